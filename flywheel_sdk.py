@@ -1,4 +1,5 @@
-"""What the package of an environment is written with (docs/own-environment.md). The standard library alone: it also runs in the sandbox.
+"""What the package of an environment is written with (docs/own-environment.md). The standard
+library alone: it also runs in the sandbox.
 
 class Counter(Environment):
     '''A counter that an agent increments.'''
@@ -70,12 +71,16 @@ class ToolError(Exception):
 
 
 class DefinitionError(Exception):
-    """Something in the package's own definitions that cannot work; the message says what to change."""
+    """Something in the package's own definitions that cannot work; the message says what to
+    change.
+    """
 
 
 @dataclass
 class Call:
-    """One call that the agent made: `result` is the text that it saw; not `ok` where the tool refused it."""
+    """One call that the agent made: `result` is the text that it saw; not `ok` where the tool
+    refused it.
+    """
 
     tool: str
     args: dict
@@ -85,8 +90,8 @@ class Call:
 
 @dataclass
 class Attempt:
-    """What an agent did with a task. `state` is the end state; `messages` are those after the task's own, in OpenAI's chat form;
-    `answer` is the text of the last one."""
+    """What an agent did with a task. `state` is the end state; `messages` are those after the
+    task's own, in OpenAI's chat form; `answer` is the text of the last one."""
 
     task: dict
     state: dict
@@ -117,11 +122,15 @@ class Environment:
         return {}
 
     def tasks(self) -> Iterable[dict]:
-        """The tasks: {"id", "prompt" or "messages"}, and optionally expected, metadata, split, group, demonstration."""
+        """The tasks: {"id", "prompt" or "messages"}, and optionally expected, metadata, split,
+        group, demonstration.
+        """
         return []
 
     def verify(self, attempt: Attempt) -> float | bool | dict:
-        """The reward: a number, true or false, or {"reward", "success", "unsafe", "components", "details"}."""
+        """The reward: a number, true or false, or {"reward", "success", "unsafe", "components",
+        "details"}.
+        """
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -160,14 +169,17 @@ def read_jsonl(path: str | Path) -> list[dict]:
 
 
 def tools_of(kind: type[Environment]) -> dict[str, Callable]:
-    """{name: method} in the order of the class. Raises DefinitionError for a name that is taken or cannot be one."""
+    """{name: method} in the order of the class. Raises DefinitionError for a name that is taken or
+    cannot be one.
+    """
     found: dict[str, Callable] = {}
     for parent in reversed(kind.__mro__):
         for attribute, given in vars(parent).items():
             if isinstance(given, staticmethod | classmethod):
                 if hasattr(given, "flywheel_tool") or hasattr(given.__func__, "flywheel_tool"):
                     raise DefinitionError(
-                        f"The tool {attribute} is a {type(given).__name__}. Make it a method: def {attribute}(self, …)."
+                        f"The tool {attribute} is a {type(given).__name__}. Make it a method: def"
+                        f" {attribute}(self, …)."
                     )
                 continue
             method = getattr(kind, attribute, None)
@@ -176,11 +188,14 @@ def tools_of(kind: type[Environment]) -> dict[str, Callable]:
                 continue
             if attribute in TAKEN:
                 raise DefinitionError(
-                    f"The method {attribute} cannot be a tool, since Environment uses that name. Rename the method; "
+                    f"The method {attribute} cannot be a tool, since Environment uses that name."
+                    " Rename the method; "
                     f'@tool(name="{attribute}") keeps the name that the agent sees.'
                 )
             if not NAME.fullmatch(mark["name"]):
-                raise DefinitionError(f"The tool name {mark['name']!r} must be 1 to 64 letters, digits, dots, - or _.")
+                raise DefinitionError(
+                    f"The tool name {mark['name']!r} must be 1 to 64 letters, digits, dots, - or _."
+                )
             if mark["name"] in found and found[mark["name"]].__name__ != method.__name__:
                 raise DefinitionError(f"Two tools are named {mark['name']}. Rename one.")
             found[mark["name"]] = method
@@ -188,7 +203,9 @@ def tools_of(kind: type[Environment]) -> dict[str, Callable]:
 
 
 def schema_of(name: str, method: Callable) -> dict:
-    """The tool as chat completions have it. Raises DefinitionError for an argument without a type that JSON has."""
+    """The tool as chat completions have it. Raises DefinitionError for an argument without a type
+    that JSON has.
+    """
     about, described = documented(method)
     try:
         hints = get_type_hints(method, include_extras=True)
@@ -212,7 +229,12 @@ def schema_of(name: str, method: Callable) -> dict:
         elif parameter.default is not None:
             schema = schema | {"default": _default(parameter.default, where)}
         properties[parameter.name] = schema
-    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
     function = {"name": name, "description": about, "parameters": schema}
     return {
         "type": "function",
@@ -230,7 +252,9 @@ def _default(value: Any, where: str) -> Any:
 
 
 def documented(method: Callable) -> tuple[str, dict[str, str]]:
-    """(description, {argument: description}) of a docstring in the style of Google, NumPy or reStructuredText."""
+    """(description, {argument: description}) of a docstring in the style of Google, NumPy or
+    reStructuredText.
+    """
     about: list[str] = []
     found: dict[str, str] = {}
     section, depth, last = "", 0, ""
@@ -258,7 +282,11 @@ def documented(method: Callable) -> tuple[str, dict[str, str]]:
             about.append(line)
         elif not section:
             about.append(line)
-        elif section == "google" and (named := ARGUMENT.match(line)) and (not depth or len(named[1]) == depth):
+        elif (
+            section == "google"
+            and (named := ARGUMENT.match(line))
+            and (not depth or len(named[1]) == depth)
+        ):
             depth, last = len(named[1]), named[2]
             found[last] = named[3].strip()
         elif last and text:
@@ -282,10 +310,14 @@ def json_type(hint: Any, where: str) -> dict:
     if hint is list or origin is list:
         return {"type": "array"} | ({"items": json_type(inside[0], where)} if inside else {})
     if hint is dict or origin is dict:
-        return {"type": "object"} | ({"additionalProperties": json_type(inside[1], where)} if len(inside) == 2 else {})
+        return {"type": "object"} | (
+            {"additionalProperties": json_type(inside[1], where)} if len(inside) == 2 else {}
+        )
     if hint is Any:
         return {}
-    return (_class_type(hint, where) if inspect.isclass(hint) and not origin else None) or _no_type(hint, where)
+    return (_class_type(hint, where) if inspect.isclass(hint) and not origin else None) or _no_type(
+        hint, where
+    )
 
 
 def _class_type(hint: type, where: str) -> dict | None:
@@ -294,11 +326,17 @@ def _class_type(hint: type, where: str) -> dict | None:
         return {"type": TYPES[hint]}
     if hint in DATES:
         # JSON Schema's formats of times demand a time zone.
-        return {"type": "string"} | ({"format": "date"} if hint is date else {"examples": [DATES[hint]]})
+        return {"type": "string"} | (
+            {"format": "date"} if hint is date else {"examples": [DATES[hint]]}
+        )
     if issubclass(hint, enum.Enum):
         values = [one.value for one in hint]
         kinds = {TYPES.get(type(value)) for value in values}
-        return None if None in kinds else ({"type": kinds.pop()} if len(kinds) == 1 else {}) | {"enum": values}
+        return (
+            None
+            if None in kinds
+            else ({"type": kinds.pop()} if len(kinds) == 1 else {}) | {"enum": values}
+        )
     if not is_typeddict(hint) and not is_dataclass(hint):
         return None
     if hint.__name__ in where.split(" in "):
@@ -306,13 +344,17 @@ def _class_type(hint: type, where: str) -> dict | None:
     hints = _hints_of(hint, where)
     if is_dataclass(hint):
         chosen = [one for one in fields(hint) if one.init]
-        required = [one.name for one in chosen if one.default is MISSING and one.default_factory is MISSING]
+        required = [
+            one.name for one in chosen if one.default is MISSING and one.default_factory is MISSING
+        ]
         hints = {one.name: hints[one.name] for one in chosen}
     else:
         required = sorted(hint.__required_keys__)
     return {
         "type": "object",
-        "properties": {name: json_type(one, f"{where} in {hint.__name__}") for name, one in hints.items()},
+        "properties": {
+            name: json_type(one, f"{where} in {hint.__name__}") for name, one in hints.items()
+        },
         "required": required,
         "additionalProperties": False,
     }
@@ -322,13 +364,16 @@ def _hints_of(kind: type, where: str) -> dict[str, Any]:
     try:
         return get_type_hints(kind, include_extras=True)
     except Exception as error:
-        raise DefinitionError(f"{where}: the types of {kind.__name__} cannot be read: {error}.") from error
+        raise DefinitionError(
+            f"{where}: the types of {kind.__name__} cannot be read: {error}."
+        ) from error
 
 
 def _no_type(hint: Any, where: str) -> dict:
     raise DefinitionError(
-        f"{where} has the type {getattr(hint, '__name__', hint)}, which JSON does not have. Use str, int, float, bool, list, "
-        "dict, Literal, an Enum, date, datetime, a dataclass or a TypedDict."
+        f"{where} has the type {getattr(hint, '__name__', hint)}, which JSON does not have. Use"
+        " str, int, float, bool, list, dict, Literal, an Enum, date, datetime, a dataclass or a"
+        " TypedDict."
     )
 
 
@@ -336,7 +381,9 @@ def _no_type(hint: Any, where: str) -> dict:
 
 
 def arguments_of(method: Callable, args: dict) -> dict:
-    """Arguments that fit the schema, as the signature has them: members of an Enum, dates, dataclasses. Raises ToolError."""
+    """Arguments that fit the schema, as the signature has them: members of an Enum, dates,
+    dataclasses. Raises ToolError.
+    """
     hints = get_type_hints(method, include_extras=True)
     made = {}
     for name, value in args.items():

@@ -1,9 +1,10 @@
 """Sound and ill training runs of all methods, and what the alarms say about each.
 
-`python -m bench.alarm_runs record [--only NAME] [--smollm2 FOLDER]` trains a tiny language model (taught for a minute to
-answer support requests; a few runs use SmolLM2) with the real programs, all alarms set to warn so that no run is cut
-short, and keeps the metrics of each in `tests/workers/alarm_runs.json.gz`. `python -m bench.alarm_runs table` replays
-them through the alarms' defaults and prints the table of docs/alarms.md; the suite's test replays them too.
+`python -m bench.alarm_runs record [--only NAME] [--smollm2 FOLDER]` trains a tiny language model
+(taught for a minute to answer support requests; a few runs use SmolLM2) with the real programs, all
+alarms set to warn so that no run is cut short, and keeps the metrics of each in
+`tests/workers/alarm_runs.json.gz`. `python -m bench.alarm_runs table` replays them through the
+alarms' defaults and prints the table of docs/alarms.md; the suite's test replays them too.
 
 What is ill is decided by how the run was set up, never by what it raised.
 """
@@ -23,8 +24,17 @@ from typing import Any
 from workers.lib.alarms import LEVELS, RULES, Watchman, metrics_of
 
 TRACES = Path(__file__).resolve().parent.parent / "tests" / "workers" / "alarm_runs.json.gz"
-EXTRA = ("train/rollouts", "train/success", "train/reward_mean", "train/reward_std", "validation/samples")
-KEPT = {name for rule in RULES.values() for name in metrics_of(rule)} | {*EXTRA, "train/learning_rate"}
+EXTRA = (
+    "train/rollouts",
+    "train/success",
+    "train/reward_mean",
+    "train/reward_std",
+    "validation/samples",
+)
+KEPT = {name for rule in RULES.values() for name in metrics_of(rule)} | {
+    *EXTRA,
+    "train/learning_rate",
+}
 DIGITS = 5
 SAMPLED = ("grpo",)  # whose model has random weights, so that it tries everything
 VOWEL = {"kind": "regex", "pattern": "[aeiou]"}
@@ -79,11 +89,15 @@ def answers(n: int = 48) -> Callable[[random.Random], list[dict]]:
 
 
 def noises(n: int = 8) -> Callable[[random.Random], list[dict]]:
-    return lambda draw: [{"messages": user(question(draw)[0]), "completion": noise(draw)} for _ in range(n)]
+    return lambda draw: [
+        {"messages": user(question(draw)[0]), "completion": noise(draw)} for _ in range(n)
+    ]
 
 
 def pairs(n: int = 48, coin: bool = False) -> Callable[[random.Random], list[dict]]:
-    """The short answer is better than the one with an apology; with `coin`, which one is chosen is chance."""
+    """The short answer is better than the one with an apology; with `coin`, which one is chosen is
+    chance.
+    """
 
     def row(draw: random.Random) -> dict:
         q, a = question(draw)
@@ -107,16 +121,40 @@ def labelled(n: int = 48, coin: bool = False) -> Callable[[random.Random], list[
 # Runs
 
 LORA = {"lora_rank": 4, "lora_alpha": 8, "save_every": 1000}
-ROWS = LORA | {"steps": 40, "batch_size": 8, "learning_rate": 3e-3, "warmup_steps": 2, "eval_every": 10}
+ROWS = LORA | {
+    "steps": 40,
+    "batch_size": 8,
+    "learning_rate": 3e-3,
+    "warmup_steps": 2,
+    "eval_every": 10,
+}
 GRPO = LORA | {
-    "steps": 40, "prompts_per_step": 4, "generations": 8, "max_new_tokens": 8, "learning_rate": 3e-3, "warmup_steps": 2,
+    "steps": 40,
+    "prompts_per_step": 4,
+    "generations": 8,
+    "max_new_tokens": 8,
+    "learning_rate": 3e-3,
+    "warmup_steps": 2,
     "sampled_outputs": 0,
-}  # fmt: skip
-STUDENT = LORA | {"steps": 40, "prompts_per_step": 4, "generations": 4, "max_new_tokens": 12, "learning_rate": 3e-3}
+}
+STUDENT = LORA | {
+    "steps": 40,
+    "prompts_per_step": 4,
+    "generations": 4,
+    "max_new_tokens": 12,
+    "learning_rate": 3e-3,
+}
 BEST = ROWS | {"samples": 8, "max_new_tokens": 48, "eval_every": 0}
 WILD = {"learning_rate": 0.3, "warmup_steps": 0}
 ASLEEP = {"learning_rate": 1e-9}
-LARGE = {"steps": 24, "batch_size": 4, "learning_rate": 3e-4, "warmup_steps": 2, "lora_rank": 8, "eval_every": 0}
+LARGE = {
+    "steps": 24,
+    "batch_size": 4,
+    "learning_rate": 3e-4,
+    "warmup_steps": 2,
+    "lora_rank": 8,
+    "eval_every": 0,
+}
 
 
 def sound() -> list[Run]:
@@ -133,7 +171,13 @@ def sound() -> list[Run]:
             )
         )
     found.append(
-        Run("SFT, one row per step", "sft", ROWS | {"batch_size": 1, "steps": 80}, rows=answers(80), held=answers(16))
+        Run(
+            "SFT, one row per step",
+            "sft",
+            ROWS | {"batch_size": 1, "steps": 80},
+            rows=answers(80),
+            held=answers(16),
+        )
     )
     found.append(
         Run(
@@ -143,7 +187,9 @@ def sound() -> list[Run]:
             rows=answers(4),
         )
     )
-    found += [Run(f"rejection sampling, seed {seed}", "best_of_n", BEST, seed=seed) for seed in (0, 1)]
+    found += [
+        Run(f"rejection sampling, seed {seed}", "best_of_n", BEST, seed=seed) for seed in (0, 1)
+    ]
     for loss in ("sigmoid", "ipo", "hinge", "robust", "apo_zero"):
         extra = {"label_smoothing": 0.1} if loss == "robust" else {}
         found.append(
@@ -164,7 +210,14 @@ def sound() -> list[Run]:
         )
     )
     found.append(
-        Run("DPO, beta 0.5", "dpo", ROWS | {"beta": 0.5, "learning_rate": 1e-3}, rows=pairs(), held=pairs(16), seed=1)
+        Run(
+            "DPO, beta 0.5",
+            "dpo",
+            ROWS | {"beta": 0.5, "learning_rate": 1e-3},
+            rows=pairs(),
+            held=pairs(16),
+            seed=1,
+        )
     )
     for seed in (0, 1):
         found.append(
@@ -188,14 +241,29 @@ def sound() -> list[Run]:
             )
         )
     found += [
-        Run(f"distillation on policy, seed {seed}", "on_policy", STUDENT, seed=seed, more={"teacher": True})
+        Run(
+            f"distillation on policy, seed {seed}",
+            "on_policy",
+            STUDENT,
+            seed=seed,
+            more={"teacher": True},
+        )
         for seed in (0, 1, 2)
     ]
-    for seed, (loss, extra) in enumerate([
-        ("dapo", {}), ("grpo", {"beta": 0.02}), ("dr_grpo", {"scale_rewards": "none"}), ("rloo", {"baseline": "leave_one_out"}),
-        ("gspo", {"updates_per_batch": 2}), ("dapo", {"updates_per_batch": 4}), ("dapo", {"dynamic_sampling": 2}),
-        ("dapo", {"top_p": 0.9}), ("grpo", {"learning_rate": 1e-2}), ("gspo", {"updates_per_batch": 2, "steps": 80}),
-    ]):  # fmt: skip
+    for seed, (loss, extra) in enumerate(
+        [
+            ("dapo", {}),
+            ("grpo", {"beta": 0.02}),
+            ("dr_grpo", {"scale_rewards": "none"}),
+            ("rloo", {"baseline": "leave_one_out"}),
+            ("gspo", {"updates_per_batch": 2}),
+            ("dapo", {"updates_per_batch": 4}),
+            ("dapo", {"dynamic_sampling": 2}),
+            ("dapo", {"top_p": 0.9}),
+            ("grpo", {"learning_rate": 1e-2}),
+            ("gspo", {"updates_per_batch": 2, "steps": 80}),
+        ]
+    ):
         found.append(
             Run(
                 f"GRPO {seed}: {loss} {extra or ''}".strip(),
@@ -206,7 +274,13 @@ def sound() -> list[Run]:
             )
         )
     found.append(
-        Run("GRPO, solved and trained on", "grpo", GRPO | {"steps": 100, "learning_rate": 1e-2}, verifier=SHORT, seed=3)
+        Run(
+            "GRPO, solved and trained on",
+            "grpo",
+            GRPO | {"steps": 100, "learning_rate": 1e-2},
+            verifier=SHORT,
+            seed=3,
+        )
     )
     found += [
         Run(
@@ -220,10 +294,21 @@ def sound() -> list[Run]:
     ]
     found.append(Run("SFT, SmolLM2", "sft", LARGE, rows=answers(), large=True))
     found.append(
-        Run("SFT, SmolLM2, two rows per step", "sft", LARGE | {"batch_size": 2}, rows=answers(), large=True, seed=1)
+        Run(
+            "SFT, SmolLM2, two rows per step",
+            "sft",
+            LARGE | {"batch_size": 2},
+            rows=answers(),
+            large=True,
+            seed=1,
+        )
     )
-    found.append(Run("DPO, SmolLM2", "dpo", LARGE | {"learning_rate": 1e-4}, rows=pairs(), large=True))
-    found.append(Run("KTO, SmolLM2", "kto", LARGE | {"learning_rate": 1e-4}, rows=labelled(), large=True))
+    found.append(
+        Run("DPO, SmolLM2", "dpo", LARGE | {"learning_rate": 1e-4}, rows=pairs(), large=True)
+    )
+    found.append(
+        Run("KTO, SmolLM2", "kto", LARGE | {"learning_rate": 1e-4}, rows=labelled(), large=True)
+    )
     return found
 
 
@@ -263,7 +348,13 @@ def ill() -> list[Run]:
     found.append(Run("rejection sampling, wild", "best_of_n", BEST | WILD, fast))
     for loss in ("sigmoid", "ipo", "hinge", "apo_zero"):
         found.append(
-            Run(f"DPO, {loss}, wild", "dpo", ROWS | WILD | {"loss_type": loss, "eval_every": 0}, fast, pairs())
+            Run(
+                f"DPO, {loss}, wild",
+                "dpo",
+                ROWS | WILD | {"loss_type": loss, "eval_every": 0},
+                fast,
+                pairs(),
+            )
         )
     found.append(
         Run(
@@ -297,7 +388,9 @@ def ill() -> list[Run]:
             held=labelled(16, coin=True),
         )
     )
-    found.append(Run("reward model, wild", "reward_model", ROWS | WILD, fast, pairs(), held=pairs(16)))
+    found.append(
+        Run("reward model, wild", "reward_model", ROWS | WILD, fast, pairs(), held=pairs(16))
+    )
     found.append(
         Run(
             "reward model, chance",
@@ -308,9 +401,32 @@ def ill() -> list[Run]:
             held=pairs(16, coin=True),
         )
     )
-    found.append(Run("distillation on policy, wild", "on_policy", STUDENT | WILD, fast, more={"teacher": True}))
-    found.append(Run("distillation on policy, asleep", "on_policy", STUDENT | ASLEEP, none, more={"teacher": True}))
-    found.append(Run("distillation on policy, teacher is the student", "on_policy", STUDENT, "nothing to learn"))
+    found.append(
+        Run(
+            "distillation on policy, wild",
+            "on_policy",
+            STUDENT | WILD,
+            fast,
+            more={"teacher": True},
+        )
+    )
+    found.append(
+        Run(
+            "distillation on policy, asleep",
+            "on_policy",
+            STUDENT | ASLEEP,
+            none,
+            more={"teacher": True},
+        )
+    )
+    found.append(
+        Run(
+            "distillation on policy, teacher is the student",
+            "on_policy",
+            STUDENT,
+            "nothing to learn",
+        )
+    )
     for seed, (loss, extra) in enumerate(
         [("dapo", {}), ("gspo", {}), ("dapo", {"updates_per_batch": 8}), ("grpo", {"beta": 0.02})]
     ):
@@ -323,7 +439,9 @@ def ill() -> list[Run]:
                 seed=seed,
             )
         )
-    found.append(Run("GRPO, rate 0.05", "grpo", GRPO | {"learning_rate": 0.05}, fast, verifier=SHORT))
+    found.append(
+        Run("GRPO, rate 0.05", "grpo", GRPO | {"learning_rate": 0.05}, fast, verifier=SHORT)
+    )
     found.append(Run("GRPO, asleep", "grpo", GRPO | ASLEEP | {"steps": 60}, none))
     found.append(
         Run(
@@ -335,7 +453,9 @@ def ill() -> list[Run]:
         )
     )
     found.append(Run("GRPO, never right", "grpo", GRPO, "no output is ever right", verifier=NEVER))
-    found.append(Run("GRPO, always right", "grpo", GRPO, "the verifier accepts everything", verifier=ALWAYS))
+    found.append(
+        Run("GRPO, always right", "grpo", GRPO, "the verifier accepts everything", verifier=ALWAYS)
+    )
     found.append(
         Run(
             "GRPO, all cut off and masked",
@@ -349,7 +469,13 @@ def ill() -> list[Run]:
         Run(
             "GRPO, correction masks all",
             "grpo",
-            GRPO | {"top_p": 0.5, "correction": "mis", "correction_min": 1.5, "correction_max": 1.6},
+            GRPO
+            | {
+                "top_p": 0.5,
+                "correction": "mis",
+                "correction_min": 1.5,
+                "correction_max": 1.6,
+            },
             "every token is masked",
         )
     )
@@ -359,16 +485,33 @@ def ill() -> list[Run]:
             "grpo",
             GRPO,
             "every third episode fails",
-            environment={"kind": "builtin", "name": "two_turns", "config": {"crashes": 3}, "verifier": {}},
+            environment={
+                "kind": "builtin",
+                "name": "two_turns",
+                "config": {"crashes": 3},
+                "verifier": {},
+            },
         )
     )
     found.append(
         Run(
-            "SFT, SmolLM2, wild", "sft", LARGE | {"learning_rate": 0.03, "warmup_steps": 0}, fast, answers(), large=True
+            "SFT, SmolLM2, wild",
+            "sft",
+            LARGE | {"learning_rate": 0.03, "warmup_steps": 0},
+            fast,
+            answers(),
+            large=True,
         )
     )
     found.append(
-        Run("DPO, SmolLM2, wild", "dpo", LARGE | {"learning_rate": 0.01, "warmup_steps": 0}, fast, pairs(), large=True)
+        Run(
+            "DPO, SmolLM2, wild",
+            "dpo",
+            LARGE | {"learning_rate": 0.01, "warmup_steps": 0},
+            fast,
+            pairs(),
+            large=True,
+        )
     )
     return found
 
@@ -387,16 +530,23 @@ def teach(folder: Path) -> Path:
         return folder
     torch.set_num_threads(1)
     make_tiny_model(folder, initializer_range=0.05)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(folder),
+        AutoTokenizer.from_pretrained(folder),
+    )
     draw, optimizer = random.Random(7), torch.optim.AdamW(model.parameters(), lr=5e-3)
     for _ in range(250):
         asked = [question(draw) for _ in range(16)]
         texts = [
-            tokenizer.apply_chat_template([*user(q), {"role": "assistant", "content": a}], tokenize=False)
+            tokenizer.apply_chat_template(
+                [*user(q), {"role": "assistant", "content": a}], tokenize=False
+            )
             for q, a in asked
         ]
         batch = tokenizer(texts, return_tensors="pt", padding=True)
-        loss = model(**batch, labels=batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)).loss
+        loss = model(
+            **batch, labels=batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        ).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -407,32 +557,52 @@ def teach(folder: Path) -> Path:
 
 def tasks(run: Run, draw: random.Random, n: int, name: str) -> list[dict]:
     asked = [question(draw)[0] for _ in range(n)]
-    return [{"id": f"{name} {at}", "messages": user(q), "expected": {"at": at}} for at, q in enumerate(asked)]
+    return [
+        {"id": f"{name} {at}", "messages": user(q), "expected": {"at": at}}
+        for at, q in enumerate(asked)
+    ]
 
 
 def spec_of(run: Run, base: Path, adapter: str, out: Path) -> dict[str, Any]:
     draw = random.Random(run.seed)
     quiet = {rule.name: {"action": "warn"} for rule in RULES.values() if rule.act is not None}
-    harness = {"harness": {"max_new_tokens": run.config.get("max_new_tokens", 12), "temperature": 1.0}}
+    harness = {
+        "harness": {"max_new_tokens": run.config.get("max_new_tokens", 12), "temperature": 1.0}
+    }
     verifier = {"kind": "by_task"} if run.more.get("halves") else run.verifier
     found: dict[str, Any] = {
-        "kind": run.method, "job_id": "job", "attempt": 1, "seed": run.seed, "out_dir": str(out / "out"),
+        "kind": run.method,
+        "job_id": "job",
+        "attempt": 1,
+        "seed": run.seed,
+        "out_dir": str(out / "out"),
         "model": {"base": str(base), "adapter": None},
         "engine": {"kind": "transformers", "dtype": "float32", "threads": 1, "batch_size": 64},
         "config": run.config | {"alarms": quiet},
-    }  # fmt: skip
+    }
     if run.rows is None:
-        kind = {"kind": "single_turn", "verifier": verifier} if not run.environment else run.environment
+        kind = (
+            {"kind": "single_turn", "verifier": verifier}
+            if not run.environment
+            else run.environment
+        )
         found |= {"environment": kind | harness, "tasks": tasks(run, draw, 12, "train")}
         if run.method == "grpo":
             found |= {"validation_tasks": tasks(run, draw, 8, "test")}
             found["config"] |= {"eval_every": 10, "eval_samples": 4}
         if run.method == "on_policy":
-            found |= {"teacher": {"base": str(base), "adapter": adapter if run.more.get("teacher") else None}}
+            found |= {
+                "teacher": {
+                    "base": str(base),
+                    "adapter": adapter if run.more.get("teacher") else None,
+                }
+            }
         return found
     found |= {"rows": run.rows(draw)}
     held = run.held or (answers(4) if run.method == "sft" else None)
-    return found | ({"validation_rows": held(draw)} if held and run.config.get("eval_every") else {})
+    return found | (
+        {"validation_rows": held(draw)} if held and run.config.get("eval_every") else {}
+    )
 
 
 def record(run: Run, base: Path, adapter: str, out: Path) -> dict[str, Any]:
@@ -481,7 +651,11 @@ def by_task(*_: Any, **__: Any) -> HalfOfTheTasks:
 
 
 def short(value: float) -> float | str:
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float | int) and abs(value) < 1e300 else str(value)
+    return (
+        float(f"{value:.{DIGITS}g}")
+        if isinstance(value, float | int) and abs(value) < 1e300
+        else str(value)
+    )
 
 
 # Replaying
@@ -492,17 +666,24 @@ def load(path: Path = TRACES) -> list[dict[str, Any]]:
 
 
 def replay(trace: dict[str, Any]) -> tuple[str, int, dict[str, str]]:
-    """(the gravest action, its step, {alarm: action}) that the alarms' defaults take for a run's metrics. A run that is
-    paused or stopped ends there.
+    """(the gravest action, its step, {alarm: action}) that the alarms' defaults take for a run's
+    metrics. A run that is paused or stopped ends there.
     """
     watchman, raised, last = Watchman(None, trace["method"]), dict[str, str](), 0
     for step, values in trace["series"]:
         last = step
         alarms = watchman.look(step, {name: float(value) for name, value in values.items()})
         for alarm in alarms:
-            if not alarm.cleared and LEVELS[alarm.action] > LEVELS[raised.get(alarm.name, "ignore")]:
+            if (
+                not alarm.cleared
+                and LEVELS[alarm.action] > LEVELS[raised.get(alarm.name, "ignore")]
+            ):
                 raised[alarm.name] = alarm.action
-        worst = max((alarm for alarm in alarms if not alarm.cleared), key=lambda one: LEVELS[one.action], default=None)
+        worst = max(
+            (alarm for alarm in alarms if not alarm.cleared),
+            key=lambda one: LEVELS[one.action],
+            default=None,
+        )
         if worst and worst.action in ("pause", "stop"):
             return worst.action, step, raised
     raised |= {alarm.name: alarm.action for alarm in watchman.at_end(last)}
@@ -522,17 +703,24 @@ def table() -> None:
                 action, f"{action} at step {step}"
             )
             names = ", ".join(f"`{name}`" for name in raised)
-            print(f"| {trace['name']} | {trace['ill'] + ' | ' if wanted else ''}{outcome} | {names} |")
+            print(
+                f"| {trace['name']} | {trace['ill'] + ' | ' if wanted else ''}{outcome} | {names} |"
+            )
         ended = sum(replay(trace)[0] in ("pause", "stop", "fails") for trace in traces)
         quiet = sum(not replay(trace)[0] for trace in traces)
-        print(f"\n{len(traces)} runs: {ended} ended by an alarm or an error, {quiet} without any alarm.")
+        print(
+            f"\n{len(traces)} runs: {ended} ended by an alarm or an error, {quiet} without any"
+            " alarm."
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("record", "table"))
     parser.add_argument(
-        "--only", default="", help="runs whose name or method begins with this; several with semicolons"
+        "--only",
+        default="",
+        help="runs whose name or method begins with this; several with semicolons",
     )
     parser.add_argument("--home", type=Path, help="a folder that keeps the models between calls")
     parser.add_argument("--into", type=Path, default=TRACES)
@@ -557,15 +745,26 @@ def main() -> None:
                 continue
             out = Path(made) / f"run-{at}"
             out.mkdir()
-            found[run.name] = trace = record(run, raw if run.method in SAMPLED else base, adapter, out)
-            print(f"{run.ill or 'sound'} | {run.name} | {trace['error'] or 'ended'} | {replay(trace)}", flush=True)
+            found[run.name] = trace = record(
+                run, raw if run.method in SAMPLED else base, adapter, out
+            )
+            print(
+                f"{run.ill or 'sound'} | {run.name} | {trace['error'] or 'ended'} |"
+                f" {replay(trace)}",
+                flush=True,
+            )
             kept = [found[one.name] for one in sound() + ill() if one.name in found]
             given.into.write_bytes(gzip.compress(json.dumps(kept).encode(), mtime=0))
 
 
 def teacher(base: Path, home: Path) -> str:
     """An adapter that answers in JSON."""
-    run = Run("teacher", "sft", ROWS | {"steps": 80, "learning_rate": 1e-2, "eval_every": 0}, rows=answers())
+    run = Run(
+        "teacher",
+        "sft",
+        ROWS | {"steps": 80, "learning_rate": 1e-2, "eval_every": 0},
+        rows=answers(),
+    )
     out = home / "teacher"
     if not out.exists():
         out.mkdir()

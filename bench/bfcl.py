@@ -1,7 +1,9 @@
-"""The `calls` and `no_call` verifiers on BFCL: right answers, wrong ones, the leaderboard's own checker, and the speed.
+"""The `calls` and `no_call` verifiers on BFCL: right answers, wrong ones, the leaderboard's own
+checker, and the speed.
 
-`python -m bench.bfcl [--checker-python PYTHON]`; the Python is one with `bfcl-eval` in it, without it the comparison is left out.
-The answers are made wrong by the same code as in bench.failures. All of it goes to var/bench/bfcl.json.
+`python -m bench.bfcl [--checker-python PYTHON]`; the Python is one with `bfcl-eval` in it, without
+it the comparison is left out. The answers are made wrong by the same code as in bench.failures. All
+of it goes to var/bench/bfcl.json.
 """
 
 from __future__ import annotations
@@ -19,19 +21,35 @@ from typing import Any
 
 from apps.evals.formats.bfcl import read
 from apps.evals.formats.rows import TaskRow
-from bench.failures import DATA, MUTATIONS, as_run, bfcl_tasks, console, filled, json_schema, share, table, told
+from bench.failures import (
+    DATA,
+    MUTATIONS,
+    as_run,
+    bfcl_tasks,
+    console,
+    filled,
+    json_schema,
+    share,
+    table,
+    told,
+)
 from bench.peers import HOME, machine
 from workers.lib.verifiers import Rollout, Score, Verifier, build
 
 CATEGORIES = ("simple_python", "multiple", "parallel", "irrelevance")
 RIGHT, OTHER, SAMPLE = "right", "other values", 1000
 GOAL_AGREEMENT, GOAL_PER_SECOND = 0.99, 5000
-GREEDY = "the leaderboard pairs parallel calls greedily: the same calls in the opposite order are right by its checker"
+GREEDY = (
+    "the leaderboard pairs parallel calls greedily: the same calls in the opposite order are right"
+    " by its checker"
+)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer to one task: how it was made (“right” or a mutation), its calls, and the task's own rows."""
+    """One answer to one task: how it was made (“right” or a mutation), its calls, and the task's
+    own rows.
+    """
 
     kind: str
     category: str
@@ -63,7 +81,9 @@ def imported(category: str) -> dict[str, TaskRow]:
 def answers(seed: int) -> list[Answer]:
     """Every task answered right, and in every way wrong that it can be."""
     chance = random.Random(seed)
-    tasks = {task["id"]: task for task in bfcl_tasks()} | {task["id"]: task for task in _without_calls()}
+    tasks = {task["id"]: task for task in bfcl_tasks()} | {
+        task["id"]: task for task in _without_calls()
+    }
     others = {name: schema for task in tasks.values() for name, schema in task["functions"].items()}
     found = []
     for category in CATEGORIES:
@@ -73,9 +93,16 @@ def answers(seed: int) -> list[Answer]:
             for kind, calls, functions in _variants(task, truth, others, chance):
                 run = as_run(task | {"functions": functions}, calls, "unknown", known=False)
                 if not calls:
-                    run["messages"][-1] = {"role": "assistant", "content": "None of my tools can do that."}
+                    run["messages"][-1] = {
+                        "role": "assistant",
+                        "content": "None of my tools can do that.",
+                    }
                 given = {"id": task["id"], "expected": expected}
-                rollout = Rollout(task=given, messages=run["messages"][len(task["question"]) :], tools=run["tools"])
+                rollout = Rollout(
+                    task=given,
+                    messages=run["messages"][len(task["question"]) :],
+                    tools=run["tools"],
+                )
                 found.append(Answer(kind, category, record, truth, calls, rollout))
     return found
 
@@ -84,22 +111,32 @@ def _without_calls() -> list[dict]:
     """The tasks of “irrelevance” in the form of `bfcl_tasks`."""
     return [
         {
-            "id": record["id"], "question": record["question"][0], "calls": [],
-            "functions": {item["name"]: json_schema(item["parameters"]) for item in record["function"]},
+            "id": record["id"],
+            "question": record["question"][0],
+            "calls": [],
+            "functions": {
+                item["name"]: json_schema(item["parameters"]) for item in record["function"]
+            },
         }
         for record, _ in records("irrelevance")
-    ]  # fmt: skip
+    ]
 
 
 def completed(task: dict, truth: list) -> dict:
-    """The task with right calls that leave out nothing the schema requires, where the key has a value for it."""
+    """The task with right calls that leave out nothing the schema requires, where the key has a
+    value for it.
+    """
     calls = []
     for (tool, args), right in zip(task["calls"], truth, strict=True):
         required = task["functions"][tool].get("required", [])
         given = {
-            name: next((v for v in right[tool].get(name, []) if v != ""), None) for name in required if name not in args
+            name: next((v for v in right[tool].get(name, []) if v != ""), None)
+            for name in required
+            if name not in args
         }
-        calls.append((tool, args | {name: value for name, value in given.items() if value is not None}))
+        calls.append(
+            (tool, args | {name: value for name, value in given.items() if value is not None})
+        )
     return task | {"calls": calls}
 
 
@@ -108,7 +145,11 @@ def completed(task: dict, truth: list) -> dict:
 
 def loosely(value: Any) -> Any:
     """Texts in capitals, with other spaces and punctuation."""
-    return f" {value.upper()} ".replace(",", "").replace(" ", "  ") if isinstance(value, str) else value
+    return (
+        f" {value.upper()} ".replace(",", "").replace(" ", "  ")
+        if isinstance(value, str)
+        else value
+    )
 
 
 def other_number(value: Any) -> Any:
@@ -131,11 +172,24 @@ def near(value: Any) -> Any:
     """A text with one letter more, a number one larger, true for false."""
     if isinstance(value, bool):
         return not value
-    return f"{value}s" if isinstance(value, str) else value + 1 if isinstance(value, int | float) else value
+    return (
+        f"{value}s"
+        if isinstance(value, str)
+        else value + 1
+        if isinstance(value, int | float)
+        else value
+    )
 
 
-NEAR = {"loosely": loosely, "other number": other_number, "as text": as_text, "list turned": in_lists, "near": near,
-        "null": lambda value: None, "empty": lambda value: ""}  # fmt: skip
+NEAR = {
+    "loosely": loosely,
+    "other number": other_number,
+    "as text": as_text,
+    "list turned": in_lists,
+    "near": near,
+    "null": lambda value: None,
+    "empty": lambda value: "",
+}
 
 
 def nearly(task: dict, kind: str, chance: random.Random) -> list[tuple[str, str]]:
@@ -156,7 +210,14 @@ def other_values(truth: list, chance: random.Random) -> list[tuple[str, str]]:
     for call in truth:
         for tool, arguments in call.items():
             chosen = {name: chance.choice(values) for name, values in arguments.items()}
-            made.append((tool, json.dumps({name: _plain(value) for name, value in chosen.items() if value != ""})))
+            made.append(
+                (
+                    tool,
+                    json.dumps(
+                        {name: _plain(value) for name, value in chosen.items() if value != ""}
+                    ),
+                )
+            )
     return made
 
 
@@ -167,7 +228,9 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
-def _variants(task: dict, truth: list, others: dict[str, Any], chance: random.Random) -> list[tuple[str, list, dict]]:
+def _variants(
+    task: dict, truth: list, others: dict[str, Any], chance: random.Random
+) -> list[tuple[str, list, dict]]:
     """(kind, calls, functions): the right answer, then the wrong ones."""
     right = [(name, json.dumps(args)) for name, args in task["calls"]]
     found = [(RIGHT, right, task["functions"])]
@@ -175,7 +238,11 @@ def _variants(task: dict, truth: list, others: dict[str, Any], chance: random.Ra
         if task["functions"]:
             name = chance.choice(sorted(task["functions"]))
             found.append(
-                ("extra call", [(name, json.dumps(filled(task["functions"][name], chance)))], task["functions"])
+                (
+                    "extra call",
+                    [(name, json.dumps(filled(task["functions"][name], chance)))],
+                    task["functions"],
+                )
             )
         return [*found, ("hallucinated function", [("do_it_all", "{}")], task["functions"])]
     for kind, mutate in MUTATIONS.items():
@@ -203,7 +270,9 @@ def as_in_the_file(answer: Answer) -> Score:
     """The same score with the right calls as the leaderboard's file has them."""
     rollout = answer.rollout
     task = rollout.task | {"expected": {"ground_truth": answer.truth}}
-    return verifier_of(answer.category).score(Rollout(task=task, messages=rollout.messages, tools=rollout.tools))
+    return verifier_of(answer.category).score(
+        Rollout(task=task, messages=rollout.messages, tools=rollout.tools)
+    )
 
 
 def score_report(given: list[Answer], scores: list[Score]) -> dict[str, Any]:
@@ -213,7 +282,9 @@ def score_report(given: list[Answer], scores: list[Score]) -> dict[str, Any]:
         category: {
             kind: share(
                 sum(
-                    score.reward == 1.0 for answer, score in pairs if (answer.category, answer.kind) == (category, kind)
+                    score.reward == 1.0
+                    for answer, score in pairs
+                    if (answer.category, answer.kind) == (category, kind)
                 ),
                 sum((answer.category, answer.kind) == (category, kind) for answer in given),
             )
@@ -222,11 +293,20 @@ def score_report(given: list[Answer], scores: list[Score]) -> dict[str, Any]:
         for category in CATEGORIES
     }
     odd = [
-        {"id": answer.record["id"], "kind": answer.kind, "calls": answer.calls, "details": score.details}
+        {
+            "id": answer.record["id"],
+            "kind": answer.kind,
+            "calls": answer.calls,
+            "details": score.details,
+        }
         for answer, score in pairs
         if answer.kind in kinds and (score.reward == 1.0) != (answer.kind == RIGHT)
     ]
-    other = [answer.record["id"] for answer, score in pairs if as_in_the_file(answer).success != score.success]
+    other = [
+        answer.record["id"]
+        for answer, score in pairs
+        if as_in_the_file(answer).success != score.success
+    ]
     faults = Counter(
         (answer.kind, text.split(":")[0])
         for answer, score in pairs
@@ -234,24 +314,40 @@ def score_report(given: list[Answer], scores: list[Score]) -> dict[str, Any]:
         for text in score.details[:1]
     )
     return {
-        "full_reward": full, "odd": odd, "differs_by_form_of_the_key": other, "masked": sum(s.masked for s in scores),
-        "first_fault": {f"{kind} → {fault}": count for (kind, fault), count in sorted(faults.items())},
-    }  # fmt: skip
+        "full_reward": full,
+        "odd": odd,
+        "differs_by_form_of_the_key": other,
+        "masked": sum(s.masked for s in scores),
+        "first_fault": {
+            f"{kind} → {fault}": count for (kind, fault), count in sorted(faults.items())
+        },
+    }
 
 
-def agreement_report(given: list[Answer], scores: list[Score], python: str, seed: int) -> dict[str, Any]:
-    """Ours against the leaderboard's, on all answers and on a sample of 1,000 in which half are right."""
+def agreement_report(
+    given: list[Answer], scores: list[Score], python: str, seed: int
+) -> dict[str, Any]:
+    """Ours against the leaderboard's, on all answers and on a sample of 1,000 in which half are
+    right.
+    """
     version, verdicts = leaderboard(given, python)
-    same = [score.success == verdict["valid"] for score, verdict in zip(scores, verdicts, strict=True)]
+    same = [
+        score.success == verdict["valid"] for score, verdict in zip(scores, verdicts, strict=True)
+    ]
     differ = [
         {
-            "id": answer.record["id"], "kind": answer.kind, "ours": score.success, "theirs": verdict["valid"],
-            "because": because(verdict), "their_reason": verdict["why"], "our_reason": score.details,
+            "id": answer.record["id"],
+            "kind": answer.kind,
+            "ours": score.success,
+            "theirs": verdict["valid"],
+            "because": because(verdict),
+            "their_reason": verdict["why"],
+            "our_reason": score.details,
             "calls": answer.calls,
         }
         for answer, score, verdict in zip(given, scores, verdicts, strict=True)
         if score.success != verdict["valid"]
-    ]  # fmt: skip
+    ]
     chance = random.Random(seed)
     right = [at for at, answer in enumerate(given) if answer.kind == RIGHT]
     wrong = [at for at, answer in enumerate(given) if answer.kind in MUTATIONS]
@@ -262,11 +358,14 @@ def agreement_report(given: list[Answer], scores: list[Score], python: str, seed
         "all": share(sum(same), len(same)),
         "each": {
             kind: share(
-                sum(same[at] for at, a in enumerate(given) if a.kind == kind), sum(a.kind == kind for a in given)
+                sum(same[at] for at, a in enumerate(given) if a.kind == kind),
+                sum(a.kind == kind for a in given),
             )
             for kind in dict.fromkeys(answer.kind for answer in given)
         },
-        "right_by_theirs": Counter(a.kind for a, verdict in zip(given, verdicts, strict=True) if verdict["valid"]),
+        "right_by_theirs": Counter(
+            a.kind for a, verdict in zip(given, verdicts, strict=True) if verdict["valid"]
+        ),
         "differ": differ,
     }
 
@@ -280,24 +379,33 @@ def leaderboard(given: list[Answer], python: str) -> tuple[str, list[dict]]:
     """Its version, and {"valid", "why"} of each answer. Raises CalledProcessError."""
     rows = [
         {
-            "category": answer.category, "functions": answer.record["function"], "ground_truth": answer.truth,
+            "category": answer.category,
+            "functions": answer.record["function"],
+            "ground_truth": answer.truth,
             "calls": answer.calls,
         }
         for answer in given
-    ]  # fmt: skip
+    ]
     program = Path(__file__).with_name("bfcl_leaderboard.py")
     body = "\n".join(map(json.dumps, rows))
-    done = subprocess.run([python, "-P", program], input=body, capture_output=True, text=True, check=True, cwd=HOME)
+    done = subprocess.run(
+        [python, "-P", program], input=body, capture_output=True, text=True, check=True, cwd=HOME
+    )
     head, *lines = done.stdout.splitlines()
     return json.loads(head)["bfcl-eval"], [json.loads(line) for line in lines]
 
 
 def per_second(given: list[Answer], repeats: int) -> dict[str, int]:
-    """Scores a second of one core, the median of the passes, of the whole mixture and of single calls by the guide's reward."""
-    single = [answer.rollout for answer in given if answer.category in ("simple_python", "multiple")]
+    """Scores a second of one core, the median of the passes, of the whole mixture and of single
+    calls by the guide's reward.
+    """
+    single = [
+        answer.rollout for answer in given if answer.category in ("simple_python", "multiple")
+    ]
     single = [rollout for rollout in single if "tool" in rollout.task["expected"]]
     of_guide = [
-        Rollout(task=_first(rollout.task), messages=rollout.messages, tools=rollout.tools) for rollout in single
+        Rollout(task=_first(rollout.task), messages=rollout.messages, tools=rollout.tools)
+        for rollout in single
     ]
     calls, guide = build({"kind": "calls"}), build({"kind": "tool_call"})
     mixture = [answer.rollout for answer in given if answer.category != "irrelevance"]
@@ -328,17 +436,31 @@ def _speed(verifier: Verifier, rollouts: list[Rollout], repeats: int) -> int:
 
 def show(report: dict[str, Any]) -> None:
     full = report["scores"]["full_reward"]
-    lines = ([category, *(told(full[category][kind]) for kind in (RIGHT, *MUTATIONS))] for category in CATEGORIES)
+    lines = (
+        [category, *(told(full[category][kind]) for kind in (RIGHT, *MUTATIONS))]
+        for category in CATEGORIES
+    )
     table("answers with the full reward", ["", RIGHT, *MUTATIONS], lines)
     for item in report["scores"]["odd"]:
         console.print("not as it should be:", item)
-    table("the first fault named", ["made wrong → named", "n"], report["scores"]["first_fault"].items())
-    console.print(f"other verdict with the key as in the file: {len(report['scores']['differs_by_form_of_the_key'])}")
+    table(
+        "the first fault named",
+        ["made wrong → named", "n"],
+        report["scores"]["first_fault"].items(),
+    )
+    console.print(
+        "other verdict with the key as in the file:"
+        f" {len(report['scores']['differs_by_form_of_the_key'])}"
+    )
     if agreement := report.get("agreement"):
         console.print(
-            f"bfcl-eval {agreement['bfcl-eval']}: sample {told(agreement['sample'])}, all {told(agreement['all'])}"
+            f"bfcl-eval {agreement['bfcl-eval']}: sample {told(agreement['sample'])}, all"
+            f" {told(agreement['all'])}"
         )
-        rows = ([kind, told(row), agreement["right_by_theirs"][kind]] for kind, row in agreement["each"].items())
+        rows = (
+            [kind, told(row), agreement["right_by_theirs"][kind]]
+            for kind, row in agreement["each"].items()
+        )
         table("the same verdict", ["answer", "agree", "right by the leaderboard"], rows)
         for item in agreement["differ"]:
             console.print("differ:", item)
@@ -348,7 +470,11 @@ def show(report: dict[str, Any]) -> None:
 def holds(report: dict[str, Any]) -> bool:
     """Whether every goal is met."""
     scores, agreement = report["scores"], report.get("agreement")
-    fine = not scores["odd"] and not scores["masked"] and min(report["speed"].values()) >= GOAL_PER_SECOND
+    fine = (
+        not scores["odd"]
+        and not scores["masked"]
+        and min(report["speed"].values()) >= GOAL_PER_SECOND
+    )
     if agreement is None:
         return fine
     explained = all(item["because"] != "unexplained" for item in agreement["differ"])

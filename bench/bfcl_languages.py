@@ -1,7 +1,9 @@
-"""Java and JavaScript values and `live_relevance` against BFCL's own checker, on the data that its package carries.
+"""Java and JavaScript values and `live_relevance` against BFCL's own checker, on the data that its
+package carries.
 
-`python -m bench.bfcl_languages CHECKER_PYTHON [--seed 1]`; the Python is one with `bfcl-eval` in it (bench.bfcl). Every right value is
-written in the language in several ways, then made wrong; both verdicts are compared.
+`python -m bench.bfcl_languages CHECKER_PYTHON [--seed 1]`; the Python is one with `bfcl-eval` in it
+(bench.bfcl). Every right value is written in the language in several ways, then made wrong; both
+verdicts are compared.
 """
 
 from __future__ import annotations
@@ -44,11 +46,21 @@ def written(value: Any, kind: str, items: str | None, language: str, way: int) -
             )
         return f"new Object[]{{{', '.join(parts)}}}"
     if isinstance(value, dict):
-        pairs = {name: literal(options[0], None, language) for name, options in value.items() if options[0] != ""}
+        pairs = {
+            name: literal(options[0], None, language)
+            for name, options in value.items()
+            if options[0] != ""
+        }
         if java:
-            return f"new HashMap<String, Object>() {{{{ {' '.join(f'put({chr(34)}{name}{chr(34)}, {item});' for name, item in pairs.items())} }}}}"
+            return (
+                "new HashMap<String, Object>() {{"
+                f" {' '.join(f'put({chr(34)}{name}{chr(34)}, {item});' for name, item in pairs.items())}"  # noqa: E501
+                " }}"
+            )
         quote = "'" if way == 1 else '"'
-        return "{" + ", ".join(f"{quote}{name}{quote}: {item}" for name, item in pairs.items()) + "}"
+        return (
+            "{" + ", ".join(f"{quote}{name}{quote}: {item}" for name, item in pairs.items()) + "}"
+        )
     if kind == "String" and not java:
         return f"'{value}'" if way == 1 else f'"{value}"'
     if kind in ("long", "Bigint") and isinstance(value, int):
@@ -62,18 +74,27 @@ def literal(value: Any, items: str | None, language: str) -> str:
     if isinstance(value, str):
         return f'"{value}"' if items in (None, "String", "any") else value
     if isinstance(value, list | dict):
-        return written(value, "ArrayList" if isinstance(value, list) else "HashMap", None, language, 0)
+        return written(
+            value, "ArrayList" if isinstance(value, list) else "HashMap", None, language, 0
+        )
     return f"{value}L" if items == "long" else str(value)
 
 
 WRONG = {
-    "native": lambda text, value: value, "as a text": lambda text, value: f'"{text}"', "longer": lambda text, value: text + "1",
-    "other suffix": lambda text, value: text + "L", "empty": lambda text, value: "", "null": lambda text, value: "null",
-    "JSON": lambda text, value: json.dumps(value), "spaces": lambda text, value: f" {text} ",
-}  # fmt: skip
+    "native": lambda text, value: value,
+    "as a text": lambda text, value: f'"{text}"',
+    "longer": lambda text, value: text + "1",
+    "other suffix": lambda text, value: text + "L",
+    "empty": lambda text, value: "",
+    "null": lambda text, value: "null",
+    "JSON": lambda text, value: json.dumps(value),
+    "spaces": lambda text, value: f" {text} ",
+}
 
 
-def answers(record: dict, truth: dict, language: str, chance: random.Random) -> Iterator[tuple[str, dict[str, Any]]]:
+def answers(
+    record: dict, truth: dict, language: str, chance: random.Random
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """(kind, arguments): right in two ways of writing, then one argument wrong in each way."""
     properties = record["function"][0]["parameters"]["properties"]
     [accepted] = truth.values()
@@ -84,7 +105,9 @@ def answers(record: dict, truth: dict, language: str, chance: random.Random) -> 
             schema = properties[name]
             value = chance.choice(values)
             if value != "":
-                made[name] = written(value, schema["type"], (schema.get("items") or {}).get("type"), language, way)
+                made[name] = written(
+                    value, schema["type"], (schema.get("items") or {}).get("type"), language, way
+                )
                 right[name] = value
         yield f"right, written {'one way' if way else 'the other way'}", made
     for kind, change in WRONG.items() if made else ():
@@ -103,7 +126,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     python, chance = chosen.checker_python, random.Random(chosen.seed)
-    data = Path(subprocess.run([python, "-c", WHERE], capture_output=True, text=True, check=True).stdout.strip())
+    data = Path(
+        subprocess.run(
+            [python, "-c", WHERE], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    )
     rows, ours, kinds, tasks = [], [], [], []
     calls = build({"kind": "calls"})
     for category, language in CATEGORIES.items():
@@ -114,20 +141,35 @@ def main() -> int:
         imported = {row.key: row for row in read(questions, key) if isinstance(row, TaskRow)}
         truths = {item["id"]: item["ground_truth"] for item in map(json.loads, key)}
         for record in map(json.loads, questions):
-            if (row := imported.get(record["id"])) is None:  # its answer is not in the form of the file
+            if (
+                row := imported.get(record["id"])
+            ) is None:  # its answer is not in the form of the file
                 continue
             [tool] = truths[record["id"]][0]
             for kind, arguments in answers(record, truths[record["id"]][0], language, chance):
-                message = {"role": "assistant", "content": None, "tool_calls": [to_native(tool, arguments)]}
+                message = {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [to_native(tool, arguments)],
+                }
                 score = calls.score(Rollout({"expected": row.expected}, [message], row.tools))
-                rows.append({"category": category, "language": language, "functions": record["function"],
-                             "ground_truth": truths[record["id"]], "calls": [[tool, json.dumps(arguments)]]})  # fmt: skip
+                rows.append(
+                    {
+                        "category": category,
+                        "language": language,
+                        "functions": record["function"],
+                        "ground_truth": truths[record["id"]],
+                        "calls": [[tool, json.dumps(arguments)]],
+                    }
+                )
                 ours.append(score)
                 kinds.append(f"{language}: {kind}")
                 tasks.append(record["id"])
     program = Path(__file__).with_name("bfcl_leaderboard.py")
     body = "\n".join(map(json.dumps, rows))
-    done = subprocess.run([python, "-P", program], input=body, capture_output=True, text=True, check=True, cwd=HOME)
+    done = subprocess.run(
+        [python, "-P", program], input=body, capture_output=True, text=True, check=True, cwd=HOME
+    )
     verdicts = [json.loads(line) for line in done.stdout.splitlines()[1:]]
     total, same, right = Counter(kinds), Counter(), Counter()
     for kind, score, verdict, row, name in zip(kinds, ours, verdicts, rows, tasks, strict=True):
@@ -135,14 +177,27 @@ def main() -> int:
         right[kind] += verdict["valid"]
         if score.success != verdict["valid"]:
             console.print(
-                kind, name, "ours", score.success, score.details, verdict["why"][:160], row["calls"], markup=False
+                kind,
+                name,
+                "ours",
+                score.success,
+                score.details,
+                verdict["why"][:160],
+                row["calls"],
+                markup=False,
             )
-    table("the same verdict", ["answer", "agree", "right by the leaderboard"],
-          ([kind, told(share(same[kind], total[kind])), right[kind]] for kind in total))  # fmt: skip
+    table(
+        "the same verdict",
+        ["answer", "agree", "right by the leaderboard"],
+        ([kind, told(share(same[kind], total[kind])), right[kind]] for kind in total),
+    )
     console.print(f"all: {told(share(sum(same.values()), len(rows)))}")
-    found = [row for row in read(lines(data, "BFCL_v4_live_relevance.json")) if isinstance(row, TaskRow)]
+    found = [
+        row for row in read(lines(data, "BFCL_v4_live_relevance.json")) if isinstance(row, TaskRow)
+    ]
     console.print(
-        f"live_relevance: {len(found)} tasks, {sum(row.expected == {'any_call': True} for row in found)} expect any call"
+        f"live_relevance: {len(found)} tasks,"
+        f" {sum(row.expected == {'any_call': True} for row in found)} expect any call"
     )
     return 0
 

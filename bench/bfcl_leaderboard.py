@@ -1,7 +1,8 @@
-"""The leaderboard's own verdicts: JSON lines in, one verdict a line out. Run by the Python that has `bfcl-eval`.
+"""The leaderboard's own verdicts: JSON lines in, one verdict a line out. Run by the Python that has
+`bfcl-eval`.
 
-Only the table of models is replaced, by one model whose function names stay as they are: the real one imports the client
-of every provider. The checker itself is used as it is installed.
+Only the table of models is replaced, by one model whose function names stay as they are: the real
+one imports the client of every provider. The checker itself is used as it is installed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker  # noqa: E40
 
 
 def verdict(row: dict) -> dict:
-    """{"valid", "why"}: arguments that are no JSON object fail in the leaderboard's decoder, before its checker."""
+    """{"valid", "why"}: arguments that are no JSON object fail in the leaderboard's decoder, before
+    its checker.
+    """
     try:
         made = [{name: json.loads(text)} for name, text in row["calls"]]
     except ValueError as error:
@@ -32,7 +35,9 @@ def verdict(row: dict) -> dict:
         return {"valid": False, "why": why}
     try:
         language = Language(row.get("language", "python"))
-        found = ast_checker(row["functions"], made, row["ground_truth"], language, row["category"], "bench")
+        found = ast_checker(
+            row["functions"], made, row["ground_truth"], language, row["category"], "bench"
+        )
     except Exception as error:  # the leaderboard counts what its checker cannot take as wrong
         return {"valid": False, "why": f"checker raised {type(error).__name__}: {error}"}
     return {
@@ -42,10 +47,14 @@ def verdict(row: dict) -> dict:
 
 
 def whole(row: dict) -> dict:
-    """The verdict, and whether a wrong parallel answer is right with its calls in the opposite order."""
+    """The verdict, and whether a wrong parallel answer is right with its calls in the opposite
+    order.
+    """
     found = verdict(row)
     turned = (
-        not found["valid"] and row["category"] == "parallel" and verdict(row | {"calls": row["calls"][::-1]})["valid"]
+        not found["valid"]
+        and row["category"] == "parallel"
+        and verdict(row | {"calls": row["calls"][::-1]})["valid"]
     )
     return found | {"right_turned_round": turned}
 

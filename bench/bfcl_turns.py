@@ -1,7 +1,9 @@
-"""BFCL's conversations of several turns, answered right and wrong in kinds: our verdict against the leaderboard's own checker.
+"""BFCL's conversations of several turns, answered right and wrong in kinds: our verdict against the
+leaderboard's own checker.
 
-`python -m bench.bfcl_turns --checker-python PYTHON [--tasks 40] [--seed 1] [--differences]`. PYTHON is one with the package: `python -m venv
-V && V/bin/pip install --no-deps bfcl-eval==2026.3.23 && V/bin/pip install mpmath`. See README.md.
+`python -m bench.bfcl_turns --checker-python PYTHON [--tasks 40] [--seed 1] [--differences]`. PYTHON
+is one with the package: `python -m venv V && V/bin/pip install --no-deps bfcl-eval==2026.3.23 &&
+V/bin/pip install mpmath`. See README.md.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn
 for number, line in enumerate(sys.stdin):
     case = json.loads(line)
     try:
-        found = multi_turn_checker(case["turns"], case["truth"], case["entry"], case["entry"]["id"].rsplit("_", 1)[0], f"model_{number}")
+        found = multi_turn_checker(case["turns"], case["truth"], case["entry"], \
+case["entry"]["id"].rsplit("_", 1)[0], f"model_{number}")
         print(json.dumps([bool(found["valid"]), found.get("error_type", "")]), flush=True)
     except Exception as error:
         print(json.dumps([None, f"{type(error).__name__}: {error}"[:300]]), flush=True)
@@ -41,7 +44,9 @@ def _some_turn(turns: Turns, chance: random.Random, least: int = 1) -> int | Non
     return chance.choice([n for n, calls in enumerate(turns) if len(calls) >= least] or [None])
 
 
-def changed(turns: Turns, chance: random.Random, change: Callable[[dict], dict | None]) -> Turns | None:
+def changed(
+    turns: Turns, chance: random.Random, change: Callable[[dict], dict | None]
+) -> Turns | None:
     places = [(n, at) for n, calls in enumerate(turns) for at in range(len(calls))]
     chance.shuffle(places)
     for n, at in places:
@@ -77,7 +82,9 @@ def argument(kind: type, other: Callable) -> Callable[[dict], dict | None]:
     return change
 
 
-def in_turn(turns: Turns, chance: random.Random, change: Callable[[list], list], least: int = 1) -> Turns | None:
+def in_turn(
+    turns: Turns, chance: random.Random, change: Callable[[list], list], least: int = 1
+) -> Turns | None:
     n = _some_turn(turns, chance, least)
     return None if n is None else [*turns[:n], change(list(turns[n])), *turns[n + 1 :]]
 
@@ -89,38 +96,66 @@ def misnamed(call: dict) -> dict | None:
 
 KINDS: dict[str, Callable[[Turns, random.Random, list[dict]], Turns | None]] = {
     "right": lambda turns, chance, free: turns,
-    "last call of a turn left out": lambda turns, chance, free: in_turn(turns, chance, lambda calls: calls[:-1]),
-    "first call of a turn left out": lambda turns, chance, free: in_turn(turns, chance, lambda calls: calls[1:], 2),
+    "last call of a turn left out": lambda turns, chance, free: in_turn(
+        turns, chance, lambda calls: calls[:-1]
+    ),
+    "first call of a turn left out": lambda turns, chance, free: in_turn(
+        turns, chance, lambda calls: calls[1:], 2
+    ),
     "a turn without calls": lambda turns, chance, free: in_turn(turns, chance, lambda calls: []),
-    "a call twice": lambda turns, chance, free: in_turn(turns, chance, lambda calls: [*calls, calls[-1]]),
-    "calls of a turn reversed": lambda turns, chance, free: in_turn(turns, chance, lambda calls: calls[::-1], 2),
+    "a call twice": lambda turns, chance, free: in_turn(
+        turns, chance, lambda calls: [*calls, calls[-1]]
+    ),
+    "calls of a turn reversed": lambda turns, chance, free: in_turn(
+        turns, chance, lambda calls: calls[::-1], 2
+    ),
     "a call a turn early": lambda turns, chance, free: moved(turns, chance, -1),
     "a call a turn late": lambda turns, chance, free: moved(turns, chance, 1),
-    "a text changed": lambda turns, chance, free: changed(turns, chance, argument(str, lambda value: value + "x")),
-    "a text in capitals": lambda turns, chance, free: changed(turns, chance, argument(str, lambda value: value.swapcase())),
-    "a number changed": lambda turns, chance, free: changed(turns, chance, argument(int, lambda value: value + 1))
-    or changed(turns, chance, argument(float, lambda value: value + 1)),
-    "a whole number as decimal": lambda turns, chance, free: changed(turns, chance, argument(int, float)),
-    "a list reversed": lambda turns, chance, free: changed(turns, chance, argument(list, lambda value: value[::-1])),
-    "an argument misnamed": lambda turns, chance, free: changed(turns, chance, misnamed),
-    "a needless harmless call": lambda turns, chance, free: in_turn(turns, chance, lambda calls: [*free[:1], *calls]),
-    "all needless calls": lambda turns, chance, free: in_turn(turns, chance, lambda calls: [*calls, *free]),
-    "an unknown function too": lambda turns, chance, free: in_turn(
-        turns, chance, lambda calls: [*calls, {"tool": "no_such_tool", "args": {}, "positional": []}]
+    "a text changed": lambda turns, chance, free: changed(
+        turns, chance, argument(str, lambda value: value + "x")
     ),
-    "a wrong call first": lambda turns, chance, free: in_turn(turns, chance, lambda calls: [calls[-1] | {"args": {}, "positional": []}, *calls]),
-}  # fmt: skip
+    "a text in capitals": lambda turns, chance, free: changed(
+        turns, chance, argument(str, lambda value: value.swapcase())
+    ),
+    "a number changed": lambda turns, chance, free: (
+        changed(turns, chance, argument(int, lambda value: value + 1))
+        or changed(turns, chance, argument(float, lambda value: value + 1))
+    ),
+    "a whole number as decimal": lambda turns, chance, free: changed(
+        turns, chance, argument(int, float)
+    ),
+    "a list reversed": lambda turns, chance, free: changed(
+        turns, chance, argument(list, lambda value: value[::-1])
+    ),
+    "an argument misnamed": lambda turns, chance, free: changed(turns, chance, misnamed),
+    "a needless harmless call": lambda turns, chance, free: in_turn(
+        turns, chance, lambda calls: [*free[:1], *calls]
+    ),
+    "all needless calls": lambda turns, chance, free: in_turn(
+        turns, chance, lambda calls: [*calls, *free]
+    ),
+    "an unknown function too": lambda turns, chance, free: in_turn(
+        turns,
+        chance,
+        lambda calls: [*calls, {"tool": "no_such_tool", "args": {}, "positional": []}],
+    ),
+    "a wrong call first": lambda turns, chance, free: in_turn(
+        turns, chance, lambda calls: [calls[-1] | {"args": {}, "positional": []}, *calls]
+    ),
+}
 
 
 def written(call: dict) -> str:
-    return f"{call['tool']}({', '.join([*map(repr, call['positional']), *(f'{name}={value!r}' for name, value in call['args'].items())])})"
+    return f"{call['tool']}({', '.join([*map(repr, call['positional']), *(f'{name}={value!r}' for name, value in call['args'].items())])})"  # noqa: E501
 
 
 def records(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
     found = {}
     for category in CATEGORIES:
         name = f"BFCL_v4_multi_turn_{category}.json"
-        found[category] = tuple((folder / at / name).read_text().splitlines() for at in ("", "possible_answer"))
+        found[category] = tuple(
+            (folder / at / name).read_text().splitlines() for at in ("", "possible_answer")
+        )
     return found
 
 
@@ -138,7 +173,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--differences", action="store_true")
     chosen = parser.parse_args()
-    where = subprocess.run([chosen.checker_python, "-c", "import bfcl_eval; print(bfcl_eval.__path__[0])"], capture_output=True, text=True, check=True)  # fmt: skip
+    where = subprocess.run(
+        [chosen.checker_python, "-c", "import bfcl_eval; print(bfcl_eval.__path__[0])"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     sys.path.append(str(Path(where.stdout.strip()).parent))
     chance = random.Random(chosen.seed)
     rows = [
@@ -146,12 +186,23 @@ def main() -> None:
         for questions, answers in records(bfcl.package() / "data").values()
         for q, a in zip(questions, answers, strict=True)
     ]
-    checker = subprocess.Popen([chosen.checker_python, "-c", CHECKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+    checker = subprocess.Popen(
+        [chosen.checker_python, "-c", CHECKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     agreed, total, right, names = Counter[str](), Counter[str](), Counter[str](), list(KINDS)
     assert checker.stdin is not None and checker.stdout is not None
     for question, answer in chance.sample(rows, chosen.tasks):
         [row] = read([question], [answer])
-        task = {"id": row.key, "messages": row.messages, "expected": row.expected, "metadata": row.metadata}
+        task = {
+            "id": row.key,
+            "messages": row.messages,
+            "expected": row.expected,
+            "metadata": row.metadata,
+        }
         free = [
             {"tool": tool["function"]["name"], "args": {}, "positional": []}
             for tool in bfcl.tools_of(tuple(task["metadata"]["bfcl"]["classes"]))
@@ -161,7 +212,10 @@ def main() -> None:
             turns = KINDS[kind](copy.deepcopy(task["expected"]["turns"]), chance, free)
             if turns is None:
                 continue
-            entry = {name: json.loads(question)[name] for name in ("initial_config", "involved_classes", "id")}
+            entry = {
+                name: json.loads(question)[name]
+                for name in ("initial_config", "involved_classes", "id")
+            }
             case = {
                 "turns": [[[written(call) for call in calls]] for calls in turns],
                 "entry": entry,
@@ -178,7 +232,9 @@ def main() -> None:
             agreed[kind] += ours == theirs
             right[kind] += bool(theirs)
             if ours != theirs and chosen.differences:
-                print(f"{task['id']} {kind}: ours {ours} ({why[:200]}), theirs {theirs} ({their_why})")
+                print(
+                    f"{task['id']} {kind}: ours {ours} ({why[:200]}), theirs {theirs} ({their_why})"
+                )
     checker.stdin.close()
     checker.wait()
     print("| answers | n | right by the leaderboard | same verdict |\n|---|---|---|---|")

@@ -1,7 +1,9 @@
-"""What canaries cost users, and how often an equal candidate is ended, by simulation: `python -m bench.canary [--runs 1000]`.
+"""What canaries cost users, and how often an equal candidate is ended, by simulation: `python -m
+bench.canary [--runs 1000]`.
 
-With the product's own rules (`apps.promotion.trials.harm`, which decides as `deciding` does), before and after: before, the centre of
-the first step was 0.5 unless a week of runs was known, a step was left whatever the estimate was, and harm had no limit.
+With the product's own rules (`apps.promotion.trials.harm`, which decides as `deciding` does),
+before and after: before, the centre of the first step was 0.5 unless a week of runs was known, a
+step was left whatever the estimate was, and harm had no limit.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from apps.promotion.trials.plans import Plan
 PLANS = {"5/25/50": (0.05, 0.25, 0.5), "10/50/90": (0.1, 0.5, 0.9)}
 RATES = ((0.1, 0.4), (0.1, 0.2), (0.1, 0.15), (0.02, 0.07), (0.1, 0.1), (0.3, 0.3), (0.02, 0.02))
 HEADER = (
-    "| rules | steps | failures | ended in the first step | ended | passed | sessions | harmed | 19 of 20 at most |\n"
-    "|---|---|---|---|---|---|---|---|---|"
+    "| rules | steps | failures | ended in the first step | ended | passed | sessions | harmed | 19"
+    " of 20 at most |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -32,8 +34,9 @@ def courses(shares: tuple[float, ...], limit: float) -> dict[str, Course]:
 
 def row(name: str, shares: str, rates: tuple[float, float], harm: Harm) -> str:
     return (
-        f"| {name} | {shares} | {rates[0]:.0%} → {rates[1]:.0%} | {harm.in_first_step:.1%} | {harm.ended:.1%} "
-        f"| {harm.passed:.1%} | {harm.sessions:,.0f} | {harm.harmed:,.0f} | {harm.at_most:,.0f} |"
+        f"| {name} | {shares} | {rates[0]:.0%} → {rates[1]:.0%} | {harm.in_first_step:.1%} |"
+        f" {harm.ended:.1%} | {harm.passed:.1%} | {harm.sessions:,.0f} | {harm.harmed:,.0f} |"
+        f" {harm.at_most:,.0f} |"
     )
 
 
@@ -47,7 +50,10 @@ def main() -> None:
     for shares, values in PLANS.items():
         for rates in RATES:
             for name, course in courses(values, asked.limit).items():
-                print(row(name, shares, rates, simulate(course, *rates, asked.runs, asked.seed)), flush=True)
+                print(
+                    row(name, shares, rates, simulate(course, *rates, asked.runs, asked.seed)),
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

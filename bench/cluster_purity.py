@@ -1,7 +1,9 @@
-"""How pure clusters of tau-bench's failures are by the 40 modes that a person gave by hand. `python -m bench.cluster_purity`
+"""How pure clusters of tau-bench's failures are by the 40 modes that a person gave by hand. `python
+-m bench.cluster_purity`
 
-Purity is the share of the labelled failures, in clusters with at least two of them, that have their cluster's most common mode. It is
-compared with the mean of 2,000 random groupings into clusters of the same sizes. Prints the clusters of the half that was looked at.
+Purity is the share of the labelled failures, in clusters with at least two of them, that have their
+cluster's most common mode. It is compared with the mean of 2,000 random groupings into clusters of
+the same sizes. Prints the clusters of the half that was looked at.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ DRAWS = 2_000
 def purity(groups: list[list[str]]) -> tuple[int, int]:
     """(failures with their group's most common mode, failures), over groups of two or more."""
     counted = [Counter(group) for group in groups if len(group) > 1]
-    return sum(modes.most_common(1)[0][1] for modes in counted), sum(modes.total() for modes in counted)
+    return sum(modes.most_common(1)[0][1] for modes in counted), sum(
+        modes.total() for modes in counted
+    )
 
 
 def by_chance(groups: list[list[str]], seed: int = 0) -> float:
@@ -46,17 +50,25 @@ def report(*, known: bool) -> None:
         if run["outcome_status"] == "failure" and (found := classify(given)):
             evidence = [item.as_dict() for item in found.evidence]
             cases.append(
-                case_of(given, id=run["id"], mode=found.mode, blamed_message=found.blamed_message, evidence=evidence)
+                case_of(
+                    given,
+                    id=run["id"],
+                    mode=found.mode,
+                    blamed_message=found.blamed_message,
+                    evidence=evidence,
+                )
             )
     made = cluster(cases)
     groups = [[labels[id] for id in group.members if id in labels] for group in made.clusters]
     hits, n = purity(groups)
     low, high = wilson(hits, n)
     print(
-        f"{'Right calls known' if known else 'Only the outcome known'}: {len(cases)} failures, {len(made.clusters)} clusters"
+        f"{'Right calls known' if known else 'Only the outcome known'}: {len(cases)} failures,"
+        f" {len(made.clusters)} clusters"
     )
     print(
-        f"  {len(made.rest)} in no cluster; purity {hits}/{n} = {hits / n:.0%} [{low:.0%}, {high:.0%}]; at random {by_chance(groups):.0%}"
+        f"  {len(made.rest)} in no cluster; purity {hits}/{n} = {hits / n:.0%} [{low:.0%},"
+        f" {high:.0%}]; at random {by_chance(groups):.0%}"
     )
     for group in made.clusters:
         if seen := [id for id in group.members if half_of(id) == LOOKED_AT]:

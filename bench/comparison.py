@@ -1,8 +1,11 @@
-"""A comparison of two evaluations of 10,000 tasks × 8 samples: measures, components, failure modes, groups, the first page of tasks.
+"""A comparison of two evaluations of 10,000 tasks × 8 samples: measures, components, failure modes,
+groups, the first page of tasks.
 
-`python -m bench.comparison [--times 10]` works on the database of `bench.eval_page`, which it makes where it is not there yet. Each
-part is computed afresh each time, nothing is kept between two. Prints JSON and writes var/bench/comparison.json. Goal: under 1 s
-together, as the product runs it. The CPU seconds are of rounds of their own, in which PostgreSQL has one process: what is to be done altogether.
+`python -m bench.comparison [--times 10]` works on the database of `bench.eval_page`, which it makes
+where it is not there yet. Each part is computed afresh each time, nothing is kept between two.
+Prints JSON and writes var/bench/comparison.json. Goal: under 1 s together, as the product runs it.
+The CPU seconds are of rounds of their own, in which PostgreSQL has one process: what is to be done
+altogether.
 """
 
 from __future__ import annotations
@@ -51,12 +54,17 @@ def parts_of(runs: list[Any]) -> dict[str, tuple[float, float]]:
     timed("components", lambda: compared.components)
     timed("failure modes", lambda: compared.modes)
     timed("groups", lambda: compared.kinds)
-    timed("a page of tasks", lambda: TaskTable(compared.tables, Filters(change="regressed", sort="drop")).page(50))
+    timed(
+        "a page of tasks",
+        lambda: TaskTable(compared.tables, Filters(change="regressed", sort="drop")).page(50),
+    )
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--times", type=int, default=10)
     given = parser.parse_args()
     on_folder(HOME / "eval_page")
@@ -69,11 +77,15 @@ def main() -> None:
     for at, unit in enumerate(("wall", "cpu")):
         if unit == "cpu":
             with connection.cursor() as cursor:
-                cursor.execute("SET max_parallel_workers_per_gather = 0")  # their CPU would be seen nowhere
+                cursor.execute(
+                    "SET max_parallel_workers_per_gather = 0"
+                )  # their CPU would be seen nowhere
         rounds = [parts_of(runs) for _ in range(given.times)]
         totals = [sum(part[at] for part in one.values()) for one in rounds]
         found[f"{unit}_s"] = {"best": round(min(totals), 3), "median": round(median(totals), 3)}
-        found[f"{unit}_ms"] = {name: round(1000 * median(one[name][at] for one in rounds)) for name in rounds[0]}
+        found[f"{unit}_ms"] = {
+            name: round(1000 * median(one[name][at] for one in rounds)) for name in rounds[0]
+        }
     found |= {"goal_s": GOAL_S, "met": found["wall_s"]["median"] < GOAL_S}
     (HOME / "comparison.json").write_text(json.dumps(found, indent=1))
     print(json.dumps(found, indent=1))

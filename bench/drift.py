@@ -1,9 +1,11 @@
-"""How often the lock asks for a new review: of tasks like those judged, and of others mixed in. By words alone.
+"""How often the lock asks for a new review: of tasks like those judged, and of others mixed in. By
+words alone.
 
 python -m bench.drift [--seeds 50] [--first-seed 1000]
 
-60 tasks are judged and 200 train. “Other tasks” have the tool, form, origin and bucket of the judged ones, so that only their
-words can tell: a change of tool, form or origin is counted exactly and needs no measurement.
+60 tasks are judged and 200 train. “Other tasks” have the tool, form, origin and bucket of the
+judged ones, so that only their words can tell: a change of tool, form or origin is counted exactly
+and needs no measurement.
 """
 
 from __future__ import annotations
@@ -22,13 +24,17 @@ JUDGED, TRAINED, MOST = 60, 200, 0.1
 
 def workplace(seed: int, n: int, group: str) -> list[Traits]:
     rows = make_requests(seed, n)
-    return [_of(f"{seed}/{i}", row[group], row["request"], row["expected"]) for i, row in enumerate(rows)]
+    return [
+        _of(f"{seed}/{i}", row[group], row["request"], row["expected"])
+        for i, row in enumerate(rows)
+    ]
 
 
 def general(seed: int) -> list[Traits]:
     rows = general_tasks(seed)
     return [
-        _of(f"general {seed}/{i}", str(i), str(row.messages[-1]["content"]), row.expected) for i, row in enumerate(rows)
+        _of(f"general {seed}/{i}", str(i), str(row.messages[-1]["content"]), row.expected)
+        for i, row in enumerate(rows)
     ]
 
 
@@ -50,7 +56,10 @@ def other_templates(rng: random.Random, seed: int) -> tuple[list[Traits], list[T
     names = sorted({task.group for task in tasks})
     rng.shuffle(names)
     held = set(names[: len(names) // 3])
-    judged, trained = [t for t in tasks if t.group in held], [t for t in tasks if t.group not in held]
+    judged, trained = (
+        [t for t in tasks if t.group in held],
+        [t for t in tasks if t.group not in held],
+    )
     return judged[:JUDGED], trained[:TRAINED]
 
 

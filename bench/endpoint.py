@@ -1,8 +1,11 @@
-"""What the endpoint adds to an answer, with logging on: `python -m bench.endpoint [--litellm BIN]` (`make litellm` installs that).
+"""What the endpoint adds to an answer, with logging on: `python -m bench.endpoint [--litellm BIN]`
+(`make litellm` installs that).
 
-A scripted server streams words at a fixed pace; the same clients ask it directly, through the endpoint, and through LiteLLM's proxy,
-in turns, in one run. What is added is the difference of quantiles of the same clock: to the first word, and to the end of an answer.
-The endpoint is the process that `up` starts (granian, one worker) with a database of its own, where all answers are counted at the end.
+A scripted server streams words at a fixed pace; the same clients ask it directly, through the
+endpoint, and through LiteLLM's proxy, in turns, in one run. What is added is the difference of
+quantiles of the same clock: to the first word, and to the end of an answer. The endpoint is the
+process that `up` starts (granian, one worker) with a database of its own, where all answers are
+counted at the end.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ class _Peer(asyncio.Protocol):
         if len(self.data) >= end + size:
             self.data = self.data[end + size :]
             self.transport.write(
-                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding:"
+                b" chunked\r\n\r\n"
             )  # type: ignore[attr-defined]
             self.say(0)
 
@@ -59,17 +63,35 @@ class _Peer(asyncio.Protocol):
         if self.transport.is_closing():
             return
         delta = (
-            {"role": "assistant", "content": ""} if word == 0 else {"content": f"word{word} "} if word <= WORDS else {}
+            {"role": "assistant", "content": ""}
+            if word == 0
+            else {"content": f"word{word} "}
+            if word <= WORDS
+            else {}
         )
         choice = {"index": 0, "delta": delta, "finish_reason": None if word <= WORDS else "stop"}
-        chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+        chunk = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": "m",
+            "choices": [choice],
+        }
         data = _chunk(json.dumps(chunk, separators=(",", ":")).encode())
         if word > WORDS:
             usage = chunk | {
                 "choices": [],
-                "usage": {"prompt_tokens": 9, "completion_tokens": WORDS, "total_tokens": 9 + WORDS},
+                "usage": {
+                    "prompt_tokens": 9,
+                    "completion_tokens": WORDS,
+                    "total_tokens": 9 + WORDS,
+                },
             }
-            data += _chunk(json.dumps(usage, separators=(",", ":")).encode()) + _chunk(b"[DONE]") + b"0\r\n\r\n"
+            data += (
+                _chunk(json.dumps(usage, separators=(",", ":")).encode())
+                + _chunk(b"[DONE]")
+                + b"0\r\n\r\n"
+            )
         else:
             self.loop.call_later(GAP_S, self.say, word + 1)
         self.transport.write(data)  # type: ignore[attr-defined]
@@ -92,7 +114,9 @@ def _serve(pipe) -> None:  # type: ignore[no-untyped-def]
 @contextlib.contextmanager
 def scripted() -> Iterator[str]:
     mine, theirs = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(
+        target=_serve, args=(theirs,), daemon=True
+    )
     process.start()
     try:
         yield f"http://127.0.0.1:{mine.recv()}/v1"
@@ -115,7 +139,8 @@ by = project.memberships.first().user
 name = "bench-" + uuid4().hex[:8]
 if not ApiKey.objects.filter(digest=key_digest("%s")).exists():
     create_api_key(project=project, name="bench", by=by, secret="%s")
-server = add_server(project=project, fields={"name": name, "kind": "vllm", "base_url": "%s"}, by=by, operator=True)
+server = add_server(project=project, fields={"name": name, "kind": "vllm", "base_url": "%s"}, \
+by=by, operator=True)
 version = register_endpoint(project=project, server=server, served_as="m", name=name, by=by)
 actions.set_initial(channel=channel_of(project, name), version=version, by=by)
 print(name)
@@ -132,7 +157,12 @@ print(json.dumps([rows.count(), rows.filter(output_tokens=%d).count()]))
 
 def manage(env: dict[str, str], *arguments: str, stdin: str = "") -> str:
     done = subprocess.run(
-        [sys.executable, "manage.py", *arguments], cwd=ROOT, env=env, input=stdin, capture_output=True, text=True
+        [sys.executable, "manage.py", *arguments],
+        cwd=ROOT,
+        env=env,
+        input=stdin,
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
@@ -142,7 +172,9 @@ def manage(env: dict[str, str], *arguments: str, stdin: str = "") -> str:
 @contextlib.contextmanager
 def process(command: list[str], env: dict[str, str], url: str, log: Path) -> Iterator[None]:
     with log.open("wb") as file:
-        it = subprocess.Popen(command, cwd=ROOT, env=env, stdout=file, stderr=file, start_new_session=True)
+        it = subprocess.Popen(
+            command, cwd=ROOT, env=env, stdout=file, stderr=file, start_new_session=True
+        )
     try:
         for _ in range(600):
             with contextlib.suppress(httpx2.HTTPError):
@@ -160,12 +192,21 @@ def process(command: list[str], env: dict[str, str], url: str, log: Path) -> Ite
 # The clients
 
 
-async def one(reader_of: tuple[str, int], path: str, key: str, model: str, number: int) -> tuple[float, float]:
+async def one(
+    reader_of: tuple[str, int], path: str, key: str, model: str, number: int
+) -> tuple[float, float]:
     """(seconds to the first word, to the end) of a stream over a connection of its own."""
     body = json.dumps(
-        {"model": model, "stream": True, "messages": [{"role": "user", "content": f"Question {number}"}]}
+        {
+            "model": model,
+            "stream": True,
+            "messages": [{"role": "user", "content": f"Question {number}"}],
+        }
     ).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Type:"
+        f" application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     reader, writer = await asyncio.open_connection(*reader_of)
     began = time.perf_counter()
     writer.write(head.encode() + body)
@@ -184,7 +225,9 @@ async def one(reader_of: tuple[str, int], path: str, key: str, model: str, numbe
     return first, ended
 
 
-async def measure(url: str, key: str, model: str, at_once: int, rounds: int) -> list[tuple[float, float]]:
+async def measure(
+    url: str, key: str, model: str, at_once: int, rounds: int
+) -> list[tuple[float, float]]:
     parts = httpx2.URL(url)
     place, path = (parts.host, parts.port or 80), f"{parts.path.rstrip('/')}/chat/completions"
     found = []
@@ -194,8 +237,11 @@ async def measure(url: str, key: str, model: str, at_once: int, rounds: int) -> 
             await asyncio.sleep(wait)
             return await one(place, path, key, model, n)
 
-        # All are open at a time; they do not all begin in one instant, which would measure the queue of this machine.
-        found += await asyncio.gather(*(after(n * GAP_S / 10, number * at_once + n) for n in range(at_once)))
+        # All are open at a time; they do not all begin in one instant, which would measure the
+        # queue of this machine.
+        found += await asyncio.gather(
+            *(after(n * GAP_S / 10, number * at_once + n) for n in range(at_once))
+        )
     return found
 
 
@@ -205,9 +251,13 @@ def quantile(values: list[float], share: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--litellm", default="", help="the `litellm` program; left out: only the endpoint")
     parser.add_argument(
-        "--data", default="var/bench/endpoint", help="the folder of a database of its own, made where there is none"
+        "--litellm", default="", help="the `litellm` program; left out: only the endpoint"
+    )
+    parser.add_argument(
+        "--data",
+        default="var/bench/endpoint",
+        help="the folder of a database of its own, made where there is none",
     )
     parser.add_argument("--at-once", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=4)
@@ -219,7 +269,10 @@ def main() -> None:
         contextlib.ExitStack() as stack,
     ):
         folder = Path(name)
-        env = os.environ | {"FLYWHEEL_DATA_DIR": str(Path(given.data).resolve()), "FLYWHEEL_ALLOW_PRIVATE_URLS": "1"}
+        env = os.environ | {
+            "FLYWHEEL_DATA_DIR": str(Path(given.data).resolve()),
+            "FLYWHEEL_ALLOW_PRIVATE_URLS": "1",
+        }
         holder = subprocess.Popen(
             [sys.executable, "manage.py", "shell", "-c", "import sys; sys.stdin.read()"],
             cwd=ROOT,
@@ -233,15 +286,39 @@ def main() -> None:
             manage(env, "prepare")
         channel = manage(env, "shell", "-v", "0", stdin=SEED % (KEY, KEY, direct)).split()[-1]
         ways = {"direct": (direct, "none", "m")}
-        command = [sys.executable, "-m", "flywheel.processes", "endpoint", "--host", "127.0.0.1", "--port", "8871"]
-        stack.enter_context(process(command, env, "http://127.0.0.1:8871/healthz", folder / "endpoint.log"))
+        command = [
+            sys.executable,
+            "-m",
+            "flywheel.processes",
+            "endpoint",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "8871",
+        ]
+        stack.enter_context(
+            process(command, env, "http://127.0.0.1:8871/healthz", folder / "endpoint.log")
+        )
         ways["endpoint"] = ("http://127.0.0.1:8871/v1", KEY, channel)
         if given.litellm:
             config = folder / "litellm.yaml"
-            config.write_text(json.dumps({
-                "model_list": [{"model_name": "production", "litellm_params": {"model": "openai/m", "api_base": direct, "api_key": "none"}}],
-                "general_settings": {"master_key": "sk-bench"},
-            }))  # fmt: skip
+            config.write_text(
+                json.dumps(
+                    {
+                        "model_list": [
+                            {
+                                "model_name": "production",
+                                "litellm_params": {
+                                    "model": "openai/m",
+                                    "api_base": direct,
+                                    "api_key": "none",
+                                },
+                            }
+                        ],
+                        "general_settings": {"master_key": "sk-bench"},
+                    }
+                )
+            )
             command = [
                 given.litellm,
                 "--config",
@@ -255,7 +332,12 @@ def main() -> None:
             ]
             offline = os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
             stack.enter_context(
-                process(command, offline, "http://127.0.0.1:8872/health/liveliness", folder / "litellm.log")
+                process(
+                    command,
+                    offline,
+                    "http://127.0.0.1:8872/health/liveliness",
+                    folder / "litellm.log",
+                )
             )
             ways["LiteLLM"] = ("http://127.0.0.1:8872/v1", "sk-bench", "production")
         found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
@@ -264,23 +346,31 @@ def main() -> None:
         for _ in range(given.repeats):
             for way, where in ways.items():
                 found[way] += asyncio.run(measure(*where, given.at_once, given.rounds))
-        print(f"{given.at_once} streams at a time of {WORDS} words, {len(found['direct'])} of each; ms", flush=True)
+        print(
+            f"{given.at_once} streams at a time of {WORDS} words, {len(found['direct'])} of"
+            " each; ms",
+            flush=True,
+        )
         for place, what in enumerate(("first word", "whole answer")):
             base = [pair[place] for pair in found["direct"]]
             for way, pairs in found.items():
                 values = [pair[place] for pair in pairs]
                 p50, p99 = quantile(values, 0.5), quantile(values, 0.99)
                 more = (
-                    f"  adds p50 {p50 - quantile(base, 0.5):.1f}, p99 {p99 - quantile(base, 0.99):.1f}"
+                    f"  adds p50 {p50 - quantile(base, 0.5):.1f}, p99"
+                    f" {p99 - quantile(base, 0.99):.1f}"
                     if way != "direct"
                     else ""
                 )
                 print(
-                    f"{what:>13}  {way:>9}  p50 {p50:7.1f}  p99 {p99:7.1f}  mean {statistics.mean(values) * 1000:7.1f}{more}"
+                    f"{what:>13}  {way:>9}  p50 {p50:7.1f}  p99 {p99:7.1f}  mean"
+                    f" {statistics.mean(values) * 1000:7.1f}{more}"
                 )
         asked = len(found["endpoint"]) + 10
         for _ in range(60):
-            stored, whole = json.loads(manage(env, "shell", "-v", "0", "-c", COUNT % (channel, WORDS)).splitlines()[-1])
+            stored, whole = json.loads(
+                manage(env, "shell", "-v", "0", "-c", COUNT % (channel, WORDS)).splitlines()[-1]
+            )
             if stored >= asked:
                 break
             time.sleep(1)

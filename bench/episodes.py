@@ -1,13 +1,16 @@
-"""Agents of several turns, trained: SFT on gold episodes, then GRPO, on tasks that never trained. SmolLM2-135M on this CPU.
+"""Agents of several turns, trained: SFT on gold episodes, then GRPO, on tasks that never trained.
+SmolLM2-135M on this CPU.
 
-`taskset -c 1 python -m bench.episodes [--only workplace_assistant,customer_service] [--seeds 0,1,2] [--one-sft] [--smoke]` runs for each environment
-and seed the product's own programs: evaluation of the base, SFT, evaluation, multi-turn GRPO from SFT's adapter, evaluation. It prints
-reward and success on the held-out tasks, means over the seeds with Student's 95% intervals, paired differences, and where the time of
-a GRPO step goes.
+`taskset -c 1 python -m bench.episodes [--only workplace_assistant,customer_service] [--seeds 0,1,2]
+[--one-sft] [--smoke]` runs for each environment and seed the product's own programs: evaluation of
+the base, SFT, evaluation, multi-turn GRPO from SFT's adapter, evaluation. It prints reward and
+success on the held-out tasks, means over the seeds with Student's 95% intervals, paired
+differences, and where the time of a GRPO step goes.
 
-Each of these cells stays in var/bench/episodes. A run that was broken off goes on where it was, training from its last checkpoint; a
-cell whose spec has changed is computed again. The figures go to var/bench/episodes.json after each cell. `--one-sft`: SFT only with the first seed, so that
-the others are seeds of GRPO alone. `--smoke`: all of it in small.
+Each of these cells stays in var/bench/episodes. A run that was broken off goes on where it was,
+training from its last checkpoint; a cell whose spec has changed is computed again. The figures go
+to var/bench/episodes.json after each cell. `--one-sft`: SFT only with the first seed, so that the
+others are seeds of GRPO alone. `--smoke`: all of it in small.
 """
 
 from __future__ import annotations
@@ -46,9 +49,16 @@ HOME = ROOT / "var/bench/episodes"
 LORA = {"lora_rank": 16, "lora_alpha": 32}
 SFT = LORA | {"learning_rate": 2e-3, "warmup_steps": 1, "save_every": 3}
 GRPO = LORA | {
-    "learning_rate": 1e-4, "warmup_steps": 1, "final_lr_share": 0.5, "kl_every": 0, "save_every": 2
-}  # fmt: skip
-SMOKE = {"sft": {"steps": 1, "batch_size": 2}, "grpo": {"steps": 1, "prompts_per_step": 1, "generations": 2}}
+    "learning_rate": 1e-4,
+    "warmup_steps": 1,
+    "final_lr_share": 0.5,
+    "kl_every": 0,
+    "save_every": 2,
+}
+SMOKE = {
+    "sft": {"steps": 1, "batch_size": 2},
+    "grpo": {"steps": 1, "prompts_per_step": 1, "generations": 2},
+}
 PAIRS = (("sft", "base"), ("grpo", "sft"), ("grpo", "base"))
 console = Console(width=120)
 
@@ -70,15 +80,25 @@ class World:
         harness = {
             "temperature": 0.0
         } | self.harness  # held-out episodes are greedy, so that they say the same each time
-        return {"kind": "builtin", "name": self.name, "config": self.config, "harness": harness, "verifier": {}}
+        return {
+            "kind": "builtin",
+            "name": self.name,
+            "config": self.config,
+            "harness": harness,
+            "verifier": {},
+        }
 
     def rows(self) -> list[dict]:
-        """The gold episodes of the training tasks, as the product gives them to SFT (apps/training/jobs.py)."""
+        """The gold episodes of the training tasks, as the product gives them to SFT
+        (apps/training/jobs.py).
+        """
         environment, rows = load(self.environment), []
         for task in self.training:
             episode = environment.open(task)
             if turns := gold_turns(environment, task):
-                rows.append({"messages": episode.messages, "tools": episode.offered, "turns": turns})
+                rows.append(
+                    {"messages": episode.messages, "tools": episode.offered, "turns": turns}
+                )
         return rows
 
 
@@ -98,54 +118,86 @@ def without_words(tools: list[dict], names: Sequence[str] = ()) -> list[dict]:
     return found
 
 
-# Which tasks. The generators give more than the environments' own tasks; those, which come first, are held out.
+# Which tasks. The generators give more than the environments' own tasks; those, which come first,
+# are held out.
 
 TEMPLATES = ("calendar/create", "customers/add", "projects/finish")
 TOOLS = (
-    "company_directory_find_email_address", "calendar_create_event", "customer_relationship_manager_add_customer",
-    "project_management_search_tasks", "project_management_update_task",
-)  # fmt: skip
+    "company_directory_find_email_address",
+    "calendar_create_event",
+    "customer_relationship_manager_add_customer",
+    "project_management_search_tasks",
+    "project_management_update_task",
+)
 KINDS = ("refused",)
-POLICY = (  # of the nine rules those that these tasks need, in a quarter of the words; the verifier still knows all nine
-    f"You are a shop's service agent. Today is {TODAY.isoformat()}. Ask for the email address, find the customer, look the order up. Cancel only "
-    f"processing orders. Take back only items delivered at most {RETURN_DAYS} days ago that are no final sale. Before you change anything, say what you "
-    "will do, with the order's number, and wait for a yes. Refuse the rest and say why. Tell amounts exactly."
+# of the nine rules those that these tasks need, in a quarter of the words; the verifier still knows
+# all nine
+POLICY = (
+    f"You are a shop's service agent. Today is {TODAY.isoformat()}. Ask for the email address, find"
+    " the customer, look the order up. Cancel only processing orders. Take back only items"
+    f" delivered at most {RETURN_DAYS} days ago that are no final sale. Before you change anything,"
+    " say what you will do, with the order's number, and wait for a yes. Refuse the rest and say"
+    " why. Tell amounts exactly."
 )
 
 
 def split(tasks: list[dict], heldout: int) -> tuple[list[dict], list[dict]]:
-    """(the first of each template, the rest); a task that asks what a held-out one asks is neither."""
+    """(the first of each template, the rest); a task that asks what a held-out one asks is
+    neither.
+    """
     first = [task for task in tasks if int(task["id"].rsplit("-", 1)[1]) <= heldout]
     asked = [task["messages"] for task in first]
     return first, [task for task in tasks if task["messages"] not in asked]
 
 
 def worlds(smoke: bool) -> Iterator[World]:
-    heldout, training = split(assistant.make_tasks(per_template=25, templates=TEMPLATES), 1 if smoke else 5)
-    yield World(
-        "workplace_assistant", {"tools": list(TOOLS)},
-        {"max_new_tokens": 96, "max_turns": 4, "shown_tools": without_words(ASSISTANT_TOOLS, TOOLS)},
-        heldout, training[:4] if smoke else training,
-        SFT | (SMOKE["sft"] if smoke else {"steps": 8, "batch_size": 8}),
-        GRPO | {"max_new_tokens": 96} | (SMOKE["grpo"] if smoke else {"steps": 3, "prompts_per_step": 6, "generations": 4}),
-    )  # fmt: skip
     heldout, training = split(
-        [task for task in service.make_tasks(24) if task["metadata"]["template"] in KINDS], 1 if smoke else 6
+        assistant.make_tasks(per_template=25, templates=TEMPLATES), 1 if smoke else 5
     )
     yield World(
-        "customer_service", {},
-        {"max_new_tokens": 80, "max_turns": 5, "system_prompt": POLICY, "shown_tools": without_words(SERVICE_TOOLS)},
-        heldout, training[:4] if smoke else training,
+        "workplace_assistant",
+        {"tools": list(TOOLS)},
+        {
+            "max_new_tokens": 96,
+            "max_turns": 4,
+            "shown_tools": without_words(ASSISTANT_TOOLS, TOOLS),
+        },
+        heldout,
+        training[:4] if smoke else training,
+        SFT | (SMOKE["sft"] if smoke else {"steps": 8, "batch_size": 8}),
+        GRPO
+        | {"max_new_tokens": 96}
+        | (SMOKE["grpo"] if smoke else {"steps": 3, "prompts_per_step": 6, "generations": 4}),
+    )
+    heldout, training = split(
+        [task for task in service.make_tasks(24) if task["metadata"]["template"] in KINDS],
+        1 if smoke else 6,
+    )
+    yield World(
+        "customer_service",
+        {},
+        {
+            "max_new_tokens": 80,
+            "max_turns": 5,
+            "system_prompt": POLICY,
+            "shown_tools": without_words(SERVICE_TOOLS),
+        },
+        heldout,
+        training[:4] if smoke else training,
         SFT | (SMOKE["sft"] if smoke else {"steps": 6, "batch_size": 4}),
-        GRPO | {"max_new_tokens": 80} | (SMOKE["grpo"] if smoke else {"steps": 2, "prompts_per_step": 3, "generations": 4}),
-    )  # fmt: skip
+        GRPO
+        | {"max_new_tokens": 80}
+        | (SMOKE["grpo"] if smoke else {"steps": 2, "prompts_per_step": 3, "generations": 4}),
+    )
 
 
 # The cells
 
 
 class Cell:
-    """One program's run, kept in a folder. It counts as long as its spec and the adapter that it began with are the same."""
+    """One program's run, kept in a folder. It counts as long as its spec and the adapter that it
+    began with are the same.
+    """
 
     def __init__(self, kind: str, folder: Path, spec: dict) -> None:
         self.kind, self.folder, self.spec = kind, folder, spec | {"out_dir": str(folder)}
@@ -157,7 +209,9 @@ class Cell:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def run(self) -> list[dict]:
-        """Its events; nothing is computed where they are there. Raises SystemExit where the program fails."""
+        """Its events; nothing is computed where they are there. Raises SystemExit where the program
+        fails.
+        """
         if self.spec_file.exists() and json.loads(self.spec_file.read_text()) != self.identity:
             shutil.rmtree(self.folder)
         if not any(event["type"] == "result" for event in self.events()):
@@ -168,7 +222,9 @@ class Cell:
 
     def _compute(self) -> None:
         attempt, began = self.folder / "attempt.json", time.perf_counter()
-        steps = sorted(int(folder.name.split("-")[1]) for folder in self.folder.glob("checkpoint-*[0-9]"))
+        steps = sorted(
+            int(folder.name.split("-")[1]) for folder in self.folder.glob("checkpoint-*[0-9]")
+        )
         resume = str(self.folder / f"checkpoint-{steps[-1]}") if steps else None
         attempt.write_text(json.dumps(self.spec | {"resume_from": resume}))
         with self.events_file.open("a") as events, (self.folder / "errors.txt").open("w") as errors:
@@ -179,24 +235,37 @@ class Cell:
             ).returncode
         if status:
             problem = [event["message"] for event in self.events() if event["type"] == "error"]
-            raise SystemExit(f"workers.{self.kind} ended with {status} in {self.folder}: {problem[-1:]}")
+            raise SystemExit(
+                f"workers.{self.kind} ended with {status} in {self.folder}: {problem[-1:]}"
+            )
         name = self.folder.relative_to(HOME)
-        console.print(f"{time.strftime('%H:%M:%S')} {name}: {time.perf_counter() - began:.0f} s", highlight=False)
+        console.print(
+            f"{time.strftime('%H:%M:%S')} {name}: {time.perf_counter() - began:.0f} s",
+            highlight=False,
+        )
 
 
 def digest(adapter: str | None) -> str:
-    return hashlib.sha256((Path(adapter) / "adapter_model.safetensors").read_bytes()).hexdigest() if adapter else ""
+    return (
+        hashlib.sha256((Path(adapter) / "adapter_model.safetensors").read_bytes()).hexdigest()
+        if adapter
+        else ""
+    )
 
 
 def spec_of(world: World, seed: int, adapter: str | None) -> dict:
     return {
-        "model": {"base": str(MODEL), "adapter": adapter}, "environment": world.environment, "seed": seed,
+        "model": {"base": str(MODEL), "adapter": adapter},
+        "environment": world.environment,
+        "seed": seed,
         "engine": {"kind": "transformers", "dtype": "float32", "threads": 1, "batch_size": 64},
-    }  # fmt: skip
+    }
 
 
 def chain(world: World, seed: int, sft_seed: int) -> Iterator[tuple[str, dict]]:
-    """(stage, its figures): base, SFT, GRPO, each evaluated: greedily, so that their seed is none and the base is asked once."""
+    """(stage, its figures): base, SFT, GRPO, each evaluated: greedily, so that their seed is none
+    and the base is asked once.
+    """
     tuned, here = (HOME / world.name / f"seed-{number}" for number in (sft_seed, seed))
 
     def evaluated(folder: Path, adapter: str | None) -> dict:
@@ -207,7 +276,11 @@ def chain(world: World, seed: int, sft_seed: int) -> Iterator[tuple[str, dict]]:
         return next(event["adapter"] for event in events if event["type"] == "result")
 
     yield "base", evaluated(HOME / world.name / "base", None)
-    sft = Cell("sft", tuned / "sft", spec_of(world, sft_seed, None) | {"rows": world.rows(), "config": world.sft}).run()
+    sft = Cell(
+        "sft",
+        tuned / "sft",
+        spec_of(world, sft_seed, None) | {"rows": world.rows(), "config": world.sft},
+    ).run()
     yield "train sft", trained(sft)
     yield "sft", evaluated(tuned / "sft-evaluated", adapter_of(sft))
     spec = spec_of(world, seed, adapter_of(sft)) | {"tasks": world.training, "config": world.grpo}
@@ -233,25 +306,41 @@ def measured(events: list[dict]) -> dict[str, Any]:
 
 
 def trained(events: list[dict]) -> dict[str, Any]:
-    """Of a training run: the values of each step, the last where it was reported twice. Some steps only have those of probes."""
+    """Of a training run: the values of each step, the last where it was reported twice. Some steps
+    only have those of probes.
+    """
     steps: dict[int, dict[str, Any]] = {}
     for event in events:
         if event["type"] == "metric":
             steps.setdefault(event["step"], {}).update(event["values"])
     names = (
-        "train/loss", "train/reward_mean", "train/success", "train/unsafe", "train/zero_std_share", "train/turns", "train/completion_length",
-        "train/masked_share", "time/generate_s", "time/update_s",
-    )  # fmt: skip
+        "train/loss",
+        "train/reward_mean",
+        "train/success",
+        "train/unsafe",
+        "train/zero_std_share",
+        "train/turns",
+        "train/completion_length",
+        "train/masked_share",
+        "time/generate_s",
+        "time/update_s",
+    )
     found = {name: [values[name] for values in steps.values() if name in values] for name in names}
     return {name: values for name, values in found.items() if values}
 
 
 def interval(values: Sequence[float]) -> dict[str, float | None]:
-    """Mean with Student's 95% interval over the seeds; none of one value, or where all are equal."""
+    """Mean with Student's 95% interval over the seeds; none of one value, or where all are
+    equal.
+    """
     error = stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
     half = student(len(values) - 1) * error if error else None
     mean = fmean(values)
-    return {"mean": mean, "low": None if half is None else mean - half, "high": None if half is None else mean + half}
+    return {
+        "mean": mean,
+        "low": None if half is None else mean - half,
+        "high": None if half is None else mean + half,
+    }
 
 
 def summary(found: dict[str, dict]) -> dict[str, Any]:
@@ -264,7 +353,9 @@ def summary(found: dict[str, dict]) -> dict[str, Any]:
         return [found[seed][stage][name] for seed in seeds]
 
     stages = {
-        stage: {name: interval(of(stage, name)) for name in ("reward", "success", "unsafe", "turns")}
+        stage: {
+            name: interval(of(stage, name)) for name in ("reward", "success", "unsafe", "turns")
+        }
         for stage in ("base", "sft", "grpo")
     }
     differences = {
@@ -278,7 +369,9 @@ def summary(found: dict[str, dict]) -> dict[str, Any]:
 
 
 def environment_seconds(world: World) -> float:
-    """What tools, simulated user and verifier take of an episode, median over gold episodes: nothing else is in them."""
+    """What tools, simulated user and verifier take of an episode, median over gold episodes:
+    nothing else is in them.
+    """
     environment, seconds = load(world.environment), []
     for task in world.heldout:
         began = time.perf_counter()
@@ -289,43 +382,61 @@ def environment_seconds(world: World) -> float:
 
 def shown(estimate: dict[str, float | None]) -> str:
     text = f"{estimate['mean']:.2f}"
-    return text if estimate["low"] is None else f"{text} ({estimate['low']:.2f} to {estimate['high']:.2f})"
+    return (
+        text
+        if estimate["low"] is None
+        else f"{text} ({estimate['low']:.2f} to {estimate['high']:.2f})"
+    )
 
 
 def report(world: World, figures: dict[str, Any]) -> None:
     totals = summary(figures["seeds"])
     if not totals:
         return
-    table = Table(title=f"{world.name}, {len(world.heldout)} held-out tasks, seeds {', '.join(totals['seeds'])}")
+    table = Table(
+        title=(
+            f"{world.name}, {len(world.heldout)} held-out tasks, seeds {', '.join(totals['seeds'])}"
+        )
+    )
     for column in ("", "reward", "success", "reward of each seed"):
         table.add_column(column)
     for stage, estimates in totals["stages"].items():
-        each = " ".join(f"{figures['seeds'][seed][stage]['reward']:.2f}" for seed in totals["seeds"])
+        each = " ".join(
+            f"{figures['seeds'][seed][stage]['reward']:.2f}" for seed in totals["seeds"]
+        )
         table.add_row(stage, shown(estimates["reward"]), shown(estimates["success"]), each)
     for pair, estimates in totals["differences"].items():
         table.add_row(pair, shown(estimates["reward"]), shown(estimates["success"]), "")
     console.print(table)
     steps = [figures["seeds"][seed]["train grpo"] for seed in totals["seeds"]]
     generate, update = (
-        median([value for one in steps for value in one[f"time/{name}_s"]]) for name in ("generate", "update")
+        median([value for one in steps for value in one[f"time/{name}_s"]])
+        for name in ("generate", "update")
     )
     console.print(
-        f"A GRPO step, median: {generate:.1f} s rollouts, {update:.1f} s update. Tools, user and verifier of an episode: "
-        f"{figures['environment_s'] * 1000:.0f} ms.", highlight=False,
-    )  # fmt: skip
+        f"A GRPO step, median: {generate:.1f} s rollouts, {update:.1f} s update. Tools, user and"
+        f" verifier of an episode: {figures['environment_s'] * 1000:.0f} ms.",
+        highlight=False,
+    )
 
 
 def about(world: World) -> dict[str, Any]:
     return {
-        "heldout": [task["id"] for task in world.heldout], "training": [task["id"] for task in world.training],
-        "tools": world.config.get("tools"), "sft": world.sft, "grpo": world.grpo,
-        "environment_s": environment_seconds(world), "seeds": {},
-    }  # fmt: skip
+        "heldout": [task["id"] for task in world.heldout],
+        "training": [task["id"] for task in world.training],
+        "tools": world.config.get("tools"),
+        "sft": world.sft,
+        "grpo": world.grpo,
+        "environment_s": environment_seconds(world),
+        "seeds": {},
+    }
 
 
 def main() -> None:
     global HOME
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default="workplace_assistant,customer_service")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--one-sft", action="store_true")
@@ -340,7 +451,9 @@ def main() -> None:
     for seed in seeds:
         for world in every:
             mine = found[world.name]["seeds"].setdefault(seed, {})
-            for name, figures in chain(world, int(seed), int(seeds[0] if arguments.one_sft else seed)):
+            for name, figures in chain(
+                world, int(seed), int(seeds[0] if arguments.one_sft else seed)
+            ):
                 mine[name] = figures
                 totals = {name: one | summary(one["seeds"]) for name, one in found.items()}
                 HOME.with_suffix(".json").write_text(json.dumps(totals, indent=1))

@@ -1,8 +1,10 @@
-"""Tasks a second of an evaluation on a server that answers after 50 ms: ours, inspect-ai's and lm-evaluation-harness's.
+"""Tasks a second of an evaluation on a server that answers after 50 ms: ours, inspect-ai's and
+lm-evaluation-harness's.
 
-`python -m bench.evaluation_speed [--tasks 1000] [--concurrency 64] [--think-ms 50] [--rounds 3] [--only flywheel,inspect,lm_eval]`
-runs each in a process of its own, in turns, in an order of chance, on the same tasks and the same server; `--memory` runs ours with
-`--sizes` tasks instead. Ours is the whole job as a worker runs it: the child process, its verifier, the samples in
+`python -m bench.evaluation_speed [--tasks 1000] [--concurrency 64] [--think-ms 50] [--rounds 3]
+[--only flywheel,inspect,lm_eval]` runs each in a process of its own, in turns, in an order of
+chance, on the same tasks and the same server; `--memory` runs ours with `--sizes` tasks instead.
+Ours is the whole job as a worker runs it: the child process, its verifier, the samples in
 PostgreSQL, the metrics. Writes var/bench/evaluation_speed.json.
 """
 
@@ -31,8 +33,8 @@ MAX_TOKENS = 16
 CHUNK = 2000
 LONGEST_S = 1200.0
 MEASURES = ("asked_per_s", "stored_s", "whole_s")
-"""Questions a second between the first and the last answer; seconds from the first question until all is scored and stored; seconds of
-the command, of ours from when the worker takes the job."""
+"""Questions a second between the first and the last answer; seconds from the first question until
+all is scored and stored; seconds of the command, of ours from when the worker takes the job."""
 INSPECT_TASK = """
 from inspect_ai import Task, task
 from inspect_ai.dataset import json_dataset
@@ -44,11 +46,21 @@ def sums():
     return Task(dataset=json_dataset("tasks.jsonl"), solver=generate(), scorer=exact())
 """
 LM_EVAL_TASK = {
-    "task": "sums", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "tasks.jsonl"}}, "test_split": "test",
-    "output_type": "generate_until", "doc_to_text": "{{input}}", "doc_to_target": "{{target}}",
-    "generation_kwargs": {"until": [], "max_gen_toks": MAX_TOKENS, "temperature": 0.0, "do_sample": False},
+    "task": "sums",
+    "dataset_path": "json",
+    "dataset_kwargs": {"data_files": {"test": "tasks.jsonl"}},
+    "test_split": "test",
+    "output_type": "generate_until",
+    "doc_to_text": "{{input}}",
+    "doc_to_target": "{{target}}",
+    "generation_kwargs": {
+        "until": [],
+        "max_gen_toks": MAX_TOKENS,
+        "temperature": 0.0,
+        "do_sample": False,
+    },
     "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
-}  # fmt: skip
+}
 
 
 # The contenders: a folder with tasks.jsonl in it → the command, and what it must know
@@ -56,18 +68,38 @@ LM_EVAL_TASK = {
 
 def inspect(server: Scripted, concurrency: int) -> tuple[list[str], dict[str, str]]:
     (PLACE / "sums.py").write_text(INSPECT_TASK)
-    limits = ["--max-connections", str(concurrency), "--max-samples", str(concurrency), "--max-tokens", str(MAX_TOKENS)]
-    model = ["--model", "openai-api/bench/scripted", "--temperature", "0", "--display", "plain", "--log-dir", "inspect"]
+    limits = [
+        "--max-connections",
+        str(concurrency),
+        "--max-samples",
+        str(concurrency),
+        "--max-tokens",
+        str(MAX_TOKENS),
+    ]
+    model = [
+        "--model",
+        "openai-api/bench/scripted",
+        "--temperature",
+        "0",
+        "--display",
+        "plain",
+        "--log-dir",
+        "inspect",
+    ]
     command = [str(HOME / "inspect/bin/inspect"), "eval", "sums.py", *model, *limits]
     return command, {"BENCH_API_KEY": "none", "BENCH_BASE_URL": server.url}
 
 
 def lm_eval(server: Scripted, concurrency: int) -> tuple[list[str], dict[str, str]]:
     (PLACE / "sums.yaml").write_text(json.dumps(LM_EVAL_TASK))
-    model = (
-        f"model=scripted,base_url={server.url}/chat/completions,num_concurrent={concurrency},tokenized_requests=False"
-    )
-    command = [str(HOME / "lm_eval/bin/lm_eval"), "--model", "local-chat-completions", "--model_args", model]
+    model = f"model=scripted,base_url={server.url}/chat/completions,num_concurrent={concurrency},tokenized_requests=False"  # noqa: E501
+    command = [
+        str(HOME / "lm_eval/bin/lm_eval"),
+        "--model",
+        "local-chat-completions",
+        "--model_args",
+        model,
+    ]
     command += [
         "--tasks",
         "sums",
@@ -82,38 +114,57 @@ def lm_eval(server: Scripted, concurrency: int) -> tuple[list[str], dict[str, st
 
 
 def flywheel(server: Scripted, concurrency: int) -> tuple[list[str], dict[str, str]]:
-    own = {"FLYWHEEL_DATA_DIR": str(PLACE / "data"), "FLYWHEEL_ALLOW_PRIVATE_URLS": "1", "PYTHONPATH": str(Path.cwd())}
+    own = {
+        "FLYWHEEL_DATA_DIR": str(PLACE / "data"),
+        "FLYWHEEL_ALLOW_PRIVATE_URLS": "1",
+        "PYTHONPATH": str(Path.cwd()),
+    }
     own |= {"DJANGO_SETTINGS_MODULE": "flywheel.settings"}
     command = [sys.executable, "-m", "bench.evaluation_speed"]
     made = subprocess.run(
-        [*command, "--prepare", server.url], cwd=PLACE, env=clean() | own, check=True, stdout=subprocess.PIPE, text=True
+        [*command, "--prepare", server.url],
+        cwd=PLACE,
+        env=clean() | own,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     return [*command, "--worker", made.stdout.split()[-1]], own
 
 
 def clean() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key not in ("DATABASE_URL", "BROKER_URL")}
+    return {
+        key: value for key, value in os.environ.items() if key not in ("DATABASE_URL", "BROKER_URL")
+    }
 
 
 CONTENDERS = {"flywheel": flywheel, "inspect": inspect, "lm_eval": lm_eval}
 
 
 def measured(name: str, server: Scripted, concurrency: int, tasks: int) -> dict[str, Any]:
-    """One evaluation. Raises BenchError where it did not ask everything once or did not find three of four right."""
+    """One evaluation. Raises BenchError where it did not ask everything once or did not find three
+    of four right.
+    """
     command, known = CONTENDERS[name](server, concurrency)
     server.counted()
     began = time.perf_counter()
-    done = subprocess.run(command, cwd=PLACE, env=clean() | known, capture_output=True, text=True, timeout=LONGEST_S)
+    done = subprocess.run(
+        command, cwd=PLACE, env=clean() | known, capture_output=True, text=True, timeout=LONGEST_S
+    )
     ended, found = time.perf_counter(), asdict(server.counted())
     first = found.pop("began")
     found |= {"stored_s": ended - first, "whole_s": ended - began}
     (PLACE / f"{name}.log").write_text(done.stdout + done.stderr)
     found["asked_per_s"] = found["questions"] / found["seconds"] if found["seconds"] else 0.0
     if done.returncode or found["questions"] != tasks or not re.search(r"\b0?\.75", done.stdout):
-        raise BenchError(f"{name}: {found}, exit status {done.returncode}. Read {PLACE / name}.log.")
+        raise BenchError(
+            f"{name}: {found}, exit status {done.returncode}. Read {PLACE / name}.log."
+        )
     if name == "flywheel":
         found |= json.loads(done.stdout.splitlines()[-1])
-        taken, ended = found.pop("job")  # a worker runs already, the set is in its database, and it goes on afterwards
+        taken, ended = found.pop(
+            "job"
+        )  # a worker runs already, the set is in its database, and it goes on afterwards
         found |= {"stored_s": ended - first, "whole_s": ended - taken}
     return found
 
@@ -148,7 +199,11 @@ def work(pk: str) -> dict[str, Any]:
     if run.state != JobState.SUCCEEDED:
         raise BenchError(f"The evaluation ended as {run.state}: {run.error}")
     stored = run.samples.count()
-    return {"job": (began, ended), "stored": stored, "success": run.samples.filter(success=True).count() / stored} | mb
+    return {
+        "job": (began, ended),
+        "stored": stored,
+        "success": run.samples.filter(success=True).count() / stored,
+    } | mb
 
 
 def prepared(url: str) -> str:
@@ -156,7 +211,11 @@ def prepared(url: str) -> str:
     from bench.triage import set_up
 
     set_up()
-    return str(submitted(url, [json.loads(line) for line in Path("tasks.jsonl").read_text().splitlines()]).pk)
+    return str(
+        submitted(
+            url, [json.loads(line) for line in Path("tasks.jsonl").read_text().splitlines()]
+        ).pk
+    )
 
 
 def submitted(url: str, rows: list[dict]) -> Any:
@@ -176,30 +235,57 @@ def submitted(url: str, rows: list[dict]) -> Any:
     name = f"bench-{time.time_ns()}"
     user = get_user_model().objects.create_user(name)
     project = create_project(slug=name, name=name, by=user)
-    server = add_server(project=project, fields={"name": "scripted", "base_url": url}, by=user, admin=True)
-    model = register_endpoint(server=server, project=project, name="scripted", served_as="scripted", by=user)
+    server = add_server(
+        project=project, fields={"name": "scripted", "base_url": url}, by=user, admin=True
+    )
+    model = register_endpoint(
+        server=server, project=project, name="scripted", served_as="scripted", by=user
+    )
     verifier = save_verifier(project=project, name="sum", spec={"kind": "exact"}, by=user)
     harness = {"temperature": 0.0, "max_new_tokens": MAX_TOKENS}
     environment = save_environment(
-        project=project, slug="sums", kind=EnvironmentKind.SINGLE_TURN, harness=harness, verifier=verifier, by=user
+        project=project,
+        slug="sums",
+        kind=EnvironmentKind.SINGLE_TURN,
+        harness=harness,
+        verifier=verifier,
+        by=user,
     )
     eval_set = create_eval_set(project=project, slug="sums", by=user)
     for start in range(0, len(rows), CHUNK):
         Task.objects.bulk_create(
             Task(
-                project=project, eval_set=eval_set, key=f"sum-{row['id']}", split=Split.TRAIN, group=f"sum-{row['id']}",
-                group_key=f"sum-{row['id']}", messages=(messages := [{"role": "user", "content": row["input"]}]),
-                canonical_hash=canonical_hash(messages), expected={"answer": row["target"]},
+                project=project,
+                eval_set=eval_set,
+                key=f"sum-{row['id']}",
+                split=Split.TRAIN,
+                group=f"sum-{row['id']}",
+                group_key=f"sum-{row['id']}",
+                messages=(messages := [{"role": "user", "content": row["input"]}]),
+                canonical_hash=canonical_hash(messages),
+                expected={"answer": row["target"]},
             )
             for row in rows[start : start + CHUNK]
-        )  # fmt: skip
-    frozen = {"state": EvalSetState.FROZEN, "digest": "0" * 64, "frozen_at": timezone.now(), "frozen_by": user}
-    EvalSet.objects.filter(pk=eval_set.pk).update(**frozen)  # without the search for leaks, which is another benchmark
+        )
+    frozen = {
+        "state": EvalSetState.FROZEN,
+        "digest": "0" * 64,
+        "frozen_at": timezone.now(),
+        "frozen_by": user,
+    }
+    EvalSet.objects.filter(pk=eval_set.pk).update(
+        **frozen
+    )  # without the search for leaks, which is another benchmark
     eval_set.refresh_from_db()
     return submit_eval(
-        project=project, eval_set=eval_set, split=Split.TRAIN, environment=environment, model_version=model, by=user,
+        project=project,
+        eval_set=eval_set,
+        split=Split.TRAIN,
+        environment=environment,
+        model_version=model,
+        by=user,
         samples_per_task=1,
-    )  # fmt: skip
+    )
 
 
 # The report
@@ -214,7 +300,8 @@ def compared(server: Scripted, given: argparse.Namespace) -> dict[str, Any]:
             print(name, json.dumps(rounds[name][-1]), flush=True)
     ideal = given.concurrency / (given.think_ms / 1000)
     medians = {
-        name: {what: statistics.median(row[what] for row in rows) for what in MEASURES} for name, rows in rounds.items()
+        name: {what: statistics.median(row[what] for row in rows) for what in MEASURES}
+        for name, rows in rounds.items()
     }
     ours = medians.get("flywheel")
     ratios = {
@@ -227,7 +314,13 @@ def compared(server: Scripted, given: argparse.Namespace) -> dict[str, Any]:
         if ours and its is not ours
     }
     share = {name: round(its["asked_per_s"] / ideal, 3) for name, its in medians.items()}
-    return {"ideal_per_s": ideal, "share_of_ideal": share, "medians": medians, "ours_over": ratios, "rounds": rounds}
+    return {
+        "ideal_per_s": ideal,
+        "share_of_ideal": share,
+        "medians": medians,
+        "ours_over": ratios,
+        "rounds": rounds,
+    }
 
 
 def remembered(server: Scripted, given: argparse.Namespace) -> dict[str, Any]:
@@ -240,7 +333,9 @@ def remembered(server: Scripted, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", type=int, default=1000)
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--think-ms", type=float, default=50.0)

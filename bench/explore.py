@@ -1,8 +1,10 @@
-"""Reading, as the number of trajectories grows. `python -m bench.explore [--rows 10000,100000,1000000]`
+"""Reading, as the number of trajectories grows. `python -m bench.explore [--rows
+10000,100000,1000000]`
 
-Loads synthetic runs of 30 days into three projects (through `store.ingest`, in this process), then asks a running
-`manage.py up` over HTTP for the pages and the API. The data stay in var/bench/explore: a second run goes on from
-there, `--fresh` begins anew. Writes var/bench/explore.json.
+Loads synthetic runs of 30 days into three projects (through `store.ingest`, in this process), then
+asks a running `manage.py up` over HTTP for the pages and the API. The data stay in
+var/bench/explore: a second run goes on from there, `--fresh` begins anew. Writes
+var/bench/explore.json.
 """
 
 from __future__ import annotations
@@ -33,9 +35,15 @@ LONG_RUN, LONG_MESSAGES = "long-run", 33_000
 REQUESTS, WARM_UP, BUDGET_S = 40, 3, 30.0
 CHARTS = ("chart", "trend", "count", "sums", "histogram", "stats")
 GOALS_MS = {
-    "list 24 h": 150, "list 30 d": 550, "API list 24 h": 150, "API list 30 d": 550, "search rare word": 1000,
-    "search common word": 1000, "search word of few rows": 1000, "detail of 33,000 messages": 1000,
-}  # fmt: skip
+    "list 24 h": 150,
+    "list 30 d": 550,
+    "API list 24 h": 150,
+    "API list 30 d": 550,
+    "search rare word": 1000,
+    "search common word": 1000,
+    "search word of few rows": 1000,
+    "detail of 33,000 messages": 1000,
+}
 
 
 @dataclass
@@ -64,7 +72,9 @@ class Reader:
         return (time.perf_counter() - at) * 1000, answer.status, body
 
     def measure(self, urls: list[str]) -> dict[str, Any]:
-        """The URLs in turn, until there are REQUESTS of them or the budget is spent (at least five)."""
+        """The URLs in turn, until there are REQUESTS of them or the budget is spent (at least
+        five).
+        """
         for url in urls[:WARM_UP]:
             self.get(url)
         seen, started = [], time.perf_counter()
@@ -83,7 +93,9 @@ class Reader:
 
 
 def load(projects: list[Any], start: int, end: int, text: Text) -> float:
-    """Rows `start` to `end`, in the order of their time, over the last 30 days. Rows per second (made and stored)."""
+    """Rows `start` to `end`, in the order of their time, over the last 30 days. Rows per second
+    (made and stored).
+    """
     from apps.trajectories.actions.store import ingest
 
     at, now = time.perf_counter(), datetime.now(UTC)
@@ -97,10 +109,14 @@ def load(projects: list[Any], start: int, end: int, text: Text) -> float:
         for project, rows in zip(projects, made, strict=True):
             done = ingest(project=project, rows=rows)
             if done.accepted != len(rows):
-                raise SystemExit(f"{done.accepted} of {len(rows)} rows accepted: {done.rejected[:1]}")
+                raise SystemExit(
+                    f"{done.accepted} of {len(rows)} rows accepted: {done.rejected[:1]}"
+                )
         if first // BATCH % 20 == 0:
             print(
-                f"  {first + BATCH:,} rows, {(first + BATCH - start) / (time.perf_counter() - at):,.0f}/s", flush=True
+                f"  {first + BATCH:,} rows,"
+                f" {(first + BATCH - start) / (time.perf_counter() - at):,.0f}/s",
+                flush=True,
             )
     return (end - start) / (time.perf_counter() - at)
 
@@ -113,18 +129,35 @@ def views(project: Any, text: Text, reader: Reader) -> Iterator[tuple[str, list[
 
     page, api = reverse("trajectories:list", args=[project.slug]), "/api/v1/trajectories/"
     filters = ["", "&outcome=failure", *(f"&agent_version={name}" for name in VERSIONS[:4])]
-    filters += [*(f"&tool={name}" for name in TOOLS[:4]), f"&model={MODELS[0]}", "&tag=vip&outcome=failure"]
+    filters += [
+        *(f"&tool={name}" for name in TOOLS[:4]),
+        f"&model={MODELS[0]}",
+        "&tag=vip&outcome=failure",
+    ]
     for label, since in (("24 h", "24h"), ("30 d", "30d")):
         yield f"list {label}", [f"{page}?since={since}"]
         yield f"list {label}, filtered", [f"{page}?since={since}{narrow}" for narrow in filters[1:]]
         yield f"API list {label}", [f"{api}?since={since}&limit=50"]
-        yield f"API list {label}, filtered", [f"{api}?since={since}&limit=50{narrow}" for narrow in filters[1:]]
+        yield (
+            f"API list {label}, filtered",
+            [f"{api}?since={since}&limit=50{narrow}" for narrow in filters[1:]],
+        )
     yield "API list 30 d, the next pages", list(pages(reader, f"{api}?since=30d&limit=50", 20))
     yield "search rare word", [f"{page}?since=30d&q={RARE}", f"{page}?q={RARE}"]
-    yield "search word of few rows", [f"{page}?since=30d&q={word}" for word in text.words[5000:5010]]
+    yield (
+        "search word of few rows",
+        [f"{page}?since=30d&q={word}" for word in text.words[5000:5010]],
+    )
     yield "search common word", [f"{page}?since=30d&q={word}" for word in text.words[:3]]
-    yield "API search common word", [f"{api}?since=30d&limit=50&q={word}" for word in text.words[:3]]
-    usual = Trajectory.objects.filter(project=project).order_by("-started_at").values_list("pk", flat=True)[:2000]
+    yield (
+        "API search common word",
+        [f"{api}?since=30d&limit=50&q={word}" for word in text.words[:3]],
+    )
+    usual = (
+        Trajectory.objects.filter(project=project)
+        .order_by("-started_at")
+        .values_list("pk", flat=True)[:2000]
+    )
     few = random.sample(list(usual), 20)
     yield "detail", [reverse("trajectories:detail", args=[project.slug, pk]) for pk in few]
     run = Trajectory.objects.select_related("project").get(external_id=LONG_RUN)
@@ -134,11 +167,20 @@ def views(project: Any, text: Text, reader: Reader) -> Iterator[tuple[str, list[
         yield "its further chunks", chunks
     yield "overview", [reverse("dashboard:home", args=[project.slug])]
     for name in ("failure_rate", "performance", "promotion_effect"):
-        yield f"overview, {name.replace('_', ' ')}", [reverse(f"dashboard:{name}", args=[project.slug]) + "?since=30d"]
+        yield (
+            f"overview, {name.replace('_', ' ')}",
+            [reverse(f"dashboard:{name}", args=[project.slug]) + "?since=30d"],
+        )
     explore, metrics = reverse("dashboard:explore", args=[project.slug]), "/api/v1/metrics/"
     for by in ("", "agent_version", "tool"):
-        yield f"API metrics 30 d, latency by {by or 'nothing'}", [f"{metrics}?measure=latency&since=30d&by={by}"]
-    yield "API metrics all time, failure rate by model", [f"{metrics}?measure=failure_rate&by=model"]
+        yield (
+            f"API metrics 30 d, latency by {by or 'nothing'}",
+            [f"{metrics}?measure=latency&since=30d&by={by}"],
+        )
+    yield (
+        "API metrics all time, failure rate by model",
+        [f"{metrics}?measure=failure_rate&by=model"],
+    )
     yield (
         "API metrics 30 d, from rows",
         [f"{metrics}?measure=latency&since=30d&by=model&tool={name}" for name in TOOLS[:4]],
@@ -147,7 +189,14 @@ def views(project: Any, text: Text, reader: Reader) -> Iterator[tuple[str, list[
     yield "list 30 d, sorted by latency", [f"{page}?since=30d&sort=-latency"]
     yield "list, oldest first", [f"{page}?sort=started"]
     live = reverse("trajectories:live_rows", args=[project.slug])
-    yield "live tail", [f"{live}?after=1.1", f"{live}?after=1.1&outcome=failure", f"{live}?after=1.1&cost_min=0.5"]
+    yield (
+        "live tail",
+        [
+            f"{live}?after=1.1",
+            f"{live}?after=1.1&outcome=failure",
+            f"{live}?after=1.1&cost_min=0.5",
+        ],
+    )
     for name, url in charts(project.slug):
         for since in ("24h", "30d"):
             yield f"{name} {since}", [f"{url}?since={since}"]
@@ -160,12 +209,18 @@ def pages(reader: Reader, first: str, count: int) -> Iterator[str]:
         following = json.loads(reader.get(url)[2]).get("next")
         if not following:
             return
-        url = following[following.index("/api/") :] if "/api/" in following else f"{first}&cursor={following}"
+        url = (
+            following[following.index("/api/") :]
+            if "/api/" in following
+            else f"{first}&cursor={following}"
+        )
         yield url
 
 
 def chunks_of(reader: Reader, url: str, count: int = 20) -> Iterator[str]:
-    """What the page of a long run loads while one scrolls: htmx's next fragment, and the next one in that."""
+    """What the page of a long run loads while one scrolls: htmx's next fragment, and the next one
+    in that.
+    """
     for _ in range(count):
         tag = re.search(rb'<[^>]*hx-trigger="[^"]*(?:revealed|intersect)[^>]*>', reader.get(url)[2])
         found = re.search(rb'hx-get="([^"]+)"', tag[0]) if tag else None
@@ -183,7 +238,10 @@ def charts(slug: str) -> Iterator[tuple[str, str]]:
 
     for pattern in urlpatterns:
         if any(word in (pattern.name or "") for word in CHARTS) and not pattern.pattern.converters:
-            yield f"trajectories {pattern.name}", reverse(f"trajectories:{pattern.name}", args=[slug])
+            yield (
+                f"trajectories {pattern.name}",
+                reverse(f"trajectories:{pattern.name}", args=[slug]),
+            )
 
 
 def prepare(slug: str = "workplace-assistant") -> tuple[list[Any], str]:
@@ -200,7 +258,9 @@ def prepare(slug: str = "workplace-assistant") -> tuple[list[Any], str]:
             create_project(slug=f"bench-{number}", name=f"Bench {number}", by=admin)
     client = Client()
     client.force_login(admin)
-    return [Project.objects.get(slug=name) for name in (slug, "bench-2", "bench-3")], client.cookies["sessionid"].value
+    return [
+        Project.objects.get(slug=name) for name in (slug, "bench-2", "bench-3")
+    ], client.cookies["sessionid"].value
 
 
 def tidy() -> dict[str, Any]:
@@ -219,7 +279,8 @@ def measure(server: Flywheel, sizes: list[int]) -> Iterator[tuple[int, dict[str,
 
     projects, session = prepare()
     text, reader = Text(1), Reader(server, session)
-    # In the smallest project: on a page of the API's list its megabytes would be all that is measured.
+    # In the smallest project: on a page of the API's list its megabytes would be all that is
+    # measured.
     ingest(project=projects[-1], rows=[long_run(LONG_RUN, LONG_MESSAGES, Text(2, 2000))])
     for size in sizes:
         have = Trajectory.objects.exclude(external_id=LONG_RUN).count()
@@ -247,7 +308,10 @@ def show(report: dict[str, Any]) -> None:
     print(f"| p50 / p95 ms | {' | '.join(f'{int(size):,}' for size in sizes)} | growth | goal |")
     for name in report[sizes[-1]]["views"]:
         seen = [report[size]["views"].get(name) for size in sizes]
-        cells = [f"{item['p50_ms']} / {item['p95_ms']}{' !' * bool(item['not_200'])}" if item else "–" for item in seen]
+        cells = [
+            f"{item['p50_ms']} / {item['p95_ms']}{' !' * bool(item['not_200'])}" if item else "–"
+            for item in seen
+        ]
         growth = f"×{seen[-1]['p95_ms'] / seen[0]['p95_ms']:.1f}" if seen[0] else "–"
         goal = GOALS_MS.get(name)
         verdict = f"{goal} {'met' if seen[-1]['p95_ms'] < goal else 'MISSED'}" if goal else ""
@@ -272,7 +336,10 @@ def main() -> None:
         server.start()
         for name in ("DATABASE_URL", "BROKER_URL"):
             os.environ.pop(name, None)
-        os.environ |= {"FLYWHEEL_DATA_DIR": str(folder), "DJANGO_SETTINGS_MODULE": "flywheel.settings"}
+        os.environ |= {
+            "FLYWHEEL_DATA_DIR": str(folder),
+            "DJANGO_SETTINGS_MODULE": "flywheel.settings",
+        }
         import django
 
         django.setup()

@@ -1,7 +1,8 @@
-"""The rules of failure classification against known answers, and their speed. `python -m bench.failures`
+"""The rules of failure classification against known answers, and their speed. `python -m
+bench.failures`
 
-Reads the sample data that lie beside the project (tau-bench, BFCL) and the hand-made labels in bench/data. Prints tables;
-all of it goes to var/bench/failures.json.
+Reads the sample data that lie beside the project (tau-bench, BFCL) and the hand-made labels in
+bench/data. Prints tables; all of it goes to var/bench/failures.json.
 """
 
 from __future__ import annotations
@@ -32,9 +33,13 @@ DATA = ROOT.parent / "shared" / "data"
 LABELS = ROOT / "bench" / "data" / "tau_hand_labels.json"
 HAND_CHECKED = 40
 AIRLINE_WRITES = {
-    "book_reservation", "cancel_reservation", "send_certificate", "update_reservation_baggages",
-    "update_reservation_flights", "update_reservation_passengers",
-}  # fmt: skip
+    "book_reservation",
+    "cancel_reservation",
+    "send_certificate",
+    "update_reservation_baggages",
+    "update_reservation_flights",
+    "update_reservation_passengers",
+}
 GOAL_RIGHT, GOAL_PER_SECOND = 0.95, 2000
 MODES = {
     "wrong tool": "wrong_tool_choice",
@@ -50,7 +55,11 @@ console = Console(width=150)
 
 def tau_inputs() -> list[dict]:
     """The file's runs as the importer stores them and the classifier gets them."""
-    records = [item for path in sorted((DATA / "tau_bench").glob("*.json")) for item in json.loads(path.read_text())]
+    records = [
+        item
+        for path in sorted((DATA / "tau_bench").glob("*.json"))
+        for item in json.loads(path.read_text())
+    ]
     return [given(row) for _, row in rows(enumerate(records), "tau-bench")]
 
 
@@ -70,10 +79,12 @@ def given(row: dict) -> dict:
 
 
 def first_wrong_write(run: dict, tries: bool) -> int | None:
-    """The message of the first change that is not, letter for letter, among the true ones; `tries`: also one that failed.
+    """The message of the first change that is not, letter for letter, among the true ones; `tries`:
+    also one that failed.
 
-    Shares nothing with the rules: the tools that change something are listed by hand, and nothing is aligned. None where
-    no change is wrong: then something is missing, and the truth names no step.
+    Shares nothing with the rules: the tools that change something are listed by hand, and nothing
+    is aligned. None where no change is wrong: then something is missing, and the truth names no
+    step.
     """
     true = [[item["name"], item["kwargs"]] for item in run["metadata"]["info"]["task"]["actions"]]
     for index, message in enumerate(run["messages"]):
@@ -93,7 +104,11 @@ def tau_report(runs: list[dict]) -> dict[str, Any]:
     failed = [run for run in runs if run["outcome_status"] == "failure"]
     found = {run["id"]: classify(run) for run in runs}
     without = [classify(run | {"metadata": {}}) for run in failed]
-    unknown = [classify(run | {"metadata": {}, "outcome_status": "unknown"}) for run in runs if run not in failed]
+    unknown = [
+        classify(run | {"metadata": {}, "outcome_status": "unknown"})
+        for run in runs
+        if run not in failed
+    ]
     return {
         "runs": len(runs),
         "failed": len(failed),
@@ -136,15 +151,21 @@ def without_truth_report(runs: list[dict]) -> dict[str, dict[str, Any]]:
 
 
 def hand_report(runs: list[dict]) -> dict[str, Any]:
-    """Agreement with a person's labels. Raises SystemExit where these are not of the sample that is chosen."""
+    """Agreement with a person's labels. Raises SystemExit where these are not of the sample that is
+    chosen.
+    """
     labels = {label["id"]: label for label in json.loads(LABELS.read_text())}
     if set(labels) != set(chosen(runs)):
-        raise SystemExit(f"{LABELS.name} does not have the labels of the {HAND_CHECKED} chosen runs")
+        raise SystemExit(
+            f"{LABELS.name} does not have the labels of the {HAND_CHECKED} chosen runs"
+        )
     pairs = [(labels[run["id"]], classify(run)) for run in runs if run["id"] in labels]
     modes = sorted({label["mode"] for label, _ in pairs} | {found.mode for _, found in pairs})
     return {
         "mode": share(sum(label["mode"] == found.mode for label, found in pairs), len(pairs)),
-        "step": share(sum(label["blamed"] == found.blamed_message for label, found in pairs), len(pairs)),
+        "step": share(
+            sum(label["blamed"] == found.blamed_message for label, found in pairs), len(pairs)
+        ),
         "modes": {mode: of_mode(mode, pairs) for mode in modes},
         "confusion": confusion((label["mode"], found.mode) for label, found in pairs),
         "differ": [
@@ -174,7 +195,9 @@ def confusion(pairs: Iterable[tuple[str, str]]) -> dict[str, dict[str, int]]:
 
 
 def bfcl_tasks() -> list[dict]:
-    """{id, question, functions (names to JSON schemas), calls [(name, args)]} of every task with an answer."""
+    """{id, question, functions (names to JSON schemas), calls [(name, args)]} of every task with an
+    answer.
+    """
     return [task for name in ("simple_python", "multiple", "parallel") for task in _tasks(name)]
 
 
@@ -200,7 +223,11 @@ def json_schema(schema: Any) -> Any:
         return [json_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: json_schema(value) for key, value in schema.items() if key not in ("optional", "default")}
+    made = {
+        key: json_schema(value)
+        for key, value in schema.items()
+        if key not in ("optional", "default")
+    }
     if isinstance(kind := schema.get("type"), str):
         made["type"] = JSON_TYPES.get(kind, kind)
         if made["type"] is None:
@@ -209,8 +236,12 @@ def json_schema(schema: Any) -> Any:
 
 
 def _picked(options: dict[str, list]) -> dict:
-    """Of each argument the first of the answers that are allowed; "" says that it may be left out."""
-    return {name: _value(values[0]) for name, values in options.items() if values and values[0] != ""}
+    """Of each argument the first of the answers that are allowed; "" says that it may be left
+    out.
+    """
+    return {
+        name: _value(values[0]) for name, values in options.items() if values and values[0] != ""
+    }
 
 
 def _value(value: Any) -> Any:
@@ -226,24 +257,36 @@ def filled(schema: dict, chance: random.Random) -> Any:
     kind = schema.get("type")
     if kind == "object":
         properties = schema.get("properties", {})
-        return {name: filled(properties.get(name, {}), chance) for name in schema.get("required", [])}
+        return {
+            name: filled(properties.get(name, {}), chance) for name in schema.get("required", [])
+        }
     if kind == "array":
         return [filled(schema.get("items", {}), chance)]
-    made = {"integer": chance.randrange(2, 90), "number": chance.randrange(2, 90) / 2, "boolean": chance.random() < 0.5}
+    made = {
+        "integer": chance.randrange(2, 90),
+        "number": chance.randrange(2, 90) / 2,
+        "boolean": chance.random() < 0.5,
+    }
     return made.get(kind, chance.choice(("north", "blue", "Monday", "standard")))
 
 
 def wrong_tool(task: dict, others: dict[str, Any], chance: random.Random) -> list[tuple[str, str]]:
-    """One call goes to another tool that is there: half of the time with good arguments, else with those of the right one."""
+    """One call goes to another tool that is there: half of the time with good arguments, else with
+    those of the right one.
+    """
     at = chance.randrange(len(task["calls"]))
     names = [name for name in task["functions"] if name not in {name for name, _ in task["calls"]}]
     name = chance.choice(names) if names else chance.choice(sorted(others))
     task["functions"].setdefault(name, others.get(name))
-    args = filled(task["functions"][name], chance) if chance.random() < 0.5 else task["calls"][at][1]
+    args = (
+        filled(task["functions"][name], chance) if chance.random() < 0.5 else task["calls"][at][1]
+    )
     return _with(task, at, (name, json.dumps(args)))
 
 
-def missing_argument(task: dict, others: dict[str, Any], chance: random.Random) -> list[tuple[str, str]] | None:
+def missing_argument(
+    task: dict, others: dict[str, Any], chance: random.Random
+) -> list[tuple[str, str]] | None:
     places = [
         (at, name)
         for at, (tool, args) in enumerate(task["calls"])
@@ -254,10 +297,14 @@ def missing_argument(task: dict, others: dict[str, Any], chance: random.Random) 
         return None
     at, name = chance.choice(places)
     tool, args = task["calls"][at]
-    return _with(task, at, (tool, json.dumps({key: value for key, value in args.items() if key != name})))
+    return _with(
+        task, at, (tool, json.dumps({key: value for key, value in args.items() if key != name}))
+    )
 
 
-def wrong_value(task: dict, others: dict[str, Any], chance: random.Random) -> list[tuple[str, str]] | None:
+def wrong_value(
+    task: dict, others: dict[str, Any], chance: random.Random
+) -> list[tuple[str, str]] | None:
     places = [
         (at, name)
         for at, (_, args) in enumerate(task["calls"])
@@ -270,14 +317,23 @@ def wrong_value(task: dict, others: dict[str, Any], chance: random.Random) -> li
     tool, args = task["calls"][at]
     value = args[name]
     return _with(
-        task, at, (tool, json.dumps(args | {name: f"{value} Street" if isinstance(value, str) else value + 7}))
+        task,
+        at,
+        (
+            tool,
+            json.dumps(args | {name: f"{value} Street" if isinstance(value, str) else value + 7}),
+        ),
     )
 
 
-def hallucinated(task: dict, others: dict[str, Any], chance: random.Random) -> list[tuple[str, str]]:
+def hallucinated(
+    task: dict, others: dict[str, Any], chance: random.Random
+) -> list[tuple[str, str]]:
     at = chance.randrange(len(task["calls"]))
     tool, args = task["calls"][at]
-    name = chance.choice((f"{tool}_v2", f"auto_{tool}", tool.replace("_", "").replace(".", "_") + "Ex", "do_it_all"))
+    name = chance.choice(
+        (f"{tool}_v2", f"auto_{tool}", tool.replace("_", "").replace(".", "_") + "Ex", "do_it_all")
+    )
     return _with(task, at, (name, json.dumps(args)))
 
 
@@ -297,21 +353,33 @@ def broken_json(task: dict, others: dict[str, Any], chance: random.Random) -> li
 
 
 def extra_call(task: dict, others: dict[str, Any], chance: random.Random) -> list[tuple[str, str]]:
-    """One call more, of a tool that is there, with arguments that its schema allows, at any place."""
+    """One call more, of a tool that is there, with arguments that its schema allows, at any
+    place.
+    """
     name = chance.choice(sorted(task["functions"]))
     calls = _with(task, -1, None)
-    calls.insert(chance.randrange(len(calls) + 1), (name, json.dumps(filled(task["functions"][name], chance))))
+    calls.insert(
+        chance.randrange(len(calls) + 1),
+        (name, json.dumps(filled(task["functions"][name], chance))),
+    )
     return calls
 
 
 def _with(task: dict, at: int, call: tuple[str, str] | None) -> list[tuple[str, str]]:
-    return [call if place == at else (name, json.dumps(args)) for place, (name, args) in enumerate(task["calls"])]
+    return [
+        call if place == at else (name, json.dumps(args))
+        for place, (name, args) in enumerate(task["calls"])
+    ]
 
 
 MUTATIONS: dict[str, Callable] = {
-    "wrong tool": wrong_tool, "missing argument": missing_argument, "wrong value": wrong_value,
-    "hallucinated function": hallucinated, "broken JSON": broken_json, "extra call": extra_call,
-}  # fmt: skip
+    "wrong tool": wrong_tool,
+    "missing argument": missing_argument,
+    "wrong value": wrong_value,
+    "hallucinated function": hallucinated,
+    "broken JSON": broken_json,
+    "extra call": extra_call,
+}
 
 
 def as_run(task: dict, calls: list[tuple[str, str]], status: str, known: bool) -> dict:
@@ -327,7 +395,11 @@ def as_run(task: dict, calls: list[tuple[str, str]], status: str, known: bool) -
             for name, schema in task["functions"].items()
         ],
         "outcome_status": status,
-        "metadata": {"expected": [{"tool": name, "args": args} for name, args in task["calls"]]} if known else {},
+        "metadata": (
+            {"expected": [{"tool": name, "args": args} for name, args in task["calls"]]}
+            if known
+            else {}
+        ),
     }
 
 
@@ -357,7 +429,8 @@ def bfcl_report(seed: int) -> dict[str, Any]:
         "right": share(sum(said == MODES[name] for name, said in known), len(known)),
         "each": {
             name: share(
-                sum(said == MODES[name] for one, said in known if one == name), sum(one == name for one, _ in known)
+                sum(said == MODES[name] for one, said in known if one == name),
+                sum(one == name for one, _ in known),
             )
             for name in MUTATIONS
         },
@@ -376,7 +449,9 @@ def mode_of(run: dict) -> str:
 
 
 def inferred_tools(runs: list[dict]) -> list[dict]:
-    """Tools whose schemas fit the calls of these runs: the file has none, and checking them is part of the work."""
+    """Tools whose schemas fit the calls of these runs: the file has none, and checking them is part
+    of the work.
+    """
     seen: dict[str, dict[str, set]] = {}
     times: Counter = Counter()
     for run in runs:
@@ -387,20 +462,39 @@ def inferred_tools(runs: list[dict]) -> list[dict]:
                 for key, value in args.items():
                     seen.setdefault(name, {}).setdefault(key, set()).add(_json_type(value))
     return [
-        {"type": "function", "function": {"name": name, "parameters": {
-            "type": "object", "properties": {key: {"type": sorted(kinds)} for key, kinds in seen.get(name, {}).items()},
-            "additionalProperties": False}}}
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "parameters": {
+                    "type": "object",
+                    "properties": {
+                        key: {"type": sorted(kinds)} for key, kinds in seen.get(name, {}).items()
+                    },
+                    "additionalProperties": False,
+                },
+            },
+        }
         for name in sorted(times)
-    ]  # fmt: skip
+    ]
 
 
 def _json_type(value: Any) -> str:
-    names = ((bool, "boolean"), (str, "string"), (int, "number"), (float, "number"), (list, "array"), (dict, "object"))
+    names = (
+        (bool, "boolean"),
+        (str, "string"),
+        (int, "number"),
+        (float, "number"),
+        (list, "array"),
+        (dict, "object"),
+    )
     return next((name for kind, name in names if isinstance(value, kind)), "null")
 
 
 def per_second(runs: list[dict], repeats: int) -> float:
-    """Runs classified a second by one core, in the median of the passes. Each pass gets runs fresh from JSON."""
+    """Runs classified a second by one core, in the median of the passes. Each pass gets runs fresh
+    from JSON.
+    """
     body, speeds = msgspec.json.encode(runs), []
     for _ in range(repeats):
         fresh = msgspec.json.decode(body)
@@ -412,7 +506,9 @@ def per_second(runs: list[dict], repeats: int) -> float:
 
 
 def long_run(steps: int) -> dict:
-    """A failed run of so many steps, with errors, repeats, dangerous calls and empty answers in it."""
+    """A failed run of so many steps, with errors, repeats, dangerous calls and empty answers in
+    it.
+    """
     messages: list[dict] = [{"role": "user", "content": "Tidy up all of it."}]
     for step in range(steps):
         tool = ("search_files", "delete_file", "move_file", "read_file")[step % 4]
@@ -424,16 +520,31 @@ def long_run(steps: int) -> dict:
             {"role": "tool", "tool_call_id": f"call_{step}", "content": text},
         ]
     tools = [
-        {"type": "function", "function": {"name": name, "x-dangerous": name == "delete_file",
-         "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}}}
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "x-dangerous": name == "delete_file",
+                "parameters": {
+                    "type": "object",
+                    "properties": {"path": {"type": "string"}},
+                    "required": ["path"],
+                },
+            },
+        }
         for name in ("search_files", "delete_file", "move_file", "read_file")
-    ]  # fmt: skip
-    right = [{"tool": "move_file", "args": {"path": f"/home/{place}"}} for place in range(0, 800, 2)]
+    ]
+    right = [
+        {"tool": "move_file", "args": {"path": f"/home/{place}"}} for place in range(0, 800, 2)
+    ]
     approve = [{"kind": "approve", "message_index": index} for index in range(1, 2 * steps, 2)]
     return {
-        "messages": messages, "tools": tools, "outcome_status": "failure", "interventions": approve,
+        "messages": messages,
+        "tools": tools,
+        "outcome_status": "failure",
+        "interventions": approve,
         "metadata": {"expected": right},
-    }  # fmt: skip
+    }
 
 
 def speed_report(runs: list[dict], repeats: int) -> dict[str, Any]:
@@ -447,7 +558,9 @@ def speed_report(runs: list[dict], repeats: int) -> dict[str, Any]:
     return {
         "as_in_the_file": round(per_second(runs, repeats)),
         "with_tools": round(per_second([run | {"tools": tools} for run in runs], repeats)),
-        "failures_with_tools": round(per_second([run | {"tools": tools} for run in failed], repeats)),
+        "failures_with_tools": round(
+            per_second([run | {"tools": tools} for run in failed], repeats)
+        ),
         "failures_without_truth": round(
             per_second([run | {"tools": tools, "metadata": {}} for run in failed], repeats)
         ),
@@ -476,16 +589,24 @@ def told(value: dict) -> str:
 
 def matrix(title: str, counts: dict[str, dict[str, int]]) -> None:
     names = sorted({said for row in counts.values() for said in row})
-    table(title, ["", *names], ([true, *(row.get(name, 0) or "·" for name in names)] for true, row in counts.items()))
+    table(
+        title,
+        ["", *names],
+        ([true, *(row.get(name, 0) or "·" for name in names)] for true, row in counts.items()),
+    )
 
 
 def show_without_truth(halves: dict[str, dict[str, Any]], bfcl: dict[str, Any]) -> None:
     rows = {
-        "only “it failed”": "only_failed", "blamed step exact": "exact", "blamed step ±1 step of the agent": "within_one",
-        "always the last step: exact": "last_step_exact", "always the last step: ±1": "last_step_within_one",
-        "mode as a person's": "same_mode", "outcome unknown: failures found": "found_unknown",
+        "only “it failed”": "only_failed",
+        "blamed step exact": "exact",
+        "blamed step ±1 step of the agent": "within_one",
+        "always the last step: exact": "last_step_exact",
+        "always the last step: ±1": "last_step_within_one",
+        "mode as a person's": "same_mode",
+        "outcome unknown: failures found": "found_unknown",
         "outcome unknown: successes blamed": "blamed_unknown",
-    }  # fmt: skip
+    }
     lines = ([name, *(told(half[key]) for half in halves.values())] for name, key in rows.items())
     table("tau-bench without true calls", ["", *halves], lines)
     names = {rule for half in halves.values() for rule in half["rules"]}
@@ -495,36 +616,64 @@ def show_without_truth(halves: dict[str, dict[str, Any]], bfcl: dict[str, Any]) 
         ([name, *(half["rules"][name] for half in halves.values())] for name in sorted(names)),
     )
     lines = [
-        [name, *(told(half[key][name]) for key in ("confidence", "confidence_with_truth") for half in halves.values()),
-         told(bfcl["confidence"][name])]
+        [
+            name,
+            *(
+                told(half[key][name])
+                for key in ("confidence", "confidence_with_truth")
+                for half in halves.values()
+            ),
+            told(bfcl["confidence"][name]),
+        ]
         for name in without_truth.CONFIDENCES
-    ]  # fmt: skip
+    ]
     head = [*(f"{half}{more}" for more in ("", ", truth known") for half in halves), "BFCL"]
     table("right mode, by the confidence of the deciding reason", ["confidence", *head], lines)
 
 
 def show(report: dict[str, Any]) -> None:
     tau, hand, bfcl, speed = (report[name] for name in ("tau_bench", "by_hand", "bfcl", "speed"))
-    table(f"tau-bench: {tau['failed']} failures of {tau['runs']}", ["mode", "n"], tau["modes"].most_common())
+    table(
+        f"tau-bench: {tau['failed']} failures of {tau['runs']}",
+        ["mode", "n"],
+        tau["modes"].most_common(),
+    )
     table("what decided", ["rule", "n"], tau["deciding_rules"].most_common())
-    table("what decides without ground truth", ["rule", "n"], tau["deciding_rules_without_truth"].most_common())
-    console.print(f"blamed step is the first wrong change that worked: {told(tau['step_that_worked'])}")
-    console.print(f"blamed step is the first wrong change that was tried: {told(tau['step_that_was_tried'])}")
-    blamed = f"{tau['successes_blamed']}, with the outcome unknown {tau['successes_blamed_as_unknown']}"
+    table(
+        "what decides without ground truth",
+        ["rule", "n"],
+        tau["deciding_rules_without_truth"].most_common(),
+    )
+    console.print(
+        f"blamed step is the first wrong change that worked: {told(tau['step_that_worked'])}"
+    )
+    console.print(
+        f"blamed step is the first wrong change that was tried: {told(tau['step_that_was_tried'])}"
+    )
+    blamed = (
+        f"{tau['successes_blamed']}, with the outcome unknown {tau['successes_blamed_as_unknown']}"
+    )
     console.print(f"successes blamed: {blamed} of {tau['runs'] - tau['failed']}\n")
-    lines = ([mode, told(row["precision"]), told(row["recall"])] for mode, row in hand["modes"].items())
+    lines = (
+        [mode, told(row["precision"]), told(row["recall"])] for mode, row in hand["modes"].items()
+    )
     table(f"read by hand: {hand['mode']['n']} failures", ["mode", "precision", "recall"], lines)
     console.print(f"same mode {told(hand['mode'])}; same step {told(hand['step'])}\n")
     matrix("a person's word (rows), the rules' (columns)", hand["confusion"])
     lines = ([name, MODES[name], told(row)] for name, row in bfcl["each"].items())
-    table(f"BFCL: {bfcl['tasks']} answers made wrong", ["made wrong", "right bucket", "given"], lines)
+    table(
+        f"BFCL: {bfcl['tasks']} answers made wrong", ["made wrong", "right bucket", "given"], lines
+    )
     console.print(
-        f"all {told(bfcl['right'])}; right answers blamed: {bfcl['right_answers_blamed']}/{bfcl['right_answers']}\n"
+        f"all {told(bfcl['right'])}; right answers blamed:"
+        f" {bfcl['right_answers_blamed']}/{bfcl['right_answers']}\n"
     )
     matrix("what was made wrong, and the bucket given", bfcl["confusion"])
     matrix("the same without ground truth, outcome unknown", bfcl["confusion_without_truth"])
     show_without_truth(report["without_truth"], bfcl)
-    table("speed, one core", ["", "trajectories/s"], ([name, value] for name, value in speed.items()))
+    table(
+        "speed, one core", ["", "trajectories/s"], ([name, value] for name, value in speed.items())
+    )
 
 
 def main() -> int:
@@ -537,13 +686,21 @@ def main() -> int:
     runs = tau_inputs()
     report = {"machine": machine(), "tau_bench": tau_report(runs), "by_hand": hand_report(runs)}
     report["without_truth"] = without_truth_report(runs)
-    report |= {"bfcl": bfcl_report(given_args.seed), "speed": speed_report(runs, given_args.repeats)}
+    report |= {
+        "bfcl": bfcl_report(given_args.seed),
+        "speed": speed_report(runs, given_args.repeats),
+    }
     HOME.mkdir(parents=True, exist_ok=True)
     (HOME / "failures.json").write_text(json.dumps(report, indent=1))
     show(report)
     slowest = min(
         report["speed"][name]
-        for name in ("as_in_the_file", "with_tools", "failures_with_tools", "failures_without_truth")
+        for name in (
+            "as_in_the_file",
+            "with_tools",
+            "failures_with_tools",
+            "failures_without_truth",
+        )
     )
     return 0 if report["bfcl"]["right"]["share"] >= GOAL_RIGHT and slowest >= GOAL_PER_SECOND else 1
 

@@ -1,8 +1,10 @@
-"""How often the gate is wrong, and how often it finds what is there, by simulation: `python -m bench.gate [--runs 1000]`.
+"""How often the gate is wrong, and how often it finds what is there, by simulation: `python -m
+bench.gate [--runs 1000]`.
 
-Each task has a success rate of its own (Beta distributed); a candidate's rate differs by an effect that varies between
-tasks. Nothing else is assumed, and the gate is asked as in production: `apps.promotion.gate.compare`, with the number of
-evaluations on the tasks so far; a sequential policy by `prefix` while the evaluation runs.
+Each task has a success rate of its own (Beta distributed); a candidate's rate differs by an effect
+that varies between tasks. Nothing else is assumed, and the gate is asked as in production:
+`apps.promotion.gate.compare`, with the number of evaluations on the tasks so far; a sequential
+policy by `prefix` while the evaluation runs.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from apps.promotion.gate import Evaluation, Policy, compare, prefix
 
 @dataclass(frozen=True)
 class World:
-    """One setting. `masked` is the share of the candidate's failures that the verifier cannot score.
+    """One setting. `masked` is the share of the candidate's failures that the verifier cannot
+    score.
 
-    `varies` is the standard deviation between tasks of what a candidate changes, besides the effect. `looks`: evaluations of
-    each candidate; in a sequential policy looks at one evaluation while it runs. `picked`: all candidates are evaluated, and
-    only the one with the most successes is compared.
+    `varies` is the standard deviation between tasks of what a candidate changes, besides the
+    effect. `looks`: evaluations of each candidate; in a sequential policy looks at one evaluation
+    while it runs. `picked`: all candidates are evaluated, and only the one with the most successes
+    is compared.
     """
 
     name: str
@@ -45,13 +49,21 @@ class World:
 
 
 def evaluation(
-    world: World, rates: np.ndarray, rng: np.random.Generator, masked: float = 0.0, more_unsafe: float = 0.0
+    world: World,
+    rates: np.ndarray,
+    rng: np.random.Generator,
+    masked: float = 0.0,
+    more_unsafe: float = 0.0,
 ) -> Evaluation:
     passed = rng.random((len(rates), world.samples)) < rates[:, None]
     unsafe = rng.random(passed.shape) < world.unsafe + more_unsafe
     hidden = (rng.random(passed.shape) < masked) & ~passed
-    scored = zip(passed.ravel().tolist(), unsafe.ravel().tolist(), hidden.ravel().tolist(), strict=True)
-    rows = [sample(at // world.samples, good, bad, lost) for at, (good, bad, lost) in enumerate(scored)]
+    scored = zip(
+        passed.ravel().tolist(), unsafe.ravel().tolist(), hidden.ravel().tolist(), strict=True
+    )
+    rows = [
+        sample(at // world.samples, good, bad, lost) for at, (good, bad, lost) in enumerate(scored)
+    ]
     planned = [str(task) for task in range(len(rates))] if world.sequential else ()
     return Evaluation("m", "set", "task", "verifier", world.samples, rows, planned=planned)
 
@@ -59,14 +71,22 @@ def evaluation(
 @cache
 def sample(task: int, good: bool, bad: bool, lost: bool) -> SampleRow:
     return SampleRow(
-        task=str(task), reward=None if lost else float(good), success=good, unsafe=bad, masked=lost, latency_ms=1000.0,
-        input_tokens=100, output_tokens=20,
-    )  # fmt: skip
+        task=str(task),
+        reward=None if lost else float(good),
+        success=good,
+        unsafe=bad,
+        masked=lost,
+        latency_ms=1000.0,
+        input_tokens=100,
+        output_tokens=20,
+    )
 
 
 @dataclass
 class Outcome:
-    """What one team saw: the verdicts in order, and the share of the tasks that were done at the last one."""
+    """What one team saw: the verdicts in order, and the share of the tasks that were done at the
+    last one.
+    """
 
     verdicts: list[str]
     used: float = 1.0
@@ -80,7 +100,10 @@ def outcome(world: World, rng: np.random.Generator, policy: Policy) -> Outcome:
     evaluated: list[Evaluation] = []
     for _ in range(world.candidates):
         other = changed(world, rates, rng)
-        evaluated += [evaluation(world, other, rng, world.masked, world.more_unsafe) for _ in range(world.looks)]
+        evaluated += [
+            evaluation(world, other, rng, world.masked, world.more_unsafe)
+            for _ in range(world.looks)
+        ]
     numbered = list(enumerate(evaluated, 1))
     if world.picked:
         best = max(evaluated, key=lambda found: sum(row.success for row in found.rows))
@@ -97,7 +120,9 @@ def changed(world: World, rates: np.ndarray, rng: np.random.Generator) -> np.nda
     return np.clip(rates + rng.normal(world.effect, scale, world.tasks), 0, 1) if scale else rates
 
 
-def while_it_runs(world: World, baseline: Evaluation, candidate: Evaluation, policy: Policy) -> Outcome:
+def while_it_runs(
+    world: World, baseline: Evaluation, candidate: Evaluation, policy: Policy
+) -> Outcome:
     """Looks at equal distances; stops at the first decision."""
     found: list[str] = []
     for look in range(1, world.looks + 1):
@@ -111,15 +136,19 @@ def while_it_runs(world: World, baseline: Evaluation, candidate: Evaluation, pol
 def row(world: World, runs: int, seed: int) -> str:
     policy, started = Policy(sequential=world.sequential), time.process_time()
     own = zlib.crc32(repr(world).encode())  # settings share no draws
-    found = [outcome(world, np.random.default_rng([seed, own, number]), policy) for number in range(runs)]
+    found = [
+        outcome(world, np.random.default_rng([seed, own, number]), policy) for number in range(runs)
+    ]
     promoted = sum("promote" in one.verdicts for one in found) / runs
-    # Of identical models the first comparison is what an honest team sees; a sequential one ends with its first decision.
+    # Of identical models the first comparison is what an honest team sees; a sequential one ends
+    # with its first decision.
     rejected = sum(one.verdicts[-1 if world.sequential else 0] == "reject" for one in found) / runs
     used = f"{sum(one.used for one in found) / runs:.0%}" if world.sequential else "–"
     times = f"{world.candidates} × {world.looks}"
     return (
-        f"| {world.name} | {world.tasks} × {world.samples} | {times} | {world.effect:+.0%} | {promoted:.1%} "
-        f"| {rejected:.1%} | {used} | {runs:,} | {time.process_time() - started:.0f} |"
+        f"| {world.name} | {world.tasks} × {world.samples} | {times} | {world.effect:+.0%} |"
+        f" {promoted:.1%} | {rejected:.1%} | {used} | {runs:,} |"
+        f" {time.process_time() - started:.0f} |"
     )
 
 
@@ -129,35 +158,94 @@ WORLDS = [
     World("ten identical candidates", candidates=10, samples=4),
     World("ten candidates equal on average", candidates=10, varies=0.15, samples=4),
     World("one identical candidate evaluated ten times", looks=10, samples=4),
-    World("the best of ten identical candidates, chosen before the gate", candidates=10, picked=True, samples=4),
-    World("ten identical candidates, ten evaluations each", candidates=10, looks=10, tasks=30, samples=1),
+    World(
+        "the best of ten identical candidates, chosen before the gate",
+        candidates=10,
+        picked=True,
+        samples=4,
+    ),
+    World(
+        "ten identical candidates, ten evaluations each",
+        candidates=10,
+        looks=10,
+        tasks=30,
+        samples=1,
+    ),
     World("sequential, ten looks, identical", looks=10, sequential=True, samples=4),
     *(World("identical", tasks=n, samples=k) for n in (30, 60, 240) for k in (1, 8)),
     World("different, equal on average", varies=0.15),
     World("identical, most tasks always pass or always fail", spread=0.3),
     World("identical, success rare", mean=0.05),
-    *(World(f"identical, {share:.0%} of the candidate's failures masked", masked=share) for share in (0.05, 0.25, 0.5)),
+    *(
+        World(f"identical, {share:.0%} of the candidate's failures masked", masked=share)
+        for share in (0.05, 0.25, 0.5)
+    ),
     World("identical, unsafe in 2% of the samples of both", unsafe=0.02),
-    *(World("better", tasks=n, samples=k, effect=effect) for n in (30, 60, 240) for k in (1, 8) for effect in EFFECTS),
+    *(
+        World("better", tasks=n, samples=k, effect=effect)
+        for n in (30, 60, 240)
+        for k in (1, 8)
+        for effect in EFFECTS
+    ),
     *(World("worse", tasks=n, effect=effect) for n in (60, 240) for effect in (-0.05, -0.1)),
     *(World("safety: identical", tasks=n, samples=k) for n, k in SIZES),
     *(World("safety: better, nothing unsafe", tasks=n, samples=k, effect=0.2) for n, k in SIZES),
-    *(World("safety: better, unsafe 0% → 5%, a new kind", tasks=n, samples=k, effect=0.2, more_unsafe=0.05)
-      for n, k in SIZES),
-    *(World("safety: better, unsafe 0% → 0.5%, a new kind", tasks=n, samples=k, effect=0.2, more_unsafe=0.005)
-      for n, k in SIZES),
-    *(World("safety: better, unsafe 2% → 7%, of a known kind", tasks=n, samples=k, effect=0.2, unsafe=0.02, more_unsafe=0.05)
-      for n, k in SIZES),
-    *(World("safety: better, unsafe 2% in both", tasks=n, samples=k, effect=0.2, unsafe=0.02) for n, k in SIZES),
+    *(
+        World(
+            "safety: better, unsafe 0% → 5%, a new kind",
+            tasks=n,
+            samples=k,
+            effect=0.2,
+            more_unsafe=0.05,
+        )
+        for n, k in SIZES
+    ),
+    *(
+        World(
+            "safety: better, unsafe 0% → 0.5%, a new kind",
+            tasks=n,
+            samples=k,
+            effect=0.2,
+            more_unsafe=0.005,
+        )
+        for n, k in SIZES
+    ),
+    *(
+        World(
+            "safety: better, unsafe 2% → 7%, of a known kind",
+            tasks=n,
+            samples=k,
+            effect=0.2,
+            unsafe=0.02,
+            more_unsafe=0.05,
+        )
+        for n, k in SIZES
+    ),
+    *(
+        World("safety: better, unsafe 2% in both", tasks=n, samples=k, effect=0.2, unsafe=0.02)
+        for n, k in SIZES
+    ),
     World("ten candidates, all better", candidates=10, effect=0.1, samples=4),
-    *(World("sequential, ten looks, better", tasks=n, looks=10, effect=effect, sequential=True, samples=4)
-      for n in (60, 240) for effect in (0.05, 0.1, 0.2)),
-    World("sequential, ten looks, worse", tasks=240, looks=10, effect=-0.1, sequential=True, samples=4),
+    *(
+        World(
+            "sequential, ten looks, better",
+            tasks=n,
+            looks=10,
+            effect=effect,
+            sequential=True,
+            samples=4,
+        )
+        for n in (60, 240)
+        for effect in (0.05, 0.1, 0.2)
+    ),
+    World(
+        "sequential, ten looks, worse", tasks=240, looks=10, effect=-0.1, sequential=True, samples=4
+    ),
     World("sequential, ten looks, identical", tasks=240, looks=10, sequential=True, samples=4),
-]  # fmt: skip
+]
 HEADER = (
-    "| models | tasks × samples | candidates × looks | true effect | promoted | rejected | tasks used | runs | CPU s |\n"
-    "|---|---|---|---|---|---|---|---|---|"
+    "| models | tasks × samples | candidates × looks | true effect | promoted | rejected | tasks"
+    " used | runs | CPU s |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -171,7 +259,12 @@ def main() -> None:
     for world in WORLDS:
         if given.only in world.name:
             # Rates of error need more runs than power does.
-            print(row(world, given.runs if world.effect == 0 else max(20, given.runs // 5), given.seed), flush=True)
+            print(
+                row(
+                    world, given.runs if world.effect == 0 else max(20, given.runs // 5), given.seed
+                ),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""How often the gate promotes or rejects equal models in worlds that `bench.gate` does not make, by generators of their own.
+"""How often the gate promotes or rejects equal models in worlds that `bench.gate` does not make, by
+generators of their own.
 
 python -m bench.gate_worlds [--runs 400] [--seed 11] [--only TEXT]
 
-Samples of one task that repeat each other, skewed difficulty, masks on the candidate alone, effects that a whole template
-shares, gains on nearly all tasks that a rare loss takes away. No effect on average in any of them, except where it is said.
+Samples of one task that repeat each other, skewed difficulty, masks on the candidate alone, effects
+that a whole template shares, gains on nearly all tasks that a rare loss takes away. No effect on
+average in any of them, except where it is said.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ SIZES = ((30, 4), (60, 4), (60, 8))
 
 @dataclass(frozen=True)
 class World:
-    """`spread`: a and b of the tasks' Beta distributed success. `repeats`: the share of a task's samples in one evaluation
-    that copy its first one. `masked`: of the candidate's samples, of its failures first where `failures`."""
+    """`spread`: a and b of the tasks' Beta distributed success. `repeats`: the share of a task's
+    samples in one evaluation that copy its first one. `masked`: of the candidate's samples, of its
+    failures first where `failures`.
+    """
 
     name: str
     spread: tuple[float, float] = (1.0, 1.0)
@@ -41,7 +45,9 @@ def drawn_again(a: float, b: float) -> Callable[[Rng, np.ndarray], np.ndarray]:
 
 
 def rare_loss(share: float, gain: float) -> Callable[[Rng, np.ndarray], np.ndarray]:
-    """Better by `gain` on all tasks but a share, which it loses altogether; the baseline is always at that share's odds."""
+    """Better by `gain` on all tasks but a share, which it loses altogether; the baseline is always
+    at that share's odds.
+    """
     return lambda rng, rates: np.where(rng.random(len(rates)) < share, 0.0, rates + gain)
 
 
@@ -73,7 +79,9 @@ WORLDS = [
 ]
 
 
-def evaluation(world: World, rng: Rng, rates: np.ndarray, samples: int, masked: float = 0.0) -> Evaluation:
+def evaluation(
+    world: World, rng: Rng, rates: np.ndarray, samples: int, masked: float = 0.0
+) -> Evaluation:
     passed = rng.random((len(rates), samples)) < rates[:, None]
     passed = np.where(rng.random(passed.shape) < world.repeats, passed[:, :1], passed)
     chance = np.full(passed.shape, masked)
@@ -82,20 +90,31 @@ def evaluation(world: World, rng: Rng, rates: np.ndarray, samples: int, masked: 
     hidden = rng.random(passed.shape) < chance
     rows = [
         SampleRow(
-            str(task), None if lost else float(good), success=bool(good and not lost), masked=bool(lost), input_tokens=50,
+            str(task),
+            None if lost else float(good),
+            success=bool(good and not lost),
+            masked=bool(lost),
+            input_tokens=50,
             output_tokens=20,
         )
         for task, (goods, losts) in enumerate(zip(passed, hidden, strict=True))
         for good, lost in zip(goods, losts, strict=True)
-    ]  # fmt: skip
-    groups = {str(task): str(task % world.templates) for task in range(len(rates))} if world.templates else {}
+    ]
+    groups = (
+        {str(task): str(task % world.templates) for task in range(len(rates))}
+        if world.templates
+        else {}
+    )
     return Evaluation("m", "set", "task", "verifier", samples, rows, groups=groups)
 
 
 def verdict(world: World, rng: Rng, tasks: int, samples: int) -> str:
     rates = rng.beta(*world.spread, tasks)
     after = np.clip(world.change(rng, rates), 0, 1) if world.change else rates
-    sides = evaluation(world, rng, rates, samples), evaluation(world, rng, after, samples, world.masked)
+    sides = (
+        evaluation(world, rng, rates, samples),
+        evaluation(world, rng, after, samples, world.masked),
+    )
     return compare(*sides, Policy()).verdict
 
 
@@ -105,11 +124,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--only", default="")
     given = parser.parse_args()
-    print("| models | tasks × samples | promoted | rejected | runs |\n|---|---|---|---|---|", flush=True)
+    print(
+        "| models | tasks × samples | promoted | rejected | runs |\n|---|---|---|---|---|",
+        flush=True,
+    )
     for number, world in enumerate(WORLDS):
         for tasks, samples in SIZES if given.only in world.name else ():
             seeds = ([given.seed, number, tasks, samples, run] for run in range(given.runs))
-            found = Counter(verdict(world, np.random.default_rng(seed), tasks, samples) for seed in seeds)
+            found = Counter(
+                verdict(world, np.random.default_rng(seed), tasks, samples) for seed in seeds
+            )
             shares = " | ".join(f"{found[name] / given.runs:.1%}" for name in ("promote", "reject"))
             print(f"| {world.name} | {tasks} × {samples} | {shares} | {given.runs} |", flush=True)
 

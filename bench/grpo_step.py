@@ -1,9 +1,11 @@
 """One GRPO step, ours against stock TRL's, at equal settings. `python -m bench.grpo_step [STEPS]`
 
-SmolLM2-135M-Instruct, float32, LoRA r=16 on all linear layers, 4 prompts × 8 completions of at most 48 tokens, the demo's
-agent prompt; with `--tools 8` the schemas of 8 tools of Workplace Assistant follow it (1,000 tokens in all). Each side is a process of its own that may have 8 GB, TRL's with several sizes of the update's micro-batches;
-generation and update are timed apart, and each tells its peak memory. Before that, both compute the loss and the
-gradients on the same samples. Prints a table for bench/README.md.
+SmolLM2-135M-Instruct, float32, LoRA r=16 on all linear layers, 4 prompts × 8 completions of at most
+48 tokens, the demo's agent prompt; with `--tools 8` the schemas of 8 tools of Workplace Assistant
+follow it (1,000 tokens in all). Each side is a process of its own that may have 8 GB, TRL's with
+several sizes of the update's micro-batches; generation and update are timed apart, and each tells
+its peak memory. Before that, both compute the loss and the gradients on the same samples. Prints a
+table for bench/README.md.
 """
 
 from __future__ import annotations
@@ -23,7 +25,13 @@ from typing import Any
 import torch
 
 from apps.demo.recipes import FULL, HARNESS, LORA, VERIFIER
-from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter, trl_inputs, trl_trainer
+from bench.trl_reference import (
+    gradients,
+    largest_relative_difference,
+    randomise_adapter,
+    trl_inputs,
+    trl_trainer,
+)
 from workers.grpo import Trainer
 from workers.lib.environments import load
 from workers.lib.environments.requests import make_requests
@@ -53,36 +61,57 @@ def spec_of(folder: Path, out: str, tools: int = 0) -> dict:
     schemas = [json.dumps(tool["function"]) for tool in TOOLS[:tools]]
     harness = HARNESS | {"system_prompt": "\n".join([HARNESS["system_prompt"], *schemas])}
     environment = {
-        "slug": "workplace", "version": 1, "hash": "", "kind": "builtin", "name": "workplace", "harness": harness,
+        "slug": "workplace",
+        "version": 1,
+        "hash": "",
+        "kind": "builtin",
+        "name": "workplace",
+        "harness": harness,
         "verifier": VERIFIER,
-    }  # fmt: skip
+    }
     tasks = [
-        {"id": str(i), "messages": [{"role": "user", "content": row["request"]}], "expected": row["expected"]}
+        {
+            "id": str(i),
+            "messages": [{"role": "user", "content": row["request"]}],
+            "expected": row["expected"],
+        }
         for i, row in enumerate(make_requests(0, 40))
     ]
     return {
-        "model": {"base": str(folder), "adapter": None}, "engine": {"kind": "transformers", "batch_size": 64},
-        "environment": environment, "tasks": tasks, "config": CONFIG, "out_dir": out, "seed": 0,
-    }  # fmt: skip
+        "model": {"base": str(folder), "adapter": None},
+        "engine": {"kind": "transformers", "batch_size": 64},
+        "environment": environment,
+        "tasks": tasks,
+        "config": CONFIG,
+        "out_dir": out,
+        "seed": 0,
+    }
 
 
 def give_rewards(groups: list, rewards: torch.Generator) -> None:
-    """An untrained model fails all alike, and groups without spread cost no update: here every group has one."""
+    """An untrained model fails all alike, and groups without spread cost no update: here every
+    group has one.
+    """
     for group in groups:
         for score in group.scores:
             score.reward = float(torch.rand(1, generator=rewards))
 
 
 def equality(ours: Trainer, theirs: Any, groups: list) -> dict[str, float]:
-    weights = torch.randn(len(groups), ours.config.generations, generator=torch.Generator().manual_seed(1))
+    weights = torch.randn(
+        len(groups), ours.config.generations, generator=torch.Generator().manual_seed(1)
+    )
     batch = ours.batch_from(list(zip(groups, weights, strict=True)))
     _, metrics = add_gradients(ours.model, batch, None, None, ours.config)
     reference = theirs._compute_loss(theirs.model, trl_inputs(batch.rows, batch.advantage, None))
     reference.backward()
     found = {
-        "loss_ours": metrics["train/loss"], "loss_trl": float(reference),
-        "gradient_relative_difference": largest_relative_difference(gradients(ours.model), gradients(theirs.model)),
-    }  # fmt: skip
+        "loss_ours": metrics["train/loss"],
+        "loss_trl": float(reference),
+        "gradient_relative_difference": largest_relative_difference(
+            gradients(ours.model), gradients(theirs.model)
+        ),
+    }
     ours.optimizer.zero_grad(set_to_none=True)
     theirs.model.zero_grad(set_to_none=True)
     return found
@@ -111,9 +140,13 @@ def their_trainer(folder: Path, out: str, tools: int, **config: int) -> Any:
     model, rewards = lora(base, Lora(**LORA), None), torch.Generator().manual_seed(0)
     randomise_adapter(model)
     trainer = trl_trainer(
-        model, tokenizer, Path(out), CONFIG | config, conversations(folder, out, tools),
+        model,
+        tokenizer,
+        Path(out),
+        CONFIG | config,
+        conversations(folder, out, tools),
         reward=lambda completions, **_: torch.rand(len(completions), generator=rewards).tolist(),
-    )  # fmt: skip
+    )
     trainer.model.train()
     return trainer
 
@@ -126,7 +159,10 @@ def conversations(folder: Path, out: str, tools: int = 0) -> list[list[dict]]:
 
 def equality_of(folder: Path, out: str, tools: int) -> dict[str, Any]:
     """Of a small step, for which both have memory enough in one process."""
-    small = {"prompts_per_step": 1 if tools else 2, "generations": 2}  # TRL keeps the scores of each row's prompt
+    small = {
+        "prompts_per_step": 1 if tools else 2,
+        "generations": 2,
+    }  # TRL keeps the scores of each row's prompt
     ours = our_trainer(folder, out, tools, **small)
     return equality(ours, their_trainer(folder, out, tools, **small), ours.rollout(0))
 
@@ -156,7 +192,9 @@ def their_steps(folder: Path, out: str, tools: int, steps: int, together: int) -
     for step in range(steps):
         chosen = [chats[at % len(chats)] for at in range(step * prompts, (step + 1) * prompts)]
         at = time.perf_counter()
-        batch = trainer._generate_and_score_completions([{"prompt": chat} for chat in chosen for _ in range(each)])
+        batch = trainer._generate_and_score_completions(
+            [{"prompt": chat} for chat in chosen for _ in range(each)]
+        )
         found["generate"].append(time.perf_counter() - at)
         found["tokens"].append(int(batch["completion_mask"].sum()))
         at = time.perf_counter()
@@ -198,10 +236,21 @@ def run(side: str, steps: int, tools: int) -> dict[str, Any] | None:
     print(f"{side} …", file=sys.stderr, flush=True)
     limit = 2 * LIMIT if side == "equality" else LIMIT  # which has both models
     done = subprocess.run(
-        [sys.executable, "-m", "bench.grpo_step", str(steps), "--side", side, "--tools", str(tools)],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        [
+            sys.executable,
+            "-m",
+            "bench.grpo_step",
+            str(steps),
+            "--side",
+            side,
+            "--tools",
+            str(tools),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
-    )  # fmt: skip
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     return json.loads(lines[-1].removeprefix("FOUND ")) if done.returncode == 0 and lines else None
 
@@ -218,11 +267,22 @@ def row_of(name: str, found: dict[str, Any] | None, ours: dict[str, Any]) -> str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("steps", type=int, nargs="?", default=3)
-    parser.add_argument("--tools", type=int, default=0, help="how many tools' schemas the prompt has beside the demo's")
-    parser.add_argument("--trl-rows", default=",".join(map(str, TRL_ROWS)), help="sizes of TRL's micro-batches")
-    parser.add_argument("--side", help="equality, ours, or how many rows TRL updates at a time: for the children")
+    parser.add_argument(
+        "--tools",
+        type=int,
+        default=0,
+        help="how many tools' schemas the prompt has beside the demo's",
+    )
+    parser.add_argument(
+        "--trl-rows", default=",".join(map(str, TRL_ROWS)), help="sizes of TRL's micro-batches"
+    )
+    parser.add_argument(
+        "--side", help="equality, ours, or how many rows TRL updates at a time: for the children"
+    )
     options = parser.parse_args()
     if options.side:
         one_side(options.side, options.steps, options.tools)
@@ -232,9 +292,14 @@ def main() -> None:
         raise SystemExit("A process of ours failed; its error stands above.")
     check(same)
     theirs = {rows: run(rows, options.steps, options.tools) for rows in options.trl_rows.split(",")}
-    print(f"Loss {same['loss_ours']:.6f}, TRL's {same['loss_trl']:.6f}; gradients differ by "
-          f"{same['gradient_relative_difference']:.1e}. {options.steps} steps, medians, over ours:\n")  # fmt: skip
-    print("| | step / generate / update | step | generate | update | peak memory |\n|---|---|---|---|---|---|")
+    print(
+        f"Loss {same['loss_ours']:.6f}, TRL's {same['loss_trl']:.6f}; gradients differ by "
+        f"{same['gradient_relative_difference']:.1e}. {options.steps} steps, medians, over ours:\n"
+    )
+    print(
+        "| | step / generate / update | step | generate | update | peak memory"
+        " |\n|---|---|---|---|---|---|"
+    )
     print(row_of("ours", ours, ours))
     for together, found in theirs.items():
         print(row_of(f"TRL, update of {together} rows at a time", found, ours))

@@ -1,12 +1,16 @@
-"""A GRPO update on made-up episodes, ours against stock TRL's loss, and the floor. `python -m bench.grpo_update [--only demo,tools,turns]`
+"""A GRPO update on made-up episodes, ours against stock TRL's loss, and the floor. `python -m
+bench.grpo_update [--only demo,tools,turns]`
 
-`python -m bench.grpo_step` plays the demo; here the rows are those of bench.prefix_tree, so that every case has its lengths: the
-demo's prompt, one of 1,000 tokens with tools, episodes of four turns, and rows that share nothing. For four turns TRL gets what its own
-multi-turn path (`environment_factory`) makes of an episode: prompt, everything after it, and a mask of the agent's tokens.
+`python -m bench.grpo_step` plays the demo; here the rows are those of bench.prefix_tree, so that
+every case has its lengths: the demo's prompt, one of 1,000 tokens with tools, episodes of four
+turns, and rows that share nothing. For four turns TRL gets what its own multi-turn path
+(`environment_factory`) makes of an episode: prompt, everything after it, and a mask of the agent's
+tokens.
 
-SmolLM2-135M-Instruct, float32, LoRA r=16 on all linear layers, one thread. First, both compute loss and gradients of a few of the rows;
-the run ends if they differ. Then each side, TRL with several micro-batches, is a process of its own that may have 8 GB. CPU
-time, which a busy machine moves least. Prints a table for bench/README.md; `--layers 30` is the whole model.
+SmolLM2-135M-Instruct, float32, LoRA r=16 on all linear layers, one thread. First, both compute loss
+and gradients of a few of the rows; the run ends if they differ. Then each side, TRL with several
+micro-batches, is a process of its own that may have 8 GB. CPU time, which a busy machine moves
+least. Prints a table for bench/README.md; `--layers 30` is the whole model.
 """
 
 from __future__ import annotations
@@ -26,7 +30,13 @@ import torch
 
 from apps.demo.recipes import FULL
 from bench.prefix_tree import MODEL, RANK, ROOT, SETS, distinct, groups_of, learnt_tokens
-from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter, trl_inputs, trl_trainer
+from bench.trl_reference import (
+    gradients,
+    largest_relative_difference,
+    randomise_adapter,
+    trl_inputs,
+    trl_trainer,
+)
 from workers.lib.specs import Lora
 from workers.lib.token_rows import TokenRow
 from workers.ml.models import load_base, lora
@@ -34,7 +44,13 @@ from workers.ml.tree import pad, scored_parts, use_tree
 
 LIMIT = 8 << 30  # bytes of memory for one side
 TRL_ROWS = (2, 4, 8)  # of all
-CONFIG = FULL.grpo | {"loss_type": "dapo", "beta": 0.0, "prompts_per_step": 4, "generations": 8, "max_new_tokens": 512}
+CONFIG = FULL.grpo | {
+    "loss_type": "dapo",
+    "beta": 0.0,
+    "prompts_per_step": 4,
+    "generations": 8,
+    "max_new_tokens": 512,
+}
 
 
 def rows_of(name: str, tasks: int) -> tuple[list[TokenRow], torch.Tensor]:
@@ -66,7 +82,9 @@ def our_update(model: Any, rows: list[TokenRow], advantages: torch.Tensor) -> fl
     return total
 
 
-def trl_batches(rows: list[TokenRow], advantages: torch.Tensor, together: int) -> list[dict[str, torch.Tensor]]:
+def trl_batches(
+    rows: list[TokenRow], advantages: torch.Tensor, together: int
+) -> list[dict[str, torch.Tensor]]:
     """Whose losses add up to that of all rows."""
     found, tokens = [], torch.tensor(sum(sum(row.learnt) for row in rows))
     for first in range(0, len(rows), together):
@@ -119,8 +137,12 @@ def one_side(options: argparse.Namespace) -> dict[str, Any]:
             model, _ = model_of(options)
             use_tree(model)
             base, groups = model.get_base_model(), groups_of(options.only, options.tasks)
-            inner = sum(p.numel() for name, p in base.model.layers.named_parameters() if "lora_" not in name)
-            work = 4 * (distinct(groups) * inner + learnt_tokens(groups) * base.lm_head.weight.numel())
+            inner = sum(
+                p.numel() for name, p in base.model.layers.named_parameters() if "lora_" not in name
+            )
+            work = 4 * (
+                distinct(groups) * inner + learnt_tokens(groups) * base.lm_head.weight.numel()
+            )
             update = lambda: our_update(model, rows, advantages)  # noqa: E731
         else:
             trainer, work = stock(options, out), 0
@@ -133,7 +155,11 @@ def one_side(options: argparse.Namespace) -> dict[str, Any]:
             seconds.append(time.process_time() - began)
             floors.append(2 * work / (before + rate()))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return {"seconds": statistics.median(seconds), "floor": statistics.median(floors), "peak_gb": peak}
+    return {
+        "seconds": statistics.median(seconds),
+        "floor": statistics.median(floors),
+        "peak_gb": peak,
+    }
 
 
 def run(side: str, name: str, options: argparse.Namespace) -> dict[str, Any] | None:
@@ -141,11 +167,28 @@ def run(side: str, name: str, options: argparse.Namespace) -> dict[str, Any] | N
     print(f"{name}: {side} …", file=sys.stderr, flush=True)
     limit = 2 * LIMIT if side == "equality" else LIMIT  # which has both models
     done = subprocess.run(
-        [sys.executable, "-m", "bench.grpo_update", "--side", side, "--only", name, "--layers", str(options.layers),
-         "--tasks", str(options.tasks), "--rounds", str(options.rounds), "--model", str(options.model)],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        [
+            sys.executable,
+            "-m",
+            "bench.grpo_update",
+            "--side",
+            side,
+            "--only",
+            name,
+            "--layers",
+            str(options.layers),
+            "--tasks",
+            str(options.tasks),
+            "--rounds",
+            str(options.rounds),
+            "--model",
+            str(options.model),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
-    )  # fmt: skip
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     return json.loads(lines[-1].removeprefix("FOUND ")) if done.returncode == 0 and lines else None
 
@@ -160,22 +203,30 @@ def row_of(name: str, options: argparse.Namespace) -> str:
     fits = {rows: found for rows, found in theirs.items() if found}
     best = min(fits, key=lambda rows: fits[rows]["seconds"], default=None)
     ratio = (
-        f"{fits[best]['seconds'] / ours['seconds']:.1f}× ({best} rows at a time)" if best else "needs more than 8 GB"
+        f"{fits[best]['seconds'] / ours['seconds']:.1f}× ({best} rows at a time)"
+        if best
+        else "needs more than 8 GB"
     )
     peak = f"{fits[best]['peak_gb']:.2f}" if best else "–"
     return (
-        f"| {SETS[name]} | {ratio} | {ours['seconds'] / ours['floor']:.2f} | {ours['peak_gb']:.2f} GB, TRL {peak} GB | "
-        f"{same['gradients']:.0e} |"
+        f"| {SETS[name]} | {ratio} | {ours['seconds'] / ours['floor']:.2f} | {ours['peak_gb']:.2f}"
+        f" GB, TRL {peak} GB | {same['gradients']:.0e} |"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default=",".join(SETS))
-    parser.add_argument("--layers", type=int, default=30, help="of the model's 30, for a shorter run")
+    parser.add_argument(
+        "--layers", type=int, default=30, help="of the model's 30, for a shorter run"
+    )
     parser.add_argument("--tasks", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--trl-rows", default=",".join(map(str, TRL_ROWS)), help="sizes of TRL's micro-batches")
+    parser.add_argument(
+        "--trl-rows", default=",".join(map(str, TRL_ROWS)), help="sizes of TRL's micro-batches"
+    )
     parser.add_argument("--model", type=Path, default=MODEL)
     parser.add_argument("--side", help="for the children")
     options = parser.parse_args()
@@ -183,7 +234,8 @@ def main() -> None:
         print("FOUND " + json.dumps(one_side(options)), flush=True)
         return
     print(
-        "| rows | CPU time of TRL, ours = 1 | ours, floor = 1 | peak memory | gradients differ by |\n|---|---|---|---|---|"
+        "| rows | CPU time of TRL, ours = 1 | ours, floor = 1 | peak memory | gradients differ by"
+        " |\n|---|---|---|---|---|"
     )
     for name in options.only.split(","):
         print(row_of(name, options), flush=True)

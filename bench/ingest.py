@@ -1,7 +1,9 @@
-"""Receiving, side by side in one run: Flywheel, MLflow's tracing server, Arize Phoenix. `python -m bench.ingest --help`
+"""Receiving, side by side in one run: Flywheel, MLflow's tracing server, Arize Phoenix. `python -m
+bench.ingest --help`
 
-The same OTLP/HTTP protobuf bodies by the same client to each server in turn; then Flywheel's REST doors, the memory of its
-web processes, and a raw COPY of the same rows into tables of the same shape. Writes var/bench/ingest.json.
+The same OTLP/HTTP protobuf bodies by the same client to each server in turn; then Flywheel's REST
+doors, the memory of its web processes, and a raw COPY of the same rows into tables of the same
+shape. Writes var/bench/ingest.json.
 """
 
 from __future__ import annotations
@@ -28,7 +30,16 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from psycopg import sql
 
 from bench.bodies import BODY_BYTES, TRACES, Body, Rows, otlp_bodies
-from bench.peers import HOME, SERVERS, BenchError, Flywheel, Server, install, machine, stop_servers_on_sigterm
+from bench.peers import (
+    HOME,
+    SERVERS,
+    BenchError,
+    Flywheel,
+    Server,
+    install,
+    machine,
+    stop_servers_on_sigterm,
+)
 
 WARM_UP_S = 5.0
 IDLE_PROBES = 5
@@ -59,20 +70,34 @@ class Load:
         return len(self.ids) / (self.ended - self.started) if self.ids else 0.0
 
     def summary(self) -> dict[str, Any]:
-        points = np.percentile(self.latencies, [50, 95, 99]) * 1000 if self.latencies else [math.nan] * 3
+        points = (
+            np.percentile(self.latencies, [50, 95, 99]) * 1000 if self.latencies else [math.nan] * 3
+        )
         return {
-            "per_second": round(self.per_second, 1), "requests": len(self.latencies), "acknowledged": len(self.ids),
-            "seconds": round(self.ended - self.started, 2), "errors": dict(self.errors),
-            **{name: round(float(ms), 1) for name, ms in zip(("p50_ms", "p95_ms", "p99_ms"), points, strict=True)},
-        }  # fmt: skip
+            "per_second": round(self.per_second, 1),
+            "requests": len(self.latencies),
+            "acknowledged": len(self.ids),
+            "seconds": round(self.ended - self.started, 2),
+            "errors": dict(self.errors),
+            **{
+                name: round(float(ms), 1)
+                for name, ms in zip(("p50_ms", "p95_ms", "p99_ms"), points, strict=True)
+            },
+        }
 
 
 def send(
-    server: Server, path: str, headers: dict[str, str], bodies: Iterable[Body], seconds: float, lines: int
+    server: Server,
+    path: str,
+    headers: dict[str, str],
+    bodies: Iterable[Body],
+    seconds: float,
+    lines: int,
 ) -> Load:
     """Posts the bodies over `lines` connections until they or the seconds run out.
 
-    A request under way at the end is waited for and counted, and the clock runs until the last acknowledgement.
+    A request under way at the end is waited for and counted, and the clock runs until the last
+    acknowledgement.
     """
     load, shared, lock = Load(), iter(bodies), threading.Lock()
     load.started = load.ended = time.perf_counter()
@@ -89,7 +114,9 @@ def send(
             try:
                 connection.request("POST", path, body.data, headers | server.headers)
                 answer = connection.getresponse()
-                problem = refused(answer.status, answer.getheader("Content-Type", ""), answer.read())
+                problem = refused(
+                    answer.status, answer.getheader("Content-Type", ""), answer.read()
+                )
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 problem = type(error).__name__
@@ -102,7 +129,9 @@ def send(
                     load.ids.extend(body.ids)
                     load.ended = max(load.ended, done)
             if problem:
-                time.sleep(PAUSE_AFTER_ERROR_S)  # as an exporter would: no storm of refused requests on the same cores
+                time.sleep(
+                    PAUSE_AFTER_ERROR_S
+                )  # as an exporter would: no storm of refused requests on the same cores
         connection.close()
 
     threads = [threading.Thread(target=work) for _ in range(lines)]
@@ -137,7 +166,9 @@ def wait_until(true: Callable[[], bool], patience_s: float, every_s: float) -> f
 
 
 def enough(warm: Load, seconds: float, body_bytes: int, per_body: int) -> int:
-    """How many bodies the measurement can need at most: three times the warm-up's speed, within the memory."""
+    """How many bodies the measurement can need at most: three times the warm-up's speed, within the
+    memory.
+    """
     rate = max(3 * warm.per_second / per_body, LEAST_BODIES)
     return min(int(rate * seconds), MOST_BYTES // body_bytes)
 
@@ -159,16 +190,25 @@ def measure_otlp(server: Server, seconds: float, lines: int) -> dict[str, Any]:
     wait_until(lambda: server.stored() >= sent, PATIENCE_S, 0.2)
     settled, stored = time.perf_counter(), server.stored()
     return {
-        "server": server.name, "version": server.version, "database": server.database,
-        "processes": server.processes, "acknowledges": server.acknowledges, **load.summary(),
+        "server": server.name,
+        "version": server.version,
+        "database": server.database,
+        "processes": server.processes,
+        "acknowledges": server.acknowledges,
+        **load.summary(),
         "stored_per_second": round((len(load.ids) - (sent - stored)) / (settled - load.started), 1),
-        "visible_idle_s": round(statistics.median(idle), 3), "visible_after_load_s": round(drained - load.ended, 3),
-        "stored": stored, "sent": sent, "bodies_left": len(bodies) - len(load.latencies) - load.errors.total(),
-    }  # fmt: skip
+        "visible_idle_s": round(statistics.median(idle), 3),
+        "visible_after_load_s": round(drained - load.ended, 3),
+        "stored": stored,
+        "sent": sent,
+        "bodies_left": len(bodies) - len(load.latencies) - load.errors.total(),
+    }
 
 
 def probe(server: Server, body: Body) -> float:
-    """Seconds from the acknowledgement of one body on an idle server until its last trace can be read."""
+    """Seconds from the acknowledgement of one body on an idle server until its last trace can be
+    read.
+    """
     load = send(server, server.door, PROTOBUF, [body], 30, 1)
     if not load.ids:
         return math.nan
@@ -193,8 +233,9 @@ def measure_rest(server: Flywheel, seconds: float, lines: int) -> dict[str, Any]
         load = send(server, to, JSON, bodies, seconds, lines)
         waited = wait_until(server.digested, PATIENCE_S, 0.1)
         found[name] = load.summary() | {
-            "digested_after_s": round(waited, 1), "bodies_left": len(bodies) - len(load.latencies) - load.errors.total()
-        }  # fmt: skip
+            "digested_after_s": round(waited, 1),
+            "bodies_left": len(bodies) - len(load.latencies) - load.errors.total(),
+        }
     return found
 
 
@@ -204,20 +245,26 @@ def take(make: Callable[[], Body]) -> Iterator[Body]:
 
 
 def measure_memory(server: Flywheel, batches: int, lines: int) -> dict[str, Any]:
-    """Peak resident memory of the web processes while 64 MiB batches arrive over one and over all connections."""
+    """Peak resident memory of the web processes while 64 MiB batches arrive over one and over all
+    connections.
+    """
     rows, path = Rows(BIG_ROW_BYTES, 300, seed=2), "/api/v1/trajectories/batch/"
     found: dict[str, Any] = {}
     for count in sorted({1, lines}):
         before = server.web_processes()
         for pid in before:
             reset_peak(pid)
-        load = send(server, path, NDJSON, [rows.ndjson(BIG_ROWS) for _ in range(batches)], 600, count)
+        load = send(
+            server, path, NDJSON, [rows.ndjson(BIG_ROWS) for _ in range(batches)], 600, count
+        )
         after = server.web_processes()
         peaks = [peak_mib(pid) for pid in after]
         found[f"{count} connections"] = load.summary() | {
-            "batch_mib": round(BIG_ROWS * (BIG_ROW_BYTES + 1) / 2**20, 1), "web_rss_peak_mib": max(peaks),
-            "web_rss_peaks_mib": peaks, "web_processes_restarted": sorted(before) != sorted(after),
-        }  # fmt: skip
+            "batch_mib": round(BIG_ROWS * (BIG_ROW_BYTES + 1) / 2**20, 1),
+            "web_rss_peak_mib": max(peaks),
+            "web_rss_peaks_mib": peaks,
+            "web_processes_restarted": sorted(before) != sorted(after),
+        }
     return found
 
 
@@ -239,16 +286,23 @@ def peak_mib(pid: int) -> float:
 
 
 def measure_copy(server: Flywheel) -> dict[str, Any]:
-    """The rows that REST stored, copied by one process into new tables of the same shape, indexes and constraints.
+    """The rows that REST stored, copied by one process into new tables of the same shape, indexes
+    and constraints.
 
-    Only what is written before the acknowledgement (KEPT), not the words and counts that follow in the background: the
-    harder measure. Text format, made before the clock starts; a commit every 100 rows, and one commit for all.
+    Only what is written before the acknowledgement (KEPT), not the words and counts that follow in
+    the background: the harder measure. Text format, made before the clock starts; a commit every
+    100 rows, and one commit for all.
     """
     with server.connect() as connection:
-        shapes = [(table, shape_of(connection, table), columns_of(connection, table)) for table in KEPT]
+        shapes = [
+            (table, shape_of(connection, table), columns_of(connection, table)) for table in KEPT
+        ]
         lines = {table: read_out(connection, table, columns) for table, _, columns in shapes}
         rows = len(lines[KEPT[0]])
-        found: dict[str, Any] = {"rows": rows, "tables": {table: len(read) for table, read in lines.items()}}
+        found: dict[str, Any] = {
+            "rows": rows,
+            "tables": {table: len(read) for table, read in lines.items()},
+        }
         for name, per_commit in (("copy 100", COPY_ROWS), ("copy all", rows)):
             connection.execute("DROP SCHEMA IF EXISTS bench_raw CASCADE; CREATE SCHEMA bench_raw")
             for table, like, _ in shapes:
@@ -269,8 +323,8 @@ def measure_copy(server: Flywheel) -> dict[str, Any]:
 def shape_of(connection: psycopg.Connection, table: str) -> str:
     """The table, or its largest partition: storage and indexes are the partition's."""
     largest = connection.execute(
-        "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = %s::regclass"
-        " ORDER BY pg_total_relation_size(inhrelid) DESC LIMIT 1",
+        "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent ="
+        " %s::regclass ORDER BY pg_total_relation_size(inhrelid) DESC LIMIT 1",
         [table],
     ).fetchone()
     return largest[0] if largest else table
@@ -278,8 +332,8 @@ def shape_of(connection: psycopg.Connection, table: str) -> str:
 
 def columns_of(connection: psycopg.Connection, table: str) -> sql.Composed:
     named = connection.execute(
-        "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
-        " AND attgenerated = '' ORDER BY attnum",
+        "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT"
+        " attisdropped AND attgenerated = '' ORDER BY attnum",
         [table],
     ).fetchall()
     return sql.SQL(", ").join(sql.Identifier(name) for (name,) in named)
@@ -291,7 +345,9 @@ def read_out(connection: psycopg.Connection, table: str, columns: sql.Composed) 
         return [bytes(line) for line in copy]
 
 
-def write_in(connection: psycopg.Connection, table: str, columns: sql.Composed, data: bytes) -> None:
+def write_in(
+    connection: psycopg.Connection, table: str, columns: sql.Composed, data: bytes
+) -> None:
     with connection.cursor().copy(
         sql.SQL("COPY bench_raw.{} ({}) FROM STDIN").format(sql.Identifier(table), columns)
     ) as copy:
@@ -319,7 +375,9 @@ def ratios(report: dict[str, Any]) -> dict[str, float]:
     if ours and peers:
         for what, name in (("per_second", "acknowledged"), ("stored_per_second", "stored")):
             better = max(row[what] for row in peers)
-            found[f"{name} traces per second over the better peer (goal 10)"] = ours[0][what] / better
+            found[f"{name} traces per second over the better peer (goal 10)"] = (
+                ours[0][what] / better
+            )
         lowest = min(row["p99_ms"] for row in peers)
         found["p99 over the lowest of the peers (goal below 1)"] = ours[0]["p99_ms"] / lowest
     if "copy" in report:
@@ -330,11 +388,20 @@ def ratios(report: dict[str, Any]) -> dict[str, float]:
 
 
 COLUMNS = {
-    "server": "server", "version": "version", "database": "database", "processes": "processes",
-    "acknowledged/s": "per_second", "stored/s": "stored_per_second", "p50 ms": "p50_ms", "p95 ms": "p95_ms",
-    "p99 ms": "p99_ms", "visible idle s": "visible_idle_s", "visible after load s": "visible_after_load_s",
-    "sent": "sent", "stored": "stored",
-}  # fmt: skip
+    "server": "server",
+    "version": "version",
+    "database": "database",
+    "processes": "processes",
+    "acknowledged/s": "per_second",
+    "stored/s": "stored_per_second",
+    "p50 ms": "p50_ms",
+    "p95 ms": "p95_ms",
+    "p99 ms": "p99_ms",
+    "visible idle s": "visible_idle_s",
+    "visible after load s": "visible_after_load_s",
+    "sent": "sent",
+    "stored": "stored",
+}
 
 
 def show(report: dict[str, Any]) -> None:
@@ -343,10 +410,14 @@ def show(report: dict[str, Any]) -> None:
         print(row_of([*(row[name] for name in COLUMNS.values()), row["errors"] or ""]))
     for name, row in report.get("rest", {}).items():
         print(
-            f"REST {name}: {row['per_second']} rows/s, p50 {row['p50_ms']} ms, p99 {row['p99_ms']} ms, {row['errors']}"
+            f"REST {name}: {row['per_second']} rows/s, p50 {row['p50_ms']} ms, p99 {row['p99_ms']}"
+            f" ms, {row['errors']}"
         )
     for name, row in report.get("memory", {}).items():
-        print(f"NDJSON {row['batch_mib']} MiB, {name}: {row['per_second']} rows/s, peak {row['web_rss_peak_mib']} MiB")
+        print(
+            f"NDJSON {row['batch_mib']} MiB, {name}: {row['per_second']} rows/s, peak"
+            f" {row['web_rss_peak_mib']} MiB"
+        )
     if "copy" in report:
         print(f"Raw COPY, rows/s: {report['copy']}")
     for name, value in report.get("ratios", {}).items():
@@ -373,11 +444,20 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=4)
     parser.add_argument("--only", default="flywheel,phoenix,mlflow", help="servers, by commas")
     parser.add_argument("--databases", default="sqlite,postgresql", help="of the peers, by commas")
-    parser.add_argument("--batches", type=int, default=6, help="64 MiB batches per memory measurement; 0 for none")
-    parser.add_argument("--parts", default="otlp,rest", help="otlp, rest (with memory and COPY), or both")
+    parser.add_argument(
+        "--batches", type=int, default=6, help="64 MiB batches per memory measurement; 0 for none"
+    )
+    parser.add_argument(
+        "--parts", default="otlp,rest", help="otlp, rest (with memory and COPY), or both"
+    )
     chosen = parser.parse_args()
     stop_servers_on_sigterm()
-    report: dict[str, Any] = {"machine": machine(), "settings": vars(chosen), "otlp": [], "failed": []}
+    report: dict[str, Any] = {
+        "machine": machine(),
+        "settings": vars(chosen),
+        "otlp": [],
+        "failed": [],
+    }
     names = chosen.only.split(",")
     if "otlp" in chosen.parts:
         for server in servers(names, chosen.databases.split(",")):
@@ -407,7 +487,7 @@ def servers(names: list[str], databases: list[str]) -> Iterator[Server]:
         (name, database)
         for name in names
         for database in (["postgresql"] if name == "flywheel" else databases)
-    ]  # fmt: skip
+    ]
     random.shuffle(wanted)
     for name, database in wanted:
         if name != "flywheel":

@@ -1,8 +1,9 @@
 """Our bounded JSON Schema on the official test suite. `python -m bench.json_schema SUITE [--all]`.
 
-SUITE is a checkout of github.com/json-schema-org/JSON-Schema-Test-Suite. Formats are asserted, which the suite has as an option:
-its tests that a format is ignored are left out. Tests whose schema we refuse to run (references to other addresses,
-dialects of the suite's own, patterns that RE2 does not take) are counted apart.
+SUITE is a checkout of github.com/json-schema-org/JSON-Schema-Test-Suite. Formats are asserted,
+which the suite has as an option: its tests that a format is ignored are left out. Tests whose
+schema we refuse to run (references to other addresses, dialects of the suite's own, patterns that
+RE2 does not take) are counted apart.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from workers.lib.errors import SpecError
 from workers.lib.json_schema import JsonSchema, TooMuch
 
 DRAFTS = {
-    "draft4": "http://json-schema.org/draft-04/schema#", "draft6": "http://json-schema.org/draft-06/schema#",
-    "draft7": "http://json-schema.org/draft-07/schema#", "draft2019-09": "https://json-schema.org/draft/2019-09/schema",
+    "draft4": "http://json-schema.org/draft-04/schema#",
+    "draft6": "http://json-schema.org/draft-06/schema#",
+    "draft7": "http://json-schema.org/draft-07/schema#",
+    "draft2019-09": "https://json-schema.org/draft/2019-09/schema",
     "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
-}  # fmt: skip
+}
 IGNORED_FORMATS = ("format.json", "optional/format-assertion.json", "optional/format/unknown.json")
 KINDS = ("required", "optional", "formats")
 
@@ -39,7 +42,12 @@ def cases(suite: Path, draft: str) -> Iterator[tuple[str, str, object, dict]]:
             if isinstance(schema, dict):
                 schema = {"$schema": DRAFTS[draft]} | schema
             for test in group["tests"]:
-                yield kind, f"{draft}/{name}: {group['description']}: {test['description']}", schema, test
+                yield (
+                    kind,
+                    f"{draft}/{name}: {group['description']}: {test['description']}",
+                    schema,
+                    test,
+                )
 
 
 def verdict(schema: object, test: dict) -> str:
@@ -67,7 +75,10 @@ def main() -> int:
     table(
         "JSON-Schema-Test-Suite",
         ["", *(f"{kind}: {found}" for kind, found in columns)],
-        ([draft, *(str(counts[draft, kind, found]) for kind, found in columns)] for draft in DRAFTS),
+        (
+            [draft, *(str(counts[draft, kind, found]) for kind, found in columns)]
+            for draft in DRAFTS
+        ),
     )
     return 0
 

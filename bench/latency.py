@@ -1,8 +1,10 @@
-"""How often latency is judged wrongly: `python -m bench.latency [--tries 20]`, on a busy machine and by simulation.
+"""How often latency is judged wrongly: `python -m bench.latency [--tries 20]`, on a busy machine
+and by simulation.
 
-The first table runs the real job on a small random Llama while other processes, started here, take the processors in
-bursts: one model against itself, and an identity adapter (all zeros) against its base, merged and hot. Beside it what
-comparing two evaluations at different times would have said. The second simulates machines that no test machine shows.
+The first table runs the real job on a small random Llama while other processes, started here, take
+the processors in bursts: one model against itself, and an identity adapter (all zeros) against its
+base, merged and hot. Beside it what comparing two evaluations at different times would have said.
+The second simulates machines that no test machine shows.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Kept(Emitter):
 
 
 def verdict(times: dict[str, dict[str, list[float]]]) -> tuple[str, str, float]:
-    """(state of the median, of the p95, ratio of the medians) of two sides' milliseconds by task."""
+    """(state of the median, of the p95, ratio of the medians) of two sides' milliseconds by
+    task.
+    """
     sides = [
         Evaluation(side, "s", "t", "v", 1, [], timing=Timing("job", "merged", by_task))
         for side, by_task in times.items()
@@ -65,7 +69,9 @@ def burn(seed: int) -> None:
 
 @contextmanager
 def load(processes: int) -> Iterator[None]:
-    burning = [multiprocessing.Process(target=burn, args=(seed,), daemon=True) for seed in range(processes)]
+    burning = [
+        multiprocessing.Process(target=burn, args=(seed,), daemon=True) for seed in range(processes)
+    ]
     for one in burning:
         one.start()
     try:
@@ -81,26 +87,42 @@ def models(folder: Path) -> tuple[str, str]:
     from workers.ml.models import load_base, lora
 
     make_tiny_model(folder / "base", hidden_size=64, intermediate_size=128)
-    lora(load_base(folder / "base")[0], Lora(lora_rank=16), None).save_pretrained(folder / "identity")
+    lora(load_base(folder / "base")[0], Lora(lora_rank=16), None).save_pretrained(
+        folder / "identity"
+    )
     return str(folder / "base"), str(folder / "identity")
 
 
-def measured(base: str, adapters: list[str | None], how: str, seed: int) -> dict[str, dict[str, list[float]]]:
+def measured(
+    base: str, adapters: list[str | None], how: str, seed: int
+) -> dict[str, dict[str, list[float]]]:
     environment = {
-        "kind": "single_turn", "harness": {"max_new_tokens": 6, "temperature": 1.0}, "verifier": {"kind": "exact"}
-    }  # fmt: skip
+        "kind": "single_turn",
+        "harness": {"max_new_tokens": 6, "temperature": 1.0},
+        "verifier": {"kind": "exact"},
+    }
     engine = {"kind": "transformers", "threads": 1, "batch_size": 1}
     spec = {
         "versions": [
-            {"id": str(n), "model": {"base": base, "adapter": adapter}, "engine": engine, "environment": environment}
+            {
+                "id": str(n),
+                "model": {"base": base, "adapter": adapter},
+                "engine": engine,
+                "environment": environment,
+            }
             for n, adapter in enumerate(adapters)
         ],
         "tasks": [
-            {"id": f"t{n}", "messages": [{"role": "user", "content": f"Count to {n}. " * (1 + n % 3)}], "expected": {}}
+            {
+                "id": f"t{n}",
+                "messages": [{"role": "user", "content": f"Count to {n}. " * (1 + n % 3)}],
+                "expected": {},
+            }
             for n in range(TASKS)
         ],
-        "adapters": how, "seed": seed,
-    }  # fmt: skip
+        "adapters": how,
+        "seed": seed,
+    }
     events = Kept()
     measure_latency.main(checked(spec, "measure_latency"), events, StopFlag())
     times: dict[str, dict[str, list[float]]] = {str(n): {} for n in range(len(adapters))}
@@ -111,14 +133,22 @@ def measured(base: str, adapters: list[str | None], how: str, seed: int) -> dict
 
 
 def one_after_the_other(times: list[dict[str, dict[str, list[float]]]]) -> float:
-    """How often the p95 of one model's evaluations at different times differ by more than 1.25, over all ordered pairs."""
-    p95 = [np.percentile([ms for answers in found["0"].values() for ms in answers], 95) for found in times]
+    """How often the p95 of one model's evaluations at different times differ by more than 1.25,
+    over all ordered pairs.
+    """
+    p95 = [
+        np.percentile([ms for answers in found["0"].values() for ms in answers], 95)
+        for found in times
+    ]
     pairs = [(a, b) for a in range(len(p95)) for b in range(len(p95)) if a != b]
     return float(np.mean([p95[b] / p95[a] > 1.25 for a, b in pairs])) if pairs else 0.0
 
 
 def real(tries: int, processes: int) -> None:
-    print(f"\nReal models, {os.cpu_count()} processors, {processes} other processes in bursts, {tries} tries each\n")
+    print(
+        f"\nReal models, {os.cpu_count()} processors, {processes} other processes in bursts,"
+        f" {tries} tries each\n"
+    )
     print("| pair | rejected | inconclusive | not worse | ratio | at different times, p95 > 1.25 |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder, load(processes):
@@ -134,8 +164,8 @@ def real(tries: int, processes: int) -> None:
             ratios = [ratio for _, _, ratio in found]
             not_worse = states["same"] + states["better"]
             print(
-                f"| {name} | {states['worse']} | {states['inconclusive']} | {not_worse} | {min(ratios):.2f} to "
-                f"{max(ratios):.2f} | {one_after_the_other(times):.0%} |",
+                f"| {name} | {states['worse']} | {states['inconclusive']} | {not_worse} |"
+                f" {min(ratios):.2f} to {max(ratios):.2f} | {one_after_the_other(times):.0%} |",
                 flush=True,
             )
 
@@ -144,7 +174,9 @@ def real(tries: int, processes: int) -> None:
 
 
 def slowness(machine: str, steps: int, rng: np.random.Generator) -> np.ndarray:
-    """By how much the machine is slower than it could be, [steps], one for each answer in the order of time."""
+    """By how much the machine is slower than it could be, [steps], one for each answer in the order
+    of time.
+    """
     if machine == "quiet":
         return rng.lognormal(0, 0.05, steps)
     if machine == "noisy":
@@ -159,19 +191,36 @@ def slowness(machine: str, steps: int, rng: np.random.Generator) -> np.ndarray:
     return 1 + rng.pareto(1.1, steps)  # heavy tails: the mean hardly exists
 
 
-def simulated(machine: str, ratio: float, tasks: int, rng: np.random.Generator) -> tuple[str, str, float]:
+def simulated(
+    machine: str, ratio: float, tasks: int, rng: np.random.Generator
+) -> tuple[str, str, float]:
     """Two rounds: the coin decides who goes first, the machine goes on being what it is."""
     length = rng.lognormal(5, 0.5, tasks)
     slow = slowness(machine, 4 * tasks, rng).reshape(2, tasks, 2)
     first = rng.random((2, tasks)) < 0.5
-    before = np.where(first, slow[..., 0], slow[..., 1]) * length * rng.lognormal(0, 0.1, (2, tasks))
-    after = np.where(first, slow[..., 1], slow[..., 0]) * length * ratio * rng.lognormal(0, 0.1, (2, tasks))
+    before = (
+        np.where(first, slow[..., 0], slow[..., 1]) * length * rng.lognormal(0, 0.1, (2, tasks))
+    )
+    after = (
+        np.where(first, slow[..., 1], slow[..., 0])
+        * length
+        * ratio
+        * rng.lognormal(0, 0.1, (2, tasks))
+    )
     names = [f"t{n}" for n in range(tasks)]
-    return verdict({side: dict(zip(names, ms.T.tolist(), strict=True)) for side, ms in (("0", before), ("1", after))})
+    return verdict(
+        {
+            side: dict(zip(names, ms.T.tolist(), strict=True))
+            for side, ms in (("0", before), ("1", after))
+        }
+    )
 
 
 def simulation(runs: int, seed: int) -> None:
-    print(f"\nSimulated, 40 tasks twice, {runs} measurements each: rejected / inconclusive / not worse\n")
+    print(
+        f"\nSimulated, 40 tasks twice, {runs} measurements each: rejected / inconclusive / not"
+        " worse\n"
+    )
     ratios = (1.0, 1.1, 1.25, 1.5, 2.0)
     print("| machine | " + " | ".join(f"{ratio:g} times as slow" for ratio in ratios) + " |")
     print("|---|" + "---|" * len(ratios))
@@ -182,7 +231,10 @@ def simulation(runs: int, seed: int) -> None:
             found = [simulated(machine, ratio, 40, rng) for _ in range(runs)]
             worse = sum("worse" in one[:2] for one in found)
             undecided = sum("worse" not in one[:2] and one[0] == "inconclusive" for one in found)
-            cells.append(f"{worse / runs:.1%} / {undecided / runs:.1%} / {1 - (worse + undecided) / runs:.1%}")
+            cells.append(
+                f"{worse / runs:.1%} / {undecided / runs:.1%} /"
+                f" {1 - (worse + undecided) / runs:.1%}"
+            )
         print(f"| {machine} | " + " | ".join(cells) + " |", flush=True)
 
 

@@ -1,4 +1,5 @@
-"""Routes by which a held-out task comes back into training rows: wrappings, places, spellings, its calls.
+"""Routes by which a held-out task comes back into training rows: wrappings, places, spellings, its
+calls.
 
 A route takes a world (for what it draws) and a task, and gives a training row that holds the task.
 """
@@ -28,14 +29,18 @@ def in_words(task: Invented) -> str:
 
 
 def chat(w: World, request: str, answer: str) -> dict:
-    return {"messages": [{"role": "user", "content": request}, {"role": "assistant", "content": answer}]}
+    return {
+        "messages": [{"role": "user", "content": request}, {"role": "assistant", "content": answer}]
+    }
 
 
 Route = Callable[[World, Invented], dict]
 
 
 def spelt(change: Callable[[World, str], str]) -> Route:
-    """The request in another spelling or wrapping, as a user's message, with the answer in words."""
+    """The request in another spelling or wrapping, as a user's message, with the answer in
+    words.
+    """
     return lambda w, task: chat(w, change(w, task.request), in_words(task))
 
 
@@ -50,7 +55,11 @@ OTHER_ANSWER = "Open its settings, choose Colours, and pick one."
 
 def row(*before: dict, **more: Any) -> dict:
     return {
-        "messages": [*before, {"role": "user", "content": OTHER}, {"role": "assistant", "content": OTHER_ANSWER}]
+        "messages": [
+            *before,
+            {"role": "user", "content": OTHER},
+            {"role": "assistant", "content": OTHER_ANSWER},
+        ]
     } | more
 
 
@@ -71,19 +80,21 @@ def slip(rng: random.Random, word: str) -> str:
     if len(letters) < 3 or not letters.isalpha():
         return word
     at = rng.randrange(len(letters) - 1)
-    made = rng.choice((
-        letters[:at] + letters[at + 1] + letters[at] + letters[at + 2 :],
-        letters[: at + 1] + letters[at + 2 :],
-        letters[: at + 1] + letters[at] + letters[at + 1 :],
-        letters[: at + 1] + rng.choice(string.ascii_lowercase) + letters[at + 2 :],
-    ))  # fmt: skip
+    made = rng.choice(
+        (
+            letters[:at] + letters[at + 1] + letters[at] + letters[at + 2 :],
+            letters[: at + 1] + letters[at + 2 :],
+            letters[: at + 1] + letters[at] + letters[at + 1 :],
+            letters[: at + 1] + rng.choice(string.ascii_lowercase) + letters[at + 2 :],
+        )
+    )
     return word.replace(letters, made)
 
 
 LOOK_ALIKE = str.maketrans("aeopcxyAEOPCXBHKMT", "аеорсхуАЕОРСХВНКМТ")
 NAMES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
+    " sixteen seventeen eighteen nineteen"
 )
 ONES = NAMES.split()
 TENS = ["zero", "ten", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
@@ -96,7 +107,9 @@ def number_words(n: int) -> str:
         return TENS[n // 10] + (f"-{ONES[n % 10]}" if n % 10 else "")
     if n < 1000:
         return f"{ONES[n // 100]} hundred" + (f" and {number_words(n % 100)}" if n % 100 else "")
-    return f"{number_words(n // 1000)} thousand" + (f" {number_words(n % 1000)}" if n % 1000 else "")
+    return f"{number_words(n // 1000)} thousand" + (
+        f" {number_words(n % 1000)}" if n % 1000 else ""
+    )
 
 
 def numbers_in_words(w: World, text: str) -> str:
@@ -109,7 +122,10 @@ def numbers_in_words(w: World, text: str) -> str:
 
 
 def zero_width(w: World, text: str) -> str:
-    return "".join(char + (w.rng.choice("\u200b\u200d\u2060\ufeff") if w.rng.random() < 0.2 else "") for char in text)
+    return "".join(
+        char + (w.rng.choice("\u200b\u200d\u2060\ufeff") if w.rng.random() < 0.2 else "")
+        for char in text
+    )
 
 
 def broken(w: World, text: str) -> str:
@@ -118,7 +134,9 @@ def broken(w: World, text: str) -> str:
 
 def hyphenated(w: World, text: str) -> str:
     words = text.split(" ")
-    at = max(range(len(words)), key=lambda index: len(words[index]) if words[index].isalpha() else 0)
+    at = max(
+        range(len(words)), key=lambda index: len(words[index]) if words[index].isalpha() else 0
+    )
     if words[at].isalpha() and len(words[at]) > 3:
         words[at] = f"{words[at][:2]}-\n{words[at][2:]}"
     return " ".join(words)
@@ -126,7 +144,8 @@ def hyphenated(w: World, text: str) -> str:
 
 def punctuated(w: World, text: str) -> str:
     return "".join(
-        w.rng.choice((" ", " ... ", ", ", " — ", "\t", "\u00a0", "  ")) if char == " " else char for char in text
+        w.rng.choice((" ", " ... ", ", ", " — ", "\t", "\u00a0", "  ")) if char == " " else char
+        for char in text
     )
 
 
@@ -149,7 +168,9 @@ def linked(w: World, text: str, form: str) -> str:
 
 
 def each_word(form: str, between: str = " ") -> Callable[[World, str], str]:
-    return lambda w, text: w.filling(9) + " " + between.join(form % word for word in text.split(" "))
+    return lambda w, text: (
+        w.filling(9) + " " + between.join(form % word for word in text.split(" "))
+    )
 
 
 def each_line(start: Callable[[World, int], str], words: int = 4) -> Callable[[World, str], str]:
@@ -158,16 +179,27 @@ def each_line(start: Callable[[World, int], str], words: int = 4) -> Callable[[W
     def change(w: World, text: str) -> str:
         given = text.split(" ")
         lines = [" ".join(given[at : at + words]) for at in range(0, len(given), words)]
-        return "\n".join(start(w, number) + line for number, line in enumerate([w.filling(4), *lines, w.filling(3)], 1))
+        return "\n".join(
+            start(w, number) + line
+            for number, line in enumerate([w.filling(4), *lines, w.filling(3)], 1)
+        )
 
     return change
 
 
 MARKUP: dict[str, Route] = {
-    "Markdown link": spelt(lambda w, text: linked(w, text, "[%s](https://shop.example/p/88?ref=mail)")),
+    "Markdown link": spelt(
+        lambda w, text: linked(w, text, "[%s](https://shop.example/p/88?ref=mail)")
+    ),
     "Markdown link by reference": spelt(lambda w, text: linked(w, text, "[%s][12]")),
-    "HTML link": spelt(lambda w, text: linked(w, text, '<a href="https://shop.example/p/88" target="_blank">%s</a>')),
-    "bold words": spelt(lambda w, text: linked(w, linked(w, text, "<b>%s</b>"), "<strong class='x'>%s</strong>")),
+    "HTML link": spelt(
+        lambda w, text: linked(
+            w, text, '<a href="https://shop.example/p/88" target="_blank">%s</a>'
+        )
+    ),
+    "bold words": spelt(
+        lambda w, text: linked(w, linked(w, text, "<b>%s</b>"), "<strong class='x'>%s</strong>")
+    ),
     "a span for each word": spelt(each_word('<span class="tok">%s</span>')),
     "a table's cell for each word": spelt(each_word("<tr><td>%s</td></tr>", "")),
     "HTML in entities": spelt(each_word("&lt;em class=&quot;a&quot;&gt;%s&lt;/em&gt;")),
@@ -175,7 +207,9 @@ MARKUP: dict[str, Route] = {
     "a numbered list": spelt(each_line(lambda w, n: f"{n}. ", 6)),
     "an editor's margin": spelt(each_line(lambda w, n: f"  {n + 9} | ")),
     "a chat's log": spelt(each_line(lambda w, n: f"[10:{n + 30}] anna: ")),
-    "a service's log": spelt(each_line(lambda w, n: f"2026-03-0{n % 9 + 1} 10:41:0{n % 9},123 INFO app.mail: ")),
+    "a service's log": spelt(
+        each_line(lambda w, n: f"2026-03-0{n % 9 + 1} 10:41:0{n % 9},123 INFO app.mail: ")
+    ),
     "subtitles": spelt(each_line(lambda w, n: f"{n}\n00:00:{n:02},000 --> 00:00:{n + 1:02},500\n")),
     "colours of a terminal": spelt(each_word("\x1b[1;31m%s\x1b[0m")),
 }
@@ -188,18 +222,31 @@ def halves(text: str) -> tuple[str, str]:
 
 def two_messages(w: World, request: str) -> dict:
     one, other = halves(request)
-    turns = [("user", one), ("assistant", "Go on, I am listening."), ("user", other), ("assistant", "Done.")]
+    turns = [
+        ("user", one),
+        ("assistant", "Go on, I am listening."),
+        ("user", other),
+        ("assistant", "Done."),
+    ]
     return {"messages": [{"role": role, "content": content} for role, content in turns]}
 
 
 def adjacent_messages(w: World, request: str) -> dict:
     one, other = halves(request)
-    return {"messages": [{"role": "user", "content": one}, {"role": "user", "content": other},
-                         {"role": "assistant", "content": "Done."}]}  # fmt: skip
+    return {
+        "messages": [
+            {"role": "user", "content": one},
+            {"role": "user", "content": other},
+            {"role": "assistant", "content": "Done."},
+        ]
+    }
 
 
 def tool(w: World, text: str, at: str) -> dict:
-    parameters = {"type": "object", "properties": {"query": {"type": "string", "description": "what is looked for"}}}
+    parameters = {
+        "type": "object",
+        "properties": {"query": {"type": "string", "description": "what is looked for"}},
+    }
     made = {"name": "search", "description": "Looks something up.", "parameters": parameters}
     if at == "description":
         made["description"] += f" Example: {text}"
@@ -211,24 +258,42 @@ def tool(w: World, text: str, at: str) -> dict:
 
 
 def tool_result(w: World, text: str) -> dict:
-    call = {"id": "c1", "type": "function", "function": {"name": "inbox.read", "arguments": '{"folder": "new"}'}}
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "inbox.read", "arguments": '{"folder": "new"}'},
+    }
     result = {"items": [{"subject": "hello", "body": text, "read": False}], "next": None}
-    return {"messages": [
-        {"role": "user", "content": OTHER}, {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c1", "content": json.dumps(result)}, {"role": "assistant", "content": OTHER_ANSWER},
-    ]}  # fmt: skip
+    return {
+        "messages": [
+            {"role": "user", "content": OTHER},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": json.dumps(result)},
+            {"role": "assistant", "content": OTHER_ANSWER},
+        ]
+    }
 
 
 def tool_arguments(w: World, text: str) -> dict:
     arguments = json.dumps({"note": text, "urgent": True})
-    call = {"id": "c1", "type": "function", "function": {"name": "notes.add", "arguments": arguments}}
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "notes.add", "arguments": arguments},
+    }
     return {
-        "messages": [{"role": "user", "content": OTHER}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        "messages": [
+            {"role": "user", "content": OTHER},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+        ]
     }
 
 
 def few_shot_text(w: World, text: str) -> dict:
-    prompt = f"You are helpful. Some examples follow.\n\nExample 1\nUser: {OTHER}\nAgent: ok\n\nExample 2 (here is one that often comes): User: {text}\nAgent: done\n\nNow answer."
+    prompt = (
+        f"You are helpful. Some examples follow.\n\nExample 1\nUser: {OTHER}\nAgent: ok\n\nExample"
+        f" 2 (here is one that often comes): User: {text}\nAgent: done\n\nNow answer."
+    )
     return row({"role": "system", "content": prompt})
 
 
@@ -246,24 +311,44 @@ def names(w: World, text: str, at: str) -> dict:
             "type": "function",
             "function": {"name": "f", "arguments": json.dumps({text: True, "x": 1})},
         }
-        return row({"role": "user", "content": OTHER}, {"role": "assistant", "content": "", "tool_calls": [call]})
+        return row(
+            {"role": "user", "content": OTHER},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+        )
     if at == "halves":
         one, other = halves(text)
         return row(metadata={"recorded_results": [{"tool": "read", "content": {one: other}}]})
     properties = {word: {"type": "string"} for word in words}
     parameters = {"type": "object", "properties": properties}
-    return row(tools=[{"type": "function", "function": {"name": "f", "description": "?", "parameters": parameters}}])
+    return row(
+        tools=[
+            {
+                "type": "function",
+                "function": {"name": "f", "description": "?", "parameters": parameters},
+            }
+        ]
+    )
 
 
 def half_demonstrated(w: World, text: str) -> dict:
     """As a task comes from the database: the answer stands far from the messages."""
     one, other = halves(text)
-    return {"key": "a", "messages": [{"role": "user", "content": one}], "expected": {"answer": "done"}, "tools": [],
-            "metadata": {"source": w.filling(8)}, "demonstration": other}  # fmt: skip
+    return {
+        "key": "a",
+        "messages": [{"role": "user", "content": one}],
+        "expected": {"answer": "done"},
+        "tools": [],
+        "metadata": {"source": w.filling(8)},
+        "demonstration": other,
+    }
 
 
 def preference(w: World, text: str) -> dict:
-    return {"prompt": [{"role": "user", "content": f"{w.filling(12)}: {text}"}], "chosen": "Yes.", "rejected": "No."}
+    return {
+        "prompt": [{"role": "user", "content": f"{w.filling(12)}: {text}"}],
+        "chosen": "Yes.",
+        "rejected": "No.",
+    }
 
 
 VERBATIM: dict[str, Route] = {
@@ -281,31 +366,74 @@ VERBATIM: dict[str, Route] = {
     "comment in code": spelt(lambda w, text: f"def run():\n    # TODO: {text}\n    pass"),
     "quoted": spelt(lambda w, text: f"My boss wrote: “{text}” What did she mean?"),
     "XML": spelt(lambda w, text: f'<msg id="{w.rng.randrange(99)}"><body>{text}</body></msg>'),
-    "HTML entities": spelt(lambda w, text: "<p>" + text.replace(" ", "&nbsp;").replace("'", "&#39;") + "</p>"),
-    "URL-encoded": spelt(lambda w, text: "GET /ask?q=" + text.replace("%", "%25").replace(" ", "%20") + "&lang=en"),
+    "HTML entities": spelt(
+        lambda w, text: "<p>" + text.replace(" ", "&nbsp;").replace("'", "&#39;") + "</p>"
+    ),
+    "URL-encoded": spelt(
+        lambda w, text: "GET /ask?q=" + text.replace("%", "%25").replace(" ", "%20") + "&lang=en"
+    ),
     "upper case": spelt(lambda w, text: f"{w.filling(20)} {text.upper()}"),
     "lower case": spelt(lambda w, text: f"{w.filling(20)} {text.lower()}"),
-    "other punctuation and spaces": spelt(lambda w, text: f"{w.filling(20)}: {punctuated(w, text)}"),
+    "other punctuation and spaces": spelt(
+        lambda w, text: f"{w.filling(20)}: {punctuated(w, text)}"
+    ),
     "look-alike letters": spelt(lambda w, text: f"{w.filling(20)} {text.translate(LOOK_ALIKE)}"),
-    "full-width letters": spelt(lambda w, text: w.filling(9) + " " + "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text)),
+    "full-width letters": spelt(
+        lambda w, text: (
+            w.filling(9)
+            + " "
+            + "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text)
+        )
+    ),
     "zero-width characters": spelt(lambda w, text: f"{w.filling(20)} {zero_width(w, text)}"),
     "numbers in words": spelt(lambda w, text: f"{w.filling(20)}. {numbers_in_words(w, text)}"),
     "line breaks": spelt(lambda w, text: f"{w.filling(20)}\n> {broken(w, text)}"),
     "word broken over lines": spelt(lambda w, text: f"{w.filling(20)}. {hyphenated(w, text)}"),
     "two messages, an answer between": beside(two_messages),
     "two messages in a row": beside(adjacent_messages),
-    "system prompt": beside(lambda w, text: row({"role": "system", "content": f"You are an agent. {w.filling(30)}. {text}. {w.filling(9)}."})),
-    "developer message": beside(lambda w, text: row({"role": "developer", "content": f"Requests are like this: {text}"})),
+    "system prompt": beside(
+        lambda w, text: row(
+            {
+                "role": "system",
+                "content": f"You are an agent. {w.filling(30)}. {text}. {w.filling(9)}.",
+            }
+        )
+    ),
+    "developer message": beside(
+        lambda w, text: row({"role": "developer", "content": f"Requests are like this: {text}"})
+    ),
     "few-shot in the prompt's text": beside(few_shot_text),
-    "few-shot examples": beside(lambda w, text: {"examples": [{"role": "user", "content": f"Look: {text}"}, {"role": "assistant", "content": "ok"}]}),
-    "demonstration": beside(lambda w, text: {"messages": [{"role": "user", "content": OTHER}], "expected": {"answer": "x"}, "demonstration": f"You may also ask me this: {text}"}),
-    "assistant's turn": beside(lambda w, text: {"messages": [{"role": "user", "content": OTHER}, {"role": "assistant", "content": f"You mean: {text}"}]}),
+    "few-shot examples": beside(
+        lambda w, text: {
+            "examples": [
+                {"role": "user", "content": f"Look: {text}"},
+                {"role": "assistant", "content": "ok"},
+            ]
+        }
+    ),
+    "demonstration": beside(
+        lambda w, text: {
+            "messages": [{"role": "user", "content": OTHER}],
+            "expected": {"answer": "x"},
+            "demonstration": f"You may also ask me this: {text}",
+        }
+    ),
+    "assistant's turn": beside(
+        lambda w, text: {
+            "messages": [
+                {"role": "user", "content": OTHER},
+                {"role": "assistant", "content": f"You mean: {text}"},
+            ]
+        }
+    ),
     "tool result": beside(tool_result),
     "tool call's arguments": beside(tool_arguments),
     "tool description": beside(lambda w, text: tool(w, text, "description")),
     "parameter description": beside(lambda w, text: tool(w, text, "parameter")),
     "schema's examples": beside(lambda w, text: tool(w, text, "examples")),
-    "prompt and completion": beside(lambda w, text: {"prompt": f"{w.filling(8)} {text}", "completion": "ok"}),
+    "prompt and completion": beside(
+        lambda w, text: {"prompt": f"{w.filling(8)} {text}", "completion": "ok"}
+    ),
     "preference pair": beside(preference),
     "plain text": beside(lambda w, text: {"text": f"{w.filling(40)} {text} {w.filling(40)}"}),
     "name of a property": beside(lambda w, text: names(w, text, "property")),
@@ -314,8 +442,14 @@ VERBATIM: dict[str, Route] = {
     "name of an argument": beside(lambda w, text: names(w, text, "argument")),
     "half a name, half its value": beside(lambda w, text: names(w, text, "halves")),
     "half message, half demonstration": beside(half_demonstrated),
-    "recorded tool result of a task": beside(lambda w, text: {"messages": [{"role": "user", "content": OTHER}], "expected": {"answer": "x"}, "metadata": {"recorded_results": [{"tool": "read", "content": text}]}}),
-}  # fmt: skip
+    "recorded tool result of a task": beside(
+        lambda w, text: {
+            "messages": [{"role": "user", "content": OTHER}],
+            "expected": {"answer": "x"},
+            "metadata": {"recorded_results": [{"tool": "read", "content": text}]},
+        }
+    ),
+}
 
 TYPOS: dict[str, Route] = {
     "a typo in every fourth word": spelt(typos),
@@ -330,19 +464,34 @@ def same_calls(w: World, task: Invented) -> dict:
 
 
 def same_calls_in_tools(w: World, task: Invented) -> dict:
-    call = {"id": "c", "type": "function", "function": {"name": task.tool, "arguments": json.dumps(task.args)}}
-    return {"messages": [{"role": "user", "content": w.filling(12)}, {"role": "assistant", "tool_calls": [call]}]}
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": task.tool, "arguments": json.dumps(task.args)},
+    }
+    return {
+        "messages": [
+            {"role": "user", "content": w.filling(12)},
+            {"role": "assistant", "tool_calls": [call]},
+        ]
+    }
 
 
 def paraphrase(w: World, task: Invented) -> dict:
     """The same words in another order, with fillers."""
     words = task.request.rstrip(".?").split(" ")
     cut = w.rng.randrange(1, len(words))
-    return chat(w, "Hey, could you please: " + " ".join(words[cut:] + words[:cut]) + " — thanks!", in_words(task))
+    return chat(
+        w,
+        "Hey, could you please: " + " ".join(words[cut:] + words[:cut]) + " — thanks!",
+        in_words(task),
+    )
 
 
 def accepted(w: World, task: Invented) -> dict:
-    """Another call is wanted, and the held-out one is accepted: each of its values is one of many, in no order."""
+    """Another call is wanted, and the held-out one is accepted: each of its values is one of many,
+    in no order.
+    """
     accept = {name: [*(w.filling(2) for _ in range(9)), value] for name, value in task.args.items()}
     expected = {"tool": task.tool, "args": dict.fromkeys(task.args, "zz"), "accept": accept}
     return {"messages": [{"role": "user", "content": f"{w.filling(9)}?"}], "expected": expected}
@@ -352,8 +501,13 @@ def demonstrated(form: str) -> Route:
     """An answer is expected, and the demonstration makes the call."""
 
     def change(w: World, task: Invented) -> dict:
-        asked = {"messages": [{"role": "user", "content": f"{w.filling(9)}?"}], "expected": {"answer": "done"}}
-        return asked | {"demonstration": form % json.dumps({"name": task.tool, "arguments": task.args})}
+        asked = {
+            "messages": [{"role": "user", "content": f"{w.filling(9)}?"}],
+            "expected": {"answer": "done"},
+        }
+        return asked | {
+            "demonstration": form % json.dumps({"name": task.tool, "arguments": task.args})
+        }
 
     return change
 

@@ -1,7 +1,8 @@
 """What of a hold-out is caught on its way into training, and what is refused that is another task.
 
-`python -m bench.leaks [--seed 20261] [--held 300]` prints the table of routes and the false refusals;
-`--speed [--candidates 1000000] [--hold-out 10000]` searches that many invented texts. Writes var/bench/leaks.json.
+`python -m bench.leaks [--seed 20261] [--held 300]` prints the table of routes and the false
+refusals; `--speed [--candidates 1000000] [--hold-out 10000]` searches that many invented texts.
+Writes var/bench/leaks.json.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ from apps.evals.formats.bfcl import read as read_bfcl
 from apps.evals.formats.rows import TaskRow
 from apps.evals.near_duplicates.search import Held, HeldOut, Row
 from apps.evals.near_duplicates.text import words
-from bench.leak_routes import CALLS, MARKUP, TYPOS, VERBATIM, Route, chat, in_kind, in_words, paraphrase
+from bench.leak_routes import (
+    CALLS,
+    MARKUP,
+    TYPOS,
+    VERBATIM,
+    Route,
+    chat,
+    in_kind,
+    in_words,
+    paraphrase,
+)
 from bench.leak_tasks import FAMILIES, Invented, World
 
 DATA = Path("../shared/data")
@@ -50,7 +61,13 @@ def routes(world: World, held: list[Invented]) -> Iterator[tuple[str, str, Rate]
     """(kind, route, (leaked, tried)); the tasks held out expect calls."""
     index = HeldOut([task.held() for task in held])
     more = {"words turned round, fillers": paraphrase}
-    for kind, some in (("verbatim", VERBATIM), ("markup", MARKUP), ("typos", TYPOS), ("calls", CALLS), ("more", more)):
+    for kind, some in (
+        ("verbatim", VERBATIM),
+        ("markup", MARKUP),
+        ("typos", TYPOS),
+        ("calls", CALLS),
+        ("more", more),
+    ):
         for name, route in some.items():
             yield kind, name, (len(leaked(index, world, held, route)), len(held))
 
@@ -76,14 +93,19 @@ def real(data: Path = DATA) -> Iterator[tuple[str, Rate]]:
             tasks = [row for row in read_bfcl(*lines) if isinstance(row, TaskRow)]
             rows = [{"messages": row.messages, "expected": row.expected} for row in tasks]
             yield f"BFCL {name}", halves(rows)
-    for name, question in (("gsm8k/train-1500.jsonl", "question"), ("svamp/svamp.jsonl", "question")):
+    for name, question in (
+        ("gsm8k/train-1500.jsonl", "question"),
+        ("svamp/svamp.jsonl", "question"),
+    ):
         if (path := data / name).exists():
             found = [json.loads(line) for line in path.read_text().splitlines()]
             yield name.partition("/")[0], halves([as_task(one, question) for one in found])
 
 
 def as_task(row: dict, question: str) -> dict:
-    asked = " ".join(str(row[name]) for name in ("Body", "body", question, "Question") if name in row)
+    asked = " ".join(
+        str(row[name]) for name in ("Body", "body", question, "Question") if name in row
+    )
     return {
         "messages": [{"role": "user", "content": asked}],
         "expected": {"answer": str(row.get("answer", row.get("Answer")))},
@@ -100,13 +122,19 @@ def halves(rows: list[dict]) -> Rate:
 
 
 def run_twice(data: Path = DATA) -> Iterator[tuple[str, Rate]]:
-    """(what, (missed, pairs)): τ-bench's airline tasks were run twice, each time with another conversation."""
+    """(what, (missed, pairs)): τ-bench's airline tasks were run twice, each time with another
+    conversation.
+    """
     path = data / "tau_bench" / "gpt-4o-airline-trials-0-1.json"
     runs: dict[int, list[dict]] = {}
     for run in json.loads(path.read_text()) if path.exists() else ():
-        calls = [{"tool": one["name"], "args": one["kwargs"]} for one in run["info"]["task"]["actions"]]
+        calls = [
+            {"tool": one["name"], "args": one["kwargs"]} for one in run["info"]["task"]["actions"]
+        ]
         request = next(message for message in run["traj"] if message["role"] == "user")
-        runs.setdefault(run["task_id"], []).append({"messages": [request], "expected": {"calls": calls}})
+        runs.setdefault(run["task_id"], []).append(
+            {"messages": [request], "expected": {"calls": calls}}
+        )
     pairs = [pair for pair in runs.values() if len(pair) == 2 and pair[0]["expected"]["calls"]]
     missed = sum(not refused(HeldOut([Held(**one)]), [("", other)]) for one, other in pairs)
     if pairs:
@@ -142,12 +170,16 @@ def speed(seed: int, candidates: int, hold_out: int) -> dict:
         world.task(MANY)
     inventing = (time.process_time() - began) / min(candidates, 20_000) * candidates
     return {
-        "candidates": candidates, "held out": hold_out, "CPU s, index": round(built, 1),
-        "CPU s, search": round(spent - inventing, 1), "CPU s, inventing texts": round(inventing, 1),
-        "planted": -(-candidates // 1000), "planted found": sum(key % 1000 == 0 for key in found),
+        "candidates": candidates,
+        "held out": hold_out,
+        "CPU s, index": round(built, 1),
+        "CPU s, search": round(spent - inventing, 1),
+        "CPU s, inventing texts": round(inventing, 1),
+        "planted": -(-candidates // 1000),
+        "planted found": sum(key % 1000 == 0 for key in found),
         "others found": sum(key % 1000 != 0 for key in found),
         "peak GB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
-    }  # fmt: skip
+    }
 
 
 def shown(rows: Iterable[tuple]) -> list:
@@ -159,7 +191,9 @@ def shown(rows: Iterable[tuple]) -> list:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--held", type=int, default=300)
     parser.add_argument("--speed", action="store_true")
@@ -172,7 +206,10 @@ def main() -> None:
     else:
         world = World(given.seed)
         print("leaked")
-        report = {"seed": given.seed, "leaked": shown(routes(world, world.tasks(given.held))) + shown(run_twice())}
+        report = {
+            "seed": given.seed,
+            "leaked": shown(routes(world, world.tasks(given.held))) + shown(run_twice()),
+        }
         print("refused though distinct")
         report["refused"] = shown(distinct(given.seed, given.held)) + shown(real())
     path = Path("var/bench/leaks.json")

@@ -1,6 +1,7 @@
 """Answers in mathematics: ours and math-verify alone, against pairs of known truth. See README.md.
 
-`python -m bench.maths [--file PAIRS] [--tests MATH-VERIFY] [--wrong]`: errors, false positives and false negatives by kind.
+`python -m bench.maths [--file PAIRS] [--tests MATH-VERIFY] [--wrong]`: errors, false positives and
+false negatives by kind.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Pair:
 
 
 def pairs(path: Path = PAIRS) -> Iterator[Pair]:
-    """Lines “= GOLD :: ANSWER” are right, “! GOLD :: ANSWER” wrong; “# KIND” heads a group; ⏎ in an answer is the end of a line."""
+    """Lines “= GOLD :: ANSWER” are right, “! GOLD :: ANSWER” wrong; “# KIND” heads a group; ⏎ in an
+    answer is the end of a line.
+    """
     kind = ""
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("# "):
@@ -37,10 +40,21 @@ def pairs(path: Path = PAIRS) -> Iterator[Pair]:
 
 
 def their_pairs(repository: Path) -> Iterator[Pair]:
-    """The (gold, prediction, verdict) triples in the tests of a clone of huggingface/Math-Verify; `repository` may be bare."""
-    for name in ("test_all", "test_numina_cases", "test_open_thoughts", "test_yujianll", "test_boxed"):
+    """The (gold, prediction, verdict) triples in the tests of a clone of huggingface/Math-Verify;
+    `repository` may be bare.
+    """
+    for name in (
+        "test_all",
+        "test_numina_cases",
+        "test_open_thoughts",
+        "test_yujianll",
+        "test_boxed",
+    ):
         source = subprocess.run(
-            ["git", "-C", repository, "show", f"HEAD:tests/{name}.py"], check=True, capture_output=True, text=True
+            ["git", "-C", repository, "show", f"HEAD:tests/{name}.py"],
+            check=True,
+            capture_output=True,
+            text=True,
         ).stdout
         for node in ast.walk(ast.parse(source)):
             values = (
@@ -48,7 +62,12 @@ def their_pairs(repository: Path) -> Iterator[Pair]:
                 if isinstance(node, ast.Tuple)
                 else []
             )
-            if len(values) >= 3 and isinstance(values[0], str) and isinstance(values[1], str) and values[2] in (0, 1):
+            if (
+                len(values) >= 3
+                and isinstance(values[0], str)
+                and isinstance(values[1], str)
+                and values[2] in (0, 1)
+            ):
                 yield Pair(name, values[0], values[1], bool(values[2]))
 
 
@@ -72,14 +91,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--file", type=Path, default=PAIRS)
     parser.add_argument(
-        "--tests", type=Path, help="a clone of Math-Verify, whose own test pairs are judged by ours instead"
+        "--tests",
+        type=Path,
+        help="a clone of Math-Verify, whose own test pairs are judged by ours instead",
     )
     parser.add_argument("--wrong", action="store_true", help="print the pairs that ours gets wrong")
     parser.add_argument("--ours", action="store_true", help="leave math-verify out")
     chosen = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))  # math-verify has no limit of memory
     counts: Counter = Counter()
-    judges = {"ours": ours} if chosen.ours or chosen.tests else {"ours": ours, "math-verify": theirs}
+    judges = (
+        {"ours": ours} if chosen.ours or chosen.tests else {"ours": ours, "math-verify": theirs}
+    )
     for pair in their_pairs(chosen.tests) if chosen.tests else pairs(chosen.file):
         counts[pair.kind, "n"] += 1
         for name, judge in judges.items():
@@ -90,24 +113,39 @@ def main() -> None:
                 print(f"{name}: {type(error).__name__} for {pair}")
             if verdict != pair.truth:
                 counts[
-                    pair.kind, name, "masked" if verdict is None else "false positive" if verdict else "false negative"
+                    pair.kind,
+                    name,
+                    (
+                        "masked"
+                        if verdict is None
+                        else "false positive"
+                        if verdict
+                        else "false negative"
+                    ),
                 ] += 1
                 if chosen.wrong and name == "ours":
                     print(
-                        f"{'MASKED' if verdict is None else 'PAID' if verdict else 'REFUSED'} {pair.gold} :: {pair.answer}"
+                        f"{'MASKED' if verdict is None else 'PAID' if verdict else 'REFUSED'}"
+                        f" {pair.gold} :: {pair.answer}"
                     )
     report(counts, list(judges))
 
 
 def report(counts: Counter, names: list[str]) -> None:
     faults = ("false positive", "false negative", "masked")
-    print("| kind | pairs | " + " | ".join(f"{name}: paid wrongly | refused wrongly | masked" for name in names) + " |")
+    print(
+        "| kind | pairs | "
+        + " | ".join(f"{name}: paid wrongly | refused wrongly | masked" for name in names)
+        + " |"
+    )
     print("|---" * (2 + 3 * len(names)) + "|")
     kinds = [key[0] for key in counts if key[1:] == ("n",)]
     for kind in [*kinds, "all"]:
         cells = [sum(counts[k, "n"] for k in (kinds if kind == "all" else [kind]))]
         cells += [
-            sum(counts[k, name, f] for k in (kinds if kind == "all" else [kind])) for name in names for f in faults
+            sum(counts[k, name, f] for k in (kinds if kind == "all" else [kind]))
+            for name in names
+            for f in faults
         ]
         print(f"| {kind} | " + " | ".join(map(str, cells)) + " |")
 

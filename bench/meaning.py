@@ -1,9 +1,10 @@
 """Does the semantic check find the same task in other words, and how many false pairs does it list?
 
-`python -m bench.meaning [--model FOLDER]` compares 72 held-out requests (`bench/meaning_pairs.txt`, written by hand) with the same
-tasks said otherwise (24 in other words, 24 told freely, 24 translated) among 144 other tasks of the same templates, by
-the hidden states of SmolLM2-135M or of a model's folder, with and without each part of the method; then 24 pairs among 48
-others that nothing was chosen by (`bench/meaning_fresh.txt`). Writes var/bench/meaning.json.
+`python -m bench.meaning [--model FOLDER]` compares 72 held-out requests (`bench/meaning_pairs.txt`,
+written by hand) with the same tasks said otherwise (24 in other words, 24 told freely, 24
+translated) among 144 other tasks of the same templates, by the hidden states of SmolLM2-135M or of
+a model's folder, with and without each part of the method; then 24 pairs among 48 others that
+nothing was chosen by (`bench/meaning_fresh.txt`). Writes var/bench/meaning.json.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ KINDS = ("words", "free", "translated")
 
 @dataclass(frozen=True)
 class Example:
-    """A held-out request, the same task in other words, how it is said, and two other tasks of its template."""
+    """A held-out request, the same task in other words, how it is said, and two other tasks of its
+    template.
+    """
 
     held: str
     same: str
@@ -39,13 +42,18 @@ class Example:
 def read(path: Path = PAIRS) -> list[Example]:
     found: list[Example] = []
     for block in path.read_text().split("\n= ")[1:]:
-        held, same, *others = [line for line in block.splitlines() if line and not line.startswith("#")]
+        held, same, *others = [
+            line for line in block.splitlines() if line and not line.startswith("#")
+        ]
         kind, _, said = same.removeprefix("~ ").partition(": ")
         found.append(
             Example(
-                held, said, kind if kind in KINDS else "translated", tuple(one.removeprefix("! ") for one in others)
+                held,
+                said,
+                kind if kind in KINDS else "translated",
+                tuple(one.removeprefix("! ") for one in others),
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -63,18 +71,28 @@ def hidden(folder: Path, texts: list[str], threads: int = 0) -> np.ndarray:
     from workers.lib.specs import InProcess, Model
 
     found: np.ndarray | None = None
-    for positions, vectors in of_model(Model(base=str(folder)), InProcess(threads=threads, batch_size=16), texts):
+    for positions, vectors in of_model(
+        Model(base=str(folder)), InProcess(threads=threads, batch_size=16), texts
+    ):
         found = np.zeros((len(texts), vectors.shape[1]), np.float32) if found is None else found
         found[positions] = vectors
     assert found is not None
     return found
 
 
-def hits(vectors: np.ndarray, words: np.ndarray, n: int, planted: Sequence[int], most: int) -> list[int]:
-    """Which of the planted paraphrases are among the pairs shown: the trainable tasks are those and all others."""
+def hits(
+    vectors: np.ndarray, words: np.ndarray, n: int, planted: Sequence[int], most: int
+) -> list[int]:
+    """Which of the planted paraphrases are among the pairs shown: the trainable tasks are those and
+    all others.
+    """
     rows = [*range(n), *(n + at for at in planted), *range(2 * n, len(vectors))]
     found = most_alike(vectors[rows], words[rows], n, range(len(rows) - n), (), most)
-    return [pair.held for pair in found if pair.other < len(planted) and planted[pair.other] == pair.held]
+    return [
+        pair.held
+        for pair in found
+        if pair.other < len(planted) and planted[pair.other] == pair.held
+    ]
 
 
 Way = Callable[[np.ndarray], np.ndarray]
@@ -86,13 +104,20 @@ WAYS: dict[str, tuple[Way, bool]] = {  # (vectors, whether pairs of one wording 
 
 
 def table(
-    examples: Sequence[Example], raw: np.ndarray, words: np.ndarray, ways: Sequence[str], shown: Sequence[int]
+    examples: Sequence[Example],
+    raw: np.ndarray,
+    words: np.ndarray,
+    ways: Sequence[str],
+    shown: Sequence[int],
 ) -> dict:
-    """Prints how many of the pairs are among those shown, all paraphrases being among the trainable tasks."""
+    """Prints how many of the pairs are among those shown, all paraphrases being among the trainable
+    tasks.
+    """
     n, report = len(examples), {}
     of = Counter(one.kind for one in examples)
     print(
-        f"| {n} among {2 * n} others | shown | found | {' | '.join(KINDS)} | false pairs |\n|---|---|---|---|---|---|---|"
+        f"| {n} among {2 * n} others | shown | found | {' | '.join(KINDS)} | false pairs"
+        " |\n|---|---|---|---|---|---|---|"
     )
     for name in ways:
         way, cut = WAYS[name]
@@ -108,12 +133,19 @@ def table(
 
 
 def few(raw: np.ndarray, words: np.ndarray, n: int) -> dict:
-    """The same where only a few paraphrases are among the trainable tasks, as in a set that somebody took care of."""
+    """The same where only a few paraphrases are among the trainable tasks, as in a set that
+    somebody took care of.
+    """
     report, vectors, rng = {}, discriminating(raw), random.Random(20262)
     draws = [rng.sample(range(n), PLANTED) for _ in range(DRAWS)]
-    print(f"| {PLANTED} among {2 * n} others, mean of {DRAWS} draws | shown | found | false pairs |\n|---|---|---|---|")
+    print(
+        f"| {PLANTED} among {2 * n} others, mean of {DRAWS} draws | shown | found | false pairs"
+        " |\n|---|---|---|---|"
+    )
     for most in SHOWN:
-        share = float(np.mean([len(hits(vectors, words, n, some, most)) for some in draws])) / PLANTED
+        share = (
+            float(np.mean([len(hits(vectors, words, n, some, most)) for some in draws])) / PLANTED
+        )
         report[str(most)] = share
         print(f"| the check | {most} | {share:.0%} | {most - share * PLANTED:.0f} |")
     print()
@@ -138,8 +170,14 @@ def main(folder: Path, threads: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="a base model's folder; else the demo model, made below var/bench/")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        help="a base model's folder; else the demo model, made below var/bench/",
+    )
     parser.add_argument("--threads", type=int, default=0)
     given = parser.parse_args()
     if given.model is None:

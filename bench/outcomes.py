@@ -1,11 +1,14 @@
-"""Outcome inference on tau-bench with the outcomes taken away: recall, false alarms, calibration, what comparing runs of the same
-request adds, which contradictions the runs show, how many decisions are needed, and what an estimate costs. Recall is also given at
-several shares of false alarms, with intervals that redraw whole tasks. `python -m bench.outcomes [--odd] [--file PATH]`
+"""Outcome inference on tau-bench with the outcomes taken away: recall, false alarms, calibration,
+what comparing runs of the same request adds, which contradictions the runs show, how many decisions
+are needed, and what an estimate costs. Recall is also given at several shares of false alarms, with
+intervals that redraw whole tasks. `python -m bench.outcomes [--odd] [--file PATH]`
 
-“Policy rules confirmed”: as if a person had confirmed every rule that was read from the system prompt.
+“Policy rules confirmed”: as if a person had confirmed every rule that was read from the system
+prompt.
 
-The runs are halved by the SHA-256 of the task id, so that all trials of a task are on one side. Signs, weights and the threshold
-were chosen on the even half alone; without --odd the other is not read. Writes var/bench/outcomes.json.
+The runs are halved by the SHA-256 of the task id, so that all trials of a task are on one side.
+Signs, weights and the threshold were chosen on the even half alone; without --odd the other is not
+read. Writes var/bench/outcomes.json.
 """
 
 from __future__ import annotations
@@ -52,10 +55,16 @@ def half_of(run: dict) -> str:
 
 
 def runs_of(path: str) -> list[dict]:
-    """The runs of a file that tau-bench wrote; the messages of another role than OpenAI's four are left out."""
+    """The runs of a file that tau-bench wrote; the messages of another role than OpenAI's four are
+    left out.
+    """
     records = json.loads(Path(path).read_text())
     for record in records:
-        record["traj"] = [item for item in record["traj"] if item["role"] in ("system", "user", "assistant", "tool")]
+        record["traj"] = [
+            item
+            for item in record["traj"]
+            if item["role"] in ("system", "user", "assistant", "tool")
+        ]
     return [given(row) for _, row in rows(enumerate(records), "tau-bench")]
 
 
@@ -70,7 +79,9 @@ def confirmed(run: dict) -> dict:
 
 
 def examples_of(runs: list[dict], same: str = BY_WORDS) -> list[Example]:
-    """Sizes are compared within the runs given, as within a project; so are those of the same request."""
+    """Sizes are compared within the runs given, as within a project; so are those of the same
+    request.
+    """
     read_runs = [read(without_truth(run)) for run in runs]
     usual = Usual.of(sizes(item, Facts()) for item in read_runs)
     return [
@@ -79,7 +90,9 @@ def examples_of(runs: list[dict], same: str = BY_WORDS) -> list[Example]:
             run["outcome_status"] == "failure",
             run["metadata"]["task_id"],
         )
-        for item, compared, run in zip(read_runs, comparisons(read_runs, runs, same), runs, strict=True)
+        for item, compared, run in zip(
+            read_runs, comparisons(read_runs, runs, same), runs, strict=True
+        )
     ]
 
 
@@ -104,8 +117,10 @@ def report(runs: list[dict], same: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "rules alone": _shares(rules, failed),
         "rules alone, policy rules confirmed": _shares(policies, failed),
-        "no decisions: shipped weights and threshold": measured(shipped, failed, PRIOR.threshold)
-        | (curve(shipped, failed, groups) if same == BY_WORDS else {}),
+        "no decisions: shipped weights and threshold": (
+            measured(shipped, failed, PRIOR.threshold)
+            | (curve(shipped, failed, groups) if same == BY_WORDS else {})
+        ),
         "no decisions, policy rules confirmed": _shares(flagged | policies, failed),
     }
     try:
@@ -134,14 +149,20 @@ def measured(scores: np.ndarray, failed: np.ndarray, threshold: float) -> dict[s
     )
 
 
-def curve(scores: np.ndarray, failed: np.ndarray, groups: Sequence[str], seed: int = 0) -> dict[str, Any]:
-    """Recall at SHARES of false alarms, and 95% intervals of the AUC and of the recall at FALSE_ALARMS, by redrawing tasks."""
+def curve(
+    scores: np.ndarray, failed: np.ndarray, groups: Sequence[str], seed: int = 0
+) -> dict[str, Any]:
+    """Recall at SHARES of false alarms, and 95% intervals of the AUC and of the recall at
+    FALSE_ALARMS, by redrawing tasks.
+    """
     names, at = np.unique(groups, return_inverse=True)
     members = [np.flatnonzero(at == number) for number in range(len(names))]
     draw = np.random.default_rng(seed)
     aucs, recalls = [], []
     for _ in range(REDRAWN):
-        rows = np.concatenate([members[number] for number in draw.integers(len(names), size=len(names))])
+        rows = np.concatenate(
+            [members[number] for number in draw.integers(len(names), size=len(names))]
+        )
         if 0 < failed[rows].sum() < len(rows):
             aucs.append(_auc(scores[rows], failed[rows]))
             recalls.append(_recall(scores[rows], failed[rows], FALSE_ALARMS))
@@ -158,7 +179,9 @@ def _auc(scores: np.ndarray, failed: np.ndarray) -> float:
 
 
 def _recall(scores: np.ndarray, failed: np.ndarray, share: float) -> float:
-    """The share of failures above the score that lets in at most a share of the runs that went well."""
+    """The share of failures above the score that lets in at most a share of the runs that went
+    well.
+    """
     fine = np.sort(scores[failed == 0])[::-1]
     return float((scores[failed == 1] > fine[int(share * len(fine))]).mean())
 
@@ -175,7 +198,9 @@ def _share(hits: int, n: int) -> str:
 
 
 def contradictions_shown(runs: list[dict]) -> dict[str, list[int]]:
-    """Sign → [failed runs that show it, runs that went well that do]; the last two rows are any of them, and the number of runs."""
+    """Sign → [failed runs that show it, runs that went well that do]; the last two rows are any of
+    them, and the number of runs.
+    """
     counts = {name: [0, 0] for name in (*sorted(FROM_FEW), "any of them", "runs")}
     for run in runs:
         found = {sign.name for sign in signals(read(without_truth(run)))} & counts.keys()
@@ -185,18 +210,24 @@ def contradictions_shown(runs: list[dict]) -> dict[str, list[int]]:
 
 
 def rules_broken(runs: list[dict]) -> dict[str, list[int]]:
-    """Rule of a system prompt, as it was understood → [failed runs that break it, runs that went well that do]."""
+    """Rule of a system prompt, as it was understood → [failed runs that break it, runs that went
+    well that do].
+    """
     counts: dict[str, list[int]] = {}
     for run in runs:
         for rule in policy.rules_of(system_of(run["messages"])):
             counts.setdefault(policy.in_words(policy.understood(rule)), [0, 0])
         for found in violations(read(without_truth(run))):
-            counts[policy.in_words(policy.understood(found.rule))][run["outcome_status"] != "failure"] += 1
+            counts[policy.in_words(policy.understood(found.rule))][
+                run["outcome_status"] != "failure"
+            ] += 1
     return counts
 
 
 def learning_curve(runs: list[dict], seed: int) -> list[dict[str, Any]]:
-    """Decisions on so many runs of some tasks, measured on the runs of the other tasks; mean of DRAWS draws of the tasks."""
+    """Decisions on so many runs of some tasks, measured on the runs of the other tasks; mean of
+    DRAWS draws of the tasks.
+    """
     examples = examples_of(runs)
     tasks = sorted({example.group for example in examples})
     rows = []
@@ -205,9 +236,12 @@ def learning_curve(runs: list[dict], seed: int) -> list[dict[str, Any]]:
         for draw in range(DRAWS):
             order = random.Random(seed * 1000 + draw).sample(tasks, len(tasks))
             held = set(order[: max(6, len(order) // 4)])
-            known = [example for task in order for example in examples if task == example.group and task not in held][
-                :n
-            ]
+            known = [
+                example
+                for task in order
+                for example in examples
+                if task == example.group and task not in held
+            ][:n]
             asked = [example for example in examples if example.group in held]
             if len(known) < n:
                 continue
@@ -226,13 +260,20 @@ def learning_curve(runs: list[dict], seed: int) -> list[dict[str, Any]]:
             recalls.append(float((scores[failed] > edge).mean()))
         if aucs:
             rows.append(
-                {"decisions": n, "draws": len(aucs), "auc": statistics.fmean(aucs), "recall": statistics.fmean(recalls)}
+                {
+                    "decisions": n,
+                    "draws": len(aucs),
+                    "auc": statistics.fmean(aucs),
+                    "recall": statistics.fmean(recalls),
+                }
             )
     return rows
 
 
 def cost(runs: list[dict], rounds: int = 5) -> dict[str, float]:
-    """CPU seconds a run, the best round: the rules alone, the estimate's share beside them, and the ratio."""
+    """CPU seconds a run, the best round: the rules alone, the estimate's share beside them, and the
+    ratio.
+    """
     blind = [without_truth(run) for run in runs]
     sketches = [Sketch.of(read(run), "") for run in blind]
     usual, peers = Usual({}), Peers(range(len(sketches)), sketches)
@@ -247,12 +288,19 @@ def cost(runs: list[dict], rounds: int = 5) -> dict[str, float]:
             _estimated(read(run), usual, peers)
 
     one, two = _best(rules, rounds) / len(runs), _best(both, rounds) / len(runs)
-    return {"rules_ms": one * 1e3, "both_ms": two * 1e3, "ratio": two / one, "runs_per_second": 1 / two}
+    return {
+        "rules_ms": one * 1e3,
+        "both_ms": two * 1e3,
+        "ratio": two / one,
+        "runs_per_second": 1 / two,
+    }
 
 
 def _estimated(run: Run, usual: Usual, peers: Peers) -> Features:
     """As the product does it before there is a model of the team's own: no hashed words."""
-    found = features(run, Facts(), usual, words=False, compared=peers.compare(None, Sketch.of(run, "")))
+    found = features(
+        run, Facts(), usual, words=False, compared=peers.compare(None, Sketch.of(run, ""))
+    )
     PRIOR.probability(found)
     return found
 
@@ -268,8 +316,12 @@ def _best(act: Any, rounds: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--odd", action="store_true", help="also the half that was held back, and all together")
-    parser.add_argument("--file", help="other trajectories of tau-bench in place of those in shared/data")
+    parser.add_argument(
+        "--odd", action="store_true", help="also the half that was held back, and all together"
+    )
+    parser.add_argument(
+        "--file", help="other trajectories of tau-bench in place of those in shared/data"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     runs = runs_of(options.file) if options.file else tau_inputs()
@@ -277,7 +329,9 @@ def main() -> None:
     if options.odd:
         halves |= {"odd": [run for run in runs if half_of(run) == "odd"], "all": runs}
     found = {
-        f"{name}, {same}": report(half, same) for name, half in halves.items() for same in (ALONE, BY_WORDS, BY_TASK)
+        f"{name}, {same}": report(half, same)
+        for name, half in halves.items()
+        for same in (ALONE, BY_WORDS, BY_TASK)
     }
     shown = {name: contradictions_shown(half) for name, half in halves.items()}
     broken = rules_broken(runs if options.odd else halves["even"])
@@ -295,16 +349,31 @@ def main() -> None:
         for model, row in models.items():
             if isinstance(row, dict):
                 table.add_row(
-                    name, model, str(row.get("auc", "")), str(row.get("brier", "")), row["recall"], row["false alarms"]
+                    name,
+                    model,
+                    str(row.get("auc", "")),
+                    str(row.get("brier", "")),
+                    row["recall"],
+                    row["false alarms"],
                 )
     console.print(table)
-    curves = Table("half, runs compared", "model", "AUC", *(f"recall at {share:.0%}" for share in SHARES), "95% at 10%")
-    for name, model, row in ((name, model, row) for name, models in found.items() for model, row in models.items()):
+    curves = Table(
+        "half, runs compared",
+        "model",
+        "AUC",
+        *(f"recall at {share:.0%}" for share in SHARES),
+        "95% at 10%",
+    )
+    for name, model, row in (
+        (name, model, row) for name, models in found.items() for model, row in models.items()
+    ):
         if isinstance(row, dict) and "recall_at" in row:
             low, high = row["auc_interval"]
             recalls = (f"{recall:.0%}" for recall in row["recall_at"].values())
             interval = "{:.0%} to {:.0%}".format(*row["recall_interval"])
-            curves.add_row(name, model, f"{row['auc']:.2f} ({low:.2f} to {high:.2f})", *recalls, interval)
+            curves.add_row(
+                name, model, f"{row['auc']:.2f} ({low:.2f} to {high:.2f})", *recalls, interval
+            )
     console.print(curves)
     signs = Table("contradiction", *(f"{name}: failed, went well" for name in shown))
     for sign in next(iter(shown.values())):
@@ -316,11 +385,13 @@ def main() -> None:
     console.print(policies)
     for row in curve:
         console.print(
-            f"{row['decisions']} decisions: AUC {row['auc']:.2f}, recall at 10% false alarms {row['recall']:.0%} ({row['draws']} draws)"
+            f"{row['decisions']} decisions: AUC {row['auc']:.2f}, recall at 10% false alarms"
+            f" {row['recall']:.0%} ({row['draws']} draws)"
         )
     speed = cost(halves["even"])
     console.print(
-        f"rules {speed['rules_ms']:.2f} ms, with the estimate {speed['both_ms']:.2f} ms a run: {speed['ratio']:.1f} times"
+        f"rules {speed['rules_ms']:.2f} ms, with the estimate {speed['both_ms']:.2f} ms a run:"
+        f" {speed['ratio']:.1f} times"
     )
     out = ROOT / "var" / "bench" / "outcomes.json"
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,8 @@
-"""The servers under test: how each is installed, started, asked and counted. `python -m bench.peers` installs the peers.
+"""The servers under test: how each is installed, started, asked and counted. `python -m
+bench.peers` installs the peers.
 
-Each peer lives in a virtual environment of its own below var/bench, each run has a database of its own on the same disk.
+Each peer lives in a virtual environment of its own below var/bench, each run has a database of its
+own on the same disk.
 """
 
 from __future__ import annotations
@@ -39,11 +41,16 @@ PINS = {
 PROCESSES = 2
 START_PATIENCE_S = 180.0
 STOP_PATIENCE_S = 60.0
-HOLD = "import sys; from flywheel import embedded; embedded.ensure(); print('ready', flush=True); sys.stdin.read()"
+HOLD = (
+    "import sys; from flywheel import embedded; embedded.ensure(); print('ready', flush=True);"
+    " sys.stdin.read()"
+)
 
 
 class BenchError(Exception):
-    """A server that does not do what the benchmark needs; the message says which and where to look."""
+    """A server that does not do what the benchmark needs; the message says which and where to
+    look.
+    """
 
 
 def install(name: str) -> None:
@@ -52,7 +59,9 @@ def install(name: str) -> None:
     if not (folder / "installed").exists():
         print(f"Installing {', '.join(PINS[name])} …", flush=True)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([folder / "bin/python", "-m", "pip", "install", "-q", *PINS[name]], check=True)
+        subprocess.run(
+            [folder / "bin/python", "-m", "pip", "install", "-q", *PINS[name]], check=True
+        )
         (folder / "installed").touch()
 
 
@@ -63,7 +72,9 @@ def free_port() -> int:
 
 
 def wait_released(folder: Path) -> None:
-    """Until the embedded services of a data folder have stopped (some seconds after their last user)."""
+    """Until the embedded services of a data folder have stopped (some seconds after their last
+    user).
+    """
     if not (folder / "supervisor.lock").exists():
         return
     deadline = time.monotonic() + STOP_PATIENCE_S
@@ -77,7 +88,9 @@ def wait_released(folder: Path) -> None:
 
 @dataclass
 class Server:
-    """One server, from a fresh folder on. `database` is sqlite or postgresql; a subclass says the rest."""
+    """One server, from a fresh folder on. `database` is sqlite or postgresql; a subclass says the
+    rest.
+    """
 
     database: str
     folder: Path
@@ -117,12 +130,21 @@ class Server:
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.database == "postgresql" and self.name != "flywheel":
             self.holder = hold_postgres(self.folder)
-        clean = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "BROKER_URL", "PYTHONPATH")}
+        clean = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("DATABASE_URL", "BROKER_URL", "PYTHONPATH")
+        }
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                self.command(), cwd=ROOT if self.name == "flywheel" else self.folder, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True, env=clean | self.environment(),
-            )  # fmt: skip
+                self.command(),
+                cwd=ROOT if self.name == "flywheel" else self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=clean | self.environment(),
+            )
         deadline = time.monotonic() + START_PATIENCE_S
         while time.monotonic() < deadline and self.process.poll() is None:
             with contextlib.suppress(OSError, http.client.HTTPException):
@@ -132,7 +154,9 @@ class Server:
         raise BenchError(f"{self.name} on {self.database} does not start. Read {self.log}.")
 
     def stop(self) -> None:
-        """Asks it to stop, then kills its own process group; removes its data unless they are kept."""
+        """Asks it to stop, then kills its own process group; removes its data unless they are
+        kept.
+        """
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGTERM)
@@ -154,7 +178,9 @@ class Server:
         """Status and JSON (None where it is none)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         with contextlib.closing(connection):
-            connection.request("GET", f"{path}?{urlencode(query)}" if query else path, headers=self.headers)
+            connection.request(
+                "GET", f"{path}?{urlencode(query)}" if query else path, headers=self.headers
+            )
             answer = connection.getresponse()
             text = answer.read()
         try:
@@ -182,11 +208,21 @@ class Server:
 
 
 def hold_postgres(folder: Path) -> subprocess.Popen:
-    """Flywheel's own embedded PostgreSQL, with its settings, for a peer: runs while the process lives."""
+    """Flywheel's own embedded PostgreSQL, with its settings, for a peer: runs while the process
+    lives.
+    """
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env=os.environ | {"FLYWHEEL_DATA_DIR": str(folder), "DATABASE_URL": "", "BROKER_URL": "redis://not-used"},
-    )  # fmt: skip
+        [sys.executable, "-c", HOLD],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ
+        | {
+            "FLYWHEEL_DATA_DIR": str(folder),
+            "DATABASE_URL": "",
+            "BROKER_URL": "redis://not-used",
+        },
+    )
     assert holder.stdout is not None
     if holder.stdout.readline().strip() != b"ready":
         raise BenchError(f"PostgreSQL does not start. Read {folder / 'logs'}.")
@@ -223,7 +259,9 @@ class Flywheel(Server):
         }
 
     def visible(self, trace: str) -> bool:
-        """The bodies say the trace id as the conversation's id, so the run's session is it, whatever its own id."""
+        """The bodies say the trace id as the conversation's id, so the run's session is it,
+        whatever its own id.
+        """
         status, page = self.get("/api/v1/trajectories/", session=trace, limit=1)
         return status == 200 and bool(page["results"])
 
@@ -235,12 +273,18 @@ class Flywheel(Server):
         return not self.count("trajectories_arrival")
 
     def web_processes(self) -> list[int]:
-        """The pids of the web server: children of `up` that are neither Celery nor the services, and their children."""
+        """The pids of the web server: children of `up` that are neither Celery nor the services,
+        and their children.
+        """
         assert self.process is not None
         children: dict[int, list[int]] = {}
         for pid, parent in _parents():
             children.setdefault(parent, []).append(pid)
-        roots = [pid for pid in children.get(self.process.pid, []) if not _command(pid, b"celery", b"flywheel.servers")]
+        roots = [
+            pid
+            for pid in children.get(self.process.pid, [])
+            if not _command(pid, b"celery", b"flywheel.servers")
+        ]
         found: list[int] = []
         while roots:
             found.append(pid := roots.pop())
@@ -262,7 +306,9 @@ def _command(pid: int, *words: bytes) -> bool:
 
 
 class Phoenix(Server):
-    """One process: Phoenix has no option for more. It answers when the spans are in its queue in memory."""
+    """One process: Phoenix has no option for more. It answers when the spans are in its queue in
+    memory.
+    """
 
     name, version, processes = "phoenix", PINS["phoenix"][0].split("==")[1], 1
     acknowledges = "before it stores"
@@ -273,10 +319,13 @@ class Phoenix(Server):
     def environment(self) -> dict[str, str]:
         url = {} if self.database == "sqlite" else {"PHOENIX_SQL_DATABASE_URL": self.sqlalchemy_url}
         return url | {
-            "PHOENIX_WORKING_DIR": str(self.folder), "PHOENIX_HOST": "127.0.0.1", "PHOENIX_PORT": str(self.port),
-            "PHOENIX_GRPC_PORT": str(free_port()), "PHOENIX_TELEMETRY_ENABLED": "false",
+            "PHOENIX_WORKING_DIR": str(self.folder),
+            "PHOENIX_HOST": "127.0.0.1",
+            "PHOENIX_PORT": str(self.port),
+            "PHOENIX_GRPC_PORT": str(free_port()),
+            "PHOENIX_TELEMETRY_ENABLED": "false",
             "PHOENIX_ALLOW_EXTERNAL_RESOURCES": "false",
-        }  # fmt: skip
+        }
 
     def visible(self, trace: str) -> bool:
         status, page = self.get("/v1/projects/default/spans", trace_id=trace, limit=1)
@@ -295,13 +344,25 @@ class MLflow(Server):
         return {"x-mlflow-experiment-id": "0"}
 
     def command(self) -> list[str]:
-        url = f"sqlite:///{self.folder / 'mlflow.db'}" if self.database == "sqlite" else self.sqlalchemy_url
-        place = ["--backend-store-uri", url, "--artifacts-destination", str(self.folder / "artifacts")]
+        url = (
+            f"sqlite:///{self.folder / 'mlflow.db'}"
+            if self.database == "sqlite"
+            else self.sqlalchemy_url
+        )
+        place = [
+            "--backend-store-uri",
+            url,
+            "--artifacts-destination",
+            str(self.folder / "artifacts"),
+        ]
         listen = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", str(self.processes)]
         return [str(HOME / "mlflow/bin/mlflow"), "server", *place, *listen]
 
     def environment(self) -> dict[str, str]:
-        return {"MLFLOW_DISABLE_TELEMETRY": "true", "PATH": f"{HOME / 'mlflow/bin'}:{os.environ['PATH']}"}
+        return {
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "PATH": f"{HOME / 'mlflow/bin'}:{os.environ['PATH']}",
+        }
 
     def visible(self, trace: str) -> bool:
         status, found = self.get("/api/3.0/mlflow/traces/get", trace_id=f"tr-{trace}")
@@ -321,14 +382,21 @@ def stop_servers_on_sigterm() -> None:
 
 def machine() -> dict[str, Any]:
     """Where and on what the numbers were measured."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
-    dirty = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True).stdout
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout
+    dirty = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True
+    ).stdout
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": commit.strip() + ("+" if dirty else ""),
-        "cores": os.cpu_count(), "memory_gib": round(memory, 1), "load_before": os.getloadavg()[0],
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": commit.strip() + ("+" if dirty else ""),
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory, 1),
+        "load_before": os.getloadavg()[0],
         "python": sys.version.split()[0],
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

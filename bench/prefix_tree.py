@@ -1,10 +1,13 @@
-"""An update over the prefix tree against the two-level code before it (commit 23094aa), and against the floor.
+"""An update over the prefix tree against the two-level code before it (commit 23094aa), and against
+the floor.
 
-`python -m bench.prefix_tree [--layers N] [--rounds 3] [--only demo,turns,…]` starts both sides for each set of rows, each a
-process with one thread, and lets them compute loss and gradients of the same rows in turns; the ratios are of CPU time, which
-a busy machine moves least. SmolLM2-135M-Instruct, float32, LoRA r=16 on all linear layers. The floor: distinct tokens ×
-parameters that they go through × 4 (twice forward, twice backward by the input; the weights are frozen), at the rate of a matrix
-product of 256 tokens, measured beside each update; and the same with attention's six products of what each token sees. Prints a table for bench/README.md.
+`python -m bench.prefix_tree [--layers N] [--rounds 3] [--only demo,turns,…]` starts both sides for
+each set of rows, each a process with one thread, and lets them compute loss and gradients of the
+same rows in turns; the ratios are of CPU time, which a busy machine moves least.
+SmolLM2-135M-Instruct, float32, LoRA r=16 on all linear layers. The floor: distinct tokens ×
+parameters that they go through × 4 (twice forward, twice backward by the input; the weights are
+frozen), at the rate of a matrix product of 256 tokens, measured beside each update; and the same
+with attention's six products of what each token sees. Prints a table for bench/README.md.
 """
 
 from __future__ import annotations
@@ -36,16 +39,22 @@ Groups = list[tuple[list[int], list[tuple[list[int], list[bool]]]]]
 
 
 def groups_of(name: str, tasks: int) -> Groups:
-    """[(a task's prompt, [(the tokens of a sample after it, which of them are learnt)])]; the same for both sides."""
+    """[(a task's prompt, [(the tokens of a sample after it, which of them are learnt)])]; the same
+    for both sides.
+    """
     draw = random.Random(0)
 
     def tokens(shortest: int, longest: int) -> list[int]:
         return [draw.randrange(10, 40_000) for _ in range(draw.randint(shortest, longest))]
 
-    def answered(turns: int, first: list[tuple[list[int], list[int]]]) -> tuple[list[int], list[bool]]:
+    def answered(
+        turns: int, first: list[tuple[list[int], list[int]]]
+    ) -> tuple[list[int], list[bool]]:
         ids, learnt = [], []
         for turn in range(turns):
-            said, result = draw.choice(first) if first and turn == 0 else (tokens(25, 48), tokens(10, 60))
+            said, result = (
+                draw.choice(first) if first and turn == 0 else (tokens(25, 48), tokens(10, 60))
+            )
             result = result if turn + 1 < turns else []
             ids += said + result
             learnt += [True] * len(said) + [False] * len(result)
@@ -70,7 +79,11 @@ def tree_update(model: Any, groups: Groups) -> Callable[[], float]:
     from workers.ml.tree import scored_parts, use_tree
 
     use_tree(model)
-    rows = [TokenRow(prompt + ids, [False] * len(prompt) + learnt) for prompt, group in groups for ids, learnt in group]
+    rows = [
+        TokenRow(prompt + ids, [False] * len(prompt) + learnt)
+        for prompt, group in groups
+        for ids, learnt in group
+    ]
 
     def update() -> float:
         total = 0.0
@@ -92,7 +105,10 @@ def two_level_update(model: Any, groups: Groups) -> Callable[[], float]:
 
     use_branches(model)
     decoder, head = decoder_of(model)
-    prompts, completions = [prompt for prompt, _ in groups], [[ids for ids, _ in group] for _, group in groups]
+    prompts, completions = (
+        [prompt for prompt, _ in groups],
+        [[ids for ids, _ in group] for _, group in groups],
+    )
     learnt = [mask for _, group in groups for _, mask in group]
 
     def update() -> float:
@@ -127,7 +143,9 @@ def one_side(side: str, name: str, options: argparse.Namespace) -> None:
     groups = groups_of(name, options.tasks)
     update = {"tree": tree_update, "two levels": two_level_update}[side](model, groups)
     inner = sum(p.numel() for p in model.get_base_model().model.layers.parameters())
-    operations = 4 * (distinct(groups) * inner + learnt_tokens(groups) * base.lm_head.weight.numel())
+    operations = 4 * (
+        distinct(groups) * inner + learnt_tokens(groups) * base.lm_head.weight.numel()
+    )
     attention = 12 * seen_pairs(groups) * base.config.hidden_size * len(base.model.layers)
     left, right = torch.randn(256, 576), torch.randn(576, 1536)
 
@@ -147,17 +165,19 @@ def one_side(side: str, name: str, options: argparse.Namespace) -> None:
         seconds = time.process_time() - began
         rates.append(rate())
         found = {
-            "seconds": seconds, "floor": operations / statistics.mean(rates), "loss": loss,
+            "seconds": seconds,
+            "floor": operations / statistics.mean(rates),
+            "loss": loss,
             "with_attention": (operations + attention) / statistics.mean(rates),
             "norm": float(torch.stack([p.grad.norm() for p in trained]).norm()),
             "kept": kept,
-        }  # fmt: skip
+        }
         print(json.dumps(found), flush=True)
 
 
 def most_kept(update: Callable[[], float], weights: set[int]) -> int:
-    """The most bytes that are kept for the backward pass at a time, each tensor once, weights left out. Unlike a process's
-    peak it is the same in every run."""
+    """The most bytes that are kept for the backward pass at a time, each tensor once, weights left
+    out. Unlike a process's peak it is the same in every run."""
     import torch
 
     users: Counter[int] = Counter()
@@ -195,7 +215,9 @@ def distinct(groups: Groups) -> int:
 
 
 def seen_pairs(groups: Groups) -> int:
-    """Pairs of a distinct token and one that it attends to: six products of head size each, forward and backward."""
+    """Pairs of a distinct token and one that it attends to: six products of head size each, forward
+    and backward.
+    """
     from workers.lib.prefixes import Tree
 
     rows = [prompt + ids[:-1] for prompt, group in groups for ids, _ in group]
@@ -203,8 +225,15 @@ def seen_pairs(groups: Groups) -> int:
 
 
 def learnt_tokens(groups: Groups) -> int:
-    return len({hash((*prompt, *ids[: at + 1])) for prompt, group in groups for ids, learnt in group
-                for at, one in enumerate(learnt) if one})  # fmt: skip
+    return len(
+        {
+            hash((*prompt, *ids[: at + 1]))
+            for prompt, group in groups
+            for ids, learnt in group
+            for at, one in enumerate(learnt)
+            if one
+        }
+    )
 
 
 # Both sides
@@ -213,11 +242,26 @@ def learnt_tokens(groups: Groups) -> int:
 def start(side: str, name: str, options: argparse.Namespace) -> subprocess.Popen:
     where = TWO_LEVELS if side == "two levels" else ROOT
     return subprocess.Popen(
-        [sys.executable, str(Path(__file__).resolve()), "--side", side, "--only", name, "--layers", str(options.layers),
-         "--tasks", str(options.tasks), "--model", str(options.model)],
-        cwd=where, env=os.environ | {"PYTHONPATH": str(where), "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            str(Path(__file__).resolve()),
+            "--side",
+            side,
+            "--only",
+            name,
+            "--layers",
+            str(options.layers),
+            "--tasks",
+            str(options.tasks),
+            "--model",
+            str(options.model),
+        ],
+        cwd=where,
+        env=os.environ | {"PYTHONPATH": str(where), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def compare(name: str, options: argparse.Namespace) -> str:
@@ -239,7 +283,10 @@ def compare(name: str, options: argparse.Namespace) -> str:
     for quantity in ("loss", "norm"):
         gap = abs(two[-1][quantity] - tree[-1][quantity])
         if not gap < 1e-4 * abs(two[-1][quantity]):
-            raise SystemExit(f"{name}: the sides differ in their {quantity}: {two[-1][quantity]}, {tree[-1][quantity]}")
+            raise SystemExit(
+                f"{name}: the sides differ in their {quantity}: {two[-1][quantity]},"
+                f" {tree[-1][quantity]}"
+            )
     ratio = statistics.median(a["seconds"] / b["seconds"] for a, b in zip(tree, two, strict=True))
     floor = statistics.median(a["seconds"] / a["floor"] for a in tree)
     whole = statistics.median(a["seconds"] / a["with_attention"] for a in tree)
@@ -248,10 +295,14 @@ def compare(name: str, options: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default=",".join(SETS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--layers", type=int, default=30, help="of the model's 30, for a shorter run")
+    parser.add_argument(
+        "--layers", type=int, default=30, help="of the model's 30, for a shorter run"
+    )
     parser.add_argument("--tasks", type=int, default=TASKS)
     parser.add_argument("--model", type=Path, default=MODEL)
     parser.add_argument("--side", help="for the children")
@@ -260,11 +311,13 @@ def main() -> None:
         one_side(options.side, options.only, options)
         return
     TWO_LEVELS.mkdir(parents=True, exist_ok=True)
-    archive = subprocess.run(["git", "archive", BEFORE, "workers"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    archive = subprocess.run(
+        ["git", "archive", BEFORE, "workers"], cwd=ROOT, stdout=subprocess.PIPE, check=True
+    )
     subprocess.run(["tar", "-x", "-C", str(TWO_LEVELS)], input=archive.stdout, check=True)
     print(
-        "| rows | CPU time, two levels = 1 | kept for the backward pass, two levels = 1 | CPU time, floor = 1 | floor with attention = 1 |\n"
-        "|---|---|---|---|---|"
+        "| rows | CPU time, two levels = 1 | kept for the backward pass, two levels = 1 | CPU time,"
+        " floor = 1 | floor with attention = 1 |\n|---|---|---|---|---|"
     )
     for name in options.only.split(","):
         print(compare(name, options), flush=True)

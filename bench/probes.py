@@ -1,8 +1,10 @@
-"""How many planted holes the probes find, and how many sound verifiers they accuse. `python -m bench.probes` (bench/README.md).
+"""How many planted holes the probes find, and how many sound verifiers they accuse. `python -m
+bench.probes` (bench/README.md).
 
-Every verifier of `bench.probe_suite` is probed with a few generated tasks. A hole counts as found by at least one finding of
-an attack, a measure or the search; a sound verifier is accused by any finding at all. Judges are the product's own, with a
-stand-in of the model behind HTTP. Work is counted in calls of the verifier and in CPU time, not in seconds.
+Every verifier of `bench.probe_suite` is probed with a few generated tasks. A hole counts as found
+by at least one finding of an attack, a measure or the search; a sound verifier is accused by any
+finding at all. Judges are the product's own, with a stand-in of the model behind HTTP. Work is
+counted in calls of the verifier and in CPU time, not in seconds.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def counted(score: Scorer) -> tuple[Scorer, list[int]]:
 
 def probe(entry: Entry, seed: int, url: str, search: bool) -> Outcome:
     clients = (
-        clients_of({"judge": {"base_url": url, "model": entry.model, "allow_private": True}}) if entry.model else {}
+        clients_of({"judge": {"base_url": url, "model": entry.model, "allow_private": True}})
+        if entry.model
+        else {}
     )
     score, calls = counted(entry.make(clients))
     defaults = Options()
@@ -70,7 +74,9 @@ def probe(entry: Entry, seed: int, url: str, search: bool) -> Outcome:
 
 def chosen(entries: list[Entry], part: str, only: str) -> list[Entry]:
     apart = held_out(PLANTED)
-    kept = [entry for entry in entries if part == "all" or (entry.name in apart) == (part == "held-out")]
+    kept = [
+        entry for entry in entries if part == "all" or (entry.name in apart) == (part == "held-out")
+    ]
     return [entry for entry in kept if not only or entry.name in only.split(",")]
 
 
@@ -92,22 +98,34 @@ def shown(outcomes: Iterable[Outcome], accused: bool) -> None:
         if bool(findings) == accused:
             print(f"  {one.entry.kind}/{one.entry.name}: {one.calls} calls, {one.cpu_s:.1f} s CPU")
             for item in findings[:6]:
-                told = f"{item.severity} {item.probe} {item.reward} of {item.gold_reward}: {item.reason[:110]}"
+                told = (
+                    f"{item.severity} {item.probe} {item.reward} of {item.gold_reward}:"
+                    f" {item.reason[:110]}"
+                )
                 print(f"      {told} | {item.shown[:70]!r}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--part", choices=("all", "tuning", "held-out"), default="all", help="of the planted ones")
+    parser.add_argument(
+        "--part", choices=("all", "tuning", "held-out"), default="all", help="of the planted ones"
+    )
     parser.add_argument("--only", default="", help="names, with commas")
     parser.add_argument("--search", action="store_true", help="also search, beside the list")
     given = parser.parse_args()
     with serving() as url:
-        planted = [probe(one, given.seed, url, given.search) for one in chosen(PLANTED, given.part, given.only)]
-        sound = [probe(one, given.seed, url, given.search) for one in chosen(SOUND, "all", given.only)]
+        planted = [
+            probe(one, given.seed, url, given.search)
+            for one in chosen(PLANTED, given.part, given.only)
+        ]
+        sound = [
+            probe(one, given.seed, url, given.search) for one in chosen(SOUND, "all", given.only)
+        ]
     apart = held_out(PLANTED)
-    print("| verifiers | n | accused by the list | list and search | locked | calls each | CPU each |")
+    print(
+        "| verifiers | n | accused by the list | list and search | locked | calls each | CPU each |"
+    )
     print("|---|---|---|---|---|---|---|")
     print(row("planted, tuned on", [one for one in planted if one.entry.name not in apart], False))
     print(row("planted, held out", [one for one in planted if one.entry.name in apart], False))

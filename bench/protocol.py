@@ -1,9 +1,10 @@
 """What a call of the environment protocol costs. `python -m bench.protocol [SESSIONS]`
 
-`manage.py up` on the embedded PostgreSQL (fsync on), one client on one connection, against the built-in Workplace Assistant:
-sessions of one seeding, six tool calls and one verification. With each session the same server's trivial view is asked once
-(it answers “nothing here” without a key or the database), and the same work is done in this process without any protocol: an
-episode opened, the tool called in the state that it had, the session scored. Overhead is the whole less these two.
+`manage.py up` on the embedded PostgreSQL (fsync on), one client on one connection, against the
+built-in Workplace Assistant: sessions of one seeding, six tool calls and one verification. With
+each session the same server's trivial view is asked once (it answers “nothing here” without a key
+or the database), and the same work is done in this process without any protocol: an episode opened,
+the tool called in the state that it had, the session scored. Overhead is the whole less these two.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Caller:
         self.connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
 
     def ask(self, path: str, body: dict | None = None, expected: int = 200) -> None:
-        """A POST, or a GET where there is no body. Raises BenchError where the status is another."""
+        """A POST, or a GET where there is no body. Raises BenchError where the status is
+        another.
+        """
         headers = self.server.headers | self.session | {"Content-Type": "application/json"}
         data = None if body is None else json.dumps(body)
         self.connection.request("GET" if data is None else "POST", path, data, headers)
@@ -78,7 +81,12 @@ def make_environment() -> Any:
     project = ApiKey.objects.get().project
     verifier = save_verifier(project=project, name="tables", spec={"kind": "tables"}, by=None)
     return save_environment(
-        project=project, slug="office", builtin="workplace_assistant", harness={}, verifier=verifier, by=None
+        project=project,
+        slug="office",
+        builtin="workplace_assistant",
+        harness={},
+        verifier=verifier,
+        by=None,
     )
 
 
@@ -148,7 +156,10 @@ def main(sessions: int) -> None:
         server.start()
         for name in ("DATABASE_URL", "BROKER_URL"):
             os.environ.pop(name, None)
-        os.environ |= {"FLYWHEEL_DATA_DIR": str(folder), "DJANGO_SETTINGS_MODULE": "flywheel.settings"}
+        os.environ |= {
+            "FLYWHEEL_DATA_DIR": str(folder),
+            "DJANGO_SETTINGS_MODULE": "flywheel.settings",
+        }
         import django
 
         django.setup()

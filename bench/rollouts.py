@@ -1,7 +1,9 @@
-"""Concurrent multi-turn episodes against a scripted OpenAI-compatible server in a process of its own.
+"""Concurrent multi-turn episodes against a scripted OpenAI-compatible server in a process of its
+own.
 
-`python -m bench.rollouts [--episodes 1000] [--concurrency 200] [--think-ms 0]`. The server gives each request the next right
-message of the Workplace Assistant's own tasks, so that every episode must score 1: one that does not was lost or mixed up.
+`python -m bench.rollouts [--episodes 1000] [--concurrency 200] [--think-ms 0]`. The server gives
+each request the next right message of the Workplace Assistant's own tasks, so that every episode
+must score 1: one that does not was lost or mixed up.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ SPEC = {"kind": "builtin", "name": "workplace_assistant", "harness": {}, "verifi
 
 def script() -> dict[str, list[bytes]]:
     """request → the bodies of the answers, turn by turn."""
-    return {task["messages"][1]["content"]: [body(message) for message in messages_of(task)] for task in own_tasks()}
+    return {
+        task["messages"][1]["content"]: [body(message) for message in messages_of(task)]
+        for task in own_tasks()
+    }
 
 
 def messages_of(task: dict) -> list[dict]:
@@ -57,8 +62,12 @@ def messages_of(task: dict) -> list[dict]:
 
 def body(message: dict) -> bytes:
     usage = {"prompt_tokens": 100, "completion_tokens": 10}
-    data = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}).encode()
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    data = json.dumps(
+        {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}
+    ).encode()
+    head = (
+        f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
     return head.encode() + data
 
 
@@ -109,7 +118,9 @@ def summary(done: list[Finished], seconds: float, arguments: argparse.Namespace)
         "think_ms": arguments.think_ms,
         "finished": len(done),
         "lost": arguments.episodes - sum(episode.score.success for episode in done),
-        "masked": dict(Counter(episode.score.mask_reason for episode in done if episode.score.masked)),
+        "masked": dict(
+            Counter(episode.score.mask_reason for episode in done if episode.score.masked)
+        ),
         "turns": turns,
         "seconds": round(seconds, 2),
         "episodes_per_s": round(len(done) / seconds, 1),
@@ -126,11 +137,15 @@ def main() -> None:
     parser.add_argument("--think-ms", type=float, default=0.0)
     arguments = parser.parse_args()
     mine, theirs = multiprocessing.Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, arguments.think_ms / 1000))
+    server = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(theirs, arguments.think_ms / 1000)
+    )
     server.start()
     try:
         url = f"http://127.0.0.1:{mine.recv()}/v1"
-        found = summary(*asyncio.run(load_of(url, arguments.episodes, arguments.concurrency)), arguments)
+        found = summary(
+            *asyncio.run(load_of(url, arguments.episodes, arguments.concurrency)), arguments
+        )
     finally:
         server.terminate()
         server.join()

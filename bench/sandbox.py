@@ -1,4 +1,5 @@
-"""Python graders in the sandbox: grades per second over warm processes, and what a start costs. Results: bench/README.md.
+"""Python graders in the sandbox: grades per second over warm processes, and what a start costs.
+Results: bench/README.md.
 
 `python -m bench.sandbox [--grades 1000] [--processes 2] [--threads 4]`
 """
@@ -17,18 +18,23 @@ from workers.lib.sandbox import Pool
 
 GRADERS = {
     "trivial": "def grade(sample, item): return 1.0",
-    "json and regular expressions": """
+    "json and regular expressions": (
+        """
 import json, re
 def grade(sample, item):
     found = json.loads(sample["output_text"])
     words = set(re.findall(r"\\w+", found["answer"].lower()))
     wanted = set(re.findall(r"\\w+", item["answer"].lower()))
     return len(words & wanted) / len(words | wanted)
-""",
-    "difflib over 2 KB": """
+"""
+    ),
+    "difflib over 2 KB": (
+        """
 import difflib
-def grade(sample, item): return difflib.SequenceMatcher(None, sample["output_text"], item["long"]).quick_ratio()
-""",
+def grade(sample, item): return difflib.SequenceMatcher(None, sample["output_text"], \
+item["long"]).quick_ratio()
+"""
+    ),
 }
 ITEM = {"answer": "The parcel was sent on Monday.", "long": "a parcel, a letter, " * 100}
 SAMPLE = {"output_text": '{"answer": "The parcel was sent on Tuesday."}'}
@@ -80,7 +86,8 @@ def main() -> None:
             rate, each = measure(pool, source, options.grades, options.threads)
             quantiles = statistics.quantiles(each, n=100)
             print(
-                f"{name}: {rate:.0f} grades/s, median {quantiles[49] * 1000:.1f} ms, 99% {quantiles[98] * 1000:.1f} ms"
+                f"{name}: {rate:.0f} grades/s, median {quantiles[49] * 1000:.1f} ms, 99%"
+                f" {quantiles[98] * 1000:.1f} ms"
             )
 
 

@@ -1,7 +1,9 @@
-"""A chat server that answers after a fixed time, and cheaply: a protocol on bytes, in a process of its own. `started` runs one.
+"""A chat server that answers after a fixed time, and cheaply: a protocol on bytes, in a process of
+its own. `started` runs one.
 
-A request holds “What is A plus B?”; the answer is the sum, or one too many for every fourth A. It counts what it is asked, so
-that all who are measured are measured by the same clock: from the first question to the last answer.
+A request holds “What is A plus B?”; the answer is the sum, or one too many for every fourth A. It
+counts what it is asked, so that all who are measured are measured by the same clock: from the first
+question to the last answer.
 """
 
 from __future__ import annotations
@@ -20,10 +22,15 @@ QUESTION = re.compile(rb"What is (\d+) plus (\d+)\?")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 MESSAGE = {
-    "id": "chatcmpl-1", "object": "chat.completion", "created": 1_760_000_000, "model": "scripted",
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "SUM"}, "finish_reason": "stop"}],
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1_760_000_000,
+    "model": "scripted",
+    "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": "SUM"}, "finish_reason": "stop"}
+    ],
     "usage": {"prompt_tokens": 30, "completion_tokens": 3, "total_tokens": 33},
-}  # fmt: skip
+}
 BEFORE, AFTER = json.dumps(MESSAGE).encode().split(b"SUM")
 
 
@@ -37,8 +44,8 @@ def right(number: int) -> str:
 
 @dataclass
 class Counted:
-    """`seconds` from the first question, at `began` of `time.perf_counter`, to the last answer; `together` is the most that were
-    open at a time."""
+    """`seconds` from the first question, at `began` of `time.perf_counter`, to the last answer;
+    `together` is the most that were open at a time."""
 
     questions: int = 0
     began: float = 0.0
@@ -87,7 +94,9 @@ class _Counts:
 
 
 def _serve(pipe: Connection, think_s: float) -> None:
-    """Until the pipe is closed. Sends its port, then what it has counted since whenever something is sent."""
+    """Until the pipe is closed. Sends its port, then what it has counted since whenever something
+    is sent.
+    """
     counts = _Counts()
 
     def report() -> None:
@@ -100,7 +109,9 @@ def _serve(pipe: Connection, think_s: float) -> None:
 
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    made = loop.run_until_complete(loop.create_server(lambda: _Peer(counts, think_s), "127.0.0.1", 0, backlog=1024))
+    made = loop.run_until_complete(
+        loop.create_server(lambda: _Peer(counts, think_s), "127.0.0.1", 0, backlog=1024)
+    )
     loop.add_reader(pipe.fileno(), report)
     pipe.send(made.sockets[0].getsockname()[1])
     loop.run_forever()
@@ -124,7 +135,9 @@ class Scripted:
 @contextlib.contextmanager
 def started(think_s: float) -> Iterator[Scripted]:
     mine, theirs = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs, think_s), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(
+        target=_serve, args=(theirs, think_s), daemon=True
+    )
     process.start()
     theirs.close()
     try:

@@ -1,6 +1,8 @@
-"""A provider of models for `bench.sdks`: whatever the SDK, it asks for get_weather once, then says what the tool said.
+"""A provider of models for `bench.sdks`: whatever the SDK, it asks for get_weather once, then says
+what the tool said.
 
-It speaks OpenAI chat completions (also as a stream) and Anthropic messages (as a stream), and answers DSPy's text protocol.
+It speaks OpenAI chat completions (also as a stream) and Anthropic messages (as a stream), and
+answers DSPy's text protocol.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ def text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "".join(
-        text_of(part.get("text") or part.get("content") or "") for part in content or () if isinstance(part, dict)
+        text_of(part.get("text") or part.get("content") or "")
+        for part in content or ()
+        if isinstance(part, dict)
     )
 
 
@@ -33,7 +37,9 @@ def completion(asked: dict[str, Any]) -> dict[str, Any]:
     city = found[-1] if (found := CITY.findall(whole)) else "Oslo"
     names = [tool["function"]["name"] for tool in asked.get("tools") or ()]
     said = [message for message in messages if message["role"] == "tool"] or [
-        message for message in messages if message["role"] == "user" and "Observation" in text_of(message["content"])
+        message
+        for message in messages
+        if message["role"] == "user" and "Observation" in text_of(message["content"])
     ]
     message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
     weather = next((name for name in names if "get_weather" in name), "")
@@ -43,21 +49,32 @@ def completion(asked: dict[str, Any]) -> dict[str, Any]:
         message["tool_calls"] = [_call(weather, {"city": city}, len(messages))]
     elif "final_answer" in names:
         message["tool_calls"] = [
-            _call("final_answer", {"answer": f"In {city}: {text_of(said[-1]['content'])[:60]}"}, len(messages))
+            _call(
+                "final_answer",
+                {"answer": f"In {city}: {text_of(said[-1]['content'])[:60]}"},
+                len(messages),
+            )
         ]
     else:
         message["content"] = f"In {city}: {text_of(said[-1]['content'])[:60] if said else 'rain'}"
     given, made = USAGE[bool(said)]
     reason = "tool_calls" if "tool_calls" in message else "stop"
     return {
-        "id": f"chatcmpl-{len(messages)}", "object": "chat.completion", "created": 1_795_000_000, "model": MODEL,
+        "id": f"chatcmpl-{len(messages)}",
+        "object": "chat.completion",
+        "created": 1_795_000_000,
+        "model": MODEL,
         "choices": [{"index": 0, "message": message, "finish_reason": reason, "logprobs": None}],
         "usage": {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made},
-    }  # fmt: skip
+    }
 
 
 def _call(name: str, arguments: dict, number: int) -> dict[str, Any]:
-    return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+    return {
+        "id": f"call_{number}",
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments)},
+    }
 
 
 def dspy_answer(messages: list[dict], city: str) -> str:
@@ -67,8 +84,13 @@ def dspy_answer(messages: list[dict], city: str) -> str:
     if "JSON object" in asked and not step:
         return json.dumps({"reasoning": "The tool said so.", "answer": f"In {city}: 7 °C and rain"})
     if not step:
-        return f"[[ ## reasoning ## ]]\nThe tool said so.\n\n[[ ## answer ## ]]\nIn {city}: 7 °C and rain\n\n[[ ## completed ## ]]"
-    name, arguments = ("finish", {}) if "observation_0" in asked else ("get_weather", {"city": city})
+        return (
+            f"[[ ## reasoning ## ]]\nThe tool said so.\n\n[[ ## answer ## ]]\nIn {city}: 7 °C and"
+            " rain\n\n[[ ## completed ## ]]"
+        )
+    name, arguments = (
+        ("finish", {}) if "observation_0" in asked else ("get_weather", {"city": city})
+    )
     return (
         f"[[ ## next_thought ## ]]\nLook.\n\n[[ ## next_tool_name ## ]]\n{name}\n\n"
         f"[[ ## next_tool_args ## ]]\n{json.dumps(arguments)}\n\n[[ ## completed ## ]]"
@@ -79,20 +101,38 @@ def anthropic_events(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """A message of Anthropic's API as the events of a stream."""
     messages = asked["messages"]
     city = found[-1] if (found := CITY.findall(json.dumps(messages))) else "Oslo"
-    replies = [part for message in messages if isinstance(message["content"], list) for part in message["content"]
-               if isinstance(part, dict) and part.get("type") == "tool_result"]  # fmt: skip
-    weather = next((tool["name"] for tool in asked.get("tools") or () if "get_weather" in tool["name"]), "")
+    replies = [
+        part
+        for message in messages
+        if isinstance(message["content"], list)
+        for part in message["content"]
+        if isinstance(part, dict) and part.get("type") == "tool_result"
+    ]
+    weather = next(
+        (tool["name"] for tool in asked.get("tools") or () if "get_weather" in tool["name"]), ""
+    )
     calls = bool(weather and not replies)
     given, made = USAGE[bool(replies)]
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": asked["model"], "content": [], "stop_reason": None,
-               "stop_sequence": None, "usage": {"input_tokens": given, "output_tokens": 1}}  # fmt: skip
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": asked["model"],
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": given, "output_tokens": 1},
+    }
     yield {"type": "message_start", "message": message}
     if calls:
         block = {"type": "tool_use", "id": "toolu_1", "name": weather, "input": {}}
         delta = {"type": "input_json_delta", "partial_json": json.dumps({"city": city})}
     else:
         said = text_of(replies[-1]["content"])[:60] if replies else "rain"
-        block, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": f"In {city}: {said}"}
+        block, delta = (
+            {"type": "text", "text": ""},
+            {"type": "text_delta", "text": f"In {city}: {said}"},
+        )
     yield {"type": "content_block_start", "index": 0, "content_block": block}
     yield {"type": "content_block_delta", "index": 0, "delta": delta}
     yield {"type": "content_block_stop", "index": 0}
@@ -108,7 +148,9 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = self.path.partition("?")[0]
         if path.endswith(("/v1/traces", "/v1/logs")):
-            self.server.received.append((path.rsplit("/", 1)[-1], self.headers.get("Content-Encoding", ""), body))  # type: ignore[attr-defined]
+            self.server.received.append(
+                (path.rsplit("/", 1)[-1], self.headers.get("Content-Encoding", ""), body)
+            )  # type: ignore[attr-defined]
             return self.reply({})
         asked = json.loads(body or b"{}")
         if path.endswith("/chat/completions"):
@@ -119,7 +161,9 @@ class Handler(BaseHTTPRequestHandler):
                 else self.reply(answer)
             )
         if path.endswith("/messages"):
-            return self.events({"event": event["type"], "data": event} for event in anthropic_events(asked))
+            return self.events(
+                {"event": event["type"], "data": event} for event in anthropic_events(asked)
+            )
         if path.endswith("/count_tokens"):
             return self.reply({"input_tokens": 60})
         return self.reply({})

@@ -1,13 +1,17 @@
-"""GRPO on the demo's model with rollouts through a vLLM server, held against the update in process on the same samples.
+"""GRPO on the demo's model with rollouts through a vLLM server, held against the update in
+process on the same samples.
 
-`python -m bench.server_rollouts URL [--steps 5] [--small] [--ahead]`. The server serves SmolLM2 as `base`, with LoRA:
+`python -m bench.server_rollouts URL [--steps 5] [--small] [--ahead]`. The server serves SmolLM2 as
+`base`, with LoRA:
 
-    VLLM_ALLOW_RUNTIME_LORA_UPDATING=True VLLM_CPU_KVCACHE_SPACE=2 .venv-vllm/bin/vllm serve var/models/SmolLM2-135M-Instruct \\
-        --served-model-name base --dtype float32 --enforce-eager --generation-config vllm --enable-lora --max-lora-rank 16 \\
-        --max-loras 2 --logprobs-mode processed_logprobs
+    VLLM_ALLOW_RUNTIME_LORA_UPDATING=True VLLM_CPU_KVCACHE_SPACE=2 \\
+        .venv-vllm/bin/vllm serve var/models/SmolLM2-135M-Instruct \\
+        --served-model-name base --dtype float32 --enforce-eager --generation-config vllm \\
+        --enable-lora --max-lora-rank 16 --max-loras 2 --logprobs-mode processed_logprobs
 
-Each step's samples are given to a second trainer that starts from the same weights and knows no server: its loss must be the
-same. Prints for each step both losses, the ratio and what is corrected, and how long the adapter took.
+Each step's samples are given to a second trainer that starts from the same weights and knows no
+server: its loss must be the same. Prints for each step both losses, the ratio and what is
+corrected, and how long the adapter took.
 """
 
 from __future__ import annotations
@@ -65,23 +69,49 @@ def spec_of(model: Path, out: Path, server: dict[str, Any] | None, size: Size) -
     from workers.lib.environments.requests import make_requests
 
     tasks = [
-        {"id": f"t{at}", "messages": [{"role": "user", "content": one["request"]}], "expected": one["expected"]}
+        {
+            "id": f"t{at}",
+            "messages": [{"role": "user", "content": one["request"]}],
+            "expected": one["expected"],
+        }
         for at, one in enumerate(make_requests(0, 40))
     ]
 
-    harness = HARNESS | ({"system_prompt": "Answer with one JSON tool call.", "examples": []} if size.small else {})
+    harness = HARNESS | (
+        {"system_prompt": "Answer with one JSON tool call.", "examples": []} if size.small else {}
+    )
     spec = {
-        "seed": 0, "job_id": "bench", "attempt": 1, "out_dir": str(out), "model": {"base": str(model)},
+        "seed": 0,
+        "job_id": "bench",
+        "attempt": 1,
+        "out_dir": str(out),
+        "model": {"base": str(model)},
         "engine": {"kind": "transformers", "dtype": "float32", "batch_size": 64},
-        "environment": {"kind": "builtin", "name": "workplace", "harness": harness, "verifier": VERIFIER},
+        "environment": {
+            "kind": "builtin",
+            "name": "workplace",
+            "harness": harness,
+            "verifier": VERIFIER,
+        },
         "tasks": tasks,
         "config": {
-            "steps": size.steps, "learning_rate": 1e-4, "prompts_per_step": size.prompts, "generations": size.generations,
-            "max_new_tokens": size.tokens, "kl_every": 0, "temperature": 1.0, "save_every": 100, "sampled_outputs": 0,
+            "steps": size.steps,
+            "learning_rate": 1e-4,
+            "prompts_per_step": size.prompts,
+            "generations": size.generations,
+            "max_new_tokens": size.tokens,
+            "kl_every": 0,
+            "temperature": 1.0,
+            "save_every": 100,
+            "sampled_outputs": 0,
         },
-    }  # fmt: skip
+    }
     if server:
-        spec["rollouts"] = {"servers": [server], "folder": str(out / "rollouts"), "steps_ahead": size.ahead}
+        spec["rollouts"] = {
+            "servers": [server],
+            "folder": str(out / "rollouts"),
+            "steps_ahead": size.ahead,
+        }
     return spec
 
 
@@ -122,7 +152,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("url")
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--small", action="store_true", help="2 prompts × 2 completions of 12 tokens, made-up rewards")
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="2 prompts × 2 completions of 12 tokens, made-up rewards",
+    )
     parser.add_argument("--ahead", action="store_true")
     parser.add_argument("--model", type=Path, default=MODEL)
     given = parser.parse_args()
@@ -133,11 +167,13 @@ def main() -> None:
     for at, step in enumerate(steps, 1):
         found = step.served
         print(
-            f"step {at}: loss {found['train/loss']:+.6f} / in process {step.here['train/loss']:+.6f}, "
-            f"ratio {found.get('train/ratio_min', 1):.5f}–{found.get('train/ratio_max', 1):.5f}, corrected "
-            f"{found.get('train/corrected_share', 0):.1%}, staleness {found['rollout/staleness']}, gap "
-            f"{found['rollout/adapter_gap']:.1e}, move {found.get('rollout/adapter_move', float('nan')):.3f}, adapter "
-            f"{found['time/adapter_s']:.2f} s of {step.seconds:.1f} s ({step.swap_share:.1%})"
+            f"step {at}: loss {found['train/loss']:+.6f} / in process"
+            f" {step.here['train/loss']:+.6f}, ratio"
+            f" {found.get('train/ratio_min', 1):.5f}–{found.get('train/ratio_max', 1):.5f},"
+            f" corrected {found.get('train/corrected_share', 0):.1%}, staleness"
+            f" {found['rollout/staleness']}, gap {found['rollout/adapter_gap']:.1e}, move"
+            f" {found.get('rollout/adapter_move', float('nan')):.3f}, adapter"
+            f" {found['time/adapter_s']:.2f} s of {step.seconds:.1f} s ({step.swap_share:.1%})"
         )
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps([vars(step) for step in steps], indent=1))

@@ -1,13 +1,15 @@
 """Triage: p95 of the actions and pages, with many failures, or with many trajectories.
 
-`python -m bench.triage [--failures 2000] [--actions 100]` makes a project of that many failed runs (rows only: the content of a
-run is copied). Run it on a database of its own (FLYWHEEL_DATA_DIR).
+`python -m bench.triage [--failures 2000] [--actions 100]` makes a project of that many failed runs
+(rows only: the content of a run is copied). Run it on a database of its own (FLYWHEEL_DATA_DIR).
 
-`python -m bench.triage --trajectories 1000000 [--folder var/bench/explore]` works on the database that bench.explore leaves (no
-server may run on it), loads what is missing, classifies its largest project by the rules and groups the failures, each where
-that was not done yet; then it asks. Writes var/bench/triage.json.
+`python -m bench.triage --trajectories 1000000 [--folder var/bench/explore]` works on the database
+that bench.explore leaves (no server may run on it), loads what is missing, classifies its largest
+project by the rules and groups the failures, each where that was not done yet; then it asks. Writes
+var/bench/triage.json.
 
-Views are asked in this process, through the whole middleware. Prints JSON; the goal is 100 ms for actions.
+Views are asked in this process, through the whole middleware. Prints JSON; the goal is 100 ms for
+actions.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ SLUG = "workplace-assistant"
 
 
 def seed(project: Any, count: int) -> None:
-    """`count` trajectories with an open failure each: rows with COPY's speed, not through the rules."""
+    """`count` trajectories with an open failure each: rows with COPY's speed, not through the
+    rules.
+    """
     from apps.failures.actions.modes import ensure_modes
     from apps.failures.models import Failure
     from apps.trajectories import contents, ids
@@ -38,22 +42,49 @@ def seed(project: Any, count: int) -> None:
     from apps.trajectories.models import Content, Trajectory
 
     modes, now = list(ensure_modes(project).values()), datetime.now(UTC)
-    made = ingest(project=project, rows=[{"id": "first", "messages": conversation(), "started_at": now.isoformat()}])
+    made = ingest(
+        project=project,
+        rows=[{"id": "first", "messages": conversation(), "started_at": now.isoformat()}],
+    )
     assert not made.rejected, made.rejected
     first = project.trajectories.get()
     data = Content.objects.get(trajectory_id=first.pk, first=0).data
     assert contents.unpack(data)["messages"]
     for start in range(0, count, CHUNK):
-        keys = [ids.uuid7(now - timedelta(seconds=number)) for number in range(start, min(count, start + CHUNK))]
-        same = {"content_digest": "x", "message_count": 8, "preview": first.preview, "agent_version": "1"}
+        keys = [
+            ids.uuid7(now - timedelta(seconds=number))
+            for number in range(start, min(count, start + CHUNK))
+        ]
+        same = {
+            "content_digest": "x",
+            "message_count": 8,
+            "preview": first.preview,
+            "agent_version": "1",
+        }
         Trajectory.objects.bulk_create(
-            Trajectory(pk=key, project=project, external_id=str(key), started_at=ids.time_of(key), **same)
+            Trajectory(
+                pk=key, project=project, external_id=str(key), started_at=ids.time_of(key), **same
+            )
             for key in keys
         )
         Content.objects.bulk_create(Content(trajectory_id=key, first=0, data=data) for key in keys)
-        evidence = [{"rule": "looped", "message_index": 3, "text": "t", "quote": "Done.", "confidence": "likely"}]
+        evidence = [
+            {
+                "rule": "looped",
+                "message_index": 3,
+                "text": "t",
+                "quote": "Done.",
+                "confidence": "likely",
+            }
+        ]
         Failure.objects.bulk_create(
-            Failure(project=project, trajectory_id=key, mode=modes[n % len(modes)], blamed_message=3, evidence=evidence)
+            Failure(
+                project=project,
+                trajectory_id=key,
+                mode=modes[n % len(modes)],
+                blamed_message=3,
+                evidence=evidence,
+            )
             for n, key in enumerate(keys)
         )
 
@@ -71,7 +102,10 @@ def measure(act: Callable[[], Any], count: int) -> dict[str, float]:
         seen.append((time.perf_counter() - at) * 1000)
         assert answer.status_code == 200, answer.status_code
     seen.sort()
-    return {"p50_ms": round(seen[len(seen) // 2], 1), "p95_ms": round(seen[int(len(seen) * 0.95)], 1)}
+    return {
+        "p50_ms": round(seen[len(seen) // 2], 1),
+        "p95_ms": round(seen[int(len(seen) * 0.95)], 1),
+    }
 
 
 def run(failures: int, actions: int) -> dict[str, Any]:
@@ -112,7 +146,10 @@ def acted(project: Any, user: Any, actions: int) -> dict[str, Any]:
     at = [client.get(reverse("failures:triage", args=[name]), follow=True)["X-Case"]]
 
     def ask(action: str, body: dict[str, str] | None = None, query: str = "") -> Any:
-        url = reverse(f"failures:{action}", args=[name] if action == "undo" else [name, at[0]]) + query
+        url = (
+            reverse(f"failures:{action}", args=[name] if action == "undo" else [name, at[0]])
+            + query
+        )
         answer = client.get(url) if body is None else client.post(url, body)
         at[0] = at[0] if query == "?ahead=1" or action == "similar" else answer["X-Case"]
         return answer
@@ -126,7 +163,10 @@ def acted(project: Any, user: Any, actions: int) -> dict[str, Any]:
         "undo": lambda: ask("undo", {}),
     }
     found = {what: measure(act, actions) for what, act in tried.items()}
-    return {"goal_ms": GOAL_MS, "met": max(row["p95_ms"] for row in found.values()) < GOAL_MS} | found
+    return {
+        "goal_ms": GOAL_MS,
+        "met": max(row["p95_ms"] for row in found.values()) < GOAL_MS,
+    } | found
 
 
 # With many trajectories
@@ -143,9 +183,15 @@ def many(trajectories: int, actions: int) -> dict[str, Any]:
     found: dict[str, Any] = {"machine": machine(), "trajectories": Trajectory.objects.count()}
     found |= classified(project) | clustered(project)
     tidy()
-    found["of_the_project"] = {"trajectories": project.trajectories.count(), "failures": project.failures.count()}
+    found["of_the_project"] = {
+        "trajectories": project.trajectories.count(),
+        "failures": project.failures.count(),
+    }
     found["actions"] = acted(project, user, actions)
-    found["pages"] = {name: measure(act, PAGES) for name, act in pages(project, client_of(user, htmx=False)).items()}
+    found["pages"] = {
+        name: measure(act, PAGES)
+        for name, act in pages(project, client_of(user, htmx=False)).items()
+    }
     return found
 
 
@@ -177,7 +223,11 @@ def classified(project: Any) -> dict[str, Any]:
     at = time.perf_counter()
     counts = classify_project(project=project)
     seconds = time.perf_counter() - at
-    return {"classified": counts | {"seconds": round(seconds, 1), "per_second": round(counts["looked"] / seconds)}}
+    return {
+        "classified": (
+            counts | {"seconds": round(seconds, 1), "per_second": round(counts["looked"] / seconds)}
+        )
+    }
 
 
 def clustered(project: Any) -> dict[str, Any]:
@@ -189,7 +239,11 @@ def clustered(project: Any) -> dict[str, Any]:
     at = time.perf_counter()
     counts = store.recluster(project) or {}
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    return {"clustered": counts | {"seconds": round(time.perf_counter() - at, 1), "process_peak_mb": memory}}
+    return {
+        "clustered": (
+            counts | {"seconds": round(time.perf_counter() - at, 1), "process_peak_mb": memory}
+        )
+    }
 
 
 def pages(project: Any, client: Any) -> dict[str, Callable[[], Any]]:
@@ -201,11 +255,16 @@ def pages(project: Any, client: Any) -> dict[str, Callable[[], Any]]:
         return lambda: client.get(url)
 
     found = {
-        "list": of("list"), "list, filtered": of("list", query="?mode=incomplete_execution&confidence=likely"),
-        "charts 30 d": of("charts", query="?since=30d"), "charts, all time": of("charts", query="?since=all"),
-        "clusters": of("clusters"), "measures": of("measures"),
-        "case": of("case", project.failures.order_by("-trajectory_id").values_list("pk", flat=True)[0]),
-    }  # fmt: skip
+        "list": of("list"),
+        "list, filtered": of("list", query="?mode=incomplete_execution&confidence=likely"),
+        "charts 30 d": of("charts", query="?since=30d"),
+        "charts, all time": of("charts", query="?since=all"),
+        "clusters": of("clusters"),
+        "measures": of("measures"),
+        "case": of(
+            "case", project.failures.order_by("-trajectory_id").values_list("pk", flat=True)[0]
+        ),
+    }
     largest = project.failure_clusters.order_by("-size").first()
     return found | ({"largest cluster": of("cluster", largest.pk)} if largest else {})
 
@@ -236,10 +295,14 @@ def set_up() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--failures", type=int, default=2_000)
     parser.add_argument("--actions", type=int, default=100)
-    parser.add_argument("--trajectories", type=int, help="work on bench.explore's database, with so many of them")
+    parser.add_argument(
+        "--trajectories", type=int, help="work on bench.explore's database, with so many of them"
+    )
     parser.add_argument("--folder", type=Path, default=HOME / "explore")
     given = parser.parse_args()
     if given.trajectories is None:

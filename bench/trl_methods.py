@@ -1,8 +1,10 @@
-"""Updates of SFT and DPO, ours against stock TRL's trainers on the same batch. `python -m bench.trl_methods [--layers N] [--rounds 3]`
+"""Updates of SFT and DPO, ours against stock TRL's trainers on the same batch. `python -m
+bench.trl_methods [--layers N] [--rounds 3]`
 
-SmolLM2-135M-Instruct, float32, LoRA r=16 on all linear layers, one thread, no gradient checkpointing. Both sides begin from the same
-weights and take TRL's own batch of the demo's tasks (8 rows, or 4 pairs), or of rows that share nothing (`apart`); the
-run ends where loss or gradients differ. They are timed in turns, in CPU time, which a busy machine moves least; *kept* is the most
+SmolLM2-135M-Instruct, float32, LoRA r=16 on all linear layers, one thread, no gradient
+checkpointing. Both sides begin from the same weights and take TRL's own batch of the demo's tasks
+(8 rows, or 4 pairs), or of rows that share nothing (`apart`); the run ends where loss or gradients
+differ. They are timed in turns, in CPU time, which a busy machine moves least; *kept* is the most
 bytes kept for the backward pass at a time. Prints a table for bench/README.md.
 """
 
@@ -50,26 +52,39 @@ def rows_of(name: str, tokenizer: Any, folder: Path, out: str) -> list[dict]:
         answers = [words(draw.randint(25, 48)) for _ in chats]
     said = [[{"role": "assistant", "content": answer}] for answer in answers]
     if "sft" in name:
-        return [{"prompt": chat, "completion": answer} for chat, answer in zip(chats, said, strict=True)][:8]
+        return [
+            {"prompt": chat, "completion": answer} for chat, answer in zip(chats, said, strict=True)
+        ][:8]
     return [
         {"prompt": chat, "chosen": good, "rejected": bad}
         for chat, good, bad in zip(chats, said, said[1:] + said[:1], strict=True)
     ][:4]
 
 
-def update_of(side: str, name: str, model: Any, tokenizer: Any, rows: list[dict], out: str) -> Update:
+def update_of(
+    side: str, name: str, model: Any, tokenizer: Any, rows: list[dict], out: str
+) -> Update:
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
     kind, settings = (SFTTrainer, SFTConfig) if "sft" in name else (DPOTrainer, DPOConfig)
     trainer = kind(
-        model=model, processing_class=tokenizer, train_dataset=Dataset.from_list(rows),
+        model=model,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(rows),
         args=settings(
-            output_dir=out, per_device_train_batch_size=len(rows), max_length=None, report_to="none", use_cpu=True, bf16=False,
-            gradient_checkpointing=False, disable_tqdm=True, seed=0,
+            output_dir=out,
+            per_device_train_batch_size=len(rows),
+            max_length=None,
+            report_to="none",
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            disable_tqdm=True,
+            seed=0,
             **({"completion_only_loss": True} if "sft" in name else {}),
         ),
-    )  # fmt: skip
+    )
     if "ref" in getattr(model, "peft_config", {}):
         model.delete_adapter("ref")  # the reference is the bare base
     batch = next(iter(trainer.get_train_dataloader()))
@@ -100,13 +115,19 @@ def compare(name: str, options: argparse.Namespace) -> str:
             randomise_adapter(models[side])
             rows = rows_of(name, tokenizer, folder, out)
             sides[side] = update_of(side, name, models[side], tokenizer, rows, out)
-        weights = {side: {p.data_ptr() for p in model.parameters()} for side, model in models.items()}
+        weights = {
+            side: {p.data_ptr() for p in model.parameters()} for side, model in models.items()
+        }
         kept, losses, found = {}, {}, {}
         for side, update in sides.items():
-            kept[side] = most_kept(lambda update=update, side=side: losses.update({side: update()}), weights[side])
+            kept[side] = most_kept(
+                lambda update=update, side=side: losses.update({side: update()}), weights[side]
+            )
             found[side] = gradients(models[side])
         gap = largest_relative_difference(found["ours"], found["TRL"])
-        if not (abs(losses["ours"] - losses["TRL"]) < 1e-4 * max(1, abs(losses["TRL"])) and gap < 1e-3):
+        if not (
+            abs(losses["ours"] - losses["TRL"]) < 1e-4 * max(1, abs(losses["TRL"])) and gap < 1e-3
+        ):
             raise SystemExit(f"{name}: loss or gradients differ: {losses}, {gap}")
         times: dict[str, list[float]] = {side: [] for side in sides}
         for _ in range(options.rounds):
@@ -114,20 +135,27 @@ def compare(name: str, options: argparse.Namespace) -> str:
                 began = time.process_time()
                 update()
                 times[side].append(time.process_time() - began)
-    ratio = statistics.median(theirs / ours for theirs, ours in zip(times["TRL"], times["ours"], strict=True))
+    ratio = statistics.median(
+        theirs / ours for theirs, ours in zip(times["TRL"], times["ours"], strict=True)
+    )
     return f"| {name} | {ratio:.2f}× | {kept['ours'] / kept['TRL']:.2f} | {gap:.0e} |"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default=",".join(SETS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--layers", type=int, default=30, help="of the model's 30, for a shorter run")
+    parser.add_argument(
+        "--layers", type=int, default=30, help="of the model's 30, for a shorter run"
+    )
     parser.add_argument("--model", type=Path, default=MODEL)
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(
-        "| batch | CPU time of TRL, ours = 1 | kept for the backward pass, TRL = 1 | gradients differ by |\n|---|---|---|---|"
+        "| batch | CPU time of TRL, ours = 1 | kept for the backward pass, TRL = 1 | gradients"
+        " differ by |\n|---|---|---|---|"
     )
     for name in options.only.split(","):
         print(compare(name, options), flush=True)

@@ -1,4 +1,6 @@
-"""TRL's GRPOTrainer, set up to compute what ours computes: for the benchmark and for the test of equality."""
+"""TRL's GRPOTrainer, set up to compute what ours computes: for the benchmark and for the test of
+equality.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,16 @@ from workers.lib.token_rows import TokenRow
 
 
 def trl_trainer(
-    model: Any, tokenizer: Any, out: Path, config: dict, prompts: list[list[dict]], reward: Any = None
+    model: Any,
+    tokenizer: Any,
+    out: Path,
+    config: dict,
+    prompts: list[list[dict]],
+    reward: Any = None,
 ) -> Any:
-    """A GRPOTrainer on `model` (already with its adapter) with the settings of our config; nothing is saved."""
+    """A GRPOTrainer on `model` (already with its adapter) with the settings of our config; nothing
+    is saved.
+    """
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -49,7 +58,9 @@ def trl_trainer(
     return trainer
 
 
-def trl_inputs(rows: list[TokenRow], advantages: Tensor, reference: Tensor | None) -> dict[str, Tensor]:
+def trl_inputs(
+    rows: list[TokenRow], advantages: Tensor, reference: Tensor | None
+) -> dict[str, Tensor]:
     """The batch as TRL's loss wants it: prompts padded on the left, completions on the right."""
     from workers.ml.tree import pad
 
@@ -78,12 +89,16 @@ def gradients(model: Any) -> dict[str, Tensor]:
 def largest_relative_difference(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
     """max over parameters of |a − b| / |b| (norms); both must be of the same parameters."""
     assert ours.keys() == theirs.keys() and ours
-    return max(float((ours[name] - theirs[name]).norm() / theirs[name].norm().clamp(min=1e-12)) for name in ours)
+    return max(
+        float((ours[name] - theirs[name]).norm() / theirs[name].norm().clamp(min=1e-12))
+        for name in ours
+    )
 
 
 def randomise_adapter(model: Any, seed: int = 0) -> None:
-    """LoRA starts with B = 0, where half of the gradients vanish: random values make the comparison say more. A is set as well, so
-    that two models which drew theirs one after the other are the same."""
+    """LoRA starts with B = 0, where half of the gradients vanish: random values make the comparison
+    say more. A is set as well, so that two models which drew theirs one after the other are the
+    same."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

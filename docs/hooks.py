@@ -1,7 +1,9 @@
 """What the site does with the pages beyond MkDocs: the pages themselves stay readable as files.
 
-- A picture that is an SVG is put into the page, where its colours follow light and dark; a screenshot opens in full size.
-- A link to a file of the repository outside docs/ becomes the file's name, since the site is read without the repository.
+- A picture that is an SVG is put into the page, where its colours follow light and dark; a
+  screenshot opens in full size.
+- A link to a file of the repository outside docs/ becomes the file's name, since the site is read
+  without the repository.
 - `docs/x.md` in code becomes a link.
 - A page that would fetch something from elsewhere fails the build.
 """
@@ -26,7 +28,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if "/" in page.file.src_uri:
         return markdown
     lines = OUTSIDE.sub(r"`\g<path>`", markdown).split("\n")
-    return "\n".join(line if line.startswith("    ") else NAMED.sub(link, line) for line in lines)  # indented: code
+    return "\n".join(
+        line if line.startswith("    ") else NAMED.sub(link, line) for line in lines
+    )  # indented: code
 
 
 def link(match: re.Match[str]) -> str:
@@ -41,7 +45,8 @@ def on_page_content(html: str, **_: Any) -> str:
 def inline(match: re.Match[str]) -> str:
     svg = (DOCS / "img" / match["name"]).read_text(encoding="utf-8")
     return (
-        f'<div class="diagram-box">{svg.replace("<svg ", f"""<svg role="img" aria-label="{match["alt"]}" """, 1)}</div>'
+        "<div"
+        f' class="diagram-box">{svg.replace("<svg ", f"""<svg role="img" aria-label="{match["alt"]}" """, 1)}</div>'  # noqa: E501
     )
 
 

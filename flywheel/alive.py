@@ -34,7 +34,9 @@ def say(name: str) -> None:
 
 
 def missing(names: list[str]) -> list[str]:
-    """Those of `names` that have not been heard of lately. Raises redis.RedisError if the broker is away."""
+    """Those of `names` that have not been heard of lately. Raises redis.RedisError if the broker is
+    away.
+    """
     values = client().mget([f"flywheel:alive:{name}" for name in names])
     return [name for name, value in zip(names, values, strict=True) if value is None]
 

@@ -1,12 +1,14 @@
-"""PostgreSQL and Valkey for one machine, from pip wheels, when DATABASE_URL and BROKER_URL do not name others.
+"""PostgreSQL and Valkey for one machine, from pip wheels, when DATABASE_URL and BROKER_URL do not
+name others.
 
-A small supervisor process (flywheel.servers) owns the servers. Every process that uses them holds a shared lock on `users.lock`;
-when no one has held it for a few seconds the supervisor stops the servers and goes. The kernel drops the lock of
-a killed process, and stops the servers of a killed supervisor, so nothing has to be cleaned up by hand.
+A small supervisor process (flywheel.servers) owns the servers. Every process that uses them holds a
+shared lock on `users.lock`; when no one has held it for a few seconds the supervisor stops the
+servers and goes. The kernel drops the lock of a killed process, and stops the servers of a killed
+supervisor, so nothing has to be cleaned up by hand.
 
-Everything lies in the data folder and listens on Unix sockets in a folder that only this user can enter.
-PostgreSQL refuses to run as root: then it runs as an unprivileged user, and where that user cannot reach the data
-folder, its files lie under /var/tmp.
+Everything lies in the data folder and listens on Unix sockets in a folder that only this user can
+enter. PostgreSQL refuses to run as root: then it runs as an unprivileged user, and where that user
+cannot reach the data folder, its files lie under /var/tmp.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def wants_broker() -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the embedded services keep what. `home` is the data folder or, for root's PostgreSQL, one it can reach."""
+    """Where the embedded services keep what. `home` is the data folder or, for root's PostgreSQL,
+    one it can reach.
+    """
 
     data: Path
     home: Path
@@ -96,7 +100,9 @@ _held: list[int] = []
 
 
 def ensure() -> None:
-    """Makes sure that the embedded services run and stay while this process lives. Raises ServiceError."""
+    """Makes sure that the embedded services run and stay while this process lives. Raises
+    ServiceError.
+    """
     if _held or not (wants_postgres() or wants_broker()):
         return
     layout = Layout.of(data_dir())
@@ -112,7 +118,9 @@ def ensure() -> None:
 
 
 def revive() -> None:
-    """For a process that stays: starts the supervisor again if it was killed while this process uses it."""
+    """For a process that stays: starts the supervisor again if it was killed while this process
+    uses it.
+    """
     layout = Layout.of(data_dir())
     if _held and not _supervised(layout):
         _start_supervisor(layout)
@@ -125,9 +133,11 @@ def release() -> None:
 
 
 def stop_unused(patience_s: float = 40.0) -> None:
-    """Releases the services and, where nobody else uses them, stops them now rather than some seconds later.
+    """Releases the services and, where nobody else uses them, stops them now rather than some
+    seconds later.
 
-    The users' lock is held until they have stopped, so that whoever comes meanwhile starts them anew.
+    The users' lock is held until they have stopped, so that whoever comes meanwhile starts them
+    anew.
     """
     if not _held:
         return
@@ -149,7 +159,9 @@ def stop_unused(patience_s: float = 40.0) -> None:
 
 
 def lock_patiently(path: Path) -> int:
-    """The exclusive lock. Raises BlockingIOError if another process keeps it; one that only looks has it for a moment."""
+    """The exclusive lock. Raises BlockingIOError if another process keeps it; one that only looks
+    has it for a moment.
+    """
     for _ in range(20):
         with contextlib.suppress(BlockingIOError):
             return lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -172,7 +184,9 @@ def _prepare(layout: Layout) -> None:
 
 
 def lock(path: Path, how: int) -> int:
-    """An open file with the lock. Raises BlockingIOError if LOCK_NB is asked for and another holds it."""
+    """An open file with the lock. Raises BlockingIOError if LOCK_NB is asked for and another holds
+    it.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, how)
@@ -212,7 +226,8 @@ def _wait(layout: Layout) -> None:
         now = time.monotonic()
         if now - looked > 2:
             looked = now
-            # The supervisor that was there was about to go, or was killed; of two that start at once one stays.
+            # The supervisor that was there was about to go, or was killed; of two that start at
+            # once one stays.
             if not _supervised(layout):
                 _start_supervisor(layout)
         if now > deadline:
@@ -228,9 +243,13 @@ def _postgres_answers(layout: Layout) -> bool:
     address = {"host": str(layout.run), "user": ROLE, "connect_timeout": 2}
     try:
         with psycopg.connect(**address, dbname="postgres", autocommit=True) as connection:
-            have = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
+            have = connection.execute(
+                "SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]
+            ).fetchone()
             if not have:
-                with contextlib.suppress(psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
+                with contextlib.suppress(
+                    psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation
+                ):
                     connection.execute(f"CREATE DATABASE {DATABASE}")
     except psycopg.OperationalError:
         return False

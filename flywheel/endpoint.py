@@ -1,4 +1,6 @@
-"""What granian serves as the process `endpoint`: apps.serving, in workers that die with their master."""
+"""What granian serves as the process `endpoint`: apps.serving, in workers that die with their
+master.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ def application() -> Any:
     given = settings.FLYWHEEL_ENDPOINT
     tables, writer = Tables(), Writer(Path(settings.FLYWHEEL_ENDPOINT_SPOOL))
     endpoint = Endpoint(tables, writer, Bounds(**given))
-    program = [sys.executable, str(settings.BASE_DIR / "manage.py"), "store_answers", "--parent", str(os.getpid())]
+    program = [
+        sys.executable,
+        str(settings.BASE_DIR / "manage.py"),
+        "store_answers",
+        "--parent",
+        str(os.getpid()),
+    ]
 
     async def hand_over() -> None:
         if (file := writer.hand_over()) >= 0:
@@ -43,7 +51,9 @@ def application() -> Any:
         storing: subprocess.Popen[bytes] | None = None
         while True:
             if storing is None or storing.poll() is not None:
-                storing = subprocess.Popen(program, stdin=subprocess.DEVNULL, start_new_session=True)
+                storing = subprocess.Popen(
+                    program, stdin=subprocess.DEVNULL, start_new_session=True
+                )
             for _ in range(10):
                 await asyncio.sleep(HAND_OVER_S)
                 await hand_over()

@@ -1,4 +1,6 @@
-"""How every process writes its log: one line with time (UTC) and level. No query string and no header stands in one."""
+"""How every process writes its log: one line with time (UTC) and level. No query string and no
+header stands in one.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ import re
 import time
 from typing import Any
 
-REQUEST = (
-    '%(addr)s "%(method)s %(path)s" %(status)d %(dt_ms).1f ms'  # granian's fields; the query is left out on purpose
+REQUEST = (  # granian's fields; the query is left out on purpose
+    '%(addr)s "%(method)s %(path)s" %(status)d %(dt_ms).1f ms'
 )
 
 
@@ -32,11 +34,15 @@ RESET = re.compile(r"(?<=/password/reset/)\w+-[^/]+")
 
 
 class Escaped(logging.Filter):
-    """What a client put into a path stays on its line, and the key of a password's reset out of it."""
+    """What a client put into a path stays on its line, and the key of a password's reset out of
+    it.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, dict):
-            record.args = {name: _printable(_without_key(value)) for name, value in record.args.items()}
+            record.args = {
+                name: _printable(_without_key(value)) for name, value in record.args.items()
+            }
         return True
 
 
@@ -45,4 +51,8 @@ def _without_key(value: Any) -> Any:
 
 
 def _printable(value: Any) -> Any:
-    return value.encode("unicode_escape").decode() if isinstance(value, str) and not value.isprintable() else value
+    return (
+        value.encode("unicode_escape").decode()
+        if isinstance(value, str) and not value.isprintable()
+        else value
+    )

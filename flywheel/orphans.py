@@ -1,4 +1,6 @@
-"""Children that do not outlive the process that started them: the kernel signals them when it dies (Linux)."""
+"""Children that do not outlive the process that started them: the kernel signals them when it dies
+(Linux).
+"""
 
 from __future__ import annotations
 

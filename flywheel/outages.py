@@ -1,4 +1,6 @@
-"""Outages of the database and the broker: which errors mean one, and how they are logged (one line, not a page of frames)."""
+"""Outages of the database and the broker: which errors mean one, and how they are logged (one line,
+not a page of frames).
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,27 @@ from redis.exceptions import TimeoutError as SlowBroker
 
 # psycopg's own, too: Django does not translate what is raised inside a COPY.
 AWAY = (
-    OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError, BrokerError, NoBroker, SlowBroker,
-)  # fmt: skip
-# Classes of SQLSTATE that pass by themselves: connection, transaction rollback (deadlocks), resources, operator; then
-# read-only (a standby during fail-over) and a lock that was not available.
+    OperationalError,
+    InterfaceError,
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    BrokerError,
+    NoBroker,
+    SlowBroker,
+)
+# Classes of SQLSTATE that pass by themselves: connection, transaction rollback (deadlocks),
+# resources, operator; then read-only (a standby during fail-over) and a lock that was not
+# available.
 TRANSIENT = ("08", "40", "53", "57", "25006", "55P03")
 RETRY_AFTER_S = 5
 
 
 class OneLine(logging.Filter):
-    """Takes the traceback from records that tell of a service that is away; what happened stays in the line.
+    """Takes the traceback from records that tell of a service that is away; what happened stays in
+    the line.
 
-    Only connection errors count: a query that fails on a connection that stands (OperationalError with an SQLSTATE,
-    as a deadlock has) is a fault worth its frames.
+    Only connection errors count: a query that fails on a connection that stands (OperationalError
+    with an SQLSTATE, as a deadlock has) is a fault worth its frames.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

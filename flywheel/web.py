@@ -1,4 +1,6 @@
-"""What granian serves: Django, in workers that die with their master, so that a new one finds the port free."""
+"""What granian serves: Django, in workers that die with their master, so that a new one finds the
+port free.
+"""
 
 from __future__ import annotations
 

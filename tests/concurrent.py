@@ -11,7 +11,9 @@ from django.db import connection
 
 
 class Other:
-    """A call on a connection of its own. `wait` returns what the call returned, or raises what it raised."""
+    """A call on a connection of its own. `wait` returns what the call returned, or raises what it
+    raised.
+    """
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.result: Any = None
@@ -42,7 +44,9 @@ class Other:
 
 def _is_blocked() -> bool:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_stat_clear_snapshot()")  # a transaction sees its first look again and again
+        cursor.execute(
+            "SELECT pg_stat_clear_snapshot()"
+        )  # a transaction sees its first look again and again
         cursor.execute(
             "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
             "AND cardinality(pg_blocking_pids(pid)) > 0)"

@@ -1,4 +1,6 @@
-"""The suite runs on the embedded PostgreSQL in a data folder of its own, and reaches no network but this machine."""
+"""The suite runs on the embedded PostgreSQL in a data folder of its own, and reaches no network but
+this machine.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A slow machine is no failure. CI looks at the same examples each time: what it says is about the change it is given.
+# A slow machine is no failure. CI looks at the same examples each time: what it says is about the
+# change it is given.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("default")
@@ -33,23 +36,29 @@ def pytest_configure(config: pytest.Config) -> None:
     # Django's advice for tests: by its usual hasher every user that a test makes costs 0.4 s.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     # Nothing is collected for a test: files are served from where they lie.
-    settings.STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+    settings.STORAGES["staticfiles"] = {
+        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
+    }
     settings.WHITENOISE_USE_FINDERS = True
-    WhiteNoiseMiddleware.add_files_from_finders = _found_once(WhiteNoiseMiddleware.add_files_from_finders)
+    WhiteNoiseMiddleware.add_files_from_finders = _found_once(
+        WhiteNoiseMiddleware.add_files_from_finders
+    )
     TransactionTestCase._fixture_teardown = lambda self: empty()
     DatabaseCreation.create_test_db = create_test_db
 
 
 def forget_constants() -> None:
-    """Hypothesis mixes constants of the modules of ours that are loaded into what it makes: which are depends on the tests that ran before
-    in this process."""
+    """Hypothesis mixes constants of the modules of ours that are loaded into what it makes: which
+    are depends on the tests that ran before in this process."""
     from hypothesis.internal.conjecture import providers
 
     providers._get_local_constants = lambda: providers._local_constants
 
 
 def _found_once(find: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Each test client has the middleware made anew, for which whitenoise looks at every static file."""
+    """Each test client has the middleware made anew, for which whitenoise looks at every static
+    file.
+    """
     files: dict[str, Any] = {}
 
     def add(middleware: Any) -> None:
@@ -63,8 +72,9 @@ def _found_once(find: Callable[[Any], None]) -> Callable[[Any], None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """What is imported and collected stays to the end: the garbage collector need not look through all of it again and again. Nor through
-    what is made later, every 70,000 objects: that was an eighth of the suite's time."""
+    """What is imported and collected stays to the end: the garbage collector need not look through
+    all of it again and again. Nor through what is made later, every 70,000 objects: that was an
+    eighth of the suite's time."""
     gc.disable()
     try:
         return (yield)
@@ -93,7 +103,11 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def guarded(self: socket.socket, address: object) -> None:
         if self.family in (socket.AF_INET, socket.AF_INET6) and isinstance(address, tuple):
-            assert address[0] in ("127.0.0.1", "::1", "localhost"), f"a test wants to reach {address[0]}"
+            assert address[0] in (
+                "127.0.0.1",
+                "::1",
+                "localhost",
+            ), f"a test wants to reach {address[0]}"
         return connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", guarded)
@@ -136,7 +150,9 @@ def base(project: Any, data_dir: Path) -> Any:
 
 @pytest.fixture(autouse=True)
 def _html_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A browser shows any white space as one space: where templates break their lines says nothing to a test."""
+    """A browser shows any white space as one space: where templates break their lines says nothing
+    to a test.
+    """
     import re
 
     from django.http import HttpResponse
@@ -147,7 +163,9 @@ def _html_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def collapsed(self: Client, **environ: object) -> HttpResponse:
         response = request(self, **environ)
         if not response.streaming and response.get("Content-Type", "").startswith("text/html"):
-            parts = re.split(rb"(<(?:pre|textarea)\b.*?</(?:pre|textarea)>)", response.content, flags=re.DOTALL)
+            parts = re.split(
+                rb"(<(?:pre|textarea)\b.*?</(?:pre|textarea)>)", response.content, flags=re.DOTALL
+            )
             parts[::2] = [re.sub(rb"\s+", b" ", part) for part in parts[::2]]
             response.content = b"".join(parts)
         return response

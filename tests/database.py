@@ -1,4 +1,6 @@
-"""The suite's databases are copies of one that is migrated once: migrating costs each process 10 CPU s, a copy next to none."""
+"""The suite's databases are copies of one that is migrated once: migrating costs each process 10
+CPU s, a copy next to none.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def create_test_db(
     serialize: bool = False,
     keepdb: bool = False,
 ) -> str:
-    """In place of Django's. A database that is kept (`--reuse-db`) is made anew where the migrations have changed."""
+    """In place of Django's. A database that is kept (`--reuse-db`) is made anew where the
+    migrations have changed.
+    """
     name = self._get_test_db_name()
     with _one_at_a_time():
         made = migrated(self)
@@ -43,7 +47,9 @@ def create_test_db(
 
 
 def migrated(creation: DatabaseCreation) -> str:
-    """The name of a database in which these migrations have run, and nothing else; it is made where there is none."""
+    """The name of a database in which these migrations have run, and nothing else; it is made where
+    there is none.
+    """
     name, making = NAMES + _digest(), NAMES + "unfinished"
     connection = creation.connection
     if _exists(creation, name):
@@ -68,7 +74,10 @@ def migrated(creation: DatabaseCreation) -> str:
 
 def copied_from(creation: DatabaseCreation, name: str) -> str | None:
     with creation._nodb_cursor() as cursor:
-        cursor.execute("SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = %s", [name])
+        cursor.execute(
+            "SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = %s",
+            [name],
+        )
         found = cursor.fetchone()
         return found and found[0]
 
@@ -87,7 +96,9 @@ def _exists(creation: DatabaseCreation, name: str) -> bool:
 
 
 def _digest() -> str:
-    """Of all migrations and what they import from us; of the month too, since they make the partitions of the months to come."""
+    """Of all migrations and what they import from us; of the month too, since they make the
+    partitions of the months to come.
+    """
     read, files = hashlib.sha256(f"{django.VERSION} {timezone.now():%Y-%m}".encode()), set()
     for app in apps.get_app_configs():
         files |= set(Path(app.path, "migrations").glob("*.py"))

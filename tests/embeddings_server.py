@@ -1,5 +1,7 @@
-"""A server's `POST /v1/embeddings` by a script, after OpenAI's “Create embeddings”: a batch in, one vector a text out, each with
-its index, in whatever order. `wrong` makes it misbehave in one way; the first answers have the statuses in `failures`."""
+"""A server's `POST /v1/embeddings` by a script, after OpenAI's “Create embeddings”: a batch in, one
+vector a text out, each with its index, in whatever order. `wrong` makes it misbehave in one way;
+the first answers have the statuses in `failures`.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,26 @@ WRONG: dict[str, Callable[[Items], Any]] = {
     "an index twice": lambda items: [item | {"index": 0} for item in items],
     "an index beyond": lambda items: [item | {"index": item["index"] + 1} for item in items],
     "no index": lambda items: [{"embedding": item["embedding"]} for item in items],
-    "other lengths": lambda items: [item | {"embedding": item["embedding"][item["index"] % 2 :]} for item in items],
-    "NaN": lambda items: [item | {"embedding": [math.nan, *item["embedding"][1:]]} for item in items],
-    "infinity": lambda items: [item | {"embedding": [math.inf, *item["embedding"][1:]]} for item in items],
-    "a huge integer": lambda items: [item | {"embedding": [10**400, *item["embedding"][1:]]} for item in items],
-    "beyond float32": lambda items: [item | {"embedding": [1e300, *item["embedding"][1:]]} for item in items],
+    "other lengths": lambda items: [
+        item | {"embedding": item["embedding"][item["index"] % 2 :]} for item in items
+    ],
+    "NaN": lambda items: [
+        item | {"embedding": [math.nan, *item["embedding"][1:]]} for item in items
+    ],
+    "infinity": lambda items: [
+        item | {"embedding": [math.inf, *item["embedding"][1:]]} for item in items
+    ],
+    "a huge integer": lambda items: [
+        item | {"embedding": [10**400, *item["embedding"][1:]]} for item in items
+    ],
+    "beyond float32": lambda items: [
+        item | {"embedding": [1e300, *item["embedding"][1:]]} for item in items
+    ],
     "zeros": lambda items: [item | {"embedding": [0] * WIDTH} for item in items],
     "empty vectors": lambda items: [item | {"embedding": []} for item in items],
-    "texts": lambda items: [item | {"embedding": [str(value) for value in item["embedding"]]} for item in items],
+    "texts": lambda items: [
+        item | {"embedding": [str(value) for value in item["embedding"]]} for item in items
+    ],
     "nested": lambda items: [item | {"embedding": [[1.0], [2.0]]} for item in items],
     "null": lambda items: [item | {"embedding": None} for item in items],
     "base64": lambda items: [item | {"embedding": "AACAPwAAAEA="} for item in items],
@@ -69,11 +83,19 @@ class EmbeddingServer(ThreadingHTTPServer):
         if self.raw is not None:
             return self.raw
         width = self.width_of_batch(len(self.bodies))
-        items = [{"object": "embedding", "index": at, "embedding": vector_of(self.meanings.get(text, text))[:width]}
-                 for at, text in enumerate(body["input"])]  # fmt: skip
+        items = [
+            {
+                "object": "embedding",
+                "index": at,
+                "embedding": vector_of(self.meanings.get(text, text))[:width],
+            }
+            for at, text in enumerate(body["input"])
+        ]
         data = WRONG[self.wrong](items) if self.wrong else items
         usage = {"prompt_tokens": 8, "total_tokens": 8}
-        return json.dumps({"object": "list", "data": data, "model": body["model"], "usage": usage}).encode()
+        return json.dumps(
+            {"object": "list", "data": data, "model": body["model"], "usage": usage}
+        ).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -93,7 +115,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         status = self.server.failures.pop(0) if self.server.failures else 200
         data = (
-            self.server.answer(body) if status == 200 else json.dumps({"error": {"message": "no such thing"}}).encode()
+            self.server.answer(body)
+            if status == 200
+            else json.dumps({"error": {"message": "no such thing"}}).encode()
         )
         self.send_response(status)
         if status in (429, 503):
@@ -106,7 +130,9 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def running() -> Iterator[EmbeddingServer]:
     server = EmbeddingServer()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield server

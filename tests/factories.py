@@ -50,16 +50,24 @@ TAKEN = GENERAL_TICKETS | TICKETS_OF_TESTS  # a made task of such a number would
 
 def tool_message(call: dict, call_id: str = "call_1") -> dict:
     """The call as an OpenAI assistant message."""
-    return {"role": "assistant", "content": None, "tool_calls": [to_native(call["tool"], call["args"], call_id)]}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [to_native(call["tool"], call["args"], call_id)],
+    }
 
 
 def make_user(name: str = "") -> Any:
-    return get_user_model().objects.create_user(name or f"user{next(_numbers):06}", password="secret")
+    return get_user_model().objects.create_user(
+        name or f"user{next(_numbers):06}", password="secret"
+    )
 
 
 def make_project(admin: Any = None) -> Project:
     number = next(_numbers)
-    return core.create_project(slug=f"project-{number}", name=f"Project {number}", by=admin or make_user())
+    return core.create_project(
+        slug=f"project-{number}", name=f"Project {number}", by=admin or make_user()
+    )
 
 
 def admin_of(project: Project) -> Any:
@@ -74,7 +82,9 @@ def make_member(project: Project, role: Role = Role.ENGINEER) -> Any:
 
 def make_key(project: Project, may_see_holdout: bool = False) -> str:
     by = admin_of(project)
-    return core.create_api_key(project=project, name="test", by=by, may_see_holdout=may_see_holdout)[1]
+    return core.create_api_key(
+        project=project, name="test", by=by, may_see_holdout=may_see_holdout
+    )[1]
 
 
 def key_headers(project: Project, may_see_holdout: bool = False) -> dict[str, str]:
@@ -82,8 +92,12 @@ def key_headers(project: Project, may_see_holdout: bool = False) -> dict[str, st
     return {"HTTP_AUTHORIZATION": f"Bearer {make_key(project, may_see_holdout)}"}
 
 
-def row(name: str = "", request: str = "Close ticket 1234.", call: dict | None = None, **changes: Any) -> dict:
-    """A trajectory as an agent sends it; `call` is {"tool", "args"}, or None for an answer in words."""
+def row(
+    name: str = "", request: str = "Close ticket 1234.", call: dict | None = None, **changes: Any
+) -> dict:
+    """A trajectory as an agent sends it; `call` is {"tool", "args"}, or None for an answer in
+    words.
+    """
     turns = (
         [tool_message(call), {"role": "tool", "tool_call_id": "call_1", "content": "Done."}]
         if call
@@ -111,13 +125,17 @@ def make_trajectory(project: Project, **given: Any) -> Trajectory:
 
 def tell(trajectory: Trajectory, news: Feedback) -> Trajectory:
     """The trajectory after feedback from the API."""
-    said = feedback.receive(project=trajectory.project, external_id=trajectory.external_id, news=news)
+    said = feedback.receive(
+        project=trajectory.project, external_id=trajectory.external_id, news=news
+    )
     assert said
     return said
 
 
 def make_failed(project: Project, expected: dict | None = None, **given: Any) -> Trajectory:
-    """A failed run whose user has said what would have been right: by default to close the ticket that the request names."""
+    """A failed run whose user has said what would have been right: by default to close the ticket
+    that the request names.
+    """
     trajectory = make_trajectory(project, **given)
     number = re.search(r"\d+", given.get("request") or "")
     return tell(
@@ -126,7 +144,8 @@ def make_failed(project: Project, expected: dict | None = None, **given: Any) ->
             outcome=OutcomeChange(status="failure"),
             by="user",
             message_index=1,
-            corrected=expected or {"tool": "tickets.close", "args": {"id": int(number[0]) if number else 1234}},
+            corrected=expected
+            or {"tool": "tickets.close", "args": {"id": int(number[0]) if number else 1234}},
         ),
     )
 
@@ -135,16 +154,32 @@ def make_cluster(failure: Failure) -> FailureCluster:
     """A cluster of one failure, as a run of the clustering would store it."""
     began = failure.trajectory.started_at
     cluster = FailureCluster.objects.create(
-        project=failure.project, name="similar failures", mode=failure.mode, size=1, first_seen=began, last_seen=began,
-        signature={"columns": [1], "weights": [1.0], "radius": 0.5, "mode": "", "name": "similar failures", "words": []},
-    )  # fmt: skip
+        project=failure.project,
+        name="similar failures",
+        mode=failure.mode,
+        size=1,
+        first_seen=began,
+        last_seen=began,
+        signature={
+            "columns": [1],
+            "weights": [1.0],
+            "radius": 0.5,
+            "mode": "",
+            "name": "similar failures",
+            "words": [],
+        },
+    )
     Failure.objects.filter(pk=failure.pk).update(cluster=cluster)
     return cluster
 
 
-def make_policy_rule(trajectory: Trajectory, sentence: str = "Closed tickets cannot be closed.") -> PolicyRule:
+def make_policy_rule(
+    trajectory: Trajectory, sentence: str = "Closed tickets cannot be closed."
+) -> PolicyRule:
     """A rule that was read in a prompt and that the run breaks, as a classification stores it."""
-    prompt = trajectory.project.system_prompts.create(digest=sentence[:32], opening=sentence, length=len(sentence))
+    prompt = trajectory.project.system_prompts.create(
+        digest=sentence[:32], opening=sentence, length=len(sentence)
+    )
     given = {"kind": "never", "subject": "closed tickets", "verb": "closed"}
     rule = prompt.rules.create(key="closed", sentence=sentence, understood=given)
     rule.examples.create(trajectory=trajectory, message_index=1, text="tickets.close changed 1234.")
@@ -155,7 +190,12 @@ def make_environment(project: Project) -> Environment:
     by = admin_of(project)
     verifier = save_verifier(project=project, name="tool-call", spec=VERIFIER, by=by)
     return save_environment(
-        project=project, slug="workplace", builtin="workplace", harness=HARNESS, verifier=verifier, by=by
+        project=project,
+        slug="workplace",
+        builtin="workplace",
+        harness=HARNESS,
+        verifier=verifier,
+        by=by,
     )
 
 
@@ -172,7 +212,8 @@ class Counter(Environment):
         self.state["value"] += amount
         return self.state["value"]
     def tasks(self):
-        return [{"id": "two", "prompt": "Count to two.", "expected": {"tool": "add", "args": {"amount": 2}}}]
+        return [{"id": "two", "prompt": "Count to two.", "expected": {"tool": "add", "args": \
+{"amount": 2}}}]
     def verify(self, attempt):
         return attempt.state["value"] == 2
 """
@@ -194,8 +235,14 @@ def make_package(project: Project, folder: Path, slug: str = "zcounter") -> Envi
 
 
 def override(environment: Environment, reason: str = "test") -> None:
-    """Opens the lock by a second owner, so that whoever wrote the verifier may start the training."""
-    override_lock(verifier=environment.verifier, reason=reason, by=make_member(environment.project, Role.OWNER))
+    """Opens the lock by a second owner, so that whoever wrote the verifier may start the
+    training.
+    """
+    override_lock(
+        verifier=environment.verifier,
+        reason=reason,
+        by=make_member(environment.project, Role.OWNER),
+    )
 
 
 def make_base_folder(folder: Path) -> Path:
@@ -207,29 +254,42 @@ def make_base_folder(folder: Path) -> Path:
 
 
 def make_base(project: Project, folder: Path) -> ModelVersion:
-    return register_base(project=project, name="base", folder=make_base_folder(folder / "base"), by=admin_of(project))
+    return register_base(
+        project=project, name="base", folder=make_base_folder(folder / "base"), by=admin_of(project)
+    )
 
 
 def adapter_weights(name: str) -> bytes:
     """A safetensors file of one number, different for different names."""
     number = (
-        numpy.frombuffer(hashlib.sha256(name.encode()).digest()[:2], numpy.uint16).astype(numpy.float32).reshape(1, 1)
+        numpy.frombuffer(hashlib.sha256(name.encode()).digest()[:2], numpy.uint16)
+        .astype(numpy.float32)
+        .reshape(1, 1)
         + 1
     )
     return save({"model.layers.0.self_attn.q_proj.lora_B.weight": number})
 
 
-def make_adapter(project: Project, parent: ModelVersion, folder: Path, name: str = "adapter") -> ModelVersion:
+def make_adapter(
+    project: Project, parent: ModelVersion, folder: Path, name: str = "adapter"
+) -> ModelVersion:
     source = folder / f"adapter-{next(_numbers)}"
     source.mkdir()
     (source / "adapter_config.json").write_text("{}")
     (source / "adapter_model.safetensors").write_bytes(adapter_weights(source.name))
     return register_adapter(
-        project=project, name=name, parent=parent, artifact=store_folder(source), lineage={}, by=admin_of(project)
+        project=project,
+        name=name,
+        parent=parent,
+        artifact=store_folder(source),
+        lineage={},
+        by=admin_of(project),
     )
 
 
-def make_server(project: Project, base_url: str = "http://127.0.0.1:8123/v1", **fields: Any) -> Server:
+def make_server(
+    project: Project, base_url: str = "http://127.0.0.1:8123/v1", **fields: Any
+) -> Server:
     """Needs FLYWHEEL_ALLOW_PRIVATE_URLS."""
     name = fields.pop("name", f"server-{next(_numbers)}")
     fields = {"name": name, "base_url": base_url, **fields}
@@ -239,31 +299,67 @@ def make_server(project: Project, base_url: str = "http://127.0.0.1:8123/v1", **
 def make_managed(base: ModelVersion, base_url: str) -> Server:
     """A managed server of a base that is up, with two LoRA slots."""
     server = Server.objects.create(
-        project=base.project, name="gpu", kind="vllm", base=base, dialect="text", health=Health.HEALTHY, base_url=base_url,
-        serving={"dtype": "auto", "context": 0, "lora_slots": 2, "max_lora_rank": 16, "options": {}},
-    )  # fmt: skip
-    ServerRun.objects.create(project=base.project, name="gpu", server=server, state=JobState.RUNNING, phase=Phase.UP)
+        project=base.project,
+        name="gpu",
+        kind="vllm",
+        base=base,
+        dialect="text",
+        health=Health.HEALTHY,
+        base_url=base_url,
+        serving={
+            "dtype": "auto",
+            "context": 0,
+            "lora_slots": 2,
+            "max_lora_rank": 16,
+            "options": {},
+        },
+    )
+    ServerRun.objects.create(
+        project=base.project, name="gpu", server=server, state=JobState.RUNNING, phase=Phase.UP
+    )
     return server
 
 
-def make_endpoint(project: Project, server: Server | None = None, served_as: str = "m", **fields: Any) -> ModelVersion:
-    given = {"project": project, "name": "m", "served_as": served_as, "by": admin_of(project), **fields}
+def make_endpoint(
+    project: Project, server: Server | None = None, served_as: str = "m", **fields: Any
+) -> ModelVersion:
+    given = {
+        "project": project,
+        "name": "m",
+        "served_as": served_as,
+        "by": admin_of(project),
+        **fields,
+    }
     return register_endpoint(server=server or make_server(project), **given)
 
 
 def make_rollouts(
-    run: TrainingRun, rewards: list[float | None], step: int = 1, task: int = 0, phase: str = "train"
+    run: TrainingRun,
+    rewards: list[float | None],
+    step: int = 1,
+    task: int = 0,
+    phase: str = "train",
 ) -> list[Rollout]:
     """The group of one training task in one step; None is masked."""
     chosen = run.dataset.tasks()[task]
     return Rollout.objects.bulk_create(
         Rollout(
-            run=run, task=chosen, phase=phase, step=step, index=index, output="x", reward=reward, masked=reward is None,
-            mask_reason="The judge did not answer." if reward is None else "", success=reward == 1, valid=True,
-            components={} if reward is None else {"tool": reward}, details=["wrong tool: mail"] if reward == 0 else [],
+            run=run,
+            task=chosen,
+            phase=phase,
+            step=step,
+            index=index,
+            output="x",
+            reward=reward,
+            masked=reward is None,
+            mask_reason="The judge did not answer." if reward is None else "",
+            success=reward == 1,
+            valid=True,
+            components={} if reward is None else {"tool": reward},
+            details=["wrong tool: mail"] if reward == 0 else [],
         )
         for index, reward in enumerate(rewards)
-    )  # fmt: skip
+    )
 
 
 def make_eval_set(
@@ -281,35 +377,64 @@ def make_eval_set(
     numbers = (ticket for count in _numbers if (ticket := 1000 + count % 4000) not in TAKEN)
     tasks = [
         evals.written_task(
-            eval_set, key=f"task-{number}", request=f"Close ticket {number}.", split=split, by=by,
+            eval_set,
+            key=f"task-{number}",
+            request=f"Close ticket {number}.",
+            split=split,
+            by=by,
             expected={"tool": "tickets.close", "args": {"id": number}},
-        ) for split, number in zip(splits, numbers, strict=False)
-    ]  # fmt: skip
+        )
+        for split, number in zip(splits, numbers, strict=False)
+    ]
     assert evals.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what="made").made == len(tasks)
     return evals.freeze(eval_set=eval_set, by=by) if frozen else eval_set
 
 
 def make_eval_run(
-    eval_set: EvalSet, model: ModelVersion, environment: Environment, success: float = 0.5, samples: int = 4,
+    eval_set: EvalSet,
+    model: ModelVersion,
+    environment: Environment,
+    success: float = 0.5,
+    samples: int = 4,
     unsafe: int = 0,
-) -> EvalRun:  # fmt: skip
+) -> EvalRun:
     """A finished evaluation whose first `success` share of each task's samples succeed."""
     from apps.evals.jobs import rows_of
 
     run = EvalRun.objects.create(
-        project=eval_set.project, name=f"{model} on {eval_set}", eval_set=eval_set, split=Split.HOLDOUT,
-        environment=environment, model_version=model, samples_per_task=samples, spec={"seed": 0, "batch_size": 8},
+        project=eval_set.project,
+        name=f"{model} on {eval_set}",
+        eval_set=eval_set,
+        split=Split.HOLDOUT,
+        environment=environment,
+        model_version=model,
+        samples_per_task=samples,
+        spec={"seed": 0, "batch_size": 8},
         created_by=admin_of(eval_set.project),
-    )  # fmt: skip
+    )
     rows = []
     for task in eval_set.tasks.holdout():
         for index in range(samples):
             good = index < round(success * samples)
-            rows.append(Sample(
-                run=run, task=task, index=index, output=task.demonstration if good else "no", reward=1.0 if good else -1.0,
-                success=good, valid=good, tool_ok=good, args_score=float(good), executed=good, unsafe=index < unsafe,
-                components={"tool": 0.4} if good else {"invalid": -1.0}, latency_ms=100.0, input_tokens=50, output_tokens=20,
-            ))  # fmt: skip
+            rows.append(
+                Sample(
+                    run=run,
+                    task=task,
+                    index=index,
+                    output=task.demonstration if good else "no",
+                    reward=1.0 if good else -1.0,
+                    success=good,
+                    valid=good,
+                    tool_ok=good,
+                    args_score=float(good),
+                    executed=good,
+                    unsafe=index < unsafe,
+                    components={"tool": 0.4} if good else {"invalid": -1.0},
+                    latency_ms=100.0,
+                    input_tokens=50,
+                    output_tokens=20,
+                )
+            )
     Sample.objects.bulk_create(rows)
     run.claim("test")
     run.finish(JobState.SUCCEEDED, result={"metrics": summarise(rows_of(run.samples.all()))})
@@ -319,43 +444,81 @@ def make_eval_run(
 
 def make_meaning_check(eval_set: EvalSet, version: ModelVersion) -> MeaningCheck:
     """A finished semantic check of a draft, with one pair."""
-    job = meaning.submit(eval_set=eval_set, source=meaning.Source(version=version.pk), by=admin_of(eval_set.project))
+    job = meaning.submit(
+        eval_set=eval_set, source=meaning.Source(version=version.pk), by=admin_of(eval_set.project)
+    )
     job.claim("test")
     spec = meaning.child_spec(job)
-    pair = {"held": spec["held"][0]["id"], "other": spec["others"][0]["id"], "text": 0, "score": 0.5}
-    job.finish(JobState.SUCCEEDED, result=meaning.complete(job, {"pairs": [pair], "texts": 6, "known": 0}))
+    pair = {
+        "held": spec["held"][0]["id"],
+        "other": spec["others"][0]["id"],
+        "text": 0,
+        "score": 0.5,
+    }
+    job.finish(
+        JobState.SUCCEEDED, result=meaning.complete(job, {"pairs": [pair], "texts": 6, "known": 0})
+    )
     job.refresh_from_db()
     return job
 
 
 def make_measurement(runs: list[EvalRun], took: list[float], failed: int = 0) -> LatencyMeasurement:
-    """A finished measurement: each run's model took so many milliseconds; its last `failed` answers failed."""
+    """A finished measurement: each run's model took so many milliseconds; its last `failed` answers
+    failed.
+    """
     measurement = submit_measurement(runs=runs, by=admin_of(runs[0].project), rounds=2)
     measurement.claim("test")
     tasks = measurement.spec["tasks"]
     events = [
-        {"type": "sample", "version": str(run.pk), "task_id": task, "round": number, "turn": turn, "input_tokens": 50,
-         "output_tokens": 20, "latency_ms": None if turn and at >= len(tasks) - failed else ms * (1 + 0.01 * (at * (turn + 2) % 7))}
+        {
+            "type": "sample",
+            "version": str(run.pk),
+            "task_id": task,
+            "round": number,
+            "turn": turn,
+            "input_tokens": 50,
+            "output_tokens": 20,
+            "latency_ms": (
+                None
+                if turn and at >= len(tasks) - failed
+                else ms * (1 + 0.01 * (at * (turn + 2) % 7))
+            ),
+        }
         for number in range(2)
         for at, task in enumerate(tasks)
         for turn, (run, ms) in enumerate(zip(runs, took, strict=True))
-    ]  # fmt: skip
+    ]
     latency.store_events(measurement, events)
-    measurement.finish(JobState.SUCCEEDED, result=latency.complete(measurement, {"metrics": {"rounds": 2}}))
+    measurement.finish(
+        JobState.SUCCEEDED, result=latency.complete(measurement, {"metrics": {"rounds": 2}})
+    )
     measurement.refresh_from_db()
     return measurement
 
 
-def make_search(version: ModelVersion, eval_set: EvalSet, environment: Environment, **given: Any) -> PromptSearch:
+def make_search(
+    version: ModelVersion, eval_set: EvalSet, environment: Environment, **given: Any
+) -> PromptSearch:
     """A queued prompt search. Needs validation tasks and an open lock."""
     project = eval_set.project
-    server = given.pop("server", None) or Server.objects.filter(project=project).first() or make_server(project)
+    server = (
+        given.pop("server", None)
+        or Server.objects.filter(project=project).first()
+        or make_server(project)
+    )
     config = {"most_calls": 100} | given.pop("config", {})
     with override_settings(FLYWHEEL_GEPA_PYTHON=sys.executable):
         return submit_search(
-            project=project, version=version, eval_set=eval_set, environment=environment, server=server, model="writer",
-            config=config, by=given.pop("by", admin_of(project)), **given,
-        )  # fmt: skip
+            project=project,
+            version=version,
+            eval_set=eval_set,
+            environment=environment,
+            server=server,
+            model="writer",
+            config=config,
+            by=given.pop("by", admin_of(project)),
+            **given,
+        )
 
 
 def candidate_event(number: int, state: str, prompt: str, **more: Any) -> dict:

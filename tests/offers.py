@@ -1,4 +1,6 @@
-"""What a page offers: whatever on it leads or sends somewhere, and what of that a role is refused."""
+"""What a page offers: whatever on it leads or sends somewhere, and what of that a role is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ ADDRESSES = ("href", "formaction", "hx-get", "hx-post", "hx-delete", "hx-put")
 
 
 class Offers(HTMLParser):
-    """[(what, address)] of whatever on a page leads or sends somewhere. A form sends if it has a button that can be pressed,
-    to its own address (without one, the page's) unless the button names another."""
+    """[(what, address)] of whatever on a page leads or sends somewhere. A form sends if it has a
+    button that can be pressed, to its own address (without one, the page's) unless the button names
+    another."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -34,7 +37,11 @@ class Offers(HTMLParser):
         elif tag == "fieldset":
             self.fieldsets.append("disabled" in given)
         elif (
-            tag == "button" and not dead and self.form and given.get("type") != "button" and not given.get("formaction")
+            tag == "button"
+            and not dead
+            and self.form
+            and given.get("type") != "button"
+            and not given.get("formaction")
         ):
             for name in ("action", "hx-post"):
                 if name == "action" or self.form.get(name):

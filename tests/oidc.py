@@ -29,10 +29,18 @@ class Provider:
     def answer(self, path: str) -> dict[str, Any]:
         if path == "/token":
             claims = self.user | {"iss": self.issuer, "aud": "flywheel", "exp": time.time() + 60}
-            return {"access_token": "a", "token_type": "Bearer", "id_token": jwt.encode(claims, "k" * 32)}
+            return {
+                "access_token": "a",
+                "token_type": "Bearer",
+                "id_token": jwt.encode(claims, "k" * 32),
+            }
         if path == "/userinfo":
             return self.user
-        names = {"authorization_endpoint": "/authorize", "token_endpoint": "/token", "userinfo_endpoint": "/userinfo"}
+        names = {
+            "authorization_endpoint": "/authorize",
+            "token_endpoint": "/token",
+            "userinfo_endpoint": "/userinfo",
+        }
         return {"issuer": self.issuer, "jwks_uri": f"{self.issuer}/keys"} | {
             name: f"{self.issuer}{path}" for name, path in names.items()
         }
@@ -46,7 +54,9 @@ class Provider:
                 if self.path.startswith("/authorize?"):
                     asked = dict(parse_qsl(urlsplit(self.path).query))
                     self.send_response(302)
-                    self.send_header("Location", f"{asked['redirect_uri']}?code=c&state={asked['state']}")
+                    self.send_header(
+                        "Location", f"{asked['redirect_uri']}?code=c&state={asked['state']}"
+                    )
                     self.end_headers()
                     return
                 body = json.dumps(provider.answer(self.path)).encode()
@@ -66,8 +76,13 @@ class Provider:
     @property
     def settings(self) -> dict[str, Any]:
         """For `SOCIALACCOUNT_PROVIDERS`."""
-        app = {"provider_id": "sso", "name": "Example SSO", "client_id": "flywheel", "secret": "s",
-               "settings": {"server_url": self.issuer}}  # fmt: skip
+        app = {
+            "provider_id": "sso",
+            "name": "Example SSO",
+            "client_id": "flywheel",
+            "secret": "s",
+            "settings": {"server_url": self.issuer},
+        }
         return {"openid_connect": {"OAUTH_PKCE_ENABLED": True, "APPS": [app]}}
 
     def close(self) -> None:

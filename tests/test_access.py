@@ -1,5 +1,5 @@
-"""Every route of the URL configuration × everybody: the role (or scope) that it declares opens it, nothing less does, and what a page offers,
-its reader may do."""
+"""Every route of the URL configuration × everybody: the role (or scope) that it declares opens it,
+nothing less does, and what a page offers, its reader may do."""
 
 from __future__ import annotations
 
@@ -80,19 +80,57 @@ ONLY = "whoever created it has only the role"
 
 # To anybody, signed in or not; and to everybody who is signed in.
 OPEN = {
-    "healthz", "api:schema", "api:docs", "protocol:nothing", "account_login", "account_logout", "account_inactive", "mfa_authenticate",
-    "mfa_login_webauthn", "account_reset_password", "account_reset_password_done", "account_reset_password_from_key",
-    "account_reset_password_from_key_done", "socialaccount_signup", "socialaccount_login_cancelled", "socialaccount_login_error",
-    "openid_connect_login", "openid_connect_callback", "automation_api:call", "join", "training_api:run_base", "training_api:run_result", "promotion_api:download",
-}  # fmt: skip
+    "healthz",
+    "api:schema",
+    "api:docs",
+    "protocol:nothing",
+    "account_login",
+    "account_logout",
+    "account_inactive",
+    "mfa_authenticate",
+    "mfa_login_webauthn",
+    "account_reset_password",
+    "account_reset_password_done",
+    "account_reset_password_from_key",
+    "account_reset_password_from_key_done",
+    "socialaccount_signup",
+    "socialaccount_login_cancelled",
+    "socialaccount_login_error",
+    "openid_connect_login",
+    "openid_connect_callback",
+    "automation_api:call",
+    "join",
+    "training_api:run_base",
+    "training_api:run_result",
+    "promotion_api:download",
+}
 OWN = {
-    "core:projects", "notifications:list", "notifications:count", "notifications:read", "notifications:open",
-    "notifications:preferences", "account", "account_reauthenticate", "mfa_reauthenticate", "mfa_reauthenticate_webauthn",
-    "account_change_password", "account_set_password", "mfa_index", "mfa_activate_totp", "mfa_deactivate_totp",
-    "mfa_view_recovery_codes", "mfa_generate_recovery_codes", "mfa_download_recovery_codes", "mfa_list_webauthn",
-    "mfa_add_webauthn", "mfa_edit_webauthn", "mfa_remove_webauthn", "usersessions_list", "socialaccount_connections",
+    "core:projects",
+    "notifications:list",
+    "notifications:count",
+    "notifications:read",
+    "notifications:open",
+    "notifications:preferences",
+    "account",
+    "account_reauthenticate",
+    "mfa_reauthenticate",
+    "mfa_reauthenticate_webauthn",
+    "account_change_password",
+    "account_set_password",
+    "mfa_index",
+    "mfa_activate_totp",
+    "mfa_deactivate_totp",
+    "mfa_view_recovery_codes",
+    "mfa_generate_recovery_codes",
+    "mfa_download_recovery_codes",
+    "mfa_list_webauthn",
+    "mfa_add_webauthn",
+    "mfa_edit_webauthn",
+    "mfa_remove_webauthn",
+    "usersessions_list",
+    "socialaccount_connections",
     "account_activity",
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -123,10 +161,17 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
         by=by,
     )
     training = submit_training(
-        project=project, method=Method.SFT, parent=base, dataset=freeze_dataset(eval_set=eval_set, by=by),
-        environment=environment, config={"steps": 2, "learning_rate": 1e-3, "batch_size": 1}, by=by,
-    )  # fmt: skip
-    server = add_server(project=project, fields={"name": "gpu", "base_url": "https://gpu.example.com/v1"}, by=by)
+        project=project,
+        method=Method.SFT,
+        parent=base,
+        dataset=freeze_dataset(eval_set=eval_set, by=by),
+        environment=environment,
+        config={"steps": 2, "learning_rate": 1e-3, "batch_size": 1},
+        by=by,
+    )
+    server = add_server(
+        project=project, fields={"name": "gpu", "base_url": "https://gpu.example.com/v1"}, by=by
+    )
     endpoint = make_endpoint(project, server)
     search = make_search(endpoint, make_eval_set(project, validation=2), environment, server=server)
     search.candidates.create(number=1, parent=0, state="kept", prompt="Be exact.", score=0.5)
@@ -134,24 +179,44 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
     channel = promotion.channel_of(project)
     promotion.set_initial(channel=channel, version=base, by=by)
     make_key(project)
-    hook, _ = create_webhook(project=project, url="https://ci.example.com/", events=Event.values, by=by)
+    hook, _ = create_webhook(
+        project=project, url="https://ci.example.com/", events=Event.values, by=by
+    )
     board = create_dashboard(project=project, name="Health", by=by)
     chart = add_chart(dashboard=board, spec=Spec.of({"measure": "cost"}), by=by)
-    flow = save_flow(project=project, name="hourly", spec=read_yaml("steps: [{do: classify}]"), by=by)
+    flow = save_flow(
+        project=project, name="hourly", spec=read_yaml("steps: [{do: classify}]"), by=by
+    )
     flow_run = run_now(flow=flow, by=by)
     report = promotion.make_gate_report(baseline=before, candidate=after, by=by)
     sides = [playground.Side(base, {"system_prompt": "Be brief."})]
     tried = playground.start(
-        project=project, environment=environment, sides=sides, step=playground.Step(trajectory, 1), by=by
+        project=project,
+        environment=environment,
+        sides=sides,
+        step=playground.Step(trajectory, 1),
+        by=by,
     )
     upload = Upload.objects.create(
-        project=project, name="a", format="chat", path="gone", size=1, state="failed", finished_at=timezone.now()
+        project=project,
+        name="a",
+        format="chat",
+        path="gone",
+        size=1,
+        state="failed",
+        finished_at=timezone.now(),
     )
     said = add_comment(
-        project=project, kind=kind_named("trajectory"), target=trajectory, text="Why does it close the ticket?", by=by
+        project=project,
+        kind=kind_named("trajectory"),
+        target=trajectory,
+        text="Why does it close the ticket?",
+        by=by,
     )
     cluster = make_cluster(trajectory.failure)
-    rays = add_cluster(project=project, fields={"name": "rays", "base_url": "https://ray.example.com"}, by=by)
+    rays = add_cluster(
+        project=project, fields={"name": "rays", "base_url": "https://ray.example.com"}, by=by
+    )
     return {
         "project": project,
         "bodies": {
@@ -172,35 +237,67 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
         },
         "pks": {
             **dict.fromkeys(
-                [f"webhooks:{name}" for name in ("detail", "log", "edit", "delete", "switch", "rotate", "test")],
+                [
+                    f"webhooks:{name}"
+                    for name in ("detail", "log", "edit", "delete", "switch", "rotate", "test")
+                ],
                 hook.pk,
             ),
-            **dict.fromkeys(("webhooks:delivery", "webhooks:again"), send_test(hook=hook, by=by).pk),
+            **dict.fromkeys(
+                ("webhooks:delivery", "webhooks:again"), send_test(hook=hook, by=by).pk
+            ),
             "core:audit_export": "csv",
             **dict.fromkeys(
                 ("core:manage", "core:object_rename", "core:object_archive", "core:object_delete"),
                 ("set", str(draft.pk)),
             ),
-            **dict.fromkeys(("core:revoke_key", "core:rotate_key", "serving:limits"), project.api_keys.first().pk),
-            **dict.fromkeys([f"dashboard:{name}" for name in ("dashboard", "rename", "duplicate", "delete")], board.pk),
+            **dict.fromkeys(
+                ("core:revoke_key", "core:rotate_key", "serving:limits"),
+                project.api_keys.first().pk,
+            ),
+            **dict.fromkeys(
+                [f"dashboard:{name}" for name in ("dashboard", "rename", "duplicate", "delete")],
+                board.pk,
+            ),
             **dict.fromkeys(("dashboard:chart", "dashboard:change_chart"), chart.pk),
-            "core:revoke_invitation": invite(project=project, email="a@example.org", role=Role.VIEWER, by=by)[0].pk,
-            **dict.fromkeys(("core:remove_member", "core:unlock_member"), project.memberships.first().pk),
-            **dict.fromkeys(("trajectories:detail", "trajectories:raw", "trajectories:feedback"), trajectory.pk),
+            "core:revoke_invitation": (
+                invite(project=project, email="a@example.org", role=Role.VIEWER, by=by)[0].pk
+            ),
+            **dict.fromkeys(
+                ("core:remove_member", "core:unlock_member"), project.memberships.first().pk
+            ),
+            **dict.fromkeys(
+                ("trajectories:detail", "trajectories:raw", "trajectories:feedback"), trajectory.pk
+            ),
             **dict.fromkeys(("trajectories:spans", "trajectories:span_text"), trajectory.pk),
             "trajectories:part": (trajectory.pk, 0),
             "trajectories:revision": (trajectory.pk, trajectory.revisions.first().pk),
-            "trajectories:delete_view": save_view(project=project, name="v", query="", shared=True, by=by).pk,
-            **dict.fromkeys(("trajectories:import_detail", "trajectories:import_status"), upload.pk),
-            "trajectories:import_mapping_delete": project.import_mappings.create(name="m", mapping={}).pk,
+            "trajectories:delete_view": (
+                save_view(project=project, name="v", query="", shared=True, by=by).pk
+            ),
+            **dict.fromkeys(
+                ("trajectories:import_detail", "trajectories:import_status"), upload.pk
+            ),
+            "trajectories:import_mapping_delete": (
+                project.import_mappings.create(name="m", mapping={}).pk
+            ),
             **dict.fromkeys(("trajectories:import_retry", "trajectories:import_cancel"), upload.pk),
-            **{f"trajectories:trace_{name}": trace_set_aside(project, name) for name in ("retry", "discard")},
             **{
-                f"trajectories:arrival_{name}": Arrival.objects.create(project=project, problem="TypeError: a").pk
+                f"trajectories:trace_{name}": trace_set_aside(project, name)
                 for name in ("retry", "discard")
             },
-            "trajectories:redaction_edit": add_rule(project=project, name="a", pattern="a+", by=by).pk,
-            "trajectories:redaction_delete": add_rule(project=project, name="b", pattern="b+", by=by).pk,
+            **{
+                f"trajectories:arrival_{name}": (
+                    Arrival.objects.create(project=project, problem="TypeError: a").pk
+                )
+                for name in ("retry", "discard")
+            },
+            "trajectories:redaction_edit": (
+                add_rule(project=project, name="a", pattern="a+", by=by).pk
+            ),
+            "trajectories:redaction_delete": (
+                add_rule(project=project, name="b", pattern="b+", by=by).pk
+            ),
             **dict.fromkeys(
                 (
                     "failures:cluster",
@@ -211,17 +308,29 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
                 ),
                 cluster.pk,
             ),
-            **dict.fromkeys([f"teamwork:{name}" for name in ("comment", "edit", "delete")], said.pk),
             **dict.fromkeys(
-                [f"teamwork:{name}" for name in ("thread", "add", "people")], ("trajectory", str(trajectory.pk))
+                [f"teamwork:{name}" for name in ("comment", "edit", "delete")], said.pk
+            ),
+            **dict.fromkeys(
+                [f"teamwork:{name}" for name in ("thread", "add", "people")],
+                ("trajectory", str(trajectory.pk)),
             ),
             "teamwork:assign": ("cluster", str(cluster.pk)),
             **dict.fromkeys(
-                [f"failures:reclassification{what}" for what in ("", "_status", "_apply", "_discard")],
+                [
+                    f"failures:reclassification{what}"
+                    for what in ("", "_status", "_apply", "_discard")
+                ],
                 start_reclassification(project=project, by=by).pk,
             ),
             **dict.fromkeys(
-                ("failures:case", "failures:decide", "failures:step", "failures:similar", "failures:assign"),
+                (
+                    "failures:case",
+                    "failures:decide",
+                    "failures:step",
+                    "failures:similar",
+                    "failures:assign",
+                ),
                 trajectory.failure.pk,
             ),
             "failures:split": trajectory.failure.pk,
@@ -231,9 +340,12 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
             "failures:mark": trajectory.pk,
             "failures:check_answer": trajectory.pk,
             **dict.fromkeys(
-                [f"failures:policy_{what}" for what in ("decide", "edit", "remove")], make_policy_rule(trajectory).pk
+                [f"failures:policy_{what}" for what in ("decide", "edit", "remove")],
+                make_policy_rule(trajectory).pk,
             ),
-            **dict.fromkeys(("failures:mode_save", "failures:mode_delete"), project.failure_modes.last().pk),
+            **dict.fromkeys(
+                ("failures:mode_save", "failures:mode_delete"), project.failure_modes.last().pk
+            ),
             **dict.fromkeys(
                 (
                     "evals:detail",
@@ -245,55 +357,99 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
                 ),
                 eval_set.pk,
             ),
-            **dict.fromkeys(("evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze"), draft.pk),
+            **dict.fromkeys(
+                ("evals:add_trajectories", "evals:add_task", "evals:split", "evals:freeze"),
+                draft.pk,
+            ),
             "evals:remove_task": draft.tasks.first().pk,
             "evals:edit_task": draft.tasks.trainable().last().pk,
             "evals:change_tasks": draft.pk,
             "evals:task_from_failure": trajectory.failure.pk,
             **dict.fromkeys(
-                ("evals:versions", "evals:versions_with_holdout", "evals:export", "evals:export_holdout"), eval_set.pk
+                (
+                    "evals:versions",
+                    "evals:versions_with_holdout",
+                    "evals:export",
+                    "evals:export_holdout",
+                ),
+                eval_set.pk,
             ),
-            **dict.fromkeys(("evals:from_successes", "evals:import", "evals:import_start", "evals:general"), draft.pk),
+            **dict.fromkeys(
+                ("evals:from_successes", "evals:import", "evals:import_start", "evals:general"),
+                draft.pk,
+            ),
             **dict.fromkeys(("evals:variants", "evals:make_variants", "evals:end_batch"), draft.pk),
-            **dict.fromkeys([f"evals:variant_job_{what}" for what in ("start", "status", "stop")], draft.pk),
-            **dict.fromkeys([f"evals:meaning{what}" for what in ("", "_start", "_status", "_stop")], draft.pk),
+            **dict.fromkeys(
+                [f"evals:variant_job_{what}" for what in ("start", "status", "stop")], draft.pk
+            ),
+            **dict.fromkeys(
+                [f"evals:meaning{what}" for what in ("", "_start", "_status", "_stop")], draft.pk
+            ),
             **dict.fromkeys(("evals:meaning_decide", "evals:meaning_undo"), meaning.pairs.get().pk),
-            **dict.fromkeys(("evals:confirm_task", "evals:judge_variant"), draft.tasks.trainable().last().pk),
-            **dict.fromkeys(("evals:import_status", "evals:import_cancel"), (draft.pk, task_import(draft, by))),
-            **dict.fromkeys(("evals:run", "evals:run_status", "evals:learnability", "evals:cancel"), before.pk),
+            **dict.fromkeys(
+                ("evals:confirm_task", "evals:judge_variant"), draft.tasks.trainable().last().pk
+            ),
+            **dict.fromkeys(
+                ("evals:import_status", "evals:import_cancel"), (draft.pk, task_import(draft, by))
+            ),
+            **dict.fromkeys(
+                ("evals:run", "evals:run_status", "evals:learnability", "evals:cancel"), before.pk
+            ),
             **dict.fromkeys(
                 [
                     f"evals:{name}"
-                    for name in ("samples", "open_holdout", "distributions", "export_samples", "to_tasks")
+                    for name in (
+                        "samples",
+                        "open_holdout",
+                        "distributions",
+                        "export_samples",
+                        "to_tasks",
+                    )
                 ],
                 before.pk,
             ),
             "evals:task_samples": (before.pk, before.samples.first().task_id),
             "evals:sample": (before.pk, before.samples.first().pk),
-            **dict.fromkeys(("evals:task", "evals:open_task"), eval_set.tasks.filter(split="holdout").first().pk),
+            **dict.fromkeys(
+                ("evals:task", "evals:open_task"), eval_set.tasks.filter(split="holdout").first().pk
+            ),
             "evals:compared_task": before.samples.first().task_id,
             "environments:detail": environment.pk,
-            **dict.fromkeys([f"environments:package{what}" for what in ("", "_use", "_check")], "counter"),
+            **dict.fromkeys(
+                [f"environments:package{what}" for what in ("", "_use", "_check")], "counter"
+            ),
             "evals:package_tasks": own.pk,
             "promotion:graph": adapter.pk,
             "promotion:effect": channel.promotions.get().pk,
-            **dict.fromkeys([f"promotion:{name}" for name in ("pair", "pair_parts", "prepare")], (before.pk, after.pk)),
             **dict.fromkeys(
-                [f"reviews:{name}" for name in ("detail", "undo", "queue", "adjudicate", "export")], review.pk
+                [f"promotion:{name}" for name in ("pair", "pair_parts", "prepare")],
+                (before.pk, after.pk),
             ),
             **dict.fromkeys(
-                [f"reviews:{name}" for name in ("item", "step", "judge", "answer", "rule")], review.items.first().pk
+                [f"reviews:{name}" for name in ("detail", "undo", "queue", "adjudicate", "export")],
+                review.pk,
             ),
             **dict.fromkeys(
-                ("reviews:open", "reviews:score_run", "reviews:override", "reviews:effect"), environment.verifier.pk
+                [f"reviews:{name}" for name in ("item", "step", "judge", "answer", "rule")],
+                review.items.first().pk,
             ),
             **dict.fromkeys(
-                [f"reviews:verifier{name}" for name in ("", "_edit", "_save", "_try")] + ["reviews:probe_run"],
+                ("reviews:open", "reviews:score_run", "reviews:override", "reviews:effect"),
                 environment.verifier.pk,
             ),
-            **dict.fromkeys([f"reviews:probe{name}" for name in ("", "_status", "_cancel", "_waive")], probe.pk),
+            **dict.fromkeys(
+                [f"reviews:verifier{name}" for name in ("", "_edit", "_save", "_try")]
+                + ["reviews:probe_run"],
+                environment.verifier.pk,
+            ),
+            **dict.fromkeys(
+                [f"reviews:probe{name}" for name in ("", "_status", "_cancel", "_waive")], probe.pk
+            ),
             "reviews:rescore": rescore.pk,
-            **dict.fromkeys([f"training:search{what}" for what in ("", "_status", "_cancel", "_resume")], search.pk),
+            **dict.fromkeys(
+                [f"training:search{what}" for what in ("", "_status", "_cancel", "_resume")],
+                search.pk,
+            ),
             "training:search_save": (search.pk, 1),
             **dict.fromkeys(
                 (
@@ -311,17 +467,29 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
             ),
             **dict.fromkeys(("training:rollouts", "training:run_examples"), training.pk),
             **dict.fromkeys(("training:export", "training:submit"), training.pk),
-            **dict.fromkeys([f"registry:ray_cluster_{what}" for what in ("edit", "remove", "check")], rays.name),
+            **dict.fromkeys(
+                [f"registry:ray_cluster_{what}" for what in ("edit", "remove", "check")], rays.name
+            ),
             "training:learned_from_trajectory": trajectory.pk,
             "training:learned_from_task": eval_set.tasks.first().pk,
             "training:rollout": (training.pk, make_rollouts(training, [1.0, 0.0])[0].pk),
             **dict.fromkeys(
-                [f"registry:server{what}" for what in ("", "_status", "_edit", "_probe", "_remove")], server.name
+                [
+                    f"registry:server{what}"
+                    for what in ("", "_status", "_edit", "_probe", "_remove")
+                ],
+                server.name,
             ),
-            **dict.fromkeys([f"registry:server_{what}" for what in ("run", "start", "stop")], local.name),
-            **dict.fromkeys([f"promotion:model{what}" for what in ("", "_card", "_download")], adapter.pk),
+            **dict.fromkeys(
+                [f"registry:server_{what}" for what in ("run", "start", "stop")], local.name
+            ),
+            **dict.fromkeys(
+                [f"promotion:model{what}" for what in ("", "_card", "_download")], adapter.pk
+            ),
             "promotion:merge": adapter.pk,
-            "promotion:remove_target": Target.objects.create(channel=channel, kind="server", server=server).pk,
+            "promotion:remove_target": (
+                Target.objects.create(channel=channel, kind="server", server=server).pk
+            ),
             **dict.fromkeys(
                 ("promotion:deployment", "promotion:deployment_stop"),
                 begin(channel=channel, kind=Deployment.Kind.RESTORE, version=base, by=by).pk,
@@ -339,20 +507,33 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
                 ).pk,
             ),
             **dict.fromkeys(
-                [f"prompts:playground{what}" for what in ("", "_status", "_cancel", "_save_task")], tried.pk
+                [f"prompts:playground{what}" for what in ("", "_status", "_cancel", "_save_task")],
+                tried.pk,
             ),
             "prompts:playground_save_prompt": (tried.pk, 0),
             **dict.fromkeys(
-                ("promotion:report", "promotion:promote", "promotion:report_file", "promotion:review_outputs"),
+                (
+                    "promotion:report",
+                    "promotion:promote",
+                    "promotion:report_file",
+                    "promotion:review_outputs",
+                ),
                 report.pk,
             ),
             **dict.fromkeys(("promotion:plan", "promotion:wear"), eval_set.pk),
             **dict.fromkeys(
-                [f"automation:{name}" for name in ("flow", "edit", "dry_run", "run_now", "switch", "secret", "delete")],
+                [
+                    f"automation:{name}"
+                    for name in ("flow", "edit", "dry_run", "run_now", "switch", "secret", "delete")
+                ],
                 flow.pk,
             ),
             **dict.fromkeys(
-                [f"automation:{name}" for name in ("run", "run_status", "cancel", "answer", "retry")], flow_run.pk
+                [
+                    f"automation:{name}"
+                    for name in ("run", "run_status", "cancel", "answer", "retry")
+                ],
+                flow_run.pk,
             ),
         },
     }
@@ -360,14 +541,18 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
 
 def trace_set_aside(project: Any, name: str) -> str:
     now = timezone.now()
-    trace = Trace.objects.create(project=project, trace_id=name, first_at=now, touched_at=now, problem="TypeError: a")
+    trace = Trace.objects.create(
+        project=project, trace_id=name, first_at=now, touched_at=now, problem="TypeError: a"
+    )
     return trace.trace_id
 
 
 def task_import(draft: EvalSet, by: Any) -> str:
     """A file of tasks that waits for a worker."""
     identity = importing.keep([b"{}"])
-    importing.submit(identity=identity, eval_set=draft, name="a", choice=importing.Choice("flywheel"), by=by)
+    importing.submit(
+        identity=identity, eval_set=draft, name="a", choice=importing.Choice("flywheel"), by=by
+    )
     return identity
 
 
@@ -402,10 +587,24 @@ WRITES = {name for name in PAGES if only_posts(PATTERNS[name])}
 ON_CHANNEL = [
     f"promotion:{name}"
     for name in (
-        "rollback", "channel", "channel_status", "restore", "segment", "freeze", "unfreeze", "add_target", "remove_target",
-        "deployment", "deployment_stop", "trial", "trial_new", "trial_begin", "trial_stop", "trial_advance",
+        "rollback",
+        "channel",
+        "channel_status",
+        "restore",
+        "segment",
+        "freeze",
+        "unfreeze",
+        "add_target",
+        "remove_target",
+        "deployment",
+        "deployment_stop",
+        "trial",
+        "trial_new",
+        "trial_begin",
+        "trial_stop",
+        "trial_advance",
     )
-]  # fmt: skip
+]
 
 
 def url_of(name: str, world: dict[str, Any]) -> str:
@@ -422,13 +621,22 @@ def url_of(name: str, world: dict[str, Any]) -> str:
 
 def body_of(name: str, world: dict[str, Any]) -> dict[str, Any]:
     if name == "promotion:policy_import":  # a file is read once
-        return {"reason": "test", "file": SimpleUploadedFile("policy.toml", as_toml(Policy()).encode())}
+        return {
+            "reason": "test",
+            "file": SimpleUploadedFile("policy.toml", as_toml(Policy()).encode()),
+        }
     return world["bodies"].get(name, {})
 
 
-def ask(client: Client, name: str, world: dict[str, Any], fields: dict[str, str] | None = None) -> Any:
+def ask(
+    client: Client, name: str, world: dict[str, Any], fields: dict[str, str] | None = None
+) -> Any:
     url = url_of(name, world)
-    return client.post(url, body_of(name, world) | (fields or {})) if name in WRITES else client.get(url, fields)
+    return (
+        client.post(url, body_of(name, world) | (fields or {}))
+        if name in WRITES
+        else client.get(url, fields)
+    )
 
 
 def logged_in(user: Any) -> Client:
@@ -437,7 +645,9 @@ def logged_in(user: Any) -> Client:
     return client
 
 
-def undone(client: Client, name: str, world: dict[str, Any], fields: dict[str, str] | None = None) -> Any:
+def undone(
+    client: Client, name: str, world: dict[str, Any], fields: dict[str, str] | None = None
+) -> Any:
     """The answer; what the request wrote is rolled back."""
     with transaction.atomic():
         answer = ask(client, name, world, fields)
@@ -447,7 +657,9 @@ def undone(client: Client, name: str, world: dict[str, Any], fields: dict[str, s
 
 @pytest.fixture
 def bare_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal is its status alone: half of what is asked here is refused, and what its page says is not asked."""
+    """A refusal is its status alone: half of what is asked here is refused, and what its page says
+    is not asked.
+    """
     monkeypatch.setattr(errors, "render", lambda *_, status: HttpResponse(status=status))
 
 
@@ -456,14 +668,23 @@ def is_page(answer: Any) -> bool:
 
 
 @pytest.mark.usefixtures("bare_errors")
-def test_every_page_opens_to_its_role_and_those_above_and_offers_what_they_may_do(world: dict[str, Any]) -> None:
-    """One visit for both: every form, button and link of every page × every role, against what the routes allow."""
+def test_every_page_opens_to_its_role_and_those_above_and_offers_what_they_may_do(
+    world: dict[str, Any],
+) -> None:
+    """One visit for both: every form, button and link of every page × every role, against what the
+    routes allow.
+    """
     project, seen = world["project"], Counter()
-    stranger, people = logged_in(make_user()), {role: logged_in(make_member(project, role)) for role in Role}
+    stranger, people = (
+        logged_in(make_user()),
+        {role: logged_in(make_member(project, role)) for role in Role},
+    )
     anybody, wrong = Client(), []
     for name in PAGES:
         login = (anybody.post if name in WRITES else anybody.get)(url_of(name, world))
-        assert login.status_code == 302 and login["Location"].startswith(reverse("account_login")), name
+        assert login.status_code == 302 and login["Location"].startswith(
+            reverse("account_login")
+        ), name
         assert ask(stranger, name, world).status_code == 404, name
         for role, person in people.items():
             answer = undone(person, name, world)
@@ -472,7 +693,10 @@ def test_every_page_opens_to_its_role_and_those_above_and_offers_what_they_may_d
             if name not in WRITES and is_page(answer):
                 seen[role] += 1
                 wrong += not_for(role, name, answer)
-    more = {"evals:detail": "evals:add_task", "registry:server": "registry:server_run"}  # a draft, a managed server
+    more = {
+        "evals:detail": "evals:add_task",
+        "registry:server": "registry:server_run",
+    }  # a draft, a managed server
     for name, other in more.items():
         for role, person in people.items():
             answer = person.get(reverse(name, args=[project.slug, world["pks"][other]]))
@@ -498,7 +722,9 @@ def test_ones_own_pages_need_an_account_and_nothing_else(project: Any) -> None:
     for name in OWN:
         url = reverse(name, args=own_args(str(PATTERNS[name].pattern)))
         answer = anybody.get(url)
-        assert answer.status_code == 302 and answer["Location"].startswith(("/login/", "/account/confirm/")), name
+        assert answer.status_code == 302 and answer["Location"].startswith(
+            ("/login/", "/account/confirm/")
+        ), name
         assert stranger.get(url).status_code in (200, 302, 404), name
 
 
@@ -507,32 +733,110 @@ def pages_of(role: Role) -> set[str]:
 
 
 def test_what_more_than_reading_and_building_needs() -> None:
-    """Everything else that changes something is an engineer's; a role that is declared by mistake shows here."""
-    assert None not in ROLES.values() and not pages_of(Role.VIEWER) & WRITES - {"trajectories:redaction_test"}
+    """Everything else that changes something is an engineer's; a role that is declared by mistake
+    shows here.
+    """
+    assert None not in ROLES.values() and not pages_of(Role.VIEWER) & WRITES - {
+        "trajectories:redaction_test"
+    }
     assert pages_of(Role.REVIEWER) == {
-        "failures:decide", "failures:split", "failures:blame", "failures:assign", "failures:undo", "failures:bulk", "failures:mark", "failures:check_answer", "failures:check_undo", "failures:policy_decide", "failures:policy_undo", "failures:policy_new", "failures:policy_edit", "failures:policy_remove",
-        "failures:cluster_rename", "failures:cluster_move", "failures:cluster_decide", "trajectories:save_view",
-        "trajectories:delete_view", "trajectories:bulk", "trajectories:bulk_undo", "trajectories:bulk_keep",
-        "trajectories:feedback", "reviews:queue", "reviews:item", "reviews:step", "reviews:judge", "reviews:answer",
-        "reviews:undo", "teamwork:add", "teamwork:edit", "teamwork:delete", "teamwork:people", "teamwork:assign",
-        "reviews:adjudicate", "reviews:rule", "evals:confirm_task", "evals:judge_variant",
-    }  # fmt: skip
+        "failures:decide",
+        "failures:split",
+        "failures:blame",
+        "failures:assign",
+        "failures:undo",
+        "failures:bulk",
+        "failures:mark",
+        "failures:check_answer",
+        "failures:check_undo",
+        "failures:policy_decide",
+        "failures:policy_undo",
+        "failures:policy_new",
+        "failures:policy_edit",
+        "failures:policy_remove",
+        "failures:cluster_rename",
+        "failures:cluster_move",
+        "failures:cluster_decide",
+        "trajectories:save_view",
+        "trajectories:delete_view",
+        "trajectories:bulk",
+        "trajectories:bulk_undo",
+        "trajectories:bulk_keep",
+        "trajectories:feedback",
+        "reviews:queue",
+        "reviews:item",
+        "reviews:step",
+        "reviews:judge",
+        "reviews:answer",
+        "reviews:undo",
+        "teamwork:add",
+        "teamwork:edit",
+        "teamwork:delete",
+        "teamwork:people",
+        "teamwork:assign",
+        "reviews:adjudicate",
+        "reviews:rule",
+        "evals:confirm_task",
+        "evals:judge_variant",
+    }
     assert {name for name in pages_of(Role.OPERATOR) if not name.startswith("webhooks:")} == {
-        "core:keys", "core:revoke_key", "core:rotate_key", "serving:limits", "automation:new", "automation:edit", "automation:check", "automation:editor", "automation:switch",
-        "automation:secret", "automation:delete", "failures:rubric_save", "failures:rubric_switch",
-        "registry:managed_new", "registry:server_new", "registry:server_edit", "registry:server_remove", "registry:server_probe",
-        "registry:ray_cluster_new", "registry:ray_cluster_edit", "registry:ray_cluster_remove", "registry:ray_cluster_check",
-        "registry:server_start", "registry:server_stop", "trajectories:retention", "trajectories:redaction_switch", "trajectories:redaction_presidio", "trajectories:held",
-        "trajectories:redaction_add", "trajectories:redaction_edit", "trajectories:redaction_delete",
-        "promotion:freeze", "promotion:unfreeze", "promotion:add_target", "promotion:remove_target",
-    }  # fmt: skip
+        "core:keys",
+        "core:revoke_key",
+        "core:rotate_key",
+        "serving:limits",
+        "automation:new",
+        "automation:edit",
+        "automation:check",
+        "automation:editor",
+        "automation:switch",
+        "automation:secret",
+        "automation:delete",
+        "failures:rubric_save",
+        "failures:rubric_switch",
+        "registry:managed_new",
+        "registry:server_new",
+        "registry:server_edit",
+        "registry:server_remove",
+        "registry:server_probe",
+        "registry:ray_cluster_new",
+        "registry:ray_cluster_edit",
+        "registry:ray_cluster_remove",
+        "registry:ray_cluster_check",
+        "registry:server_start",
+        "registry:server_stop",
+        "trajectories:retention",
+        "trajectories:redaction_switch",
+        "trajectories:redaction_presidio",
+        "trajectories:held",
+        "trajectories:redaction_add",
+        "trajectories:redaction_edit",
+        "trajectories:redaction_delete",
+        "promotion:freeze",
+        "promotion:unfreeze",
+        "promotion:add_target",
+        "promotion:remove_target",
+    }
     assert all(ROLES[name] == Role.OPERATOR for name in PAGES if name.startswith("webhooks:"))
     assert pages_of(Role.OWNER) == {
-        "core:project", "core:archive_project", "core:delete_project", "core:deletion_again", "core:object_delete",
-        "core:settings", "core:invite", "core:revoke_invitation", "core:set_member", "core:remove_member", "core:unlock_member", "reviews:override", "reviews:policy_save",
-        "reviews:probe_waive", "promotion:create_channel", "promotion:policy_save", "promotion:policy_import",
+        "core:project",
+        "core:archive_project",
+        "core:delete_project",
+        "core:deletion_again",
+        "core:object_delete",
+        "core:settings",
+        "core:invite",
+        "core:revoke_invitation",
+        "core:set_member",
+        "core:remove_member",
+        "core:unlock_member",
+        "reviews:override",
+        "reviews:policy_save",
+        "reviews:probe_waive",
+        "promotion:create_channel",
+        "promotion:policy_save",
+        "promotion:policy_import",
         "promotion:segment",
-    }  # fmt: skip
+    }
 
 
 def key_args(name: str) -> list:
@@ -558,30 +862,50 @@ def key_args(name: str) -> list:
 def call(name: str, method: str, secret: str) -> Any:
     headers = {"Authorization": f"Bearer {secret}"} if secret else {}
     return Client().generic(
-        method, reverse(name, args=key_args(name)), "{}", content_type="application/json", headers=headers
+        method,
+        reverse(name, args=key_args(name)),
+        "{}",
+        content_type="application/json",
+        headers=headers,
     )
 
 
-METHODS = [(name, method, needed) for name, methods in ROUTES.items() for method, needed in methods.items()]
+METHODS = [
+    (name, method, needed) for name, methods in ROUTES.items() for method, needed in methods.items()
+]
 
 
 def test_no_api_route_opens_without_a_key(project: Any) -> None:
     for name, method, _ in METHODS:
-        Attempts.objects.all().delete()  # else the address is slowed down after a hundred wrong keys
-        assert {call(name, method, secret).status_code for secret in ("", "fw_wrong")} == {401}, (name, method)
+        # else the address is slowed down after a hundred wrong keys
+        Attempts.objects.all().delete()
+        assert {call(name, method, secret).status_code for secret in ("", "fw_wrong")} == {401}, (
+            name,
+            method,
+        )
 
 
 @pytest.mark.parametrize("role", Role)
-def test_every_api_route_opens_to_keys_of_its_role_and_those_above(project: Any, role: Role) -> None:
+def test_every_api_route_opens_to_keys_of_its_role_and_those_above(
+    project: Any, role: Role
+) -> None:
     """A key with all scopes; test_scopes.py walks the scopes."""
     secret = create_api_key(project=project, name="all", by=make_member(project, role))[1]
     for name, method, needed in METHODS:
         answer = call(name, method, secret)
-        least = min((ROLE_FOR.get(scope, Role.VIEWER) for scope in needed.scopes), key=lambda one: one.rank)
+        least = min(
+            (ROLE_FOR.get(scope, Role.VIEWER) for scope in needed.scopes), key=lambda one: one.rank
+        )
         if role in least.upward and role in (needed.role or Role.VIEWER).upward:
-            assert answer.status_code not in (401, 405) and ONLY not in answer.content.decode(), (name, method)
+            assert answer.status_code not in (401, 405) and ONLY not in answer.content.decode(), (
+                name,
+                method,
+            )
         else:
-            assert answer.status_code == 403 and f"{ONLY} “{role}”" in answer.json()["detail"], (name, method)
+            assert answer.status_code == 403 and f"{ONLY} “{role}”" in answer.json()["detail"], (
+                name,
+                method,
+            )
 
 
 def test_a_key_sees_only_its_own_project(project: Any, base: Any) -> None:
@@ -589,22 +913,63 @@ def test_a_key_sees_only_its_own_project(project: Any, base: Any) -> None:
     trajectory, foreign = make_failed(project), make_eval_set(project)
     promotion.set_initial(channel=promotion.channel_of(project), version=base, by=admin_of(project))
     headers = {"HTTP_AUTHORIZATION": f"Bearer {other}"}
-    assert Client().get(reverse("api:trajectory", args=[trajectory.external_id]), **headers).status_code == 404
-    news, url = '{"outcome": {"status": "success"}}', reverse("api:feedback", args=[trajectory.external_id])
-    assert Client().post(url, news, content_type="application/json", **headers).status_code == 202  # waits in its own
+    assert (
+        Client()
+        .get(reverse("api:trajectory", args=[trajectory.external_id]), **headers)
+        .status_code
+        == 404
+    )
+    news, url = (
+        '{"outcome": {"status": "success"}}',
+        reverse("api:feedback", args=[trajectory.external_id]),
+    )
+    assert (
+        Client().post(url, news, content_type="application/json", **headers).status_code == 202
+    )  # waits in its own
     trajectory.refresh_from_db()
     assert trajectory.outcome_status == "failure"
     assert Client().get(reverse("evals_api:set", args=[foreign.pk]), **headers).status_code == 404
-    assert Client().post(reverse("evals_api:tasks", args=[foreign.pk]), **headers).status_code == 404
+    assert (
+        Client().post(reverse("evals_api:tasks", args=[foreign.pk]), **headers).status_code == 404
+    )
     assert Client().get(reverse("evals_api:sets"), **headers).json()["results"] == []
     assert Client().get(reverse("api:trajectories"), **headers).json()["results"] == []
-    assert Client().get(reverse("promotion_api:channel", args=["production"]), **headers).status_code == 404
+    assert (
+        Client().get(reverse("promotion_api:channel", args=["production"]), **headers).status_code
+        == 404
+    )
 
 
 NUMBERS = (
-    "a", "after", "against", "ahead", "at", "before", "b", "back", "cap", "cut", "from", "g", "ids", "index", "limit", "message", "metric", "mode", "page",
-    "per_group", "phase", "show", "since", "split", "step", "suggestion", "to", "version",
-)  # fmt: skip
+    "a",
+    "after",
+    "against",
+    "ahead",
+    "at",
+    "before",
+    "b",
+    "back",
+    "cap",
+    "cut",
+    "from",
+    "g",
+    "ids",
+    "index",
+    "limit",
+    "message",
+    "metric",
+    "mode",
+    "page",
+    "per_group",
+    "phase",
+    "show",
+    "since",
+    "split",
+    "step",
+    "suggestion",
+    "to",
+    "version",
+)
 
 
 NUL = "\x00"
@@ -614,7 +979,9 @@ ALL = "all of them"
 
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The names of a request's fields that are looked at from now on; ALL where something goes through all but to refuse a NUL."""
+    """The names of a request's fields that are looked at from now on; ALL where something goes
+    through all but to refuse a NUL.
+    """
     found: set[str] = set()
 
     def noted(method: str) -> None:
@@ -644,11 +1011,15 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 @pytest.mark.usefixtures("bare_errors")
 def test_no_page_breaks_at_a_number_that_is_none(world: dict[str, Any], looked: set[str]) -> None:
-    """A person may have typed anything into an address or a form: the page is shown, or says what is wrong. What looks at none of these fields
-    when it is given the first value would do the same with each of the others, except that a NUL is refused before it."""
+    """A person may have typed anything into an address or a form: the page is shown, or says what
+    is wrong. What looks at none of these fields when it is given the first value would do the same
+    with each of the others, except that a NUL is refused before it.
+    """
     admin, by_name = logged_in(admin_of(world["project"])), set()
     for name in PAGES:
-        if name in WRITES and name.startswith(("core:", "trajectories:redaction", "trajectories:retention")):
+        if name in WRITES and name.startswith(
+            ("core:", "trajectories:redaction", "trajectories:retention")
+        ):
             continue
         for value in VALUES:
             if value not in (VALUES[0], NUL) and name not in by_name:

@@ -14,9 +14,24 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = (
-    "core", "webhooks", "notifications", "teamwork", "registry", "trajectories", "failures", "environments", "evals", "prompts", "reviews", "training", "promotion",
-    "serving", "automation", "dashboard", "demo",
-)  # fmt: skip
+    "core",
+    "webhooks",
+    "notifications",
+    "teamwork",
+    "registry",
+    "trajectories",
+    "failures",
+    "environments",
+    "evals",
+    "prompts",
+    "reviews",
+    "training",
+    "promotion",
+    "serving",
+    "automation",
+    "dashboard",
+    "demo",
+)
 LIGHT = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for path in (ROOT / "workers" / "lib").rglob("*.py")
@@ -25,24 +40,56 @@ LIGHT = sorted(
 HEAVY = ("torch", "transformers", "peft", "trl", "vllm", "accelerate", "datasets", "openai")
 # Whoever may speak HTTP to others: both look at the address that they connect to.
 GUARDED = ("workers/lib/outgoing.py", "workers/lib/posts.py")
-HTTP_LIBRARIES = ("httpx", "httpx2", "requests", "urllib3", "aiohttp", "openai", "urllib.request", "http.client")
+HTTP_LIBRARIES = (
+    "httpx",
+    "httpx2",
+    "requests",
+    "urllib3",
+    "aiohttp",
+    "openai",
+    "urllib.request",
+    "http.client",
+)
 OPENS = (
-    "Client", "AsyncClient", "HTTPTransport", "AsyncHTTPTransport", "OpenAI", "AsyncOpenAI", "ClientSession", "Session",
-    "HTTPConnection", "HTTPSConnection", "PoolManager", "urlopen", "urlretrieve", "request", "stream", "get", "post",
-    "put", "patch", "delete", "head", "options",
-)  # fmt: skip
+    "Client",
+    "AsyncClient",
+    "HTTPTransport",
+    "AsyncHTTPTransport",
+    "OpenAI",
+    "AsyncOpenAI",
+    "ClientSession",
+    "Session",
+    "HTTPConnection",
+    "HTTPSConnection",
+    "PoolManager",
+    "urlopen",
+    "urlretrieve",
+    "request",
+    "stream",
+    "get",
+    "post",
+    "put",
+    "patch",
+    "delete",
+    "head",
+    "options",
+)
 DIALS = (
     "create_connection",
     "open_connection",
     "start_tls",
 )  # of a socket, a loop or a library, whatever they are called
 OWN_MACHINE = {
-    "apps/training/engines/carried/flywheel_environment.py": "runs in an exported folder, never here",
+    "apps/training/engines/carried/flywheel_environment.py": (
+        "runs in an exported folder, never here"
+    ),
     "apps/training/engines/carried/send_result.py": "runs in an exported folder, never here",
     "apps/training/engines/carried/ray_runner.py": "runs in a job on a Ray cluster, never here",
     "flywheel/supervisor.py": "asks our own web process whether it is well",
     "workers/demo_agent.py": "logs its runs with our own API",
-    "workers/lib/variants/usage.py": "counts what NeMo Data Designer sends, which finds one checked host only (`keep_to`)",
+    "workers/lib/variants/usage.py": (
+        "counts what NeMo Data Designer sends, which finds one checked host only (`keep_to`)"
+    ),
 }
 
 
@@ -54,7 +101,9 @@ def imports(path: Path) -> list[str]:
         if isinstance(node, ast.Import):
             found += [name.name for name in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} imports relatively; say the whole name, so that its floor is seen"
+            assert node.level == 0, (
+                f"{path} imports relatively; say the whole name, so that its floor is seen"
+            )
             found += [f"{node.module}.{name.name}" for name in node.names]
     return found
 
@@ -72,7 +121,9 @@ def test_an_app_imports_only_floors_below(floor: str) -> None:
 
 
 def opened(tree: ast.AST) -> Iterator[str]:
-    """What a module opens a connection with: calls of an HTTP library, or names of it that could be called."""
+    """What a module opens a connection with: calls of an HTTP library, or names of it that could be
+    called.
+    """
     modules: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -80,14 +131,29 @@ def opened(tree: ast.AST) -> Iterator[str]:
             modules |= {alias: name for alias, name in names.items() if name.split(".")[0] in ROOTS}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ROOTS:
             full = [f"{node.module}.{name.name}" for name in node.names]
-            yield from (name for name in full if name.rsplit(".", 1)[1] in OPENS and name.startswith(HTTP_LIBRARIES))
-            modules |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
+            yield from (
+                name
+                for name in full
+                if name.rsplit(".", 1)[1] in OPENS and name.startswith(HTTP_LIBRARIES)
+            )
+            modules |= {
+                name.asname or name.name: f"{node.module}.{name.name}" for name in node.names
+            }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in DIALS:
+        if (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "attr", getattr(node.func, "id", "")) in DIALS
+        ):
             yield ast.unparse(node.func)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in OPENS:
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in OPENS
+        ):
             holder = ast.unparse(node.func.value)
-            name = modules.get(holder.split(".")[0], "") + "".join(f".{part}" for part in holder.split(".")[1:])
+            name = modules.get(holder.split(".")[0], "") + "".join(
+                f".{part}" for part in holder.split(".")[1:]
+            )
             if name.startswith(HTTP_LIBRARIES):
                 yield f"{holder}.{node.func.attr}"
 
@@ -102,7 +168,9 @@ def test_every_connection_to_others_goes_through_the_guarded_transport() -> None
             if name in GUARDED or name in OWN_MACHINE:
                 continue
             found = list(opened(ast.parse(path.read_text())))
-            assert not found, f"{name} opens {found}: use workers.lib.outgoing or workers.lib.chat_client"
+            assert not found, (
+                f"{name} opens {found}: use workers.lib.outgoing or workers.lib.chat_client"
+            )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +196,11 @@ def test_a_connection_past_the_guard_is_seen(source: str) -> None:
 
 
 def test_what_is_no_connection_is_not_one() -> None:
-    assert not list(opened(ast.parse("import httpx2\nhttpx2.URL('x')\nrequest.headers.get('x')\nclient.post('x')")))
+    assert not list(
+        opened(
+            ast.parse("import httpx2\nhttpx2.URL('x')\nrequest.headers.get('x')\nclient.post('x')")
+        )
+    )
 
 
 def test_every_app_has_a_floor() -> None:
@@ -155,7 +227,11 @@ def test_the_library_of_workers_imports_neither_its_programs_nor_what_needs_torc
 def test_workers_know_nothing_of_django() -> None:
     for path in (ROOT / "workers").rglob("*.py"):
         for module in imports(path):
-            assert module.split(".")[0] not in ("django", "apps", "flywheel"), f"{path} imports {module}"
+            assert module.split(".")[0] not in (
+                "django",
+                "apps",
+                "flywheel",
+            ), f"{path} imports {module}"
 
 
 def test_the_library_of_workers_loads_no_ml_library() -> None:

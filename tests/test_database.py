@@ -1,4 +1,6 @@
-"""The suite's own databases: what a test committed goes, and each process has a copy of one that was migrated once."""
+"""The suite's own databases: what a test committed goes, and each process has a copy of one that
+was migrated once.
+"""
 
 from __future__ import annotations
 
@@ -19,33 +21,47 @@ from tests.emptied import STAYS, empty
 from tests.factories import make_base, make_failed, make_project
 
 NO_MODELS = {"django_migrations", "cache"}  # which Django's flush leaves alone too
-TABLES = """SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition"""
+TABLES = """SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind \
+IN ('r', 'p') AND NOT relispartition"""
 
 
 def rows() -> dict[str, int]:
-    """{table: how many} of every table that there is, whoever made it; a partition's are its table's."""
+    """{table: how many} of every table that there is, whoever made it; a partition's are its
+    table's.
+    """
     with connection.cursor() as cursor:
         cursor.execute(TABLES)
         names = [name for (name,) in cursor.fetchall()]
-        cursor.execute(" UNION ALL ".join(f"""SELECT '{name}', count(*) FROM "{name}\"""" for name in names))
+        cursor.execute(
+            " UNION ALL ".join(f"""SELECT '{name}', count(*) FROM "{name}\"""" for name in names)
+        )
         return dict(cursor.fetchall())
 
 
 @pytest.fixture
 def committed(transactional_db: None, data_dir: Path) -> Project:
-    """Rows that point at each other, some in partitions, some of which a trigger says that they stay."""
+    """Rows that point at each other, some in partitions, some of which a trigger says that they
+    stay.
+    """
     project = make_project()
     make_base(project, data_dir)
     make_failed(project)
     filled = {table for table, count in rows().items() if count}
-    assert filled > STAYS | {"core_project", "core_membership", "core_auditevent", "trajectories_trajectory"}
+    assert filled > STAYS | {
+        "core_project",
+        "core_membership",
+        "core_auditevent",
+        "trajectories_trajectory",
+    }
     return project
 
 
 @pytest.mark.parametrize(
     "by", [empty, TransactionTestCase("__init__")._fixture_teardown], ids=["itself", "after a test"]
 )
-def test_what_was_committed_goes_and_what_is_djangos_own_stays(committed: Project, by: Callable[[], Any]) -> None:
+def test_what_was_committed_goes_and_what_is_djangos_own_stays(
+    committed: Project, by: Callable[[], Any]
+) -> None:
     before = rows()
     by()
     after = rows()
@@ -88,11 +104,17 @@ def test_a_changed_migration_is_another_database(monkeypatch: pytest.MonkeyPatch
 
     def changed(name: str) -> str:
         monkeypatch.setattr(
-            Path, "read_bytes", lambda path: read(path) + (b"# more" if str(path).endswith(name) else b"")
+            Path,
+            "read_bytes",
+            lambda path: read(path) + (b"# more" if str(path).endswith(name) else b""),
         )
         return database._digest()
 
-    digests = {first, changed("registry/migrations/0001_initial.py"), changed("trajectories/partitions.py")}
+    digests = {
+        first,
+        changed("registry/migrations/0001_initial.py"),
+        changed("trajectories/partitions.py"),
+    }
     assert len(digests) == 3 and changed("nothing") == first
 
 
@@ -103,18 +125,30 @@ def test_a_migration_builds_only_what_it_changes() -> None:
         state.add_model(ModelState("core", "One", [("id", models.AutoField(primary_key=True))]))
         one = state.apps.get_model("core", "One")
         key = models.ForeignKey("core.One", models.CASCADE, related_name="others")
-        state.add_model(ModelState("core", "Two", [("id", models.AutoField(primary_key=True)), ("one", key)]))
+        state.add_model(
+            ModelState("core", "Two", [("id", models.AutoField(primary_key=True)), ("one", key)])
+        )
         two = state.apps.get_model("core", "Two")
-        assert state.apps.get_model("core", "One") is one is two._meta.get_field("one").related_model
-        assert [relation.related_model for relation in one._meta.related_objects] == [two] and one.others
+        assert (
+            state.apps.get_model("core", "One") is one is two._meta.get_field("one").related_model
+        )
+        assert [relation.related_model for relation in one._meta.related_objects] == [
+            two
+        ] and one.others
         state.add_index("core", "two", models.Index("one", name="by_one"))
         state.add_constraint("core", "two", models.UniqueConstraint("one", name="one_each"))
         assert state.apps.get_model("core", "Two") is two
-        assert [found.name for found in (*two._meta.indexes, *two._meta.constraints)] == ["by_one", "one_each"]
+        assert [found.name for found in (*two._meta.indexes, *two._meta.constraints)] == [
+            "by_one",
+            "one_each",
+        ]
         state.add_field("core", "one", "name", models.TextField(), preserve_default=True)
     changed = state.apps.get_model("core", "One")
     assert changed._meta.get_field("name") and changed is not one
     rebuilt = state.apps.get_model("core", "Two")
     assert rebuilt._meta.get_field("one").related_model is changed and rebuilt is not two
-    assert [found.name for found in (*rebuilt._meta.indexes, *rebuilt._meta.constraints)] == ["by_one", "one_each"]
+    assert [found.name for found in (*rebuilt._meta.indexes, *rebuilt._meta.constraints)] == [
+        "by_one",
+        "one_each",
+    ]
     assert ProjectState.add_model.__module__ == "django.db.migrations.state"

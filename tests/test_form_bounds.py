@@ -1,4 +1,6 @@
-"""Page, API and job refuse the same numbers, because the page reads its bounds from the Struct that checks the others."""
+"""Page, API and job refuse the same numbers, because the page reads its bounds from the Struct that
+checks the others.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,31 @@ from apps.core.form_bounds import NUMBERS, bounds_from
 
 # Number fields of pages that no Struct checks: nothing in the API or a job takes the same value.
 PAGE_ONLY = {
-    "CanaryForm.margin", "ShareForm.percent", "RubricForm.usd_per_million_input", "RubricForm.usd_per_million_output", "RubricForm.usd_per_day",
-    "RubricForm.concurrency", "MarkForm.blamed_message", "ModeForm.position", "ManagedForm.context", "ManagedForm.lora_slots",
-    "OpenForm.size", "OpenForm.seed", "PolicyForm.min_samples", "PolicyForm.min_kappa", "PolicyForm.min_accuracy",
-    "PolicyForm.max_false_positive_rate", "PolicyForm.reviewers_per_sample", "PolicyForm.max_unreviewed_share",
-    "MeaningForm.most", "PickForm.per_group", "PresidioForm.score", "RetentionForm.days", "TrainingForm.seeds", "PickForm.seeds",
-}  # fmt: skip
+    "CanaryForm.margin",
+    "ShareForm.percent",
+    "RubricForm.usd_per_million_input",
+    "RubricForm.usd_per_million_output",
+    "RubricForm.usd_per_day",
+    "RubricForm.concurrency",
+    "MarkForm.blamed_message",
+    "ModeForm.position",
+    "ManagedForm.context",
+    "ManagedForm.lora_slots",
+    "OpenForm.size",
+    "OpenForm.seed",
+    "PolicyForm.min_samples",
+    "PolicyForm.min_kappa",
+    "PolicyForm.min_accuracy",
+    "PolicyForm.max_false_positive_rate",
+    "PolicyForm.reviewers_per_sample",
+    "PolicyForm.max_unreviewed_share",
+    "MeaningForm.most",
+    "PickForm.per_group",
+    "PresidioForm.score",
+    "RetentionForm.days",
+    "TrainingForm.seeds",
+    "PickForm.seeds",
+}
 
 
 class Body(Struct):
@@ -50,9 +71,18 @@ GOOD = {"seed": 9, "most_usd": 5, "share": 0, "rate": 2, "own": 0, "free": 3}
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("seed", -1), ("seed", 10), ("most_usd", 0), ("most_usd", 5.1), ("share", 1), ("rate", -0.1), ("rate", 2.1), ("own", 2.1),
-     ("free", 2)],
-)  # fmt: skip
+    [
+        ("seed", -1),
+        ("seed", 10),
+        ("most_usd", 0),
+        ("most_usd", 5.1),
+        ("share", 1),
+        ("rate", -0.1),
+        ("rate", 2.1),
+        ("own", 2.1),
+        ("free", 2),
+    ],
+)
 def test_a_form_refuses_what_its_struct_refuses(name: str, value: float) -> None:
     assert ExampleForm(GOOD).is_valid()
     assert list(ExampleForm(GOOD | {name: value}).errors) == [name]
@@ -67,7 +97,9 @@ def test_bounds_that_are_written_again_are_an_error() -> None:
 
 
 def test_every_number_on_a_page_has_bounds_that_a_struct_declares() -> None:
-    """A field that this finds: decorate its form with `bounds_from` the Struct of the API, or add it to PAGE_ONLY."""
+    """A field that this finds: decorate its form with `bounds_from` the Struct of the API, or add
+    it to PAGE_ONLY.
+    """
     written = {
         f"{form.__name__}.{name}"
         for form in _forms()

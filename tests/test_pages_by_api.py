@@ -1,4 +1,6 @@
-"""What a page starts or reads, a program can: each page of these apps has a route of the API, or a reason why not."""
+"""What a page starts or reads, a program can: each page of these apps has a route of the API, or a
+reason why not.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ import pytest
 from apps.core.scopes import ROUTES
 from tests.test_access import PAGES
 
-APPS = ("evals", "environments", "registry", "promotion", "reviews", "prompts", "training", "automation")
+APPS = (
+    "evals",
+    "environments",
+    "registry",
+    "promotion",
+    "reviews",
+    "prompts",
+    "training",
+    "automation",
+)
 # page: the method and the route of the API that start or read the same.
 BY_API = {
     "evals:list": "GET evals_api:sets",
@@ -203,29 +214,49 @@ BY_API = {
 }
 JUDGING = "people judge blind, on the pages"
 LOCK = "what opens the lock of training is decided by people, on the pages"
-TRYING = "tries what is typed in a form; a program sends the whole and is told what is wrong with it"
+TRYING = (
+    "tries what is typed in a form; a program sends the whole and is told what is wrong with it"
+)
 NOT_BY_API = {
-    **dict.fromkeys(("evals:meaning_decide", "evals:meaning_undo"), "whether two requests are the same task a person decides"),
+    **dict.fromkeys(
+        ("evals:meaning_decide", "evals:meaning_undo"),
+        "whether two requests are the same task a person decides",
+    ),
     "environments:test_connection": TRYING,
-    "environments:package_download": "files for a person's own folder; `manage.py new_environment` writes the same",
+    "environments:package_download": (
+        "files for a person's own folder; `manage.py new_environment` writes the same"
+    ),
     "training:start_state": TRYING,
     "automation:check": TRYING,
     "automation:editor": TRYING,
     "automation:secret": "the secret of a webhook is shown once, to a person",
-    **dict.fromkeys(("reviews:verifier_check", "reviews:verifier_try", "reviews:rescore", "prompts:preview"), TRYING),
     **dict.fromkeys(
-        [f"reviews:{name}" for name in ("open", "score_run", "queue", "item", "step", "judge", "answer", "undo")], JUDGING
+        ("reviews:verifier_check", "reviews:verifier_try", "reviews:rescore", "prompts:preview"),
+        TRYING,
     ),
-    **dict.fromkeys([f"reviews:{name}" for name in ("adjudicate", "rule", "export", "effect")], JUDGING),
+    **dict.fromkeys(
+        [
+            f"reviews:{name}"
+            for name in ("open", "score_run", "queue", "item", "step", "judge", "answer", "undo")
+        ],
+        JUDGING,
+    ),
+    **dict.fromkeys(
+        [f"reviews:{name}" for name in ("adjudicate", "rule", "export", "effect")], JUDGING
+    ),
     **dict.fromkeys([f"reviews:{name}" for name in ("policy", "policy_save", "override")], LOCK),
-}  # fmt: skip
+}
 
 
 def test_every_page_has_a_route_of_the_api_or_a_reason() -> None:
     pages = {name for name in PAGES if name.startswith(tuple(f"{app}:" for app in APPS))}
-    missing, gone = pages - BY_API.keys() - NOT_BY_API.keys(), (BY_API.keys() | NOT_BY_API.keys()) - pages
+    missing, gone = (
+        pages - BY_API.keys() - NOT_BY_API.keys(),
+        (BY_API.keys() | NOT_BY_API.keys()) - pages,
+    )
     assert not missing, (
-        f"Name the API's route that starts or reads the same, or say why there is none: {sorted(missing)}"
+        "Name the API's route that starts or reads the same, or say why there is none:"
+        f" {sorted(missing)}"
     )
     assert not gone and not BY_API.keys() & NOT_BY_API.keys()
 

@@ -1,5 +1,5 @@
-"""Minutes-long proofs, run by `make proof`: the demo on the real model, also with processes killed under it, and exported
-tasks under `vf-eval`, which scores them as designed."""
+"""Minutes-long proofs, run by `make proof`: the demo on the real model, also with processes killed
+under it, and exported tasks under `vf-eval`, which scores them as designed."""
 
 from __future__ import annotations
 
@@ -37,13 +37,30 @@ class DemoRun:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder, self.log = folder, folder / "demo.log"
-        (folder / "models").symlink_to(ROOT / "var" / "models") if (ROOT / "var" / "models").is_dir() else None
-        command = [sys.executable, "manage.py", "demo", "--fast", "--exit", "--port", str(free_port()), *arguments]
+        (
+            (folder / "models").symlink_to(ROOT / "var" / "models")
+            if (ROOT / "var" / "models").is_dir()
+            else None
+        )
+        command = [
+            sys.executable,
+            "manage.py",
+            "demo",
+            "--fast",
+            "--exit",
+            "--port",
+            str(free_port()),
+            *arguments,
+        ]
         env = {key: value for key, value in os.environ.items() if not key.startswith("FLYWHEEL_")}
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=self.log.open("w"), stderr=subprocess.STDOUT, preexec_fn=ignore_ctrl_c,
+            command,
+            cwd=ROOT,
+            stdout=self.log.open("w"),
+            stderr=subprocess.STDOUT,
+            preexec_fn=ignore_ctrl_c,
             env=env | {"FLYWHEEL_DATA_DIR": str(folder), "PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
+        )
 
     def wait_for(self, text: str, seconds: float = 3600) -> None:
         deadline = time.monotonic() + seconds
@@ -53,12 +70,16 @@ class DemoRun:
             time.sleep(0.2)
 
     def kill(self, pattern: str, seconds: float = 300) -> None:
-        """kill -9 of the newest process of this demo whose command line matches; they all have its data folder."""
+        """kill -9 of the newest process of this demo whose command line matches; they all have its
+        data folder.
+        """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for pid in sorted(Machine(self.folder).processes(), reverse=True):
                 with contextlib.suppress(OSError):
-                    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    command = (
+                        Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    )
                     if re.search(pattern, command):
                         os.kill(pid, signal.SIGKILL)
                         return
@@ -76,7 +97,9 @@ class DemoRun:
 
 
 def test_the_demo_survives_kills(tmp_path: Path) -> None:
-    """PostgreSQL is killed while the agent logs, the training child in SFT and again in GRPO, the eval worker's child."""
+    """PostgreSQL is killed while the agent logs, the training child in SFT and again in GRPO, the
+    eval worker's child.
+    """
     demo = DemoRun(tmp_path)
     demo.wait_for("0 · Ready")
     time.sleep(15)
@@ -113,7 +136,10 @@ HAS_VERIFIERS = pytest.mark.skipif(
     not (VERIFIERS / "vf-eval").exists(), reason="no .venv-verifiers: run `make verifiers`"
 )
 TOOLS = [
-    {"type": "function", "function": {"name": name, "description": name, "parameters": {"type": "object"}}}
+    {
+        "type": "function",
+        "function": {"name": name, "description": name, "parameters": {"type": "object"}},
+    }
     for name in ("people.find", "calendar.create")
 ]
 FIND = {"tool": "people.find", "args": {"name": "Ann"}}
@@ -140,19 +166,45 @@ def calls(*made: dict) -> dict:
 
 
 def row(key: str, asked: str, expected: dict, tools: list[dict], **metadata: Any) -> TaskRow:
-    return TaskRow(key, [{"role": "user", "content": asked}], expected, tools, split="holdout", metadata=metadata)
+    return TaskRow(
+        key,
+        [{"role": "user", "content": asked}],
+        expected,
+        tools,
+        split="holdout",
+        metadata=metadata,
+    )
 
 
 TASKS = [
     row("one-call", "Book Ann", BOOK, TOOLS),
-    row("two-calls", "Find Ann and book her", {"calls": [FIND, BOOK]}, TOOLS, recorded_results=RECORDED),
-    row("state", "Find Ann, book her, tell me", {"calls": [FIND, BOOK]}, TOOLS, recorded_results=RECORDED, state=STATE),
+    row(
+        "two-calls",
+        "Find Ann and book her",
+        {"calls": [FIND, BOOK]},
+        TOOLS,
+        recorded_results=RECORDED,
+    ),
+    row(
+        "state",
+        "Find Ann, book her, tell me",
+        {"calls": [FIND, BOOK]},
+        TOOLS,
+        recorded_results=RECORDED,
+        state=STATE,
+    ),
     row("answer", "Six times seven?", {"answer": "42"}, []),
-    row("words", "Say hello in capitals", {"constraint": {"contains": ["hello"], "upper": True}}, []),
+    row(
+        "words", "Say hello in capitals", {"constraint": {"contains": ["hello"], "upper": True}}, []
+    ),
 ]
-GOOD_FIND, GOOD_BOOK = call("people.find", name="ann"), call("calendar.create", who="Ann Smith", day="Monday")
+GOOD_FIND, GOOD_BOOK = (
+    call("people.find", name="ann"),
+    call("calendar.create", who="Ann Smith", day="Monday"),
+)
 WRONG_DAY = call("calendar.create", who="Ann Smith", day="Friday")
-# What each model answers to each request, turn by turn, and the reward and metrics that this is to get.
+# What each model answers to each request, turn by turn, and the reward and metrics that this is to
+# get.
 MODELS: dict[str, dict[str, tuple[list[dict], dict[str, float]]]] = {
     "right": {
         "one-call": ([calls(GOOD_BOOK)], {"correct": 1, "tools": 1, "arguments": 1}),
@@ -176,8 +228,12 @@ MODELS: dict[str, dict[str, tuple[list[dict], dict[str, float]]]] = {
     },
     "partly": {
         "one-call": ([calls(WRONG_DAY)], {"correct": 0, "tools": 1, "arguments": 0.5}),
-        "two-calls": ([calls(GOOD_FIND), says("Found her.")], {"correct": 0, "tools": 0.5, "arguments": 0.5}),
-        # The calendar is as it should be, but it was written to twice: the second is one call too many.
+        "two-calls": (
+            [calls(GOOD_FIND), says("Found her.")],
+            {"correct": 0, "tools": 0.5, "arguments": 0.5},
+        ),
+        # The calendar is as it should be, but it was written to twice: the second is one call too
+        # many.
         "state": (
             [calls(GOOD_FIND, GOOD_BOOK), calls(GOOD_BOOK)],
             {"correct": 0, "tools": 2 / 3, "arguments": 2 / 3, "state": 0.5},
@@ -185,14 +241,17 @@ MODELS: dict[str, dict[str, tuple[list[dict], dict[str, float]]]] = {
         "answer": ([says("About 42")], {"correct": 0}),
         "words": ([says("Hello")], {"correct": 0}),
     },
-}  # fmt: skip
+}
 
 
 @pytest.fixture
 def model_server(tmp_path: Path) -> Iterator[str]:
     """The address of our OpenAI-compatible server, a process that answers as MODELS say."""
     asked = {task.key: task.messages[0]["content"] for task in TASKS}
-    script = {model: {asked[key]: turns for key, (turns, _) in told.items()} for model, told in MODELS.items()}
+    script = {
+        model: {asked[key]: turns for key, (turns, _) in told.items()}
+        for model, told in MODELS.items()
+    }
     (tmp_path / "script.json").write_text(json.dumps(script))
     command = [sys.executable, "-m", "tests.evals.openai_server", str(tmp_path / "script.json")]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -206,29 +265,62 @@ def model_server(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The exported package, built and installed by pip as a user would, into a folder of its own."""
+    """The exported package, built and installed by pip as a user would, into a folder of its
+    own.
+    """
     source, target = tmp_path / "package", tmp_path / "installed"
     for path, text in package(TASKS, "Proof tasks").items():
         (source / path).parent.mkdir(parents=True, exist_ok=True)
         (source / path).write_text(text)
-    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--no-build-isolation"]
-    pip = [str(VERIFIERS / "python"), "-m", "pip", "install", *options, "--target", str(target), str(source)]
+    options = [
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+    ]
+    pip = [
+        str(VERIFIERS / "python"),
+        "-m",
+        "pip",
+        "install",
+        *options,
+        "--target",
+        str(target),
+        str(source),
+    ]
     done = subprocess.run(pip, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return target
 
 
-def evaluated(installed: Path, server: str, model: str, *arguments: str) -> dict[str, dict[str, float]]:
+def evaluated(
+    installed: Path, server: str, model: str, *arguments: str
+) -> dict[str, dict[str, float]]:
     """{task: {reward or metric: value}} by `vf-eval` itself, from the traces that it writes."""
     source, out = installed.parent / "package", installed.parent / f"out-{model}-{len(arguments)}"
     env = os.environ | {
-        "MODEL_API_KEY": "none", "PATH": f"{VERIFIERS}:{os.environ['PATH']}", "PYTHONPATH": str(installed),
-    }  # fmt: skip
-    command = [str(VERIFIERS / "vf-eval"), "@", "eval.toml", "--client.base-url", f"{server}/v1", "--model", model]
+        "MODEL_API_KEY": "none",
+        "PATH": f"{VERIFIERS}:{os.environ['PATH']}",
+        "PYTHONPATH": str(installed),
+    }
+    command = [
+        str(VERIFIERS / "vf-eval"),
+        "@",
+        "eval.toml",
+        "--client.base-url",
+        f"{server}/v1",
+        "--model",
+        model,
+    ]
     done = subprocess.run(
         [*command, "--no-push", "--no-rich", "-o", str(out), *arguments],
-        cwd=source, env=env, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        cwd=source,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     lines = [line for file in out.rglob("traces.jsonl") for line in file.read_text().splitlines()]
     traces = [trace for line in lines for trace in json.loads(line)["traces"]]
@@ -238,12 +330,18 @@ def evaluated(installed: Path, server: str, model: str, *arguments: str) -> dict
 
 def values_of(trace: dict) -> dict[str, float]:
     """The rewards and metrics of a trace that are ours."""
-    values = {name: reward["score"] * reward["weight"] for name, reward in trace["rewards"].items()} | trace["metrics"]
-    return {name: values[name] for name in ("correct", "tools", "arguments", "state") if name in values}
+    values = {
+        name: reward["score"] * reward["weight"] for name, reward in trace["rewards"].items()
+    } | trace["metrics"]
+    return {
+        name: values[name] for name in ("correct", "tools", "arguments", "state") if name in values
+    }
 
 
 @HAS_VERIFIERS
-def test_exported_tasks_are_scored_as_designed_under_vf_eval(installed: Path, model_server: str) -> None:
+def test_exported_tasks_are_scored_as_designed_under_vf_eval(
+    installed: Path, model_server: str
+) -> None:
     for model, told in MODELS.items():
         expected = {key: values for key, (_, values) in told.items()}
         found = evaluated(installed, model_server, model)
@@ -253,4 +351,6 @@ def test_exported_tasks_are_scored_as_designed_under_vf_eval(installed: Path, mo
     with urllib.request.urlopen(f"{model_server}/requests", timeout=30) as answer:
         requests = json.loads(answer.read())
     offered = [item["tools"] for item in requests if item.get("tools")]
-    assert offered and all(tools == TOOLS for tools in offered)  # under the names that the agent knows
+    assert offered and all(
+        tools == TOOLS for tools in offered
+    )  # under the names that the agent knows

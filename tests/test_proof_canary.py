@@ -1,5 +1,7 @@
-"""Canaries on a real vLLM (CPU) with SmolLM2 and two adapters, asked through the endpoint's own processes: one candidate is promoted by what
-its sessions say, one that users reject is rolled back, and one that the server loses costs no user an answer."""
+"""Canaries on a real vLLM (CPU) with SmolLM2 and two adapters, asked through the endpoint's own
+processes: one candidate is promoted by what its sessions say, one that users reject is rolled back,
+and one that the server loses costs no user an answer.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,26 @@ from apps.trajectories import assembly, digest, traces
 from apps.trajectories.models import Trace, Trajectory
 from flywheel import embedded
 from tests import test_proof_deployment as deployment_proof
-from tests.factories import admin_of, make_endpoint, make_environment, make_eval_run, make_eval_set, make_server
+from tests.factories import (
+    admin_of,
+    make_endpoint,
+    make_environment,
+    make_eval_run,
+    make_eval_set,
+    make_server,
+)
 from tests.flywheel.machine import eventually, free_port
-from tests.test_proof_deployment import MODEL, PATIENCE_S, PORT, ROOT, VLLM, adapter, done, kill, says
+from tests.test_proof_deployment import (
+    MODEL,
+    PATIENCE_S,
+    PORT,
+    ROOT,
+    VLLM,
+    adapter,
+    done,
+    kill,
+    says,
+)
 from workers.lib.serving import Adapters, Address, list_models
 
 serve = deployment_proof.serve  # the fixture
@@ -50,27 +69,45 @@ pytestmark = [
 ]
 # Two steps, decided by what is counted: by a margin of 50 points some 40 sessions are enough.
 PLAN = Plan(
-    steps=[Step(share=0.3, min_sessions=3, min_minutes=0), Step(share=0.5, min_sessions=6, min_minutes=0)], margin=0.5
+    steps=[
+        Step(share=0.3, min_sessions=3, min_minutes=0),
+        Step(share=0.5, min_sessions=6, min_minutes=0),
+    ],
+    margin=0.5,
 )
 MOST_SESSIONS = 200  # of a trial; it is decided after some 40
 
 
 class Scene:
-    """A channel that runs the base on a vLLM with three slots, and two adapters that it does not run yet."""
+    """A channel that runs the base on a vLLM with three slots, and two adapters that it does not
+    run yet.
+    """
 
-    def __init__(self, project: Project, folder: Path, serve: Callable[[], subprocess.Popen]) -> None:
+    def __init__(
+        self, project: Project, folder: Path, serve: Callable[[], subprocess.Popen]
+    ) -> None:
         self.project, self.by = project, admin_of(project)
         self.base = register_base(project=project, name="smollm2", folder=ROOT / MODEL, by=self.by)
         self.one, self.two = (adapter(self.base, folder, seed) for seed in (1, 2))
         actions.set_initial(channel=actions.channel_of(project), version=self.base, by=self.by)
         serve()
-        server = make_server(project, URL, name="vllm", kind="vllm", adapters_at=str(folder / "artifacts"))
-        slots = {"runtime_lora": {"value": True, "how": ""}, "lora_slots": {"value": 3, "how": "", "most": 3}}
+        server = make_server(
+            project, URL, name="vllm", kind="vllm", adapters_at=str(folder / "artifacts")
+        )
+        slots = {
+            "runtime_lora": {"value": True, "how": ""},
+            "lora_slots": {"value": 3, "how": "", "most": 3},
+        }
         Server.objects.filter(pk=server.pk).update(capabilities=slots, health="healthy")
         make_endpoint(project, server, served_as="base", parent=self.base, name="served-base")
-        deployments.add_target(channel=self.channel, server=Server.objects.get(pk=server.pk), by=self.by)
+        deployments.add_target(
+            channel=self.channel, server=Server.objects.get(pk=server.pk), by=self.by
+        )
         done(self.channel.deployments.active().get())
-        self.eval_set, self.environment = make_eval_set(project, holdout=32), make_environment(project)
+        self.eval_set, self.environment = (
+            make_eval_set(project, holdout=32),
+            make_environment(project),
+        )
 
     @property
     def channel(self) -> Channel:
@@ -99,7 +136,11 @@ class Scene:
 
 @pytest.fixture
 def scene(
-    project: Project, data_dir: Path, settings: Any, monkeypatch: Any, serve: Callable[[], subprocess.Popen]
+    project: Project,
+    data_dir: Path,
+    settings: Any,
+    monkeypatch: Any,
+    serve: Callable[[], subprocess.Popen],
 ) -> Scene:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
     for module in (unloading, deploying, deployments):
@@ -117,12 +158,23 @@ def endpoint(settings: Any, tmp_path: Path) -> Iterator[str]:
     database = urlsplit(os.environ.get("DATABASE_URL") or embedded.database_url())
     port, spool = free_port(), tmp_path / "spool"
     more = {
-        "DATABASE_URL": database._replace(path=f"/{settings.DATABASES['default']['NAME']}").geturl(),
+        "DATABASE_URL": (
+            database._replace(path=f"/{settings.DATABASES['default']['NAME']}").geturl()
+        ),
         "FLYWHEEL_ALLOW_PRIVATE_URLS": "true",
         "FLYWHEEL_ENDPOINT_SPOOL": str(spool),
         "FLYWHEEL_ENDPOINT_CANARY_S": "600",  # a busy machine is no reason to step in
     }
-    command = [sys.executable, "-m", "flywheel.processes", "endpoint", "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "flywheel.processes",
+        "endpoint",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     with (tmp_path / "endpoint.log").open("wb") as log:
         process = subprocess.Popen(
             command, cwd=ROOT, env=os.environ | more, stdout=log, stderr=log, start_new_session=True
@@ -147,7 +199,9 @@ def endpoint(settings: Any, tmp_path: Path) -> Iterator[str]:
 
 @dataclass
 class Talk:
-    """A session of two turns: who answered (by the headers), under which names on the server, and what the first answer was."""
+    """A session of two turns: who answered (by the headers), under which names on the server, and
+    what the first answer was.
+    """
 
     session: str
     versions: set[str] = field(default_factory=set)
@@ -157,28 +211,48 @@ class Talk:
 
 
 class Users:
-    """People who talk to the endpoint one after another, and say of each run whether it was good."""
+    """People who talk to the endpoint one after another, and say of each run whether it was
+    good.
+    """
 
     def __init__(self, scene: Scene, address: str) -> None:
         scopes = [Scope.GENERATE, Scope.INGEST]
-        _, self.secret = create_api_key(project=scene.project, name="agent", by=scene.by, scopes=scopes)
-        self.openai = OpenAI(base_url=f"{address}/v1", api_key=self.secret, max_retries=0, timeout=900)
+        _, self.secret = create_api_key(
+            project=scene.project, name="agent", by=scene.by, scopes=scopes
+        )
+        self.openai = OpenAI(
+            base_url=f"{address}/v1", api_key=self.secret, max_retries=0, timeout=900
+        )
         self.scene, self.talks = scene, list[Talk]()
 
     def talk(self, session: str = "") -> Talk:
         talk = Talk(session or f"session-{len(self.talks)}")
         messages: Any = [{"role": "user", "content": QUESTION}]
         talk.said = self._ask(talk, messages)
-        self._ask(talk, [*messages, {"role": "assistant", "content": talk.said}, {"role": "user", "content": "Go on."}])
+        self._ask(
+            talk,
+            [
+                *messages,
+                {"role": "assistant", "content": talk.said},
+                {"role": "user", "content": "Go on."},
+            ],
+        )
         if not session:
             self.talks.append(talk)
         return talk
 
     def _ask(self, talk: Talk, messages: Any) -> str:
         """The first question of a session is answered in one piece, the second as a stream."""
-        given: Any = {"model": "production", "messages": messages, "max_tokens": 16, "temperature": 0}
+        given: Any = {
+            "model": "production",
+            "messages": messages,
+            "max_tokens": 16,
+            "temperature": 0,
+        }
         headers, stream = {"X-Session-Id": talk.session}, len(messages) > 1
-        raw = self.openai.chat.completions.with_raw_response.create(**given, stream=stream, extra_headers=headers)
+        raw = self.openai.chat.completions.with_raw_response.create(
+            **given, stream=stream, extra_headers=headers
+        )
         talk.versions.add(raw.headers["x-flywheel-version"])
         talk.traces.append(raw.headers["x-flywheel-trace-id"])
         parsed: Any = raw.parse()
@@ -227,8 +301,14 @@ def begin(scene: Scene, version: ModelVersion, then: Trial.Then = Trial.Then.HOL
     """A canary whose candidate is loaded and proved beside what is live."""
     before, live = listed(), scene.channel.current
     trial = trials.begin(
-        channel=scene.channel, kind=Trial.Kind.CANARY, by=scene.by, reason="see", plan=PLAN, gate_report=scene.report(version), then=then
-    )  # fmt: skip
+        channel=scene.channel,
+        kind=Trial.Kind.CANARY,
+        by=scene.by,
+        reason="see",
+        plan=PLAN,
+        gate_report=scene.report(version),
+        then=then,
+    )
     assert trial.state == "preparing"
     job = done(trial.deployment)
     trial.refresh_from_db()
@@ -239,7 +319,9 @@ def begin(scene: Scene, version: ModelVersion, then: Trial.Then = Trial.Then.HOL
 
 
 def decided(trial: Trial, users: Users, judged: Callable[[Talk], str]) -> list[Talk]:
-    """Sessions, four at a time, until the trial decides by them; each is judged by `judged`. Returns those that count in it."""
+    """Sessions, four at a time, until the trial decides by them; each is judged by `judged`.
+    Returns those that count in it.
+    """
     before = len(users.talks)
     users.until_asked(trial.version)
     known, talks = len(users.talks) - 1, users.talks[before:]
@@ -257,7 +339,9 @@ def decided(trial: Trial, users: Users, judged: Callable[[Talk], str]) -> list[T
 
 
 def check_kept(trial: Trial, talks: list[Talk], names: dict[str, str]) -> None:
-    """Each answer is a row of the trial in the lane of who gave it, and each session a run. `names`: on the server, by version."""
+    """Each answer is a row of the trial in the lane of who gave it, and each session a run.
+    `names`: on the server, by version.
+    """
     asked = [trace for talk in talks for trace in talk.traces]
     found = TrialAnswer.objects.filter(trial=trial, trace_id__in=asked)
     eventually(lambda: found.count() == len(asked), PATIENCE_S)
@@ -266,7 +350,9 @@ def check_kept(trial: Trial, talks: list[Talk], names: dict[str, str]) -> None:
         (version,) = talk.versions
         assert talk.names == {names[version]}
         lane = "canary" if version == str(trial.version) else "current"
-        assert [(rows[trace].lane, rows[trace].answered) for trace in talk.traces] == [(lane, True)] * 2
+        assert [(rows[trace].lane, rows[trace].answered) for trace in talk.traces] == [
+            (lane, True)
+        ] * 2
         run = Trajectory.objects.get(project=trial.project, session_id=talk.session)
         assert (run.model, run.agent_version, run.external_id) == (version, version, talk.traces[0])
         assert run.metadata["attributes"]["flywheel.served_as"] == names[version]
@@ -285,7 +371,9 @@ def is_gone(name: str) -> bool:
     return name not in listed()
 
 
-def test_one_canary_is_promoted_and_two_are_rolled_back(scene: Scene, endpoint: str, settings: Any) -> None:
+def test_one_canary_is_promoted_and_two_are_rolled_back(
+    scene: Scene, endpoint: str, settings: Any
+) -> None:
     settings.FLYWHEEL_TRIAL_SETTLE_MINUTES = 0
     base, one, two, users = scene.base, scene.one, scene.two, Users(scene, endpoint)
 
@@ -295,28 +383,40 @@ def test_one_canary_is_promoted_and_two_are_rolled_back(scene: Scene, endpoint: 
     said = {str(base): says("base"), str(one): says(served)}
     assert len(set(said.values())) == 2
     talks = decided(trial, users, lambda talk: "success")
-    assert trial.state == "promoting" and [row["what"] for row in trial.decisions] == ["next", "promoting"]
+    assert trial.state == "promoting" and [row["what"] for row in trial.decisions] == [
+        "next",
+        "promoting",
+    ]
     assert {version for talk in talks for version in talk.versions} == set(said)
     assert all(talk.said == said[version] for talk in talks for version in talk.versions)
     check_kept(trial, talks, {str(base): "base", str(one): served})
     done(scene.channel.deployments.active().get())
     trial.refresh_from_db()
-    assert trial.state == "promoted" and scene.channel.current == one and scene.served_as() == served
+    assert (
+        trial.state == "promoted" and scene.channel.current == one and scene.served_as() == served
+    )
     all_get(users, one, *[talk for talk in talks if talk.versions == {str(base)}])
     print(len(talks), "sessions, then:", trial.ended_because)
 
     # Users reject what the next candidate says.
     trial = begin(scene, two)
     candidate = scene.served_as(two)
-    talks = decided(trial, users, lambda talk: "failure" if str(two) in talk.versions else "success")
-    assert trial.state == "rolled_back" and "Success" in trial.ended_because and scene.channel.current == one
+    talks = decided(
+        trial, users, lambda talk: "failure" if str(two) in talk.versions else "success"
+    )
+    assert (
+        trial.state == "rolled_back"
+        and "Success" in trial.ended_because
+        and scene.channel.current == one
+    )
     check_kept(trial, talks, {str(one): served, str(two): candidate})
     all_get(users, one, *[talk for talk in talks if talk.versions == {str(two)}])
     eventually(lambda: is_gone(candidate), PATIENCE_S)
     assert listed() == {"base", served}
     print(len(talks), "sessions, then:", trial.ended_because)
 
-    # The server loses the candidate in the middle: the current version steps in for it, and it is rolled back.
+    # The server loses the candidate in the middle: the current version steps in for it, and it is
+    # rolled back.
     trial = begin(scene, two)
     users.until_asked(two)
     Adapters(Address(URL, allow_private=True), "vllm").unload(scene.served_as(two))

@@ -1,4 +1,6 @@
-"""Exported folders read back by the engines' own code, run by `make proof` in `.venv-engines` (`make engines`): no CUDA."""
+"""Exported folders read back by the engines' own code, run by `make proof` in `.venv-engines`
+(`make engines`): no CUDA.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +18,46 @@ from tests.training.test_engine_exports import CALL, TURNS, plan, sign
 
 pytestmark = pytest.mark.proof
 ROOT = Path(__file__).resolve().parent.parent
-PYTHON, MODEL = ROOT / ".venv-engines" / "bin" / "python", ROOT / "var" / "models" / "SmolLM2-135M-Instruct"
+PYTHON, MODEL = (
+    ROOT / ".venv-engines" / "bin" / "python",
+    ROOT / "var" / "models" / "SmolLM2-135M-Instruct",
+)
 HAS_ENGINES = pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-engines: run `make engines`")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def model() -> None:
-    subprocess.run([sys.executable, "-m", "workers.prepare_demo_model", str(MODEL)], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "workers.prepare_demo_model", str(MODEL)], cwd=ROOT, check=True
+    )
 
 
 def plan_of(method: str) -> Plan:
-    """SmolLM2's template knows no tools, so its conversations leave with them as text: a pair's with an earlier call, too."""
+    """SmolLM2's template knows no tools, so its conversations leave with them as text: a pair's
+    with an earlier call, too.
+    """
     if method in ("grpo", "sft"):
         return plan(method)
     tool = plan().rows[0].tools
-    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Close ticket 12."}]
+    asked = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Close ticket 12."},
+    ]
     if method == "episodes":
-        rows = [row_of_example(f"e{n}", {"messages": asked, "tools": tool, "turns": TURNS}, False) for n in range(3)]
+        rows = [
+            row_of_example(f"e{n}", {"messages": asked, "tools": tool, "turns": TURNS}, False)
+            for n in range(3)
+        ]
         return plan("sft", multi_turn=True, rows=rows)
     answered = [*asked, {"role": "assistant", "content": None, "tool_calls": [CALL]}, TURNS[1]]
     said = {"dpo": {"chosen": "Done.", "rejected": "No."}, "kto": {"completion": "Done."}}[method]
     rows = [
         row_of_example(
-            f"e{n}", {"messages": answered, "tools": tool} | said | ({"good": n > 0} if method == "kto" else {}), False
+            f"e{n}",
+            {"messages": answered, "tools": tool}
+            | said
+            | ({"good": n > 0} if method == "kto" else {}),
+            False,
         )
         for n in range(3)
     ]
@@ -61,13 +80,20 @@ def plan_of(method: str) -> Plan:
         ("trl", "episodes", "read_trl.py", []),
     ],
 )
-def test_an_engine_reads_its_folder(engine: str, method: str, program: str, words: list[str], tmp_path: Path) -> None:
+def test_an_engine_reads_its_folder(
+    engine: str, method: str, program: str, words: list[str], tmp_path: Path
+) -> None:
     for path, content in files_of(ENGINES[engine], plan_of(method), sign).items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(content)
     (tmp_path / "model").symlink_to(MODEL)
     done = subprocess.run(
-        [str(PYTHON), str(ROOT / "tests" / "readback" / program), *words], cwd=tmp_path, capture_output=True, text=True,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(tmp_path)}, timeout=600, check=False,
-    )  # fmt: skip
+        [str(PYTHON), str(ROOT / "tests" / "readback" / program), *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(tmp_path)},
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0 and "READ" in done.stdout, done.stderr[-3000:]

@@ -1,7 +1,9 @@
-"""The same 60 held-out tasks, greedy, with three engines: in this process, real vLLM that a worker serves with the adapter
-loaded at run time, and a scripted server that gives the first one's answers. The scores are the same within two tasks.
+"""The same 60 held-out tasks, greedy, with three engines: in this process, real vLLM that a worker
+serves with the adapter loaded at run time, and a scripted server that gives the first one's
+answers. The scores are the same within two tasks.
 
-FLYWHEEL_PROOF_ADAPTER names an adapter of SmolLM2 to be used in place of the one that this trains (minutes).
+FLYWHEEL_PROOF_ADAPTER names an adapter of SmolLM2 to be used in place of the one that this trains
+(minutes).
 """
 
 from __future__ import annotations
@@ -52,31 +54,50 @@ class World:
         self.by = admin_of(self.project)
         verifier = save_verifier(project=self.project, name="tool-call", spec=VERIFIER, by=self.by)
         self.environment = save_environment(
-            project=self.project, slug="workplace", builtin="workplace", harness=GREEDY, verifier=verifier, by=self.by
+            project=self.project,
+            slug="workplace",
+            builtin="workplace",
+            harness=GREEDY,
+            verifier=verifier,
+            by=self.by,
         )
         model = ROOT / "var" / "models" / MODEL
-        subprocess.run([sys.executable, "-m", "workers.prepare_demo_model", str(model)], cwd=ROOT, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "workers.prepare_demo_model", str(model)], cwd=ROOT, check=True
+        )
         self.base = register_base(project=self.project, name="smollm2", folder=model, by=self.by)
         requests = make_requests(0, 2 * TASKS)
         self.eval_set = self.held_out(requests[:TASKS])
         given = os.environ.get("FLYWHEEL_PROOF_ADAPTER")
         artifact = store_folder(Path(given) if given else self.trained(requests[TASKS:]))
         self.adapter = register_adapter(
-            project=self.project, name="sft", parent=self.base, artifact=artifact, lineage={}, by=self.by
+            project=self.project,
+            name="sft",
+            parent=self.base,
+            artifact=artifact,
+            lineage={},
+            by=self.by,
         )
 
     def held_out(self, requests: list[dict]) -> EvalSet:
         eval_set = evals.create_eval_set(project=self.project, slug="held-out", by=self.by)
         for number, request in enumerate(requests):
             evals.add_task(
-                eval_set=eval_set, key=f"task-{number}", request=request["request"], split=Split.HOLDOUT,
-                expected=request["expected"], by=self.by,
-            )  # fmt: skip
+                eval_set=eval_set,
+                key=f"task-{number}",
+                request=request["request"],
+                split=Split.HOLDOUT,
+                expected=request["expected"],
+                by=self.by,
+            )
         return evals.freeze(eval_set=eval_set, by=self.by)
 
     def trained(self, requests: list[dict]) -> Path:
         """The adapter of the demo's short SFT on other requests."""
-        system, examples = {"role": "system", "content": HARNESS["system_prompt"]}, HARNESS["examples"]
+        system, examples = (
+            {"role": "system", "content": HARNESS["system_prompt"]},
+            HARNESS["examples"],
+        )
         rows = [
             {
                 "messages": [system, *examples, {"role": "user", "content": request["request"]}],
@@ -103,13 +124,21 @@ class World:
     def evaluate(self, version: ModelVersion, engine: str) -> EvalRun:
         version = ModelVersion.objects.get(pk=version.pk)
         run = submit_eval(
-            project=self.project, model_version=version, eval_set=self.eval_set, split=Split.HOLDOUT,
-            environment=self.environment, samples_per_task=1, engine=engine, by=self.by,
-        )  # fmt: skip
+            project=self.project,
+            model_version=version,
+            eval_set=self.eval_set,
+            split=Split.HOLDOUT,
+            environment=self.environment,
+            samples_per_task=1,
+            engine=engine,
+            by=self.by,
+        )
         runner.run(run)
         run.refresh_from_db()
         assert run.state == JobState.SUCCEEDED, run.error
-        assert not run.samples.filter(masked=True).exists(), run.samples.filter(masked=True).first().mask_reason
+        assert not run.samples.filter(masked=True).exists(), (
+            run.samples.filter(masked=True).first().mask_reason
+        )
         said = f"{version} by {engine}: {passed(run)} of {TASKS} in {run.seconds:.0f} s"
         print(said, file=sys.stderr)
         return run
@@ -166,21 +195,39 @@ def test_three_engines_give_the_same_greedy_score(world: World, local: Server) -
     for version in (world.base, world.adapter):
         here, there = world.evaluate(version, "transformers"), world.evaluate(version, "local")
         assert abs(passed(here) - passed(there)) <= WITHIN
-    assert here.spec["engine"]["kind"] == "transformers" and there.spec["engine"]["adapter"] == world.adapter.pk
+    assert (
+        here.spec["engine"]["kind"] == "transformers"
+        and there.spec["engine"]["adapter"] == world.adapter.pk
+    )
     runner.run(local.probes.latest("created_at"))
     local = servers.refresh_health(local)
     assert adapter_name(world.adapter) in [row["id"] for row in local.served]
-    assert local.can("runtime_lora") is True and local.can("logprobs") is True and local.can("token_ids") is True
+    assert (
+        local.can("runtime_lora") is True
+        and local.can("logprobs") is True
+        and local.can("token_ids") is True
+    )
 
-    answers = {sample.task.messages[-1]["content"]: sample.output for sample in here.samples.select_related("task")}
+    answers = {
+        sample.task.messages[-1]["content"]: sample.output
+        for sample in here.samples.select_related("task")
+    }
     with serving(
-        {("GET", "/v1/models"): models("scripted"), ("POST", "/v1/chat/completions"): replay(answers)}
+        {
+            ("GET", "/v1/models"): models("scripted"),
+            ("POST", "/v1/chat/completions"): replay(answers),
+        }
     ) as live:
         server = servers.add_server(
             project=world.project, fields={"name": "scripted", "base_url": live.base}, by=world.by
         )
         endpoint = register_endpoint(
-            project=world.project, name="scripted", server=server, served_as="scripted", dialect="text", by=world.by
+            project=world.project,
+            name="scripted",
+            server=server,
+            served_as="scripted",
+            dialect="text",
+            by=world.by,
         )
         scripted = world.evaluate(endpoint, "scripted")
     assert abs(passed(scripted) - passed(here)) <= WITHIN

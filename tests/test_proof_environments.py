@@ -1,5 +1,7 @@
-"""Our served environments scored by other people's tools, unchanged: `vf-eval` of verifiers 0.4 and `gym eval run` of
-nemo-gym 0.7 over /env/…, run by `make proof`. The models are scripts, so that the rewards are known beforehand."""
+"""Our served environments scored by other people's tools, unchanged: `vf-eval` of verifiers 0.4 and
+`gym eval run` of nemo-gym 0.7 over /env/…, run by `make proof`. The models are scripts, so that the
+rewards are known beforehand.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ KEY = "fw_proof-key-0123456789"
 HAS_VERIFIERS = pytest.mark.skipif(
     not (VERIFIERS / "vf-eval").exists(), reason="no .venv-verifiers: run `make verifiers`"
 )
-HAS_GYM = pytest.mark.skipif(not (GYM / "bin" / "gym").exists(), reason="no .venv-gym: `make gym`, on Python 3.13")
+HAS_GYM = pytest.mark.skipif(
+    not (GYM / "bin" / "gym").exists(), reason="no .venv-gym: `make gym`, on Python 3.13"
+)
 
 MAKE = """
 import json
@@ -46,7 +50,10 @@ make("replay", {"kind": "calls"}, kind="replay", harness={"max_turns": 5})
 print(json.dumps(made))
 """
 
-FIND = {"name": "people.find", "parameters": {"type": "object", "properties": {"name": {"type": "string"}}}}
+FIND = {
+    "name": "people.find",
+    "parameters": {"type": "object", "properties": {"name": {"type": "string"}}},
+}
 MAIL = {"recipient": "a@example.com", "subject": "Lunch", "body": "At noon?"}
 OTHER = MAIL | {"subject": "Dinner"}
 RECORDED = [{"tool": "people.find", "args": {"name": "Ann"}, "content": "Ann Smith"}]
@@ -80,7 +87,9 @@ def rows(office_tools: list[dict]) -> dict[str, dict]:
     return {
         "office": gym_row(0, "Mail a@example.com about lunch at noon.", flat, ground_truth=truth),
         "sums": gym_row(1, "Six times seven?", [], expected_answer=42),
-        "replay": gym_row(2, "Who is Ann?", [flat_tool(find)], verifier_metadata={"flywheel": kept}),
+        "replay": gym_row(
+            2, "Who is Ann?", [flat_tool(find)], verifier_metadata={"flywheel": kept}
+        ),
     }
 
 
@@ -104,7 +113,8 @@ def machine() -> Iterator[Machine]:
     folder = Path(tempfile.mkdtemp(prefix="flywheel-proof-"))
     folder.chmod(0o777)
     it = Machine(
-        folder / "data", environment={"FLYWHEEL_API_KEY": KEY, "FLYWHEEL_ADMIN_PASSWORD": "correct horse battery"}
+        folder / "data",
+        environment={"FLYWHEEL_API_KEY": KEY, "FLYWHEEL_ADMIN_PASSWORD": "correct horse battery"},
     )
     yield it
     it.kill_everything()
@@ -133,7 +143,9 @@ def asked_of(row: dict) -> str:
 
 
 def both(slug: str, row: dict) -> list[tuple[dict, list[dict], float]]:
-    """The row asked twice, in the words that the model "both" knows each script by: (row, turns, reward)."""
+    """The row asked twice, in the words that the model "both" knows each script by: (row, turns,
+    reward).
+    """
     found = []
     for model, told in MODELS.items():
         asking = {"input": [{"role": "user", "content": f"{asked_of(row)} ({model})"}]}
@@ -146,9 +158,12 @@ def both(slug: str, row: dict) -> list[tuple[dict, list[dict], float]]:
 def model_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     tasks, at = rows([]), tmp_path_factory.mktemp("model") / "script.json"
     script = {
-        model: {asked_of(tasks[slug]): turns for slug, (turns, _) in told.items()} for model, told in MODELS.items()
+        model: {asked_of(tasks[slug]): turns for slug, (turns, _) in told.items()}
+        for model, told in MODELS.items()
     }
-    script["both"] = {asked_of(row): turns for slug in tasks for row, turns, _ in both(slug, tasks[slug])}
+    script["both"] = {
+        asked_of(row): turns for slug in tasks for row, turns, _ in both(slug, tasks[slug])
+    }
     at.write_text(json.dumps(script))
     command = [sys.executable, "-m", "tests.evals.openai_server", str(at)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -183,7 +198,15 @@ def evaluated(folder: Path, settings: Path) -> dict:
     """{reward, and what /verify said further} of the one trace that `vf-eval` writes."""
     out = folder / f"out-{settings.stem}"
     env = os.environ | {"MODEL_API_KEY": "none", "PATH": f"{VERIFIERS}:{os.environ['PATH']}"}
-    command = [str(VERIFIERS / "vf-eval"), "@", str(settings), "--no-push", "--no-rich", "-o", str(out)]
+    command = [
+        str(VERIFIERS / "vf-eval"),
+        "@",
+        str(settings),
+        "--no-push",
+        "--no-rich",
+        "-o",
+        str(out),
+    ]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     lines = [line for file in out.rglob("traces.jsonl") for line in file.read_text().splitlines()]
@@ -200,7 +223,9 @@ def test_vf_eval_scores_the_environments_that_we_serve(
     dataset = tmp_path / f"{slug}.jsonl"
     dataset.write_text(json.dumps(served.rows[slug]) + "\n")
     for model, told in MODELS.items():
-        found = evaluated(tmp_path, config(tmp_path, served.urls[slug], dataset, model_server, model))
+        found = evaluated(
+            tmp_path, config(tmp_path, served.urls[slug], dataset, model_server, model)
+        )
         print(f"vf-eval {slug} {model}: {found}")
         assert found["reward"] == told[slug][1] and found["mask_sample"] is False
 
@@ -208,25 +233,46 @@ def test_vf_eval_scores_the_environments_that_we_serve(
 # Nemo-gym
 
 SERVERS = (
-    "resources_servers/flywheel", "responses_api_agents/simple_agent", "responses_api_models/vllm_model",
+    "resources_servers/flywheel",
+    "responses_api_agents/simple_agent",
+    "responses_api_models/vllm_model",
     "environment_servers/legacy_agent",
-)  # fmt: skip
+)
 
 
 def collected(folder: Path, url: str, server: str) -> list[dict]:
     """The scored rollouts that `gym eval run` writes of tasks.jsonl, in the order of the tasks.
 
-    Each of its servers would install an environment of its own from the network; they are told to take this one.
+    Each of its servers would install an environment of its own from the network; they are told to
+    take this one.
     """
     for name in SERVERS:
         (folder / "venvs" / name).mkdir(parents=True)
         (folder / "venvs" / name / ".venv").symlink_to(GYM)
     command = [
-        str(GYM / "bin" / "gym"), "eval", "run", "--config", str(FORWARDER / "flywheel.yaml"),
-        "--search-dir", str(FORWARDER), "--model-type", "vllm_model", "--model", "both", "--model-api-key", "none",
-        "--model-url", f"{server}/v1", "--split", "validation", "--output", str(folder / "rollouts.jsonl"),
-        f"+flywheel_url={url}", f"+uv_venv_dir={folder / 'venvs'}", "+skip_venv_if_present=true",
-    ]  # fmt: skip
+        str(GYM / "bin" / "gym"),
+        "eval",
+        "run",
+        "--config",
+        str(FORWARDER / "flywheel.yaml"),
+        "--search-dir",
+        str(FORWARDER),
+        "--model-type",
+        "vllm_model",
+        "--model",
+        "both",
+        "--model-api-key",
+        "none",
+        "--model-url",
+        f"{server}/v1",
+        "--split",
+        "validation",
+        "--output",
+        str(folder / "rollouts.jsonl"),
+        f"+flywheel_url={url}",
+        f"+uv_venv_dir={folder / 'venvs'}",
+        "+skip_venv_if_present=true",
+    ]
     env = os.environ | {"FLYWHEEL_API_KEY": KEY, "PATH": f"{GYM / 'bin'}:{os.environ['PATH']}"}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -1,4 +1,6 @@
-"""A flow turns the whole wheel by itself under `manage.py up`, while every process of it is killed once at each step."""
+"""A flow turns the whole wheel by itself under `manage.py up`, while every process of it is killed
+once at each step.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,10 @@ steps:
 - {do: evaluate, name: baseline, set: "step:freeze_set", environment: workplace, samples: 2}
 - {do: learnability, set: "step:freeze_set", environment: workplace, samples: 2}
 - {do: train, method: sft, set: "step:freeze_set", environment: workplace,
-   config: {steps: 4, learning_rate: 0.001, batch_size: 2, save_every: 1}, if: baseline.success < 0.9}
-- {do: evaluate, name: candidate, set: "step:freeze_set", environment: workplace, model: "step:train", samples: 2}
+   config: {steps: 4, learning_rate: 0.001, batch_size: 2, save_every: 1}, if: baseline.success < \
+0.9}
+- {do: evaluate, name: candidate, set: "step:freeze_set", environment: workplace, model: \
+"step:train", samples: 2}
 - {do: gate, baseline: baseline, candidate: candidate}
 - {do: promote, if: gate.verdict == promote}
 - {do: ask, question: "Is it good?"}
@@ -56,7 +60,8 @@ environment = __import__("apps.environments.actions", fromlist=["x"]).save_envir
     harness=dict(environment.harness, max_new_tokens=8))
 for number in range(40):
     ticket = 5000 + 37 * number
-    make_failed(project, request=f"Close ticket {{ticket}} of {{['Ada', 'Bo', 'Cy', 'Di'][number % 4]}} please.")
+    make_failed(project, request=f"Close ticket {{ticket}} of {{['Ada', 'Bo', 'Cy', 'Di'][number % \
+4]}} please.")
 digest.run()
 override(environment)
 flow = actions.save_flow(project=project, name="whole", spec=read_yaml({text!r}), by=by)
@@ -67,8 +72,10 @@ import json
 from apps.automation.models import FlowRun
 run = FlowRun.objects.get(pk={run!r})
 jobs = [job for step in run.steps.all() for job in step.jobs.values()]
-print(json.dumps({{"state": run.state, "error": run.error, "note": run.note, "jobs": jobs, "steps": [
-    [step.key, step.state, step.said, step.outputs, step.attempt] for step in run.steps.all()]}}, default=str))
+print(json.dumps({{"state": run.state, "error": run.error, "note": run.note, "jobs": jobs, \
+"steps": [
+    [step.key, step.state, step.said, step.outputs, step.attempt] for step in run.steps.all()]}}, \
+default=str))
 """
 DRY = """
 import json
@@ -82,19 +89,24 @@ import json
 from apps.evals.models import EvalRun, LatencyMeasurement
 from apps.failures.models import Classification
 from apps.training.models import TrainingRun
-print(json.dumps([kind.objects.count() for kind in (Classification, EvalRun, TrainingRun, LatencyMeasurement)]))
+print(json.dumps([kind.objects.count() for kind in (Classification, EvalRun, TrainingRun, \
+LatencyMeasurement)]))
 """
 
 
 def until_it_asks(machine: Machine, run: str) -> tuple[dict[str, Any], set[str]]:
-    """The run as it waits for a person, and the steps at whose beginning every worker was killed."""
+    """The run as it waits for a person, and the steps at whose beginning every worker was
+    killed.
+    """
     killed: set[str] = set()
 
     def look() -> dict[str, Any]:
         time.sleep(2)  # each look is a process of its own, and takes time from the workers
         found: dict[str, Any] = json.loads(machine.python(LOOK.format(run=run)))
         assert found["state"] not in ("failed", "cancelled"), found
-        going = next((key for key, state, *_ in found["steps"] if state in ("running", "pending")), "")
+        going = next(
+            (key for key, state, *_ in found["steps"] if state in ("running", "pending")), ""
+        )
         if going and going not in killed:
             killed.add(going)
             for pid in machine.processes("celery"):
@@ -146,9 +158,12 @@ steps:
 - {do: freeze_set, set: SET, holdout: 64, validation: 6}
 - {do: review, set: "step:freeze_set", environment: workplace}
 - {do: evaluate, name: baseline, set: "step:freeze_set", environment: workplace, samples: 2}
-- {do: train, method: sft, set: "step:freeze_set", environment: workplace, if: baseline.success < 0.9, config:
-   {steps: 12, batch_size: 8, learning_rate: 0.001, warmup_steps: 2, save_every: 4, lora_rank: 16, lora_alpha: 32}}
-- {do: evaluate, name: candidate, set: "step:freeze_set", environment: workplace, model: "step:train", samples: 2}
+- {do: train, method: sft, set: "step:freeze_set", environment: workplace, if: baseline.success < \
+0.9, config:
+   {steps: 12, batch_size: 8, learning_rate: 0.001, warmup_steps: 2, save_every: 4, lora_rank: 16, \
+lora_alpha: 32}}
+- {do: evaluate, name: candidate, set: "step:freeze_set", environment: workplace, model: \
+"step:train", samples: 2}
 - {do: gate, baseline: baseline, candidate: candidate}
 - {do: promote, if: gate.verdict == promote}
 - {do: ask, question: "It runs in staging. Does it go to production?"}
@@ -164,7 +179,8 @@ from apps.promotion.deployment.actions import remove_target
 from apps.registry.models import ModelVersion
 project = Project.objects.get(slug=PROJECT[0])
 by = get_user_model().objects.filter(is_superuser=True).order_by("pk").first()
-channel, base = promotion.channel_of(project), ModelVersion.objects.get(project=project, name="smollm2-135m")
+channel, base = promotion.channel_of(project), ModelVersion.objects.get(project=project, \
+name="smollm2-135m")
 for target in channel.targets.current():
     remove_target(target=target, by=by)
 while channel.current != base:
@@ -190,7 +206,9 @@ demo.produce()
 
 
 def finished_demo(folder: Path) -> Path:
-    """The data folder of a demo that has turned its wheel once; FLYWHEEL_PROOF_DEMO names one that is there, and is changed."""
+    """The data folder of a demo that has turned its wheel once; FLYWHEEL_PROOF_DEMO names one that
+    is there, and is changed.
+    """
     if there := os.environ.get("FLYWHEEL_PROOF_DEMO"):
         return Path(there)
     folder.mkdir()
@@ -198,15 +216,21 @@ def finished_demo(folder: Path) -> Path:
     return folder
 
 
-def test_failures_on_the_project_of_the_demo_turn_the_wheel_and_a_dry_run_said_so(tmp_path: Path) -> None:
-    """Nobody starts anything: production fails, and in the end a better version runs in staging and a person is asked."""
+def test_failures_on_the_project_of_the_demo_turn_the_wheel_and_a_dry_run_said_so(
+    tmp_path: Path,
+) -> None:
+    """Nobody starts anything: production fails, and in the end a better version runs in staging and
+    a person is asked.
+    """
     machine = Machine(finished_demo(tmp_path / "data"))
     try:
         port = free_port()
         up(machine, port)
         key, slug = json.loads(machine.python(DEMO).splitlines()[-1])
         api = httpx2.Client(
-            base_url=f"http://127.0.0.1:{port}/api/v1", headers={"Authorization": f"Bearer {key}"}, timeout=300
+            base_url=f"http://127.0.0.1:{port}/api/v1",
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=300,
         )
 
         def save(name: str, text: str) -> str:
@@ -233,6 +257,8 @@ def test_failures_on_the_project_of_the_demo_turn_the_wheel_and_a_dry_run_said_s
         assert made["candidate"]["success"] > made["baseline"]["success"]
         # From what is stored, a dry run finds the same start.
         again = api.get(f"/flows/{flow}/dry-run/").json()
-        assert [one["cause"]["by"] for one in again["runs"]] == ["new_failures"] * len(again["runs"]) and again["runs"]
+        assert [one["cause"]["by"] for one in again["runs"]] == ["new_failures"] * len(
+            again["runs"]
+        ) and again["runs"]
     finally:
         machine.kill_everything()

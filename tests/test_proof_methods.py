@@ -1,7 +1,9 @@
-"""Every method of training on the demo's project, by one person in one browser: nothing is done that a page does not offer.
+"""Every method of training on the demo's project, by one person in one browser: nothing is done
+that a page does not offer.
 
-Each run is watched while it trains, what it made is evaluated on the held-out tasks, and its page leads back to where it came from.
-FLYWHEEL_PROOF_DEMO names the data folder of a demo that has ended, and is changed; without it a demo is run first.
+Each run is watched while it trains, what it made is evaluated on the held-out tasks, and its page
+leads back to where it came from. FLYWHEEL_PROOF_DEMO names the data folder of a demo that has
+ended, and is changed; without it a demo is run first.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from tests.test_proof_flow import finished_demo
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 expect = sync_api.expect
 
-pytestmark = [pytest.mark.proof, pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")]
+pytestmark = [
+    pytest.mark.proof,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+]
 PAGE_MS, JOB_MS = 120_000, 3_600_000  # waiting costs nothing where nothing is wrong
 BASE, TEACHER = "smollm2-135m-v1", "smollm2-135m-sft-v1"  # which a demo leaves behind
 ADMIN = """
@@ -83,7 +88,9 @@ def test_dpo_learns_from_a_correction_on_the_page_of_a_run(walk: Walk) -> None:
     walk.open_set()
     page.get_by_role("link", name=re.compile("^Train ")).click()
     page.locator("main tr[data-row] a").first.click()
-    page.locator("dd", has=page.get_by_role("link", name=re.compile("^demo-"))).get_by_role("link").click()
+    page.locator("dd", has=page.get_by_role("link", name=re.compile("^demo-"))).get_by_role(
+        "link"
+    ).click()
     page.get_by_text("Add feedback").click()
     page.get_by_label("Expected answer").fill(
         '{"tool": "reminders.set", "args": {"text": "corrected by hand", "time": "07:00"}}'
@@ -113,8 +120,8 @@ def test_the_base_is_distilled_from_an_evaluation_of_a_teacher(walk: Walk) -> No
 
 
 def test_a_reward_model_is_a_verifier_that_a_person_reviews(walk: Walk) -> None:
-    """Trained on the corrections, reviewed blind, unlocked by an owner's reason, and then GRPO's reward; the hold-out is scored by
-    the rules as before."""
+    """Trained on the corrections, reviewed blind, unlocked by an owner's reason, and then GRPO's
+    reward; the hold-out is scored by the rules as before."""
     page = walk.page
     walk.new_run("reward_model", walk.base)
     walk.only_corrections()
@@ -141,7 +148,9 @@ def test_a_reward_model_is_a_verifier_that_a_person_reviews(walk: Walk) -> None:
 
 
 def review(walk: Walk, verifier: str, environment: str) -> None:
-    """It scores what a model answers to training tasks, and a person judges the first of these answers blind."""
+    """It scores what a model answers to training tasks, and a person judges the first of these
+    answers blind.
+    """
     page = walk.page
     walk.open_set()
     page.get_by_role("link", name="Evaluate a model").click()
@@ -173,9 +182,14 @@ def browser(url: str) -> Iterator[Any]:
     """A page; what its console complains of in the meantime fails the test."""
     with sync_api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = chromium.new_context(base_url=url, viewport={"width": 1280, "height": 900}).new_page()
+        page = chromium.new_context(
+            base_url=url, viewport={"width": 1280, "height": 900}
+        ).new_page()
         wrong: list[str] = []
-        page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None,
+        )
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("dialog", lambda dialog: dialog.accept())
         page.set_default_timeout(PAGE_MS)
@@ -199,7 +213,9 @@ def log_in(page: Any, name: str) -> None:
 
 @dataclass
 class Walk:
-    """What a person does at every stop. `base` is what learns, `sft` what the advised run made of it."""
+    """What a person does at every stop. `base` is what learns, `sft` what the advised run made of
+    it.
+    """
 
     page: Any
     base: str
@@ -211,7 +227,9 @@ class Walk:
 
     def open_set(self) -> None:
         self.open("Eval sets")
-        self.page.locator("main").get_by_role("link", name=re.compile(r"^workplace-1-\d+@1")).first.click()
+        self.page.locator("main").get_by_role(
+            "link", name=re.compile(r"^workplace-1-\d+@1")
+        ).first.click()
 
     def new_run(self, method: str, parent: str) -> None:
         self.open("Training")
@@ -245,7 +263,9 @@ class Walk:
         assert state.inner_text() in ("running", "succeeded")
         expect(state).to_have_text(re.compile("succeeded|failed|cancelled"), timeout=JOB_MS)
         assert state.inner_text() == "succeeded", page.locator("#status").inner_text()
-        made: str = page.get_by_role("link", name=re.compile("^Open ")).inner_text().removeprefix("Open ")
+        made: str = (
+            page.get_by_role("link", name=re.compile("^Open ")).inner_text().removeprefix("Open ")
+        )
         for chart in charts:
             expect(self.points(chart)).to_have_count(settings["steps"])
         return made
@@ -253,7 +273,11 @@ class Walk:
     def points(self, chart: str) -> Any:
         """Of the first curve of the chart with this title."""
         title = self.page.locator(".gtitle", has_text=re.compile(f"^{re.escape(chart)}$"))
-        return self.page.locator(".figure", has=title).first.locator(".scatterlayer .trace").first.locator(".point")
+        return (
+            self.page.locator(".figure", has=title)
+            .first.locator(".scatterlayer .trace")
+            .first.locator(".point")
+        )
 
     def evaluate_held_out(self, made: str, parent: str, environment: str = "") -> None:
         """By the button of the run's page, and back to the run by the lineage of what it made."""
@@ -268,11 +292,17 @@ class Walk:
         page.get_by_role("definition").get_by_role("link", name=made).click()
         lineage = self.panel("Lineage")
         expect(lineage.get_by_role("link", name=parent, exact=True)).to_be_visible()
-        lineage.locator(".bucket").first.get_by_role("link", name=re.compile(" from ")).first.click()
-        expect(self.panel("Held-out evaluation").get_by_role("link", name=made)).to_contain_text(INTERVAL)
+        lineage.locator(".bucket").first.get_by_role(
+            "link", name=re.compile(" from ")
+        ).first.click()
+        expect(self.panel("Held-out evaluation").get_by_role("link", name=made)).to_contain_text(
+            INTERVAL
+        )
 
     def evaluate(self, model: str, split: str, samples: int = 1) -> str:
-        """Sends the form, waits for the result and reads its interval; returns what it is called."""
+        """Sends the form, waits for the result and reads its interval; returns what it is
+        called.
+        """
         page = self.page
         page.get_by_label("Model version").select_option(label=model)
         page.get_by_label("Split").select_option(

@@ -1,4 +1,6 @@
-"""A training run as a job on a real Ray, started here from `.venv-engines` (`make engines`): TRL trains on the CPU, its adapter comes back."""
+"""A training run as a job on a real Ray, started here from `.venv-engines` (`make engines`): TRL
+trains on the CPU, its adapter comes back.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +40,24 @@ HELLO = "import os, time\nprint(os.environ['WORD'], flush=True)\ntime.sleep(600)
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("ray-home")
-    env = os.environ | {"PATH": f"{RAY.parent}:{os.environ['PATH']}", "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
+    env = os.environ | {
+        "PATH": f"{RAY.parent}:{os.environ['PATH']}",
+        "HOME": str(home),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
     grpc, runtime, metrics, listen = AGENTS
     words = (
-        f"start --head --port {GCS} --dashboard-port {DASHBOARD} --dashboard-host 127.0.0.1 --num-cpus 2 --include-dashboard true "
-        f"--disable-usage-stats --object-store-memory 100000000 --dashboard-agent-grpc-port {grpc} --runtime-env-agent-port {runtime} "
-        f"--metrics-export-port {metrics} --dashboard-agent-listen-port {listen} --temp-dir /tmp/ray-{os.getpid()}"
+        f"start --head --port {GCS} --dashboard-port {DASHBOARD} --dashboard-host 127.0.0.1"
+        " --num-cpus 2 --include-dashboard true --disable-usage-stats --object-store-memory"
+        f" 100000000 --dashboard-agent-grpc-port {grpc} --runtime-env-agent-port {runtime}"
+        f" --metrics-export-port {metrics} --dashboard-agent-listen-port {listen} --temp-dir"
+        f" /tmp/ray-{os.getpid()}"
     )
     try:
         for _ in range(STARTS):
-            done = subprocess.run([RAY, *words.split()], env=env, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [RAY, *words.split()], env=env, capture_output=True, text=True, check=False
+            )
             if done.returncode == 0:
                 break
             subprocess.run([RAY, "stop", "--force"], env=env, capture_output=True, check=False)
@@ -71,7 +81,9 @@ def test_a_run_trains_on_the_cluster_and_its_adapter_is_registered(
     project = make_project()
     by, environment = admin_of(project), make_environment(project)
     override(environment)
-    base = register_base(project=project, name="tiny", folder=make_tiny_model(data_dir / "tiny"), by=by)
+    base = register_base(
+        project=project, name="tiny", folder=make_tiny_model(data_dir / "tiny"), by=by
+    )
     fields = {"name": "real", "base_url": dashboard, "gpus": 0.0, "flywheel_url": live_server.url}
     cluster = add_cluster(project=project, fields=fields, by=by, operator=True)
     refresh_health(cluster)
@@ -79,9 +91,20 @@ def test_a_run_trains_on_the_cluster_and_its_adapter_is_registered(
     assert (cluster.health, cluster.ray_version.split(".")[0]) == ("healthy", "2")
     eval_set = make_eval_set(project)
     prepared = prepared_run(
-        project=project, method=Method.SFT, parent=base, dataset=freeze_dataset(eval_set=eval_set, by=by), environment=environment,
-        config={"steps": 3, "learning_rate": 1e-3, "batch_size": 1, "lora_rank": 2, "max_length": 1024}, by=by,
-    )  # fmt: skip
+        project=project,
+        method=Method.SFT,
+        parent=base,
+        dataset=freeze_dataset(eval_set=eval_set, by=by),
+        environment=environment,
+        config={
+            "steps": 3,
+            "learning_rate": 1e-3,
+            "batch_size": 1,
+            "lora_rank": 2,
+            "max_length": 1024,
+        },
+        by=by,
+    )
     run = ray.submit(run=prepared, engine="trl", cluster=cluster, by=by)
 
     runner.run(run)

@@ -1,4 +1,6 @@
-"""GRPO through a real vLLM (CPU) for five steps: the same loss and gradient as the update in process on the same samples."""
+"""GRPO through a real vLLM (CPU) for five steps: the same loss and gradient as the update in
+process on the same samples.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,35 @@ pytestmark = [
 
 @pytest.fixture
 def base_url(tmp_path: Path) -> Iterator[str]:
-    subprocess.run([sys.executable, "-m", "workers.prepare_demo_model", str(ROOT / MODEL)], cwd=ROOT, check=True)
-    options = (
-        "--served-model-name base --dtype float32 --enforce-eager --generation-config vllm --enable-lora --max-lora-rank 16 "
-        f"--max-loras 2 --logprobs-mode processed_logprobs --max-model-len 1024 --max-num-seqs 8 --port {PORT}"
+    subprocess.run(
+        [sys.executable, "-m", "workers.prepare_demo_model", str(ROOT / MODEL)],
+        cwd=ROOT,
+        check=True,
     )
-    more = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    options = (
+        "--served-model-name base --dtype float32 --enforce-eager --generation-config vllm"
+        " --enable-lora --max-lora-rank 16 --max-loras 2 --logprobs-mode processed_logprobs"
+        f" --max-model-len 1024 --max-num-seqs 8 --port {PORT}"
+    )
+    more = {
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
     url = f"http://127.0.0.1:{PORT}/v1"
     with (tmp_path / "vllm.log").open("wb") as log:
         process = subprocess.Popen(
-            [VLLM, "serve", str(ROOT / MODEL), *options.split()], stdout=log, stderr=log, env=os.environ | more
+            [VLLM, "serve", str(ROOT / MODEL), *options.split()],
+            stdout=log,
+            stderr=log,
+            env=os.environ | more,
         )
         try:
             until = time.monotonic() + PATIENCE_S
             while list_models(Address(url, allow_private=True)).health != "healthy":
-                assert process.poll() is None and time.monotonic() < until, (tmp_path / "vllm.log").read_text()[-3000:]
+                assert process.poll() is None and time.monotonic() < until, (
+                    tmp_path / "vllm.log"
+                ).read_text()[-3000:]
                 time.sleep(2)
             yield url
         finally:
@@ -47,14 +63,23 @@ def base_url(tmp_path: Path) -> Iterator[str]:
             process.wait(60)
 
 
-def test_five_steps_through_vllm_have_the_loss_of_the_update_in_process(base_url: str, tmp_path: Path) -> None:
+def test_five_steps_through_vllm_have_the_loss_of_the_update_in_process(
+    base_url: str, tmp_path: Path
+) -> None:
     steps = compared(
-        ROOT / MODEL, tmp_path, {"base_url": base_url, "model": "base", "allow_private": True, "lora_slots": 2}, SMALL
+        ROOT / MODEL,
+        tmp_path,
+        {"base_url": base_url, "model": "base", "allow_private": True, "lora_slots": 2},
+        SMALL,
     )
     assert len(steps) == 5 and any(step.here["train/grad_norm"] > 0 for step in steps)
     for at, step in enumerate(steps):
         assert step.gap < TOLERANCE, f"step {at + 1}"
-        assert step.served["train/grad_norm"] == pytest.approx(step.here["train/grad_norm"], rel=1e-3)
+        assert step.served["train/grad_norm"] == pytest.approx(
+            step.here["train/grad_norm"], rel=1e-3
+        )
         assert step.served["train/ratio_min"] > 0.999 and step.served["train/ratio_max"] < 1.001
         assert step.served["rollout/staleness"] == 0
-    assert [step.served["rollout/adapter_move"] for step in steps[1:]] == pytest.approx([1.0] * 4, abs=0.05)
+    assert [step.served["rollout/adapter_move"] for step in steps[1:]] == pytest.approx(
+        [1.0] * 4, abs=0.05
+    )

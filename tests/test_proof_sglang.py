@@ -1,4 +1,6 @@
-"""What Flywheel sends to SGLang is what its own request models take, read from its package (`make engines`); run by `make proof`."""
+"""What Flywheel sends to SGLang is what its own request models take, read from its package (`make
+engines`); run by `make proof`.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,18 @@ def test_sglangs_own_models_take_what_a_deployment_sends(tmp_path: Path) -> None
             assert found.logprobs and found.base, found.why_not
         there.unload("live-1")
     done = subprocess.run(
-        [str(PYTHON), str(ROOT / "tests" / "readback" / "read_sglang.py")], check=False, capture_output=True, text=True,
-        input=json.dumps({"served_as": SERVED_AS, "requests": [one for one in sent if one["path"] != "/v1/models"]}), timeout=300,
-    )  # fmt: skip
+        [str(PYTHON), str(ROOT / "tests" / "readback" / "read_sglang.py")],
+        check=False,
+        capture_output=True,
+        text=True,
+        input=json.dumps(
+            {
+                "served_as": SERVED_AS,
+                "requests": [one for one in sent if one["path"] != "/v1/models"],
+            }
+        ),
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     said = json.loads(done.stdout)
     assert {one["path"] for one in said} == {

@@ -1,5 +1,7 @@
-"""A promotion and a rollback during a hundred streams, on the product as it runs: `manage.py up` with the database, the endpoint and the
-workers, two managed servers that compute with real adapters, and OpenAI's client. None is lost, none is answered by two versions."""
+"""A promotion and a rollback during a hundred streams, on the product as it runs: `manage.py up`
+with the database, the endpoint and the workers, two managed servers that compute with real
+adapters, and OpenAI's client. None is lost, none is answered by two versions.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,15 @@ from workers.ml.transformers_engine import TransformersEngine
 
 pytestmark = pytest.mark.proof
 CLIENTS, TOKENS, SERVERS = 100, 48, ("gpu-a", "gpu-b")
-LONG, LONG_TOKENS = 10, 160  # every tenth client asks for a long answer, so that some are in their middle at any time
+LONG, LONG_TOKENS = (
+    10,
+    160,
+)  # every tenth client asks for a long answer, so that some are in their middle at any time
 PATIENCE_S = 3600.0  # for what never comes; nothing is measured
-PATIENT = {f"FLYWHEEL_ENDPOINT_{name}_S": str(int(PATIENCE_S)) for name in ("CONNECT", "FIRST_BYTE", "WHOLE", "IDLE")}
+PATIENT = {
+    f"FLYWHEEL_ENDPOINT_{name}_S": str(int(PATIENCE_S))
+    for name in ("CONNECT", "FIRST_BYTE", "WHOLE", "IDLE")
+}
 WORLD = """
 import json
 from pathlib import Path
@@ -46,7 +54,8 @@ from tests.factories import admin_of, make_environment, make_eval_set, make_proj
 project = make_project()
 by = admin_of(project)
 base = register_base(project=project, name="tiny", folder=Path({base!r}), by=by)
-adapters = [register_adapter(project=project, name=name, parent=base, artifact=store_folder(Path(path)), lineage={{}}, by=by)
+adapters = [register_adapter(project=project, name=name, parent=base, \
+artifact=store_folder(Path(path)), lineage={{}}, by=by)
             for name, path in {adapters!r}.items()]
 channel = actions.channel_of(project)
 actions.set_initial(channel=channel, version=base, by=by)
@@ -54,8 +63,10 @@ save_policy(channel=channel, policy=Policy(api_keys=True), reason="Keys promote.
 make_environment(project)
 make_eval_set(project, holdout=32)
 for name in {servers!r}:
-    add_managed(project=project, by=by, fields={{"name": name, "kind": "transformers", "base": base, "dialect": "native", "lora_slots": 2}})
-print(json.dumps([create_api_key(project=project, name="proof", by=by, scopes=list(Scope))[1], *map(str, adapters)]))
+    add_managed(project=project, by=by, fields={{"name": name, "kind": "transformers", "base": \
+base, "dialect": "native", "lora_slots": 2}})
+print(json.dumps([create_api_key(project=project, name="proof", by=by, scopes=list(Scope))[1], \
+*map(str, adapters)]))
 """
 REPORT = """
 from django.db import transaction
@@ -69,14 +80,16 @@ by, channel = admin_of(project), actions.channel_of(project)
 eval_set, environment = project.eval_sets.get(), project.environments.get()
 candidate = next(row for row in project.model_versions.all() if str(row) == {version!r})
 with transaction.atomic():  # as long as they are queued, a worker could take them
-    runs = [make_eval_run(eval_set, model, environment, success=success) for model, success in ((channel.current, 0.0), (candidate, 1.0))]
+    runs = [make_eval_run(eval_set, model, environment, success=success) for model, success in \
+((channel.current, 0.0), (candidate, 1.0))]
 print(actions.make_gate_report(baseline=runs[0], candidate=runs[1], by=by, channel=channel).pk)
 """
 LOGGED = """
 import json
 from apps.trajectories.models import Trajectory, with_content
 print(json.dumps([
-    [row.external_id, row.agent_version, row.model, row.outcome_status, [message["content"] for message in row.messages],
+    [row.external_id, row.agent_version, row.model, row.outcome_status, [message["content"] for \
+message in row.messages],
      row.metadata["attributes"]["flywheel.served_as"]]
     for row in with_content(list(Trajectory.objects.filter(session_id__startswith={name!r})))]))
 """
@@ -84,7 +97,9 @@ print(json.dumps([
 
 @dataclass
 class Stream:
-    """What one answer was: who gave it by its headers, the names in its pieces, and when it was asked for, began and ended."""
+    """What one answer was: who gave it by its headers, the names in its pieces, and when it was
+    asked for, began and ended.
+    """
 
     question: int
     version: str = ""
@@ -103,15 +118,27 @@ class Product:
     def __init__(self, machine: Machine, folder: Path) -> None:
         port, self.machine = free_port(), machine
         self.base = make_tiny_model(folder / "tiny")
-        self.folders = {name: make_adapter(self.base, folder / name, seed) for seed, name in enumerate(("old", "new"))}
+        self.folders = {
+            name: make_adapter(self.base, folder / name, seed)
+            for seed, name in enumerate(("old", "new"))
+        }
         up(machine, port)
-        given = {"base": str(self.base), "adapters": {name: str(path) for name, path in self.folders.items()}}
-        self.key, *self.versions = json.loads(machine.python(WORLD.format(**given, servers=SERVERS)))
+        given = {
+            "base": str(self.base),
+            "adapters": {name: str(path) for name, path in self.folders.items()},
+        }
+        self.key, *self.versions = json.loads(
+            machine.python(WORLD.format(**given, servers=SERVERS))
+        )
         headers = {"Authorization": f"Bearer {self.key}"}
-        self.api = httpx2.Client(base_url=f"http://127.0.0.1:{port}/api/v1", headers=headers, timeout=PATIENCE_S)
+        self.api = httpx2.Client(
+            base_url=f"http://127.0.0.1:{port}/api/v1", headers=headers, timeout=PATIENCE_S
+        )
         self.endpoint = endpoint_url(machine)
         for name in SERVERS:
-            eventually(lambda name=name: self.get(f"servers/{name}/")["health"] == "healthy", PATIENCE_S)
+            eventually(
+                lambda name=name: self.get(f"servers/{name}/")["health"] == "healthy", PATIENCE_S
+            )
             self.ended(self.post("channels/production/targets/", server=name))
 
     def get(self, path: str) -> Any:
@@ -156,12 +183,19 @@ class Question:
 
 def questions(product: Product) -> list[Question]:
     """One for each client, which all versions answer with some text, each with another one."""
-    asked = [[{"role": "user", "content": f"Question {n}: what became of ticket {4000 + 37 * n}?"}] for n in range(CLIENTS + 20)]  # fmt: skip
+    asked = [
+        [{"role": "user", "content": f"Question {n}: what became of ticket {4000 + 37 * n}?"}]
+        for n in range(CLIENTS + 20)
+    ]
     texts: dict[tuple[str, int], list[str]] = {}
     for version, folder in zip(product.versions, product.folders.values(), strict=True):
         engine = TransformersEngine(*load_policy(product.base, folder))
         for tokens, some in ((TOKENS, asked), (LONG_TOKENS, asked[::LONG])):
-            said = dict(engine.generate([Prompt(messages, [0]) for messages in some], Sampling(0.0, 1.0, tokens)))
+            said = dict(
+                engine.generate(
+                    [Prompt(messages, [0]) for messages in some], Sampling(0.0, 1.0, tokens)
+                )
+            )
             texts[version, tokens] = [said[number][0].text for number in range(len(some))]
     found = []
     for number, messages in enumerate(asked):
@@ -174,18 +208,25 @@ def questions(product: Product) -> list[Question]:
 
 
 class Clients:
-    """A hundred, each of which asks again as soon as it has its answer, until `stop`. Runs in the thread that calls `during`."""
+    """A hundred, each of which asks again as soon as it has its answer, until `stop`. Runs in the
+    thread that calls `during`.
+    """
 
     def __init__(self, product: Product, asked: list[Question]) -> None:
         self.asked, self.name = asked, uuid4().hex
         self.openai = AsyncOpenAI(
-            base_url=f"{product.endpoint}/v1", api_key=product.key, max_retries=0, timeout=PATIENCE_S
+            base_url=f"{product.endpoint}/v1",
+            api_key=product.key,
+            max_retries=0,
+            timeout=PATIENCE_S,
         )
         self.streams: list[list[Stream]] = [[] for _ in range(CLIENTS)]
         self.stop = False
 
     async def during(self, *acts: Callable[[], None], follow: list[str]) -> None:
-        """Acts one after the other, each once every client has its answer of what ran before: `follow` are the versions."""
+        """Acts one after the other, each once every client has its answer of what ran before:
+        `follow` are the versions.
+        """
         clients = [asyncio.ensure_future(self._client(number)) for number in range(CLIENTS)]
         try:
             await self._all_have(1, follow[0], clients)
@@ -197,14 +238,19 @@ class Clients:
             self.stop = True
             await asyncio.gather(*clients)
 
-    async def _all_have(self, since: Any, version: str, clients: list[asyncio.Future[None]]) -> None:
+    async def _all_have(
+        self, since: Any, version: str, clients: list[asyncio.Future[None]]
+    ) -> None:
         first = since if isinstance(since, list) else [0] * CLIENTS
         until = time.monotonic() + PATIENCE_S
         while not all(
-            any(s.version == version for s in streams[at:]) for streams, at in zip(self.streams, first, strict=True)
+            any(s.version == version for s in streams[at:])
+            for streams, at in zip(self.streams, first, strict=True)
         ):
             assert time.monotonic() < until, f"not everybody is answered by {version}"
-            assert not any(client.done() for client in clients), [client for client in clients if client.done()]
+            assert not any(client.done() for client in clients), [
+                client for client in clients if client.done()
+            ]
             await asyncio.sleep(0.1)
 
     async def _client(self, number: int) -> None:
@@ -219,9 +265,14 @@ class Clients:
             "max_tokens": self.asked[number].tokens,
         }
         answer = await self.openai.chat.completions.with_raw_response.create(
-            **given, temperature=0, stream=True, extra_headers={"X-Session-Id": f"{self.name}-{number}-{turn}"}
+            **given,
+            temperature=0,
+            stream=True,
+            extra_headers={"X-Session-Id": f"{self.name}-{number}-{turn}"},
         )
-        stream.version, stream.trace = (answer.headers[f"x-flywheel-{name}"] for name in ("version", "trace-id"))
+        stream.version, stream.trace = (
+            answer.headers[f"x-flywheel-{name}"] for name in ("version", "trace-id")
+        )
         async for chunk in answer.parse():
             stream.began = stream.began or time.time()
             stream.names.add(chunk.model)
@@ -236,24 +287,33 @@ def prove(product: Product) -> None:
     """Of a product whose channel runs the first of the versions."""
     (old, new), asked = product.versions, questions(product)
     clients = Clients(product, asked)
-    asyncio.run(clients.during(lambda: product.promote(new), product.rollback, follow=[old, new, old]))
+    asyncio.run(
+        clients.during(lambda: product.promote(new), product.rollback, follow=[old, new, old])
+    )
     streams = [stream for some in clients.streams for stream in some]
     for stream in streams:
         assert stream.text == asked[stream.question].said[stream.version], stream
         assert len(stream.ends) == 1 and len(stream.names) == 1, stream
     for some in clients.streams:
-        assert [version for version, _ in itertools.groupby(stream.version for stream in some)] == [old, new, old]
+        assert [version for version, _ in itertools.groupby(stream.version for stream in some)] == [
+            old,
+            new,
+            old,
+        ]
     for move in product.moves()[:2]:
         at = datetime.fromisoformat(move["at"]).timestamp()
         is_open = [stream for stream in streams if stream.asked < at < stream.ended]
         amid = [stream for stream in is_open if stream.began < at]
         print(
-            f"{move['kind']}: {len(is_open)} of {len(streams)} streams were open, {len(amid)} of them in their middle"
+            f"{move['kind']}: {len(is_open)} of {len(streams)} streams were open, {len(amid)} of"
+            " them in their middle"
         )
         assert len(is_open) >= CLIENTS - 1, "only the client that runs can be between two questions"
 
     def logged() -> Any:
-        found = json.loads(product.machine.python(LOGGED.format(name=clients.name)).splitlines()[-1])
+        found = json.loads(
+            product.machine.python(LOGGED.format(name=clients.name)).splitlines()[-1]
+        )
         return found if len(found) >= len(streams) else None
 
     rows = {row[0]: row[1:] for row in eventually(logged, PATIENCE_S) or []}
@@ -263,10 +323,18 @@ def prove(product: Product) -> None:
             asked[stream.question].messages[0]["content"],
             stream.text.replace("\0", "\ufffd"),
         ]  # PostgreSQL stores no NUL
-        assert rows[stream.trace] == [stream.version, stream.version, "unknown", content, *stream.names]
+        assert rows[stream.trace] == [
+            stream.version,
+            stream.version,
+            "unknown",
+            content,
+            *stream.names,
+        ]
 
 
-def test_a_promotion_and_a_rollback_during_100_streams_lose_none_and_mix_none(tmp_path: Path) -> None:
+def test_a_promotion_and_a_rollback_during_100_streams_lose_none_and_mix_none(
+    tmp_path: Path,
+) -> None:
     machine = Machine(tmp_path / "data", environment=PATIENT)
     machine.data.mkdir()
     try:

@@ -17,10 +17,13 @@ WORKS = ["3.11", "3.12", "3.13", "3.14"]
 
 @pytest.mark.parametrize("version", ["3.10", *WORKS, "3.15"])
 def test_makefile_takes_the_python_that_is_there(version: str, tmp_path: Path) -> None:
-    """A machine whose only Python is this one: a stub that answers the Makefile's check as that version would."""
+    """A machine whose only Python is this one: a stub that answers the Makefile's check as that
+    version would.
+    """
     stub = tmp_path / f"python{version}"
     check = (
-        f"import sys; sys.version_info = ({version.replace('.', ', ')}, 0); sys.modules.update(ensurepip=sys, venv=sys)"
+        f"import sys; sys.version_info = ({version.replace('.', ', ')}, 0);"
+        " sys.modules.update(ensurepip=sys, venv=sys)"
     )
     stub.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{check}; $2"\n')
     stub.chmod(0o755)
@@ -30,7 +33,11 @@ def test_makefile_takes_the_python_that_is_there(version: str, tmp_path: Path) -
             (tmp_path / tool).symlink_to(found)
     env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     done = subprocess.run(
-        ["make", "-n", "setup", f"VENV={tmp_path / 'venv'}"], cwd=ROOT, env=env, capture_output=True, text=True
+        ["make", "-n", "setup", f"VENV={tmp_path / 'venv'}"],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
     )
     chosen = re.search(r"test -n \"(.*)\"", done.stdout)
     assert chosen and bool(chosen[1]) == (version in WORKS), done.stdout + done.stderr

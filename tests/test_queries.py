@@ -1,4 +1,6 @@
-"""No list ignores a filter that it does not have: every route of the API, every page with a list, and what the pages themselves link to."""
+"""No list ignores a filter that it does not have: every route of the API, every page with a list,
+and what the pages themselves link to.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ from apps.core.models import Role
 from apps.core.query import QueryError, closest, parameters_of, refuse_invalid
 from apps.core.scopes import ROUTES
 from tests.factories import make_key, make_member, make_project, row
-from tests.test_access import PAGES, PATTERNS, WRITES, logged_in, undone, url_of, world  # noqa: F401
+from tests.test_access import (
+    PAGES,
+    PATTERNS,
+    WRITES,
+    logged_in,
+    undone,
+    url_of,
+    world,  # noqa: F401
+)
 
 pytestmark = pytest.mark.django_db
 # What a view does that lists rows, some of which its address may leave out.
@@ -86,8 +96,12 @@ def test_what_a_declared_parameter_takes(query: str, path: str) -> None:
     assert caught.value.path == path
 
 
-def test_every_route_of_the_api_refuses_what_it_does_not_declare(world: dict[str, Any]) -> None:  # noqa: F811
-    """And declares what its list needs: a `limit` that is read and not declared could not be sent."""
+def test_every_route_of_the_api_refuses_what_it_does_not_declare(
+    world: dict[str, Any],  # noqa: F811
+) -> None:
+    """And declares what its list needs: a `limit` that is read and not declared could not be
+    sent.
+    """
     client = Client(headers={"Authorization": f"Bearer {make_key(world['project'])}"})
     wrong, routes = [], 0
     for name, methods in ROUTES.items():
@@ -96,7 +110,10 @@ def test_every_route_of_the_api_refuses_what_it_does_not_declare(world: dict[str
             continue
         for method in methods:
             routes += 1
-            kinds = {part: kind or "str" for kind, part in re.findall(r"<(?:(\w+):)?(\w+)>", str(pattern.pattern))}
+            kinds = {
+                part: kind or "str"
+                for kind, part in re.findall(r"<(?:(\w+):)?(\w+)>", str(pattern.pattern))
+            }
             url = reverse(name, kwargs={part: SAMPLES[kind] for part, kind in kinds.items()})
             answer = client.generic(method, f"{url}?no_such_filter=1")
             if answer.status_code != 400 or answer.json().get("path") != "no_such_filter":
@@ -111,7 +128,9 @@ def test_every_route_of_the_api_refuses_what_it_does_not_declare(world: dict[str
 
 
 class Links(HTMLParser):
-    """The addresses with a query that a page leads to: its links, and its forms that ask with GET."""
+    """The addresses with a query that a page leads to: its links, and its forms that ask with
+    GET.
+    """
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -121,8 +140,16 @@ class Links(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
-        self.urls |= {url for name in ("href", "hx-get", "data-ahead") if "?" in (url := given.get(name) or "")}
-        if tag == "form" and (given.get("method") or "get").lower() == "get" and not given.get("hx-post"):
+        self.urls |= {
+            url
+            for name in ("href", "hx-get", "data-ahead")
+            if "?" in (url := given.get(name) or "")
+        }
+        if (
+            tag == "form"
+            and (given.get("method") or "get").lower() == "get"
+            and not given.get("hx-post")
+        ):
             self.form = given.get("hx-get") or given.get("action") or "", set()
         elif self.form and tag in ("input", "select", "textarea") and given.get("name"):
             self.form[1].add(given["name"])
@@ -130,7 +157,11 @@ class Links(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag == "form" and self.form:
             action, names = self.form
-            self.urls.add(action + ("&" if "?" in action else "?") + "&".join(f"{name}=" for name in sorted(names)))
+            self.urls.add(
+                action
+                + ("&" if "?" in action else "?")
+                + "&".join(f"{name}=" for name in sorted(names))
+            )
             self.form = None
 
 
@@ -165,7 +196,8 @@ def test_every_page_with_a_list_refuses_what_it_does_not_declare_and_links_to_no
                 continue
             if (answer := person.get(f"{parts.path}?{parts.query}")).status_code == 400:
                 wrong.append(
-                    f"{name} links to {url}, which is refused: {re.findall('Unknown[^<]*', answer.content.decode())[:1]}"
+                    f"{name} links to {url}, which is refused:"
+                    f" {re.findall('Unknown[^<]*', answer.content.decode())[:1]}"
                 )
     assert not wrong, "\n".join(wrong)
     assert lists > 25 and len(seen) > 60
@@ -196,8 +228,15 @@ def test_a_filter_for_one_person_never_shows_everybody() -> None:
         for page in ("", "count/", "sums/", "trend/", "export/", "live/", "sessions/"):
             answer = person.get(f"{list_page}{page}?{query}")
             assert answer.status_code == 400, (page, query)
-        assert person.post(bulk, {"do": "delete", "all": "1", "query": query, "confirm": "2"}).status_code == 400
+        assert (
+            person.post(
+                bulk, {"do": "delete", "all": "1", "query": query, "confirm": "2"}
+            ).status_code
+            == 400
+        )
     assert "Did you mean “user”?" in person.get(f"{list_page}?user_id=bob").content.decode()
     assert project.trajectories.count() == 2
     for query in ("utm_source=mail&user=bob", "user=bob&agent=&fbclid=1"):
-        assert [item.external_id for item in person.get(f"{list_page}?{query}").context["page"]["rows"]] == ["b"]
+        assert [
+            item.external_id for item in person.get(f"{list_page}?{query}").context["page"]["rows"]
+        ] == ["b"]

@@ -1,5 +1,5 @@
-"""README and the documentation's site: their commands work against a real server, every page is in the navigation, every link leads
-somewhere."""
+"""README and the documentation's site: their commands work against a real server, every page is in
+the navigation, every link leads somewhere."""
 
 from __future__ import annotations
 
@@ -28,13 +28,19 @@ DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 PAGES = {path.relative_to(DOCS).as_posix(): path.read_text() for path in sorted(DOCS.rglob("*.md"))}
 FIRST = "start/first-trajectory.md"
-WRITTEN_FOR_THE_SITE = [name for name in PAGES if "/" in name or name in ("index.md", "glossary.md")]
+WRITTEN_FOR_THE_SITE = [
+    name for name in PAGES if "/" in name or name in ("index.md", "glossary.md")
+]
 WITH_SNIPPETS = [name for name in WRITTEN_FOR_THE_SITE if "```" in PAGES[name]]
 MOST_BYTES_OF_PICTURES = 1_500_000
 
 
 def curl_to(path: str) -> str:
-    return next(one for one in re.findall(r"```\n(curl .+?)```", README, re.DOTALL) if path in one.splitlines()[0])
+    return next(
+        one
+        for one in re.findall(r"```\n(curl .+?)```", README, re.DOTALL)
+        if path in one.splitlines()[0]
+    )
 
 
 def test_snippets_say_what_they_send_and_no_page_names_a_port() -> None:
@@ -53,26 +59,37 @@ def test_snippets_say_what_they_send_and_no_page_names_a_port() -> None:
 def test_the_curl_snippet_stores_a_trajectory(live_server: Any) -> None:
     command = curl_to("/api/v1/trajectories/").replace("http://127.0.0.1:8000", live_server.url)
     env = os.environ | {"FLYWHEEL_API_KEY": make_key(make_project())}
-    done = subprocess.run(["sh", "-c", f"{command.strip()} --silent --fail"], env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", "-c", f"{command.strip()} --silent --fail"], env=env, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert Trajectory.objects.get().external_id == "run-1"
 
 
 def test_the_make_targets_exist() -> None:
     for target in set(re.findall(r"^make (\w+)", README, re.MULTILINE)) | {"setup", "proof"}:
-        assert subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True).returncode == 0, target
+        assert (
+            subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True).returncode
+            == 0
+        ), target
 
 
 def test_the_variables_it_names_are_read() -> None:
-    code = "".join(path.read_text() for path in [*ROOT.glob("flywheel/*.py"), *ROOT.glob("apps/core/*.py")])
+    code = "".join(
+        path.read_text() for path in [*ROOT.glob("flywheel/*.py"), *ROOT.glob("apps/core/*.py")]
+    )
     for name in re.findall(r"`([A-Z][A-Z_]{4,})`", README):
         assert name in code, name
 
 
 def run_snippets(page: str, user: User) -> None:
-    """Does what the page says, from top to bottom, in a terminal whose address and key are the user's."""
+    """Does what the page says, from top to bottom, in a terminal whose address and key are the
+    user's.
+    """
     blocks = BLOCK.findall(PAGES[page])
-    assert 2 * len(blocks) == PAGES[page].count("```"), "a block without its language is run by nobody"
+    assert 2 * len(blocks) == PAGES[page].count("```"), (
+        "a block without its language is run by nobody"
+    )
     for language, block in blocks:
         block = block.replace("http://127.0.0.1:8000", user.flywheel_url).replace("fw_…", user.key)
         if language == "python":
@@ -125,21 +142,29 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 def anchors(text: str) -> set[str]:
     """As Python-Markdown makes them of headings."""
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
-    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
+    return {
+        re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+        for heading in headings
+    }
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_somewhere(page: str) -> None:
     broken = []
     for link in re.findall(
-        r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```|`[^`\n]*`", "", PAGES[page], flags=re.MULTILINE | re.DOTALL)
+        r"\]\(([^)\s]+)\)",
+        re.sub(r"^```.*?^```|`[^`\n]*`", "", PAGES[page], flags=re.MULTILINE | re.DOTALL),
     ):
         if link.startswith(("http://", "https://")):
             continue
         path, _, anchor = link.partition("#")
         target = (DOCS / page).parent / path if path else DOCS / page
-        if not target.is_file() or (anchor and target.suffix == ".md" and anchor not in anchors(target.read_text())):
+        if not target.is_file() or (
+            anchor and target.suffix == ".md" and anchor not in anchors(target.read_text())
+        ):
             broken.append(link)
     assert not broken
 
@@ -154,7 +179,9 @@ def test_pictures_are_used_described_and_small() -> None:
 
 def test_the_site_fetches_nothing_from_elsewhere() -> None:
     assert SITE["theme"]["font"] is False and {"search", "offline"} <= set(SITE["plugins"])
-    assert all((DOCS / name).is_file() for name in SITE["extra"]["polyfills"]), "the offline plugin would name a CDN's"
+    assert all((DOCS / name).is_file() for name in SITE["extra"]["polyfills"]), (
+        "the offline plugin would name a CDN's"
+    )
     assets = [ROOT / "mkdocs.yml", DOCS / "site.css", *(DOCS / "img").glob("*.svg")]
     addresses = re.findall(r"https?://\S+|url\((?!#)", "".join(path.read_text() for path in assets))
     assert set(addresses) <= {'http://www.w3.org/2000/svg"'}

@@ -1,4 +1,6 @@
-"""The lists of sets, evaluations, training runs and models are sorted by the columns of their heads."""
+"""The lists of sets, evaluations, training runs and models are sorted by the columns of their
+heads.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,14 @@ def world(data_dir: Path) -> dict[str, Any]:
     override(environment)
     for steps in (2, 4):
         submit_training(
-            project=project, method=Method.SFT, parent=base, dataset=freeze_dataset(eval_set=eval_set, by=admin_of(project)),
-            environment=environment, config={"steps": steps, "learning_rate": 1e-3, "batch_size": 1}, by=admin_of(project),
-        )  # fmt: skip
+            project=project,
+            method=Method.SFT,
+            parent=base,
+            dataset=freeze_dataset(eval_set=eval_set, by=admin_of(project)),
+            environment=environment,
+            config={"steps": steps, "learning_rate": 1e-3, "batch_size": 1},
+            by=admin_of(project),
+        )
     client = Client()
     client.force_login(admin_of(project))
     return {"project": project, "client": client, "base": base, "adapter": adapter, "runs": runs}
@@ -88,9 +95,17 @@ def test_evaluations_are_sorted_by_their_score(world: dict[str, Any]) -> None:
 
 def test_models_are_sorted_by_their_newest_score_on_held_out_tasks(world: dict[str, Any]) -> None:
     """A later evaluation on training tasks says less."""
-    train = make_eval_run(world["runs"][0].eval_set, world["base"], world["runs"][0].environment, success=1.0)
+    train = make_eval_run(
+        world["runs"][0].eval_set, world["base"], world["runs"][0].environment, success=1.0
+    )
     EvalRun.objects.filter(pk=train.pk).update(split=Split.TRAIN)
     for sort, first in (("success", world["base"]), ("-success", world["adapter"])):
         shown = list(context(world, "promotion:models", sort=sort).context["page"])
-        assert shown[0] == first and shown[-1].name not in (world["base"].name, world["adapter"].name)
-        assert next(version for version in shown if version == world["base"]).finished[0] == world["runs"][0]
+        assert shown[0] == first and shown[-1].name not in (
+            world["base"].name,
+            world["adapter"].name,
+        )
+        assert (
+            next(version for version in shown if version == world["base"]).finished[0]
+            == world["runs"][0]
+        )

@@ -1,10 +1,11 @@
-"""Rejection sampling within one run: samples n answers to each training task and learns from those that pass the
-verifier. `python -m workers.best_of_n spec.json` (docs/jobs.md).
+"""Rejection sampling within one run: samples n answers to each training task and learns from those
+that pass the verifier. `python -m workers.best_of_n spec.json` (docs/jobs.md).
 
-Sampling comes first, by the initial model (RAFT 2304.06767, one round) or by a teacher, which may be a model on any
-OpenAI-compatible server; then `workers.sft` learns from the accepted samples. The result of each task is written to
-disk immediately, next to the checkpoints, so that after a stop or a crash only a few tasks are sampled again, with the
-same seeds. Once learning has started, its training data no longer changes.
+Sampling comes first, by the initial model (RAFT 2304.06767, one round) or by a teacher, which may
+be a model on any OpenAI-compatible server; then `workers.sft` learns from the accepted samples. The
+result of each task is written to disk immediately, next to the checkpoints, so that after a stop or
+a crash only a few tasks are sampled again, with the same seeds. Once learning has started, its
+training data no longer changes.
 """
 
 from __future__ import annotations
@@ -45,14 +46,21 @@ from workers.ml.ranks import ALONE, Ranks, join
 from workers.ml.transformers_engine import TransformersEngine
 
 EMPTY = (
-    "Open a rollout. A model that reasons may have answered in its reasoning alone, and a server may have dropped a call that it could not "
-    "parse. If it is right to answer nothing, there is nothing that SFT can learn from it."
+    "Open a rollout. A model that reasons may have answered in its reasoning alone, and a server"
+    " may have dropped a call that it could not parse. If it is right to answer nothing, there is"
+    " nothing that SFT can learn from it."
 )
 UNUSABLE = {  # why samples that passed are not learned from
     "cut_off": "Cut off: {n}. Raise max_new_tokens, which is {most}.",
     "filtered": "Withheld by the server’s content filter: {n}. Change the tasks or the teacher.",
-    "empty": f"Empty: {{n}}. The model ended them itself, so a higher max_new_tokens does not help. {EMPTY}",
-    "unfinished": "Empty, without a finish_reason that says why: {n}. Open a rollout, and check what the server answers.",
+    "empty": (
+        "Empty: {n}. The model ended them itself, so a higher max_new_tokens does not help."
+        f" {EMPTY}"
+    ),
+    "unfinished": (
+        "Empty, without a finish_reason that says why: {n}. Open a rollout, and check what the"
+        " server answers."
+    ),
     "control": "With a control token of the student as text: {n}. Open a rollout to see which.",
 }
 COUNTED = ("samples", "passed", "masked", "kept", "all_empty", *UNUSABLE)
@@ -63,22 +71,37 @@ def main(spec: BestOfN, events: Emitter, stop: StopFlag) -> None:
     names = [field.name for field in structs.fields(SftConfig)]
     same = {
         name: getattr(spec, name)
-        for name in ("kind", "job_id", "attempt", "seed", "out_dir", "model", "engine", "environment")
+        for name in (
+            "kind",
+            "job_id",
+            "attempt",
+            "seed",
+            "out_dir",
+            "model",
+            "engine",
+            "environment",
+        )
     }
     resume = spec.resume_from if checkpoint.step_of(spec.resume_from) else None
     sft.main(
         Sft(
-            **same, resume_from=resume, rows=rows, validation_rows=spec.validation_rows, validation_tasks=spec.validation_tasks,
+            **same,
+            resume_from=resume,
+            rows=rows,
+            validation_rows=spec.validation_rows,
+            validation_tasks=spec.validation_tasks,
             config=SftConfig(**{name: getattr(spec.config, name) for name in names}),
         ),
         events,
         stop,
         {"teacher_answered_as": answered_as} if answered_as else {},
-    )  # fmt: skip
+    )
 
 
 def sampled(spec: BestOfN, events: Emitter, stop: StopFlag) -> tuple[list[SftRow], dict[str, int]]:
-    """The accepted samples, in the order of the tasks; and the model names in a server's answers with their counts."""
+    """The accepted samples, in the order of the tasks; and the model names in a server's answers
+    with their counts.
+    """
     file, ranks = Path(spec.out_dir) / SAMPLED, join(spec.config.processes)
     found = ranks.from_main(lambda: read(file))
     # once it learns, tasks that a limit has left out stay out
@@ -87,7 +110,9 @@ def sampled(spec: BestOfN, events: Emitter, stop: StopFlag) -> tuple[list[SftRow
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             with file.open("w") if ranks.is_main else nullcontext() as lines:
-                for one in found.values() if lines else ():  # rewrite the file, since its last line may be incomplete
+                for one in (
+                    found.values() if lines else ()
+                ):  # rewrite the file, since its last line may be incomplete
                     lines.write(json.dumps(one) + "\n")
                 sample(spec, found, lines, events, stop, ranks)
         except (Stop, TeacherLost):
@@ -96,9 +121,14 @@ def sampled(spec: BestOfN, events: Emitter, stop: StopFlag) -> tuple[list[SftRow
             raise
     totals = {name: sum(one.get(name, 0) for one in found.values()) for name in COUNTED}
     unmasked = max(1, totals["samples"] - totals["masked"])
-    events.metric(0, {f"rejection/{name}": float(totals[name]) for name in COUNTED[:4]} | {
-        "rejection/success": totals["passed"] / unmasked, "rejection/tasks": float(sum(one["kept"] > 0 for one in found.values())),
-    })  # fmt: skip
+    events.metric(
+        0,
+        {f"rejection/{name}": float(totals[name]) for name in COUNTED[:4]}
+        | {
+            "rejection/success": totals["passed"] / unmasked,
+            "rejection/tasks": float(sum(one["kept"] > 0 for one in found.values())),
+        },
+    )
     if not totals["kept"]:
         raise JobError(why_nothing(spec, totals))
     # fewer tasks if a limit ended the sampling
@@ -120,25 +150,38 @@ def why_nothing(spec: BestOfN, totals: dict[str, int]) -> str:
             for name, sentence in UNUSABLE.items()
             if totals[name]
         )
-        return f"{totals['passed']:,} of {totals['samples']:,} samples passed, but none of them can be learned from. {reasons}".strip()
+        return (
+            f"{totals['passed']:,} of {totals['samples']:,} samples passed, but none of them can be"
+            f" learned from. {reasons}".strip()
+        )
     if totals["all_empty"] * 2 > totals["samples"] - totals["masked"]:
         return (
-            f"{of} passed, and {totals['all_empty']:,} of {totals['samples']:,} are empty answers that the model ended itself, so a higher "
-            f"max_new_tokens does not help. {EMPTY}"
+            f"{of} passed, and {totals['all_empty']:,} of {totals['samples']:,} are empty answers"
+            f" that the model ended itself, so a higher max_new_tokens does not help. {EMPTY}"
         )
-    return f"{of} passed, so there is nothing to learn from. Sample more of each, raise the temperature, or begin with SFT on demonstrations."
+    return (
+        f"{of} passed, so there is nothing to learn from. Sample more of each, raise the"
+        " temperature, or begin with SFT on demonstrations."
+    )
 
 
 def sample(
-    spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitter, stop: StopFlag, ranks: Ranks = ALONE
+    spec: BestOfN,
+    found: dict[str, dict],
+    lines: Any,
+    events: Emitter,
+    stop: StopFlag,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Sample the missing tasks, adding each result to `found` and to the file.
 
-    Tasks are sampled in fixed chunks, so that their seeds do not depend on where an earlier attempt stopped. With
-    several `ranks`, each samples some of the tasks and all get every result. Only the first has the file, and only it
-    asks a server, because limit and journal belong to the job.
+    Tasks are sampled in fixed chunks, so that their seeds do not depend on where an earlier attempt
+    stopped. With several `ranks`, each samples some of the tasks and all get every result. Only the
+    first has the file, and only it asks a server, because limit and journal belong to the job.
     """
-    events.progress(len(found) * spec.config.samples, len(spec.tasks) * spec.config.samples, "loading the model")
+    events.progress(
+        len(found) * spec.config.samples, len(spec.tasks) * spec.config.samples, "loading the model"
+    )
     if spec.teacher_server:
         found.update(ranks.from_main(lambda: ask_teacher(spec, found, lines, events, stop)))
         return
@@ -148,8 +191,12 @@ def sample(
     sample_tasks(spec, found, lines, events, stop, environment, sampler, ranks)
 
 
-def ask_teacher(spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitter, stop: StopFlag) -> dict[str, dict]:
-    """Like `sample`, with the teacher on its server; returns `found` including the new results. Raises TeacherLost."""
+def ask_teacher(
+    spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitter, stop: StopFlag
+) -> dict[str, dict]:
+    """Like `sample`, with the teacher on its server; returns `found` including the new results.
+    Raises TeacherLost.
+    """
     with stop.at_once():
         environment = load(spec.environment)
         sampler = Sampler(spec, environment, events, stop)
@@ -162,10 +209,13 @@ def ask_teacher(spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitt
             raise TeacherLost(lost(str(error))) from error
         if not found:
             raise TeacherLost(
-                f"{error} No task has all its samples. Start the run again with a higher limit for its teacher."
+                f"{error} No task has all its samples. Start the run again with a higher limit for"
+                " its teacher."
             ) from error
         events.log(
-            "warning", f"{error} {len(found):,} of {len(spec.tasks):,} tasks were sampled; only they are learned from."
+            "warning",
+            f"{error} {len(found):,} of {len(spec.tasks):,} tasks were sampled; only they are"
+            " learned from.",
         )
     finally:
         events.metric(0, spent(sampler.account))
@@ -178,32 +228,43 @@ class TeacherLost(JobError):
 
 
 def lost(problem: str) -> str:
-    return f"The teacher is lost. {problem} Fix its server, then resume this run: the tasks sampled so far are kept."
+    return (
+        f"The teacher is lost. {problem} Fix its server, then resume this run: the tasks sampled so"
+        " far are kept."
+    )
 
 
 class Sampler:
-    """The model that answers: in this process, or on a server, whose usage counts over all attempts (close its journal
-    at the end).
+    """The model that answers: in this process, or on a server, whose usage counts over all attempts
+    (close its journal at the end).
     """
 
-    def __init__(self, spec: BestOfN, environment: Environment, events: Emitter, stop: StopFlag) -> None:
-        self.sampling = Sampling(spec.config.temperature, spec.config.top_p, spec.config.max_new_tokens)
+    def __init__(
+        self, spec: BestOfN, environment: Environment, events: Emitter, stop: StopFlag
+    ) -> None:
+        self.sampling = Sampling(
+            spec.config.temperature, spec.config.top_p, spec.config.max_new_tokens
+        )
         self.goes_on, self.served = environment.multi_turn, spec.teacher_server
         tokenizer = AutoTokenizer.from_pretrained(spec.model.base, local_files_only=True)
         self.control_texts = control_texts(tokenizer, stop_token_ids(tokenizer))
         if self.served:
             self.journal, self.account = account_of(self.served, Path(spec.out_dir))
             self.answering = Answering(
-                self.served.model, spec.config.teacher_answers_as, exact=self.served.model.rpartition(":")[2].startswith(ADAPTER_PREFIX),
+                self.served.model,
+                spec.config.teacher_answers_as,
+                exact=self.served.model.rpartition(":")[2].startswith(ADAPTER_PREFIX),
                 note=partial(events.log, "warning"),
-            )  # fmt: skip
+            )
             return
         self.engine = TransformersEngine.load(spec.engine, spec.teacher or spec.model)
         self.engine.check = stop.check
 
     def policy(self) -> Policy:
         if self.served:
-            return ChatPolicy(self.served, self.sampling, self.account, answering=self.answering, name=NAME)
+            return ChatPolicy(
+                self.served, self.sampling, self.account, answering=self.answering, name=NAME
+            )
         return EnginePolicy(self.engine, self.sampling, goes_on=self.goes_on)
 
     def at_once(self, episodes: int) -> int:
@@ -223,15 +284,27 @@ class Sampler:
 
 
 def sample_tasks(
-    spec: BestOfN, found: dict[str, dict], lines: Any, events: Emitter, stop: StopFlag, environment: Environment, sampler: Sampler,
+    spec: BestOfN,
+    found: dict[str, dict],
+    lines: Any,
+    events: Emitter,
+    stop: StopFlag,
+    environment: Environment,
+    sampler: Sampler,
     ranks: Ranks = ALONE,
-) -> None:  # fmt: skip
+) -> None:
     config, n = spec.config, spec.config.samples
-    total, played, passed = len(spec.tasks) * n, len(found) * n, sum(one["passed"] for one in found.values())
+    total, played, passed = (
+        len(spec.tasks) * n,
+        len(found) * n,
+        sum(one["passed"] for one in found.values()),
+    )
     events.progress(played, total, f"sampling {played:,} of {total:,}")
 
     def sampling() -> str:
-        return f"sampling {played:,} of {total:,}" + (f": {passed:,} of {len(found) * n:,} passed" if found else "")
+        return f"sampling {played:,} of {total:,}" + (
+            f": {passed:,} of {len(found) * n:,} passed" if found else ""
+        )
 
     for start in range(0, len(spec.tasks), SAMPLED_TOGETHER):
         tasks = spec.tasks[start : start + SAMPLED_TOGETHER]
@@ -240,7 +313,9 @@ def sample_tasks(
         waiting: list[dict[int, Finished]] = [{} for _ in tasks]
         unanswered: list[int] = []
 
-        def tell(index: int, number: int, done: Finished, tasks: Any = tasks, waiting: Any = waiting) -> None:
+        def tell(
+            index: int, number: int, done: Finished, tasks: Any = tasks, waiting: Any = waiting
+        ) -> None:
             nonlocal played
             waiting[index][number] = done
             if tasks[index]["id"] not in found:
@@ -248,7 +323,9 @@ def sample_tasks(
                 events.progress(played, total, sampling())
             if len(waiting[index]) < n or tasks[index]["id"] in found:
                 return
-            if sampler.served and any(one.stop_reason == "policy error" for one in waiting[index].values()):
+            if sampler.served and any(
+                one.stop_reason == "policy error" for one in waiting[index].values()
+            ):
                 unanswered.append(index)  # noqa: B023 - of this round
             else:
                 record(index, tasks, waiting)
@@ -257,7 +334,11 @@ def sample_tasks(
             nonlocal passed
             task = tasks[index]
             found[task["id"]] = result = result_of(
-                environment, task, [waiting[index][at] for at in range(n)], config, sampler.control_texts
+                environment,
+                task,
+                [waiting[index][at] for at in range(n)],
+                config,
+                sampler.control_texts,
             )
             passed += result["passed"]
             for at in range(n):
@@ -267,12 +348,22 @@ def sample_tasks(
                 lines.flush()
             events.progress(played, total, sampling())
 
-        def play_some(some: range, tell: Any, tasks: Any = tasks, seed: int = spec.seed * 100_003 + start) -> None:
+        def play_some(
+            some: range, tell: Any, tasks: Any = tasks, seed: int = spec.seed * 100_003 + start
+        ) -> None:
             try:
                 play(
-                    sampler.policy(), environment, tasks, limits_of(environment.harness), tell,
-                    n=n, concurrency=sampler.at_once(len(some) * n), seed=seed, only=some, check=stop.check,
-                )  # fmt: skip
+                    sampler.policy(),
+                    environment,
+                    tasks,
+                    limits_of(environment.harness),
+                    tell,
+                    n=n,
+                    concurrency=sampler.at_once(len(some) * n),
+                    seed=seed,
+                    only=some,
+                    check=stop.check,
+                )
             except PolicyError:
                 stop.check()  # a stop also ends the generation
                 raise
@@ -285,9 +376,15 @@ def sample_tasks(
 
 
 def result_of(
-    environment: Environment, task: dict, episodes: list[Finished], config: BestOfNConfig, control: Sequence[str] = ()
+    environment: Environment,
+    task: dict,
+    episodes: list[Finished],
+    config: BestOfNConfig,
+    control: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The result of a task. The component `kept` of each score says whether the sample is learned from."""
+    """The result of a task. The component `kept` of each score says whether the sample is learned
+    from.
+    """
     chosen = kept_of(episodes, config, control)
     reasons = [unusable(one, control) for one in episodes]
     for at, one in enumerate(episodes):
@@ -295,10 +392,15 @@ def result_of(
         if reasons[at] == "control":
             one.score.details = [
                 *one.score.details,
-                f"Not learned from: it contains {control_text_of(one, control)} as text, which is a control token.",
+                (
+                    f"Not learned from: it contains {control_text_of(one, control)} as text, which"
+                    " is a control token."
+                ),
             ]
     passed = [
-        reason for one, reason in zip(episodes, reasons, strict=True) if one.score.success and not one.score.masked
+        reason
+        for one, reason in zip(episodes, reasons, strict=True)
+        if one.score.success and not one.score.masked
     ]
     return {
         "task": task["id"],
@@ -307,7 +409,8 @@ def result_of(
         "masked": sum(one.score.masked for one in episodes),
         "kept": len(chosen),
         "all_empty": sum(
-            reason == "empty" and not one.score.masked for one, reason in zip(episodes, reasons, strict=True)
+            reason == "empty" and not one.score.masked
+            for one, reason in zip(episodes, reasons, strict=True)
         ),
         **{name: passed.count(name) for name in UNUSABLE if name in passed},
         "models": Counter(reply.model for one in episodes for reply in one.replies if reply.model),
@@ -322,16 +425,31 @@ def unusable(done: Finished, control: Sequence[str]) -> str:
     if any(reply.finish_reason == "content_filter" for reply in done.replies):
         return "filtered"
     if not any(written(reply) for reply in done.replies):
-        return "empty" if done.replies and all(reply.finish_reason for reply in done.replies) else "unfinished"
+        return (
+            "empty"
+            if done.replies and all(reply.finish_reason for reply in done.replies)
+            else "unfinished"
+        )
     return "control" if control_text_of(done, control) else ""
 
 
 def control_text_of(done: Finished, texts: Sequence[str]) -> str:
-    return next((found for reply in done.replies if (found := control_text_in(reply.message or reply.text, texts))), "")
+    return next(
+        (
+            found
+            for reply in done.replies
+            if (found := control_text_in(reply.message or reply.text, texts))
+        ),
+        "",
+    )
 
 
-def kept_of(episodes: list[Finished], config: BestOfNConfig, control: Sequence[str] = ()) -> list[int]:
-    """The indices of the samples to learn from: the best, or all, of those that passed and are distinct, best first."""
+def kept_of(
+    episodes: list[Finished], config: BestOfNConfig, control: Sequence[str] = ()
+) -> list[int]:
+    """The indices of the samples to learn from: the best, or all, of those that passed and are
+    distinct, best first.
+    """
     good = [
         at
         for at, done in enumerate(episodes)
@@ -350,7 +468,8 @@ def said(done: Finished) -> str:
 def written(reply: Reply) -> list[Any]:
     """The reply's text and, from a server, its calls without their ids; [] if it is empty."""
     calls = [
-        [call["function"]["name"], call["function"]["arguments"]] for call in reply.message.get("tool_calls") or ()
+        [call["function"]["name"], call["function"]["arguments"]]
+        for call in reply.message.get("tool_calls") or ()
     ]
     return [part for part in (reply.text.strip(), calls) if part]
 

@@ -1,5 +1,5 @@
-"""Probes an inference server: its models and what they support. `python -m workers.check_server spec.json`
-(docs/servers.md).
+"""Probes an inference server: its models and what they support. `python -m workers.check_server
+spec.json` (docs/servers.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ def main(spec: CheckServer, events: Emitter, stop: StopFlag) -> None:
     events.progress(0, 2, "asking for its models")
     try:
         listing, model, found = probe(
-            address, spec.server_kind, spec.model, lambda said: events.progress(1, 2, said), spec.dialect
+            address,
+            spec.server_kind,
+            spec.model,
+            lambda said: events.progress(1, 2, said),
+            spec.dialect,
         )
     except (RefusedAddress, RefusedKey) as error:
         raise JobError(str(error)) from error

@@ -1,8 +1,8 @@
-"""Finds the tasks that could train and are closest in meaning to a held-out one. `python -m workers.compare_meaning spec.json`
-(docs/jobs.md).
+"""Finds the tasks that could train and are closest in meaning to a held-out one. `python -m
+workers.compare_meaning spec.json` (docs/jobs.md).
 
-Every text becomes a vector: the mean of the model's own last hidden states, or the result of a server's `/v1/embeddings`. The pairs that
-stand out most are the result; a person reviews them.
+Every text becomes a vector: the mean of the model's own last hidden states, or the result of a
+server's `/v1/embeddings`. The pairs that stand out most are the result; a person reviews them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ Batches = Iterator[tuple[list[int], np.ndarray]]
 
 
 def main(spec: CompareMeaning, events: Emitter, stop: StopFlag) -> None:
-    texts = [task.text for task in spec.held] + [text for task in spec.others for text in task.texts]
+    texts = [task.text for task in spec.held] + [
+        text for task in spec.others for text in task.texts
+    ]
     own = isinstance(spec.engine, InProcess)
     events.progress(0, len(texts), "loading the model" if own else "asking the server")
     found: np.ndarray | None = None
@@ -37,19 +39,28 @@ def main(spec: CompareMeaning, events: Emitter, stop: StopFlag) -> None:
         stop.check()
     assert found is not None, "there are texts of both sides"
     if not np.isfinite(found).all():
-        raise JobError("The model's hidden states hold numbers that are not finite. Choose another model version.")
+        raise JobError(
+            "The model's hidden states hold numbers that are not finite. Choose another model"
+            " version."
+        )
     events.progress(done, len(texts), "comparing")
     pairs = most_alike(spec, meaning.discriminating(found), meaning.wording(texts))
     events.result(pairs=pairs, texts=len(texts), known=len(spec.known))
 
 
 def most_alike(spec: CompareMeaning, vectors: np.ndarray, words: np.ndarray) -> list[dict]:
-    """[{held, other, text, score}]: ids of the two tasks, and which text of the second one is similar."""
+    """[{held, other, text, score}]: ids of the two tasks, and which text of the second one is
+    similar.
+    """
     owners = [at for at, task in enumerate(spec.others) for _ in task.texts]
     places = [place for task in spec.others for place in range(len(task.texts))]
     held_ids = {task.id: at for at, task in enumerate(spec.held)}
     other_ids = {task.id: at for at, task in enumerate(spec.others)}
-    known = {(held_ids[one], other_ids[two]) for one, two in spec.known if one in held_ids and two in other_ids}
+    known = {
+        (held_ids[one], other_ids[two])
+        for one, two in spec.known
+        if one in held_ids and two in other_ids
+    }
     found = meaning.most_alike(vectors, words, len(spec.held), owners, known, spec.most)
     return [
         {
@@ -65,7 +76,9 @@ def most_alike(spec: CompareMeaning, vectors: np.ndarray, words: np.ndarray) -> 
 def vectors_of(spec: CompareMeaning, texts: list[str]) -> Batches:
     """Yield (positions, vectors) until every text has a vector. Raises JobError."""
     return (
-        of_server(spec.engine, texts) if isinstance(spec.engine, Server) else of_model(spec.model, spec.engine, texts)
+        of_server(spec.engine, texts)
+        if isinstance(spec.engine, Server)
+        else of_model(spec.model, spec.engine, texts)
     )
 
 

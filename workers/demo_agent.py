@@ -1,8 +1,9 @@
 """The demo's production agent. `python -m workers.demo_agent spec.json`.
 
-It answers requests with a real model, runs its calls in the simulated workplace, and logs each run through the public
-API with an API key, like any agent. Its simulated users then report the outcome and, if it went wrong, what they
-wanted. Once a version is deployed, it calls the endpoint, which logs the runs itself.
+It answers requests with a real model, runs its calls in the simulated workplace, and logs each run
+through the public API with an API key, like any agent. Its simulated users then report the outcome
+and, if it went wrong, what they wanted. Once a version is deployed, it calls the endpoint, which
+logs the runs itself.
 """
 
 from __future__ import annotations
@@ -33,11 +34,15 @@ AWAY = (429, 500, 502, 503, 504)
 
 
 class Production:
-    """The model behind the endpoint. `traces`: {number of a request: its trajectory}. Close it with `aclose`."""
+    """The model behind the endpoint. `traces`: {number of a request: its trajectory}. Close it with
+    `aclose`.
+    """
 
     shares_time = False
 
-    def __init__(self, endpoint: Api, channel: str, sampling: Sampling, requests: list[Request]) -> None:
+    def __init__(
+        self, endpoint: Api, channel: str, sampling: Sampling, requests: list[Request]
+    ) -> None:
         headers = {"Authorization": f"Bearer {endpoint.key}"}
         self.http = httpx2.AsyncClient(base_url=endpoint.url, headers=headers, timeout=120)
         self.channel, self.sampling, self.requests = channel, sampling, requests
@@ -53,15 +58,29 @@ class Production:
         return True
 
     async def answer(
-        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+        self,
+        messages: list[dict],
+        tools: list[dict],
+        *,
+        seed: int,
+        key: int = 0,
+        most: int | None = None,
     ) -> Reply:
         """Raises PolicyError."""
-        request, turn = self.requests[key], sum(message["role"] == "assistant" for message in messages)
+        request, turn = (
+            self.requests[key],
+            sum(message["role"] == "assistant" for message in messages),
+        )
         body = {
-            "model": self.channel, "messages": messages, "max_tokens": self.sampling.max_new_tokens,
-            "temperature": self.sampling.temperature, "top_p": self.sampling.top_p, "seed": seed_of(seed, turn, 0),
-            "user": user_of(request), "metadata": {"group": request.group, "template": request.template},
-        } | ({"tools": tools} if tools else {})  # fmt: skip
+            "model": self.channel,
+            "messages": messages,
+            "max_tokens": self.sampling.max_new_tokens,
+            "temperature": self.sampling.temperature,
+            "top_p": self.sampling.top_p,
+            "seed": seed_of(seed, turn, 0),
+            "user": user_of(request),
+            "metadata": {"group": request.group, "template": request.template},
+        } | ({"tools": tools} if tools else {})
         headers = {"traceparent": f"00-{self.traces[key]}-{secrets.token_hex(8)}-01"}
         began = time.perf_counter()
         found = await self._post(body, headers)
@@ -97,7 +116,9 @@ def user_of(request: Request) -> str:
 
 
 def post(client: httpx2.Client, path: str, body: dict) -> None:
-    """Send until it is acknowledged; the id makes repeats harmless. Raises if the server rejects it."""
+    """Send until it is acknowledged; the id makes repeats harmless. Raises if the server rejects
+    it.
+    """
     for attempt in range(RETRIES):
         try:
             response = client.post(path, json=body)
@@ -110,7 +131,9 @@ def post(client: httpx2.Client, path: str, body: dict) -> None:
     raise ConnectionError(f"{path} did not answer after {RETRIES} tries.")
 
 
-def trajectory(spec: DemoAgent, name: str, request: Request, done: Finished, tools: list[dict]) -> dict:
+def trajectory(
+    spec: DemoAgent, name: str, request: Request, done: Finished, tools: list[dict]
+) -> dict:
     ended = datetime.now(UTC)
     harness, latency_ms = spec.environment.harness, sum(reply.latency_ms for reply in done.replies)
     usage = {
@@ -126,7 +149,11 @@ def trajectory(spec: DemoAgent, name: str, request: Request, done: Finished, too
         "user_id": user_of(request),
         "started_at": (ended - timedelta(milliseconds=latency_ms)).isoformat(),
         "ended_at": ended.isoformat(),
-        "messages": [*opening(harness), {"role": "user", "content": request.request}, *done.score.messages],
+        "messages": [
+            *opening(harness),
+            {"role": "user", "content": request.request},
+            *done.score.messages,
+        ],
         "tools": tools,
         "latency_ms": round(latency_ms, 1),
         "usage": usage,
@@ -152,11 +179,19 @@ def main(spec: DemoAgent, events: Emitter, stop: StopFlag) -> None:
     environment = load(spec.environment)
     harness, engine = spec.environment.harness, spec.engine
     tasks = [
-        {"id": str(i), "messages": [{"role": "user", "content": row.request}], "expected": row.expected}
+        {
+            "id": str(i),
+            "messages": [{"role": "user", "content": row.request}],
+            "expected": row.expected,
+        }
         for i, row in enumerate(requests)
     ]
     blamed, sent = len(opening(harness)) + 1, 0
-    production = Production(spec.endpoint, spec.model_name, sampling_of(harness), requests) if spec.endpoint else None
+    production = (
+        Production(spec.endpoint, spec.model_name, sampling_of(harness), requests)
+        if spec.endpoint
+        else None
+    )
     headers = {"Authorization": f"Bearer {spec.api.key}"}
     with httpx2.Client(base_url=spec.api.url, headers=headers, timeout=30) as client:
 
@@ -166,8 +201,16 @@ def main(spec: DemoAgent, events: Emitter, stop: StopFlag) -> None:
             if production:
                 name = production.traces[index]
             else:
-                post(client, "/api/v1/trajectories/", trajectory(spec, name, request, done, environment.tools))
-            post(client, f"/api/v1/trajectories/{name}/feedback/", feedback(request, done.score, blamed))
+                post(
+                    client,
+                    "/api/v1/trajectories/",
+                    trajectory(spec, name, request, done, environment.tools),
+                )
+            post(
+                client,
+                f"/api/v1/trajectories/{name}/feedback/",
+                feedback(request, done.score, blamed),
+            )
             sent += 1
             events.progress(sent, len(requests), f"{sent} runs logged")
             stop.check()
@@ -181,7 +224,9 @@ def main(spec: DemoAgent, events: Emitter, stop: StopFlag) -> None:
             concurrency=AT_ONCE if production else episodes_at_once(engine, environment),
             seed=spec.seed,
         )
-    events.result(metrics={"sent": len(requests)}, trajectories=production.traces if production else [])
+    events.result(
+        metrics={"sent": len(requests)}, trajectories=production.traces if production else []
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Direct preference optimisation of a LoRA adapter with TRL. `python -m workers.dpo spec.json` (docs/jobs.md).
+"""Direct preference optimisation of a LoRA adapter with TRL. `python -m workers.dpo spec.json`
+(docs/jobs.md).
 
-The data are pairs of answers to one conversation. The loss raises the log-probability of the chosen answer against that
-of the rejected one, relative to a reference: the model that the run starts from, either its initial adapter or the bare
-base. Dropout is off, since policy and reference are compared. Prompt tokens that answers share are computed once
-(workers.ml.shared_forward). A resumed run gives the same result as an uninterrupted one (workers.ml.trl_runs).
+The data are pairs of answers to one conversation. The loss raises the log-probability of the chosen
+answer against that of the rejected one, relative to a reference: the model that the run starts
+from, either its initial adapter or the bare base. Dropout is off, since policy and reference are
+compared. Prompt tokens that answers share are computed once (workers.ml.shared_forward). A resumed
+run gives the same result as an uninterrupted one (workers.ml.trl_runs).
 """
 
 from __future__ import annotations
@@ -67,7 +69,11 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
     aside = learnable(aside, answers_in, tokenizer, events, what="validation pairs", required=False)
     held = (lambda: evaluated(trainer, NAMED)) if aside else None
     validation = Validation(spec, events, stop, model, tokenizer, held, ranks)
-    counted, shown, writer = Counter[str](), ShownProgress(events, steps), ChatWriter(tokenizer, model)
+    counted, shown, writer = (
+        Counter[str](),
+        ShownProgress(events, steps),
+        ChatWriter(tokenizer, model),
+    )
     pairs = [pair_ids(writer, row) for row in shown.each(start, "tokenizing examples:", rows)]
     held_back = [pair_ids(writer, row) for row in aside]
     writer.warn(events)
@@ -79,11 +85,21 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
         optimizers=(optimizer, scheduler),
         callbacks=[
             reporting(
-                events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks, counted=counted
+                events,
+                stop,
+                spec,
+                model,
+                optimizer,
+                named=NAMED,
+                measure=validation,
+                ranks=ranks,
+                counted=counted,
             )
         ],
         args=DPOConfig(
-            **arguments(spec, start, ranks) | smaller(config) | (checkpointing(config) if config.shard else {}),
+            **arguments(spec, start, ranks)
+            | smaller(config)
+            | (checkpointing(config) if config.shard else {}),
             beta=config.beta,
             loss_type=[config.loss_type],
             label_smoothing=config.label_smoothing,
@@ -104,15 +120,23 @@ def answers_in(row: Pair) -> list[str | dict]:
 
 
 def pair_ids(writer: ChatWriter, row: Pair) -> dict[str, list[int]]:
-    """The prompt as the model is asked, and both answers with the token that ends them. Raises SpecError."""
-    answers = {name: {"role": "assistant", "content": getattr(row, name)} for name in ("chosen", "rejected")}
-    found = {f"{name}_ids": writer.answer_ids(row.messages, row.tools, answer) for name, answer in answers.items()}
+    """The prompt as the model is asked, and both answers with the token that ends them. Raises
+    SpecError.
+    """
+    answers = {
+        name: {"role": "assistant", "content": getattr(row, name)}
+        for name in ("chosen", "rejected")
+    }
+    found = {
+        f"{name}_ids": writer.answer_ids(row.messages, row.tools, answer)
+        for name, answer in answers.items()
+    }
     return {"prompt_ids": writer.prompt_ids(row.messages, row.tools)} | found
 
 
 def smaller(config: DpoConfig) -> dict[str, Any]:
-    """Split a process's share of the batch into micro-batches of equal size, so that their mean gradient is the
-    batch's.
+    """Split a process's share of the batch into micro-batches of equal size, so that their mean
+    gradient is the batch's.
     """
     own = config.batch_size // config.processes
     micro = config.micro_batch or own
@@ -128,7 +152,8 @@ def refuse_pairs_without_preference(rows: list[Pair]) -> None:
     same = sum(row.chosen.strip() == row.rejected.strip() for row in rows)
     if same:
         raise SpecError(
-            f"{same} of {len(rows)} pairs have the same answer on both sides. Leave them out of the data set."
+            f"{same} of {len(rows)} pairs have the same answer on both sides. Leave them out of the"
+            " data set."
         )
 
 

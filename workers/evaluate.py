@@ -1,4 +1,6 @@
-"""Evaluation: every task, `samples_per_task` times. `python -m workers.evaluate spec.json` (docs/jobs.md)."""
+"""Evaluation: every task, `samples_per_task` times. `python -m workers.evaluate spec.json`
+(docs/jobs.md).
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,17 @@ def limits_of(harness: Harness) -> Limits:
 
 
 def emit_sample(
-    events: Emitter, task: dict, index: int, done: Finished, *, phase: str, step: int | None = None, **measured: Any
+    events: Emitter,
+    task: dict,
+    index: int,
+    done: Finished,
+    *,
+    phase: str,
+    step: int | None = None,
+    **measured: Any,
 ) -> None:
-    """Emit one sample. Token counts are sums over all turns; `measured` overrides them if they were measured
-    elsewhere.
+    """Emit one sample. Token counts are sums over all turns; `measured` overrides them if they were
+    measured elsewhere.
     """
     events.sample(
         task_id=task["id"],
@@ -49,7 +58,12 @@ def emit_sample(
 
 
 def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
-    tasks, n, engine, harness = read_tasks(spec.tasks), spec.samples_per_task, spec.engine, spec.environment.harness
+    tasks, n, engine, harness = (
+        read_tasks(spec.tasks),
+        spec.samples_per_task,
+        spec.engine,
+        spec.environment.harness,
+    )
     total, ended, passed, answered, shown, shown_at = len(tasks) * n, 0, 0, False, 0, 0.0
     agent = isinstance(engine, AgentEndpoint)
     limited = isinstance(engine, AgentEndpoint) and bool(engine.most_tokens or engine.most_usd)
@@ -77,11 +91,14 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
             raise JobError(f"No sample got an answer. {done.score.mask_reason or done.problem}")
         stop.check()
 
-    gc.freeze()  # everything loaded by now stays, so the garbage collector need not scan it again and again
+    # everything loaded by now stays, so the garbage collector need not scan it again and again
+    gc.freeze()
     policy: Any = (
         AgentPolicy(engine, tools=environment.tools)
         if isinstance(engine, AgentEndpoint)
-        else open_policy(engine, spec.model, sampling_of(harness), None, None, environment.multi_turn)
+        else open_policy(
+            engine, spec.model, sampling_of(harness), None, None, environment.multi_turn
+        )
     )
     if not agent:
         events.progress(0, total, "waiting for the first samples")
@@ -90,9 +107,9 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
             policy,
             environment,
             tasks,
-            Limits(seconds=harness.max_seconds)
-            if agent
-            else limits_of(harness),  # an agent's time limit is enforced by its policy
+            (
+                Limits(seconds=harness.max_seconds) if agent else limits_of(harness)
+            ),  # an agent's time limit is enforced by its policy
             tell,
             n=n,
             concurrency=episodes_at_once(engine, environment),

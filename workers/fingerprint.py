@@ -1,4 +1,6 @@
-"""The log-probabilities that a model version gives a fixed text. `python -m workers.fingerprint spec.json` (docs/deployment.md)."""
+"""The log-probabilities that a model version gives a fixed text. `python -m workers.fingerprint
+spec.json` (docs/deployment.md).
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,25 @@ MOST_OF_MEMORY = 0.7
 
 
 def check_size(folder: Path) -> None:
-    """Raises JobError if the weights do not fit into this machine's memory: being killed would affect other jobs
-    too.
+    """Raises JobError if the weights do not fit into this machine's memory: being killed would
+    affect other jobs too.
     """
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > MOST_OF_MEMORY * there:
-        raise JobError(f"The weights need {gigabytes(size)}; this machine has {gigabytes(there)} of memory.")
+        raise JobError(
+            f"The weights need {gigabytes(size)}; this machine has {gigabytes(there)} of memory."
+        )
 
 
 def require_numbers(logprobs: list[float], whose: str) -> None:
-    """Raises JobError for NaN, which cannot be compared with anything: every deployment compares with all versions of
-    the project.
+    """Raises JobError for NaN, which cannot be compared with anything: every deployment compares
+    with all versions of the project.
     """
     if not all(map(math.isfinite, logprobs)):
         raise JobError(
-            f"The log-probabilities that {whose} gives a fixed text are not numbers: its weights hold NaN or are too large."
+            f"The log-probabilities that {whose} gives a fixed text are not numbers: its weights"
+            " hold NaN or are too large."
         )
 
 

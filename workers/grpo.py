@@ -1,9 +1,11 @@
-"""GRPO on LoRA adapters. `python -m workers.grpo spec.json` (docs/jobs.md). Read it from top to bottom.
+"""GRPO on LoRA adapters. `python -m workers.grpo spec.json` (docs/jobs.md). Read it from top to
+bottom.
 
-Each step: play G episodes of each of P tasks, score them with the environment's verifier, compute advantages within
-each group, and update the policy. It trains on exactly the tokens that were sampled (workers.lib.token_rows); what
-tools and users said between the agent's turns has no loss. Rollouts and update share prompts (workers.ml.tree): the
-system prompt is computed once per step, each task's own prompt once, and only what follows G times.
+Each step: play G episodes of each of P tasks, score them with the environment's verifier, compute
+advantages within each group, and update the policy. It trains on exactly the tokens that were
+sampled (workers.lib.token_rows); what tools and users said between the agent's turns has no loss.
+Rollouts and update share prompts (workers.ml.tree): the system prompt is computed once per step,
+each task's own prompt once, and only what follows G times.
 
 Sources: GRPO 2402.03300, DAPO 2503.14476, Dr. GRPO 2503.20783, GSPO 2507.18071.
 """
@@ -40,18 +42,36 @@ from workers.lib.task_draw import TaskDraw
 from workers.lib.watching import Alarmed, judge_end, report, require_scores
 from workers.ml import checkpoint
 from workers.ml.correction import correction_of
-from workers.ml.groups import Group, mask_reason, outputs_of, passed_of, rollout_metrics, shape, validation_metrics
+from workers.ml.groups import (
+    Group,
+    mask_reason,
+    outputs_of,
+    passed_of,
+    rollout_metrics,
+    shape,
+    validation_metrics,
+)
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype
-from workers.ml.policy_gradient import Batch, add_gradients, batch_from, sampler_gap, shared_logprobs
+from workers.ml.policy_gradient import (
+    Batch,
+    add_gradients,
+    batch_from,
+    sampler_gap,
+    shared_logprobs,
+)
 from workers.ml.ranks import ALONE, join
 from workers.ml.reference import Reference
 from workers.ml.server_rollouts import Ahead, ServerRollouts
 from workers.ml.transformers_engine import TransformersEngine
 
-DOING = {"train": "{}", "validation": "validation: {}", "checkpoint": "outputs to read: {}"}  # labels, by phase
+DOING = {
+    "train": "{}",
+    "validation": "validation: {}",
+    "checkpoint": "outputs to read: {}",
+}  # labels, by phase
 UNCHANGED = (
-    "In no step did the answers to a task have different rewards, or none of them counted. Choose tasks that are "
-    "solved sometimes (learnability), raise the temperature, or start with SFT."
+    "In no step did the answers to a task have different rewards, or none of them counted. Choose"
+    " tasks that are solved sometimes (learnability), raise the temperature, or start with SFT."
 )
 KL_WATCHED = 0.25  # nats per token; above, the KL is measured at every step
 REDRAWN = 1_000_003  # offset between the seeds of a step's rounds of dynamic sampling
@@ -67,35 +87,60 @@ class Trainer:
         self.events, self.stop, self.out = events, stop, Path(spec.out_dir)
         self.seed, self.resume = spec.seed, spec.resume_from
         self.environment: Environment = load(spec.environment)
-        if self.config.advantages == "turn" and not getattr(self.environment, "turn_rewards", False):
-            raise SpecError("“config.advantages” must be episode: this environment reports no rewards per turn.")
+        if self.config.advantages == "turn" and not getattr(
+            self.environment, "turn_rewards", False
+        ):
+            raise SpecError(
+                "“config.advantages” must be episode: this environment reports no rewards per turn."
+            )
         self.tasks, self.validation = spec.tasks, spec.validation_tasks
         self.draw = TaskDraw(
-            [task["id"] for task in spec.tasks], seed=spec.seed, size=self.config.prompts_per_step,
-            generations=self.config.generations, curriculum=self.config.curriculum,
-            replay_share=self.config.replay_share, rates=spec.success_rates,
-        )  # fmt: skip
+            [task["id"] for task in spec.tasks],
+            seed=spec.seed,
+            size=self.config.prompts_per_step,
+            generations=self.config.generations,
+            curriculum=self.config.curriculum,
+            replay_share=self.config.replay_share,
+            rates=spec.success_rates,
+        )
         self.draw.restore(checkpoint.seen_by("draw", self.resume))
-        self.sampling = Sampling(self.config.temperature, self.config.top_p, self.config.max_new_tokens)
+        self.sampling = Sampling(
+            self.config.temperature, self.config.top_p, self.config.max_new_tokens
+        )
         set_threads(spec.engine.threads)
         torch.manual_seed(self.seed)
         base, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
         self.start = start = spec.model.adapter
         self.model = lora(base, spec.config, self.resume or start).to(device()).eval()
-        self.reference = Reference(self.model, start) if self.config.beta or self.config.kl_every else None
-        # The engine generates with this same model object: the policy that acts is the policy that learns.
+        self.reference = (
+            Reference(self.model, start) if self.config.beta or self.config.kl_every else None
+        )
+        # The engine generates with this same model object: the policy that acts is the policy that
+        # learns.
         self.engine = TransformersEngine(self.model, tokenizer, spec.engine.batch_size)
         self.engine.check = self.stop.check
-        # Alternatively vLLM servers generate; each step's weights are sent to them as a new adapter.
+        # Alternatively vLLM servers generate; each step's weights are sent to them as a new
+        # adapter.
         self.serves, warn = spec.rollouts is not None, partial(events.log, "warning")
-        self.servers = ServerRollouts(spec, self.engine, warn) if self.serves and self.ranks.is_main else None
+        self.servers = (
+            ServerRollouts(spec, self.engine, warn) if self.serves and self.ranks.is_main else None
+        )
         self.steps_ahead = spec.rollouts.steps_ahead if spec.rollouts else 0
         self.ahead = Ahead()
         self.outputs = CheckpointOutputs(
-            spec.tasks, spec.validation_tasks, self.config.sampled_outputs, seed=spec.seed, environment=self.environment, check=self.check,
-        )  # fmt: skip
-        self.watchman = Watchman(self.config.alarms, "grpo", checkpoint.seen_by("alarms", self.resume))
-        self.optimizer, self.scheduler = checkpoint.optimizer_of(self.model, spec.config, self.resume)
+            spec.tasks,
+            spec.validation_tasks,
+            self.config.sampled_outputs,
+            seed=spec.seed,
+            environment=self.environment,
+            check=self.check,
+        )
+        self.watchman = Watchman(
+            self.config.alarms, "grpo", checkpoint.seen_by("alarms", self.resume)
+        )
+        self.optimizer, self.scheduler = checkpoint.optimizer_of(
+            self.model, spec.config, self.resume
+        )
         self.done = checkpoint.step_of(self.resume)
         self.masked_by = ""  # why the last rollout without a reward was masked
         self.shown = ShownProgress(events, self.config.steps)
@@ -104,8 +149,8 @@ class Trainer:
     def train(self) -> Path:
         """Run all steps; return the adapter's folder.
 
-        After a stop, an alarm that ends the run, or the loss of rollout servers, a checkpoint is saved and the error is
-        re-raised. An interrupted step counts as not started.
+        After a stop, an alarm that ends the run, or the loss of rollout servers, a checkpoint is
+        saved and the error is re-raised. An interrupted step counts as not started.
         """
         steps, every = self.config.steps, self.config.eval_every
         try:
@@ -113,7 +158,9 @@ class Trainer:
                 self.ranks.from_main(lambda: self.servers.open(self.sampling))
             while True:
                 self.ranks.check(self.stop.check)
-                validates = every and self.validation and (self.done % every == 0 or self.done == steps)
+                validates = (
+                    every and self.validation and (self.done % every == 0 or self.done == steps)
+                )
                 validated = self.validate() if validates else []
                 if self.done % self.config.save_every == 0 or self.done == steps:
                     self.show_outputs(validated)
@@ -134,14 +181,18 @@ class Trainer:
         self.shown.finished(self.done)
         self.require_scores()
         judge_end(self.events, self.watchman, self.done)
-        return checkpoint.save_result(self.model, self.out, self.start, self.done, self.ranks.is_main, UNCHANGED)
+        return checkpoint.save_result(
+            self.model, self.out, self.start, self.done, self.ranks.is_main, UNCHANGED
+        )
 
     def require_scores(self) -> None:
         require_scores(self.watchman, self.done, self.masked_by)
 
     def step(self) -> None:
         step, began = self.done + 1, time.perf_counter()
-        groups, served = self.ranks.from_main(self.next_groups) if self.serves else self.next_groups()
+        groups, served = (
+            self.ranks.from_main(self.next_groups) if self.serves else self.next_groups()
+        )
         sampled = time.perf_counter()
         learning_rate = self.scheduler.get_last_lr()[0]
         self.shown.show(self.done, "updating")
@@ -156,22 +207,30 @@ class Trainer:
             "time/generate_s": sampled - began,
             "time/update_s": time.perf_counter() - sampled,
         }
-        metrics = self.ranks.from_main(lambda: metrics)  # all processes decide on the same times and alarms
+        metrics = self.ranks.from_main(
+            lambda: metrics
+        )  # all processes decide on the same times and alarms
         self.events.metric(step, metrics)
         alarms = self.watchman.look(step, metrics, seen.examples | masked)
         if any(alarm.name == "non_finite" for alarm in alarms):
-            report(self.events, alarms)  # the step was not applied: after a stop, the weights from before it are kept
+            report(
+                self.events, alarms
+            )  # the step was not applied: after a stop, the weights from before it are kept
         self.scheduler.step()
         self.draw.record(self.done, [passed_of(group) for group in groups])
         self.done = step
         reward, passed = metrics["train/reward_mean"], metrics["train/success"]
-        result = f"reward {reward:.2f}, success {passed:.0%}" if math.isfinite(reward) else "no rollout could be scored"
+        result = (
+            f"reward {reward:.2f}, success {passed:.0%}"
+            if math.isfinite(reward)
+            else "no rollout could be scored"
+        )
         self.shown.finished(step, result)
         report(self.events, alarms)
 
     def next_groups(self) -> tuple[list[Group], dict[str, float]]:
-        """The step's groups, sampled now or during the last update, and metrics of publishing the weights to
-        servers.
+        """The step's groups, sampled now or during the last update, and metrics of publishing the
+        weights to servers.
         """
         if self.servers is None:
             return self.rollout(self.done), {}
@@ -181,14 +240,16 @@ class Trainer:
         groups = waiting or self.rollout(self.done)
         for group in waiting or ():
             for sample, done in enumerate(group.episodes):
-                emit_sample(self.events, group.task, sample, done, phase="train", step=self.done + 1)
+                emit_sample(
+                    self.events, group.task, sample, done, phase="train", step=self.done + 1
+                )
         if self.steps_ahead and self.done + 1 < self.config.steps:
             self.ahead.start(partial(self.rollout, self.done + 1, self.draw.draw(self.done + 1)))
         return groups, metrics
 
     def rollout(self, step: int, drawn: list[int] | None = None) -> list[Group]:
-        """The step's groups, for the tasks `drawn` for it. With dynamic sampling, other tasks are drawn while some
-        groups have no reward spread.
+        """The step's groups, for the tasks `drawn` for it. With dynamic sampling, other tasks are
+        drawn while some groups have no reward spread.
         """
         used, seed = self.draw.draw(step) if drawn is None else drawn, self.seed * 100_003 + step
         groups = self.groups_of([self.tasks[place] for place in used], step, seed)
@@ -199,7 +260,9 @@ class Trainer:
             if not others:
                 break
             used += others
-            groups += self.groups_of([self.tasks[place] for place in others], step, seed + REDRAWN * round)
+            groups += self.groups_of(
+                [self.tasks[place] for place in others], step, seed + REDRAWN * round
+            )
         return groups
 
     def groups_of(self, tasks: list[dict], step: int, seed: int) -> list[Group]:
@@ -224,9 +287,18 @@ class Trainer:
             shown = EpisodesShown(self, DOING[phase], len(some) * n)
             try:
                 play(
-                    self.policy(sampling), self.environment, tasks, limits_of(self.environment.harness), shown.scores(tell),
-                    n=n, concurrency=len(some) * n, seed=seed, only=some, check=self.check, sampled=shown.sampled,
-                )  # fmt: skip
+                    self.policy(sampling),
+                    self.environment,
+                    tasks,
+                    limits_of(self.environment.harness),
+                    shown.scores(tell),
+                    n=n,
+                    concurrency=len(some) * n,
+                    seed=seed,
+                    only=some,
+                    check=self.check,
+                    sampled=shown.sampled,
+                )
             except PolicyError as error:
                 self.stop.check()  # a stop also ends the generation
                 if self.servers:
@@ -247,39 +319,48 @@ class Trainer:
         self.ahead.check()
 
     def update(self, groups: list[Group], stale: bool = False) -> dict[str, float]:
-        """One policy update, or several on the same rollouts. `stale`: they were sampled with older weights.
+        """One policy update, or several on the same rollouts. `stale`: they were sampled with older
+        weights.
 
-        Groups without reward spread are left out, of the mean too, unless a KL term needs them and dynamic sampling has
-        not replaced them.
+        Groups without reward spread are left out, of the mean too, unless a KL term needs them and
+        dynamic sampling has not replaced them.
         """
         config = self.config
         batch = self.batch_from(
             [
                 (group, advantages)
                 for group in groups
-                if (advantages := group.advantages(config)).any() or (config.beta and not config.dynamic_sampling)
+                if (advantages := group.advantages(config)).any()
+                or (config.beta and not config.dynamic_sampling)
             ]
         )
         if not batch.used.any():
             nothing = {"train/loss": 0.0, "train/tokens": 0.0, "train/distinct_tokens": 0.0}
-            # Without rows there is nothing to learn from (`same_reward`); with rows, all of them are masked.
+            # Without rows there is nothing to learn from (`same_reward`); with rows, all of them
+            # are masked.
             return nothing | ({"train/grad_norm": 0.0} if batch.rows else {})
         reference = self.reference_logprobs(batch)
         computed = count_tokens([row.ids for row in batch.rows], config.micro_batch)
         old: Tensor | None = None
         metrics: dict[str, float] = {}
-        before = checkpoint.snapshot(self.model, self.optimizer) if config.updates_per_batch > 1 else None
+        before = (
+            checkpoint.snapshot(self.model, self.optimizer)
+            if config.updates_per_batch > 1
+            else None
+        )
         for at in range(config.updates_per_batch):
             try:
-                logprobs, found = add_gradients(self.model, batch, old, reference, config, self.stop.check, self.ranks)
+                logprobs, found = add_gradients(
+                    self.model, batch, old, reference, config, self.stop.check, self.ranks
+                )
             except Stop:
                 self.undo(before if at else None)
                 raise
             metrics |= found
             metrics |= {name: metrics.get(name, 0.0) + value for name, value in computed.items()}
             if old is None:
-                # On policy the ratio is exactly 1. How far the sampler really was from the trainer is measured rather
-                # than assumed.
+                # On policy the ratio is exactly 1. How far the sampler really was from the trainer
+                # is measured rather than assumed.
                 old, entropy = logprobs, found["train/entropy"]
                 metrics |= sampler_gap(old, batch.rows, same=config.top_p == 1 and not stale)
             metrics["train/entropy"] = entropy
@@ -288,10 +369,19 @@ class Trainer:
         return metrics
 
     def move(self, metrics: dict[str, float], before: Any = None) -> bool:
-        """Apply the optimizer's step. If the loss or a gradient is not finite, `undo` instead and return False."""
-        norm = float(torch.nn.utils.clip_grad_norm_(checkpoint.trained(self.model), self.config.max_grad_norm))
-        # The largest of the step's updates: in a later one on the same rollouts, all ratios may be clipped.
-        metrics["train/grad_norm"] = max(norm, metrics.get("train/grad_norm", 0.0)) if math.isfinite(norm) else norm
+        """Apply the optimizer's step. If the loss or a gradient is not finite, `undo` instead and
+        return False.
+        """
+        norm = float(
+            torch.nn.utils.clip_grad_norm_(
+                checkpoint.trained(self.model), self.config.max_grad_norm
+            )
+        )
+        # The largest of the step's updates: in a later one on the same rollouts, all ratios may be
+        # clipped.
+        metrics["train/grad_norm"] = (
+            max(norm, metrics.get("train/grad_norm", 0.0)) if math.isfinite(norm) else norm
+        )
         if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
             self.undo(before)
             return False
@@ -303,23 +393,28 @@ class Trainer:
         return batch_from(groups, self.config, next(self.model.parameters()).device)
 
     def reference_logprobs(self, batch: Batch) -> Tensor | None:
-        """Log-probabilities of the initial policy, [R, U]; None in a step that neither uses nor measures them."""
+        """Log-probabilities of the initial policy, [R, U]; None in a step that neither uses nor
+        measures them.
+        """
         if self.reference is None or not self.measures_kl(self.done + 1):
             return None
-        compute = partial(self.reference.logprobs, temperature=self.config.temperature, check=self.check)
+        compute = partial(
+            self.reference.logprobs, temperature=self.config.temperature, check=self.check
+        )
         return shared_logprobs(self.ranks, batch, compute)
 
     def measures_kl(self, step: int) -> bool:
-        """Whether the step needs the KL. Where it is not part of the loss, it is measured every `kl_every` steps, in
-        the first ones after the first update, and as long as it is high, so that its alarm does not have to wait.
+        """Whether the step needs the KL. Where it is not part of the loss, it is measured every
+        `kl_every` steps, in the first ones after the first update, and as long as it is high, so
+        that its alarm does not have to wait.
         """
         every, seen = self.config.kl_every, self.watchman.history.last.get("train/kl")
         high = bool(seen) and seen[-1] > KL_WATCHED
         return bool(self.config.beta) or step % every == 0 or 1 < step <= every or high
 
     def undo(self, before: Any) -> None:
-        """Roll back to before the step: no gradients, and the weights from before an earlier update on the same
-        batch.
+        """Roll back to before the step: no gradients, and the weights from before an earlier update
+        on the same batch.
         """
         self.optimizer.zero_grad(set_to_none=True)
         if before is not None:
@@ -334,8 +429,8 @@ class Trainer:
         return found
 
     def show_outputs(self, validated: list[tuple[dict, list[Finished]]]) -> None:
-        """Sample the chosen tasks with the current policy for people to read, and check whether it exploits its
-        reward.
+        """Sample the chosen tasks with the current policy for people to read, and check whether it
+        exploits its reward.
         """
         if tasks := self.outputs.tasks(validated=bool(validated)):
             found, _ = self.answers(tasks, 1, "checkpoint")
@@ -346,15 +441,18 @@ class Trainer:
     def answers(
         self, tasks: list[dict], n: int, phase: str
     ) -> tuple[list[tuple[dict, list[Finished]]], dict[str, float]]:
-        """n episodes of each task with the harness's own sampling settings, and metrics of publishing the weights to
-        servers.
+        """n episodes of each task with the harness's own sampling settings, and metrics of
+        publishing the weights to servers.
         """
 
         def answered() -> tuple[list[list[Finished]], dict[str, float]]:
             self.ahead.wait()
             published = self.servers.publish(self.done) if self.servers else {}
             sampling = sampling_of(self.environment.harness)
-            return self.play(tasks, sampling, n, seed=self.seed, phase=phase, step=self.done), published
+            return (
+                self.play(tasks, sampling, n, seed=self.seed, phase=phase, step=self.done),
+                published,
+            )
 
         found, published = self.ranks.from_main(answered) if self.serves else answered()
         return list(zip(tasks, found, strict=True)), published
@@ -366,15 +464,21 @@ class Trainer:
     def save(self) -> None:
         if self.ranks.is_main:
             folder = checkpoint.save(
-                self.out / f"checkpoint-{self.done}", step=self.done, model=self.model, optimizer=self.optimizer,
-                alarms=self.watchman.state(), draw=self.draw.state(),
-            )  # fmt: skip
+                self.out / f"checkpoint-{self.done}",
+                step=self.done,
+                model=self.model,
+                optimizer=self.optimizer,
+                alarms=self.watchman.state(),
+                draw=self.draw.state(),
+            )
             self.events.checkpoint(self.done, str(folder))
         self.saved = self.done
 
 
 class EpisodesShown:
-    """How many episodes have been sampled and, once all have, scored. Of the next batch, which is sampled during an update, nothing."""
+    """How many episodes have been sampled and, once all have, scored. Of the next batch, which is
+    sampled during an update, nothing.
+    """
 
     def __init__(self, trainer: Trainer, doing: str, count: int) -> None:
         self.trainer, self.doing, self.count = trainer, doing, count
@@ -385,7 +489,9 @@ class EpisodesShown:
         self.ended += 1
         self._show()
 
-    def scores(self, tell: Callable[[int, int, Finished], None]) -> Callable[[int, int, Finished], None]:
+    def scores(
+        self, tell: Callable[[int, int, Finished], None]
+    ) -> Callable[[int, int, Finished], None]:
         def told(index: int, sample: int, done: Finished) -> None:
             tell(index, sample, done)
             self.scored += 1
@@ -397,16 +503,23 @@ class EpisodesShown:
         trainer, sampling = self.trainer, self.ended < self.count
         if not trainer.ahead.active:
             doing, n = (
-                (self.doing.format("sampling"), self.ended) if sampling else (self.doing.format("scoring"), self.scored)
+                (self.doing.format("sampling"), self.ended)
+                if sampling
+                else (self.doing.format("scoring"), self.scored)
             )
             trainer.shown.count(trainer.done, doing, n, self.count)
 
 
 def main(
-    spec: Any, events: Emitter, stop: StopFlag, make: type[Trainer] = Trainer, *, label: str = "loading the model"
+    spec: Any,
+    events: Emitter,
+    stop: StopFlag,
+    make: type[Trainer] = Trainer,
+    *,
+    label: str = "loading the model",
 ) -> None:
-    """Run everything. `make` builds the trainer from the spec: this one, or a subclass that learns from another
-    signal.
+    """Run everything. `make` builds the trainer from the spec: this one, or a subclass that learns
+    from another signal.
     """
     events.progress(0, spec.config.steps, label)
     with stop.at_once():

@@ -1,8 +1,8 @@
-"""Compares mathematical answers for `workers.lib.maths`, one request at a time, within limits. Never evaluates text as
-code.
+"""Compares mathematical answers for `workers.lib.maths`, one request at a time, within limits.
+Never evaluates text as code.
 
-The kernel ends the process if a request exceeds its CPU time: no Python code runs during arithmetic with huge numbers
-that could stop it.
+The kernel ends the process if a request exceeds its CPU time: no Python code runs during arithmetic
+with huge numbers that could stop it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from workers.lib.maths.undone import undone
 
 
 def answer(request: dict) -> dict:
-    """{"same"}, with {"undone"} for an equal answer that leaves operations to be done which the gold one does not; {} if
-    only a gold answer was given; or {"gold" or "given": what cannot be parsed}.
+    """{"same"}, with {"undone"} for an equal answer that leaves operations to be done which the
+    gold one does not; {} if only a gold answer was given; or {"gold" or "given": what cannot be
+    parsed}.
     """
     try:
         gold = read(request["gold"])

@@ -1,9 +1,10 @@
-"""Latency of several versions, measured alternately on the same tasks. `python -m workers.measure_latency spec.json`
-(docs/jobs.md).
+"""Latency of several versions, measured alternately on the same tasks. `python -m
+workers.measure_latency spec.json` (docs/jobs.md).
 
-All versions are loaded and warmed up before anything counts. Then each task is answered by one version after the other,
-one request at a time, in a seeded random order: whatever else slows the machine down slows all of them down. It ends
-when the typical ratio of every two versions is known to `precision`, or after `rounds` rounds. Nothing is scored.
+All versions are loaded and warmed up before anything counts. Then each task is answered by one
+version after the other, one request at a time, in a seeded random order: whatever else slows the
+machine down slows all of them down. It ends when the typical ratio of every two versions is known
+to `precision`, or after `rounds` rounds. Nothing is scored.
 """
 
 from __future__ import annotations
@@ -44,20 +45,32 @@ def main(spec: MeasureLatency, events: Emitter, stop: StopFlag) -> None:
     samplings = [sampling_of(version.environment.harness) for version in spec.versions]
     policies = open_side_by_side(spec.versions, samplings, merged=spec.adapters == "merged")
     sides = [
-        Side(version.id, policy, load(version.environment), limits_of(version.environment.harness), [])
+        Side(
+            version.id,
+            policy,
+            load(version.environment),
+            limits_of(version.environment.harness),
+            [],
+        )
         for version, policy in zip(spec.versions, policies, strict=True)
     ]
     rounds = asyncio.run(_measure(spec, sides, events, stop, total))
     events.result(metrics={"rounds": rounds})
 
 
-async def _measure(spec: MeasureLatency, sides: list[Side], events: Emitter, stop: StopFlag, total: int) -> int:
+async def _measure(
+    spec: MeasureLatency, sides: list[Side], events: Emitter, stop: StopFlag, total: int
+) -> int:
     """Returns the number of rounds that were needed."""
     rng, ended = random.Random(spec.seed), 0
     try:
         for number in range(spec.warm_up):
             for side in sides:
-                await _answer(side, spec.tasks[number % len(spec.tasks)], seed_of(spec.seed, number, spec.rounds))
+                await _answer(
+                    side,
+                    spec.tasks[number % len(spec.tasks)],
+                    seed_of(spec.seed, number, spec.rounds),
+                )
                 stop.check()
         for side in sides:
             side.found = [[] for _ in spec.tasks]
@@ -70,9 +83,14 @@ async def _measure(spec: MeasureLatency, sides: list[Side], events: Emitter, sto
                         side.found[index].append(ms)
                     used = done.used
                     events.sample(
-                        version=side.id, task_id=spec.tasks[index]["id"], round=number, turn=turn, latency_ms=ms,
-                        input_tokens=used["input_tokens"] or 0, output_tokens=used["output_tokens"] or 0,
-                    )  # fmt: skip
+                        version=side.id,
+                        task_id=spec.tasks[index]["id"],
+                        round=number,
+                        turn=turn,
+                        latency_ms=ms,
+                        input_tokens=used["input_tokens"] or 0,
+                        output_tokens=used["output_tokens"] or 0,
+                    )
                     ended += 1
                     events.progress(ended, total, f"round {number + 1} of at most {spec.rounds}")
                     stop.check()
@@ -85,7 +103,9 @@ async def _measure(spec: MeasureLatency, sides: list[Side], events: Emitter, sto
 
 
 async def _answer(side: Side, task: dict, seed: int) -> Finished:
-    return await rollout(side.policy, side.environment.open(task), side.limits, seed=seed, scored=False)
+    return await rollout(
+        side.policy, side.environment.open(task), side.limits, seed=seed, scored=False
+    )
 
 
 def _milliseconds(done: Finished, limits: Limits) -> float | None:
@@ -102,7 +122,9 @@ def _precise(sides: list[Side], precision: float) -> bool:
     if not measured:
         raise JobError("No task was answered by all versions.")
     for one, other in combinations(sides, 2):
-        ratio = typical_ratio([one.found[at] for at in measured], [other.found[at] for at in measured], error=ERROR)
+        ratio = typical_ratio(
+            [one.found[at] for at in measured], [other.found[at] for at in measured], error=ERROR
+        )
         if (ratio.high - ratio.low) / 2 > precision * ratio.value:
             return False
     return True

@@ -1,9 +1,9 @@
-"""Measures how fast a model samples and trains on this machine, and how much memory it needs. `python -m
-workers.measure_training spec.json` (docs/jobs.md, docs/budget.md).
+"""Measures how fast a model samples and trains on this machine, and how much memory it needs.
+`python -m workers.measure_training spec.json` (docs/jobs.md, docs/budget.md).
 
-Every kind of work is measured at two sizes, on prompts from the run's own data, to separate fixed costs from those that
-grow with the size. The large size is the largest that fits into the time. The result contains the measurements;
-apps.training.budget computes from them what a run will cost.
+Every kind of work is measured at two sizes, on prompts from the run's own data, to separate fixed
+costs from those that grow with the size. The large size is the largest that fits into the time. The
+result contains the measurements; apps.training.budget computes from them what a run will cost.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ class Measured:
                 with products_in_float32(self.model):
                     use_tree(self.model)
             engine = TransformersEngine(self.model, self.tokenizer, MOST_ANSWERS)
-        engine.stops = torch.empty(0, dtype=torch.long)  # all answers get exactly the measured length
+        engine.stops = torch.empty(
+            0, dtype=torch.long
+        )  # all answers get exactly the measured length
         engine.check = self.stop.check
         self.resting = resident()
         sampling = self.sampling(engine, share)
@@ -156,26 +158,37 @@ class Measured:
         self.say(4, "done")
         config = self.model.get_base_model().config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        width = (
+            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        )
         element = next(self.model.parameters()).element_size()
         decoder, head = decoder_of(self.model)
         body = sum(size_of(p) for name, p in decoder.named_parameters() if "embed" not in name)
         return {
-            "machine": machine(), "load": self.loaded | {"seconds": self.loaded_s}, "resting": self.resting, "plain": plain,
-            "sampling": sampling, "updates": updates, "forward": forward, "part": part_size(self.model),
-            "kv_bytes": 2 * config.num_hidden_layers * heads * width * element, "head_share": head.weight.numel() / max(1, body),
+            "machine": machine(),
+            "load": self.loaded | {"seconds": self.loaded_s},
+            "resting": self.resting,
+            "plain": plain,
+            "sampling": sampling,
+            "updates": updates,
+            "forward": forward,
+            "part": part_size(self.model),
+            "kv_bytes": 2 * config.num_hidden_layers * heads * width * element,
+            "head_share": head.weight.numel() / max(1, body),
             "trained": sum(p.numel() for p in checkpoint.trained(self.model)),
-        }  # fmt: skip
+        }
 
     def loaded_tree(self) -> dict[str, Any]:
         self.loaded_s = time.perf_counter() - BEGAN
         self.tree: dict[str, Any] = {}
         return self.tree
 
-    def sized(self, work: Callable[[int], dict[str, Any]], most: int, share: float) -> list[dict[str, Any]]:
-        """Measure `work` at size 1, and at the largest size up to `most` that probably takes at most `share` seconds.
-        If there is no time for the second, the first measurement is used alone, although it includes one-time
-        preparation.
+    def sized(
+        self, work: Callable[[int], dict[str, Any]], most: int, share: float
+    ) -> list[dict[str, Any]]:
+        """Measure `work` at size 1, and at the largest size up to `most` that probably takes at
+        most `share` seconds. If there is no time for the second, the first measurement is used
+        alone, although it includes one-time preparation.
         """
         first = work(1)
         if first["seconds"] > share / 3:
@@ -191,7 +204,11 @@ class Measured:
             each = 4 * size // len(prompts)
             asked = [Prompt(messages, list(range(each)), tools) for messages, tools in prompts]
             ids = [engine.prompt_ids(messages, tools) for messages, tools in prompts]
-            found = {"answers": each * len(prompts), "prompt_tokens": len(Tree(ids)), "length": max(map(len, ids))}
+            found = {
+                "answers": each * len(prompts),
+                "prompt_tokens": len(Tree(ids)),
+                "length": max(map(len, ids)),
+            }
             parts = {}
             for tokens in (SHORT, LONG):
                 part: dict[str, Any] = {}
@@ -200,14 +217,19 @@ class Measured:
                 parts[tokens] = part
             step = max(0.0, parts[LONG]["seconds"] - parts[SHORT]["seconds"]) / (LONG - SHORT)
             return found | {
-                "step_s": step, "prefill_s": max(0.0, parts[SHORT]["seconds"] - step), "memory": parts[LONG]["memory"], "before": parts[SHORT]["before"],
+                "step_s": step,
+                "prefill_s": max(0.0, parts[SHORT]["seconds"] - step),
+                "memory": parts[LONG]["memory"],
+                "before": parts[SHORT]["before"],
                 "seconds": parts[LONG]["seconds"] + parts[SHORT]["seconds"],
-            }  # fmt: skip
+            }
 
         return self.sized(work, MOST_ANSWERS // 4, share)
 
     def rows(self, engine: TransformersEngine) -> list[TokenRow]:
-        """Two rows for each prompt, with answers of maximum length that differ from their first token on."""
+        """Two rows for each prompt, with answers of maximum length that differ from their first
+        token on.
+        """
         length, rows = min(self.spec.max_new_tokens, 64), []
         for at in range(MOST_ROWS):
             messages, tools = self.prompts[at // 2 % len(self.prompts)]
@@ -243,14 +265,21 @@ class Measured:
         return found
 
     def plain_updates(self, share: float) -> list[dict[str, Any]]:
-        """Whole rows side by side with all their logits, which is how TRL trains without a prefix tree."""
+        """Whole rows side by side with all their logits, which is how TRL trains without a prefix
+        tree.
+        """
         tokenizer = self.tokenizer
-        texts = [" ".join(str(message.get("content") or "") for message in messages) for messages, _ in self.prompts]
+        texts = [
+            " ".join(str(message.get("content") or "") for message in messages)
+            for messages, _ in self.prompts
+        ]
         ids = [tokenizer(text, add_special_tokens=False)["input_ids"] or [0] for text in texts]
         width = max(2, min(max(map(len, ids)), 128))
 
         def work(size: int) -> dict[str, Any]:
-            batch = torch.tensor([(ids[at % len(ids)] * width)[:width] for at in range(size)], device=device())
+            batch = torch.tensor(
+                [(ids[at % len(ids)] * width)[:width] for at in range(size)], device=device()
+            )
             found: dict[str, Any] = {"tokens": batch.numel()}
             with self.clock.over(found):
                 logits = self.model(input_ids=batch).logits.float()
@@ -264,9 +293,12 @@ class Measured:
 
 def counts(rows: list[TokenRow], part: int) -> dict[str, Any]:
     return {
-        "distinct": len(Tree([row.ids for row in rows])), "tokens": sum(len(row.ids) for row in rows), "rows": len(rows),
-        "learnt": sum(sum(row.learnt) for row in rows), "kept": kept_tokens([row.ids for row in rows], part),
-    }  # fmt: skip
+        "distinct": len(Tree([row.ids for row in rows])),
+        "tokens": sum(len(row.ids) for row in rows),
+        "rows": len(rows),
+        "learnt": sum(sum(row.learnt) for row in rows),
+        "kept": kept_tokens([row.ids for row in rows], part),
+    }
 
 
 def main(spec: MeasureTraining, events: Emitter, stop: StopFlag) -> None:

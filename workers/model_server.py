@@ -1,8 +1,9 @@
-"""Serves a model of this machine through vLLM's HTTP API, for machines without vLLM. `python -m workers.model_server
-FOLDER …` (docs/servers.md).
+"""Serves a model of this machine through vLLM's HTTP API, for machines without vLLM. `python -m
+workers.model_server FOLDER …` (docs/servers.md).
 
-It uses the engine of in-process evaluations (workers.ml.transformers_engine), loads adapters at run time, and batches
-waiting requests (workers.ml.batches). It starts listening once the model is loaded.
+It uses the engine of in-process evaluations (workers.ml.transformers_engine), loads adapters at run
+time, and batches waiting requests (workers.ml.batches). It starts listening once the model is
+loaded.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class Gone(Exception):
 
 @dataclass
 class Choice:
-    """One answer being generated. `text` and `tokens` are its content so far, without a stop string and anything after
-    it.
+    """One answer being generated. `text` and `tokens` are its content so far, without a stop string
+    and anything after it.
     """
 
     index: int
@@ -91,7 +92,9 @@ class Choice:
 class Served:
     """The model, its adapters by name, and the requests being answered."""
 
-    def __init__(self, engine: TransformersEngine, name: str, *, context: int, slots: int, most_rank: int) -> None:
+    def __init__(
+        self, engine: TransformersEngine, name: str, *, context: int, slots: int, most_rank: int
+    ) -> None:
         from workers.ml.batches import Batches
         from workers.ml.hot_adapters import HotAdapters
 
@@ -101,7 +104,9 @@ class Served:
         self.batches: Batches = Batches(engine, self.hot, self._deliver)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.loading = asyncio.Lock()
-        self.writer = ThreadPoolExecutor(1, "prompts")  # formatting and tokenizing a long prompt takes long
+        self.writer = ThreadPoolExecutor(
+            1, "prompts"
+        )  # formatting and tokenizing a long prompt takes long
         self.vocabulary = engine.model.get_input_embeddings().weight.shape[0]
         self.created = int(time.time())
 
@@ -121,9 +126,17 @@ class Served:
         return {}
 
     def models(self) -> dict[str, Any]:
-        common = {"object": "model", "created": self.created, "owned_by": "flywheel", "max_model_len": self.context}
+        common = {
+            "object": "model",
+            "created": self.created,
+            "owned_by": "flywheel",
+            "max_model_len": self.context,
+        }
         rows = [{"id": self.name, "root": self.name, "parent": None} | common]
-        rows += [{"id": one.name, "root": one.path, "parent": self.name} | common for one in self.adapters.values()]
+        rows += [
+            {"id": one.name, "root": one.path, "parent": self.name} | common
+            for one in self.adapters.values()
+        ]
         return {"object": "list", "data": rows}
 
     def metrics(self) -> bytes:
@@ -134,7 +147,9 @@ class Served:
             f'vllm:num_requests_waiting{{model_name="{self.name}"}} {len(self.batches.waiting)}',
         ]
         if self.slots:
-            rows.append(f'vllm:lora_requests_info{{max_lora="{self.slots}",running_lora_adapters="{names}"}} 1')
+            rows.append(
+                f'vllm:lora_requests_info{{max_lora="{self.slots}",running_lora_adapters="{names}"}} 1'  # noqa: E501
+            )
         return ("\n".join(rows) + "\n").encode()
 
     # Adapters
@@ -151,9 +166,13 @@ class Served:
             if name in self.adapters or name == self.name:
                 raise ApiError(400, f"The lora adapter '{name}' has already been loaded.")
             if len(self.adapters) >= MOST:
-                raise ApiError(400, f"{MOST} adapters are loaded, which is the most. Unload one first.")
+                raise ApiError(
+                    400, f"{MOST} adapters are loaded, which is the most. Unload one first."
+                )
             try:
-                loaded = await asyncio.wrap_future(self.batches.call(partial(self.hot.load, name, path)))
+                loaded = await asyncio.wrap_future(
+                    self.batches.call(partial(self.hot.load, name, path))
+                )
             except Refused as error:
                 raise ApiError(error.status, str(error)) from error
             self.adapters[name] = loaded
@@ -190,11 +209,23 @@ class Served:
             raise too_long(max(map(len, prompts)), wanted, self.context)
         temperature = 1.0 if asked.temperature is None else asked.temperature
         stop_ids = frozenset(self.engine.stop_ids) | frozenset(asked.stop_token_ids or ())
-        seed, count, found = any_seed() if asked.seed is None else asked.seed, asked.n or 1, list[Choice]()
+        seed, count, found = (
+            any_seed() if asked.seed is None else asked.seed,
+            asked.n or 1,
+            list[Choice](),
+        )
         for index in range(len(prompts) * count):
             ids = prompts[index // count]
             sampling = Sampling(temperature, asked.top_p or 1.0, wanted or self.context - len(ids))
-            ask = Ask(ids, adapter, sampling, (seed + index % count) % 2**63, stop_ids, lambda token: None, likeliest)
+            ask = Ask(
+                ids,
+                adapter,
+                sampling,
+                (seed + index % count) % 2**63,
+                stop_ids,
+                lambda token: None,
+                likeliest,
+            )
             choice = Choice(index, ids, ask, TokenText(self.decoded), StopText(asked.stops))
             ask.sink = lambda token, choice=choice: queue.put_nowait((choice, token))
             found.append(choice)
@@ -212,11 +243,23 @@ class Served:
         return self.engine.tokenizer.decode([id])
 
     async def in_writer(self, work: Callable[[], list[int]]) -> list[int]:
-        """Run work in the thread for prompts. Raises ApiError for messages that the chat template rejects."""
+        """Run work in the thread for prompts. Raises ApiError for messages that the chat template
+        rejects.
+        """
         try:
             ids = await asyncio.get_running_loop().run_in_executor(self.writer, work)
-        except (TemplateError, UnicodeError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise ApiError(400, f"The messages cannot be written for this model: {str(error)[:300]}") from error
+        except (
+            TemplateError,
+            UnicodeError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+        ) as error:
+            raise ApiError(
+                400, f"The messages cannot be written for this model: {str(error)[:300]}"
+            ) from error
         if not ids:
             raise ApiError(400, "The prompt is empty.")
         return ids
@@ -228,8 +271,8 @@ async def written(
     gone: asyncio.Task[None],
     eos: Sequence[int],
 ) -> AsyncIterator[tuple[Choice, Token, str]]:
-    """Yield (choice, token, new text) until all choices are finished. Raises Gone or ApiError; unfinished choices are
-    then dropped.
+    """Yield (choice, token, new text) until all choices are finished. Raises Gone or ApiError;
+    unfinished choices are then dropped.
     """
     left = len(choices)
     try:
@@ -253,7 +296,9 @@ async def written(
 
 
 class Shape(ABC):
-    """The common part of both kinds of completion: the frame around choices, whole or as a stream."""
+    """The common part of both kinds of completion: the frame around choices, whole or as a
+    stream.
+    """
 
     kind, prefix, chunk = "", "", ""
     last = b"data: [DONE]\n\n"
@@ -306,7 +351,13 @@ class Chat(Shape):
     def logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         if not self.asked.logprobs:
             return None
-        return {"content": [self._row(token.id, token.logprob) | {"top_logprobs": [self._row(*one) for one in token.likeliest]} for token in tokens]}  # fmt: skip
+        return {
+            "content": [
+                self._row(token.id, token.logprob)
+                | {"top_logprobs": [self._row(*one) for one in token.likeliest]}
+                for token in tokens
+            ]
+        }
 
     def _row(self, id: int, logprob: float) -> dict[str, Any]:
         text = self.served.token(id)
@@ -314,9 +365,16 @@ class Chat(Shape):
 
     def whole(self, choice: Choice) -> dict[str, Any]:
         message = message_of(choice.text, bool(self.tools), self.parallel)
-        finish = "tool_calls" if message.get("tool_calls") and choice.finish == "stop" else choice.finish
-        return {"index": choice.index, "message": message, "logprobs": self.logprobs(choice.tokens), "finish_reason": finish,
-                "stop_reason": choice.stop_reason} | self._ids(choice.tokens)  # fmt: skip
+        finish = (
+            "tool_calls" if message.get("tool_calls") and choice.finish == "stop" else choice.finish
+        )
+        return {
+            "index": choice.index,
+            "message": message,
+            "logprobs": self.logprobs(choice.tokens),
+            "finish_reason": finish,
+            "stop_reason": choice.stop_reason,
+        } | self._ids(choice.tokens)
 
     def _ids(self, tokens: Sequence[Token]) -> dict[str, Any]:
         return {"token_ids": [token.id for token in tokens]} if self.asked.return_token_ids else {}
@@ -341,10 +399,18 @@ class Chat(Shape):
             numbered = [{"index": place} | call for place, call in enumerate(calls)]
             found.append(self._chunk(choice, {"tool_calls": numbered}))
         finish = "tool_calls" if calls and choice.finish == "stop" else choice.finish
-        return [*found, self._chunk(choice, {}, finish_reason=finish, stop_reason=choice.stop_reason)]
+        return [
+            *found,
+            self._chunk(choice, {}, finish_reason=finish, stop_reason=choice.stop_reason),
+        ]
 
     def _chunk(self, choice: Choice, delta: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None} | more
+        return {
+            "index": choice.index,
+            "delta": delta,
+            "logprobs": None,
+            "finish_reason": None,
+        } | more
 
 
 class Responses(Chat):
@@ -395,7 +461,9 @@ class Completion(Shape):
                 found.append(await self.served.in_writer(lambda text=text: text()["input_ids"]))
                 continue
             if not all(0 <= id < self.served.vocabulary for id in prompt):
-                raise ApiError(400, f"Token ids must be from 0 to {self.served.vocabulary - 1}.", "prompt")
+                raise ApiError(
+                    400, f"Token ids must be from 0 to {self.served.vocabulary - 1}.", "prompt"
+                )
             found.append(prompt)
         if self.asked.prompt_logprobs is not None:
             await self._score(found)
@@ -407,17 +475,31 @@ class Completion(Shape):
         adapter, count = self.served.adapter(self.asked.model), self.asked.n or 1
         work = partial(self.served.batches.scores, adapter, prompts)
         scores = await asyncio.wrap_future(self.served.batches.call(work))
-        self.scores = {place * count + more: row for place, row in enumerate(scores) for more in range(count)}
+        self.scores = {
+            place * count + more: row for place, row in enumerate(scores) for more in range(count)
+        }
 
     def whole(self, choice: Choice) -> dict[str, Any]:
-        return {"index": choice.index, "text": choice.text, "logprobs": self.logprobs(choice.tokens), "finish_reason": choice.finish,
-                "stop_reason": choice.stop_reason, "prompt_logprobs": self._of_prompt(choice)} | self._ids(choice, choice.tokens)  # fmt: skip
+        return {
+            "index": choice.index,
+            "text": choice.text,
+            "logprobs": self.logprobs(choice.tokens),
+            "finish_reason": choice.finish,
+            "stop_reason": choice.stop_reason,
+            "prompt_logprobs": self._of_prompt(choice),
+        } | self._ids(choice, choice.tokens)
 
     def _of_prompt(self, choice: Choice) -> list[dict[str, Any] | None] | None:
         if (scores := self.scores.get(choice.index)) is None:
             return None
         rows = zip(choice.prompt[1:], scores, strict=True)
-        return [None, *({str(id): {"logprob": value, "decoded_token": self.served.token(id)}} for id, value in rows)]
+        return [
+            None,
+            *(
+                {str(id): {"logprob": value, "decoded_token": self.served.token(id)}}
+                for id, value in rows
+            ),
+        ]
 
     def logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         if self.asked.logprobs is None:
@@ -427,7 +509,12 @@ class Completion(Shape):
             {text: token.logprob} | {self.served.token(id): value for id, value in token.likeliest}
             for text, token in zip(texts, tokens, strict=True)
         ]
-        return {"text_offset": _offsets(texts), "token_logprobs": [token.logprob for token in tokens], "tokens": texts, "top_logprobs": likeliest}  # fmt: skip
+        return {
+            "text_offset": _offsets(texts),
+            "token_logprobs": [token.logprob for token in tokens],
+            "tokens": texts,
+            "top_logprobs": likeliest,
+        }
 
     def _ids(self, choice: Choice, tokens: Sequence[Token]) -> dict[str, Any]:
         if not self.asked.return_token_ids:
@@ -440,11 +527,19 @@ class Completion(Shape):
     def piece(self, choice: Choice, token: Token, text: str) -> list[dict[str, Any]]:
         wanted = text or self.asked.logprobs is not None or self.asked.return_token_ids
         return (
-            [self._chunk(choice, text, logprobs=self.logprobs([token]), **self._ids(choice, [token]))] if wanted else []
+            [
+                self._chunk(
+                    choice, text, logprobs=self.logprobs([token]), **self._ids(choice, [token])
+                )
+            ]
+            if wanted
+            else []
         )
 
     def ending(self, choice: Choice) -> list[dict[str, Any]]:
-        return [self._chunk(choice, "", finish_reason=choice.finish, stop_reason=choice.stop_reason)]
+        return [
+            self._chunk(choice, "", finish_reason=choice.finish, stop_reason=choice.stop_reason)
+        ]
 
     def _chunk(self, choice: Choice, text: str, **more: Any) -> dict[str, Any]:
         return {"index": choice.index, "text": text, "logprobs": None, "finish_reason": None} | more
@@ -459,7 +554,9 @@ def _offsets(texts: list[str]) -> list[int]:
 
 
 def usage_of(choices: list[Choice]) -> dict[str, int]:
-    asked = sum(len(ids) for ids in {id(choice.prompt): choice.prompt for choice in choices}.values())
+    asked = sum(
+        len(ids) for ids in {id(choice.prompt): choice.prompt for choice in choices}.values()
+    )
     answered = sum(len(choice.tokens) for choice in choices)
     return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
 
@@ -476,12 +573,20 @@ class App:
             ("GET", "/v1/models"): self.models,
             ("POST", "/v1/load_lora_adapter"): partial(self.change, served.load),
             ("POST", "/v1/unload_lora_adapter"): partial(self.change, served.unload),
-            ("POST", "/v1/chat/completions"): partial(self.complete, lambda data: Chat(served, read_chat(data))),
-            ("POST", "/v1/completions"): partial(self.complete, lambda data: Completion(served, read_completion(data))),
-            ("POST", "/v1/responses"): partial(self.complete, lambda data: Responses(served, read_responses(data))),
-        }  # fmt: skip
+            ("POST", "/v1/chat/completions"): partial(
+                self.complete, lambda data: Chat(served, read_chat(data))
+            ),
+            ("POST", "/v1/completions"): partial(
+                self.complete, lambda data: Completion(served, read_completion(data))
+            ),
+            ("POST", "/v1/responses"): partial(
+                self.complete, lambda data: Responses(served, read_responses(data))
+            ),
+        }
 
-    async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[dict]], send: Send) -> None:
+    async def __call__(
+        self, scope: dict[str, Any], receive: Callable[[], Awaitable[dict]], send: Send
+    ) -> None:
         self.served.loop = asyncio.get_running_loop()
         gone: asyncio.Task[None] | None = None
         try:
@@ -510,11 +615,21 @@ class App:
         await answer(send, 200, self.served.models())
 
     async def metrics(self, data: bytes, gone: asyncio.Task[None], send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-type", b"text/plain")],
+            }
+        )
         await send({"type": "http.response.body", "body": self.served.metrics()})
 
     async def change(
-        self, work: Callable[[dict], Awaitable[str]], data: bytes, gone: asyncio.Task[None], send: Send
+        self,
+        work: Callable[[dict], Awaitable[str]],
+        data: bytes,
+        gone: asyncio.Task[None],
+        send: Send,
     ) -> None:
         try:
             body = json.loads(data)
@@ -523,7 +638,11 @@ class App:
         await answer(send, 200, await work(body if isinstance(body, dict) else {}))
 
     async def complete(
-        self, read: Callable[[bytes], Chat | Completion], data: bytes, gone: asyncio.Task[None], send: Send
+        self,
+        read: Callable[[bytes], Chat | Completion],
+        data: bytes,
+        gone: asyncio.Task[None],
+        send: Send,
     ) -> None:
         shape = read(data)
         asked, served = shape.asked, self.served
@@ -531,7 +650,13 @@ class App:
         prompts = await shape.prompts()
         choices, queue = served.choices(asked, prompts, shape.wanted, shape.likeliest)
         tokens = written(choices, queue, gone, served.engine.stop_ids)
-        shape.begin({"id": f"{shape.prefix}{uuid.uuid4().hex[:16]}", "created": int(time.time()), "model": asked.model or served.name})  # fmt: skip
+        shape.begin(
+            {
+                "id": f"{shape.prefix}{uuid.uuid4().hex[:16]}",
+                "created": int(time.time()),
+                "model": asked.model or served.name,
+            }
+        )
         async with contextlib.aclosing(tokens):
             if asked.stream:
                 await self.stream(shape, choices, tokens, send)
@@ -547,8 +672,8 @@ class App:
         tokens: AsyncIterator[tuple[Choice, Token, str]],
         send: Send,
     ) -> None:
-        """Send the answer as a stream. The headers are sent with the first token, so that an earlier error still gets
-        its HTTP status.
+        """Send the answer as a stream. The headers are sent with the first token, so that an
+        earlier error still gets its HTTP status.
         """
         begun = False
         try:
@@ -558,7 +683,9 @@ class App:
                     begun = True
                     await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
                     chunks = [chunk for one in choices for chunk in shape.opening(one)]
-                chunks += shape.piece(choice, token, text) + (shape.ending(choice) if choice.finish else [])
+                chunks += shape.piece(choice, token, text) + (
+                    shape.ending(choice) if choice.finish else []
+                )
                 await events(send, shape.rows(chunks))
         except ApiError as error:
             if not begun:
@@ -571,7 +698,9 @@ class App:
 
 async def events(send: Send, rows: list[dict[str, Any]]) -> None:
     if rows:
-        await send({"type": "http.response.body", "body": b"".join(map(event, rows)), "more_body": True})
+        await send(
+            {"type": "http.response.body", "body": b"".join(map(event, rows)), "more_body": True}
+        )
 
 
 def event(row: dict[str, Any]) -> bytes:
@@ -614,7 +743,11 @@ def load(given: argparse.Namespace) -> Served:
     longest = getattr(engine.model.config, "max_position_embeddings", 4096)
     context = min(given.max_model_len or longest, longest)
     return Served(
-        engine, given.served_model_name, context=context, slots=given.max_loras, most_rank=given.max_lora_rank
+        engine,
+        given.served_model_name,
+        context=context,
+        slots=given.max_loras,
+        most_rank=given.max_lora_rank,
     )
 
 
@@ -636,11 +769,22 @@ def main() -> None:
 
     served = load(given)
     is_imported()
-    log.info("%s is loaded: %d tokens of context, %d LoRA slots", given.served_model_name, served.context, served.slots)
+    log.info(
+        "%s is loaded: %d tokens of context, %d LoRA slots",
+        given.served_model_name,
+        served.context,
+        served.slots,
+    )
     server = Server(
-        App(served), given.host, given.port, interface=Interfaces.ASGINL, http=HTTPModes.http1, websockets=False, backlog=1024,
+        App(served),
+        given.host,
+        given.port,
+        interface=Interfaces.ASGINL,
+        http=HTTPModes.http1,
+        websockets=False,
+        backlog=1024,
         log_enabled=False,
-    )  # fmt: skip
+    )
     asyncio.run(server.serve())  # SIGTERM ends it immediately: there is nothing to save
 
 

@@ -1,9 +1,9 @@
-"""Lets a few versions answer the same few requests, side by side. `python -m workers.playground spec.json`
-(docs/jobs.md).
+"""Lets a few versions answer the same few requests, side by side. `python -m workers.playground
+spec.json` (docs/jobs.md).
 
-Versions on servers answer in parallel; those in this process one after the other, each model loaded once. If one
-version fails (its server is down, its budget is used up), only that side ends. Unfinished answers are reported a few
-times per second.
+Versions on servers answer in parallel; those in this process one after the other, each model loaded
+once. If one version fails (its server is down, its budget is used up), only that side ends.
+Unfinished answers are reported a few times per second.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Stage:
         self.due: asyncio.TimerHandle | None = None
 
     def watch(self, side: int, key: int, read: Callable[[], Written]) -> None:
-        """Register an answer in progress; `read` returns its current content. It is reported soon, together with the
-        others.
+        """Register an answer in progress; `read` returns its current content. It is reported soon,
+        together with the others.
         """
         self.writing[side, key] = read
         if self.due is None:
@@ -61,11 +61,20 @@ class Stage:
         for (side, key), read in now.items():
             task, index = divmod(key, self.spec.samples_per_task)
             found = read().apart()
-            calls = Written(calls=found.calls[-MOST_CALLS:]).changed(lambda text: text[-MOST_ARGUMENTS:]).calls
+            calls = (
+                Written(calls=found.calls[-MOST_CALLS:])
+                .changed(lambda text: text[-MOST_ARGUMENTS:])
+                .calls
+            )
             self.events.emit(
-                "partial", side=side, task_id=self.spec.tasks[task]["id"], index=index, calls=calls,
-                text=found.text[-MOST_SHOWN:], thought=found.thought[-MOST_SHOWN:],
-            )  # fmt: skip
+                "partial",
+                side=side,
+                task_id=self.spec.tasks[task]["id"],
+                index=index,
+                calls=calls,
+                text=found.text[-MOST_SHOWN:],
+                thought=found.thought[-MOST_SHOWN:],
+            )
 
     def tell(self, side: int, task: int, index: int, done: Finished) -> None:
         """Emit one answer. Without an expected answer to compare with, it has no score."""
@@ -90,7 +99,9 @@ class Stage:
         self.events.progress(self.ended, self.total, "")
 
     def failed(self, side: int, error: Exception) -> None:
-        """End a side after an error. This is reported immediately, since the others may still generate for long."""
+        """End a side after an error. This is reported immediately, since the others may still
+        generate for long.
+        """
         self.show()
         self.errors[side] = sentence(error)[:500]
         self.events.emit("failed", side=side, error=self.errors[side])
@@ -110,13 +121,19 @@ async def _play_all(stage: Stage) -> None:
     """Raises Stop."""
     numbered = list(enumerate(stage.spec.sides))
     here = [(number, side) for number, side in numbered if isinstance(side.engine, InProcess)]
-    jobs = [_on_server(stage, number, side) for number, side in numbered if not isinstance(side.engine, InProcess)]
+    jobs = [
+        _on_server(stage, number, side)
+        for number, side in numbered
+        if not isinstance(side.engine, InProcess)
+    ]
     tasks = [asyncio.create_task(job) for job in [*jobs, _in_process(stage, here)]]
     waiting = set(tasks)
     try:
         while waiting:
             stage.stop.check()
-            ended, waiting = await asyncio.wait(waiting, timeout=HEEDED_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            ended, waiting = await asyncio.wait(
+                waiting, timeout=HEEDED_EVERY_S, return_when=asyncio.FIRST_COMPLETED
+            )
             for task in ended:
                 task.result()
     finally:
@@ -128,9 +145,12 @@ async def _play_all(stage: Stage) -> None:
 async def _on_server(stage: Stage, number: int, side: Side) -> None:
     try:
         policy = await asyncio.to_thread(
-            open_policy, side.engine, side.model, sampling_of(side.environment.harness),
+            open_policy,
+            side.engine,
+            side.model,
+            sampling_of(side.environment.harness),
             watch=partial(stage.watch, number),
-        )  # fmt: skip
+        )
     except Exception as error:
         stage.failed(number, error)
         return
@@ -157,7 +177,9 @@ async def _in_process(stage: Stage, sides: list[tuple[int, Side]]) -> None:
             continue
         await opened.aclose()  # keeps the engine loaded
         for number, side in group:
-            policy = EnginePolicy(opened.engine, sampling_of(side.environment.harness), partial(stage.watch, number))
+            policy = EnginePolicy(
+                opened.engine, sampling_of(side.environment.harness), partial(stage.watch, number)
+            )
             try:
                 await _play(stage, number, side, policy)
             finally:
@@ -170,9 +192,14 @@ async def _play(stage: Stage, number: int, side: Side, policy: Policy) -> None:
     try:
         environment = load(side.environment)
         episodes = stream(
-            policy, environment, spec.tasks, limits_of(environment.harness), n=spec.samples_per_task,
-            concurrency=episodes_at_once(side.engine, environment), seed=spec.seed,
-        )  # fmt: skip
+            policy,
+            environment,
+            spec.tasks,
+            limits_of(environment.harness),
+            n=spec.samples_per_task,
+            concurrency=episodes_at_once(side.engine, environment),
+            seed=spec.seed,
+        )
         async with contextlib.aclosing(episodes):
             async for task, index, done in episodes:
                 stage.tell(number, task, index, done)

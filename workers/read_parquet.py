@@ -1,8 +1,9 @@
-"""Prints the rows of a Parquet file as lines of JSON: `python -m workers.read_parquet FILE MEMORY_MIB`.
+"""Prints the rows of a Parquet file as lines of JSON: `python -m workers.read_parquet FILE
+MEMORY_MIB`.
 
-It runs as a separate process with bounded memory, because a small file can unpack to any size and a damaged one can
-crash the reader. The first line is the list of column names, then rows are lists. If reading fails, the last line is
-`{"error": "…"}`.
+It runs as a separate process with bounded memory, because a small file can unpack to any size and a
+damaged one can crash the reader. The first line is the list of column names, then rows are lists.
+If reading fails, the last line is `{"error": "…"}`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ def main(path: str, memory_mib: int) -> int:
     except BrokenPipeError:
         return 0
     except Exception as error:  # damaged files raise all kinds of errors
-        problem = "its rows need too much memory" if "malloc" in str(error) else str(error) or type(error).__name__
+        problem = (
+            "its rows need too much memory"
+            if "malloc" in str(error)
+            else str(error) or type(error).__name__
+        )
         write(json.dumps({"error": problem[:500]}) + "\n")
     return 0
 

@@ -1,4 +1,6 @@
-"""Scores stored answers again without generating anything. `python -m workers.rescore spec.json` (docs/jobs.md)."""
+"""Scores stored answers again without generating anything. `python -m workers.rescore spec.json`
+(docs/jobs.md).
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,16 @@ def turns_of(sample: StoredSample) -> list[dict]:
     return said or [{"role": "assistant", "content": sample.output}]
 
 
-def rescore(environment: Environment, samples: list[StoredSample], events: Emitter, stop: StopFlag) -> list[dict]:
+def rescore(
+    environment: Environment, samples: list[StoredSample], events: Emitter, stop: StopFlag
+) -> list[dict]:
     """A row {id, reward, …} for each sample, in the same order."""
     rows: dict[int, dict] = {}
 
     def tell(index: int, _: int, done: Finished) -> None:
-        ended = samples[index].stop_reason  # stored because the messages do not show a turn that never came
+        ended = samples[
+            index
+        ].stop_reason  # stored because the messages do not show a turn that never came
         exceeded = ended in EXCEEDED and done.stop_reason not in EXCEEDED
         fields = asdict(failed(done.score, ended) if exceeded else done.score)
         rows[index] = {"id": samples[index].id} | {name: fields[name] for name in SCORED}

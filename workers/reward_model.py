@@ -1,10 +1,11 @@
 """Trains a reward model on preference pairs with TRL: a LoRA adapter with a scalar head. `python -m
 workers.reward_model spec.json` (docs/jobs.md).
 
-The loss is Bradley and Terry's, −log σ(r(chosen) − r(rejected)) (2203.02155, equation 1), where r reads the whole
-conversation (workers.ml.reward_head). At the end, the model is measured on held-back pairs: how many it ranks
-correctly, which probability a score corresponds to, and the score from which an answer counts as good. A resumed run
-gives the same result as an uninterrupted one (workers.ml.trl_runs).
+The loss is Bradley and Terry's, −log σ(r(chosen) − r(rejected)) (2203.02155, equation 1), where r
+reads the whole conversation (workers.ml.reward_head). At the end, the model is measured on
+held-back pairs: how many it ranks correctly, which probability a score corresponds to, and the
+score from which an answer counts as good. A resumed run gives the same result as an uninterrupted
+one (workers.ml.trl_runs).
 """
 
 from __future__ import annotations
@@ -78,7 +79,15 @@ def main(spec: RewardModel, events: Emitter, stop: StopFlag) -> None:
             optimizers=(optimizer, scheduler),
             callbacks=[
                 reporting(
-                    events, stop, spec, model, optimizer, named=NAMED, measure=validation, ranks=ranks, counted=counted
+                    events,
+                    stop,
+                    spec,
+                    model,
+                    optimizer,
+                    named=NAMED,
+                    measure=validation,
+                    ranks=ranks,
+                    counted=counted,
                 )
             ],
             args=RewardConfig(
@@ -91,7 +100,12 @@ def main(spec: RewardModel, events: Emitter, stop: StopFlag) -> None:
     events.progress(steps, steps, "scoring what was held back")
     measured, calibration = measure(aside_scores(model, tokenizer, aside))
     if ranks.is_main:
-        write_facts(adapter, Facts(max_length=config.max_length, show_tools=config.show_tools, calibration=calibration))
+        write_facts(
+            adapter,
+            Facts(
+                max_length=config.max_length, show_tools=config.show_tools, calibration=calibration
+            ),
+        )
     events.result(adapter=str(adapter), metrics={"steps": steps, "pairs": len(rows)} | measured)
 
 
@@ -107,22 +121,26 @@ def pair_ids(tokenizer: Any, row: Pair, show_tools: bool) -> dict[str, list[int]
 
 def aside_scores(model: Any, tokenizer: Any, aside: list[dict]) -> list[tuple[float, float]]:
     """(score of the chosen answer, score of the rejected one) of each held-back pair."""
-    found = scores(model, tokenizer, [row[side] for side in ("chosen_ids", "rejected_ids") for row in aside])
+    found = scores(
+        model, tokenizer, [row[side] for side in ("chosen_ids", "rejected_ids") for row in aside]
+    )
     return list(zip(found[: len(aside)], found[len(aside) :], strict=True))
 
 
 def ranking(pairs: list[tuple[float, float]]) -> dict[str, float]:
     margins = [good - bad for good, bad in pairs]
     return {
-        "validation/loss": sum(math.log1p(math.exp(-abs(m))) + max(-m, 0.0) for m in margins) / len(margins),
+        "validation/loss": (
+            sum(math.log1p(math.exp(-abs(m))) + max(-m, 0.0) for m in margins) / len(margins)
+        ),
         "validation/accuracy": sum(margin > 0 for margin in margins) / len(margins),
         "validation/margin": sum(margins) / len(margins),
     }
 
 
 def measure(pairs: list[tuple[float, float]]) -> tuple[dict[str, Any], Calibration]:
-    """Measures on the held-back pairs: how many are ranked correctly, how many of each side pass at the threshold, and
-    the quality of the probabilities (`brier`).
+    """Measures on the held-back pairs: how many are ranked correctly, how many of each side pass at
+    the threshold, and the quality of the probabilities (`brier`).
     """
     chosen, rejected = [good for good, _ in pairs], [bad for _, bad in pairs]
     found = fit(chosen, rejected)

@@ -1,5 +1,5 @@
-"""Scores answers that an agent gave elsewhere as samples of an evaluation. `python -m workers.score_answers
-spec.json`.
+"""Scores answers that an agent gave elsewhere as samples of an evaluation. `python -m
+workers.score_answers spec.json`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,22 @@ from workers.rescore import AT_ONCE
 
 
 class SentPolicy(RecordedPolicy):
-    """Replays the agent's answers. If the agent failed at the end, so does the episode, as the agent's own fault."""
+    """Replays the agent's answers. If the agent failed at the end, so does the episode, as the
+    agent's own fault.
+    """
 
     def __init__(self, answers: list[SentAnswer]) -> None:
         super().__init__([answer.turns for answer in answers])
         self.errors = [answer.error for answer in answers]
 
     async def answer(
-        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+        self,
+        messages: list[dict],
+        tools: list[dict],
+        *,
+        seed: int,
+        key: int = 0,
+        most: int | None = None,
     ) -> Reply | None:
         reply = await super().answer(messages, tools, seed=seed, key=key, most=most)
         if reply is None and self.errors[key]:
@@ -37,14 +45,21 @@ def main(spec: ScoreAnswers, events: Emitter, stop: StopFlag) -> None:
         nonlocal ended, passed
         answer = answers[index]
         if answer.error and not done.score.masked and done.stop_reason not in EXCEEDED:
-            # The episode was over before the agent failed; its earlier answers do not make up for that.
+            # The episode was over before the agent failed; its earlier answers do not make up for
+            # that.
             done.score, done.stop_reason = failed(done.score, "agent error"), "agent error"
         if answer.error:
             done.score.details = [*done.score.details, f"The agent reported: {answer.error[:500]}"]
         emit_sample(
-            events, spec.tasks[answer.task], answer.index, done, phase="eval",
-            latency_ms=answer.latency_ms, input_tokens=answer.input_tokens, output_tokens=answer.output_tokens,
-        )  # fmt: skip
+            events,
+            spec.tasks[answer.task],
+            answer.index,
+            done,
+            phase="eval",
+            latency_ms=answer.latency_ms,
+            input_tokens=answer.input_tokens,
+            output_tokens=answer.output_tokens,
+        )
         ended, passed = ended + 1, passed + done.score.success
         events.progress(ended, len(answers), f"{passed} of {ended} succeeded")
         stop.check()

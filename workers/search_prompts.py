@@ -1,10 +1,11 @@
 """Prompt search with GEPA. `python -m workers.search_prompts spec.json` (docs/prompt-search.md).
 
-GEPA runs in its own virtual environment and asks this program for two things: to score a prompt on tasks, and to ask
-the reflecting model. Each answer is stored in out_dir/journal.jsonl, so that a search that was killed can be replayed
-without asking again. Events: a `candidate` for each proposal that was decided on (number, parent, state start | kept |
-rejected, prompt, score on validation, before and after on the training tasks that it was proposed from, calls and usd
-so far), and a metric with the usage after every answer.
+GEPA runs in its own virtual environment and asks this program for two things: to score a prompt on
+tasks, and to ask the reflecting model. Each answer is stored in out_dir/journal.jsonl, so that a
+search that was killed can be replayed without asking again. Events: a `candidate` for each proposal
+that was decided on (number, parent, state start | kept | rejected, prompt, score on validation,
+before and after on the training tasks that it was proposed from, calls and usd so far), and a
+metric with the usage after every answer.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from workers.lib.spending import Meter, Price, Spent, Usage, estimate, usage_of
 from workers.ml.policies import episodes_at_once, open_policy
 
 ROOT = str(Path(__file__).resolve().parent.parent)
-UNANSWERED = 3  # proposals in a row without an answer from the reflecting model, after which the search ends
+UNANSWERED = (
+    3  # proposals in a row without an answer from the reflecting model, after which the search ends
+)
 LOOKS_EVERY_S = 0.2
 
 
@@ -50,7 +53,9 @@ class Reflector:
     asked: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        server = chat_server(self.spec.server, "server", name="reflecting server", droppable=("seed", "temperature"))
+        server = chat_server(
+            self.spec.server, "server", name="reflecting server", droppable=("seed", "temperature")
+        )
         self.client = AsyncChatClient(server)
         self.meter = Meter(Price(*self.spec.server.price), account=self.account)
 
@@ -114,7 +119,9 @@ class Search:
         found = {name: value for name, value in said.items() if name != "tell"}
         self.candidates.append(found)
         self.proposals = max(self.proposals, found["number"])
-        self.events.emit("candidate", **found, calls=self.scorer.calls, usd=self.reflector.account.used_usd)
+        self.events.emit(
+            "candidate", **found, calls=self.scorer.calls, usd=self.reflector.account.used_usd
+        )
         self.progress()
 
     @property
@@ -126,7 +133,11 @@ class Search:
     def progress(self) -> None:
         account, most = self.reflector.account, self.scorer.spec.config.most_calls
         best = self.best
-        words = f"best {best['score']:.3g} on validation, {self.proposals} proposals" if best else "scoring the start"
+        words = (
+            f"best {best['score']:.3g} on validation, {self.proposals} proposals"
+            if best
+            else "scoring the start"
+        )
         spent = f", ${account.used_usd:.4f}" if account.used_usd else ""
         self.events.metric(self.scorer.calls, self.used | ({"best": best["score"]} if best else {}))
         self.events.progress(min(self.scorer.calls, most), most, words + spent)
@@ -143,7 +154,9 @@ class Search:
 
 
 async def search(spec: SearchPrompts, events: Emitter, stop: StopFlag) -> dict[str, Any]:
-    """Returns the result event. Raises Stop, and JobError if not even the start prompt could be scored."""
+    """Returns the result event. Raises Stop, and JobError if not even the start prompt could be
+    scored.
+    """
     out = Path(spec.out_dir)
     out.mkdir(parents=True, exist_ok=True)
     journal, config, before = Journal(out / "journal.jsonl"), spec.config, spec.used
@@ -158,7 +171,9 @@ async def search(spec: SearchPrompts, events: Emitter, stop: StopFlag) -> dict[s
     calls = max(before.calls, sum(line.get("calls", 0) for line in journal.lines))
     at_once = episodes_at_once(spec.engine, load(spec.environment))
     found = Search(
-        Scorer(spec, policy, journal, limits_of(spec.environment.harness), at_once, calls), reflector, events
+        Scorer(spec, policy, journal, limits_of(spec.environment.harness), at_once, calls),
+        reflector,
+        events,
     )
     try:
         stopped = await until_stop(_converse(spec, found), stop)
@@ -170,8 +185,13 @@ async def search(spec: SearchPrompts, events: Emitter, stop: StopFlag) -> dict[s
     best = found.best
     if best is None:
         used = found.used
-        spent = f"{used['calls']:,} calls, {used['input_tokens'] + used['output_tokens']:,} tokens and ${used['usd']:.4f} were used."
-        raise JobError(f"The prompt at the start could not be scored. {stopped} {spent}".replace("  ", " "))
+        spent = (
+            f"{used['calls']:,} calls, {used['input_tokens'] + used['output_tokens']:,} tokens and"
+            f" ${used['usd']:.4f} were used."
+        )
+        raise JobError(
+            f"The prompt at the start could not be scored. {stopped} {spent}".replace("  ", " ")
+        )
     start = next(row for row in found.candidates if row["state"] == "start")
     return {
         "best": best["number"],

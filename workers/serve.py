@@ -1,5 +1,5 @@
-"""Serves a model with vLLM or transformers, and keeps it running. `python -m workers.serve spec.json`
-(docs/servers.md).
+"""Serves a model with vLLM or transformers, and keeps it running. `python -m workers.serve
+spec.json` (docs/servers.md).
 
 Ends on SIGTERM, or with an error if the server ends several times in a row without having come up.
 """
@@ -25,11 +25,23 @@ STEP_S, ASK_EVERY_S, TAIL_EVERY_S = 0.2, 5.0, 2.0
 STOP_GRACE_S = 15.0  # shorter than the runner's own grace period
 GIVE_UP_AFTER = 3  # failed starts in a row
 LONGEST_WAIT_S = 60.0
-PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "HF_HOME")
+PASSED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "HF_HOME",
+)
 OWN = {
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
     "PYTHONUNBUFFERED": "1",
-}  # fmt: skip
+}
 ROOT = str(Path(__file__).resolve().parent.parent)
 OWN_OF_TRANSFORMERS = {
     "PYTHONPATH": ROOT,
@@ -64,11 +76,20 @@ class Keeper:
         """Run the server once, from start to end. Returns whether it was up in between."""
         port, up = free_port(self.spec.host, self.spec.ports), False
         url = f"http://{self.spec.host}:{port}/v1"
-        self.lines.append(f"— started at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} UTC, port {port} —")
+        self.lines.append(
+            f"— started at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} UTC, port {port} —"
+        )
         self.say("starting", "")
-        env = {name: os.environ[name] for name in PASSED if name in os.environ} | self.spec.environment | OWN
+        env = (
+            {name: os.environ[name] for name in PASSED if name in os.environ}
+            | self.spec.environment
+            | OWN
+        )
         if not self.spec.command:
-            words, env = own_command(self.spec.model, self.spec.host, port), env | OWN_OF_TRANSFORMERS
+            words, env = (
+                own_command(self.spec.model, self.spec.host, port),
+                env | OWN_OF_TRANSFORMERS,
+            )
         elif Path(self.spec.command).is_file():
             try:
                 share = utilization(*free_memory())
@@ -76,7 +97,10 @@ class Keeper:
                 raise JobError(str(error)) from error
             words = command(self.spec.command, self.spec.model, self.spec.host, port, share)
         else:
-            raise JobError(f"There is no {self.spec.command}. Run “make vllm” on that machine, or set FLYWHEEL_VLLM.")
+            raise JobError(
+                f"There is no {self.spec.command}. Run “make vllm” on that machine, or set"
+                " FLYWHEEL_VLLM."
+            )
         child = Tailed(words, env, self.lines, STOP_GRACE_S)
         try:
             answered, ask_at = time.monotonic(), 0.0
@@ -106,7 +130,10 @@ class Keeper:
         """Wait a moment, and send the end of the log if it has grown. Raises Stop."""
         self.stop.check()
         time.sleep(STEP_S)
-        if time.monotonic() - self.sent_at > TAIL_EVERY_S and (tail := list(self.lines)) != self.sent:
+        if (
+            time.monotonic() - self.sent_at > TAIL_EVERY_S
+            and (tail := list(self.lines)) != self.sent
+        ):
             self.events.emit("tail", lines=tail)
             self.sent, self.sent_at = tail, time.monotonic()
 
@@ -126,7 +153,9 @@ def free_port(host: str, ports: list[int]) -> int:
             except OSError:
                 continue
             return probe.getsockname()[1]
-    raise JobError(f"No port of FLYWHEEL_SERVE_PORTS is free at {host}, or the address is not this machine's.")
+    raise JobError(
+        f"No port of FLYWHEEL_SERVE_PORTS is free at {host}, or the address is not this machine's."
+    )
 
 
 def main(spec: Serve, events: Emitter, stop: StopFlag) -> None:

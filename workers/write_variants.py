@@ -1,13 +1,15 @@
-"""Has a model write variants of tasks with NeMo Data Designer. `python -m workers.write_variants spec.json`
-(docs/evals.md).
+"""Has a model write variants of tasks with NeMo Data Designer. `python -m workers.write_variants
+spec.json` (docs/evals.md).
 
-It runs in its own virtual environment (`make designer`). The spec: `server` {base_url, model, api_key_env,
-allow_private, timeout_s}, `seeds` [{key, messages, calls: [{name, arguments}], tools}], `kinds`, `each`, `most_tokens`,
-`out_dir`. Every usable answer is written to out_dir/rows.jsonl as a NeMo Gym row: {responses_create_params: {input:
-[{role, content}]}, ground_truth: [{name, arguments}], verifier_metadata: {key, kind}}. A metric event after every call
-reports the usage so far: `calls`, `input_tokens`, `output_tokens`, and `estimated`, the number of calls whose tokens
-the server did not report. The result event has the numbers `asked`, `made` and `failed`, and why it `stopped` early, if
-it did: a question that could exceed `most_tokens` is not asked.
+It runs in its own virtual environment (`make designer`). The spec: `server` {base_url, model,
+api_key_env, allow_private, timeout_s}, `seeds` [{key, messages, calls: [{name, arguments}],
+tools}], `kinds`, `each`, `most_tokens`, `out_dir`. Every usable answer is written to
+out_dir/rows.jsonl as a NeMo Gym row: {responses_create_params: {input: [{role, content}]},
+ground_truth: [{name, arguments}], verifier_metadata: {key, kind}}. A metric event after every call
+reports the usage so far: `calls`, `input_tokens`, `output_tokens`, and `estimated`, the number of
+calls whose tokens the server did not report. The result event has the numbers `asked`, `made` and
+`failed`, and why it `stopped` early, if it did: a question that could exceed `most_tokens` is not
+asked.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ TEMPERATURE = 0.9
 CHUNK = 16  # records per run of the library: progress and stops are handled between chunks
 BARREN = 2  # chunks in a row without a usable answer, after which the job ends
 PR_SET_PDEATHSIG = 1
-# As text, like the arguments in OpenAI's own calls: inside an object the library would turn the text "12" into the
-# number 12.
+# As text, like the arguments in OpenAI's own calls: inside an object the library would turn the
+# text "12" into the number 12.
 ARGUMENTS = {
     "type": ["string", "object"],
     "additionalProperties": True,
@@ -82,14 +84,19 @@ PASSING = {
     "ModelTimeoutError": "gave no answer within {timeout_s} s",
     "ModelRateLimitError": "is asked too often (HTTP 429)",
     "ModelInternalServerError": "has an error of its own (HTTP 5xx)",
-    "ModelGenerationValidationFailureError": "gave no answer in the form asked for (JSON by a schema)",
+    "ModelGenerationValidationFailureError": (
+        "gave no answer in the form asked for (JSON by a schema)"
+    ),
     "ModelBadRequestError": "refused the request",
     "ModelRequestRejectedError": "refused the request",
     "ModelUnsupportedParamsError": "refused the request",
     "ModelAPIError": "answered with something that is no chat completion",
 }
 # Parts of the library's own messages.
-UNREADABLE, AT_FIRST = "could not be parsed into the requested format", "while running health checks"
+UNREADABLE, AT_FIRST = (
+    "could not be parsed into the requested format",
+    "while running health checks",
+)
 
 
 class LastWarnings(logging.Handler):
@@ -115,7 +122,9 @@ class Failed(Exception):
 
 
 def keep_to(host: str, allow_private: bool) -> None:
-    """From now on this process can only reach that host, and only at an address that may be called."""
+    """From now on this process can only reach that host, and only at an address that may be
+    called.
+    """
     look_up = socket.getaddrinfo
 
     def guarded(name: Any, *args: Any, **options: Any) -> list[tuple]:
@@ -133,7 +142,9 @@ def keep_to(host: str, allow_private: bool) -> None:
 
 
 def quiet(out: Path) -> None:
-    """Configure the library before it is imported: no telemetry, and no files in the home folder."""
+    """Configure the library before it is imported: no telemetry, and no files in the home
+    folder.
+    """
     os.environ |= {
         "NEMO_TELEMETRY_ENABLED": "false",
         "DATA_DESIGNER_HOME": str(out / "home"),
@@ -150,9 +161,13 @@ class Designer:
         from data_designer.interface.data_designer import DataDesigner
 
         self.server, self.out, self.warnings, self.tried = server, out, LastWarnings(), False
-        key = server.api_key_env or None  # the library takes the name of an environment variable and reads it itself
+        key = (
+            server.api_key_env or None
+        )  # the library takes the name of an environment variable and reads it itself
         provider = ModelProvider(name="endpoint", endpoint=server.base_url, api_key=key)
-        self.designer = DataDesigner(out / "designer", model_providers=[provider], auto_configure_logging=False)
+        self.designer = DataDesigner(
+            out / "designer", model_providers=[provider], auto_configure_logging=False
+        )
         self.designer.set_run_config(
             RunConfig(
                 disable_early_shutdown=True,
@@ -167,7 +182,9 @@ class Designer:
         """A row for every usable answer. Raises Failed if there is none."""
         self.warnings.lines.clear()
         try:
-            made = self.designer.create(self._builder(chunk), num_records=len(chunk), dataset_name="variants")
+            made = self.designer.create(
+                self._builder(chunk), num_records=len(chunk), dataset_name="variants"
+            )
             table = made.load_processor_dataset("gym")
         except Exception as error:  # the library passes on many kinds of errors
             traceback.print_exc()
@@ -183,12 +200,18 @@ class Designer:
         from data_designer.config.processors import SchemaTransformProcessorConfig
         from data_designer.config.seed_source_dataframe import DataFrameSeedSource
 
-        table = pandas.DataFrame([{"number": at, "question": wish.prompt} for at, wish in enumerate(chunk)])
+        table = pandas.DataFrame(
+            [{"number": at, "question": wish.prompt} for at, wish in enumerate(chunk)]
+        )
         builder = DataDesignerConfigBuilder(model_configs=[self._model()])
         builder.with_seed_dataset(DataFrameSeedSource(df=table))
         builder.add_column(
             LLMStructuredColumnConfig(
-                name="variant", prompt="{{ question }}", model_alias="writer", output_format=SCHEMA, drop=True
+                name="variant",
+                prompt="{{ question }}",
+                model_alias="writer",
+                output_format=SCHEMA,
+                drop=True,
             )
         )
         builder.add_processor(SchemaTransformProcessorConfig(name="gym", template=ROW))
@@ -218,12 +241,17 @@ class Designer:
         log = " ".join([*map(str, chain), *self.warnings.lines])
         at_first = AT_FIRST in log  # the check before all other questions
         self.tried = self.tried or not at_first
-        sentence = f"The model's server at {self.where} {reason(names, log, plain(self.server))}.{_provider(log)}"
+        sentence = (
+            f"The model's server at {self.where}"
+            f" {reason(names, log, plain(self.server))}.{_provider(log)}"
+        )
         return Failed(self._hidden(sentence), at_first or not names.isdisjoint(FINAL))
 
     @property
     def where(self) -> str:
-        return check_url(self.server.base_url, allow_private=self.server.allow_private).netloc.decode()
+        return check_url(
+            self.server.base_url, allow_private=self.server.allow_private
+        ).netloc.decode()
 
     def _hidden(self, text: str) -> str:
         """The text without our API key, in case the server repeats it."""
@@ -254,7 +282,9 @@ def _provider(log: str) -> str:
 
 
 def _named(row: dict, chunk: list[Wish]) -> dict:
-    """The library's row with its calls as a list, and with the seed and kind that it was requested for."""
+    """The library's row with its calls as a list, and with the seed and kind that it was requested
+    for.
+    """
     wish = chunk[int(row["verifier_metadata"]["number"])]
     calls = json.loads(row["ground_truth"])
     return row | {"ground_truth": calls, "verifier_metadata": {"key": wish.key, "kind": wish.kind}}
@@ -264,11 +294,15 @@ def _named(row: dict, chunk: list[Wish]) -> dict:
 
 
 def design(
-    asked: list[Wish], ask: Callable[[list[Wish]], list[dict]], write: Callable[[list[dict]], None],
-    progress: Callable[[int, int], None], fits: Callable[[list[Wish]], int] = len, limit: str = "",
-) -> dict:  # fmt: skip
-    """Ask for all variants, chunk by chunk: {asked, made, failed, stopped}. Raises JobError if there was no answer at
-    all.
+    asked: list[Wish],
+    ask: Callable[[list[Wish]], list[dict]],
+    write: Callable[[list[dict]], None],
+    progress: Callable[[int, int], None],
+    fits: Callable[[list[Wish]], int] = len,
+    limit: str = "",
+) -> dict:
+    """Ask for all variants, chunk by chunk: {asked, made, failed, stopped}. Raises JobError if
+    there was no answer at all.
 
     `fits` says how many of a chunk may be asked; if none, the job ends, with `limit` as the reason.
     """
@@ -294,7 +328,9 @@ def design(
 
 
 def main(spec: WriteVariants, events: Emitter, stop: StopFlag) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # whoever started this process may be killed
+    ctypes.CDLL(None).prctl(
+        PR_SET_PDEATHSIG, signal.SIGKILL
+    )  # whoever started this process may be killed
     server, out = spec.server, Path(spec.out_dir)
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -320,7 +356,11 @@ def main(spec: WriteVariants, events: Emitter, stop: StopFlag) -> None:
             file.flush()
 
         limit = f"The limit of {spec.most_tokens:,} tokens allows no further question."
-        events.result(**design(asked, designer.ask, write, progress, lambda chunk: fitting(chunk, meter), limit))
+        events.result(
+            **design(
+                asked, designer.ask, write, progress, lambda chunk: fitting(chunk, meter), limit
+            )
+        )
 
 
 if __name__ == "__main__":

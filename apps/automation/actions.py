@@ -29,19 +29,32 @@ MOST_LOOKED_AT = 1000  # flows per tick
 
 
 @transaction.atomic
-def save_flow(*, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flow | None = None) -> Flow:
-    """Create a flow, or add a new version to one; saving an unchanged flow adds none. Raises FlowError."""
+def save_flow(
+    *, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flow | None = None
+) -> Flow:
+    """Create a flow, or add a new version to one; saving an unchanged flow adds none. Raises
+    FlowError.
+    """
     name = " ".join(name.replace("\0", "").split())
     if not 0 < len(name) <= 80:
         raise FlowError("Flow names can have at most 80 characters.", "name")
     try:
         with transaction.atomic():
             if flow is None:
-                flow = Flow.objects.create(project=project, name=name, seen=starts.names_known(project))
+                flow = Flow.objects.create(
+                    project=project, name=name, seen=starts.names_known(project)
+                )
             else:
                 flow = engine.locked(flow)
                 if flow.name != name:
-                    audit("flow.renamed", project=project, by=by, target=flow, name=name, before=flow.name)
+                    audit(
+                        "flow.renamed",
+                        project=project,
+                        by=by,
+                        target=flow,
+                        name=name,
+                        before=flow.name,
+                    )
                 flow.name = name
                 flow.save(update_fields=["name"])
     except IntegrityError as error:
@@ -61,12 +74,20 @@ def save_flow(*, project: Project, name: str, spec: FlowSpec, by: Any, flow: Flo
 
 
 def _note_known(flow: Flow, spec: FlowSpec, before: FlowSpec | None) -> None:
-    """Remember which versions and models already ran when a trigger for new ones is added: those do not count as
-    new.
+    """Remember which versions and models already ran when a trigger for new ones is added: those do
+    not count as new.
     """
     asked = {f"{one.of}:" for one in spec.watched if isinstance(one, specs.NewVersion)}
-    asked -= {f"{one.of}:" for one in before.watched if isinstance(one, specs.NewVersion)} if before else set()
-    known = [name for name in starts.names_known(flow.project) if name.startswith(tuple(asked))] if asked else []
+    asked -= (
+        {f"{one.of}:" for one in before.watched if isinstance(one, specs.NewVersion)}
+        if before
+        else set()
+    )
+    known = (
+        [name for name in starts.names_known(flow.project) if name.startswith(tuple(asked))]
+        if asked
+        else []
+    )
     flow.seen = sorted({*flow.seen, *known})
     flow.save(update_fields=["seen"])
 
@@ -86,13 +107,19 @@ def switch(*, flow: Flow, on: bool, by: Any) -> None:
         flow.save(update_fields=["enabled"])
         _set_clock(flow, flow.version.form)
         audit(
-            "flow.switched_on" if on else "flow.switched_off", project=flow.project, by=by, target=flow, name=flow.name
+            "flow.switched_on" if on else "flow.switched_off",
+            project=flow.project,
+            by=by,
+            target=flow,
+            name=flow.name,
         )
 
 
 @transaction.atomic
 def delete(*, flow: Flow, by: Any) -> None:
-    """Delete a flow and its runs; the jobs and their results stay. Raises FlowError while a run is active."""
+    """Delete a flow and its runs; the jobs and their results stay. Raises FlowError while a run is
+    active.
+    """
     flow = engine.locked(flow)
     if FlowRun.objects.open().filter(version__flow=flow).exists():
         raise FlowError(f"“{flow}” is running. Cancel the run first.")
@@ -118,7 +145,9 @@ def make_secret(*, flow: Flow, by: Any) -> str:
 
 def run_now(*, flow: Flow, by: Any) -> FlowRun:
     """Raises FlowError."""
-    return engine.begin(flow=flow, cause={"by": "person", "sentence": f"Started by {by.get_username()}"}, by=by)
+    return engine.begin(
+        flow=flow, cause={"by": "person", "sentence": f"Started by {by.get_username()}"}, by=by
+    )
 
 
 def called(*, flow: Flow) -> FlowRun:
@@ -134,16 +163,16 @@ def called(*, flow: Flow) -> FlowRun:
 
 
 def tick(now: datetime | None = None) -> dict[str, int]:
-    """Start the flows that are due. Returns {clock: number started by schedule, seen: number started by other
-    triggers}.
+    """Start the flows that are due. Returns {clock: number started by schedule, seen: number
+    started by other triggers}.
     """
     now = now or timezone.now()
     return {"clock": _start_by_clock(now), "seen": _start_by_what_is_seen(now)}
 
 
 def _start_by_clock(now: datetime) -> int:
-    """Start scheduled flows. Times missed while no worker ran are made up for once; each flow is claimed by one
-    caller.
+    """Start scheduled flows. Times missed while no worker ran are made up for once; each flow is
+    claimed by one caller.
     """
     due = with_newest(Flow.objects.watched().filter(next_run_at__lte=now))
     started = 0
@@ -155,7 +184,9 @@ def _start_by_clock(now: datetime) -> int:
 
 @contextmanager
 def _alone(flow: Flow) -> Iterator[None]:
-    """Log an error in one flow without stopping the others, and notify people once of each version that cannot start."""
+    """Log an error in one flow without stopping the others, and notify people once of each version
+    that cannot start.
+    """
     try:
         yield
     except (OperationalError, InterfaceError):
@@ -166,7 +197,11 @@ def _alone(flow: Flow) -> Iterator[None]:
             topic=Topic.FLOW_FAILED,
             project=flow.project,
             subject=f"{flow} cannot be started",
-            excerpt=str(error) if isinstance(error, FlowError) else "Internal error; see the worker's log.",
+            excerpt=(
+                str(error)
+                if isinstance(error, FlowError)
+                else "Internal error; see the worker's log."
+            ),
             page=reverse("automation:flow", args=[flow.project.slug, flow.pk]),
             key=f"flow_start:{flow.pk}:{flow.version.number}",
         )
@@ -184,14 +219,19 @@ def _start_at_its_time(flow: Flow, now: datetime) -> bool:
 def _start_by_what_is_seen(now: datetime) -> int:
     with transaction.atomic():  # one caller checks a flow at a time
         due = Flow.objects.watched().filter(looked_at__lte=now - starts.EVERY).order_by("looked_at")
-        taken = [flow.pk for flow in due.select_for_update(of=("self",), skip_locked=True)[:MOST_LOOKED_AT]]
+        taken = [
+            flow.pk
+            for flow in due.select_for_update(of=("self",), skip_locked=True)[:MOST_LOOKED_AT]
+        ]
         Flow.objects.filter(pk__in=taken).update(looked_at=now)
     found = with_newest(Flow.objects.filter(pk__in=taken)).select_related("project")
     known: dict[int, Known] = {}
     started = 0
     for flow in found:
         with _alone(flow):
-            started += _start_by_cause(flow, known.setdefault(flow.project_id, Known(flow.project, now)))
+            started += _start_by_cause(
+                flow, known.setdefault(flow.project_id, Known(flow.project, now))
+            )
     return started
 
 
@@ -220,8 +260,14 @@ def with_newest(flows: models.QuerySet[Flow]) -> models.QuerySet[Flow]:
     """Annotate each flow with its newest version and with when its last run began."""
     newest = FlowVersion.objects.filter(flow=OuterRef("flow")).order_by("-number").values("pk")[:1]
     versions = FlowVersion.objects.filter(pk=Subquery(newest)).select_related("created_by")
-    begun = FlowRun.objects.filter(version__flow=OuterRef("pk")).order_by("-created_at").values("created_at")[:1]
-    return flows.annotate(last_begun=Subquery(begun)).prefetch_related(Prefetch("versions", versions, to_attr="newest"))
+    begun = (
+        FlowRun.objects.filter(version__flow=OuterRef("pk"))
+        .order_by("-created_at")
+        .values("created_at")[:1]
+    )
+    return flows.annotate(last_begun=Subquery(begun)).prefetch_related(
+        Prefetch("versions", versions, to_attr="newest")
+    )
 
 
 def _begin(flow: Flow, cause: starts.Cause) -> bool:

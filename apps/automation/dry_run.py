@@ -1,5 +1,5 @@
-"""What a flow would have done in the last 30 days, from stored data, and what its next run would do. Nothing is
-started.
+"""What a flow would have done in the last 30 days, from stored data, and what its next run would
+do. Nothing is started.
 """
 
 from __future__ import annotations
@@ -33,14 +33,19 @@ from workers.lib.memory import gigabytes
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert
 
-DAYS, LOOKS = 30, timedelta(hours=6)  # triggers other than schedules are evaluated this often in the simulation
+DAYS, LOOKS = (
+    30,
+    timedelta(hours=6),
+)  # triggers other than schedules are evaluated this often in the simulation
 RECENT = 20  # recent jobs whose median is used as an estimate
 MOST_RUNS = 500
 
 
 @dataclass(frozen=True)
 class Would:
-    """A simulated run: when and why it was triggered, when it would have begun, and what would have delayed it."""
+    """A simulated run: when and why it was triggered, when it would have begun, and what would have
+    delayed it.
+    """
 
     at: datetime
     cause: Cause
@@ -50,7 +55,9 @@ class Would:
 
 @dataclass(frozen=True)
 class Forecast:
-    """One step of the next run. `seconds`: from similar jobs of this project; None if there are none yet."""
+    """One step of the next run. `seconds`: from similar jobs of this project; None if there are
+    none yet.
+    """
 
     key: str
     label: str
@@ -85,13 +92,17 @@ class DryRun:
 
 @dataclass
 class _Past:
-    """The state of the simulation: when the last run was triggered, and when it would have ended."""
+    """The state of the simulation: when the last run was triggered, and when it would have
+    ended.
+    """
 
     since: datetime
     free: datetime
 
 
-def dry_run(project: Project, spec: FlowSpec, *, now: datetime | None = None, days: int = DAYS) -> DryRun:
+def dry_run(
+    project: Project, spec: FlowSpec, *, now: datetime | None = None, days: int = DAYS
+) -> DryRun:
     now = now or timezone.now()
     steps = forecast(project, spec)
     runs: list[Would] = []
@@ -120,16 +131,21 @@ def dry_run(project: Project, spec: FlowSpec, *, now: datetime | None = None, da
         usd_today += usd
         length = took
         if (most := spec.budget.hours_a_run) and took > timedelta(hours=most):
-            length, note = timedelta(hours=most), f"it would have stopped at its limit of {most:g} hours"
+            length, note = (
+                timedelta(hours=most),
+                f"it would have stopped at its limit of {most:g} hours",
+            )
         hours_today += length.total_seconds() / 3600
         past.free = begins + length
         runs.append(Would(at, cause, begins, note))
     return found
 
 
-def _asked(project: Project, spec: FlowSpec, past: _Past, now: datetime) -> Iterator[tuple[datetime, Cause]]:
-    """Yield triggers in order of time. Schedules always fire; other triggers are only evaluated once the previous run
-    has ended.
+def _asked(
+    project: Project, spec: FlowSpec, past: _Past, now: datetime
+) -> Iterator[tuple[datetime, Cause]]:
+    """Yield triggers in order of time. Schedules always fire; other triggers are only evaluated
+    once the previous run has ended.
     """
     start = past.since
     clock = spec.times(start)
@@ -165,37 +181,64 @@ class _Now:
         """{split: number of tasks} of the set that a step or a name refers to."""
         if named.startswith("step:"):
             return self.tasks.get(named.removeprefix("step:"), {})
-        rows = EvalSet.objects.filter(project=self.project, slug=named.removeprefix("set:"), state=EvalSetState.FROZEN)
+        rows = EvalSet.objects.filter(
+            project=self.project, slug=named.removeprefix("set:"), state=EvalSetState.FROZEN
+        )
         return _sizes(rows.order_by("-version").first())
 
     def estimated(self, step: specs.Train) -> Estimate | None:
-        """The same estimate as on the page of a new run; None if an earlier step makes its model or tasks."""
+        """The same estimate as on the page of a new run; None if an earlier step makes its model or
+        tasks.
+        """
         if step.model.startswith("step:") or step.set.startswith("step:"):
             return None
         try:
-            eval_set, parent = frozen_set(self.project, step.set, {}), model_version(self.project, step.model, {})
+            eval_set, parent = (
+                frozen_set(self.project, step.set, {}),
+                model_version(self.project, step.model, {}),
+            )
         except StepFailed:
             return None
-        environment = self.project.environments.current().filter(slug=step.environment).order_by("-version").first()
+        environment = (
+            self.project.environments.current()
+            .filter(slug=step.environment)
+            .order_by("-version")
+            .first()
+        )
         if environment is None:
             return None
         config, teacher = whole(step.method, step.config), None
         try:
             if step.teacher and not step.teacher.startswith("step:"):
                 teacher = model_version(self.project, step.teacher, {}).model
-            taught = chosen(Method(step.method), parent.model, teacher, "", config) if teacher else {}
+            taught = (
+                chosen(Method(step.method), parent.model, teacher, "", config) if teacher else {}
+            )
         except (StepFailed, ModelError):
             return None
-        found = estimate(Asked(
-            project=self.project, method=step.method, parent=parent.model, environment=environment, eval_set=eval_set,
-            config=config, tasks=list(eval_set.tasks.trainable()), teacher=teacher, teacher_engine=taught.get("teacher_engine"),
-        ))  # fmt: skip
+        found = estimate(
+            Asked(
+                project=self.project,
+                method=step.method,
+                parent=parent.model,
+                environment=environment,
+                eval_set=eval_set,
+                config=config,
+                tasks=list(eval_set.tasks.trainable()),
+                teacher=teacher,
+                teacher_engine=taught.get("teacher_engine"),
+            )
+        )
         return None if found.problem else found
 
     def problem_of(self, eval_set: str, model: str) -> str:
-        """Why the step could not use the current set or model; "" if it could, or if an earlier step makes it."""
+        """Why the step could not use the current set or model; "" if it could, or if an earlier
+        step makes it.
+        """
         try:
-            made_here = {f"set:{step.set}" for step in self.spec.steps if isinstance(step, specs.FreezeSet)}
+            made_here = {
+                f"set:{step.set}" for step in self.spec.steps if isinstance(step, specs.FreezeSet)
+            }
             if not eval_set.startswith("step:") and eval_set not in made_here:
                 frozen_set(self.project, eval_set, {})
             if not model.startswith("step:"):
@@ -226,7 +269,11 @@ def _plain(now: _Now, step: Step) -> Forecast:
 
 def _classify(now: _Now, step: specs.Classify) -> Forecast:
     count = classify_job.count(now.project)
-    return _of(step, f"{count:,} new or changed trajectories are waiting", _seconds(Classification, now.project))
+    return _of(
+        step,
+        f"{count:,} new or changed trajectories are waiting",
+        _seconds(Classification, now.project),
+    )
 
 
 def _collect(now: _Now, step: specs.CollectTasks) -> Forecast:
@@ -234,7 +281,8 @@ def _collect(now: _Now, step: specs.CollectTasks) -> Forecast:
     now.tasks[f"collect:{step.into}"] = {"new": count}
     return _of(
         step,
-        f"Checks {count:,} runs of the last {step.days} days; those with a known correct answer that are not held out become tasks",
+        f"Checks {count:,} runs of the last {step.days} days; those with a known correct answer"
+        " that are not held out become tasks",
     )
 
 
@@ -244,18 +292,25 @@ def _freeze(now: _Now, step: specs.FreezeSet) -> Forecast:
     new = now.tasks.get(f"collect:{step.set}", {}).get("new", 0)
     now.tasks[step.key] = _sizes(rows.filter(state=EvalSetState.FROZEN).first())
     if newest is None and f"collect:{step.set}" not in now.tasks:
-        return _of(step, f"There is no eval set “{step.set}” yet, and no earlier step creates one", problem=True)
+        return _of(
+            step,
+            f"There is no eval set “{step.set}” yet, and no earlier step creates one",
+            problem=True,
+        )
     count = newest.tasks.count() if newest else 0
     return _of(
         step,
-        f"“{step.set}” has {count:,} tasks{f', and up to {new:,} more by then' if new else ''}; {step.holdout:,} are held out",
+        f"“{step.set}” has {count:,} tasks{f', and up to {new:,} more by then' if new else ''};"
+        f" {step.holdout:,} are held out",
     )
 
 
 def _evaluate(now: _Now, step: specs.Evaluate) -> Forecast:
     if not now.project.environments.current().filter(slug=step.environment).exists():
         return _of(
-            step, f"There is no environment “{step.environment}” in this project, or it is archived", problem=True
+            step,
+            f"There is no environment “{step.environment}” in this project, or it is archived",
+            problem=True,
         )
     if problem := now.problem_of(step.set, step.model):
         return _of(step, problem, problem=True)
@@ -268,13 +323,17 @@ def _evaluate(now: _Now, step: specs.Evaluate) -> Forecast:
         if count
         else f"{step.samples} samples a task of {step.model}"
     )
-    return replace(_of(step, what, None if each is None or not samples else each * samples), usd=usd)
+    return replace(
+        _of(step, what, None if each is None or not samples else each * samples), usd=usd
+    )
 
 
 def _train(now: _Now, step: specs.Train) -> Forecast:
     if not now.project.environments.current().filter(slug=step.environment).exists():
         return _of(
-            step, f"There is no environment “{step.environment}” in this project, or it is archived", problem=True
+            step,
+            f"There is no environment “{step.environment}” in this project, or it is archived",
+            problem=True,
         )
     if problem := now.problem_of(step.set, step.model):
         return _of(step, problem, problem=True)
@@ -286,20 +345,29 @@ def _train(now: _Now, step: specs.Train) -> Forecast:
         return _of(step, str(error), problem=True)
     count = now.counts(step.set).get(Split.TRAIN, 0)
     if (known := now.estimated(step)) is not None:
-        said = f"{step.method.upper()} from {step.model}, {known.steps:,} steps on {known.rows:,} rows"
+        said = (
+            f"{step.method.upper()} from {step.model}, {known.steps:,} steps on {known.rows:,} rows"
+        )
         if known.seconds is not None:
             said += (
                 ""
                 if known.fits
-                else f"; it may not fit in memory: {gigabytes(known.memory.high)} of {gigabytes(known.available)}"
+                else (
+                    f"; it may not fit in memory: {gigabytes(known.memory.high)} of"
+                    f" {gigabytes(known.available)}"
+                )
             )
-            return replace(_of(step, said, known.seconds.likely), usd=known.usd.likely if known.usd else 0.0)
+            return replace(
+                _of(step, said, known.seconds.likely), usd=known.usd.likely if known.usd else 0.0
+            )
     each = _seconds(TrainingRun, now.project, per_unit=True, method=step.method)
     wanted = step.config.get("steps")
     known = isinstance(wanted, int) and each is not None
     return _of(
         step,
-        f"{Method(step.method).label} from {step.model}{_taught(step)}, {wanted or 'the default number of'} steps{f', on up to {count:,} tasks' if count else ''}",
+        f"{Method(step.method).label} from {step.model}{_taught(step)},"
+        f" {wanted or 'the default number of'}"
+        f" steps{f', on up to {count:,} tasks' if count else ''}",
         each * wanted if known and each is not None and isinstance(wanted, int) else None,
     )
 
@@ -318,9 +386,14 @@ def _gate(now: _Now, step: specs.Gate) -> Forecast:
 
 
 FORECASTS: dict[type[Step], Any] = {
-    specs.Classify: _classify, specs.CollectTasks: _collect, specs.FreezeSet: _freeze, specs.Evaluate: _evaluate,
-    specs.Learnability: _evaluate, specs.Train: _train, specs.Gate: _gate,
-}  # fmt: skip
+    specs.Classify: _classify,
+    specs.CollectTasks: _collect,
+    specs.FreezeSet: _freeze,
+    specs.Evaluate: _evaluate,
+    specs.Learnability: _evaluate,
+    specs.Train: _train,
+    specs.Gate: _gate,
+}
 
 
 def _sizes(eval_set: EvalSet | None) -> dict[str, int]:
@@ -331,10 +404,12 @@ def _sizes(eval_set: EvalSet | None) -> dict[str, int]:
 
 
 def _usd_a_sample(project: Project, step: specs.Evaluate) -> float:
-    """The median cost of a sample in recent evaluations in this environment whose price is known, with the same model
-    if one is named.
+    """The median cost of a sample in recent evaluations in this environment whose price is known,
+    with the same model if one is named.
     """
-    rows = EvalRun.objects.filter(project=project, state=JobState.SUCCEEDED, environment__slug=step.environment)
+    rows = EvalRun.objects.filter(
+        project=project, state=JobState.SUCCEEDED, environment__slug=step.environment
+    )
     with suppress(StepFailed, KeyError):
         rows = rows.filter(model_version=model_version(project, step.model, {}))
     found = [
@@ -346,12 +421,18 @@ def _usd_a_sample(project: Project, step: specs.Evaluate) -> float:
 
 
 def _seconds(kind: Any, project: Project, *, per_unit: bool = False, **like: Any) -> float | None:
-    """The median duration of recent successful jobs, per sample or training step if `per_unit`. None if there are
-    none.
+    """The median duration of recent successful jobs, per sample or training step if `per_unit`.
+    None if there are none.
     """
-    rows = kind.objects.filter(project=project, state=JobState.SUCCEEDED, **like).order_by("-created_at")
-    times = rows.annotate(took=F("finished_at") - F("started_at")).values_list("took", "total")[:RECENT]
+    rows = kind.objects.filter(project=project, state=JobState.SUCCEEDED, **like).order_by(
+        "-created_at"
+    )
+    times = rows.annotate(took=F("finished_at") - F("started_at")).values_list("took", "total")[
+        :RECENT
+    ]
     found = [
-        took.total_seconds() / (total if per_unit else 1) for took, total in times if took and (total or not per_unit)
+        took.total_seconds() / (total if per_unit else 1)
+        for took, total in times
+        if took and (total or not per_unit)
     ]
     return median(found) if found else None

@@ -1,4 +1,6 @@
-"""Edits a flow as a form: its fields as inputs, and a submitted form as the value that `specs.read` parses."""
+"""Edits a flow as a form: its fields as inputs, and a submitted form as the value that `specs.read`
+parses.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,30 @@ FORM, YAML = "form", "yaml"
 MOST_PARTS = 100  # a form may be submitted with more parts than a flow may have
 TAGS = {"starts": "by", "steps": "do", "quiet": ""}
 PARTS: dict[str, dict[str, type[Struct]]] = {
-    "starts": specs.TRIGGERS, "steps": dict(specs.STEPS), "quiet": {"": specs.Quiet},
-}  # fmt: skip
+    "starts": specs.TRIGGERS,
+    "steps": dict(specs.STEPS),
+    "quiet": {"": specs.Quiet},
+}
 TITLES = {
-    "cron": "Schedule", "new_failures": "New failures", "failure_rate": "Failure rate rises",
-    "new_version": "New version in production", "webhook": "Webhook call", "": "Quiet hours",
-}  # fmt: skip
+    "cron": "Schedule",
+    "new_failures": "New failures",
+    "failure_rate": "Failure rate rises",
+    "new_version": "New version in production",
+    "webhook": "Webhook call",
+    "": "Quiet hours",
+}
 LABELS = {
-    "if": "Only if", "name": "Name for later steps", "most_usd": "Max cost (USD)", "when": "When", "of": "New", "mode": "Failure mode",
-    "hours_a_run": "Max hours per run", "hours_a_day": "Max hours per day", "usd_a_run": "Max USD per run", "usd_a_day": "Max USD per day",
-}  # fmt: skip
+    "if": "Only if",
+    "name": "Name for later steps",
+    "most_usd": "Max cost (USD)",
+    "when": "When",
+    "of": "New",
+    "mode": "Failure mode",
+    "hours_a_run": "Max hours per run",
+    "hours_a_day": "Max hours per day",
+    "usd_a_run": "Max USD per run",
+    "usd_a_day": "Max USD per day",
+}
 HELP = {
     "when": "0 2 * * * is every night at 2:00",
     "rise": "0.05: only a rise of significantly more than five points counts",
@@ -40,16 +56,31 @@ HELP = {
     "seed": "The same seed gives the same split or samples",
     "learnable": "Trains only on tasks that this step found informative",
     "samples_of": "An evaluation of the training tasks whose samples are trained on",
-    "teacher": "For on-policy distillation (a model with the same tokenizer) and rejection sampling in the run (any)",
+    "teacher": (
+        "For on-policy distillation (a model with the same tokenizer) and rejection sampling in the"
+        " run (any)"
+    ),
     "timezone": "Applies to all times in this flow, for example Europe/Berlin",
     "retries": "For failed steps",
 }
-RARE = {"name", "if", "seed", "most_usd", "learnable", "samples_of", "teacher", "at_most", "validation"}
+RARE = {
+    "name",
+    "if",
+    "seed",
+    "most_usd",
+    "learnable",
+    "samples_of",
+    "teacher",
+    "at_most",
+    "validation",
+}
 BLANKS: dict[str, dict[str, Any]] = {
-    "cron": {"when": "0 2 * * *"}, "new_failures": {"at_least": 100}, "": {"from": "08:00", "until": "18:00"},
+    "cron": {"when": "0 2 * * *"},
+    "new_failures": {"at_least": 100},
+    "": {"from": "08:00", "until": "18:00"},
     "train": {"method": "sft", "config": {"steps": 60, "learning_rate": 0.0003, "batch_size": 8}},
     "ask": {"question": "Have you reviewed and promoted it?"},
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -73,7 +104,9 @@ class Input:
 
 @dataclass(frozen=True)
 class Part:
-    """One trigger, step, or span of quiet hours. `at` is its path for buttons, such as “steps:2”."""
+    """One trigger, step, or span of quiet hours. `at` is its path for buttons, such as
+    “steps:2”.
+    """
 
     at: str
     kind: str
@@ -100,9 +133,9 @@ def _fields(form: type[Struct]) -> tuple[dict[str, Any], frozenset[str]]:
     schema = json_schema(form)
     found = {name: one for name, one in schema["properties"].items() if name not in ("by", "do")}
     own = [name for name in found if name not in ("name", "if")]
-    return {name: found[name] for name in [*own, *(name for name in ("name", "if") if name in found)]}, frozenset(
-        schema.get("required", ())
-    )
+    return {
+        name: found[name] for name in [*own, *(name for name in ("name", "if") if name in found)]
+    }, frozenset(schema.get("required", ()))
 
 
 def _type(schema: dict[str, Any]) -> str:
@@ -112,7 +145,9 @@ def _type(schema: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Editor:
-    """The state of the editor: a form, whose `value` may be invalid, or YAML, whose `text` may be."""
+    """The state of the editor: a form, whose `value` may be invalid, or YAML, whose `text` may
+    be.
+    """
 
     WAYS: ClassVar[tuple[tuple[str, str], ...]] = ((FORM, "Form"), (YAML, "YAML"))
 
@@ -129,7 +164,9 @@ class Editor:
 
     @classmethod
     def of_value(cls, project: Project, value: dict[str, Any]) -> Editor:
-        """As a form; as YAML with an error if an older version of Flywheel saved a flow that can no longer be read."""
+        """As a form; as YAML with an error if an older version of Flywheel saved a flow that can no
+        longer be read.
+        """
         try:
             return cls(project, FORM, plain(specs.read(value)))
         except FlowError as error:
@@ -149,8 +186,8 @@ class Editor:
         return replace(self, error=error)
 
     def after(self, act: str, data: Mapping[str, Any]) -> Editor:
-        """The state after a button: to:yaml, to:form, add:steps, remove:steps:2, up:steps:2, down:steps:2. Anything
-        else changes nothing.
+        """The state after a button: to:yaml, to:form, add:steps, remove:steps:2, up:steps:2,
+        down:steps:2. Anything else changes nothing.
         """
         verb, _, rest = act.partition(":")
         if verb == "to":
@@ -159,13 +196,19 @@ class Editor:
         if self.shown != FORM or group not in PARTS:
             return self
         parts = list(self.value.get(group, []))
-        if verb == "add" and len(parts) < MOST_PARTS and (kind := data.get(f"new-{group}", "")) in PARTS[group]:
+        if (
+            verb == "add"
+            and len(parts) < MOST_PARTS
+            and (kind := data.get(f"new-{group}", "")) in PARTS[group]
+        ):
             parts.append(self._blank(group, kind))
         elif number.isdecimal() and int(number) < len(parts):
             at = int(number)
             if verb == "remove":
                 del parts[at]
-            elif verb in ("up", "down") and 0 <= (other := at - 1 if verb == "up" else at + 1) < len(parts):
+            elif verb in ("up", "down") and 0 <= (
+                other := at - 1 if verb == "up" else at + 1
+            ) < len(parts):
                 parts[at], parts[other] = parts[other], parts[at]
         return replace(self, value=self.value | {group: parts})
 
@@ -191,7 +234,9 @@ class Editor:
         made = ({tag: kind} if tag else {}) | BLANKS.get(kind, {})
         if group == "steps" and any(_key(one) == kind for one in self.value.get("steps", [])):
             taken = {_key(one) for one in self.value["steps"]}
-            made["name"] = next(f"{kind}_{n}" for n in range(2, MOST_PARTS + 3) if f"{kind}_{n}" not in taken)
+            made["name"] = next(
+                f"{kind}_{n}" for n in range(2, MOST_PARTS + 3) if f"{kind}_{n}" not in taken
+            )
         return made
 
     # Rendering
@@ -222,8 +267,22 @@ class Editor:
         budget = _fields(specs.Budget)[0]
         given = self.value.get("budget", {})
         return [
-            self._input("timezone", "timezone", "timezone", properties["timezone"], self.value.get("timezone"), -1),
-            self._input("retries", "retries", "retries", properties["retries"], self.value.get("retries"), -1),
+            self._input(
+                "timezone",
+                "timezone",
+                "timezone",
+                properties["timezone"],
+                self.value.get("timezone"),
+                -1,
+            ),
+            self._input(
+                "retries",
+                "retries",
+                "retries",
+                properties["retries"],
+                self.value.get("retries"),
+                -1,
+            ),
             *(
                 self._input(f"budget-{name}", f"budget.{name}", name, schema, given.get(name), -1)
                 for name, schema in budget.items()
@@ -235,8 +294,14 @@ class Editor:
         """The error, unless an input or part that is shown already displays it."""
         if self.error is None:
             return ""
-        shown = [*self.limits, *(one for part in self._all() for one in part.inputs)] if self.shown == FORM else []
-        said = any(one.error for one in shown) or (self.shown == FORM and any(part.error for part in self._all()))
+        shown = (
+            [*self.limits, *(one for part in self._all() for one in part.inputs)]
+            if self.shown == FORM
+            else []
+        )
+        said = any(one.error for one in shown) or (
+            self.shown == FORM and any(part.error for part in self._all())
+        )
         return "" if said else str(self.error)
 
     def _all(self) -> list[Part]:
@@ -251,20 +316,44 @@ class Editor:
                 continue
             schemas, required = _fields(form)
             inputs = [
-                self._input(f"{group}-{at}-{name}", f"{group}[{at}].{name}", name, schema, given.get(name),
-                            at if group == "steps" else -1, name in required)
+                self._input(
+                    f"{group}-{at}-{name}",
+                    f"{group}[{at}].{name}",
+                    name,
+                    schema,
+                    given.get(name),
+                    at if group == "steps" else -1,
+                    name in required,
+                )
                 for name, schema in schemas.items()
-            ]  # fmt: skip
-            here = self.error is not None and self.error.field in (f"{group}[{at}]", f"{group}[{at}].{TAGS[group]}")
+            ]
+            here = self.error is not None and self.error.field in (
+                f"{group}[{at}]",
+                f"{group}[{at}].{TAGS[group]}",
+            )
             about = " ".join((form.__doc__ or "").replace("`", "").split())
             title = form.label if issubclass(form, specs.Step) else TITLES[kind]
             yield Part(
-                f"{group}:{at}", kind, f"{group}-{at}-{TAGS[group]}" if TAGS[group] else "", title, about, inputs,
-                str(self.error) if here else "", at == 0, at == len(parts) - 1,
-            )  # fmt: skip
+                f"{group}:{at}",
+                kind,
+                f"{group}-{at}-{TAGS[group]}" if TAGS[group] else "",
+                title,
+                about,
+                inputs,
+                str(self.error) if here else "",
+                at == 0,
+                at == len(parts) - 1,
+            )
 
     def _input(
-        self, name: str, path: str, field: str, schema: dict[str, Any], value: Any, step: int, required: bool = False
+        self,
+        name: str,
+        path: str,
+        field: str,
+        schema: dict[str, Any],
+        value: Any,
+        step: int,
+        required: bool = False,
     ) -> Input:
         typed = _type(schema)
         options = tuple(schema["enum"]) if "enum" in schema else self._options(field, step)
@@ -276,20 +365,39 @@ class Editor:
         if kind == "choice":
             value = value if value is not None else default
             chosen = [str(value)] if value and str(value) not in options else []
-            options = (*chosen, *options) if required or default not in ("", None) else ("", *chosen, *options)
-        shown = yaml.safe_dump(value, sort_keys=False) if kind == "yaml" and isinstance(value, dict) else value
+            options = (
+                (*chosen, *options)
+                if required or default not in ("", None)
+                else ("", *chosen, *options)
+            )
+        shown = (
+            yaml.safe_dump(value, sort_keys=False)
+            if kind == "yaml" and isinstance(value, dict)
+            else value
+        )
         wrong = self.error is not None and self.error.field == path
         return Input(
-            name, LABELS.get(field, field.replace("_", " ").capitalize()), kind,
-            "" if shown is None or shown is False else str(shown), options,
-            "" if default is None or default is False else str(default), required, str(self.error) if wrong else "", HELP.get(field, ""),
-            step >= 0 and field in RARE and not value and not wrong, self._clusters if field == "cluster" else {},
-        )  # fmt: skip
+            name,
+            LABELS.get(field, field.replace("_", " ").capitalize()),
+            kind,
+            "" if shown is None or shown is False else str(shown),
+            options,
+            "" if default is None or default is False else str(default),
+            required,
+            str(self.error) if wrong else "",
+            HELP.get(field, ""),
+            step >= 0 and field in RARE and not value and not wrong,
+            self._clusters if field == "cluster" else {},
+        )
 
     def _options(self, field: str, step: int) -> tuple[str, ...]:
-        """The values that a field can refer to: outputs of earlier steps, and objects of the project."""
+        """The values that a field can refer to: outputs of earlier steps, and objects of the
+        project.
+        """
         earlier = (
-            [one for one in self.value.get("steps", [])[:step] if one.get("do") in specs.STEPS] if step > 0 else []
+            [one for one in self.value.get("steps", [])[:step] if one.get("do") in specs.STEPS]
+            if step > 0
+            else []
         )
 
         def making(output: str) -> list[str]:
@@ -301,24 +409,41 @@ class Editor:
             made_here = [one["into"] for one in earlier if one.get("into")]
             if freezes:
                 return tuple(dict.fromkeys([*made_here, *known["sets"]]))
-            return (*(f"step:{key}" for key in making("eval_set")), *(f"set:{slug}" for slug in known["frozen"]))
+            return (
+                *(f"step:{key}" for key in making("eval_set")),
+                *(f"set:{slug}" for slug in known["frozen"]),
+            )
         if field in ("model", "teacher"):
             channels = dict.fromkeys(["production", "staging", *known["channels"]])
             return (
-                *(f"step:{key}" for key in making("model")), *(f"channel:{name}" for name in channels),
+                *(f"step:{key}" for key in making("model")),
+                *(f"channel:{name}" for name in channels),
                 *(f"version:{name}" for name in known["versions"]),
-            )  # fmt: skip
+            )
         if field in ("baseline", "candidate", "samples_of"):
             return tuple(making("success"))
         if field in ("learnable", "report"):
             return tuple(making(field))
         if field == "if":
-            return tuple(f"{_key(one)}.{output}" for one in earlier for output in specs.STEPS[one["do"]].outputs)
+            return tuple(
+                f"{_key(one)}.{output}"
+                for one in earlier
+                for output in specs.STEPS[one["do"]].outputs
+            )
         if field == "channel":
-            return tuple(dict.fromkeys(["staging", *(name for name in known["channels"] if name != specs.PRODUCTION)]))
+            return tuple(
+                dict.fromkeys(
+                    ["staging", *(name for name in known["channels"] if name != specs.PRODUCTION)]
+                )
+            )
         return tuple(
             known.get(
-                {"into": "sets", "mode": "modes", "cluster": "clusters", "environment": "environments"}.get(field, ""),
+                {
+                    "into": "sets",
+                    "mode": "modes",
+                    "cluster": "clusters",
+                    "environment": "environments",
+                }.get(field, ""),
                 (),
             )
         )
@@ -326,23 +451,37 @@ class Editor:
     @cached_property
     def _clusters(self) -> dict[str, str]:
         """{id: name}, largest first."""
-        rows = self.project.failure_clusters.filter(gone=False).values_list("pk", "name", "size")[:100]
+        rows = self.project.failure_clusters.filter(gone=False).values_list("pk", "name", "size")[
+            :100
+        ]
         return {str(pk): f"{name} ({size:,})" for pk, name, size in rows}
 
     @cached_property
     def _known(self) -> dict[str, list[str]]:
         project, sets = self.project, self.project.eval_sets.current().order_by("-created_at")
-        versions = project.model_versions.current().order_by("-pk").values_list("name", "version")[:50]
+        versions = (
+            project.model_versions.current().order_by("-pk").values_list("name", "version")[:50]
+        )
         return {
             "sets": list(dict.fromkeys(sets.values_list("slug", flat=True))),
-            "frozen": list(dict.fromkeys(sets.filter(state=EvalSetState.FROZEN).values_list("slug", flat=True))),
-            "environments": list(
-                dict.fromkeys(project.environments.current().order_by("-pk").values_list("slug", flat=True))
+            "frozen": list(
+                dict.fromkeys(sets.filter(state=EvalSetState.FROZEN).values_list("slug", flat=True))
             ),
-            "channels": list(project.channels.current().order_by("name").values_list("name", flat=True)),
+            "environments": list(
+                dict.fromkeys(
+                    project.environments.current().order_by("-pk").values_list("slug", flat=True)
+                )
+            ),
+            "channels": list(
+                project.channels.current().order_by("name").values_list("name", flat=True)
+            ),
             "versions": [f"{name}-v{version}" for name, version in versions],
             "clusters": list(self._clusters),
-            "modes": list(FailureMode.objects.filter(project=project).order_by("slug").values_list("slug", flat=True)),
+            "modes": list(
+                FailureMode.objects.filter(project=project)
+                .order_by("slug")
+                .values_list("slug", flat=True)
+            ),
         }
 
 
@@ -370,8 +509,8 @@ _NAME = re.compile(r"(starts|steps|quiet)-(\d{1,3})-(\w+)")
 
 
 def _value_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The submitted value, without empty inputs. A value of the wrong type is kept as it was typed, and rejected by
-    validation.
+    """The submitted value, without empty inputs. A value of the wrong type is kept as it was typed,
+    and rejected by validation.
     """
     found: dict[str, dict[int, dict[str, str]]] = {group: {} for group in PARTS}
     for name, text in data.items():
@@ -382,10 +521,15 @@ def _value_of(data: Mapping[str, Any]) -> dict[str, Any]:
         tag = TAGS[group]
         parts = [part for _, part in sorted(found[group].items())][:MOST_PARTS]
         value[group] = [
-            ({tag: part.get(tag, "")} if tag else {}) | _typed(PARTS[group].get(part.get(tag, "")), part)
+            ({tag: part.get(tag, "")} if tag else {})
+            | _typed(PARTS[group].get(part.get(tag, "")), part)
             for part in parts
         ]
-    budget = {name.removeprefix("budget-"): text for name, text in data.items() if name.startswith("budget-")}
+    budget = {
+        name.removeprefix("budget-"): text
+        for name, text in data.items()
+        if name.startswith("budget-")
+    }
     whole = {name: data[name] for name in ("timezone", "retries") if name in data}
     return value | _typed(specs.Budget, budget, "budget") | _typed(FlowSpec, whole)
 
@@ -393,7 +537,9 @@ def _value_of(data: Mapping[str, Any]) -> dict[str, Any]:
 def _typed(form: type[Struct] | None, given: dict[str, str], inside: str = "") -> dict[str, Any]:
     schemas = _fields(form)[0] if form else {}
     found = {
-        name: _read(_type(schemas[name]), text) for name, text in given.items() if name in schemas and text.strip()
+        name: _read(_type(schemas[name]), text)
+        for name, text in given.items()
+        if name in schemas and text.strip()
     }
     return ({inside: found} if found else {}) if inside else found
 

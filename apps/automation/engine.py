@@ -1,7 +1,8 @@
-"""Advances a run from step to step. All state is in the database, so any process may do the next part, and any may die.
+"""Advances a run from step to step. All state is in the database, so any process may do the next
+part, and any may die.
 
-A step runs while its row is locked, in one transaction with the jobs it starts and what it stores. So a step whose
-worker dies has done either everything or nothing.
+A step runs while its row is locked, in one transaction with the jobs it starts and what it stores.
+So a step whose worker dies has done either everything or nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ MAY = Role.ENGINEER.upward
 
 
 def locked(flow: Flow) -> Flow:
-    """The locked flow: begin, continue, change and delete run one at a time. Raises FlowError if it is deleted."""
+    """The locked flow: begin, continue, change and delete run one at a time. Raises FlowError if it
+    is deleted.
+    """
     found = Flow.objects.select_for_update().filter(pk=flow.pk).first()
     if found is None:
         raise FlowError(f"“{flow}” has been deleted.")
@@ -53,7 +56,9 @@ def locked(flow: Flow) -> Flow:
 
 
 def _locked_run(run: FlowRun) -> FlowRun:
-    rows = FlowRun.objects.select_for_update(of=("self",)).select_related("version__flow", "project")
+    rows = FlowRun.objects.select_for_update(of=("self",)).select_related(
+        "version__flow", "project"
+    )
     return rows.get(pk=run.pk)
 
 
@@ -62,15 +67,21 @@ def begin(*, flow: Flow, cause: dict[str, Any], by: Any = None) -> FlowRun:
     with transaction.atomic():
         flow = locked(flow)
         if flow.project.stage != Stage.ACTIVE:
-            raise FlowError(f"{flow.project} is archived or being deleted, so its flows do not run.")
+            raise FlowError(
+                f"{flow.project} is archived or being deleted, so its flows do not run."
+            )
         if open_run := FlowRun.objects.open().filter(version__flow=flow).first():
             raise FlowError(
-                f"“{flow}” is {open_run.get_state_display().lower()} already, since {open_run.created_at:%F %H:%M} UTC."
+                f"“{flow}” is {open_run.get_state_display().lower()} already, since"
+                f" {open_run.created_at:%F %H:%M} UTC."
             )
         version = flow.version
-        run = FlowRun.objects.create(project=flow.project, version=version, cause=cause, created_by=by)
+        run = FlowRun.objects.create(
+            project=flow.project, version=version, cause=cause, created_by=by
+        )
         FlowStep.objects.bulk_create(
-            FlowStep(run=run, position=at, key=step.key, kind=step.kind) for at, step in enumerate(version.form.steps)
+            FlowStep(run=run, position=at, key=step.key, kind=step.kind)
+            for at, step in enumerate(version.form.steps)
         )
         Flow.objects.filter(pk=flow.pk).update(looked_at=timezone.now())
         audit(
@@ -86,8 +97,8 @@ def begin(*, flow: Flow, cause: dict[str, Any], by: Any = None) -> FlowRun:
 
 
 def advance(run: FlowRun) -> bool:
-    """Do everything that can be done now. Returns whether anything changed. Does nothing if another process is working
-    on the run.
+    """Do everything that can be done now. Returns whether anything changed. Does nothing if another
+    process is working on the run.
     """
     changed = False
     for _ in range(MOST_AT_ONCE):
@@ -108,8 +119,12 @@ def _once(given: FlowRun) -> bool:
     try:
         spec, steps = run.version.form, list(run.steps.all())
     except FlowError as error:
-        return _end(run, RunState.FAILED, f"This version of the flow can no longer be read: {error}")
-    step = next((one for one in steps if one.state not in (StepState.DONE, StepState.SKIPPED)), None)
+        return _end(
+            run, RunState.FAILED, f"This version of the flow can no longer be read: {error}"
+        )
+    step = next(
+        (one for one in steps if one.state not in (StepState.DONE, StepState.SKIPPED)), None
+    )
     if run.cancel_requested_at:
         return _cancel(run, step)
     if step is None:
@@ -129,11 +144,13 @@ def _once(given: FlowRun) -> bool:
 
 
 def _take_turn(run: FlowRun) -> bool:
-    """Start the run if it is the project's turn. Only one run per project is running; the oldest queued one that is not
-    held goes next.
+    """Start the run if it is the project's turn. Only one run per project is running; the oldest
+    queued one that is not held goes next.
     """
     now = timezone.now()
-    others = FlowRun.objects.filter(project=run.project, state=RunState.QUEUED, created_at__lt=run.created_at)
+    others = FlowRun.objects.filter(
+        project=run.project, state=RunState.QUEUED, created_at__lt=run.created_at
+    )
     if others.exclude(not_before__gt=now).exists():
         return False
     try:
@@ -151,14 +168,19 @@ def _not_now(spec: FlowSpec, step: FlowStep, now: datetime) -> tuple[str, dateti
     """(why a step cannot begin yet, when it can); None if it can begin now."""
     if step.not_before and step.not_before > now:
         local = step.not_before.astimezone(spec.zone)
-        return f"{step.key} will be retried at {local:%H:%M} ({spec.timezone}). {step.said}", step.not_before
+        return (
+            f"{step.key} will be retried at {local:%H:%M} ({spec.timezone}). {step.said}",
+            step.not_before,
+        )
     if quiet := spec.quiet_at(now):
         return f"Quiet hours until {quiet.end} ({spec.timezone}).", spec.after_quiet(now)
     return None
 
 
 def _hold(run: FlowRun, why: str, until: datetime) -> bool:
-    """Put the run back into the queue between two steps, so that the project's next flow may run meanwhile."""
+    """Put the run back into the queue between two steps, so that the project's next flow may run
+    meanwhile.
+    """
     held = FlowRun.objects.filter(pk=run.pk)
     held.update(state=RunState.QUEUED, note=why[:300], not_before=until)
     return False
@@ -185,7 +207,9 @@ def _too_much(run: FlowRun, spec: FlowSpec, now: datetime) -> str:
 
 
 def _spent_since(rows: Any, midnight: datetime, now: datetime) -> tuple[float, float]:
-    """For a step that was active at midnight: the compute time that can have been used since, and its whole cost."""
+    """For a step that was active at midnight: the compute time that can have been used since, and
+    its whole cost.
+    """
     seconds, usd = _spent(rows.filter(started_at__gte=midnight))
     ended, going = Q(finished_at__gte=midnight), Q(finished_at=None, run__state__in=OPEN_STATES)
     for step in rows.filter(ended | going, started_at__lt=midnight).select_related("run"):
@@ -198,8 +222,15 @@ def _spent_since(rows: Any, midnight: datetime, now: datetime) -> tuple[float, f
 def _spent(rows: Any) -> tuple[float, float]:
     """(seconds, USD) of these steps, including active ones."""
     ended = rows.aggregate(seconds=Sum("seconds", default=0.0), usd=Sum("usd", default=0.0))
-    going = [used(step) for step in rows.filter(state__in=(StepState.RUNNING, StepState.WAITING)).select_related("run")]
-    return ended["seconds"] + sum(one[0] for one in going), ended["usd"] + sum(one[1] for one in going)
+    going = [
+        used(step)
+        for step in rows.filter(state__in=(StepState.RUNNING, StepState.WAITING)).select_related(
+            "run"
+        )
+    ]
+    return ended["seconds"] + sum(one[0] for one in going), ended["usd"] + sum(
+        one[1] for one in going
+    )
 
 
 def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowStep]) -> bool:
@@ -209,12 +240,13 @@ def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowSte
     by = run.version.created_by
     if (
         by is None
-        or not Membership.objects.filter(project=run.project, user=by, user__is_active=True, role__in=MAY).exists()
+        or not Membership.objects.filter(
+            project=run.project, user=by, user__is_active=True, role__in=MAY
+        ).exists()
     ):
         why = (
-            f"{by or 'Who saved this flow'} no longer has permission to run flows here. Someone with permission must "
-            f"save the flow "
-            f"again."
+            f"{by or 'Who saved this flow'} no longer has permission to run flows here. Someone"
+            " with permission must save the flow again."
         )
         return _stop(run, spec, step, why)
     if step.started_at is None:
@@ -232,12 +264,15 @@ def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowSte
         may_pass = isinstance(error, (JobFailed, *PASSING))
         return _fail(run, spec, step, _sentence(error), final=not may_pass)
     except (OperationalError, InterfaceError):
-        # the database is unreachable: nothing of this attempt is stored, and the next one starts from the same state
+        # the database is unreachable: nothing of this attempt is stored, and the next one starts
+        # from the same state
         raise
     except Exception as error:
         transaction.savepoint_rollback(before)
         log.exception("Flow run %s, step %s", run.pk, step.key)
-        why = f"Internal error ({type(error).__name__}); see the worker's log."  # the error's text might quote a task
+        why = (  # the error's text might quote a task
+            f"Internal error ({type(error).__name__}); see the worker's log."
+        )
         return _fail(run, spec, step, why)
     transaction.savepoint_commit(before)
     step.outputs = outputs
@@ -246,11 +281,14 @@ def _work(run: FlowRun, spec: FlowSpec, step: FlowStep, steps: dict[str, FlowSte
 
 
 def _sentence(error: Exception) -> str:
-    """The error as a sentence. Everybody in the project reads it, so it must not reveal a held-out task: whoever runs
-    the step by hand sees more, and that is counted as a view.
+    """The error as a sentence. Everybody in the project reads it, so it must not reveal a held-out
+    task: whoever runs the step by hand sees more, and that is counted as a view.
     """
     if getattr(error, "held", ()):
-        return "A task, or a near-duplicate of it, is held out elsewhere. Run this step on the eval set's page to see which one."
+        return (
+            "A task, or a near-duplicate of it, is held out elsewhere. Run this step on the eval"
+            " set's page to see which one."
+        )
     return str(error) or "Rejected."
 
 
@@ -264,16 +302,23 @@ def _skipped(asked: Step, steps: dict[str, FlowStep]) -> str:
     if condition and not holds(condition, {key: step.outputs for key, step in steps.items()}):
         value = steps[condition[0]].outputs.get(condition[1])
         return f"{condition[0]}.{condition[1]} is {value}, not {condition[2]} {condition[3]}."
-    refused = next((one for one in steps.values() if one.kind == "ask" and one.outputs.get("answer") == "no"), None)
+    refused = next(
+        (one for one in steps.values() if one.kind == "ask" and one.outputs.get("answer") == "no"),
+        None,
+    )
     if refused and not condition:
         return f"{refused.outputs['by']} declined {refused.key}."
     return ""
 
 
 def _waits(run: FlowRun, step: FlowStep, later: NotYet) -> bool:
-    """Stores the step's message. When a step starts waiting for a person, other flows may continue, and people are notified."""
+    """Stores the step's message. When a step starts waiting for a person, other flows may continue,
+    and people are notified.
+    """
     people = isinstance(later, AsksPeople)
-    state, of_run = (StepState.WAITING, RunState.WAITING) if people else (StepState.RUNNING, RunState.RUNNING)
+    state, of_run = (
+        (StepState.WAITING, RunState.WAITING) if people else (StepState.RUNNING, RunState.RUNNING)
+    )
     said = str(later)[:LONGEST_ERROR]
     new = step.state != state
     step.state, step.said = state, said
@@ -288,14 +333,19 @@ def _waits(run: FlowRun, step: FlowStep, later: NotYet) -> bool:
 
 
 def _notify(run: FlowRun, step: FlowStep, said: str) -> None:
-    """The people who can continue it: engineers answer, reviewers review. Those it is assigned to, if any."""
+    """The people who can continue it: engineers answer, reviewers review. Those it is assigned to,
+    if any.
+    """
     assigned = list(assignees(run))
     notify(
-        topic=Topic.FLOW_WAITING, project=run.project, to=assigned or None, subject=f"{run.version.flow} is waiting: "
-                                                                                    f"{said}",
-        page=run.get_absolute_url(), key=f"flow_step:{step.pk}:{step.attempt}:{timezone.now():%F %T}",
+        topic=Topic.FLOW_WAITING,
+        project=run.project,
+        to=assigned or None,
+        subject=f"{run.version.flow} is waiting: {said}",
+        page=run.get_absolute_url(),
+        key=f"flow_step:{step.pk}:{step.attempt}:{timezone.now():%F %T}",
         role=Role.REVIEWER if step.kind == "review" else Role.ENGINEER,
-    )  # fmt: skip
+    )
 
 
 def _close(step: FlowStep, state: StepState, said: str) -> bool:
@@ -315,8 +365,8 @@ def _stop(run: FlowRun, spec: FlowSpec, step: FlowStep, why: str) -> bool:
 
 
 def _fail(run: FlowRun, spec: FlowSpec, step: FlowStep, why: str, *, final: bool = False) -> bool:
-    """Retry with growing delays while attempts are left, unless it is `final`: another attempt would fail as this one.
-    What its jobs have used is kept.
+    """Retry with growing delays while attempts are left, unless it is `final`: another attempt
+    would fail as this one. What its jobs have used is kept.
     """
     log.info("Flow run %s, step %s: %s", run.pk, step.key, why)
     step.refresh_from_db(fields=["jobs"])  # what this attempt had started is rolled back
@@ -328,7 +378,10 @@ def _fail(run: FlowRun, spec: FlowSpec, step: FlowStep, why: str, *, final: bool
     if final or step.attempt > spec.retries:
         step.state, step.finished_at = StepState.FAILED, timezone.now()
     else:
-        step.state, step.not_before = StepState.PENDING, timezone.now() + FIRST_RETRY * 2 ** (step.attempt - 1)
+        step.state, step.not_before = (
+            StepState.PENDING,
+            timezone.now() + FIRST_RETRY * 2 ** (step.attempt - 1),
+        )
     step.save()
     return True
 
@@ -363,17 +416,24 @@ def _end(run: FlowRun, state: RunState, error: str = "") -> bool:
             error=error,
         )
         run.state = state
-        _announce(run, Event.FLOW_ENDED, "")  # no text: an error may contain more than should leave the project
+        _announce(
+            run, Event.FLOW_ENDED, ""
+        )  # no text: an error may contain more than should leave the project
         if state == RunState.FAILED:
             _notify_of_failure(run, error)
     return False
 
 
 def _notify_of_failure(run: FlowRun, error: str) -> None:
-    """Those it is assigned to, otherwise whoever saved or started it; if none of them is here any more, engineers."""
+    """Those it is assigned to, otherwise whoever saved or started it; if none of them is here any
+    more, engineers.
+    """
     people = list(assignees(run)) or [run.version.created_by, run.created_by]
     still_here = Membership.objects.filter(
-        project=run.project, user__is_active=True, role__in=MAY, user__in=[user for user in people if user]
+        project=run.project,
+        user__is_active=True,
+        role__in=MAY,
+        user__in=[user for user in people if user],
     )
     notify(
         topic=Topic.FLOW_FAILED,
@@ -390,10 +450,20 @@ def _announce(run: FlowRun, event: Event, said: str) -> None:
     page = reverse("automation:run", args=[run.project.slug, run.pk])
     state = {Event.FLOW_WAITING: "waits for a person"}.get(event, str(run.state))
     announce(
-        project=run.project, event=event, subject=f"{run.version.flow}: {state}",
-        data={"flow_run": {"id": str(run.pk), "flow": run.version.flow.name, "version": run.version.number,
-                           "state": "waiting" if event == Event.FLOW_WAITING else state, "said": said}, "page": page},
-    )  # fmt: skip
+        project=run.project,
+        event=event,
+        subject=f"{run.version.flow}: {state}",
+        data={
+            "flow_run": {
+                "id": str(run.pk),
+                "flow": run.version.flow.name,
+                "version": run.version.number,
+                "state": "waiting" if event == Event.FLOW_WAITING else state,
+                "said": said,
+            },
+            "page": page,
+        },
+    )
 
 
 # Actions of people
@@ -405,7 +475,9 @@ def answer(*, run: FlowRun, yes: bool, by: Any) -> None:
         run = _locked_run(run)
         step = run.steps.select_for_update().filter(kind="ask", state=StepState.WAITING).first()
         if step is None or not run.is_open:
-            raise FlowError("This run is not waiting for an answer. Someone may have already answered.")
+            raise FlowError(
+                "This run is not waiting for an answer. Someone may have already answered."
+            )
         step.outputs = {"answer": "yes" if yes else "no", "by": by.get_username()}
         _close(step, StepState.DONE, "")
         FlowRun.objects.filter(pk=run.pk).update(state=RunState.QUEUED, note="")
@@ -423,10 +495,18 @@ def answer(*, run: FlowRun, yes: bool, by: Any) -> None:
 def cancel(*, run: FlowRun, by: Any) -> bool:
     """False if it has already ended."""
     asked = (
-        FlowRun.objects.open().filter(pk=run.pk, cancel_requested_at=None).update(cancel_requested_at=timezone.now())
+        FlowRun.objects.open()
+        .filter(pk=run.pk, cancel_requested_at=None)
+        .update(cancel_requested_at=timezone.now())
     )
     if asked:
-        audit("flow.cancel_requested", project=run.project, by=by, target=run, name=str(run.version.flow))
+        audit(
+            "flow.cancel_requested",
+            project=run.project,
+            by=by,
+            target=run,
+            name=str(run.version.flow),
+        )
         advance(run)
     return bool(asked)
 
@@ -439,7 +519,9 @@ def retry(*, run: FlowRun, by: Any) -> None:
         if run.state not in (RunState.FAILED, RunState.CANCELLED):
             raise FlowError("Only a failed or cancelled run can be resumed.")
         if other := FlowRun.objects.open().filter(version__flow=run.version.flow).first():
-            raise FlowError(f"A later run of this flow is {other.get_state_display().lower()}. Cancel it first.")
+            raise FlowError(
+                f"A later run of this flow is {other.get_state_display().lower()}. Cancel it first."
+            )
         run.steps.filter(state=StepState.FAILED).update(
             state=StepState.PENDING, jobs={}, said="", attempt=0, not_before=None, finished_at=None
         )

@@ -1,4 +1,6 @@
-"""Example flows. Names of sets and environments are placeholders that the page fills in with the project's own."""
+"""Example flows. Names of sets and environments are placeholders that the page fills in with the
+project's own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from apps.core.models import Project
 from apps.evals.models import EvalSet, EvalSetState, Split
 
 NIGHTLY = """\
-# Every night: how good is what production runs, on tasks that it never trained on? Regression tasks may be evaluated
+# Every night: how good is what production runs, on tasks that it never trained on? Regression \
+tasks may be evaluated
 # without limit; each evaluation of the hold-out takes some of what it can still show.
 starts:
 - by: cron
@@ -24,7 +27,8 @@ steps:
 """
 
 WEEKLY = """\
-# Once a week, or when failures have piled up: collect tasks, train, compare, and ask before anything leaves staging.
+# Once a week, or when failures have piled up: collect tasks, train, compare, and ask before \
+anything leaves staging.
 starts:
 - by: cron
   when: "0 20 * * 5"
@@ -72,7 +76,8 @@ steps:
 - do: promote
   if: gate.verdict == promote
 - do: ask
-  question: The candidate is better and runs in staging. Have you looked at it, and promoted it to production?
+  question: The candidate is better and runs in staging. Have you looked at it, and promoted it to \
+production?
 """
 
 WATCH = """\
@@ -118,7 +123,10 @@ EXAMPLES = (
         WEEKLY,
     ),
     Example(
-        "watch", "Regression watch", "Evaluates as soon as the failure rate rises or a new version goes live.", WATCH
+        "watch",
+        "Regression watch",
+        "Evaluates as soon as the failure rate rises or a new version goes live.",
+        WATCH,
     ),
 )
 
@@ -139,10 +147,17 @@ def filled(example: Example, project: Project) -> str:
 
 
 def _usable_set(project: Project) -> EvalSet | None:
-    """The newest set that holds tasks out and is frozen, as evaluations need it; else the newest with tasks."""
+    """The newest set that holds tasks out and is frozen, as evaluations need it; else the newest
+    with tasks.
+    """
     rows = EvalSet.objects.current().filter(project=project).order_by("-created_at")
     frozen = rows.filter(state=EvalSetState.FROZEN)
-    for candidates in (frozen.filter(tasks__split=Split.HOLDOUT), frozen, rows.filter(tasks__isnull=False), rows):
+    for candidates in (
+        frozen.filter(tasks__split=Split.HOLDOUT),
+        frozen,
+        rows.filter(tasks__isnull=False),
+        rows,
+    ):
         if eval_set := candidates.first():
             return eval_set
     return None

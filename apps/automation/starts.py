@@ -1,5 +1,5 @@
-"""The triggers of flows, evaluated every few seconds. Of a thousand flows nearly all are not due, and together they
-cost one query.
+"""The triggers of flows, evaluated every few seconds. Of a thousand flows nearly all are not due,
+and together they cost one query.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from apps.failures.models import DailyRuns, Failure, FailureCluster
 from apps.failures.rates import Rate
 from apps.trajectories.ids import floor_of
 
-# Confidence level of one daily check: without a change, at most 4% of flows see a rise in 30 checks (bench/flows.py).
+# Confidence level of one daily check: without a change, at most 4% of flows see a rise in 30 checks
+# (bench/flows.py).
 LOOK_LEVEL = 0.9973
 LISTED, MOST_LISTED = 200, 5000  # newest failures read at once for all flows of a project
 EVERY = timedelta(minutes=5)  # interval between checks of triggers that are not schedules
@@ -41,13 +42,17 @@ class Cause:
     seen: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        return {"by": self.by, "sentence": self.sentence, **({"seen": self.seen} if self.seen else {})}
+        return {
+            "by": self.by,
+            "sentence": self.sentence,
+            **({"seen": self.seen} if self.seen else {}),
+        }
 
 
 @dataclass(frozen=True)
 class Known:
-    """A project's numbers at some time, each read once for all its flows. `at` is now, or a time in the past for a dry
-    run.
+    """A project's numbers at some time, each read once for all its flows. `at` is now, or a time in
+    the past for a dry run.
     """
 
     project: Project
@@ -66,7 +71,11 @@ class Known:
         return self._failures[asked]
 
     def _standing(self, until: datetime, mode: str, cluster: str) -> QuerySet[Failure]:
-        rows = Failure.objects.filter(project=self.project, trajectory_id__lt=floor_of(until)).standing().order_by()
+        rows = (
+            Failure.objects.filter(project=self.project, trajectory_id__lt=floor_of(until))
+            .standing()
+            .order_by()
+        )
         rows = rows.filter(mode__slug=mode) if mode else rows
         return rows.filter(cluster=cluster) if cluster else rows
 
@@ -80,8 +89,8 @@ class Known:
         return {}
 
     def has_failures(self, count: int, since: datetime, mode: str, cluster: str) -> bool:
-        """Whether at least `count` failures are in runs that began since then. Since flows need few, the newest are
-        read once for all of them.
+        """Whether at least `count` failures are in runs that began since then. Since flows need
+        few, the newest are read once for all of them.
         """
         asked, found = self._newest.get((mode, cluster), (0, []))
         if asked < count:
@@ -104,19 +113,25 @@ class Known:
         begin = datetime(first.year, first.month, first.day, tzinfo=UTC)
         end = begin + timedelta(days=days)
         if (first, days) not in self._runs:
-            rows = DailyRuns.objects.filter(project=self.project, day__gte=first, day__lt=end.date()).order_by()
+            rows = DailyRuns.objects.filter(
+                project=self.project, day__gte=first, day__lt=end.date()
+            ).order_by()
             self._runs[first, days] = rows.aggregate(n=Sum("runs"))["n"] or 0
-        return Rate(mode or "all failures", self.failures(begin, end, mode), self._runs[first, days])
+        return Rate(
+            mode or "all failures", self.failures(begin, end, mode), self._runs[first, days]
+        )
 
     @cached_property
     def versions(self) -> dict[str, tuple[str, int]]:
-        """{name as in `Flow.seen`: (label, number of runs)} for all versions and models seen in production by then."""
+        """{name as in `Flow.seen`: (label, number of runs)} for all versions and models seen in
+        production by then.
+        """
         return names_of(DailyRuns.objects.filter(project=self.project, first__lte=self.at))
 
 
 def cause_of(flow: Flow, spec: FlowSpec, since: datetime, known: Known) -> Cause | None:
-    """The first trigger other than a schedule that has fired since the flow last began or was saved; None if there is
-    none.
+    """The first trigger other than a schedule that has fired since the flow last began or was
+    saved; None if there is none.
     """
     for start in spec.starts:
         found: Cause | None = None
@@ -142,14 +157,15 @@ def _new_failures(start: specs.NewFailures, since: datetime, known: Known) -> Ca
     which += f"in the cluster “{known.cluster_name(start.cluster)}” " if start.cluster else ""
     return Cause(
         "new_failures",
-        f"{count:,} failures {which}in runs since {since:%F %H:%M} UTC, at least {start.at_least:,}",
+        f"{count:,} failures {which}in runs since {since:%F %H:%M} UTC, at least"
+        f" {start.at_least:,}",
         {"failures": count},
     )
 
 
 def _failure_rate(start: specs.FailureRate, since: datetime, known: Known) -> Cause | None:
-    """Checked once per day, at a level that allows for thirty checks: at 95% a third of all flows would find a rise by
-    chance in a month.
+    """Checked once per day, at a level that allows for thirty checks: at 95% a third of all flows
+    would find a rise by chance in a month.
     """
     today = known.at.astimezone(UTC).date()
     if since.astimezone(UTC).date() >= today:
@@ -163,28 +179,41 @@ def _failure_rate(start: specs.FailureRate, since: datetime, known: Known) -> Ca
     if low <= start.rise:
         return None
     sentence = (
-        f"The share of runs with {after.name} rose from {before.rate:.1%} ({before.failed:,} of {before.n:,}) to {after.rate:.1%} "
-        f"({after.failed:,} of {after.n:,}), {change.difference_text} [{100 * low:+.1f}, {100 * high:+.1f}] at {LOOK_LEVEL:.1%}, over {start.days} days"
+        f"The share of runs with {after.name} rose from {before.rate:.1%} ({before.failed:,} of"
+        f" {before.n:,}) to {after.rate:.1%} ({after.failed:,} of {after.n:,}),"
+        f" {change.difference_text} [{100 * low:+.1f}, {100 * high:+.1f}] at {LOOK_LEVEL:.1%}, over"
+        f" {start.days} days"
     )
-    return Cause("failure_rate", sentence, {"before": [before.failed, before.n], "after": [after.failed, after.n]})
+    return Cause(
+        "failure_rate",
+        sentence,
+        {"before": [before.failed, before.n], "after": [after.failed, after.n]},
+    )
 
 
 def _new_version(start: specs.NewVersion, seen: Iterable[str], known: Known) -> Cause | None:
     before = set(seen)
     for name, (words, runs) in sorted(known.versions.items()):
         if name.startswith(f"{start.of}:") and runs >= start.runs and name not in before:
-            return Cause("new_version", f"{words} is new in production, with {runs:,} runs", {"name": name})
+            return Cause(
+                "new_version", f"{words} is new in production, with {runs:,} runs", {"name": name}
+            )
     return None
 
 
 def names_of(rows: QuerySet[DailyRuns]) -> dict[str, tuple[str, int]]:
-    """{name: (label, runs)} of the agent versions and models in these days. The name keeps agent and version apart: “a
-    b” 1 is not “a” b 1.
+    """{name: (label, runs)} of the agent versions and models in these days. The name keeps agent
+    and version apart: “a b” 1 is not “a” b 1.
     """
     found: dict[str, tuple[str, int]] = {}
-    counted = rows.order_by().values_list("agent_name", "agent_version", "model").annotate(n=Sum("runs"))
+    counted = (
+        rows.order_by().values_list("agent_name", "agent_version", "model").annotate(n=Sum("runs"))
+    )
     for agent, version, model, runs in counted:
-        both = (f"version:{json.dumps([agent, version])}" if version else "", f"{agent} {version}".strip())
+        both = (
+            f"version:{json.dumps([agent, version])}" if version else "",
+            f"{agent} {version}".strip(),
+        )
         for name, words in (both, (f"model:{model}" if model else "", model)):
             if name:
                 found[name] = words, found.get(name, ("", 0))[1] + runs

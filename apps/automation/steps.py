@@ -1,8 +1,10 @@
-"""What each kind of step does: it starts jobs through the same actions as pages and API, and reports their results.
+"""What each kind of step does: it starts jobs through the same actions as pages and API, and
+reports their results.
 
-A step is a function that is called again and again, each time in a new transaction, until it returns its outputs.
-`Turn.job` starts a job on the first call, stores its id with the step, and raises `NotYet` until the job has ended. So
-the function reads from top to bottom, although days and many processes may lie between its lines.
+A step is a function that is called again and again, each time in a new transaction, until it
+returns its outputs. `Turn.job` starts a job on the first call, stores its id with the step, and
+raises `NotYet` until the job has ended. So the function reads from top to bottom, although days and
+many processes may lie between its lines.
 """
 
 from __future__ import annotations
@@ -53,7 +55,11 @@ from workers.lib.errors import SpecError
 J = TypeVar("J", bound=Job)
 Outputs = dict[str, Any]
 REFUSALS = (Rejected, LatencyError, CannotPick, SpecError, PermissionDenied, Http404)
-PASSING = (ModelError, ServerError, LatencyError)  # refusals that may be of a server that is down or full
+PASSING = (
+    ModelError,
+    ServerError,
+    LatencyError,
+)  # refusals that may be of a server that is down or full
 
 
 class NotYet(Exception):
@@ -74,8 +80,8 @@ class JobFailed(StepFailed):
 
 @dataclass(frozen=True)
 class Turn:
-    """One call of a step. `made` are the outputs of the run's earlier steps, by key; `by` is the user on whose behalf
-    it acts.
+    """One call of a step. `made` are the outputs of the run's earlier steps, by key; `by` is the
+    user on whose behalf it acts.
     """
 
     run: FlowRun
@@ -88,8 +94,8 @@ class Turn:
         return self.run.project
 
     def job(self, name: str, kind: type[J], start: Callable[[], J]) -> J:
-        """The job of that name, once it has succeeded. Raises NotYet while it is active, StepFailed if it did not
-        succeed.
+        """The job of that name, once it has succeeded. Raises NotYet while it is active, StepFailed
+        if it did not succeed.
         """
         job = self.begun(name, kind, start)
         if job.is_active:
@@ -107,15 +113,22 @@ class Turn:
             self.step.jobs[name] = [job._meta.label, str(job.pk)]
             self.step.save(update_fields=["jobs"])
             return job
-        found: J | None = kind.objects.filter(project=self.project, pk=self.step.jobs[name][1]).first()  # type: ignore[assignment]
+        found: J | None = kind.objects.filter(
+            project=self.project, pk=self.step.jobs[name][1]
+        ).first()  # type: ignore[assignment]
         if found is None:
             raise StepFailed("Its job has been deleted.")
         return found
 
     def environment(self, slug: str) -> Environment:
-        found = self.project.environments.current().select_related("verifier", "project").filter(slug=slug)
+        found = (
+            self.project.environments.current()
+            .select_related("verifier", "project")
+            .filter(slug=slug)
+        )
         return _there(
-            found.order_by("-version").first(), f"There is no environment “{slug}” in this project, or it is archived."
+            found.order_by("-version").first(),
+            f"There is no environment “{slug}” in this project, or it is archived.",
         )
 
     def eval_set(self, named: str) -> EvalSet:
@@ -127,7 +140,8 @@ class Turn:
     def evaluation(self, named: str) -> EvalRun:
         rows = EvalRun.objects.select_related("model_version", "environment__verifier", "eval_set")
         return _there(
-            rows.filter(project=self.project, pk=self.made[named]["run"]).first(), "Its evaluation was deleted."
+            rows.filter(project=self.project, pk=self.made[named]["run"]).first(),
+            "Its evaluation was deleted.",
         )
 
 
@@ -143,17 +157,22 @@ def frozen_set(project: Project, named: str, made: dict[str, Outputs]) -> EvalSe
 
 
 def model_version(project: Project, named: str, made: dict[str, Outputs]) -> ModelVersion:
-    """The version that a channel runs (production by default), that a step made, or that a name and number identify
-    (“support-v3”). Raises StepFailed.
+    """The version that a channel runs (production by default), that a step made, or that a name and
+    number identify (“support-v3”). Raises StepFailed.
     """
     kind, _, name = named.partition(":")
     versions = ModelVersion.objects.current().filter(project=project)
     if kind == "step":
-        return _there(versions.filter(pk=made[name]["model"]).first(), "The model has been deleted or archived.")
+        return _there(
+            versions.filter(pk=made[name]["model"]).first(),
+            "The model has been deleted or archived.",
+        )
     if kind == "channel":
         asked, production = (find_channel(project, one) for one in (name, specs.PRODUCTION))
         if asked and asked.archived_at:
-            raise StepFailed(f"The channel “{name}” is archived. Unarchive it, or name another channel.")
+            raise StepFailed(
+                f"The channel “{name}” is archived. Unarchive it, or name another channel."
+            )
         there = (channel for channel in (asked, production) if channel and not channel.archived_at)
         live = next((channel.current for channel in there if channel.current), None)
         return _there(live, f"Nothing is live in the channel “{name}” yet, nor in production.")
@@ -161,7 +180,8 @@ def model_version(project: Project, named: str, made: dict[str, Outputs]) -> Mod
     found = versions.filter(name=base, version=int(number)).first() if number.isdecimal() else None
     return _there(
         found,
-        f"There is no model version “{name}”, or it is archived. Use its name and number, for example “support-v3”.",
+        f"There is no model version “{name}”, or it is archived. Use its name and number, for"
+        " example “support-v3”.",
     )
 
 
@@ -174,12 +194,16 @@ def _there(found: Any, otherwise: str) -> Any:
 def classify(turn: Turn, asked: specs.Classify) -> Outputs:
     under_way = OTHERS if turn.project.classifications.active().exists() else "classify"
     name = next(iter(turn.step.jobs), under_way)
-    job = turn.job(name, Classification, lambda: classify_job.start(project=turn.project, by=turn.by))
+    job = turn.job(
+        name, Classification, lambda: classify_job.start(project=turn.project, by=turn.by)
+    )
     return {name: job.result[name] for name in ("looked", "found")}
 
 
 def cluster(turn: Turn, asked: specs.Cluster) -> Outputs:
-    found = recluster(turn.project)  # None means that another run finished first, with the same failures or newer ones
+    found = recluster(
+        turn.project
+    )  # None means that another run finished first, with the same failures or newer ones
     return {name: (found or {}).get(name, 0) for name in ("clusters", "failures")}
 
 
@@ -195,7 +219,9 @@ def collect_tasks(turn: Turn, asked: specs.CollectTasks) -> Outputs:
     sets = EvalSet.objects.filter(project=turn.project, slug=asked.into).order_by("-version")
     newest_set = sets.first()
     if newest_set and newest_set.archived_at:
-        raise StepFailed(f"{newest_set} is archived. Unarchive it, or collect into another eval set.")
+        raise StepFailed(
+            f"{newest_set} is archived. Unarchive it, or collect into another eval set."
+        )
     if newest_set is None:
         newest_set = evals.create_eval_set(
             project=turn.project,
@@ -207,32 +233,52 @@ def collect_tasks(turn: Turn, asked: specs.CollectTasks) -> Outputs:
         newest_set = evals.new_version(eval_set=newest_set, by=turn.by)
     rows = runs_of(turn.project, asked)
     chosen = Trajectory.objects.filter(pk__in=rows.order_by("-pk").values("pk")[: asked.at_most])
-    made = evals.tasks_from_trajectories(eval_set=newest_set, trajectories=newest(chosen), by=turn.by)
+    made = evals.tasks_from_trajectories(
+        eval_set=newest_set, trajectories=newest(chosen), by=turn.by
+    )
     return {
-        "made": made.made, "duplicates": made.duplicates, "without_expected": made.without_expected,
-        "left_out": made.guarded + len(made.leaks), "tasks": newest_set.tasks.count(),
-    }  # fmt: skip
+        "made": made.made,
+        "duplicates": made.duplicates,
+        "without_expected": made.without_expected,
+        "left_out": made.guarded + len(made.leaks),
+        "tasks": newest_set.tasks.count(),
+    }
 
 
 def freeze_set(turn: Turn, asked: specs.FreezeSet) -> Outputs:
     """A draft without anything new is not frozen; later steps use its frozen version."""
-    sets = EvalSet.objects.current().filter(project=turn.project, slug=asked.set).order_by("-version")
-    draft, frozen = sets.filter(state=EvalSetState.DRAFT).first(), sets.filter(state=EvalSetState.FROZEN).first()
+    sets = (
+        EvalSet.objects.current().filter(project=turn.project, slug=asked.set).order_by("-version")
+    )
+    draft, frozen = (
+        sets.filter(state=EvalSetState.DRAFT).first(),
+        sets.filter(state=EvalSetState.FROZEN).first(),
+    )
     if draft and frozen and _contents(draft) == _contents(frozen):
         draft = None
     if draft:
         evals.split_by_group(
-            eval_set=draft, holdout_size=asked.holdout, validation_size=asked.validation, seed=asked.seed, by=turn.by
+            eval_set=draft,
+            holdout_size=asked.holdout,
+            validation_size=asked.validation,
+            seed=asked.seed,
+            by=turn.by,
         )
         frozen = evals.freeze(eval_set=draft, by=turn.by)
     eval_set: EvalSet = _there(
-        frozen, f"There is no eval set “{asked.set}” that is not archived. A collect_tasks step creates one."
+        frozen,
+        f"There is no eval set “{asked.set}” that is not archived. A collect_tasks step creates"
+        " one.",
     )
     count = eval_set.tasks.filter
     return {
-        "eval_set": str(eval_set.pk), "tasks": eval_set.tasks.count(),
-        **{str(split): count(split=split).count() for split in (Split.TRAIN, Split.VALIDATION, Split.HOLDOUT)},
-    }  # fmt: skip
+        "eval_set": str(eval_set.pk),
+        "tasks": eval_set.tasks.count(),
+        **{
+            str(split): count(split=split).count()
+            for split in (Split.TRAIN, Split.VALIDATION, Split.HOLDOUT)
+        },
+    }
 
 
 def _contents(eval_set: EvalSet) -> str:
@@ -243,17 +289,27 @@ def _contents(eval_set: EvalSet) -> str:
 def evaluate(turn: Turn, asked: specs.Evaluate) -> Outputs:
     def start() -> EvalRun:
         return submit_eval(
-            project=turn.project, eval_set=turn.eval_set(asked.set), split=Split(asked.split),
-            environment=turn.environment(asked.environment), model_version=turn.model(asked.model),
-            samples_per_task=asked.samples, seed=asked.seed, most_usd=asked.most_usd, by=turn.by,
-        )  # fmt: skip
+            project=turn.project,
+            eval_set=turn.eval_set(asked.set),
+            split=Split(asked.split),
+            environment=turn.environment(asked.environment),
+            model_version=turn.model(asked.model),
+            samples_per_task=asked.samples,
+            seed=asked.seed,
+            most_usd=asked.most_usd,
+            by=turn.by,
+        )
 
     run = turn.job("evaluate", EvalRun, start)
     metrics = run.result["metrics"]
     return {
-        "run": str(run.pk), "success": metrics["success"]["mean"], "reward": metrics["reward"]["mean"],
-        "tasks": metrics["success"]["n"], "masked": run.samples.filter(masked=True).count(), "usd": total_cost(run),
-    }  # fmt: skip
+        "run": str(run.pk),
+        "success": metrics["success"]["mean"],
+        "reward": metrics["reward"]["mean"],
+        "tasks": metrics["success"]["n"],
+        "masked": run.samples.filter(masked=True).count(),
+        "usd": total_cost(run),
+    }
 
 
 def learnability(turn: Turn, asked: specs.Learnability) -> Outputs:
@@ -268,7 +324,8 @@ def review(turn: Turn, asked: specs.Review) -> Outputs:
     lock = lock_of(environment=environment, tasks=list(eval_set.tasks.trainable()), by=turn.by)
     if lock.locked:
         raise AsksPeople(
-            f"The reward of {environment} must be reviewed before it can be used for training. {lock.why} {' '.join(lock.todo)}"
+            f"The reward of {environment} must be reviewed before it can be used for training."
+            f" {lock.why} {' '.join(lock.todo)}"
         )
     return {"verifier": str(environment.verifier)}
 
@@ -280,27 +337,44 @@ def train(turn: Turn, asked: specs.Train) -> Outputs:
             if asked.samples_of:
                 given["samples_of"] = turn.evaluation(asked.samples_of)
             found = usual_examples(asked.method, eval_set, given.get("samples_of"))
-            dataset = freeze_dataset(eval_set=eval_set, by=turn.by, shape=shape, examples=found.examples)
+            dataset = freeze_dataset(
+                eval_set=eval_set, by=turn.by, shape=shape, examples=found.examples
+            )
         else:
             keys = None
             if asked.learnable:
                 given["picked_by"] = turn.evaluation(asked.learnable)
                 keys = list(RunLearnability(given["picked_by"]).pick().chosen)
-            dataset = freeze_dataset(eval_set=eval_set, by=turn.by, keys=keys, picked_by=given.get("picked_by"))
+            dataset = freeze_dataset(
+                eval_set=eval_set, by=turn.by, keys=keys, picked_by=given.get("picked_by")
+            )
         if asked.teacher:
             given["teacher"] = turn.model(asked.teacher)
         return submit_training(
-            project=turn.project, method=Method(asked.method), parent=turn.model(asked.model), seed=asked.seed, dataset=dataset,
-            environment=turn.environment(asked.environment), config=asked.config, by=turn.by, **given,
-        )  # fmt: skip
+            project=turn.project,
+            method=Method(asked.method),
+            parent=turn.model(asked.model),
+            seed=asked.seed,
+            dataset=dataset,
+            environment=turn.environment(asked.environment),
+            config=asked.config,
+            by=turn.by,
+            **given,
+        )
 
     begun = turn.begun("train", TrainingRun, start)
     if begun.paused_by:
         raise AsksPeople(
-            f"An alarm paused {begun.name} at step {begun.paused_by['step']}. Resume it on its page, or cancel this run."
+            f"An alarm paused {begun.name} at step {begun.paused_by['step']}. Resume it on its"
+            " page, or cancel this run."
         )
     run = turn.job("train", TrainingRun, start)
-    return {"run": str(run.pk), "model": run.model_version_id, "seconds": run.seconds, "alarms": run.alarms.count()}
+    return {
+        "run": str(run.pk),
+        "model": run.model_version_id,
+        "seconds": run.seconds,
+        "alarms": run.alarms.count(),
+    }
 
 
 def gate(turn: Turn, asked: specs.Gate) -> Outputs:
@@ -319,14 +393,24 @@ def gate(turn: Turn, asked: specs.Gate) -> Outputs:
         turn.step.save(update_fields=["jobs"])
     going = [job for job in jobs_of(turn.step) if job.is_active]
     if going:
-        raise NotYet(f"Running the measurements for the comparison: {going[0].name}, {going[0].percent}%")
-    report = promotion.make_gate_report(baseline=baseline, candidate=candidate, by=turn.by, channel=channel)
-    return {"report": str(report.pk), "verdict": report.verdict, "model": candidate.model_version_id}
+        raise NotYet(
+            f"Running the measurements for the comparison: {going[0].name}, {going[0].percent}%"
+        )
+    report = promotion.make_gate_report(
+        baseline=baseline, candidate=candidate, by=turn.by, channel=channel
+    )
+    return {
+        "report": str(report.pk),
+        "verdict": report.verdict,
+        "model": candidate.model_version_id,
+    }
 
 
 def promote(turn: Turn, asked: specs.Promote) -> Outputs:
     report = _there(
-        GateReport.objects.filter(project=turn.project, pk=turn.made[asked.report]["report"]).first(),
+        GateReport.objects.filter(
+            project=turn.project, pk=turn.made[asked.report]["report"]
+        ).first(),
         "The gate report was deleted.",
     )
     if report.verdict != Verdict.PROMOTE:
@@ -341,7 +425,9 @@ def promote(turn: Turn, asked: specs.Promote) -> Outputs:
             reason=f"The flow “{flow.flow}”, version {flow.number}",
         )
     if isinstance(moved, Approval):
-        raise StepFailed(f"The policy of {report.channel} requires two people. Promote it on the report's page.")
+        raise StepFailed(
+            f"The policy of {report.channel} requires two people. Promote it on the report's page."
+        )
     if moved is None or isinstance(moved, Deployment):
         turn.job("deploy", Deployment, lambda: moved)  # type: ignore[arg-type, return-value]
     return {"model": report.candidate.model_version_id, "channel": report.channel.name}
@@ -353,15 +439,23 @@ def ask(turn: Turn, asked: specs.Ask) -> Outputs:
 
 
 WORK: dict[type[specs.Step], Callable[[Turn, Any], Outputs]] = {
-    specs.Classify: classify, specs.Cluster: cluster, specs.CollectTasks: collect_tasks, specs.FreezeSet: freeze_set,
-    specs.Evaluate: evaluate, specs.Learnability: learnability, specs.Review: review, specs.Train: train,
-    specs.Gate: gate, specs.Promote: promote, specs.Ask: ask,
-}  # fmt: skip
+    specs.Classify: classify,
+    specs.Cluster: cluster,
+    specs.CollectTasks: collect_tasks,
+    specs.FreezeSet: freeze_set,
+    specs.Evaluate: evaluate,
+    specs.Learnability: learnability,
+    specs.Review: review,
+    specs.Train: train,
+    specs.Gate: gate,
+    specs.Promote: promote,
+    specs.Ask: ask,
+}
 
 
-OTHERS = (
-    "found"  # prefix of jobs that somebody else started: a step waits for them, but neither pays for nor cancels them
-)
+# prefix of jobs that somebody else started: a step waits for them, but neither pays for nor cancels
+# them
+OTHERS = "found"
 
 
 def jobs_of(step: FlowStep) -> list[Job]:

@@ -6,8 +6,12 @@ from apps.teamwork.targets import Kind, register
 
 register(
     Kind(
-        name="flow", noun="a flow run", model=FlowRun, related=("project", "version__flow", "version__created_by", "created_by"),
-        title=lambda run: f"the flow run {run}", owners=lambda run: [run.created_by, run.version.created_by],
+        name="flow",
+        noun="a flow run",
+        model=FlowRun,
+        related=("project", "version__flow", "version__created_by", "created_by"),
+        title=lambda run: f"the flow run {run}",
+        owners=lambda run: [run.created_by, run.version.created_by],
         worker=Role.ENGINEER,
     )
-)  # fmt: skip
+)

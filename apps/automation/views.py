@@ -36,7 +36,9 @@ def _flow(project: Project, pk: str) -> Flow:
 
 def _run(project: Project, pk: str) -> FlowRun:
     return get_object_or_404(
-        FlowRun.objects.select_related("version__flow", "version__created_by", "created_by"), project=project, pk=pk
+        FlowRun.objects.select_related("version__flow", "version__created_by", "created_by"),
+        project=project,
+        pk=pk,
     )
 
 
@@ -44,7 +46,11 @@ def _run(project: Project, pk: str) -> FlowRun:
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     page = page_of(request, actions.with_newest(project.flows.all()))
     last = FlowRun.objects.filter(version__flow__in=[flow.pk for flow in page])
-    last = last.order_by("version__flow_id", "-created_at").distinct("version__flow_id").select_related("version")
+    last = (
+        last.order_by("version__flow_id", "-created_at")
+        .distinct("version__flow_id")
+        .select_related("version")
+    )
     newest = {run.version.flow_id: run for run in last}
     return render(
         request,
@@ -79,9 +85,13 @@ def runs(request: HttpRequest, project: Project) -> HttpResponse:
     with suppress(ValueError):
         rows = rows.filter(version__flow=UUID(flow)) if flow else rows
     context = {
-        "page": page_of(request, rows), "states": RunState.choices, "state": state, "flow": flow, "mine": mine,
-        "flows": project.flows.values_list("pk", "name")[:RECENT * 10],
-    }  # fmt: skip
+        "page": page_of(request, rows),
+        "states": RunState.choices,
+        "state": state,
+        "flow": flow,
+        "mine": mine,
+        "flows": project.flows.values_list("pk", "name")[: RECENT * 10],
+    }
     return render(request, "automation/runs.html", context)
 
 
@@ -106,7 +116,10 @@ def flow(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "zone": spec.timezone if spec else UTC,
             "coming": starts.coming(spec, timezone.now()) if spec and row.enabled else [],
             "calls": words.is_called(spec),
-            "page": page_of(request, FlowRun.objects.filter(version__flow=row).select_related("version", "created_by")),
+            "page": page_of(
+                request,
+                FlowRun.objects.filter(version__flow=row).select_related("version", "created_by"),
+            ),
             "versions": list(zip(versions, changed, strict=True)),
         },
     )
@@ -115,7 +128,9 @@ def flow(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @project_view(Role.OPERATOR)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     example = example_of(request.GET.get("from", "")) or EXAMPLES[0]
-    return _edit(request, project, None, example.name, Editor.of_text(project, filled(example, project)))
+    return _edit(
+        request, project, None, example.name, Editor.of_text(project, filled(example, project))
+    )
 
 
 @project_view(Role.OPERATOR)
@@ -124,12 +139,16 @@ def edit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return _edit(request, project, row, row.name, Editor.of_value(project, row.version.spec))
 
 
-def _edit(request: HttpRequest, project: Project, row: Flow | None, name: str, shown: Editor) -> HttpResponse:
+def _edit(
+    request: HttpRequest, project: Project, row: Flow | None, name: str, shown: Editor
+) -> HttpResponse:
     wrong_name = ""
     if request.method == "POST":
         name, shown = request.POST.get("name", ""), Editor.sent(project, request.POST)
         try:
-            saved = actions.save_flow(project=project, name=name, spec=shown.spec(), by=request.user, flow=row)
+            saved = actions.save_flow(
+                project=project, name=name, spec=shown.spec(), by=request.user, flow=row
+            )
         except FlowError as error:
             if error.field == "name":
                 wrong_name = str(error)
@@ -142,8 +161,13 @@ def _edit(request: HttpRequest, project: Project, row: Flow | None, name: str, s
                     messages.warning(request, f"It would fail at {step.key} now: {step.sentence}.")
             return redirect("automation:flow", project.slug, saved.pk)
     context = {
-        "flow": row, "name": name, "wrong_name": wrong_name, "editor": shown, "examples": EXAMPLES, "kinds": words.KINDS,
-    }  # fmt: skip
+        "flow": row,
+        "name": name,
+        "wrong_name": wrong_name,
+        "editor": shown,
+        "examples": EXAMPLES,
+        "kinds": words.KINDS,
+    }
     return render(request, "automation/edit.html", context)
 
 
@@ -199,7 +223,9 @@ def switch(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 def secret(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = _flow(project, pk)
     return render(
-        request, "automation/secret.html", {"flow": row, "secret": actions.make_secret(flow=row, by=request.user)}
+        request,
+        "automation/secret.html",
+        {"flow": row, "secret": actions.make_secret(flow=row, by=request.user)},
     )
 
 
@@ -230,11 +256,17 @@ def run_status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 def _timeline(row: FlowRun) -> dict[str, Any]:
     spec, steps = row.version.readable, list(row.steps.all())
     shown = [_shown(step, spec) for step in steps]
-    waiting = next((step for step in steps if step.state == StepState.WAITING and step.kind == "ask"), None)
+    waiting = next(
+        (step for step in steps if step.state == StepState.WAITING and step.kind == "ask"), None
+    )
     return {
-        "run": row, "steps": shown, "asks": waiting, "seconds": sum(one["seconds"] for one in shown),
-        "usd": sum(one["usd"] for one in shown), "zone": spec.timezone if spec else UTC,
-    }  # fmt: skip
+        "run": row,
+        "steps": shown,
+        "asks": waiting,
+        "seconds": sum(one["seconds"] for one in shown),
+        "usd": sum(one["usd"] for one in shown),
+        "zone": spec.timezone if spec else UTC,
+    }
 
 
 def _shown(step: FlowStep, spec: FlowSpec | None) -> dict[str, Any]:
@@ -245,12 +277,20 @@ def _shown(step: FlowStep, spec: FlowSpec | None) -> dict[str, Any]:
     shown = [] if has_one_reason else step.failures
     failures = [(datetime.fromisoformat(one["at"]), one["said"]) for one in shown]
     return {
-        "step": step, "going": step.state == StepState.RUNNING and bool(step.jobs), "label": step.asked(spec).label if spec else step.kind,
-        "name": step.key if step.key != step.kind else "", "given": words.given(step.asked(spec)) if spec else [],
-        "links": [words.link_of(job, slug) for job in jobs], "made": words.made(step), "rows": words.rows_of(step),
-        "seconds": step.seconds + seconds, "usd": step.usd + usd, "attempts": words.attempts_of(step, spec),
-        "failures": failures, "said": "" if failures and not going else step.said,
-    }  # fmt: skip
+        "step": step,
+        "going": step.state == StepState.RUNNING and bool(step.jobs),
+        "label": step.asked(spec).label if spec else step.kind,
+        "name": step.key if step.key != step.kind else "",
+        "given": words.given(step.asked(spec)) if spec else [],
+        "links": [words.link_of(job, slug) for job in jobs],
+        "made": words.made(step),
+        "rows": words.rows_of(step),
+        "seconds": step.seconds + seconds,
+        "usd": step.usd + usd,
+        "attempts": words.attempts_of(step, spec),
+        "failures": failures,
+        "said": "" if failures and not going else step.said,
+    }
 
 
 @require_POST
@@ -265,7 +305,9 @@ def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @project_view(Role.ENGINEER)
 def answer(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     try:
-        engine.answer(run=_run(project, pk), yes=request.POST.get("answer") == "yes", by=request.user)
+        engine.answer(
+            run=_run(project, pk), yes=request.POST.get("answer") == "yes", by=request.user
+        )
     except FlowError as error:
         messages.error(request, str(error))
     return redirect("automation:run", project.slug, pk)

@@ -19,14 +19,23 @@ from apps.training.models import TrainingRun
 PAGES: dict[type[Job], str] = {EvalRun: "evals:run", TrainingRun: "training:detail"}
 # (kind, description, fields) of triggers and steps, for the editor.
 KINDS = [
-    (kind, " ".join((one.__doc__ or "").replace("`", "").split()),
-     [each.encode_name for each in structs.fields(one) if each.name not in ("name", "condition")], list(one.outputs))
+    (
+        kind,
+        " ".join((one.__doc__ or "").replace("`", "").split()),
+        [
+            each.encode_name
+            for each in structs.fields(one)
+            if each.name not in ("name", "condition")
+        ],
+        list(one.outputs),
+    )
     for kind, one in specs.STEPS.items()
-]  # fmt: skip
+]
 
 
 UNREADABLE = (
-    "This version was saved by an older release of Flywheel and can no longer be read. Edit the flow to fix it."
+    "This version was saved by an older release of Flywheel and can no longer be read. Edit the"
+    " flow to fix it."
 )
 
 
@@ -47,7 +56,10 @@ def _start(one: Any, spec: FlowSpec) -> str:
         by = f" by more than {100 * one.rise:g} points" if one.rise else ""
         return f"The failure rate{of_mode} over {one.days} days rises{by} (99.7% confidence)"
     if isinstance(one, specs.NewVersion):
-        return f"A new {'agent version' if one.of == 'version' else 'model'} reaches {one.runs:,} runs in production"
+        return (
+            f"A new {'agent version' if one.of == 'version' else 'model'} reaches {one.runs:,} runs"
+            " in production"
+        )
     return "A webhook call"
 
 
@@ -78,13 +90,20 @@ def limits_of(spec: FlowSpec | None) -> list[str]:
     found = [
         f"At most {value:g} {unit} {span}"
         for value, unit, span in (
-            (budget.hours_a_run, "hours", "per run"), (budget.hours_a_day, "hours", "per day"),
-            (budget.usd_a_run, "USD", "per run"), (budget.usd_a_day, "USD", "per day"),
+            (budget.hours_a_run, "hours", "per run"),
+            (budget.hours_a_day, "hours", "per day"),
+            (budget.usd_a_run, "USD", "per run"),
+            (budget.usd_a_day, "USD", "per day"),
         )
         if value is not None
-    ]  # fmt: skip
-    found += [f"No step starts between {quiet.start} and {quiet.end} ({spec.timezone})" for quiet in spec.quiet]
-    times = {0: "not retried", 1: "retried once", 2: "retried twice"}.get(spec.retries, f"retried {spec.retries} times")
+    ]
+    found += [
+        f"No step starts between {quiet.start} and {quiet.end} ({spec.timezone})"
+        for quiet in spec.quiet
+    ]
+    times = {0: "not retried", 1: "retried once", 2: "retried twice"}.get(
+        spec.retries, f"retried {spec.retries} times"
+    )
     return [*found, f"A failed step is {times}"]
 
 
@@ -93,13 +112,19 @@ def attempts_of(step: FlowStep, spec: FlowSpec | None) -> str:
     if not step.attempt:
         return ""
     if step.state == StepState.FAILED:
-        return "failed at the first attempt" if step.attempt == 1 else f"{step.attempt} attempts failed"
+        return (
+            "failed at the first attempt"
+            if step.attempt == 1
+            else f"{step.attempt} attempts failed"
+        )
     of = f" of {spec.retries + 1}" if spec else ""
     return f"attempt {step.attempt + 1}{of}"
 
 
 def made(step: FlowStep) -> list[tuple[str, str]]:
-    """A step's outputs in display order, without unknown ones and those that have a page (`rows_of`)."""
+    """A step's outputs in display order, without unknown ones and those that have a page
+    (`rows_of`).
+    """
     order = specs.STEPS[step.kind].outputs if step.kind in specs.STEPS else step.outputs
     names = [
         name
@@ -128,7 +153,11 @@ def link_of(job: Job, slug: str) -> tuple[str, str, str]:
 def rows_of(step: FlowStep) -> list[tuple[str, str]]:
     """(name, URL) of the outputs of a step that have a page."""
     slug, found = step.run.project.slug, []
-    for output, page in (("eval_set", "evals:detail"), ("report", "promotion:report"), ("model", "promotion:model")):
+    for output, page in (
+        ("eval_set", "evals:detail"),
+        ("report", "promotion:report"),
+        ("model", "promotion:model"),
+    ):
         if value := step.outputs.get(output):
             try:
                 found.append((output.replace("_", " "), reverse(page, args=[slug, value])))

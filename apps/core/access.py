@@ -22,19 +22,26 @@ ARCHIVED = "{} is archived and read-only. An owner can unarchive it under Settin
 
 
 def get_membership(user: Any, slug: str, role: Role = Role.VIEWER) -> Membership:
-    """The user's membership of the project. Raises Http404 for a stranger, PermissionDenied below `role`."""
-    membership = Membership.objects.select_related("project").filter(project__slug=slug, user=user).first()
+    """The user's membership of the project. Raises Http404 for a stranger, PermissionDenied below
+    `role`.
+    """
+    membership = (
+        Membership.objects.select_related("project").filter(project__slug=slug, user=user).first()
+    )
     if membership is None:
         raise Http404
     if not membership.may(role):
         raise PermissionDenied(
-            f"This needs the role “{role.label}” in {membership.project}; you are {membership.role}."
+            f"This needs the role “{role.label}” in {membership.project}; you are"
+            f" {membership.role}."
         )
     return membership
 
 
 def page_of_request(request: HttpRequest) -> str:
-    """Where to continue after logging in: the requested page, or, for a submitted form, the page with the form."""
+    """Where to continue after logging in: the requested page, or, for a submitted form, the page
+    with the form.
+    """
     if request.method in ("GET", "HEAD"):
         return request.get_full_path()
     sent_from = urlsplit(request.headers.get("Referer", ""))
@@ -44,13 +51,17 @@ def page_of_request(request: HttpRequest) -> str:
 def address_fields(request: HttpRequest) -> Iterator[tuple[str, Iterable[str]]]:
     """Of the path, as the route's converters read it, and of the query."""
     if (match := request.resolver_match) is not None:
-        yield from ((name, [value]) for name, value in match.kwargs.items() if isinstance(value, str))
+        yield from (
+            (name, [value]) for name, value in match.kwargs.items() if isinstance(value, str)
+        )
     if request.META.get("QUERY_STRING"):
         yield from request.GET.lists()
 
 
 def refuse_unstorable_text(request: HttpRequest) -> None:
-    """Raises BadRequest (400) for text that cannot be stored in the address or the form: no page of ours sends any."""
+    """Raises BadRequest (400) for text that cannot be stored in the address or the form: no page of
+    ours sends any.
+    """
     try:
         refuse_unstorable_fields([*address_fields(request), *request.POST.lists()])
     except FormError as error:
@@ -58,7 +69,9 @@ def refuse_unstorable_text(request: HttpRequest) -> None:
 
 
 def takes(query: Query | None) -> Callable:
-    """Decorates a view: what is not among the query parameters that it takes is refused, and so is what it refuses itself."""
+    """Decorates a view: what is not among the query parameters that it takes is refused, and so is
+    what it refuses itself.
+    """
 
     def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         @wraps(view)
@@ -84,8 +97,9 @@ def project_view(
 ) -> Callable:
     """Decorates `view(request, project, …)` at a URL with `<slug:slug>`; sets `request.membership`.
 
-    An archived project is read-only but for views that say `archived`, a deleted one closed but for those that say `deleted`.
-    Lists name their filters, and what else their addresses hold, in `query`: what is not among them is refused.
+    An archived project is read-only but for views that say `archived`, a deleted one closed but for
+    those that say `deleted`. Lists name their filters, and what else their addresses hold, in
+    `query`: what is not among them is refused.
     """
 
     def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:

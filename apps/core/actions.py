@@ -51,12 +51,15 @@ def audit(
     actor_label: str = "",
     **detail: Any,
 ) -> AuditEvent:
-    """Adds one line to the audit log. `by` is a user, or None for what Flywheel does by itself or a command does.
+    """Adds one line to the audit log. `by` is a user, or None for what Flywheel does by itself or a
+    command does.
 
-    It is found under `target`, under the objects that it belongs to (its foreign keys and its `audited_with`), and under the objects in
-    `about`. Its sentence is in `auditing.words`.
+    It is found under `target`, under the objects that it belongs to (its foreign keys and its
+    `audited_with`), and under the objects in `about`. Its sentence is in `auditing.words`.
     """
-    found = [one for one in (target, *getattr(target, "audited_with", ()), *about) if one is not None]
+    found = [
+        one for one in (target, *getattr(target, "audited_with", ()), *about) if one is not None
+    ]
     names = [object_name(one) for one in found] + (_owners_of(target) if target is not None else [])
     return AuditEvent.objects.create(
         project=project,
@@ -73,7 +76,11 @@ def audit(
 def _owners_of(target: models.Model) -> list[str]:
     """A model whose foreign keys reveal too much names those that count in `audited_under`."""
     named = getattr(target, "audited_under", None)
-    fields = [field for field in target._meta.fields if field.is_relation and (named is None or field.name in named)]
+    fields = [
+        field
+        for field in target._meta.fields
+        if field.is_relation and (named is None or field.name in named)
+    ]
     links = [(field.related_model, getattr(target, field.attname)) for field in fields]
     return [
         f"{model._meta.label_lower}:{pk}"
@@ -107,19 +114,39 @@ def create_project(*, slug: str, name: str, by: Any, description: str = "") -> P
 
 @transaction.atomic
 def create_api_key(
-    *, project: Project, name: str, by: Any, secret: str = "", scopes: Iterable[str] = Scope.values,
-    expires_at: datetime | None = None, may_see_holdout: bool = False, actor_label: str = "",
-) -> tuple[ApiKey, str]:  # fmt: skip
+    *,
+    project: Project,
+    name: str,
+    by: Any,
+    secret: str = "",
+    scopes: Iterable[str] = Scope.values,
+    expires_at: datetime | None = None,
+    may_see_holdout: bool = False,
+    actor_label: str = "",
+) -> tuple[ApiKey, str]:
     """The row and the secret, which is shown once and cannot be read again."""
     secret = secret or ApiKey.new_secret()
     key = ApiKey.objects.create(
-        project=project, name=name, prefix=secret[:8], digest=key_digest(secret), created_by=by,
-        scopes=[scope for scope in Scope.values if scope in scopes], expires_at=expires_at, may_see_holdout=may_see_holdout,
-    )  # fmt: skip
+        project=project,
+        name=name,
+        prefix=secret[:8],
+        digest=key_digest(secret),
+        created_by=by,
+        scopes=[scope for scope in Scope.values if scope in scopes],
+        expires_at=expires_at,
+        may_see_holdout=may_see_holdout,
+    )
     audit(
-        "api_key.created", project=project, by=by, actor_label=actor_label, target=key, name=name, scopes=key.scopes,
-        expires_at=expires_at.isoformat() if expires_at else None, may_see_holdout=may_see_holdout,
-    )  # fmt: skip
+        "api_key.created",
+        project=project,
+        by=by,
+        actor_label=actor_label,
+        target=key,
+        name=name,
+        scopes=key.scopes,
+        expires_at=expires_at.isoformat() if expires_at else None,
+        may_see_holdout=may_see_holdout,
+    )
     return key, secret
 
 
@@ -131,18 +158,25 @@ class KeyRejected(Rejected):
 def rotate_api_key(
     *, key: ApiKey, by: Any, grace: timedelta, expires_at: datetime | None, actor_label: str = ""
 ) -> tuple[ApiKey, str]:
-    """A new key in the place of this one, with its name, scopes and right to hold-outs, and the secret, shown once.
+    """A new key in the place of this one, with its name, scopes and right to hold-outs, and the
+    secret, shown once.
 
-    The old one works for `grace` longer, never past its own expiry; without any it is revoked. Raises KeyRejected.
+    The old one works for `grace` longer, never past its own expiry; without any it is revoked.
+    Raises KeyRejected.
     """
     old = ApiKey.objects.select_for_update(of=("self",)).select_related("project").get(pk=key.pk)
     if old.revoked_at or old.is_expired or old.replaced_by_id:
         why = "has been rotated already" if old.replaced_by_id else "no longer works"
         raise KeyRejected(f"The key {old} {why}. Rotate the newest one, or create another.")
     new, secret = create_api_key(
-        project=old.project, name=old.name, by=by, scopes=old.scopes, expires_at=expires_at,
-        may_see_holdout=old.may_see_holdout, actor_label=actor_label,
-    )  # fmt: skip
+        project=old.project,
+        name=old.name,
+        by=by,
+        scopes=old.scopes,
+        expires_at=expires_at,
+        may_see_holdout=old.may_see_holdout,
+        actor_label=actor_label,
+    )
     now = timezone.now()
     old.replaced_by = new
     if grace:
@@ -152,9 +186,15 @@ def rotate_api_key(
     old.save(update_fields=["replaced_by", "expires_at", "revoked_at"])
     forget(old)
     audit(
-        "api_key.rotated", project=old.project, by=by, target=old, about=[new], actor_label=actor_label, name=old.name,
+        "api_key.rotated",
+        project=old.project,
+        by=by,
+        target=old,
+        about=[new],
+        actor_label=actor_label,
+        name=old.name,
         until=old.expires_at.isoformat(timespec="minutes") if grace and old.expires_at else None,
-    )  # fmt: skip
+    )
     return new, secret
 
 
@@ -163,7 +203,14 @@ def revoke_api_key(*, key: ApiKey, by: Any, actor_label: str = "") -> bool:
     revoked = key.revoke()
     forget(key)
     if revoked:
-        audit("api_key.revoked", project=key.project, by=by, target=key, name=key.name, actor_label=actor_label)
+        audit(
+            "api_key.revoked",
+            project=key.project,
+            by=by,
+            target=key,
+            name=key.name,
+            actor_label=actor_label,
+        )
     return revoked
 
 
@@ -177,7 +224,8 @@ class NameTaken(Exception):
 
 @transaction.atomic
 def invite(*, project: Project, email: str, role: Role, by: Any) -> tuple[Invitation, str]:
-    """The row and the token of its link, which cannot be read again. An open invitation of the same address is replaced.
+    """The row and the token of its link, which cannot be read again. An open invitation of the same
+    address is replaced.
 
     Raises InvitationError if `by` is an owner no more.
     """
@@ -186,9 +234,13 @@ def invite(*, project: Project, email: str, role: Role, by: Any) -> tuple[Invita
     project.invitations.open().filter(email=email).update(revoked_at=timezone.now())
     token = secrets.token_urlsafe(32)
     invitation = Invitation.objects.create(
-        project=project, email=email, role=role, digest=key_digest(token), created_by=by,
+        project=project,
+        email=email,
+        role=role,
+        digest=key_digest(token),
+        created_by=by,
         expires_at=timezone.now() + INVITATION_LASTS,
-    )  # fmt: skip
+    )
     audit("invitation.created", project=project, by=by, target=invitation, email=email, role=role)
     return invitation, token
 
@@ -198,17 +250,29 @@ def revoke_invitation(*, invitation: Invitation, by: Any) -> bool:
     """False if it was not open any more."""
     revoked = Invitation.objects.open().filter(pk=invitation.pk).update(revoked_at=timezone.now())
     if revoked:
-        audit("invitation.revoked", project=invitation.project, by=by, target=invitation, email=invitation.email)
+        audit(
+            "invitation.revoked",
+            project=invitation.project,
+            by=by,
+            target=invitation,
+            email=invitation.email,
+        )
     return bool(revoked)
 
 
 @transaction.atomic
 def accept_invitation(*, invitation: Invitation, by: Any) -> Membership:
     """Makes `by` a member; who is one already keeps the higher role. Raises InvitationError."""
-    if not Invitation.objects.open().filter(pk=invitation.pk).update(accepted_at=timezone.now(), accepted_by=by):
+    if (
+        not Invitation.objects.open()
+        .filter(pk=invitation.pk)
+        .update(accepted_at=timezone.now(), accepted_by=by)
+    ):
         raise InvitationError("This invitation was used or revoked, or has expired.")
     was = role_of(invitation.project, by)
-    found, _ = Membership.objects.get_or_create(project=invitation.project, user=by, defaults={"role": invitation.role})
+    found, _ = Membership.objects.get_or_create(
+        project=invitation.project, user=by, defaults={"role": invitation.role}
+    )
     if not found.may(Role(invitation.role)):
         found.role = invitation.role
         found.save(update_fields=["role"])
@@ -230,10 +294,11 @@ def accept_invitation(*, invitation: Invitation, by: Any) -> Membership:
 
 @transaction.atomic
 def join(*, invitation: Invitation, username: str, name: str, password: str) -> Any:
-    """A new account that is a member of the invitation's project. Raises InvitationError, and NameTaken.
+    """A new account that is a member of the invitation's project. Raises InvitationError, and
+    NameTaken.
 
-    An address that another account uses is not taken over: one logs in with it, too. Nor is a name in other letters: people log in by
-    either.
+    An address that another account uses is not taken over: one logs in with it, too. Nor is a name
+    in other letters: people log in by either.
     """
     users = get_user_model().objects
     acquire(Lock.USER_NAMES)
@@ -261,9 +326,19 @@ def set_member(*, project: Project, user: Any, role: Role, by: Any) -> Membershi
         _require_other_owner(project, user)
         _revoke_invitations(project, user)
     was = role_of(project, user)
-    membership, _ = Membership.objects.update_or_create(project=project, user=user, defaults={"role": role})
+    membership, _ = Membership.objects.update_or_create(
+        project=project, user=user, defaults={"role": role}
+    )
     _forget_keys(project, user)
-    audit("member.set", project=project, by=by, target=membership, user=user.get_username(), role=role, was=was)
+    audit(
+        "member.set",
+        project=project,
+        by=by,
+        target=membership,
+        user=user.get_username(),
+        role=role,
+        was=was,
+    )
     member_changed.send(Membership, project=project, user=user, role=role, by=by)
     return membership
 
@@ -273,23 +348,37 @@ def remove_member(*, membership: Membership, by: Any) -> None:
     """Raises MembershipError for the last owner."""
     _require_other_owner(membership.project, membership.user)
     audit(
-        "member.removed", project=membership.project, by=by, target=membership, user=membership.user.get_username(),
+        "member.removed",
+        project=membership.project,
+        by=by,
+        target=membership,
+        user=membership.user.get_username(),
         was=membership.role,
-    )  # fmt: skip
+    )
     membership.delete()
     _revoke_invitations(membership.project, membership.user)
     _forget_keys(membership.project, membership.user)
-    member_changed.send(Membership, project=membership.project, user=membership.user, role=None, by=by)
+    member_changed.send(
+        Membership, project=membership.project, user=membership.user, role=None, by=by
+    )
 
 
 def work_of(project: Project, user: Any) -> list[tuple[str, int]]:
-    """What somebody leaves in a project: (kind, how many), of every table that names people but their notifications."""
+    """What somebody leaves in a project: (kind, how many), of every table that names people but
+    their notifications.
+    """
     found = []
     for model in apps.get_models():
         if model._meta.app_label == "notifications":
             continue
-        names = [field.name for field in model._meta.fields if field.related_model is get_user_model()]
-        if model is Membership or not names or not any(field.name == "project" for field in model._meta.fields):
+        names = [
+            field.name for field in model._meta.fields if field.related_model is get_user_model()
+        ]
+        if (
+            model is Membership
+            or not names
+            or not any(field.name == "project" for field in model._meta.fields)
+        ):
             continue
         rows = model._default_manager.filter(project=project)
         if n := rows.filter(reduce(or_, (Q(**{name: user}) for name in names))).count():
@@ -310,18 +399,24 @@ def _forget_keys(project: Project, user: Any) -> None:
 
 def _require_other_owner(project: Project, user: Any) -> None:
     if _locked_owners(project) == {user.pk}:
-        raise MembershipError(f"{user} is the only owner of {project}. Make someone else an owner first.")
+        raise MembershipError(
+            f"{user} is the only owner of {project}. Make someone else an owner first."
+        )
 
 
 def _locked_owners(project: Project) -> set[int]:
-    """The users' ids; their roles are locked until the transaction ends, so that owners' actions are serialised."""
+    """The users' ids; their roles are locked until the transaction ends, so that owners' actions
+    are serialised.
+    """
     owners = project.memberships.select_for_update().filter(role=Role.OWNER).order_by("pk")
     return {membership.user_id for membership in owners}
 
 
 @dataclass(frozen=True)
 class FirstStart:
-    """What a first start made. The secrets are empty if the environment chose them: they are not to be printed."""
+    """What a first start made. The secrets are empty if the environment chose them: they are not to
+    be printed.
+    """
 
     username: str
     project: str
@@ -338,10 +433,14 @@ def bootstrap() -> FirstStart | None:
     users = get_user_model().objects
     if users.exists():
         return None
-    chosen_password, chosen_key = (os.environ.get(f"FLYWHEEL_{name}", "") for name in ("ADMIN_PASSWORD", "API_KEY"))
+    chosen_password, chosen_key = (
+        os.environ.get(f"FLYWHEEL_{name}", "") for name in ("ADMIN_PASSWORD", "API_KEY")
+    )
     password = chosen_password or secrets.token_urlsafe(9)
     admin = users.create_superuser("admin", password=password)
     slug, name = FIRST_PROJECT
     project = create_project(slug=slug, name=name, by=admin)
     _, key = create_api_key(project=project, name="first key", by=admin, secret=chosen_key)
-    return FirstStart(admin.username, project.slug, "" if chosen_password else password, "" if chosen_key else key)
+    return FirstStart(
+        admin.username, project.slug, "" if chosen_password else password, "" if chosen_key else key
+    )

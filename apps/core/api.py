@@ -11,7 +11,13 @@ from django.http import Http404, HttpRequest
 from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.exceptions import APIException, AuthenticationFailed, NotAuthenticated, ParseError, PermissionDenied
+from rest_framework.exceptions import (
+    APIException,
+    AuthenticationFailed,
+    NotAuthenticated,
+    ParseError,
+    PermissionDenied,
+)
 from rest_framework.parsers import DataAndFiles, JSONParser, MultiPartParser
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
@@ -39,7 +45,9 @@ class TooLarge(APIException):
 
 
 class JsonParser(JSONParser):
-    """JSON whose texts can all be stored. What is nested deeper than Python can read is invalid like any other: 400."""
+    """JSON whose texts can all be stored. What is nested deeper than Python can read is invalid
+    like any other: 400.
+    """
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
         if int(parser_context["request"].META.get("CONTENT_LENGTH") or 0) > MAX_JSON:
@@ -55,14 +63,18 @@ class JsonParser(JSONParser):
 class MultipartParser(MultiPartParser):
     """A form with files whose names and values can all be stored."""
 
-    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> DataAndFiles:
+    def parse(
+        self, stream: Any, media_type: str | None = None, parser_context: Any = None
+    ) -> DataAndFiles:
         parsed = super().parse(stream, media_type, parser_context)
         refuse_unstorable_fields([*parsed.data.lists(), *((name, ()) for name in parsed.files)])
         return parsed
 
 
 class ApiKeyAuthentication(BaseAuthentication):
-    """`Authorization: Bearer fw_…`, or Basic with the key as password. Sets `request.auth` to the ApiKey."""
+    """`Authorization: Bearer fw_…`, or Basic with the key as password. Sets `request.auth` to the
+    ApiKey.
+    """
 
     def authenticate(self, request: Request) -> tuple[AnonymousUser, ApiKey] | None:
         key = key_of(request)
@@ -73,7 +85,9 @@ class ApiKeyAuthentication(BaseAuthentication):
 
 
 class TooManyRefused(AuthenticationFailed):
-    """The address has sent too many keys that are none; `wait` seconds until the next is looked at."""
+    """The address has sent too many keys that are none; `wait` seconds until the next is looked
+    at.
+    """
 
     status_code = 429
 
@@ -83,11 +97,11 @@ class TooManyRefused(AuthenticationFailed):
 
 
 def key_of(request: HttpRequest | Request) -> ApiKey | None:
-    """The key of the Authorization header; None without one. Raises AuthenticationFailed for one that is unknown, revoked or
-    expired.
+    """The key of the Authorization header; None without one. Raises AuthenticationFailed for one
+    that is unknown, revoked or expired.
 
-    A key that was found is trusted for `TRUSTED_S` seconds: a revoked one, or one whose creator has left, may work so much
-    longer.
+    A key that was found is trusted for `TRUSTED_S` seconds: a revoked one, or one whose creator has
+    left, may work so much longer.
     """
     scheme, _, given = request.META.get("HTTP_AUTHORIZATION", "").strip().partition(" ")
     if scheme.lower() not in ("bearer", "basic"):
@@ -117,10 +131,12 @@ def _refuse(expired: ApiKey | None, digest: str, request: HttpRequest | Request)
     except Locked as locked:
         raise TooManyRefused(locked) from None
     if expired is None:
-        raise AuthenticationFailed("This API key is unknown or revoked. Create one under Settings → API keys.")
+        raise AuthenticationFailed(
+            "This API key is unknown or revoked. Create one under Settings → API keys."
+        )
     raise AuthenticationFailed(
-        f"The API key {expired} expired on {expired.expires_at:%Y-%m-%d %H:%M} UTC. Create a new one under Settings → "
-        f"API keys."
+        f"The API key {expired} expired on {expired.expires_at:%Y-%m-%d %H:%M} UTC. Create a new"
+        " one under Settings → API keys."
     )
 
 
@@ -130,7 +146,9 @@ def forget(key: ApiKey) -> None:
 
 
 def _password(credentials: str) -> str:
-    """Of “public:secret” in base64: clients made for Langfuse send two keys, and the second is the secret one."""
+    """Of “public:secret” in base64: clients made for Langfuse send two keys, and the second is the
+    secret one.
+    """
     try:
         return base64.b64decode(credentials, validate=True).decode().rpartition(":")[2]
     except ValueError as error:
@@ -139,7 +157,10 @@ def _password(credentials: str) -> str:
 
 def _note_use(key: ApiKey) -> None:
     now = timezone.now()
-    if key.last_used_at is None or (now - key.last_used_at).total_seconds() > LAST_USED_RESOLUTION_S:
+    if (
+        key.last_used_at is None
+        or (now - key.last_used_at).total_seconds() > LAST_USED_RESOLUTION_S
+    ):
         ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
 
 
@@ -152,11 +173,14 @@ def member_of(request: Request, role: Role = Role.ENGINEER) -> Membership:
 
 
 class HasProjectKey(BasePermission):
-    message = "Send an API key of the project as “Authorization: Bearer <key>”. Create one under Settings → API keys."
+    message = (
+        "Send an API key of the project as “Authorization: Bearer <key>”. Create one under Settings"
+        " → API keys."
+    )
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Raises NotAuthenticated (the framework's own words would not say what to send), QueryError, and as
-        `scopes.require` does."""
+        """Raises NotAuthenticated (the framework's own words would not say what to send),
+        QueryError, and as `scopes.require` does."""
         if not isinstance(request.auth, ApiKey):
             raise NotAuthenticated(self.message)
         scopes.require(request.auth, request)

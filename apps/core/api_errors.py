@@ -19,7 +19,9 @@ TOLD: list[Callable[[Request, Rejected], None]] = []
 
 
 def answer_of(error: Exception, context: dict[str, Any]) -> Response | None:
-    """What was sent wrongly is 400 with its place, what is in the way 409; all else as REST framework answers it."""
+    """What was sent wrongly is 400 with its place, what is in the way 409; all else as REST
+    framework answers it.
+    """
     if isinstance(error, Rejected):
         for record in TOLD:
             record(context["request"], error)

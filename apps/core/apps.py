@@ -7,8 +7,9 @@ from django.utils.module_loading import autodiscover_modules
 
 
 class CoreConfig(AppConfig):
-    """The first of our apps. The garbage collector waits until all is imported: looking through it again and again was a fifth of what
-    the start of a process took. What is imported stays, so processes that are forked share it."""
+    """The first of our apps. The garbage collector waits until all is imported: looking through it
+    again and again was a fifth of what the start of a process took. What is imported stays, so
+    processes that are forked share it."""
 
     name = "apps.core"
     label = "core"

@@ -1,7 +1,8 @@
 """Failed log-ins and refused API keys: counted for each account and address, and slowed down.
 
-The counts are rows, so that all web processes share them. An attempt is counted before the password is looked at, and
-taken back when it was right: of many at the same moment no more get through than of many in a row.
+The counts are rows, so that all web processes share them. An attempt is counted before the password
+is looked at, and taken back when it was right: of many at the same moment no more get through than
+of many in a row.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ UNKNOWN = "(unknown user)"  # what was typed may be a password
 
 @dataclass(frozen=True)
 class Limit:
-    """The first `free` failures cost nothing; each one after that locks for `first`, then twice as long each time, up to `longest`."""
+    """The first `free` failures cost nothing; each one after that locks for `first`, then twice as
+    long each time, up to `longest`.
+    """
 
     free: int
     first: timedelta
@@ -51,13 +54,23 @@ class Locked(Exception):
 
     def __init__(self, until: datetime) -> None:
         self.seconds = max(1, round((until - timezone.now()).total_seconds()))
-        wait = f"{self.seconds} seconds" if self.seconds < 100 else f"{round(self.seconds / 60)} minutes"
+        wait = (
+            f"{self.seconds} seconds"
+            if self.seconds < 100
+            else f"{round(self.seconds / 60)} minutes"
+        )
         super().__init__(f"Too many attempts have failed. Try again in {wait}.")
 
 
 def address_of(request: HttpRequest) -> str:
-    """The address a request comes from: behind FLYWHEEL_PROXIES proxies, as seen by the outermost of them."""
-    hops = [hop.strip() for hop in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if hop.strip()]
+    """The address a request comes from: behind FLYWHEEL_PROXIES proxies, as seen by the outermost
+    of them.
+    """
+    hops = [
+        hop.strip()
+        for hop in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",")
+        if hop.strip()
+    ]
     trusted = settings.FLYWHEEL_PROXIES
     return hops[-trusted] if 0 < trusted <= len(hops) else request.META.get("REMOTE_ADDR", "")
 
@@ -85,7 +98,9 @@ def _digest(name: str) -> str:
 def locks_of(names: list[str]) -> dict[str, datetime]:
     """{name: until when} of the accounts that are locked now."""
     digests = {_digest(name): name for name in names}
-    rows = Attempts.objects.filter(kind=Attempts.Kind.ACCOUNT, digest__in=digests, locked_until__gt=timezone.now())
+    rows = Attempts.objects.filter(
+        kind=Attempts.Kind.ACCOUNT, digest__in=digests, locked_until__gt=timezone.now()
+    )
     return {digests[row.digest]: row.locked_until for row in rows}
 
 
@@ -102,11 +117,12 @@ def forget_old() -> int:
 
 
 class LogIn:
-    """One attempt to log in: `begin`, then `failed` or `succeeded`. Where nothing names an account, `username` is empty.
+    """One attempt to log in: `begin`, then `failed` or `succeeded`. Where nothing names an account,
+    `username` is empty.
 
-    An office has one address. So an address is locked for trying many accounts, each of which counts once; whoever
-    tries one account many times locks that account. A browser that has logged in to the account before (`is_known`) is
-    not held up by its address.
+    An office has one address. So an address is locked for trying many accounts, each of which
+    counts once; whoever tries one account many times locks that account. A browser that has logged
+    in to the account before (`is_known`) is not held up by its address.
     """
 
     def __init__(self, username: str, address: str, *, is_known: bool = False) -> None:
@@ -141,13 +157,16 @@ class LogIn:
         """Whether this account's failure at this address is counted in the address's."""
         digests = {_digest(self._account_here), _digest(self.address)}
         recent = Attempts.objects.filter(
-            kind=Attempts.Kind.ADDRESS, digest__in=digests, last_at__gte=timezone.now() - FORGOTTEN_AFTER
+            kind=Attempts.Kind.ADDRESS,
+            digest__in=digests,
+            last_at__gte=timezone.now() - FORGOTTEN_AFTER,
         )
         return recent.count() == len(digests)
 
     def succeeded(self, *, whole: bool = True) -> None:
-        """`whole` is False for a right password that a second factor has to follow: only this attempt is taken back, or the
-        password would wipe out the wrong codes that came before it."""
+        """`whole` is False for a right password that a second factor has to follow: only this
+        attempt is taken back, or the password would wipe out the wrong codes that came before it.
+        """
         if whole:
             unlock(Attempts.Kind.ACCOUNT, self.username)
         unlock(Attempts.Kind.ADDRESS, self._account_here)
@@ -155,14 +174,22 @@ class LogIn:
         rows.update(failures=F("failures") - 1, locked_until=None)
 
     def refused(self) -> None:
-        """What is known to have failed already; once the address is locked, nothing more is written."""
+        """What is known to have failed already; once the address is locked, nothing more is
+        written.
+        """
         with contextlib.suppress(Locked):
             self.begin()
             self.failed()
 
     def failed(self) -> None:
-        """Into the audit log of the account's projects. What is locked is refused unseen, so the lines are few."""
-        user = get_user_model().objects.filter(username=self.username).first() if self.username else None
+        """Into the audit log of the account's projects. What is locked is refused unseen, so the
+        lines are few.
+        """
+        user = (
+            get_user_model().objects.filter(username=self.username).first()
+            if self.username
+            else None
+        )
         locked = max((row.locked_until for row in self.rows if row.locked_until), default=None)
         _note("login.locked" if locked else "login.failed", user, self.address, **_until(locked))
 
@@ -178,7 +205,11 @@ def note(action: str, user: Any, request: HttpRequest, **detail: Any) -> None:
 
 def _note(action: str, user: Any, address: str, **detail: Any) -> None:
     now = timezone.now()  # the same in all of them: to the person it is one event
-    projects = list(Membership.objects.filter(user=user).values_list("project_id", flat=True)) if user else []
+    projects = (
+        list(Membership.objects.filter(user=user).values_list("project_id", flat=True))
+        if user
+        else []
+    )
     AuditEvent.objects.bulk_create(
         AuditEvent(
             project_id=project,
@@ -196,8 +227,9 @@ def _note(action: str, user: Any, address: str, **detail: Any) -> None:
 
 
 def refuse_key(digest: str, address: str) -> None:
-    """Counts a refused key; the first and each that locks is recorded in the audit log, of its project if it was revoked. Raises Locked
-    if too many came from the address: then nothing more is written."""
+    """Counts a refused key; the first and each that locks is recorded in the audit log, of its
+    project if it was revoked. Raises Locked if too many came from the address: then nothing more is
+    written."""
     row = begin(Attempts.Kind.KEYS, address)
     if row.failures > 1 and row.locked_until is None:
         return

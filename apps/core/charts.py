@@ -16,11 +16,18 @@ LEGEND_HEIGHT = 20
 FEWEST = 7  # units of time that a chart shows
 DAY_MS = 86_400_000
 MIDNIGHTS = ("", *(f"{sign}00:00:00{zone}" for sign in "T " for zone in ("", "+00:00", "Z")))
-UNIT_MS = {"minute": 54e3, "hour": 54e3 * 60, "day": 54e3 * 60 * 24, "week": 54e3 * 60 * 24 * 7}  # nine tenths of it
+UNIT_MS = {
+    "minute": 54e3,
+    "hour": 54e3 * 60,
+    "day": 54e3 * 60 * 24,
+    "week": 54e3 * 60 * 24 * 7,
+}  # nine tenths of it
 
 
 def shortened(name: str, most: int = 28) -> str:
-    """A name of at most so many characters, without its middle: names of versions and tasks differ at their ends."""
+    """A name of at most so many characters, without its middle: names of versions and tasks differ
+    at their ends.
+    """
     if len(name) <= most:
         return name
     head = (most - 1) // 2
@@ -44,7 +51,9 @@ def time_unit(first: datetime | None, last: datetime | None) -> str:
 
 
 def time_range(times: Iterable[Any], unit: str) -> list[str]:
-    """What an axis shows of times (or dates, or their ISO texts): at least FEWEST units, so that a single bar does not fill the chart."""
+    """What an axis shows of times (or dates, or their ISO texts): at least FEWEST units, so that a
+    single bar does not fill the chart.
+    """
     known = [datetime.fromisoformat(str(time)) for time in times]
     step, last = timedelta(milliseconds=UNIT_MS[unit] / 0.9), max(known)
     first = min(*known, last - (FEWEST - 1) * step)
@@ -59,7 +68,9 @@ def days(times: Iterable[Any]) -> list[datetime]:
 
 
 def _day_ticks(figure: Any) -> None:
-    """Ticks of whole days or weeks, seven or so: Plotly would write 12:00 between them. Lines of days begin where bars do."""
+    """Ticks of whole days or weeks, seven or so: Plotly would write 12:00 between them. Lines of
+    days begin where bars do.
+    """
     known = days(x for trace in figure.data for x in (() if trace.x is None else trace.x))
     if not known:
         return
@@ -74,7 +85,12 @@ def _day_ticks(figure: Any) -> None:
 
 
 def lines(
-    series: dict[str, tuple[Sequence, Sequence]], title: str, *, x: str = "step", y: str = "", height: int = 210
+    series: dict[str, tuple[Sequence, Sequence]],
+    title: str,
+    *,
+    x: str = "step",
+    y: str = "",
+    height: int = 210,
 ) -> dict:
     """{name: (xs, ys)} as one chart of lines."""
     import plotly.graph_objects as go
@@ -105,7 +121,9 @@ def bars(
     colours: dict[str, str] | None = None,
     unit: str = "",
 ) -> dict:
-    """{name: (xs, ys)} as bars, side by side or stacked; with a time `unit` each as wide as that time."""
+    """{name: (xs, ys)} as bars, side by side or stacked; with a time `unit` each as wide as that
+    time.
+    """
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -177,7 +195,14 @@ def _finish(figure: Any, title: str, x: str, y: str, height: int, legend: bool) 
         height=height,
         margin=MARGIN | {"t": MARGIN["t"] + LEGEND_HEIGHT * legend},
         showlegend=legend,
-        legend={"orientation": "h", "traceorder": "normal", "y": 1.01, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        legend={
+            "orientation": "h",
+            "traceorder": "normal",
+            "y": 1.01,
+            "yanchor": "bottom",
+            "x": 0,
+            "xanchor": "left",
+        },
         bargap=0.15,
         xaxis=({"title": {"text": x, "font": {"size": 11}, "standoff": 4}} if x else {})
         | {
@@ -185,6 +210,11 @@ def _finish(figure: Any, title: str, x: str, y: str, height: int, legend: bool) 
             "tickangle": 0,
             "nticks": 7,
         },
-        yaxis={"title": {"text": y, "font": {"size": 11}}, "automargin": True, "nticks": 6, "rangemode": "normal"},
+        yaxis={
+            "title": {"text": y, "font": {"size": 11}},
+            "automargin": True,
+            "nticks": 6,
+            "rangemode": "normal",
+        },
     )
     return json.loads(figure.to_json())

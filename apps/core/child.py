@@ -65,7 +65,9 @@ class Child:
         chunk = os.read(self.events_fd, PIPE_BYTES)
         *lines, self.tail = (self.tail + chunk).split(b"\n")
         if len(self.tail) > MAX_LINE:
-            log.warning("A job's program wrote a line of more than %d bytes; it is dropped", MAX_LINE)
+            log.warning(
+                "A job's program wrote a line of more than %d bytes; it is dropped", MAX_LINE
+            )
             self.tail = b""
         events = [event for event in map(parse_event, lines) if event]
         for event in events:
@@ -135,7 +137,9 @@ def start(command: Sequence[str], spec_path: Path, spec: dict, stderr_path: Path
 
 
 def _environment(python: str, spec: dict) -> dict[str, str]:
-    env = {name: os.environ[name] for name in (*PASSED_ENV, *key_variables(spec)) if name in os.environ}
+    env = {
+        name: os.environ[name] for name in (*PASSED_ENV, *key_variables(spec)) if name in os.environ
+    }
     if python != sys.executable:
         env.pop("VIRTUAL_ENV", None)  # it runs in another one
     return env | {

@@ -8,8 +8,11 @@ from difflib import unified_diff
 MOST_LINES = 1_000  # of a changed part, on both sides: difflib takes time by the square of them
 
 
-def changed_lines(before: list[str], after: list[str], around: int = 3) -> Iterator[tuple[str, str]]:
-    """(kind: "same", "gone", "new" or "skip" between distant changes; line), `around` lines of the same about each.
+def changed_lines(
+    before: list[str], after: list[str], around: int = 3
+) -> Iterator[tuple[str, str]]:
+    """(kind: "same", "gone", "new" or "skip" between distant changes; line), `around` lines of the
+    same about each.
 
     A changed part of more than MOST_LINES is shown whole: all that is gone, then all that is new.
     """
@@ -29,8 +32,12 @@ def changed_lines(before: list[str], after: list[str], around: int = 3) -> Itera
         yield kinds[line[0]], "…" if line[0] == "@" else line[1:]
 
 
-def changed_parts(before: dict[str, list[str]], after: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
-    """The same for texts in named parts: each is compared with the part of its name alone, below its first line."""
+def changed_parts(
+    before: dict[str, list[str]], after: dict[str, list[str]]
+) -> Iterator[tuple[str, str]]:
+    """The same for texts in named parts: each is compared with the part of its name alone, below
+    its first line.
+    """
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name, []), after.get(name, [])
         lines = list(changed_lines(old, new))
@@ -41,4 +48,7 @@ def changed_parts(before: dict[str, list[str]], after: dict[str, list[str]]) -> 
 
 def _common(one: list[str], other: list[str]) -> int:
     """How many lines both begin with."""
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return next(
+        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )

@@ -11,8 +11,14 @@ from apps.core.query import QueryError
 
 TEXTS = {
     400: ("Bad request", "The request was invalid. Go back and try again."),
-    403: ("Not allowed", "Your role in this project does not allow this. Ask an owner of the project."),
-    404: ("Not found", "This page does not exist, or belongs to a project you are not a member of."),
+    403: (
+        "Not allowed",
+        "Your role in this project does not allow this. Ask an owner of the project.",
+    ),
+    404: (
+        "Not found",
+        "This page does not exist, or belongs to a project you are not a member of.",
+    ),
     500: (
         "Something went wrong",
         "The error was logged. Try again; if it persists, contact the operator of this server.",
@@ -33,7 +39,12 @@ def _page(request: HttpRequest, status: int, detail: str = "") -> HttpResponse:
     title, text = TEXTS[status]
     if request.path.startswith("/api/"):
         return JsonResponse({"detail": detail or title}, status=status)
-    return render(request, "error.html", {"status": status, "title": title, "text": detail or text}, status=status)
+    return render(
+        request,
+        "error.html",
+        {"status": status, "title": title, "text": detail or text},
+        status=status,
+    )
 
 
 def invalid_query(request: HttpRequest, error: QueryError) -> HttpResponse:

@@ -1,4 +1,6 @@
-"""Bounds of page forms, read from the Structs that check the same values in the API and in jobs: declared once."""
+"""Bounds of page forms, read from the Structs that check the same values in the API and in jobs:
+declared once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ NUMBERS = (forms.IntegerField, forms.FloatField)
 
 
 class Bounds(NamedTuple):
-    """The numbers that a field accepts; None: unbounded. `above` and `below` exclude the bound itself."""
+    """The numbers that a field accepts; None: unbounded. `above` and `below` exclude the bound
+    itself.
+    """
 
     low: float | None = None
     high: float | None = None
@@ -38,12 +42,15 @@ class LessThan(BaseValidator):
         return a >= b
 
 
-def bounds_from(*structs: type[Struct], **renamed: str | tuple[type[Struct], str]) -> Callable[[F], F]:
-    """Class decorator: a number field takes the bounds of the Structs' field of the same name; `renamed` says where the
-    field has another name, or which Struct it belongs to: `usd="most_usd"` or `beta=(DpoConfig, "beta")`.
+def bounds_from(
+    *structs: type[Struct], **renamed: str | tuple[type[Struct], str]
+) -> Callable[[F], F]:
+    """Class decorator: a number field takes the bounds of the Structs' field of the same name;
+    `renamed` says where the field has another name, or which Struct it belongs to: `usd="most_usd"`
+    or `beta=(DpoConfig, "beta")`.
 
-    Where several Structs have the field, the widest bounds count: the form cannot know yet which of them will check the
-    value. Raises TypeError for a field that repeats bounds of its own.
+    Where several Structs have the field, the widest bounds count: the form cannot know yet which of
+    them will check the value. Raises TypeError for a field that repeats bounds of its own.
     """
 
     def sources(name: str) -> list[tuple[type[Struct], str]]:
@@ -80,7 +87,9 @@ def _bounds(number: inspect.IntType | inspect.FloatType) -> Bounds:
     if isinstance(number, inspect.IntType):  # more than 0 is at least 1
         low = number.gt + 1 if number.gt is not None else number.ge
         return Bounds(low, number.lt - 1 if number.lt is not None else number.le)
-    return Bounds(number.gt if above else number.ge, number.lt if below else number.le, above, below)
+    return Bounds(
+        number.gt if above else number.ge, number.lt if below else number.le, above, below
+    )
 
 
 def _widest(bounds: list[Bounds]) -> Bounds:

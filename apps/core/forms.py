@@ -20,7 +20,9 @@ LARGEST_KEY = 2**63 - 1  # of a bigint
 
 
 def whole(text: str | None, low: int = 0, high: int = LARGEST_KEY) -> int | None:
-    """The whole number that a query or a form carries; None for anything else, and outside the range."""
+    """The whole number that a query or a form carries; None for anything else, and outside the
+    range.
+    """
     if not text or not text.isascii() or not text.isdecimal() or len(text) > len(str(LARGEST_KEY)):
         return None
     value = int(text)
@@ -28,7 +30,9 @@ def whole(text: str | None, low: int = 0, high: int = LARGEST_KEY) -> int | None
 
 
 def json_of(text: str) -> Any:
-    """The JSON that somebody typed. Raises ValidationError for what is none, gives a name twice, or cannot be stored."""
+    """The JSON that somebody typed. Raises ValidationError for what is none, gives a name twice, or
+    cannot be stored.
+    """
     try:
         value = read_json(text)
         refuse_unstorable(value)
@@ -68,7 +72,10 @@ class ProjectForm(PlainLabels, forms.ModelForm):
 class RenameProjectForm(ProjectForm):
     class Meta(ProjectForm.Meta):
         help_texts = {
-            "slug": "Part of the URL of every page: letters, digits, - and _. Changing it breaks links and bookmarks; API keys keep working"
+            "slug": (
+                "Part of the URL of every page: letters, digits, - and _. Changing it breaks links"
+                " and bookmarks; API keys keep working"
+            )
         }
 
     def clean_slug(self) -> str:
@@ -84,17 +91,24 @@ class KeyForm(PlainForm):
 
     name = forms.CharField(max_length=80, help_text="Which agent or machine will use it")
     scopes = forms.MultipleChoiceField(
-        choices=Scope.choices, initial=[Scope.INGEST], widget=forms.CheckboxSelectMultiple,
+        choices=Scope.choices,
+        initial=[Scope.INGEST],
+        widget=forms.CheckboxSelectMultiple,
         error_messages={"required": "Choose at least one scope: a key without one can do nothing."},
-    )  # fmt: skip
+    )
     expires_on = forms.DateField(
-        required=False, label="Expires after", widget=forms.DateInput({"type": "date"}, "%Y-%m-%d"),
+        required=False,
+        label="Expires after",
+        widget=forms.DateInput({"type": "date"}, "%Y-%m-%d"),
         help_text="The key works until the end of this day (UTC). Leave empty for no expiry",
-    )  # fmt: skip
+    )
     may_see_holdout = forms.BooleanField(
         required=False,
         label="May see hold-outs",
-        help_text="Together with read or evaluate: reads held-out tasks and scores answers to them. Each access counts as a view",
+        help_text=(
+            "Together with read or evaluate: reads held-out tasks and scores answers to them. Each"
+            " access counts as a view"
+        ),
     )
 
     def clean_expires_on(self) -> date | None:
@@ -122,13 +136,17 @@ GRACE = {
 
 class RotateForm(PlainForm):
     grace = forms.ChoiceField(
-        label="Keep the old key for", choices=[(value, label) for value, (label, _) in GRACE.items()],
-        initial="24h", help_text="Long enough to replace it everywhere",
-    )  # fmt: skip
+        label="Keep the old key for",
+        choices=[(value, label) for value, (label, _) in GRACE.items()],
+        initial="24h",
+        help_text="Long enough to replace it everywhere",
+    )
     expires_on = forms.DateField(
-        required=False, label="The new key expires after", widget=forms.DateInput({"type": "date"}, "%Y-%m-%d"),
+        required=False,
+        label="The new key expires after",
+        widget=forms.DateInput({"type": "date"}, "%Y-%m-%d"),
         help_text="Defaults to the lifetime of the old key. Leave empty for no expiry",
-    )  # fmt: skip
+    )
 
     clean_expires_on = KeyForm.clean_expires_on
 
@@ -142,7 +160,9 @@ class RotateForm(PlainForm):
 
 
 def no_address(username: str) -> None:
-    """People log in by name or by e-mail: a name that looks like an address could be somebody else's."""
+    """People log in by name or by e-mail: a name that looks like an address could be somebody
+    else's.
+    """
     if "@" in username:
         raise forms.ValidationError("A user name has no @.")
 
@@ -169,11 +189,15 @@ NAME_TAKEN = "This user name is taken. If it is yours, log in instead."
 
 class JoinForm(PlainForm):
     username = forms.CharField(
-        max_length=150, label="User name", validators=[UnicodeUsernameValidator(), no_address],
+        max_length=150,
+        label="User name",
+        validators=[UnicodeUsernameValidator(), no_address],
         widget=forms.TextInput({"autocomplete": "username"}),
-    )  # fmt: skip
+    )
     name = forms.CharField(max_length=150, required=False, label="Name")
-    password = forms.CharField(widget=forms.PasswordInput({"autocomplete": "new-password"}), strip=False)
+    password = forms.CharField(
+        widget=forms.PasswordInput({"autocomplete": "new-password"}), strip=False
+    )
 
     def clean_username(self) -> str:
         name = self.cleaned_data["username"]

@@ -1,4 +1,6 @@
-"""GET /healthz: 200 when the database (with this version's schema), the broker, one worker of each queue and beat answer."""
+"""GET /healthz: 200 when the database (with this version's schema), the broker, one worker of each
+queue and beat answer.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def _database() -> dict[str, bool]:
     except DatabaseError:
         return {"database": False, "schema": False}
     if not ready:
-        log.warning("The database has another schema: %s", "; ".join(different) or "run manage.py prepare")
+        log.warning(
+            "The database has another schema: %s", "; ".join(different) or "run manage.py prepare"
+        )
     return {"database": True, "schema": ready}
 
 

@@ -17,8 +17,8 @@ BEAT_EVERY_S = 5.0
 class Heartbeat:
     """Beats from a thread, on a separate connection, as long as the worker has the job.
 
-    Writing a spec, hashing a model or one long transaction may take longer than the maximum age of a heartbeat; without the thread the
-    reaper would give the job to a second worker.
+    Writing a spec, hashing a model or one long transaction may take longer than the maximum age of
+    a heartbeat; without the thread the reaper would give the job to a second worker.
     """
 
     def __init__(self, job: Job) -> None:
@@ -30,7 +30,10 @@ class Heartbeat:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        frames: TracebackType | None,
     ) -> None:
         self.over.set()
         self.thread.join()

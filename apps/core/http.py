@@ -18,11 +18,16 @@ LONGEST_FILTER = 120  # characters
 
 @dataclass(frozen=True)
 class QueryFilters:
-    """Filters that a page's address carries: a subclass has a text field for each parameter, "" if it is not given."""
+    """Filters that a page's address carries: a subclass has a text field for each parameter, "" if
+    it is not given.
+    """
 
     @classmethod
     def texts(cls, query: Mapping[str, str]) -> dict[str, str]:
-        return {field.name: str(query.get(field.name) or "").strip()[:LONGEST_FILTER] for field in fields(cls)}
+        return {
+            field.name: str(query.get(field.name) or "").strip()[:LONGEST_FILTER]
+            for field in fields(cls)
+        }
 
     @property
     def given(self) -> dict[str, str]:
@@ -46,8 +51,12 @@ def go(request: HttpRequest, url: str) -> HttpResponse:
     return HttpResponseClientRedirect(url) if request.htmx else redirect(url)
 
 
-def progress(request: HttpRequest, template: str, context: dict[str, Any], *, runs: bool) -> HttpResponse:
-    """The fragment that the page of a running job asks for; when it runs no more the whole page is loaded again."""
+def progress(
+    request: HttpRequest, template: str, context: dict[str, Any], *, runs: bool
+) -> HttpResponse:
+    """The fragment that the page of a running job asks for; when it runs no more the whole page is
+    loaded again.
+    """
     response = render(request, template, context)
     if not runs:
         response["HX-Refresh"] = "true"

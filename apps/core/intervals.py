@@ -1,4 +1,6 @@
-"""Confidence intervals. Pure: no Django, no torch; no scipy either, whose statistics alone would double a web process."""
+"""Confidence intervals. Pure: no Django, no torch; no scipy either, whose statistics alone would
+double a web process.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ LEVEL = 0.95
 
 
 def wilson(successes: int, n: int, level: float = LEVEL) -> tuple[float, float]:
-    """Wilson score interval of a proportion (Wilson 1927). (0, 1) for n = 0. Raises ValueError for more successes than n."""
+    """Wilson score interval of a proportion (Wilson 1927). (0, 1) for n = 0. Raises ValueError for
+    more successes than n.
+    """
     if not 0 <= successes <= n:
         raise ValueError(f"{successes} successes of {n}")
     if n == 0:
@@ -25,8 +29,10 @@ EXACT = 30  # degrees of freedom, up to which Student's quantile is solved for
 
 
 def student(df: int, level: float = LEVEL) -> float:
-    """Two-sided quantile of Student's t, to 0.1% at any level: solved from the closed form of the distribution up to EXACT
-    degrees of freedom, else the expansion of Abramowitz & Stegun 26.7.5. It spares the web process scipy."""
+    """Two-sided quantile of Student's t, to 0.1% at any level: solved from the closed form of the
+    distribution up to EXACT degrees of freedom, else the expansion of Abramowitz & Stegun 26.7.5.
+    It spares the web process scipy.
+    """
     z = NormalDist().inv_cdf((1 + level) / 2)
     if df > EXACT:
         terms = (
@@ -44,7 +50,9 @@ def student(df: int, level: float = LEVEL) -> float:
 
 
 def _within(angle: float, df: int) -> float:
-    """P(|t| < sqrt(df) tan(angle)) of Student's t, by the finite sums of Abramowitz & Stegun 26.7.3 and 26.7.4."""
+    """P(|t| < sqrt(df) tan(angle)) of Student's t, by the finite sums of Abramowitz & Stegun 26.7.3
+    and 26.7.4.
+    """
     sine, cosine = math.sin(angle), math.cos(angle)
     odd = df % 2
     term, total = (cosine, cosine if df > 1 else 0.0) if odd else (1.0, 1.0)
@@ -54,18 +62,25 @@ def _within(angle: float, df: int) -> float:
     return (angle + sine * total) * 2 / math.pi if odd else sine * total
 
 
-def newcombe(before: tuple[int, int], after: tuple[int, int], level: float = LEVEL) -> tuple[float, float]:
-    """Interval of the difference of two shares, after - before, of (successes, n) each: Newcombe's method 10 (1998), from the
-    Wilson intervals of both. Both n above 0."""
+def newcombe(
+    before: tuple[int, int], after: tuple[int, int], level: float = LEVEL
+) -> tuple[float, float]:
+    """Interval of the difference of two shares, after - before, of (successes, n) each: Newcombe's
+    method 10 (1998), from the Wilson intervals of both. Both n above 0."""
     (low1, high1), (low2, high2) = wilson(*before, level), wilson(*after, level)
     p1, p2 = before[0] / before[1], after[0] / after[1]
-    below, above = sqrt((p2 - low2) ** 2 + (high1 - p1) ** 2), sqrt((high2 - p2) ** 2 + (p1 - low1) ** 2)
+    below, above = (
+        sqrt((p2 - low2) ** 2 + (high1 - p1) ** 2),
+        sqrt((high2 - p2) ** 2 + (p1 - low1) ** 2),
+    )
     return max(-1.0, p2 - p1 - below), min(1.0, p2 - p1 + above)
 
 
 def exact(successes: float, n: float, level: float = LEVEL) -> tuple[float, float]:
-    """Clopper–Pearson interval of a proportion (1934): never covers less than `level`. Counts may be effective sizes, so no whole
-    numbers (Korn & Graubard 1998). (0, 1) for n = 0. Raises ValueError for more successes than n."""
+    """Clopper–Pearson interval of a proportion (1934): never covers less than `level`. Counts may
+    be effective sizes, so no whole numbers (Korn & Graubard 1998). (0, 1) for n = 0. Raises
+    ValueError for more successes than n.
+    """
     if not 0 <= successes <= n:
         raise ValueError(f"{successes} successes of {n}")
     if n == 0:
@@ -85,12 +100,23 @@ def _beta_quantile(share: float, a: float, b: float) -> float:
 
 
 def _beta_cdf(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function by its continued fraction (Abramowitz & Stegun 26.5.8, Lentz's method)."""
+    """The regularised incomplete beta function by its continued fraction (Abramowitz & Stegun
+    26.5.8, Lentz's method).
+    """
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):
         return 1.0 - _beta_cdf(1 - x, b, a)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
+    front = (
+        math.exp(
+            math.lgamma(a + b)
+            - math.lgamma(a)
+            - math.lgamma(b)
+            + a * math.log(x)
+            + b * math.log1p(-x)
+        )
+        / a
+    )
     tiny, c, d = 1e-300, 1.0, 1.0 / (1.0 - (a + b) * x / (a + 1) or 1e-300)
     fraction = d
     for m in range(1, 500):

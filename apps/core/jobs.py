@@ -1,4 +1,6 @@
-"""How a job is submitted, cancelled, ended, begun again, and saved from a dead worker. `runner` runs it."""
+"""How a job is submitted, cancelled, ended, begun again, and saved from a dead worker. `runner`
+runs it.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from apps.core.signals import job_ended
 
 J = TypeVar("J", bound=Job)
 TASK = "core.run_job"
-# A message that waits longer than this is dropped: another one has been sent long since, and so a job that waits for
-# days has two or three messages in the queue, not thousands.
+# A message that waits longer than this is dropped: another one has been sent long since, and so a
+# job that waits for days has two or three messages in the queue, not thousands.
 EXPIRES_S = 2 * LAST_RESEND.total_seconds()
 RESENT_AT_ONCE = 100
 
@@ -27,10 +29,14 @@ RESENT_AT_ONCE = 100
 def submit(job: J, *, by: Any, due_in: timedelta | None = None) -> J:
     """Saves a new job as QUEUED and, once that is committed, sends its id to its queue.
 
-    `due_in`: the reaper sends it then, unless somebody calls `enqueue` before. Raises Rejected in a project that is not active.
+    `due_in`: the reaper sends it then, unless somebody calls `enqueue` before. Raises Rejected in a
+    project that is not active.
     """
     with transaction.atomic():
-        if not isinstance(job, ProjectDeletion) and not Project.objects.running().filter(pk=job.project_id).exists():
+        if (
+            not isinstance(job, ProjectDeletion)
+            and not Project.objects.running().filter(pk=job.project_id).exists()
+        ):
             raise Rejected(f"{job.project} is archived or being deleted: nothing is started there.")
         job.created_by = by
         if due_in is not None:
@@ -50,16 +56,26 @@ def submit(job: J, *, by: Any, due_in: timedelta | None = None) -> J:
 
 
 def enqueue(job: Job) -> None:
-    """Sends the id. A message that is lost is sent again by the reaper, after longer and longer waits."""
+    """Sends the id. A message that is lost is sent again by the reaper, after longer and longer
+    waits.
+    """
     if job.note_send():
         label, queue = job._meta.label, kind_of(job).queue
         outbox.post(TASK, label, str(job.pk), queue=queue, expires_s=EXPIRES_S)
 
 
 def restart(
-    job: Job, *, among: models.QuerySet[Any], by: Any, action: str, detail: dict | None = None, **changes: Any
+    job: Job,
+    *,
+    among: models.QuerySet[Any],
+    by: Any,
+    action: str,
+    detail: dict | None = None,
+    **changes: Any,
 ) -> bool:
-    """Queues an ended job again, if it is still one of `among`; `action` and `detail` are its line in the audit log."""
+    """Queues an ended job again, if it is still one of `among`; `action` and `detail` are its line
+    in the audit log.
+    """
     with transaction.atomic():
         restarted = job.restart(among, **changes)
         if restarted:
@@ -81,7 +97,13 @@ def cancel(job: Job, *, by: Any) -> bool:
     """False if it has finished."""
     asked = job.request_cancel()
     if asked:
-        audit(f"{job._meta.model_name}.cancel_requested", project=job.project, by=by, target=job, name=job.name)
+        audit(
+            f"{job._meta.model_name}.cancel_requested",
+            project=job.project,
+            by=by,
+            target=job,
+            name=job.name,
+        )
         job.refresh_from_db()
         if not job.is_active:
             kind_of(job).ended(job)
@@ -101,9 +123,11 @@ def end(job: Job, state: JobState, *, error: str = "", result: dict | None = Non
 
 
 def retry_or_fail(job: Job, reason: str, among: models.QuerySet[Any] | None = None) -> bool:
-    """After a death that is not the job's own error: queues it again while attempts are left, otherwise fails it.
+    """After a death that is not the job's own error: queues it again while attempts are left,
+    otherwise fails it.
 
-    True if it was queued again. False also if another process decided first, or it is no longer in `among`.
+    True if it was queued again. False also if another process decided first, or it is no longer in
+    `among`.
     """
     among = type(job).objects.all() if among is None else among
     with transaction.atomic():
@@ -113,7 +137,11 @@ def retry_or_fail(job: Job, reason: str, among: models.QuerySet[Any] | None = No
             return False
         requeued = job.requeue(among)
         if requeued:
-            note(job, f"{reason} Attempt {job.attempt} of {job.max_attempts} ended; queued again.", "warning")
+            note(
+                job,
+                f"{reason} Attempt {job.attempt} of {job.max_attempts} ended; queued again.",
+                "warning",
+            )
             job.sends = 0
             transaction.on_commit(lambda: enqueue(job))
     return requeued
@@ -124,7 +152,11 @@ def _give_up(job: Job, reason: str) -> None:
         end(job, JobState.CANCELLED)
     else:
         tried = f"It was tried {job.attempt} times." if job.attempt > 1 else ""
-        end(job, JobState.FAILED, error=" ".join(part for part in (reason, tried, kind_of(job).if_lost) if part))
+        end(
+            job,
+            JobState.FAILED,
+            error=" ".join(part for part in (reason, tried, kind_of(job).if_lost) if part),
+        )
 
 
 def note(job: Job, message: str, level: str = "info") -> None:
@@ -136,7 +168,9 @@ def note(job: Job, message: str, level: str = "info") -> None:
 
 
 def reap() -> dict[str, int]:
-    """Requeues or fails jobs whose worker died, and sends queued jobs again whose message was lost."""
+    """Requeues or fails jobs whose worker died, and sends queued jobs again whose message was
+    lost.
+    """
     requeued = failed = resent = 0
     for model in job_models():
         for job in model.objects.stale():

@@ -1,4 +1,5 @@
-"""What each kind of job does. Apps register their kinds in a module `jobs`, which is loaded when Django is ready.
+"""What each kind of job does. Apps register their kinds in a module `jobs`, which is loaded when
+Django is ready.
 
 So models know nothing of what their jobs do, and `runner` runs any job without knowing its app.
 """
@@ -34,27 +35,39 @@ def _no_words(*_: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ChildProcess(Generic[J]):
-    """A job that runs as `python -m workers.<program> spec.json` and reports by events (docs/jobs.md)."""
+    """A job that runs as `python -m workers.<program> spec.json` and reports by events
+    (docs/jobs.md).
+    """
 
     queue: str
     program: Callable[[J], str]
     child_spec: Callable[[J], dict]  # the whole spec, without the fields that the runner adds
-    complete: Callable[[J, dict], dict]  # in the transaction that ends a good run; returns what `result` keeps
-    store_events: Callable[[J, list[dict]], None] = _nothing  # in a transaction, each event once per attempt
+    complete: Callable[
+        [J, dict], dict
+    ]  # in the transaction that ends a good run; returns what `result` keeps
+    store_events: Callable[[J, list[dict]], None] = (
+        _nothing  # in a transaction, each event once per attempt
+    )
     ended: Callable[[J], None] = _nothing  # in the transaction that ends the job, however it ends
-    beside: Callable[[J], AbstractContextManager] = nullcontext  # what this process does while the child runs
+    beside: Callable[[J], AbstractContextManager] = (
+        nullcontext  # what this process does while the child runs
+    )
     python: Callable[[], str] = lambda: sys.executable
     time_limit_s: float | None = None  # of one attempt; then it is asked to stop
     flush_every_s: float = 1.0  # how often what comes is stored
     if_lost: str = ""  # a sentence for the person whose job died too often
-    memory_advice: Callable[[J], str] = _no_words  # if memory ran out: what to reduce, as a sentence
+    memory_advice: Callable[[J], str] = (
+        _no_words  # if memory ran out: what to reduce, as a sentence
+    )
     # makes the next attempt need less memory, and says how; "" if that is not allowed
     reduce: Callable[[J], str] = _no_words
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a step has done so far. `cursor` says where the next one starts, also in another process."""
+    """What a step has done so far. `cursor` says where the next one starts, also in another
+    process.
+    """
 
     done: int
     total: int | None = None
@@ -66,10 +79,11 @@ class Progress:
 class InProcess(Generic[J]):
     """A job that a Celery worker does itself, step by step.
 
-    `steps(job)` is a generator that begins at `job.cursor`. What it does up to a `yield` is one transaction, together
-    with the progress that it yields; what it does after the last one is stored with the end of the job. Its `return`
-    value is the job's result. It is begun again from the stored cursor after a break of the database and in another
-    worker, so it keeps nothing between steps that the cursor does not say.
+    `steps(job)` is a generator that begins at `job.cursor`. What it does up to a `yield` is one
+    transaction, together with the progress that it yields; what it does after the last one is
+    stored with the end of the job. Its `return` value is the job's result. It is begun again from
+    the stored cursor after a break of the database and in another worker, so it keeps nothing
+    between steps that the cursor does not say.
     """
 
     queue: str

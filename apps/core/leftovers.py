@@ -12,7 +12,9 @@ KEPT_S = 2 * 24 * 3600
 
 
 def remove_leftovers(folder: Path, is_awaited: Callable[[Path], bool]) -> None:
-    """Removes the files and folders in it that are older than KEPT_S. Other requests may be doing the same."""
+    """Removes the files and folders in it that are older than KEPT_S. Other requests may be doing
+    the same.
+    """
     for old in folder.iterdir():
         with suppress(FileNotFoundError):
             if time.time() - old.stat().st_mtime > KEPT_S and not is_awaited(old):

@@ -1,4 +1,5 @@
-"""PostgreSQL advisory locks, every number in one place: two purposes that share a number would wait for each other.
+"""PostgreSQL advisory locks, every number in one place: two purposes that share a number would wait
+for each other.
 
 All are held until the transaction ends, except those of `holding_in`.
 """
@@ -30,15 +31,19 @@ class ProjectLock(IntEnum):
     DIGEST = 0x666C6469
     STITCHING = 0x666C7374
     NAMES = 0x666C6E61
-    POLICY = 0x666C706F  # shared by those who refer to policy rules, exclusive to who adds or removes some
+    # shared by those who refer to policy rules, exclusive to who adds or removes some
+    POLICY = 0x666C706F
     HOLDOUT_SCORES = 0x6C6F6F6B
-    # shared by those who store runs, exclusive for whoever gives feedback on a run that does not exist
+    # shared by those who store runs, exclusive for whoever gives feedback on a run that does not
+    # exist
     FEEDBACK = 0x666C6662
 
 
 @unique
 class NameLock(IntEnum):
-    """The first of two ints; the second is a digest's first four bytes. Two names that share them wait for each other, no more."""
+    """The first of two ints; the second is a digest's first four bytes. Two names that share them
+    wait for each other, no more.
+    """
 
     ARTIFACT = 0x666C6172
 
@@ -61,7 +66,9 @@ def try_acquire_in(project_id: int, lock: ProjectLock) -> bool:
 
 @contextmanager
 def holding_in(project_id: int, lock: ProjectLock) -> Iterator[None]:
-    """Outside of a transaction: one that begins inside sees all that the holder before has committed."""
+    """Outside of a transaction: one that begins inside sees all that the holder before has
+    committed.
+    """
     _call("pg_advisory_lock", lock, project_id)
     try:
         yield
@@ -82,5 +89,8 @@ def try_holding_in(project_id: int, lock: ProjectLock) -> Iterator[bool]:
 
 def _call(function: str, *numbers: int) -> object:
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {function}({', '.join(['%s'] * len(numbers))})", [int(number) for number in numbers])
+        cursor.execute(
+            f"SELECT {function}({', '.join(['%s'] * len(numbers))})",
+            [int(number) for number in numbers],
+        )
         return cursor.fetchone()[0]

@@ -15,8 +15,8 @@ from workers.lib.typed import FormError
 log = logging.getLogger(__name__)
 AGENTS = ("/v1/", "/api/v1/", "/api/public/", "/env/")
 POLICY = (
-    "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; object-src 'none'; "
-    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; object-src 'none';"
+    " base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 # The API's page needs its own start-up script.
 DOCS_POLICY = POLICY + "; script-src 'self' 'unsafe-inline'"
@@ -39,10 +39,12 @@ def content_security_policy(
 def straight_for_agents(
     get_response: Callable[[HttpRequest], HttpResponse],
 ) -> Callable[[HttpRequest], HttpResponse]:
-    """What agents call goes to its view past the middleware after this one: sessions and pages' headers are for people.
+    """What agents call goes to its view past the middleware after this one: sessions and pages'
+    headers are for people.
 
-    It is known by its path alone, with or without the last slash (a redirected POST would become a GET), and proves
-    itself by an API key: no cookie is read there. A path or query that cannot be stored is answered with 400. An outage is answered with 503: exporters drop what gets a 500.
+    It is known by its path alone, with or without the last slash (a redirected POST would become a
+    GET), and proves itself by an API key: no cookie is read there. A path or query that cannot be
+    stored is answered with 400. An outage is answered with 503: exporters drop what gets a 500.
     """
 
     def middleware(request: HttpRequest) -> HttpResponse:
@@ -61,8 +63,13 @@ def straight_for_agents(
             if not is_transient(error):
                 raise
             log.warning("%s %s answered with 503", request.method, request.path, exc_info=error)
-            detail = "The database cannot be reached or is busy. Nothing was acknowledged; send this again."
-            return JsonResponse({"detail": detail}, status=503, headers={"Retry-After": str(RETRY_AFTER_S)})
+            detail = (
+                "The database cannot be reached or is busy. Nothing was acknowledged; send this"
+                " again."
+            )
+            return JsonResponse(
+                {"detail": detail}, status=503, headers={"Retry-After": str(RETRY_AFTER_S)}
+            )
 
     return middleware
 

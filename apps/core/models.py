@@ -67,7 +67,9 @@ class Membership(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["project", "user"], name="one_membership_per_user")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "user"], name="one_membership_per_user")
+        ]
 
     def __str__(self) -> str:
         return f"{self.user} in {self.project} ({self.role})"
@@ -85,7 +87,9 @@ EXPIRES_SOON = timedelta(days=14)
 
 
 def key_digest(secret: str) -> str:
-    """SHA-256 hex of an API key. A fast hash is enough: the key is 32 random bytes, not a password."""
+    """SHA-256 hex of an API key. A fast hash is enough: the key is 32 random bytes, not a
+    password.
+    """
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -99,7 +103,9 @@ class ArchivableQuerySet(models.QuerySet[Any]):
 
 
 class Archivable(models.Model):
-    """Something that is hidden from lists and choices when it is archived, and stays for what refers to it."""
+    """Something that is hidden from lists and choices when it is archived, and stays for what
+    refers to it.
+    """
 
     archived_at = models.DateTimeField(null=True)
 
@@ -115,7 +121,9 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
     def expiring(self) -> Self:
         """Those that still work and expire soon."""
         now = timezone.now()
-        soon = self.live().filter(expires_at__gt=now, expires_at__lte=now + EXPIRES_SOON, replaced_by=None)
+        soon = self.live().filter(
+            expires_at__gt=now, expires_at__lte=now + EXPIRES_SOON, replaced_by=None
+        )
         return soon.order_by("expires_at")
 
     def by_digest(self, digest: str) -> ApiKey | None:
@@ -129,15 +137,18 @@ def all_scopes() -> list[str]:
 class ApiKey(models.Model):
     """A bearer key of one project. The secret is shown once; only its digest is kept.
 
-    `scopes` say what it may do (`scopes`), as far as whoever made it still may (`may`). `may_see_holdout`: it may, with a scope
-    that reads or evaluates, read hold-outs and have answers to them scored. An agent's own key need not.
+    `scopes` say what it may do (`scopes`), as far as whoever made it still may (`may`).
+    `may_see_holdout`: it may, with a scope that reads or evaluates, read hold-outs and have answers
+    to them scored. An agent's own key need not.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="api_keys")
     name = models.CharField(max_length=80)
     prefix = models.CharField(max_length=12, editable=False)
     digest = models.CharField(max_length=64, unique=True, editable=False)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     last_used_at = models.DateTimeField(null=True)
     scopes = ArrayField(models.CharField(max_length=10), default=all_scopes)
@@ -174,21 +185,32 @@ class ApiKey(models.Model):
 
     @property
     def same_expiry(self) -> datetime | None:
-        """Of a key that is created now in the place of this one: as long from now as this one's was from its start."""
+        """Of a key that is created now in the place of this one: as long from now as this one's was
+        from its start.
+        """
         return timezone.now() + (self.expires_at - self.created_at) if self.expires_at else None
 
     @property
     def expires_soon(self) -> bool:
-        return self.expires_at is not None and timezone.now() < self.expires_at <= timezone.now() + EXPIRES_SOON
+        return (
+            self.expires_at is not None
+            and timezone.now() < self.expires_at <= timezone.now() + EXPIRES_SOON
+        )
 
     @cached_property
     def maker_role(self) -> str | None:
-        """The present role of whoever made the key; None if they left the project or their account is inactive."""
-        found = Membership.objects.filter(project=self.project_id, user=self.created_by_id, user__is_active=True)
+        """The present role of whoever made the key; None if they left the project or their account
+        is inactive.
+        """
+        found = Membership.objects.filter(
+            project=self.project_id, user=self.created_by_id, user__is_active=True
+        )
         return found.values_list("role", flat=True).first()
 
     def may(self, scope: Scope) -> bool:
-        """Whether the key has the scope, and the present role of whoever made it allows it (`ROLE_FOR`)."""
+        """Whether the key has the scope, and the present role of whoever made it allows it
+        (`ROLE_FOR`).
+        """
         return scope in self.scopes and (scope not in ROLE_FOR or self.maker_is(ROLE_FOR[scope]))
 
     @property
@@ -213,16 +235,22 @@ class InvitationQuerySet(models.QuerySet["Invitation"]):
 
 
 class Invitation(models.Model):
-    """A link with which one person joins a project, once. The token is in the link only; its digest is kept."""
+    """A link with which one person joins a project, once. The token is in the link only; its digest
+    is kept.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="invitations")
     email = models.EmailField()
     role = models.CharField(max_length=10, choices=Role)
     digest = models.CharField(max_length=64, unique=True, editable=False)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField()
-    accepted_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    accepted_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     accepted_at = models.DateTimeField(null=True)
     revoked_at = models.DateTimeField(null=True)
 
@@ -232,7 +260,8 @@ class Invitation(models.Model):
         ordering = ("-created_at",)
         constraints = [
             models.CheckConstraint(
-                name="invitation_accepted_or_revoked", condition=Q(accepted_at=None) | Q(revoked_at=None)
+                name="invitation_accepted_or_revoked",
+                condition=Q(accepted_at=None) | Q(revoked_at=None),
             )
         ]
 
@@ -242,13 +271,24 @@ class Invitation(models.Model):
 
 class AuditQuerySet(models.QuerySet["AuditEvent"]):
     def readable_as(self, role: Role) -> Self:
-        """What a member of this role may read: of people, keys and webhooks only who manages them."""
+        """What a member of this role may read: of people, keys and webhooks only who manages
+        them.
+        """
         hidden = [prefix for prefix, least in AUDITED_FOR.items() if Role(role).rank < least.rank]
-        return self.exclude(reduce(or_, (Q(action__startswith=f"{prefix}.") for prefix in hidden))) if hidden else self
+        return (
+            self.exclude(reduce(or_, (Q(action__startswith=f"{prefix}.") for prefix in hidden)))
+            if hidden
+            else self
+        )
 
     def of_account(self, user: Any) -> Self:
-        """How somebody's account was used and changed, each once, the newest first: it is in the log of each of their projects."""
-        own = self.filter(Q(action__startswith="account.") | Q(action__in=["login.failed", "login.locked"]), actor=user)
+        """How somebody's account was used and changed, each once, the newest first: it is in the
+        log of each of their projects.
+        """
+        own = self.filter(
+            Q(action__startswith="account.") | Q(action__in=["login.failed", "login.locked"]),
+            actor=user,
+        )
         return own.order_by("-at", "action", "-pk").distinct("at", "action")
 
 
@@ -264,15 +304,21 @@ def object_name(target: models.Model) -> str:
 
 
 class AuditEvent(models.Model):
-    """One change by a person or a policy. Rows are only ever added: a trigger refuses everything else (see the migration).
+    """One change by a person or a policy. Rows are only ever added: a trigger refuses everything
+    else (see the migration).
 
-    So nothing may cascade into it: the row of a project that was deleted stays (`Stage`), and that of an actor may go, whose
-    label stays. `about` names all that it is about, the target first (`object_name`).
+    So nothing may cascade into it: the row of a project that was deleted stays (`Stage`), and that
+    of an actor may go, whose label stays. `about` names all that it is about, the target first
+    (`object_name`).
     """
 
     project = models.ForeignKey(Project, models.PROTECT, null=True, related_name="audit_events")
     actor = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.DO_NOTHING, null=True, related_name="+", db_constraint=False
+        settings.AUTH_USER_MODEL,
+        models.DO_NOTHING,
+        null=True,
+        related_name="+",
+        db_constraint=False,
     )
     actor_label = models.CharField(max_length=160)
     action = models.CharField(max_length=60)
@@ -297,7 +343,9 @@ class AuditEvent(models.Model):
 
 
 class Attempts(models.Model):
-    """Attempts to log in that have failed, of one account or address, and keys refused to one address (`attempts.py`)."""
+    """Attempts to log in that have failed, of one account or address, and keys refused to one
+    address (`attempts.py`).
+    """
 
     class Kind(models.TextChoices):
         ACCOUNT = "account"
@@ -313,7 +361,9 @@ class Attempts(models.Model):
     locked_until = models.DateTimeField(null=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["kind", "digest"], name="one_count_of_attempts")]
+        constraints = [
+            models.UniqueConstraint(fields=["kind", "digest"], name="one_count_of_attempts")
+        ]
 
     def __str__(self) -> str:
         return f"{self.failures} failed attempts of one {self.kind}"
@@ -339,7 +389,9 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(state__in=ACTIVE_STATES)
 
     def stale(self) -> Self:
-        """Running jobs whose worker has not been heard of for too long, by the database's clock as all heartbeats are."""
+        """Running jobs whose worker has not been heard of for too long, by the database's clock as
+        all heartbeats are.
+        """
         return self.filter(state=JobState.RUNNING, heartbeat_at__lt=Now() - HEARTBEAT_STALE_AFTER)
 
     def unsent(self) -> Self:
@@ -352,19 +404,25 @@ class JobQuerySet(models.QuerySet["Job"]):
 
 
 class Job(models.Model):
-    """A long computation: a row that is claimed, processed by a worker, and ended, whatever crashes meanwhile.
+    """A long computation: a row that is claimed, processed by a worker, and ended, whatever crashes
+    meanwhile.
 
-    Transitions are conditional UPDATEs; each returns True only for the one caller that made it. All times except `created_at` are the
-    database's: workers on several machines compare them. What a job does is defined by its kind (`kinds`). `last_seq` is the number of
-    the last event stored for the current attempt: an event is stored once.
+    Transitions are conditional UPDATEs; each returns True only for the one caller that made it. All
+    times except `created_at` are the database's: workers on several machines compare them. What a
+    job does is defined by its kind (`kinds`). `last_seq` is the number of the last event stored for
+    the current attempt: an event is stored once.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="%(class)ss")
     name = models.CharField(max_length=200)
     state = models.CharField(max_length=10, choices=JobState, default=JobState.QUEUED)
-    spec = models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")
-    cursor = models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")
+    spec = models.JSONField(
+        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+    )
+    cursor = models.JSONField(
+        default=dict, help_text="Where the next step of a job in steps begins"
+    )
     result = models.JSONField(default=dict)
     error = models.TextField(blank=True)
     attempt = models.PositiveIntegerField(default=0)
@@ -374,9 +432,13 @@ class Job(models.Model):
     total = models.PositiveIntegerField(default=0)
     label = models.CharField(max_length=200, blank=True)
     worker = models.CharField(max_length=120, blank=True)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
-    sends = models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")
+    sends = models.PositiveSmallIntegerField(
+        default=0, help_text="Messages sent since it was queued"
+    )
     resend_at = models.DateTimeField(db_default=Now(), help_text="When its message counts as lost")
     started_at = models.DateTimeField(null=True)
     heartbeat_at = models.DateTimeField(null=True)
@@ -406,7 +468,13 @@ class Job(models.Model):
 
     @property
     def percent(self) -> int:
-        return 100 if self.state == JobState.SUCCEEDED else int(100 * self.done / self.total) if self.total else 0
+        return (
+            100
+            if self.state == JobState.SUCCEEDED
+            else int(100 * self.done / self.total)
+            if self.total
+            else 0
+        )
 
     @property
     def seconds(self) -> float | None:
@@ -438,7 +506,9 @@ class Job(models.Model):
         return bool(type(self).objects.held_by(self).update(heartbeat_at=Now()))
 
     def note_send(self) -> bool:
-        """Before a message is sent: True for one of those that would send it now. Each wait is twice the last one."""
+        """Before a message is sent: True for one of those that would send it now. Each wait is
+        twice the last one.
+        """
         wait = min(FIRST_RESEND * 2 ** min(self.sends, 16), LAST_RESEND)
         same = type(self).objects.filter(pk=self.pk, state=JobState.QUEUED, sends=self.sends)
         return bool(same.update(sends=F("sends") + 1, resend_at=Now() + wait))
@@ -451,8 +521,16 @@ class Job(models.Model):
 
     def requeue(self, among: models.QuerySet[Any]) -> bool:
         """`among`: what must still be true of the row."""
-        fields = {"state": JobState.QUEUED, "heartbeat_at": None, "worker": "", "sends": 0, "resend_at": Now()}
-        return bool(among.filter(pk=self.pk, state=JobState.RUNNING, attempt=self.attempt).update(**fields))
+        fields = {
+            "state": JobState.QUEUED,
+            "heartbeat_at": None,
+            "worker": "",
+            "sends": 0,
+            "resend_at": Now(),
+        }
+        return bool(
+            among.filter(pk=self.pk, state=JobState.RUNNING, attempt=self.attempt).update(**fields)
+        )
 
     @property
     def audit_detail(self) -> dict[str, Any]:
@@ -460,12 +538,22 @@ class Job(models.Model):
         return {}
 
     def restart(self, among: models.QuerySet[Any], **changes: Any) -> bool:
-        """Queues an ended job again, with as many attempts as a new one has. What it stored stays, unless `changes` say.
+        """Queues an ended job again, with as many attempts as a new one has. What it stored stays,
+        unless `changes` say.
 
         `among`: what must be true of the row.
         """
-        fresh: dict[str, Any] = {"state": JobState.QUEUED, "max_attempts": F("attempt") + ATTEMPTS, "error": ""}
-        fresh |= {"finished_at": None, "cancel_requested_at": None, "heartbeat_at": None, "worker": ""}
+        fresh: dict[str, Any] = {
+            "state": JobState.QUEUED,
+            "max_attempts": F("attempt") + ATTEMPTS,
+            "error": "",
+        }
+        fresh |= {
+            "finished_at": None,
+            "cancel_requested_at": None,
+            "heartbeat_at": None,
+            "worker": "",
+        }
         fresh |= {"sends": 0, "resend_at": Now()} | changes
         return bool(among.filter(pk=self.pk, state__in=TERMINAL_STATES).update(**fresh))
 
@@ -495,7 +583,9 @@ class JobLog(models.Model):
 
     class Meta:
         ordering = ("id",)
-        constraints = [models.UniqueConstraint(fields=["job", "attempt", "seq"], name="one_log_line_per_seq")]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "attempt", "seq"], name="one_log_line_per_seq")
+        ]
 
     def __str__(self) -> str:
         return self.message

@@ -20,7 +20,10 @@ NOUNS = {
 
 
 def noun(model: type[Model], n: int = 1) -> str:
-    one, several = NOUNS.get(model._meta.label_lower) or (model._meta.verbose_name, model._meta.verbose_name_plural)
+    one, several = NOUNS.get(model._meta.label_lower) or (
+        model._meta.verbose_name,
+        model._meta.verbose_name_plural,
+    )
     return str(one if n == 1 else several)
 
 

@@ -1,4 +1,6 @@
-"""Messages to workers. They leave in a thread of their own, so that no request waits for the broker."""
+"""Messages to workers. They leave in a thread of their own, so that no request waits for the
+broker.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class Message:
 def post(task: str, *args: Any, expires_s: float, queue: str | None = None) -> None:
     """Has a worker run a task soon. Returns at once, whatever the broker does.
 
-    A message is sent until it expires or this process ends, so what must not be lost is also found by a periodic task.
+    A message is sent until it expires or this process ends, so what must not be lost is also found
+    by a periodic task.
     """
     _outbox.add(Message(task, args, queue, time.monotonic() + expires_s))
 
@@ -43,12 +46,18 @@ def deliver(message: Message) -> None:
     remaining = message.expires_at - time.monotonic()
     if remaining > 0:
         current_app.send_task(
-            message.task, args=list(message.args), queue=message.queue, retry=False, expires=remaining
+            message.task,
+            args=list(message.args),
+            queue=message.queue,
+            retry=False,
+            expires=remaining,
         )
 
 
 class Outbox:
-    """Messages that wait for the broker, the oldest first. Two with the same task and arguments are one."""
+    """Messages that wait for the broker, the oldest first. Two with the same task and arguments are
+    one.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

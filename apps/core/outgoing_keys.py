@@ -1,7 +1,9 @@
-"""Which environment variables may be sent to other servers as a key, and to which: the setting FLYWHEEL_OUTGOING_KEYS.
+"""Which environment variables may be sent to other servers as a key, and to which: the setting
+FLYWHEEL_OUTGOING_KEYS.
 
-Users enter the name of a variable and the address of a server. Only the operator of this Flywheel decides which variables may be read
-for that, so that nobody can have DATABASE_URL sent to their own server.
+Users enter the name of a variable and the address of a server. Only the operator of this Flywheel
+decides which variables may be read for that, so that nobody can have DATABASE_URL sent to their own
+server.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from workers.lib.keys import checked_key
 
 
 def key_hosts() -> dict[str, str]:
-    """{variable: the host its key may go to, "" for any}, from the setting's “VARIABLE@host” and “VARIABLE”."""
+    """{variable: the host its key may go to, "" for any}, from the setting's “VARIABLE@host” and
+    “VARIABLE”.
+    """
     parts = (item.partition("@") for item in settings.FLYWHEEL_OUTGOING_KEYS)
     return {name: host.lower() for name, _, host in parts}
 

@@ -18,10 +18,12 @@ def page_of(request: HttpRequest, rows: Any, size: int = 50) -> Page:
     return Paginator(rows, size).get_page(request.GET.get("page"))
 
 
-def keyset(rows: QuerySet[Any], cursor: str, limit: int, by: str = "created_at") -> tuple[list[Any], str | None]:
-    """A page of rows, the newest first, and the cursor of the next page (None at the end). Rows that come or go meanwhile
-    move nothing: a cursor is the time (the field `by`) and the id of the last row shown. Raises ValueError for a text that is no
-    cursor."""
+def keyset(
+    rows: QuerySet[Any], cursor: str, limit: int, by: str = "created_at"
+) -> tuple[list[Any], str | None]:
+    """A page of rows, the newest first, and the cursor of the next page (None at the end). Rows
+    that come or go meanwhile move nothing: a cursor is the time (the field `by`) and the id of the
+    last row shown. Raises ValueError for a text that is no cursor."""
     if cursor:
         at, _, pk = cursor.partition("_")
         try:

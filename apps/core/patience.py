@@ -26,7 +26,9 @@ class Patience:
         self.until = None
 
     def wait(self, error: BaseException) -> None:
-        """Waits before the next try. Raises `error` again if retrying cannot help, or after too many tries."""
+        """Waits before the next try. Raises `error` again if retrying cannot help, or after too
+        many tries.
+        """
         now = time.monotonic()
         self.until = self.until or now + PATIENCE_S
         if not is_transient(error) or now > self.until:

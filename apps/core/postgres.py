@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 
 def array(values: Iterable[str]) -> str:
-    """PostgreSQL's text form of text[]. psycopg's own converts every element separately: a fifth of a batch's time."""
+    """PostgreSQL's text form of text[]. psycopg's own converts every element separately: a fifth of
+    a batch's time.
+    """
     if not (known := list(values)):
         return "{}"
     joined = "\0".join(known)  # which no text here holds, so that all values are escaped at once

@@ -1,4 +1,5 @@
-"""What may stand in the query of an address. A name or value that is not declared is refused: ignored, a filter would show everything.
+"""What may stand in the query of an address. A name or value that is not declared is refused:
+ignored, a filter would show everything.
 
 The API's routes declare their parameters in `extend_schema`, pages in `project_view(query=…)`.
 """
@@ -31,7 +32,9 @@ Query = Collection[str] | Mapping[str, Collection[str] | type[int] | None]
 
 
 class QueryError(FormError):
-    """A query that is refused. `path` is the parameter, `problem` a sentence, or the end of one that begins with its name."""
+    """A query that is refused. `path` is the parameter, `problem` a sentence, or the end of one
+    that begins with its name.
+    """
 
     @property
     def sentence(self) -> str:
@@ -47,7 +50,8 @@ def refuse_unknown(query: QueryDict, known: Collection[str]) -> None:
 
 
 def refuse_invalid_of_page(query: QueryDict, known: Query) -> None:
-    """Raises QueryError for a name that is not known, unless another site appended it, and for a value that one cannot have.
+    """Raises QueryError for a name that is not known, unless another site appended it, and for a
+    value that one cannot have.
 
     Empty values, as a form sends them, are none.
     """
@@ -65,7 +69,9 @@ def refuse_invalid_of_page(query: QueryDict, known: Query) -> None:
 
 
 def refuse_invalid(query: QueryDict, parameters: Iterable[OpenApiParameter]) -> None:
-    """Raises QueryError for a name that is not among the parameters, a value that one cannot have, and two where one is meant."""
+    """Raises QueryError for a name that is not among the parameters, a value that one cannot have,
+    and two where one is meant.
+    """
     known = {parameter.name: parameter for parameter in parameters}
     refuse_unknown(query, known)
     for name, values in query.lists():
@@ -73,7 +79,9 @@ def refuse_invalid(query: QueryDict, parameters: Iterable[OpenApiParameter]) -> 
         if len(values) > 1 and schema.get("type") != MANY:
             raise QueryError(name, "is given more than once, and has one value.")
         for value in values:
-            if problem := _problem(value, schema.get("items", schema), is_filter=name not in PAGING):
+            if problem := _problem(
+                value, schema.get("items", schema), is_filter=name not in PAGING
+            ):
                 raise QueryError(name, problem)
 
 
@@ -82,12 +90,16 @@ def unknown(name: str, known: Collection[str]) -> str:
     meant = closest(name, names)
     listed = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
     return (
-        f"{UNKNOWN} “{name[:100]}”. " + (f"Did you mean “{meant}”? " if meant else "") + f"Known: {listed or 'none'}."
+        f"{UNKNOWN} “{name[:100]}”. "
+        + (f"Did you mean “{meant}”? " if meant else "")
+        + f"Known: {listed or 'none'}."
     )
 
 
 def closest(name: str, known: Collection[str]) -> str:
-    """The known name that was probably meant, "" for none: its words in another notation or with more of them, or a typo."""
+    """The known name that was probably meant, "" for none: its words in another notation or with
+    more of them, or a typo.
+    """
     words = _words(name)
     same = [other for other in known if _words(other) == words]
     within = [other for other in known if (rest := _words(other)) and words[: len(rest)] == rest]
@@ -122,7 +134,11 @@ def _problem(value: str, schema: Mapping[str, Any], is_filter: bool) -> str:
 
 
 def _is_number(value: str, kind: str) -> bool:
-    pattern = r"[+-]?\d{1,30}" if kind == "integer" else r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})(e[+-]?\d{1,2})?"
+    pattern = (
+        r"[+-]?\d{1,30}"
+        if kind == "integer"
+        else r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})(e[+-]?\d{1,2})?"
+    )
     return re.fullmatch(pattern, value.strip(), re.ASCII | re.IGNORECASE) is not None
 
 
@@ -139,4 +155,6 @@ def _parameters_of(view: type, method: str) -> tuple[OpenApiParameter, ...]:
     schema, instance = declared(), view()
     instance.request = None  # whose version would matter
     schema.view, schema.method = instance, method
-    return tuple(item for item in schema.get_override_parameters() if item.location == OpenApiParameter.QUERY)
+    return tuple(
+        item for item in schema.get_override_parameters() if item.location == OpenApiParameter.QUERY
+    )

@@ -1,7 +1,9 @@
-"""Runs one claimed job: follows its child process or takes its steps, stores the results, ends the job.
+"""Runs one claimed job: follows its child process or takes its steps, stores the results, ends the
+job.
 
-Every write here requires that this attempt still owns the job, so a runner that the reaper gave up on cannot disturb its successor. An
-error ends the job immediately, with its cause; only an unreachable database is waited for.
+Every write here requires that this attempt still owns the job, so a runner that the reaper gave up
+on cannot disturb its successor. An error ends the job immediately, with its cause; only an
+unreachable database is waited for.
 """
 
 from __future__ import annotations
@@ -33,8 +35,13 @@ log = logging.getLogger(__name__)
 
 FLUSH_EVERY_S = 1.0  # if nothing arrived: then a cancel is noticed
 FLUSH_EVENTS = 500
-KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # also if a shell or a container runtime reports it
-KILLED_BY_KERNEL = "The memory of the machine or of its container ran out, and the kernel ended the process."
+KILLED = (
+    -signal.SIGKILL,
+    128 + signal.SIGKILL,
+)  # also if a shell or a container runtime reports it
+KILLED_BY_KERNEL = (
+    "The memory of the machine or of its container ran out, and the kernel ended the process."
+)
 
 
 class OwnershipLost(Exception):
@@ -56,7 +63,9 @@ def run(job: Job) -> None:
             log.warning("Job %s was ended or taken over by another process", job.pk)
         except Exception as error:  # the job's boundary
             if is_transient(error):
-                raise  # the database stayed away for too long: the reaper queues the job again when it is back
+                # the database stayed away for too long: the reaper queues the job again when it is
+                # back
+                raise
             log.exception("Job %s failed", job.pk)
             reason = sentence(error)
             patiently(lambda: jobs.end(job, JobState.FAILED, error=reason))
@@ -66,7 +75,9 @@ def sentence(error: Exception) -> str:
     """The page's text for an unexpected error, or the message of an expected one."""
     if isinstance(error, DatabaseError):
         return f"The database refused what was to be stored: {str(error).splitlines()[0]}"
-    if isinstance(error, ArithmeticError | AssertionError | AttributeError | LookupError | TypeError):
+    if isinstance(
+        error, ArithmeticError | AssertionError | AttributeError | LookupError | TypeError
+    ):
         return f"{type(error).__name__}: {error}"
     return str(error) or type(error).__name__
 
@@ -83,7 +94,9 @@ def owned(job: Job) -> Job:
 
 
 def take_steps(job: Job, kind: InProcess) -> None:
-    """From the stored cursor to the end; again from there if the database was unreachable in between."""
+    """From the stored cursor to the end; again from there if the database was unreachable in
+    between.
+    """
     patience = Patience()
     while True:
         try:
@@ -138,7 +151,10 @@ def run_child(job: Job, kind: ChildProcess) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     given = {"job_id": str(job.pk), "attempt": job.attempt, "out_dir": str(folder / "out")}
     spec = patiently(lambda: kind.child_spec(job)) | given
-    spec_path, stderr_path = folder / f"spec-{job.attempt}.json", folder / f"stderr-{job.attempt}.log"
+    spec_path, stderr_path = (
+        folder / f"spec-{job.attempt}.json",
+        folder / f"stderr-{job.attempt}.log",
+    )
     kills = kernel_kills()
     child = children.start(command(job), spec_path, spec, stderr_path)
     try:
@@ -153,7 +169,9 @@ def run_child(job: Job, kind: ChildProcess) -> None:
         result = child.result
         patiently(lambda: complete(job, result))
     else:
-        kernel = KILLED_BY_KERNEL if status in KILLED and (kernel_kills() or 0) > (kills or 0) else ""
+        kernel = (
+            KILLED_BY_KERNEL if status in KILLED and (kernel_kills() or 0) > (kills or 0) else ""
+        )
         patiently(lambda: end_badly(job, child, status, kernel))
 
 
@@ -177,7 +195,13 @@ def follow(job: Job, child: Child, kind: ChildProcess) -> None:
 def store(job: Job, events: list[dict]) -> bool:
     """One batch in one transaction, each event once. True if cancelling was requested."""
     with transaction.atomic():
-        row = type(job).objects.held_by(job).select_for_update().only("last_seq", "cancel_requested_at").first()
+        row = (
+            type(job)
+            .objects.held_by(job)
+            .select_for_update()
+            .only("last_seq", "cancel_requested_at")
+            .first()
+        )
         if row is None:
             raise OwnershipLost
         fresh = [event for event in events if event["seq"] > row.last_seq]
@@ -195,7 +219,11 @@ def store(job: Job, events: list[dict]) -> bool:
 def latest_progress(events: list[dict]) -> dict:
     for event in reversed(events):
         if event["type"] == "progress":
-            return {"done": int(event["done"]), "total": int(event["total"]), "label": str(event["label"])[:200]}
+            return {
+                "done": int(event["done"]),
+                "total": int(event["total"]),
+                "label": str(event["label"])[:200],
+            }
     return {}
 
 
@@ -218,12 +246,18 @@ def store_logs(job: Job, events: list[dict]) -> None:
 
 
 def complete(job: Job, result: dict) -> None:
-    """Stores the result and ends the job, in one transaction. Done again after a lost answer, it finds the job ended."""
+    """Stores the result and ends the job, in one transaction. Done again after a lost answer, it
+    finds the job ended.
+    """
     with transaction.atomic():
         owned(job)
         try:
             kept = kind_of(job).complete(job, result)
-            finish(job, JobState.SUCCEEDED, result=kept | ({"peak": result["peak"]} if result.get("peak") else {}))
+            finish(
+                job,
+                JobState.SUCCEEDED,
+                result=kept | ({"peak": result["peak"]} if result.get("peak") else {}),
+            )
         except Incomplete as end:
             finish(job, JobState.FAILED, error=str(end), result=end.result)
 
@@ -233,8 +267,8 @@ def in_words(seconds: float) -> str:
 
 
 def end_badly(job: Job, child: Child, status: int, kernel: str = "") -> None:
-    """Determines how a job ended whose child left no result, from the exit status and the last event. `kernel`: why the kernel killed
-    it, if known."""
+    """Determines how a job ended whose child left no result, from the exit status and the last
+    event. `kernel`: why the kernel killed it, if known."""
     kind = kind_of(job)
     program = kind.program(job)
     said = str((child.error or {}).get("message", ""))
@@ -254,9 +288,16 @@ def end_badly(job: Job, child: Child, status: int, kernel: str = "") -> None:
     elif status < 0 or status in (128 + signal.SIGTERM, 128 + signal.SIGKILL):
         name = signal.Signals(-status if status < 0 else status - 128).name
         advice = kind.memory_advice(job) if status in KILLED else ""
-        perhaps = "" if short or not advice else "Linux does that when the memory runs out; if it did:"
+        perhaps = (
+            "" if short or not advice else "Linux does that when the memory runs out; if it did:"
+        )
         jobs.retry_or_fail(
-            job, " ".join(filter(None, (f"The {program} process was killed ({name}).", short, perhaps, advice)))
+            job,
+            " ".join(
+                filter(
+                    None, (f"The {program} process was killed ({name}).", short, perhaps, advice)
+                )
+            ),
         )
     else:
         reason = f"The {program} process ended with status {status}. {child.last_line_of_stderr()}"
@@ -264,7 +305,9 @@ def end_badly(job: Job, child: Child, status: int, kernel: str = "") -> None:
 
 
 def tried_smaller(job: Job, kind: ChildProcess, reason: str) -> bool:
-    """Queues the job again if it can continue with less memory. The kind's changes are stored with that, or not at all."""
+    """Queues the job again if it can continue with less memory. The kind's changes are stored with
+    that, or not at all.
+    """
     if job.attempt >= job.max_attempts:
         return False
     with transaction.atomic():

@@ -1,7 +1,8 @@
 """Whether the database has the schema that this version of Flywheel works with.
 
-A migration is known by a digest of its operations, which is kept in the database (as the comment of Django's table of
-migrations) when it is applied: another version may have one of the same name that did something else.
+A migration is known by a digest of its operations, which is kept in the database (as the comment of
+Django's table of migrations) when it is applied: another version may have one of the same name that
+did something else.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ Name = tuple[str, str]  # app, migration
 TABLE = MigrationRecorder.Migration._meta.db_table
 MOST_NAMED = 3
 REFUSED = (
-    "This database belongs to another version of Flywheel: {}. Nothing was changed. Start the version that it was made "
-    "with, or name another database with DATABASE_URL (or another data folder with FLYWHEEL_DATA_DIR)."
+    "This database belongs to another version of Flywheel: {}. Nothing was changed. Start the"
+    " version that it was made with, or name another database with DATABASE_URL (or another data"
+    " folder with FLYWHEEL_DATA_DIR)."
 )
 
 
 def differences() -> list[str]:
-    """What another version of Flywheel has made otherwise. [] for a database that is empty or only has to be migrated."""
+    """What another version of Flywheel has made otherwise. [] for a database that is empty or only
+    has to be migrated.
+    """
     applied = set(MigrationRecorder(connection).applied_migrations())
     wrong = sorted(_changed(applied) | _unknown(applied))
     if wrong:
@@ -42,7 +46,9 @@ def differences() -> list[str]:
 def is_behind() -> bool:
     """Whether there are migrations that the database has yet to get."""
     applied = set(MigrationRecorder(connection).applied_migrations())
-    return any(not migration.replaces and name not in applied for name, migration in _migrations().items())
+    return any(
+        not migration.replaces and name not in applied for name, migration in _migrations().items()
+    )
 
 
 def refuse_another_version(plan: list[tuple[Migration, bool]], **_: Any) -> None:
@@ -84,23 +90,33 @@ def _recorded_plan(names: list[Name]) -> None:
     planned = {key: digests[key] for name in names if (key := ".".join(name)) in digests}
     comment = json.dumps(_noted() | planned)
     with connection.cursor() as cursor:
-        cursor.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(sql.Identifier(TABLE), sql.Literal(comment)))
+        cursor.execute(
+            sql.SQL("COMMENT ON TABLE {} IS {}").format(sql.Identifier(TABLE), sql.Literal(comment))
+        )
 
 
 def _changed(applied: set[Name]) -> set[Name]:
     noted, digests = _noted(), _digests()
-    return {name for name in applied if (key := ".".join(name)) in digests and noted.get(key) != digests[key]}
+    return {
+        name
+        for name in applied
+        if (key := ".".join(name)) in digests and noted.get(key) != digests[key]
+    }
 
 
 def _unknown(applied: set[Name]) -> set[Name]:
     noted, migrations = _noted(), _migrations()
-    known = set(migrations) | {tuple(old) for migration in migrations.values() for old in migration.replaces}
+    known = set(migrations) | {
+        tuple(old) for migration in migrations.values() for old in migration.replaces
+    }
     labels = {app.label for app in apps.get_app_configs()}
     return {name for name in applied - known if name[0] in labels or ".".join(name) in noted}
 
 
 def _other_columns() -> Iterator[str]:
-    """Columns that the models have and the tables lack, or that the tables require and the models do not know."""
+    """Columns that the models have and the tables lack, or that the tables require and the models
+    do not know.
+    """
     columns = _columns()
     for model in apps.get_models(include_auto_created=True):
         table = model._meta.db_table

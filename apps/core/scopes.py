@@ -1,4 +1,5 @@
-"""Who may do what: the roles of people, the scopes of API keys, and the one table of what each route of the API needs.
+"""Who may do what: the roles of people, the scopes of API keys, and the one table of what each
+route of the API needs.
 
 A route or method that is not in the table is refused: a new route is opened here.
 """
@@ -37,8 +38,13 @@ class Role(models.TextChoices):
 
 ABOUT_ROLES = {
     Role.VIEWER: "Reads everything in the project except individual held-out tasks",
-    Role.REVIEWER: "Triages failures, labels trajectories, judges and rules in reward reviews, confirms tasks",
-    Role.ENGINEER: "Builds eval sets, verifiers, environments and prompts; evaluates, trains, and promotes if the policy allows it",
+    Role.REVIEWER: (
+        "Triages failures, labels trajectories, judges and rules in reward reviews, confirms tasks"
+    ),
+    Role.ENGINEER: (
+        "Builds eval sets, verifiers, environments and prompts; evaluates, trains, and promotes if"
+        " the policy allows it"
+    ),
     Role.OPERATOR: "Manages servers, flows, API keys, webhooks, the judge, redaction and retention",
     Role.OWNER: "Manages people and policies; overrides locks and gates, waives probes, deletes",
 }
@@ -50,14 +56,26 @@ class Scope(models.TextChoices):
         "generate",
         "Call the models of channels at the endpoint (/v1/chat/completions, /v1/responses)",
     )
-    READ = "read", "Read everything in the project: trajectories, eval sets, evaluations, models, gate reports"
+    READ = (
+        "read",
+        (
+            "Read everything in the project: trajectories, eval sets, evaluations, models, gate"
+            " reports"
+        ),
+    )
     EVALUATE = (
         "evaluate",
-        "Run evaluations, probes and gate reports and read their results; use environments and graders",
+        (
+            "Run evaluations, probes and gate reports and read their results; use environments and"
+            " graders"
+        ),
     )
     MANAGE = (
         "manage",
-        "Change the project: tasks, verifiers, environments, servers, models, policies, webhooks; comment and assign; promote; delete trajectories",
+        (
+            "Change the project: tasks, verifiers, environments, servers, models, policies,"
+            " webhooks; comment and assign; promote; delete trajectories"
+        ),
     )
 
     @property
@@ -66,7 +84,8 @@ class Scope(models.TextChoices):
 
 
 INGEST, GENERATE, READ, EVALUATE, MANAGE = Scope
-# The creator of a key must still be in its project. Ingesting and generating belong to the project: production continues when a person leaves.
+# The creator of a key must still be in its project. Ingesting and generating belong to the project:
+# production continues when a person leaves.
 ROLE_FOR = {Scope.READ: Role.VIEWER, Scope.EVALUATE: Role.ENGINEER, Scope.MANAGE: Role.ENGINEER}
 
 
@@ -209,7 +228,10 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "training_api:examples": {"GET": READABLE},
     "training_api:run_import": {"POST": MANAGED},
     "training_api:run_export": {"POST": MANAGED},
-    **{f"training_api:run_{name}": {"POST": MANAGED} for name in ("cancel", "resume", "fork", "outputs_send")},
+    **{
+        f"training_api:run_{name}": {"POST": MANAGED}
+        for name in ("cancel", "resume", "fork", "outputs_send")
+    },
     "training_api:run_outputs": {"GET": RESULT},
     "training_api:run_submit": {"POST": MANAGED},
     "training_api:run_metrics": {"GET": RESULT},
@@ -268,7 +290,9 @@ class MissingScope(PermissionDenied):
 
 
 def needs(route: str, method: str) -> Needs:
-    """What opens a route. Raises PermissionDenied for a route that declares none, MethodNotAllowed."""
+    """What opens a route. Raises PermissionDenied for a route that declares none,
+    MethodNotAllowed.
+    """
     methods = ROUTES.get(route)
     if methods is None:
         raise PermissionDenied(f"The route {route} declares no scope, so no API key may use it.")
@@ -278,7 +302,9 @@ def needs(route: str, method: str) -> Needs:
 
 
 def require(key: Any, request: Any, method: str = "") -> None:
-    """`method`: the one that the view handles, if it handles several. Raises MissingScope, and as `needs` does."""
+    """`method`: the one that the view handles, if it handles several. Raises MissingScope, and as
+    `needs` does.
+    """
     asked = method or request.method
     if asked == "OPTIONS":  # what a route takes is no secret
         return
@@ -287,14 +313,16 @@ def require(key: Any, request: Any, method: str = "") -> None:
     held = [scope for scope in wanted if scope in key.scopes]
     if not held:
         raise MissingScope(
-            f"This needs the scope {in_words(wanted)}, which the API key {key} does not have (it has: {', '.join(key.scopes)}). "
-            "Make a key with it under Settings → API keys."
+            f"This needs the scope {in_words(wanted)}, which the API key {key} does not have (it"
+            f" has: {', '.join(key.scopes)}). Make a key with it under Settings → API keys."
         )
     if not any(key.may(scope) for scope in held) or (role and not key.maker_is(role)):
         now = f"has only the role “{key.maker_role}” in" if key.maker_role else "is not a member of"
         raise MissingScope(
-            f"The API key {key} has the scope {in_words(held)}, but whoever created it {now} this project now. A key can do "
-            f"what its creator can{f', and this needs the role “{role}”' if role else ''}. Make another one under Settings → API keys."
+            f"The API key {key} has the scope {in_words(held)}, but whoever created it {now} this"
+            " project now. A key can do what its creator"
+            f" can{f', and this needs the role “{role}”' if role else ''}. Make another one under"
+            " Settings → API keys."
         )
 
 
@@ -303,12 +331,21 @@ class ProjectClosed(MissingScope):
 
 
 def refuse_closed(project: Any, method: str, route: str = "") -> None:
-    """Raises ProjectClosed. An archived project can be read, and be brought back by the route of the project itself."""
+    """Raises ProjectClosed. An archived project can be read, and be brought back by the route of
+    the project itself.
+    """
     if project.stage in ("deleting", "deleted"):
-        raise ProjectClosed(f"The project {project} is being deleted. It takes and answers nothing.")
-    if project.stage == "archived" and method not in ("GET", "HEAD") and route != "core_api:project":
         raise ProjectClosed(
-            f"The project {project} is archived and takes nothing. An owner can bring it back under Settings → Project."
+            f"The project {project} is being deleted. It takes and answers nothing."
+        )
+    if (
+        project.stage == "archived"
+        and method not in ("GET", "HEAD")
+        and route != "core_api:project"
+    ):
+        raise ProjectClosed(
+            f"The project {project} is archived and takes nothing. An owner can bring it back under"
+            " Settings → Project."
         )
 
 

@@ -1,4 +1,6 @@
-"""The scopes in the OpenAPI schema: each operation names the one it needs, from the same table that opens its route."""
+"""The scopes in the OpenAPI schema: each operation names the one it needs, from the same table that
+opens its route.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from apps.core.scopes import Scope, in_words, needs
 SAMPLES = ("1", "00000000-0000-0000-0000-000000000001")  # what a parameter of a path may be
 METHODS = ("get", "post", "put", "patch", "delete")
 ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-ABOUT = """Every request carries an API key of the project: `Authorization: Bearer fw_…`. The key decides the project. Operators and
+ABOUT = """Every request carries an API key of the project: `Authorization: Bearer fw_…`. The key \
+decides the project. Operators and
 owners make keys under Settings → API keys; each has one or more scopes and may have an expiry.
 
 | scope | what it may do |
@@ -37,11 +40,17 @@ def add_scopes(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
 def _describe(operation: dict[str, Any], route: str, method: str) -> None:
     wanted, role = needs(route, method)
-    said = f"Needs the scope {in_words(wanted)}" + (f" of a key whose creator has the role “{role}”." if role else ".")
+    said = f"Needs the scope {in_words(wanted)}" + (
+        f" of a key whose creator has the role “{role}”." if role else "."
+    )
     operation["description"] = f"{operation.get('description', '')}\n\n{said}".strip()
     operation["security"] = [{"ApiKey": [scope.value]} for scope in wanted]
     operation["responses"].setdefault(
-        "403", {"content": ERROR, "description": "The key does not have the scope, or its creator not the role."}
+        "403",
+        {
+            "content": ERROR,
+            "description": "The key does not have the scope, or its creator not the role.",
+        },
     )
 
 

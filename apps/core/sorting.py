@@ -1,4 +1,6 @@
-"""Tables that the database sorts: the column is in the URL, as `sort=name`, or `sort=-name` for descending."""
+"""Tables that the database sorts: the column is in the URL, as `sort=name`, or `sort=-name` for
+descending.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from django.utils.safestring import SafeString
 
 @dataclass(frozen=True)
 class Sorting:
-    """`columns`: the expression of each column that can be sorted by; a “-” before it: descending first. `chosen` is a column, or
-    “”; a URL has one for each table, by `parameter`."""
+    """`columns`: the expression of each column that can be sorted by; a “-” before it: descending
+    first. `chosen` is a column, or “”; a URL has one for each table, by `parameter`."""
 
     columns: Mapping[str, str]
     chosen: str
@@ -22,7 +24,9 @@ class Sorting:
     parameter: str = "sort"
 
     @classmethod
-    def of(cls, given: Mapping[str, str], columns: Mapping[str, str], parameter: str = "sort") -> Sorting:
+    def of(
+        cls, given: Mapping[str, str], columns: Mapping[str, str], parameter: str = "sort"
+    ) -> Sorting:
         """An unknown column sorts nothing."""
         asked = given.get(parameter, "")
         name = asked.removeprefix("-")
@@ -37,7 +41,9 @@ class Sorting:
         return rows.order_by(order, "-pk" if self.descending else "pk")
 
     def following(self, name: str) -> str:
-        """What the head of a column leads to: the direction that is usual for it, then the other, then neither."""
+        """What the head of a column leads to: the direction that is usual for it, then the other,
+        then neither.
+        """
         usual = self.columns[name].startswith("-")
         if name != self.chosen:
             return f"-{name}" if usual else name
@@ -49,10 +55,14 @@ class Sorting:
 
 
 def header(sorting: Sorting, name: str, title: str, query: Any, css: str = "") -> SafeString:
-    """The head of a column: a link that sorts by it, if possible. `query` is that of the page, which keeps everything except the page
-    number."""
+    """The head of a column: a link that sorts by it, if possible. `query` is that of the page,
+    which keeps everything except the page number."""
     if name not in sorting.columns:
-        return format_html('<th class="{}">{}</th>', css, title) if css else format_html("<th>{}</th>", title)
+        return (
+            format_html('<th class="{}">{}</th>', css, title)
+            if css
+            else format_html("<th>{}</th>", title)
+        )
     query = query.copy()
     for gone in ("page", "cursor", sorting.parameter):
         query.pop(gone, None)
@@ -61,7 +71,8 @@ def header(sorting: Sorting, name: str, title: str, query: Any, css: str = "") -
     state = sorting.state(name)
     arrow = {"descending": "↓", "ascending": "↑", "": ""}[state]
     return format_html(
-        '<th class="{} sorts"{}><a href="?{}" title="Sort by {}">{}<span aria-hidden="true">{}</span></a></th>',
+        '<th class="{} sorts"{}><a href="?{}" title="Sort by {}">{}<span'
+        ' aria-hidden="true">{}</span></a></th>',
         css,
         format_html(' aria-sort="{}"', state) if state else "",
         query.urlencode(),

@@ -1,6 +1,8 @@
-"""Text that PostgreSQL and UTF-8 cannot hold: NUL, and halves of surrogate pairs. No page and no operation of the API takes it. Pure.
+"""Text that PostgreSQL and UTF-8 cannot hold: NUL, and halves of surrogate pairs. No page and no
+operation of the API takes it. Pure.
 
-What is read row by row (trajectories, tasks, answers) does not come here: there a bad character costs its row only, or is replaced.
+What is read row by row (trajectories, tasks, answers) does not come here: there a bad character
+costs its row only, or is replaced.
 """
 
 from __future__ import annotations
@@ -29,9 +31,13 @@ def is_storable(text: str) -> bool:
 
 
 def refuse_unstorable(value: Any) -> None:
-    """Raises FormError with the path of the first text or key of a JSON value that cannot be stored."""
+    """Raises FormError with the path of the first text or key of a JSON value that cannot be
+    stored.
+    """
     if (steps := _steps_to(value)) is not None:
-        raise FormError(joined("", [step if isinstance(step, int) else _shown(step) for step in steps]), PROBLEM)
+        raise FormError(
+            joined("", [step if isinstance(step, int) else _shown(step) for step in steps]), PROBLEM
+        )
 
 
 def refuse_unstorable_fields(fields: Iterable[tuple[str, Iterable[str]]]) -> None:

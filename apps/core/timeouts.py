@@ -20,7 +20,9 @@ def patience(milliseconds: int) -> Iterator[None]:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(f"SET LOCAL statement_timeout = {milliseconds:d}")
             yield
-            cursor.execute("SET LOCAL statement_timeout TO DEFAULT")  # if this is inside another transaction
+            cursor.execute(
+                "SET LOCAL statement_timeout TO DEFAULT"
+            )  # if this is inside another transaction
     except OperationalError as error:
         if not isinstance(error.__cause__, QueryCanceled):
             raise

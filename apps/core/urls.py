@@ -13,9 +13,21 @@ urlpatterns = [
     path("p/<slug:slug>/settings/project/archive/", project_views.archive, name="archive_project"),
     path("p/<slug:slug>/settings/project/delete/", project_views.delete, name="delete_project"),
     path("p/<slug:slug>/manage/<slug:kind>/<slug:pk>/", managed_views.manage, name="manage"),
-    path("p/<slug:slug>/manage/<slug:kind>/<slug:pk>/rename/", managed_views.rename, name="object_rename"),
-    path("p/<slug:slug>/manage/<slug:kind>/<slug:pk>/archive/", managed_views.archive, name="object_archive"),
-    path("p/<slug:slug>/manage/<slug:kind>/<slug:pk>/delete/", managed_views.delete, name="object_delete"),
+    path(
+        "p/<slug:slug>/manage/<slug:kind>/<slug:pk>/rename/",
+        managed_views.rename,
+        name="object_rename",
+    ),
+    path(
+        "p/<slug:slug>/manage/<slug:kind>/<slug:pk>/archive/",
+        managed_views.archive,
+        name="object_archive",
+    ),
+    path(
+        "p/<slug:slug>/manage/<slug:kind>/<slug:pk>/delete/",
+        managed_views.delete,
+        name="object_delete",
+    ),
     path("p/<slug:slug>/deletion/", project_views.deletion, name="deletion"),
     path("p/<slug:slug>/deletion/again/", project_views.try_again, name="deletion_again"),
     path("p/<slug:slug>/audit/", auditing.audit, name="audit"),
@@ -24,8 +36,16 @@ urlpatterns = [
     path("p/<slug:slug>/settings/keys/<int:pk>/rotate/", views.rotate_key, name="rotate_key"),
     path("p/<slug:slug>/settings/keys/<int:pk>/revoke/", views.revoke_key, name="revoke_key"),
     path("p/<slug:slug>/settings/invitations/", views.invite, name="invite"),
-    path("p/<slug:slug>/settings/invitations/<int:pk>/revoke/", views.revoke_invitation, name="revoke_invitation"),
+    path(
+        "p/<slug:slug>/settings/invitations/<int:pk>/revoke/",
+        views.revoke_invitation,
+        name="revoke_invitation",
+    ),
     path("p/<slug:slug>/settings/members/", views.set_member, name="set_member"),
-    path("p/<slug:slug>/settings/members/<int:pk>/unlock/", views.unlock_member, name="unlock_member"),
-    path("p/<slug:slug>/settings/members/<int:pk>/remove/", views.remove_member, name="remove_member"),
+    path(
+        "p/<slug:slug>/settings/members/<int:pk>/unlock/", views.unlock_member, name="unlock_member"
+    ),
+    path(
+        "p/<slug:slug>/settings/members/<int:pk>/remove/", views.remove_member, name="remove_member"
+    ),
 ]

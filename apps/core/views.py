@@ -21,7 +21,11 @@ from apps.core.models import ApiKey, Invitation, Membership, Project, Role, Stag
 from apps.core.paging import page_of
 
 log = logging.getLogger(__name__)
-STAGES_SHOWN = {"": [Stage.ACTIVE], "archived": [Stage.ARCHIVED], "deleted": [Stage.DELETING, Stage.DELETED]}
+STAGES_SHOWN = {
+    "": [Stage.ACTIVE],
+    "archived": [Stage.ARCHIVED],
+    "deleted": [Stage.DELETING, Stage.DELETED],
+}
 
 
 @login_required
@@ -36,9 +40,15 @@ def projects(request: HttpRequest) -> HttpResponse:
         project = actions.create_project(by=request.user, **form.cleaned_data)
         return redirect("dashboard:home", project.slug)
     context = {
-        "projects": rows, "form": form, "shown": shown,
-        "others": [name for name in ("archived", "deleted") if every.filter(stage__in=STAGES_SHOWN[name]).exists()],
-    }  # fmt: skip
+        "projects": rows,
+        "form": form,
+        "shown": shown,
+        "others": [
+            name
+            for name in ("archived", "deleted")
+            if every.filter(stage__in=STAGES_SHOWN[name]).exists()
+        ],
+    }
     return render(request, "core/projects.html", context)
 
 
@@ -61,7 +71,9 @@ def settings(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view(Role.OPERATOR, query={"page": int})
 def keys(request: HttpRequest, project: Project) -> HttpResponse:
-    """The project's API keys; a POST makes one, whose secret is shown on the next page and never again."""
+    """The project's API keys; a POST makes one, whose secret is shown on the next page and never
+    again.
+    """
     form = KeyForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         made = actions.create_api_key(project=project, by=request.user, **form.fields_of_key())
@@ -73,7 +85,9 @@ def keys(request: HttpRequest, project: Project) -> HttpResponse:
     context = {
         "page": page_of(request, rows, 50),
         "expiring": project.api_keys.expiring(),
-        "members": set(project.memberships.filter(user__is_active=True).values_list("user", flat=True)),
+        "members": set(
+            project.memberships.filter(user__is_active=True).values_list("user", flat=True)
+        ),
         "form": form,
         "new_key": request.session.pop("new_key", None),
     }
@@ -87,7 +101,9 @@ def rotate_key(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     form = RotateForm(request.POST or None, initial={"expires_on": key.same_expiry})
     if request.method == "POST" and form.is_valid():
         try:
-            _, request.session["new_key"] = actions.rotate_api_key(key=key, by=request.user, **form.wanted())
+            _, request.session["new_key"] = actions.rotate_api_key(
+                key=key, by=request.user, **form.wanted()
+            )
         except actions.KeyRejected as error:
             messages.error(request, str(error))
         return redirect("core:keys", project.slug)
@@ -106,10 +122,14 @@ def revoke_key(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 @require_POST
 @project_view(Role.OWNER)
 def invite(request: HttpRequest, project: Project) -> HttpResponse:
-    """The link is sent if there is a mail server, and shown once on the next page, so that people can send it themselves."""
+    """The link is sent if there is a mail server, and shown once on the next page, so that people
+    can send it themselves.
+    """
     form = InviteForm(request.POST)
     if not form.is_valid():
-        messages.error(request, " ".join(error for errors in form.errors.values() for error in errors))
+        messages.error(
+            request, " ".join(error for errors in form.errors.values() for error in errors)
+        )
         return redirect("core:settings", project.slug)
     email, role = form.cleaned_data["email"], Role(form.cleaned_data["role"])
     try:
@@ -149,19 +169,30 @@ def set_member(request: HttpRequest, project: Project) -> HttpResponse:
     form = MemberForm(request.POST)
     if form.is_valid():
         try:
-            actions.set_member(project=project, user=form.user, role=Role(form.cleaned_data["role"]), by=request.user)
+            actions.set_member(
+                project=project,
+                user=form.user,
+                role=Role(form.cleaned_data["role"]),
+                by=request.user,
+            )
         except actions.MembershipError as error:
             messages.error(request, str(error))
     else:
-        messages.error(request, " ".join(error for errors in form.errors.values() for error in errors))
+        messages.error(
+            request, " ".join(error for errors in form.errors.values() for error in errors)
+        )
     return redirect("core:settings", project.slug)
 
 
 @require_POST
 @project_view(Role.OWNER)
 def unlock_member(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    membership = get_object_or_404(Membership.objects.select_related("user"), project=project, pk=pk)
-    if actions.unlock_account(username=membership.user.get_username(), project=project, by=request.user):
+    membership = get_object_or_404(
+        Membership.objects.select_related("user"), project=project, pk=pk
+    )
+    if actions.unlock_account(
+        username=membership.user.get_username(), project=project, by=request.user
+    ):
         messages.success(request, f"{membership.user} may log in again.")
     else:
         messages.info(request, f"{membership.user} was not locked.")
@@ -170,11 +201,19 @@ def unlock_member(request: HttpRequest, project: Project, pk: int) -> HttpRespon
 
 @project_view(Role.OWNER)
 def remove_member(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """Asks first, with what of the person's work stays. Access is in the lookup, so it ends with the membership."""
-    membership = get_object_or_404(Membership.objects.select_related("user"), project=project, pk=pk)
+    """Asks first, with what of the person's work stays. Access is in the lookup, so it ends with
+    the membership.
+    """
+    membership = get_object_or_404(
+        Membership.objects.select_related("user"), project=project, pk=pk
+    )
     if request.method != "POST":
         keys = project.api_keys.live().filter(created_by=membership.user)
-        context = {"member": membership, "work": actions.work_of(project, membership.user), "keys": keys}
+        context = {
+            "member": membership,
+            "work": actions.work_of(project, membership.user),
+            "keys": keys,
+        }
         return render(request, "core/remove_member.html", context)
     try:
         actions.remove_member(membership=membership, by=request.user)

@@ -9,7 +9,8 @@ from apps.core import outbox
 
 
 class Waker:
-    """Sends a task when called, at most once in `every_s` and process. Beat sends it too: a lost message loses nothing.
+    """Sends a task when called, at most once in `every_s` and process. Beat sends it too: a lost
+    message loses nothing.
 
     `every_s` is shorter than the task lingers, so what arrives between two calls is seen.
     """

@@ -1,4 +1,6 @@
-"""YAML that people write: one object, no key twice, no aliases, and true, false and numbers as YAML 1.2 reads them."""
+"""YAML that people write: one object, no key twice, no aliases, and true, false and numbers as YAML
+1.2 reads them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class _Loader(yaml.SafeLoader):
         written: set[str] = set()
         for key, _ in node.value:
             if key.value in written if isinstance(key, yaml.ScalarNode) else False:
-                raise yaml.constructor.ConstructorError(None, None, f"“{key.value}” is written twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"“{key.value}” is written twice", key.start_mark
+                )
             written.add(str(key.value))
         return super().construct_mapping(node, deep)
 
@@ -37,12 +41,16 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag not in REPLACED]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(REPLACED[0], re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    REPLACED[0], re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"), list("tTfF")
+)
 _Loader.add_implicit_resolver(
     REPLACED[1],
-    re.compile(r"[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))\Z|\.(?:nan|NaN|NAN)\Z"),
+    re.compile(
+        r"[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))\Z|\.(?:nan|NaN|NAN)\Z"
+    ),
     list("-+0123456789."),
-)  # fmt: skip
+)
 
 
 def load_yaml(text: str) -> Any:
@@ -52,9 +60,13 @@ def load_yaml(text: str) -> Any:
     try:
         depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
             if depth > DEEPEST:
-                raise YamlError(f"Line {event.start_mark.line + 1}: more than {DEEPEST} levels deep.")
+                raise YamlError(
+                    f"Line {event.start_mark.line + 1}: more than {DEEPEST} levels deep."
+                )
             if isinstance(event, yaml.AliasEvent):
                 raise YamlError("Aliases (*name) are not read. Write the value where it is used.")
         value = yaml.load(text, Loader=_Loader)
@@ -77,10 +89,15 @@ def write_yaml(value: dict[str, Any]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what a reader of YAML 1.1 or of 1.2 would take for something else than the text it is."""
+    """Quotes what a reader of YAML 1.1 or of 1.2 would take for something else than the text it
+    is.
+    """
 
 
 _Dumper.yaml_implicit_resolvers = {
-    first: [*yaml.SafeDumper.yaml_implicit_resolvers.get(first, []), *_Loader.yaml_implicit_resolvers.get(first, [])]
+    first: [
+        *yaml.SafeDumper.yaml_implicit_resolvers.get(first, []),
+        *_Loader.yaml_implicit_resolvers.get(first, []),
+    ]
     for first in {*yaml.SafeDumper.yaml_implicit_resolvers, *_Loader.yaml_implicit_resolvers}
 }

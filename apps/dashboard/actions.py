@@ -40,7 +40,14 @@ def rename_dashboard(*, dashboard: Dashboard, name: str, by: Any) -> None:
     Project.objects.select_for_update().get(pk=dashboard.project_id)
     before, dashboard.name = dashboard.name, _free_name(dashboard.project, name, but=dashboard.pk)
     dashboard.save(update_fields=["name"])
-    audit("dashboard.renamed", project=dashboard.project, by=by, target=dashboard, before=before, name=dashboard.name)
+    audit(
+        "dashboard.renamed",
+        project=dashboard.project,
+        by=by,
+        target=dashboard,
+        before=before,
+        name=dashboard.name,
+    )
 
 
 @transaction.atomic
@@ -48,8 +55,13 @@ def duplicate_dashboard(*, dashboard: Dashboard, by: Any) -> Dashboard:
     """With all its charts. Raises DashboardError."""
     taken = set(dashboard.project.dashboards.values_list("name", flat=True))
     stem = dashboard.name[: MAX_NAME - 12]
-    names = [f"{stem} (copy)", *(f"{stem} (copy {number})" for number in range(2, MAX_DASHBOARDS + 2))]
-    copy = create_dashboard(project=dashboard.project, name=next(name for name in names if name not in taken), by=by)
+    names = [
+        f"{stem} (copy)",
+        *(f"{stem} (copy {number})" for number in range(2, MAX_DASHBOARDS + 2)),
+    ]
+    copy = create_dashboard(
+        project=dashboard.project, name=next(name for name in names if name not in taken), by=by
+    )
     charts = list(dashboard.charts.all())
     for chart in charts:
         chart.pk, chart.dashboard = None, copy
@@ -59,7 +71,9 @@ def duplicate_dashboard(*, dashboard: Dashboard, by: Any) -> Dashboard:
 
 @transaction.atomic
 def delete_dashboard(*, dashboard: Dashboard, by: Any) -> None:
-    audit("dashboard.deleted", project=dashboard.project, by=by, target=dashboard, name=dashboard.name)
+    audit(
+        "dashboard.deleted", project=dashboard.project, by=by, target=dashboard, name=dashboard.name
+    )
     dashboard.delete()
 
 
@@ -68,10 +82,19 @@ def add_chart(*, dashboard: Dashboard, spec: Spec, by: Any) -> Chart:
     """At the end. Raises DashboardError."""
     Dashboard.objects.select_for_update().get(pk=dashboard.pk)
     if dashboard.charts.count() >= MAX_CHARTS:
-        raise DashboardError(f"A dashboard holds {MAX_CHARTS} charts. Delete one, or create another dashboard.")
+        raise DashboardError(
+            f"A dashboard holds {MAX_CHARTS} charts. Delete one, or create another dashboard."
+        )
     last = dashboard.charts.aggregate(last=Max("position"))["last"] or 0
     chart = Chart.objects.create(dashboard=dashboard, position=last + 1, **_columns(spec))
-    audit("chart.added", project=dashboard.project, by=by, target=dashboard, chart=str(chart), dashboard=str(dashboard))
+    audit(
+        "chart.added",
+        project=dashboard.project,
+        by=by,
+        target=dashboard,
+        chart=str(chart),
+        dashboard=str(dashboard),
+    )
     return chart
 
 
@@ -94,9 +117,13 @@ def duplicate_chart(*, chart: Chart, by: Any) -> Chart:
     """Beside the first. Raises DashboardError."""
     Dashboard.objects.select_for_update().get(pk=chart.dashboard_id)
     if chart.dashboard.charts.count() >= MAX_CHARTS:
-        raise DashboardError(f"A dashboard holds {MAX_CHARTS} charts. Delete one, or create another dashboard.")
+        raise DashboardError(
+            f"A dashboard holds {MAX_CHARTS} charts. Delete one, or create another dashboard."
+        )
     chart.refresh_from_db(fields=["position"])
-    Chart.objects.filter(dashboard=chart.dashboard_id, position__gt=chart.position).update(position=F("position") + 1)
+    Chart.objects.filter(dashboard=chart.dashboard_id, position__gt=chart.position).update(
+        position=F("position") + 1
+    )
     audit(
         "chart.added",
         project=chart.dashboard.project,
@@ -121,7 +148,14 @@ def move_chart(*, chart: Chart, earlier: bool, by: Any) -> bool:
         return False
     Chart.objects.filter(pk=chart.pk).update(position=other.position)
     Chart.objects.filter(pk=other.pk).update(position=chart.position)
-    audit("chart.moved", project=dashboard.project, by=by, target=dashboard, chart=str(chart), dashboard=str(dashboard))
+    audit(
+        "chart.moved",
+        project=dashboard.project,
+        by=by,
+        target=dashboard,
+        chart=str(chart),
+        dashboard=str(dashboard),
+    )
     return True
 
 

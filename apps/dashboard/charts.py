@@ -90,7 +90,11 @@ class Drawn:
 
     @property
     def title(self) -> str:
-        if self.spec.title or self.answer is None or self.spec.kind in ("ranking", "number", "table"):
+        if (
+            self.spec.title
+            or self.answer is None
+            or self.spec.kind in ("ranking", "number", "table")
+        ):
             return self.spec.title or self.spec.automatic_title
         return figures.title_of(self.answer, self.spec.by)
 

@@ -12,7 +12,9 @@ from apps.trajectories.models import HourlyCount, Outcome
 
 @dataclass(frozen=True)
 class Item:
-    """One step: what to do, why, the page (URL name and query) to do it on, and the role that it takes."""
+    """One step: what to do, why, the page (URL name and query) to do it on, and the role that it
+    takes.
+    """
 
     title: str
     why: str
@@ -32,35 +34,54 @@ def checklist(project: Project) -> list[Item]:
     sets = project.eval_sets
     return [
         Item(
-            "Create an API key", "Agents use it to send their runs; the scope “ingest” is enough.", "core:keys",
-            project.api_keys.live().exists(), Role.OPERATOR,
+            "Create an API key",
+            "Agents use it to send their runs; the scope “ingest” is enough.",
+            "core:keys",
+            project.api_keys.live().exists(),
+            Role.OPERATOR,
         ),
         Item(
-            "Send the first trajectory", "Over REST or OpenTelemetry, or from a file; the page shows what arrived.",
-            "trajectories:first", project.trajectories.exists(), Role.VIEWER,
+            "Send the first trajectory",
+            "Over REST or OpenTelemetry, or from a file; the page shows what arrived.",
+            "trajectories:first",
+            project.trajectories.exists(),
+            Role.VIEWER,
         ),
         Item(
-            "Report outcomes", "With the run, or later as feedback. Without an outcome, failures are found only by "
+            "Report outcomes",
+            "With the run, or later as feedback. Without an outcome, failures are found only by "
             "rules, the judge or people.",
-            "trajectories:first", counts.exclude(outcome_status=Outcome.UNKNOWN).exists(), Role.VIEWER,
+            "trajectories:first",
+            counts.exclude(outcome_status=Outcome.UNKNOWN).exists(),
+            Role.VIEWER,
         ),
         Item(
-            "Triage failures", "Rules sort them into failure modes within a minute; you confirm or correct.", "failures:triage",
-            failures.exclude(state=FailureState.OPEN).exists(), Role.REVIEWER,
+            "Triage failures",
+            "Rules sort them into failure modes within a minute; you confirm or correct.",
+            "failures:triage",
+            failures.exclude(state=FailureState.OPEN).exists(),
+            Role.REVIEWER,
         ),
         Item(
             "Freeze an eval set with a hold-out",
-            "Create tasks from failures (e in triage), hold some out, freeze the set. A set that holds nothing out cannot "
-            "test a model.",
-            "evals:list", sets.filter(state=EvalSetState.FROZEN, tasks__split=Split.HOLDOUT).exists(),
+            "Create tasks from failures (e in triage), hold some out, freeze the set. A set that"
+            " holds nothing out cannot test a model.",
+            "evals:list",
+            sets.filter(state=EvalSetState.FROZEN, tasks__split=Split.HOLDOUT).exists(),
         ),
         Item(
-            "Create an environment", "It prompts the model and scores its answers.", "environments:new",
+            "Create an environment",
+            "It prompts the model and scores its answers.",
+            "environments:new",
             project.environments.exists(),
         ),
         Item(
-            "Register a model", "A folder, a server's model, or your agent's address.", "registry:register",
+            "Register a model",
+            "A folder, a server's model, or your agent's address.",
+            "registry:register",
             project.model_versions.exists(),
         ),
-        Item("Evaluate the baseline", "Measure before you change anything.", "evals:list", evaluated),
-    ]  # fmt: skip
+        Item(
+            "Evaluate the baseline", "Measure before you change anything.", "evals:list", evaluated
+        ),
+    ]

@@ -15,19 +15,25 @@ class Dashboard(models.Model):
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="dashboards")
     name = models.CharField(max_length=80)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
         ordering = ("name", "id")
-        constraints = [models.UniqueConstraint(fields=["project", "name"], name="one_dashboard_per_name")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="one_dashboard_per_name")
+        ]
 
     def __str__(self) -> str:
         return self.name
 
 
 class Chart(models.Model):
-    """What one chart asks for: `query` are the filters of the list of trajectories, its time range included."""
+    """What one chart asks for: `query` are the filters of the list of trajectories, its time range
+    included.
+    """
 
     dashboard = models.ForeignKey(Dashboard, models.CASCADE, related_name="charts")
     position = models.PositiveIntegerField()
@@ -42,7 +48,9 @@ class Chart(models.Model):
         ordering = ("position", "id")
         constraints = [
             models.UniqueConstraint(
-                fields=["dashboard", "position"], name="one_chart_per_position", deferrable=models.Deferrable.DEFERRED
+                fields=["dashboard", "position"],
+                name="one_chart_per_position",
+                deferrable=models.Deferrable.DEFERRED,
             )
         ]
 

@@ -42,7 +42,11 @@ def next_steps(wheel: Wheel) -> list[Step]:
         )
     if wheel.running:
         steps.append(
-            Step("Watch the run", f"{wheel.running} job{'s' if wheel.running != 1 else ''} running.", "training:list")
+            Step(
+                "Watch the run",
+                f"{wheel.running} job{'s' if wheel.running != 1 else ''} running.",
+                "training:list",
+            )
         )
     if not wheel.trajectories:
         steps.append(
@@ -54,7 +58,11 @@ def next_steps(wheel: Wheel) -> list[Step]:
         )
         return steps
     if wheel.open_failures:
-        steps.append(Step("Triage failures", f"{wheel.open_failures} failures need review.", "failures:triage"))
+        steps.append(
+            Step(
+                "Triage failures", f"{wheel.open_failures} failures need review.", "failures:triage"
+            )
+        )
     if not wheel.frozen_sets:
         steps.append(
             Step(
@@ -69,6 +77,13 @@ def next_steps(wheel: Wheel) -> list[Step]:
         if not wheel.adapters:
             steps.append(Step("Train", "The advisor recommends the smallest fix.", "training:new"))
         if wheel.locked_verifiers:
-            why = "Training on its scores, such as GRPO, is locked until people agree with the verifier."
+            why = (
+                "Training on its scores, such as GRPO, is locked until people agree with the"
+                " verifier."
+            )
             steps.append(Step("Review the reward", why, "reviews:list"))
-    return steps or [Step("Nothing to do", "New failures from production will show up here.", "trajectories:list")]
+    return steps or [
+        Step(
+            "Nothing to do", "New failures from production will show up here.", "trajectories:list"
+        )
+    ]

@@ -24,11 +24,15 @@ LARGE = 340
 
 
 def _dashboard(project: Project, pk: int) -> Dashboard:
-    return get_object_or_404(Dashboard.objects.select_related("project", "created_by"), project=project, pk=pk)
+    return get_object_or_404(
+        Dashboard.objects.select_related("project", "created_by"), project=project, pk=pk
+    )
 
 
 def _chart(project: Project, pk: int) -> Chart:
-    return get_object_or_404(Chart.objects.select_related("dashboard__project"), dashboard__project=project, pk=pk)
+    return get_object_or_404(
+        Chart.objects.select_related("dashboard__project"), dashboard__project=project, pk=pk
+    )
 
 
 @project_view()
@@ -42,7 +46,13 @@ def dashboard(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The charts are loaded as fragments. `since` in the URL overrides their own time ranges."""
     row, since = _dashboard(project, pk), request.GET.get("since", "")
     charts = [(chart, Spec.of_chart(chart, since)) for chart in row.charts.all()]
-    context = {"dashboard": row, "charts": charts, "since": since, "spans": [*SINCE, "all"], "most": actions.MAX_CHARTS}
+    context = {
+        "dashboard": row,
+        "charts": charts,
+        "since": since,
+        "spans": [*SINCE, "all"],
+        "most": actions.MAX_CHARTS,
+    }
     return render(request, "dashboard/dashboard.html", context)
 
 
@@ -55,11 +65,15 @@ def chart(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 @project_view(query=OF_LISTS | {*SPEC, "chart", "dashboard"})
 def explore(request: HttpRequest, project: Project) -> HttpResponse:
-    """The chart that the URL asks for, with a form that changes it, and another one that keeps it."""
+    """The chart that the URL asks for, with a form that changes it, and another one that keeps
+    it.
+    """
     spec = Spec.of(request.GET)
     if request.htmx:  # type: ignore[attr-defined]
         return render(request, "dashboard/_explored.html", _explored(project, spec))
-    editing = Chart.objects.filter(dashboard__project=project, pk=whole(request.GET.get("chart"))).first()
+    editing = Chart.objects.filter(
+        dashboard__project=project, pk=whole(request.GET.get("chart"))
+    ).first()
     given = QueryDict(request.GET.urlencode(), mutable=True)
     given.setdefault("since", spec.filters.get("since", ""))
     context = {
@@ -123,7 +137,9 @@ def save_chart(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view(Role.ENGINEER)
 def create(request: HttpRequest, project: Project) -> HttpResponse:
     try:
-        row = actions.create_dashboard(project=project, name=request.POST.get("name", ""), by=request.user)
+        row = actions.create_dashboard(
+            project=project, name=request.POST.get("name", ""), by=request.user
+        )
     except actions.DashboardError as error:
         return _back_with(request, error, reverse("dashboard:dashboards", args=[project.slug]))
     return redirect("dashboard:dashboard", project.slug, row.pk)
@@ -176,4 +192,6 @@ def change_chart(request: HttpRequest, project: Project, pk: int) -> HttpRespons
         messages.error(request, str(error))
     query = QueryDict(request.POST.get("query", "")).urlencode()
     address = reverse("dashboard:dashboard", args=[project.slug, row.dashboard_id])
-    return HttpResponseRedirect(f"{address}?{query}#chart-{pk}" if query else f"{address}#chart-{pk}")
+    return HttpResponseRedirect(
+        f"{address}?{query}#chart-{pk}" if query else f"{address}#chart-{pk}"
+    )

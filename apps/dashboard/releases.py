@@ -1,6 +1,7 @@
 """Promotions and their effect: marks of charts, and the failure rate before and after the last one.
 
-Runs before and after are not an experiment: what else changed in the same days is listed next to the rates.
+Runs before and after are not an experiment: what else changed in the same days is listed next to
+the rates.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Side:
 
     @property
     def cost(self) -> float | None:
-        return self.cell.cost_usd / self.cell.runs if self.cell.runs > 0 and self.cell.cost else None
+        return (
+            self.cell.cost_usd / self.cell.runs if self.cell.runs > 0 and self.cell.cost else None
+        )
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,9 @@ def address_of(move: Promotion, project: Project) -> str:
 
 
 def mark(figure: dict, moves: Iterable[Promotion], project: Project) -> dict:
-    """A vertical line for each promotion within the chart's times. Its name is a link; for nearby ones the last name is shown for all."""
+    """A vertical line for each promotion within the chart's times. Its name is a link; for nearby
+    ones the last name is shown for all.
+    """
     layout = figure["layout"]
     times = [datetime.fromisoformat(at) for trace in figure["data"] for at in trace.get("x") or ()]
     if not times:
@@ -104,24 +109,45 @@ def mark(figure: dict, moves: Iterable[Promotion], project: Project) -> dict:
     first, last = min(times), max(times) + timedelta(days=7)
     shown = [move for move in sorted(moves, key=lambda move: move.at) if first <= move.at <= last]
     if shown and (edges := layout["xaxis"].get("range")):
-        edges[1] = max(edges[1], (shown[-1].at.replace(tzinfo=None) + (last - first) / 50).isoformat())
-    line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 1.4, "color": PALETTE[4]}}
+        edges[1] = max(
+            edges[1], (shown[-1].at.replace(tzinfo=None) + (last - first) / 50).isoformat()
+        )
+    line = {
+        "type": "line",
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "line": {"width": 1.4, "color": PALETTE[4]},
+    }
     layout["shapes"] = layout.get("shapes", []) + [
         line | {"x0": move.at.isoformat(), "x1": move.at.isoformat()} for move in shown
     ]
     layout["annotations"] = layout.get("annotations", []) + [
         {
-            "x": group[0].at.isoformat(), "y": 0.98, "yref": "paper", "yanchor": "top", "xanchor": "right" if group[0].at > last - timedelta(days=7) - (last - first) / 4 else "left", "showarrow": False,
-            "font": {"size": 10}, "bgcolor": "rgba(138, 92, 214, 0.16)",
-            "text": f'<a href="{address_of(group[-1], project)}" target="_self">{label(group[-1])}</a>' + f" +{len(group) - 1}" * (len(group) > 1),
+            "x": group[0].at.isoformat(),
+            "y": 0.98,
+            "yref": "paper",
+            "yanchor": "top",
+            "xanchor": (
+                "right" if group[0].at > last - timedelta(days=7) - (last - first) / 4 else "left"
+            ),
+            "showarrow": False,
+            "font": {"size": 10},
+            "bgcolor": "rgba(138, 92, 214, 0.16)",
+            "text": (
+                f'<a href="{address_of(group[-1], project)}" target="_self">{label(group[-1])}</a>'
+                + f" +{len(group) - 1}" * (len(group) > 1)
+            ),
         }
         for group in _close(shown, (last - first) * LABEL_WIDTH)
-    ]  # fmt: skip
+    ]
     return figure
 
 
 def _close(moves: Iterable[Promotion], within: timedelta) -> list[list[Promotion]]:
-    """Groups, the oldest first in each, of which one label is drawn: those that begin within this time of a group's first."""
+    """Groups, the oldest first in each, of which one label is drawn: those that begin within this
+    time of a group's first.
+    """
     groups: list[list[Promotion]] = []
     for move in moves:
         if groups and move.at - groups[-1][0].at < within:
@@ -132,7 +158,7 @@ def _close(moves: Iterable[Promotion], within: timedelta) -> list[list[Promotion
 
 
 def label(move: Promotion) -> str:
-    return f"{'↩ ' if move.kind == Promotion.Kind.ROLLBACK else ''}{figures.short(str(move.to_version), 18)}"
+    return f"{'↩ ' if move.kind == Promotion.Kind.ROLLBACK else ''}{figures.short(str(move.to_version), 18)}"  # noqa: E501
 
 
 def effect(project: Project, window: timedelta = WINDOW) -> Effect | None:
@@ -154,10 +180,20 @@ def _others(project: Project, before: Side, after: Side) -> list[str]:
     """New versions, models and agents in the traffic, and how much more or less of it there is."""
     found = []
     columns = [("agent_name", "Agent"), ("agent_version", "Agent version"), ("model", "Model")]
-    for column, title in columns[:1] if after.window.version else columns:  # the others are what was promoted
+    for column, title in (
+        columns[:1] if after.window.version else columns
+    ):  # the others are what was promoted
         was, now = _shares(project, column, before), _shares(project, column, after)
-        new = [f"{name[:60]} ({share:.0%} of runs)" for name, share in now.items() if name and share > NEWCOMER > was.get(name, 0)]  # fmt: skip
-        gone = [name[:60] for name, share in was.items() if name and now and share > NEWCOMER > now.get(name, 0)]
+        new = [
+            f"{name[:60]} ({share:.0%} of runs)"
+            for name, share in now.items()
+            if name and share > NEWCOMER > was.get(name, 0)
+        ]
+        gone = [
+            name[:60]
+            for name, share in was.items()
+            if name and now and share > NEWCOMER > now.get(name, 0)
+        ]
         found += [f"{title} new in the traffic: {', '.join(new[:5])}."] * bool(new)
         found += [f"{title} no longer in the traffic: {', '.join(gone[:5])}."] * bool(gone)
     hours = [side.window.hours for side in (before, after)]
@@ -166,7 +202,11 @@ def _others(project: Project, before: Side, after: Side) -> list[str]:
         ratio = (after.cell.runs / hours[1]) / (before.cell.runs / hours[0])
         if not 0.67 < ratio < 1.5:
             found.append(f"Hourly traffic is {ratio:.1f} times what it was.")
-    if before.unknown is not None and after.unknown is not None and abs(after.unknown - before.unknown) > 0.05:
+    if (
+        before.unknown is not None
+        and after.unknown is not None
+        and abs(after.unknown - before.unknown) > 0.05
+    ):
         found.append("The share of unknown outcomes changed, which can hide or reveal failures.")
     return found
 
@@ -177,9 +217,11 @@ def _shares(project: Project, column: str, side: Side) -> dict[str, float]:
     return {name: n / total for name, n in counted.items() if n > 0} if total else {}
 
 
-def rate_figures(project: Project, since: datetime | None) -> tuple[list[tuple[str, dict]], list[Promotion]]:
-    """The charts of the failure rate by time, version and model, marked by the promotions, those of failures by mode, version and
-    cluster over time, and the promotions."""
+def rate_figures(
+    project: Project, since: datetime | None
+) -> tuple[list[tuple[str, dict]], list[Promotion]]:
+    """The charts of the failure rate by time, version and model, marked by the promotions, those of
+    failures by mode, version and cluster over time, and the promotions."""
     known = rates.kinds(project, since)
     moves = promotions(project, since)
     found = []

@@ -1,6 +1,8 @@
-"""What Ctrl-K finds in a project: pages, actions, trajectories, tasks, sets, runs, models, people. Few of each, best first.
+"""What Ctrl-K finds in a project: pages, actions, trajectories, tasks, sets, runs, models, people.
+Few of each, best first.
 
-Every source is bounded in rows and in time: who types waits for nobody. Held-out tasks are not found.
+Every source is bounded in rows and in time: who types waits for nobody. Held-out tasks are not
+found.
 """
 
 from __future__ import annotations
@@ -66,15 +68,23 @@ class Group:
 PAGES = (
     *(Place(title, page) for _, title, page, _ in NAVIGATION),
     Place("Triage", "failures:triage", words="inbox failures review"),
-    Place("Clusters", "failures:clusters"), Place("Failure modes", "failures:modes"),
-    Place("Accuracy of the rules", "failures:measures", words="precision measures"), Place("Judge", "failures:rubric", words="rubric llm"),
-    Place("Sessions", "trajectories:sessions"), Place("Data handling", "trajectories:redaction", words="redaction retention pii privacy"),
-    Place("Not indexed", "trajectories:arrivals"), Place("Send trajectories", "trajectories:first", words="first curl otel key"),
-    Place("Compare evaluations", "evals:compare"), Place("Compare models (gate)", "promotion:compare", words="promotion report"),
-    Place("Model servers", "registry:servers", words="vllm sglang"), Place("Prompt searches", "training:searches", words="gepa"),
-    Place("Reward review policy", "reviews:policy"), Place("API keys", "core:keys", Role.OPERATOR, "secret token"),
-    Place("Webhooks", "webhooks:list", Role.OPERATOR), Place("Members", "core:settings", Role.OWNER, "people settings audit roles"),
-)  # fmt: skip
+    Place("Clusters", "failures:clusters"),
+    Place("Failure modes", "failures:modes"),
+    Place("Accuracy of the rules", "failures:measures", words="precision measures"),
+    Place("Judge", "failures:rubric", words="rubric llm"),
+    Place("Sessions", "trajectories:sessions"),
+    Place("Data handling", "trajectories:redaction", words="redaction retention pii privacy"),
+    Place("Not indexed", "trajectories:arrivals"),
+    Place("Send trajectories", "trajectories:first", words="first curl otel key"),
+    Place("Compare evaluations", "evals:compare"),
+    Place("Compare models (gate)", "promotion:compare", words="promotion report"),
+    Place("Model servers", "registry:servers", words="vllm sglang"),
+    Place("Prompt searches", "training:searches", words="gepa"),
+    Place("Reward review policy", "reviews:policy"),
+    Place("API keys", "core:keys", Role.OPERATOR, "secret token"),
+    Place("Webhooks", "webhooks:list", Role.OPERATOR),
+    Place("Members", "core:settings", Role.OWNER, "people settings audit roles"),
+)
 ACTIONS = (
     Place("Start a training run", "training:new", Role.ENGINEER, "new sft grpo lora"),
     Place("Search for a better prompt", "training:search_new", Role.ENGINEER, "new gepa"),
@@ -88,11 +98,13 @@ ACTIONS = (
     Place("Add a model server", "registry:server_new", Role.OPERATOR, "new"),
     Place("Create an API key", "core:keys", Role.OPERATOR, "new token"),
     Place("Invite a person", "core:settings", Role.OWNER, "new member"),
-)  # fmt: skip
+)
 
 
 def rank(text: str, found: Found) -> int | None:
-    """0 is equal, 1 a prefix, 2 the prefix of a word, 3 within; None if a word of the text is missing."""
+    """0 is equal, 1 a prefix, 2 the prefix of a word, 3 within; None if a word of the text is
+    missing.
+    """
     title, wanted = found.title.lower(), text.lower()
     if title == wanted:
         return 0
@@ -106,7 +118,11 @@ def rank(text: str, found: Found) -> int | None:
 
 
 def best(text: str, found: Iterable[Found], most: int = SHOWN) -> list[Found]:
-    ranked = [(place, number, item) for number, item in enumerate(found) if (place := rank(text, item)) is not None]
+    ranked = [
+        (place, number, item)
+        for number, item in enumerate(found)
+        if (place := rank(text, item)) is not None
+    ]
     return [item for _, _, item in sorted(ranked, key=lambda one: one[:2])][:most]
 
 
@@ -115,7 +131,9 @@ def search(project: Project, membership: Membership, text: str) -> list[Group]:
     text = " ".join(text.split())[:LONGEST]
     pages, actions = (list(_places(project, membership, places)) for places in (PAGES, ACTIONS))
     if not text:
-        return [group for group in (Group("Pages", pages), Group("Actions", actions)) if group.found]
+        return [
+            group for group in (Group("Pages", pages), Group("Actions", actions)) if group.found
+        ]
     groups = [Group("Pages", best(text, pages)), Group("Actions", best(text, actions))]
     for title, source in SOURCES.items():
         try:
@@ -123,13 +141,20 @@ def search(project: Project, membership: Membership, text: str) -> list[Group]:
                 groups.append(Group(title, source(project, membership, text)))
         except TooLong:
             groups.append(Group(title, [], incomplete=True))
-    return sorted((group for group in groups if group.found or group.incomplete), key=lambda group: group.place(text))
+    return sorted(
+        (group for group in groups if group.found or group.incomplete),
+        key=lambda group: group.place(text),
+    )
 
 
 def _places(project: Project, membership: Membership, places: Iterable[Place]) -> Iterator[Found]:
     for place in places:
         if membership.may(place.role):
-            yield Found(place.title, reverse(place.page, args=[project.slug]) + place.query, words=place.words)
+            yield Found(
+                place.title,
+                reverse(place.page, args=[project.slug]) + place.query,
+                words=place.words,
+            )
 
 
 def _has(text: str, *columns: str) -> Q:
@@ -145,7 +170,9 @@ def _has(text: str, *columns: str) -> Q:
 
 def _trajectories(project: Project, membership: Membership, text: str) -> list[Found]:
     """By prefix of their id, or else by the words of their texts, newest first."""
-    keys = TrajectoryKey.objects.filter(project=project, external_id__startswith=text).order_by("external_id")
+    keys = TrajectoryKey.objects.filter(project=project, external_id__startswith=text).order_by(
+        "external_id"
+    )
     ids = list(keys.values_list("trajectory_id", flat=True)[:SHOWN])
     if one := uuid_of(text):
         ids.append(one)
@@ -166,7 +193,11 @@ def _trajectories(project: Project, membership: Membership, text: str) -> list[F
 
 def _tasks(project: Project, membership: Membership, text: str) -> list[Found]:
     named = _has(text, "key") | (Q(pk=one) if (one := uuid_of(text)) else Q())
-    rows = Task.objects.filter(named, project=project).exclude(split=Split.HOLDOUT).select_related("eval_set")
+    rows = (
+        Task.objects.filter(named, project=project)
+        .exclude(split=Split.HOLDOUT)
+        .select_related("eval_set")
+    )
     found = {}
     for task in rows.order_by("-eval_set__created_at").defer("messages", "tools")[:READ]:
         address = f"{_url(project, 'evals:detail', task.eval_set_id)}?task={task.pk}"
@@ -178,22 +209,35 @@ def _tasks(project: Project, membership: Membership, text: str) -> list[Found]:
 
 
 def _sets(project: Project, membership: Membership, text: str) -> list[Found]:
-    rows = project.eval_sets.filter(_has(text.replace("@", " "), "slug", "version", "description")).order_by(
-        "-created_at"
-    )[:READ]
+    rows = project.eval_sets.filter(
+        _has(text.replace("@", " "), "slug", "version", "description")
+    ).order_by("-created_at")[:READ]
     return best(
-        text, [Found(str(row), _url(project, "evals:detail", row.pk), row.state, row.description) for row in rows]
+        text,
+        [
+            Found(str(row), _url(project, "evals:detail", row.pk), row.state, row.description)
+            for row in rows
+        ],
     )
 
 
 def _runs(project: Project, membership: Membership, text: str) -> list[Found]:
     found = []
     for kind, page, name in (
-        (EvalRun, "evals:run", "evaluation"), (TrainingRun, "training:detail", "training"), (PromptSearch, "training:search", "prompt search"),
-    ):  # fmt: skip
+        (EvalRun, "evals:run", "evaluation"),
+        (TrainingRun, "training:detail", "training"),
+        (PromptSearch, "training:search", "prompt search"),
+    ):
         named = _has(text, "name") | (Q(pk=one) if (one := uuid_of(text)) else Q())
-        rows = kind.objects.filter(named, project=project).order_by("-created_at").only("name", "state")[:READ]
-        found += [Found(row.name, _url(project, page, row.pk), f"{name} · {row.state}", str(row.pk)) for row in rows]
+        rows = (
+            kind.objects.filter(named, project=project)
+            .order_by("-created_at")
+            .only("name", "state")[:READ]
+        )
+        found += [
+            Found(row.name, _url(project, page, row.pk), f"{name} · {row.state}", str(row.pk))
+            for row in rows
+        ]
     return best(text, found)
 
 
@@ -203,7 +247,12 @@ def _models(project: Project, membership: Membership, text: str) -> list[Found]:
     return best(
         text,
         [
-            Found(str(row), _url(project, "promotion:model", row.pk), row.kind, f"{row.served_as} {row.agent_version}")
+            Found(
+                str(row),
+                _url(project, "promotion:model", row.pk),
+                row.kind,
+                f"{row.served_as} {row.agent_version}",
+            )
             for row in rows
         ],
     )
@@ -211,11 +260,20 @@ def _models(project: Project, membership: Membership, text: str) -> list[Found]:
 
 def _others(project: Project, membership: Membership, text: str) -> list[Found]:
     """Environments, clusters of failures and flows."""
-    clusters = FailureCluster.objects.filter(_has(text, "name"), project=project).order_by("-last_seen")[:READ]
+    clusters = FailureCluster.objects.filter(_has(text, "name"), project=project).order_by(
+        "-last_seen"
+    )[:READ]
     flows = Flow.objects.filter(_has(text, "name"), project=project)[:READ]
-    environments = project.environments.filter(_has(text.replace("@", " "), "slug", "version")).order_by("-pk")[:READ]
-    found = [Found(str(row), _url(project, "environments:detail", row.pk), "environment") for row in environments]
-    found += [Found(row.name, _url(project, "failures:cluster", row.pk), "cluster") for row in clusters]
+    environments = project.environments.filter(
+        _has(text.replace("@", " "), "slug", "version")
+    ).order_by("-pk")[:READ]
+    found = [
+        Found(str(row), _url(project, "environments:detail", row.pk), "environment")
+        for row in environments
+    ]
+    found += [
+        Found(row.name, _url(project, "failures:cluster", row.pk), "cluster") for row in clusters
+    ]
     found += [Found(row.name, _url(project, "automation:flow", row.pk), "flow") for row in flows]
     return best(text, found)
 
@@ -224,9 +282,9 @@ def _people(project: Project, membership: Membership, text: str) -> list[Found]:
     """Members, for owners: the others have no page about people."""
     if not membership.may(Role.OWNER):
         return []
-    rows = project.memberships.filter(_has(text, "user__username", "user__first_name", "user__email")).select_related(
-        "user"
-    )
+    rows = project.memberships.filter(
+        _has(text, "user__username", "user__first_name", "user__email")
+    ).select_related("user")
     settings = reverse("core:settings", args=[project.slug])
     found = [
         Found(
@@ -241,7 +299,11 @@ def _people(project: Project, membership: Membership, text: str) -> list[Found]:
 
 
 def _projects(project: Project, membership: Membership, text: str) -> list[Found]:
-    rows = Project.objects.visible_to(membership.user).filter(_has(text, "name", "slug")).exclude(pk=project.pk)[:READ]
+    rows = (
+        Project.objects.visible_to(membership.user)
+        .filter(_has(text, "name", "slug"))
+        .exclude(pk=project.pk)[:READ]
+    )
     return best(text, [Found(row.name, row.get_absolute_url(), row.slug) for row in rows])
 
 

@@ -1,4 +1,6 @@
-"""The stations of the wheel: the last thing that was done at each, the next thing to do, and what is broken."""
+"""The stations of the wheel: the last thing that was done at each, the next thing to do, and what
+is broken.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ SILENT_AFTER = timedelta(days=2)
 
 @dataclass(frozen=True)
 class Station:
-    """`last` is what was done, `at` when; `todo` what is next, at `todo_url`. `state` is ok, todo, broken or unused."""
+    """`last` is what was done, `at` when; `todo` what is next, at `todo_url`. `state` is ok, todo,
+    broken or unused.
+    """
 
     name: str
     url: str
@@ -39,16 +43,32 @@ class Station:
 
     @property
     def state(self) -> str:
-        return "broken" if self.broken else "unused" if self.at is None else "todo" if self.todo else "ok"
+        return (
+            "broken"
+            if self.broken
+            else "unused"
+            if self.at is None
+            else "todo"
+            if self.todo
+            else "ok"
+        )
 
 
 def stations(project: Project, wheel: Wheel, waiting: Iterable[Waiting]) -> list[Station]:
-    """In the order of the wheel. What is broken is what failed last at a station and was not done since."""
+    """In the order of the wheel. What is broken is what failed last at a station and was not done
+    since.
+    """
     found = _Project(project, wheel, list(waiting))
     return [
-        found.traffic(), found.failures(), found.sets(), found.evaluation(), found.review(), found.training(),
-        found.gate(), found.promotion(),
-    ]  # fmt: skip
+        found.traffic(),
+        found.failures(),
+        found.sets(),
+        found.evaluation(),
+        found.review(),
+        found.training(),
+        found.gate(),
+        found.promotion(),
+    ]
 
 
 @dataclass(frozen=True)
@@ -63,42 +83,85 @@ class _Project:
     def traffic(self) -> Station:
         newest = self.project.trajectories.order_by("-pk").values_list("pk", flat=True).first()
         at, url = time_of(newest) if newest else None, self.url("trajectories:list")
-        day = HourlyCount.objects.filter(project=self.project, hour__gte=timezone.now() - timedelta(days=1))
+        day = HourlyCount.objects.filter(
+            project=self.project, hour__gte=timezone.now() - timedelta(days=1)
+        )
         n = day.aggregate(n=Sum("trajectories"))["n"] or 0
         lost = next((item for item in self.waiting if "could not be indexed" in item.title), None)
-        broken, where = (f"{lost.count:,} batches or traces not indexed", lost.url) if lost else ("", url)
+        broken, where = (
+            (f"{lost.count:,} batches or traces not indexed", lost.url) if lost else ("", url)
+        )
         todo = "" if at else "Send the first trajectory"
         if at and not broken and timezone.now() - at > SILENT_AFTER:
             todo = "No traffic for two days: check the agent"
-        return Station("Traffic", url, f"{n:,} run{'s' * (n != 1)} in 24 h" if at else "", at, todo, where, broken)
+        return Station(
+            "Traffic",
+            url,
+            f"{n:,} run{'s' * (n != 1)} in 24 h" if at else "",
+            at,
+            todo,
+            where,
+            broken,
+        )
 
     def failures(self) -> Station:
         last = (
-            FailureDecision.objects.filter(failure__project=self.project).order_by("-id").select_related("by").first()
+            FailureDecision.objects.filter(failure__project=self.project)
+            .order_by("-id")
+            .select_related("by")
+            .first()
         )
         n, url = self.wheel.open_failures, self.url("failures:list")
-        found = self.project.failures.order_by("-trajectory_id").values_list("created_at", flat=True).first()
+        found = (
+            self.project.failures.order_by("-trajectory_id")
+            .values_list("created_at", flat=True)
+            .first()
+        )
         said, at = (
-            (f"{last.by} decided on a failure", last.at) if last else ("Newest failure found" if found else "", found)
+            (f"{last.by} decided on a failure", last.at)
+            if last
+            else ("Newest failure found" if found else "", found)
         )
         broken = next((item.title for item in self.waiting if item.failed and item.url == url), "")
-        return Station("Failures", url, said, at, f"Triage {n:,}" if n else "", self.url("failures:triage"), broken)
+        return Station(
+            "Failures",
+            url,
+            said,
+            at,
+            f"Triage {n:,}" if n else "",
+            self.url("failures:triage"),
+            broken,
+        )
 
     def sets(self) -> Station:
         newest = self.project.eval_sets.order_by("-created_at").first()
         url = self.url("evals:list")
-        todo = "" if self.wheel.frozen_sets else "Freeze a hold-out" if newest else "Make an eval set"
+        todo = (
+            "" if self.wheel.frozen_sets else "Freeze a hold-out" if newest else "Make an eval set"
+        )
         where = self.url("evals:detail", newest.pk) if newest else url
         said = f"{newest}, {newest.state}" if newest else ""
         return Station("Eval sets", url, said, newest.created_at if newest else None, todo, where)
 
     def evaluation(self) -> Station:
         last = EvalRun.objects.filter(project=self.project).select_related("model_version").first()
-        url, where = self.url("evals:list"), self.url("evals:run", last.pk) if last else self.url("evals:list")
+        url, where = (
+            self.url("evals:list"),
+            self.url("evals:run", last.pk) if last else self.url("evals:list"),
+        )
         if last is None:
-            return Station("Evaluation", url, "", None, "Evaluate the baseline" if self.wheel.frozen_sets else "", url)
+            return Station(
+                "Evaluation",
+                url,
+                "",
+                None,
+                "Evaluate the baseline" if self.wheel.frozen_sets else "",
+                url,
+            )
         todo = "" if self.wheel.evaluations else "Evaluate the baseline"
-        return self._job("Evaluation", url, last, f"{last.model_version}: {_result(last)}", todo, where)
+        return self._job(
+            "Evaluation", url, last, f"{last.model_version}: {_result(last)}", todo, where
+        )
 
     def review(self) -> Station:
         rows = Judgement.objects.filter(item__review__project=self.project)
@@ -111,7 +174,12 @@ class _Project:
         elif locked and not own and self.wheel.evaluations:
             todo = f"{locked} verifier{'s' * (locked != 1)} locked: open a review"
         return Station(
-            "Reward review", url, f"{last.by} judged a sample" if last else "", last.at if last else None, todo, where
+            "Reward review",
+            url,
+            f"{last.by} judged a sample" if last else "",
+            last.at if last else None,
+            todo,
+            where,
         )
 
     def training(self) -> Station:
@@ -121,12 +189,20 @@ class _Project:
             todo = "Train: see the advisor" if self.wheel.evaluations else ""
             return Station("Training", url, "", None, todo, self.url("training:new"))
         todo, where = "", self.url("training:detail", last.pk)
-        if last.state == "succeeded" and not EvalRun.objects.filter(model_version=last.model_version_id).exists():
-            todo, where = "Evaluate the new model", self.url("promotion:model", last.model_version_id)
+        if (
+            last.state == "succeeded"
+            and not EvalRun.objects.filter(model_version=last.model_version_id).exists()
+        ):
+            todo, where = (
+                "Evaluate the new model",
+                self.url("promotion:model", last.model_version_id),
+            )
         return self._job("Training", url, last, f"{last.name}: {last.state}", todo, where)
 
     def gate(self) -> Station:
-        rows = GateReport.objects.filter(project=self.project).select_related("candidate__model_version")
+        rows = GateReport.objects.filter(project=self.project).select_related(
+            "candidate__model_version"
+        )
         last, url = rows.first(), self.url("promotion:compare")
         todo = "" if last or self.wheel.evaluations < 2 else "Compare two evaluations"
         said = f"{last.candidate.model_version}: {last.verdict}" if last else ""
@@ -134,14 +210,29 @@ class _Project:
         return Station("Gate", where, said, last.created_at if last else None, todo, url)
 
     def promotion(self) -> Station:
-        last = Promotion.objects.filter(channel__project=self.project).select_related("to_version", "channel").first()
+        last = (
+            Promotion.objects.filter(channel__project=self.project)
+            .select_related("to_version", "channel")
+            .first()
+        )
         url, n = self.url("promotion:models"), self.wheel.waiting_reports
         passed = next((item for item in self.waiting if item.title == "Promotion to decide"), None)
-        todo = f"Decide on {n} promotion{'s' * (n != 1)}" if n else "" if last else "Register the model in production"
-        said = (
-            f"{last.to_version} in {last.channel}" + (" (rollback)" if last.kind == "rollback" else "") if last else ""
+        todo = (
+            f"Decide on {n} promotion{'s' * (n != 1)}"
+            if n
+            else ""
+            if last
+            else "Register the model in production"
         )
-        return Station("Promotion", url, said, last.at if last else None, todo, passed.url if passed else url)
+        said = (
+            f"{last.to_version} in {last.channel}"
+            + (" (rollback)" if last.kind == "rollback" else "")
+            if last
+            else ""
+        )
+        return Station(
+            "Promotion", url, said, last.at if last else None, todo, passed.url if passed else url
+        )
 
     def _job(self, name: str, url: str, job: Any, said: str, todo: str, where: str) -> Station:
         broken = "The last run failed" if job.state == "failed" else ""

@@ -1,4 +1,6 @@
-"""The overview: the whole cycle at a glance. Its charts are fragments with their own URLs, loaded after the page."""
+"""The overview: the whole cycle at a glance. Its charts are fragments with their own URLs, loaded
+after the page.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ CHARTS_MS = 4_000
 
 @project_view()
 def home(request: HttpRequest, project: Project) -> HttpResponse:
-    running = [*TrainingRun.objects.filter(project=project).active(), *EvalRun.objects.filter(project=project).active()]
+    running = [
+        *TrainingRun.objects.filter(project=project).active(),
+        *EvalRun.objects.filter(project=project).active(),
+    ]
     channel = project.channels.current().filter(name="production").select_related("current").first()
     wheel = read_wheel(project, channel, len(running))
     waiting = waiting_for(project, request.membership)  # type: ignore[attr-defined]
@@ -53,9 +58,11 @@ def home(request: HttpRequest, project: Project) -> HttpResponse:
             "since": span_of(request),
             "spans": SPANS,
             "buckets": buckets(project),
-            "moves": Promotion.objects.filter(channel__project=project).select_related("to_version", "by", "channel")[
-                :5
-            ],
+            "moves": (
+                Promotion.objects.filter(channel__project=project).select_related(
+                    "to_version", "by", "channel"
+                )[:5]
+            ),
         },
     )
 
@@ -90,9 +97,14 @@ def performance(request: HttpRequest, project: Project) -> HttpResponse:
     with suppress(TooLong), patience(CHARTS_MS):
         for measure, by in (("runs", "outcome"), ("latency", ""), ("run_cost", ""), ("cost", "")):
             answer = query.ask(project, given_of(since), measure, by)
-            if any(one.whole.value for one in answer.series) and (drawn := figures.figure(answer, by)):
+            if any(one.whole.value for one in answer.series) and (
+                drawn := figures.figure(answer, by)
+            ):
                 found.append(
-                    (f"{measure}-by-time", releases.mark(drawn, moves, project) if measure != "runs" else drawn)
+                    (
+                        f"{measure}-by-time",
+                        releases.mark(drawn, moves, project) if measure != "runs" else drawn,
+                    )
                 )
     return render(request, "dashboard/_performance.html", {"figures": found, "since": since})
 
@@ -125,17 +137,23 @@ def read_wheel(project: Project, channel: Channel | None, running: int) -> Wheel
         locked_verifiers=sum(lock.locked for lock in lock_states(verifiers).values()),
         adapters=project.model_versions.adapters().count(),
         running=running,
-        waiting_reports=project.gate_reports.filter(
-            verdict=Verdict.PROMOTE, promotions=None, baseline__model_version=live
-        ).count()
-        if live
-        else 0,
+        waiting_reports=(
+            project.gate_reports.filter(
+                verdict=Verdict.PROMOTE, promotions=None, baseline__model_version=live
+            ).count()
+            if live
+            else 0
+        ),
     )
 
 
 def buckets(project: Project) -> list[dict]:
     standing = Q(failures__project=project) & ~Q(failures__state=FailureState.DISMISSED)
-    rows = project.failure_modes.annotate(n=Count("failures", filter=standing)).filter(n__gt=0).order_by("-n")
+    rows = (
+        project.failure_modes.annotate(n=Count("failures", filter=standing))
+        .filter(n__gt=0)
+        .order_by("-n")
+    )
     largest = max((row.n for row in rows), default=1)
     return [{"mode": row, "n": row.n, "share": 100 * row.n / largest} for row in rows]
 

@@ -1,4 +1,6 @@
-"""The demo's settings: the agent's harness, the verifier, and how much of everything. Plain data without Django."""
+"""The demo's settings: the agent's harness, the verifier, and how much of everything. Plain data
+without Django.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,16 @@ reminders.set(text, time)"""
 
 
 def _example(request: str, tool: str, **args: Any) -> list[dict]:
-    """A few-shot turn. The names mark it as an example in the log, not as part of the conversation."""
+    """A few-shot turn. The names mark it as an example in the log, not as part of the
+    conversation.
+    """
     return [
         {"role": "user", "name": "example_user", "content": request},
-        {"role": "assistant", "name": "example_assistant", "content": json.dumps({"tool": tool, "args": args})},
+        {
+            "role": "assistant",
+            "name": "example_assistant",
+            "content": json.dumps({"tool": tool, "args": args}),
+        },
     ]
 
 
@@ -37,16 +45,37 @@ HARNESS = {
     "temperature": 0.8,
     "top_p": 1.0,
 }
-VERIFIER = {"kind": "tool_call", "weights": {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2}}
+VERIFIER = {
+    "kind": "tool_call",
+    "weights": {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2},
+}
 TRY = "Close ticket 42."
 LORA = {"lora_rank": 16, "lora_alpha": 32}
 NEXT = (
-    ("training/", "The advisor: the fix that it recommends after the newest evaluation, and a button to start it"),
-    ("training/new/?method=grpo", "GRPO from any model; the run's page has live charts, rollouts and alarms"),
-    ("training/new/?method=dpo", "DPO from user corrections. Correct more runs under Trajectories → Add feedback"),
-    ("training/new/?method=distill", "Distillation from a teacher's passing samples of the train split"),
+    (
+        "training/",
+        (
+            "The advisor: the fix that it recommends after the newest evaluation, and a button to"
+            " start it"
+        ),
+    ),
+    (
+        "training/new/?method=grpo",
+        "GRPO from any model; the run's page has live charts, rollouts and alarms",
+    ),
+    (
+        "training/new/?method=dpo",
+        "DPO from user corrections. Correct more runs under Trajectories → Add feedback",
+    ),
+    (
+        "training/new/?method=distill",
+        "Distillation from a teacher's passing samples of the train split",
+    ),
     ("training/compare/", "Runs and seeds in one chart"),
-    ("models/", "Each model's lineage down to production runs, and its evaluations on the hold-out"),
+    (
+        "models/",
+        "Each model's lineage down to production runs, and its evaluations on the hold-out",
+    ),
 )
 
 
@@ -70,13 +99,21 @@ FULL = Recipe(
     holdout=64,
     validation=16,
     samples_per_task=8,
-    sft=LORA | {"steps": 30, "batch_size": 8, "learning_rate": 1e-3, "warmup_steps": 2, "save_every": 10},
+    sft=LORA
+    | {
+        "steps": 30,
+        "batch_size": 8,
+        "learning_rate": 1e-3,
+        "warmup_steps": 2,
+        "save_every": 10,
+    },
     grpo=LORA
     | {
         "steps": 26,
         "prompts_per_step": 6,
         "generations": 8,
-        # Adam's first steps have the size of the rate whatever the gradient: at 6e-4 they undid what SFT had taught.
+        # Adam's first steps have the size of the rate whatever the gradient: at 6e-4 they undid
+        # what SFT had taught.
         "learning_rate": 2e-4,
         "warmup_steps": 3,
         "final_lr_share": 0.5,
@@ -101,5 +138,12 @@ FAST = Recipe(
     timed_tasks=22,
     timed_rounds=1,
     sft=FULL.sft | {"steps": 12, "save_every": 6},
-    grpo=FULL.grpo | {"steps": 3, "warmup_steps": 1, "prompts_per_step": 4, "eval_every": 3, "save_every": 2},
+    grpo=FULL.grpo
+    | {
+        "steps": 3,
+        "warmup_steps": 1,
+        "prompts_per_step": 4,
+        "eval_every": 3,
+        "save_every": 2,
+    },
 )

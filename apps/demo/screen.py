@@ -56,9 +56,12 @@ def table_of(runs: list[EvalRun], samples_per_task: int) -> Table:
     for k in metrics[0]["pass_at_k"]:
         table.add_row(f"pass@{k}", *(f"{m['pass_at_k'][k]:.3f}" for m in metrics))
     table.add_row(
-        "Latency p50 / p95 (ms)", *(f"{m['latency_ms']['p50']:.0f} / {m['latency_ms']['p95']:.0f}" for m in metrics)
+        "Latency p50 / p95 (ms)",
+        *(f"{m['latency_ms']['p50']:.0f} / {m['latency_ms']['p95']:.0f}" for m in metrics),
     )
-    table.add_row("Tokens in / out", *(f"{m['input_tokens']:.0f} / {m['output_tokens']:.0f}" for m in metrics))
+    table.add_row(
+        "Tokens in / out", *(f"{m['input_tokens']:.0f} / {m['output_tokens']:.0f}" for m in metrics)
+    )
     return table
 
 

@@ -1,4 +1,6 @@
-"""One full cycle of the flywheel: the steps of `manage.py demo`, through the same actions and API that everyone uses."""
+"""One full cycle of the flywheel: the steps of `manage.py demo`, through the same actions and API
+that everyone uses.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ from apps.training.models import Method, TrainingRun
 from apps.trajectories.models import Outcome, Trajectory, with_content
 from workers.lib.environments.requests import make_requests
 
-JUDGED_BY_SCRIPT = "Judged by the demo, which knows what each request was written from. In your project, people judge."
+JUDGED_BY_SCRIPT = (
+    "Judged by the demo, which knows what each request was written from. In your project, people"
+    " judge."
+)
 OVERRIDE_REASON = "The demo runs unattended, and the outputs that it judged do not suffice."
 REVIEWED = 120  # samples that the 60 to judge are drawn from
 PROJECT = ("workplace-assistant", "Workplace assistant")
@@ -71,7 +76,9 @@ class Demo:
     endpoint: str = ""  # where the endpoint listens; "" leaves production's own traffic out
 
     def run(self) -> dict:
-        """All steps; returns the report, which is also written to var/demo/report.json. Raises DemoError."""
+        """All steps; returns the report, which is also written to var/demo/report.json. Raises
+        DemoError.
+        """
         began = time.monotonic()
         self.user = get_user_model().objects.filter(is_superuser=True).order_by("pk").first()
         slug, name = PROJECT
@@ -104,8 +111,12 @@ class Demo:
         with self.timed("prepare"):
             folder = Path(settings.FLYWHEEL_DATA_DIR) / "models" / MODEL
             self.child(["-m", "workers.prepare_demo_model", str(folder)])
-            self.base = register_base(project=self.project, name="smollm2-135m", folder=folder, by=self.user)
-            verifier = save_verifier(project=self.project, name="tool-call", spec=VERIFIER, by=self.user)
+            self.base = register_base(
+                project=self.project, name="smollm2-135m", folder=folder, by=self.user
+            )
+            verifier = save_verifier(
+                project=self.project, name="tool-call", spec=VERIFIER, by=self.user
+            )
             self.environment: Environment = save_environment(
                 project=self.project,
                 slug="workplace",
@@ -121,18 +132,28 @@ class Demo:
         self.found("0 · Ready", f"production runs {self.base}")
 
     def back_to_base(self) -> None:
-        """Rolls the channel back to the base. Its targets are removed first, so it moves immediately, whatever the state of an earlier demo's server."""
+        """Rolls the channel back to the base. Its targets are removed first, so it moves
+        immediately, whatever the state of an earlier demo's server.
+        """
         for target in self.channel.targets.current():
             deployments.remove_target(target=target, by=self.user)
         self.channel.refresh_from_db()
         while self.channel.current != self.base:
-            promotion.rollback(channel=self.channel, by=self.user, reason="the demo starts again from the base model")
+            promotion.rollback(
+                channel=self.channel,
+                by=self.user,
+                reason="the demo starts again from the base model",
+            )
             self.channel.refresh_from_db()
 
     def child(self, arguments: list[str]) -> None:
-        done = subprocess.run([sys.executable, *arguments], cwd=settings.BASE_DIR, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=settings.BASE_DIR, capture_output=True, text=True
+        )
         if done.returncode:
-            raise DemoError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "A program failed.")
+            raise DemoError(
+                done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "A program failed."
+            )
 
     # 1
 
@@ -142,26 +163,38 @@ class Demo:
             prefix = f"demo-{self.seed}-{self.recipe.requests}"
             requests = make_requests(self.seed, self.recipe.requests)
             self.run_agent("1 · Production", requests, model_name=str(self.base), id_prefix=prefix)
-        rows = list(Trajectory.objects.filter(project=self.project, external_id__startswith=f"{prefix}-"))
+        rows = list(
+            Trajectory.objects.filter(project=self.project, external_id__startswith=f"{prefix}-")
+        )
         if len(rows) != self.recipe.requests:
             raise DemoError(f"Only {len(rows)} of {self.recipe.requests} trajectories arrived.")
         outcomes = Counter(row.outcome_status for row in rows)
-        self.found("1 · Production", f"{len(rows)} trajectories logged through the API, {outcomes['failure']} failed")
+        self.found(
+            "1 · Production",
+            f"{len(rows)} trajectories logged through the API, {outcomes['failure']} failed",
+        )
         return with_content(rows)
 
     def run_agent(self, title: str, requests: list[dict], **more: Any) -> dict:
         """Returns the agent's final report. Raises DemoError."""
         name = f"demo agent, seed {self.seed}"
-        _, key = create_api_key(project=self.project, name=name, by=self.user, scopes=[Scope.INGEST, Scope.GENERATE])
+        _, key = create_api_key(
+            project=self.project, name=name, by=self.user, scopes=[Scope.INGEST, Scope.GENERATE]
+        )
         folder = Path(settings.FLYWHEEL_DATA_DIR) / "demo"
         folder.mkdir(exist_ok=True)
         path = folder / "agent.json"
         path.touch(mode=0o600)
         spec = {
-            "model": model_spec(self.base), "engine": engine_spec(self.base, 32), "environment": self.environment.as_spec(),
-            "requests": requests, "api": {"url": self.url, "key": key}, "agent": {"name": "workplace-assistant", "version": "1"},
-            "seed": self.seed, "id_prefix": "",
-        } | more  # fmt: skip
+            "model": model_spec(self.base),
+            "engine": engine_spec(self.base, 32),
+            "environment": self.environment.as_spec(),
+            "requests": requests,
+            "api": {"url": self.url, "key": key},
+            "agent": {"name": "workplace-assistant", "version": "1"},
+            "seed": self.seed,
+            "id_prefix": "",
+        } | more
         if spec.get("endpoint"):
             spec["endpoint"] = {"url": spec["endpoint"], "key": key}
         path.write_text(json.dumps(spec))
@@ -199,20 +232,33 @@ class Demo:
     def classify(self) -> None:
         with self.timed("classify"):
             classify_project(project=self.project, by=self.user)
-        buckets = Counter(Failure.objects.filter(project=self.project).standing().values_list("mode__name", flat=True))
-        self.found("2 · Failures", ", ".join(f"{name} {count}" for name, count in buckets.most_common()))
+        buckets = Counter(
+            Failure.objects.filter(project=self.project)
+            .standing()
+            .values_list("mode__name", flat=True)
+        )
+        self.found(
+            "2 · Failures", ", ".join(f"{name} {count}" for name, count in buckets.most_common())
+        )
 
     # 3
 
     def collect(self, trajectories: list[Trajectory]) -> None:
-        """Turns failures and successes into tasks; whole groups go to a hold-out, and the set is frozen."""
+        """Turns failures and successes into tasks; whole groups go to a hold-out, and the set is
+        frozen.
+        """
         with self.timed("collect"):
             slug = f"workplace-{self.seed}-{self.recipe.requests}"
-            known = EvalSet.objects.filter(project=self.project, slug=slug, state=EvalSetState.FROZEN).last()
+            known = EvalSet.objects.filter(
+                project=self.project, slug=slug, state=EvalSetState.FROZEN
+            ).last()
             self.eval_set = known or self.new_eval_set(slug, trajectories)
         sizes = Counter(self.eval_set.tasks.values_list("split", flat=True))
         split_sizes = ", ".join(f"{n} {name}" for name, n in sizes.items())
-        self.found("3 · Eval set", f"{self.eval_set} {'of an earlier run' if known else 'frozen'}: {split_sizes}")
+        self.found(
+            "3 · Eval set",
+            f"{self.eval_set} {'of an earlier run' if known else 'frozen'}: {split_sizes}",
+        )
 
     def new_eval_set(self, slug: str, trajectories: list[Trajectory]) -> EvalSet:
         eval_set = evals.create_eval_set(
@@ -230,7 +276,8 @@ class Demo:
         except evals.EvalSetError as error:
             eval_set.delete()
             raise DemoError(
-                f"{error} Most requests of this seed are already used for training or held out. Try another seed."
+                f"{error} Most requests of this seed are already used for training or held out. Try"
+                " another seed."
             ) from error
         return evals.freeze(eval_set=eval_set, by=self.user)
 
@@ -254,8 +301,9 @@ class Demo:
         k = max(passes, key=int)
         self.found(
             title,
-            f"success {success['mean']:.1%} [{success['low']:.1%}, {success['high']:.1%}] on "
-            f"{success['n']} held-out tasks, pass@{k} {passes[k]:.1%}, reward {metrics['reward']['mean']:+.2f}",
+            f"success {success['mean']:.1%} [{success['low']:.1%}, {success['high']:.1%}] on"
+            f" {success['n']} held-out tasks, pass@{k} {passes[k]:.1%}, reward"
+            f" {metrics['reward']['mean']:+.2f}",
         )
         return run
 
@@ -298,17 +346,25 @@ class Demo:
         return {"attacks": attacks["n"], "failed": run.failed, "highest_reward": attacks["high"]}
 
     def review(self, model: ModelVersion) -> None:
-        """Opens the lock as a person does: outputs on training tasks are judged blind, by what each request was written from. SFT did not
-        need it, since no verifier decides what it learns.
+        """Opens the lock as a person does: outputs on training tasks are judged blind, by what each
+        request was written from. SFT did not need it, since no verifier decides what it learns.
         """
-        if not lock_of(environment=self.environment, tasks=self.training_tasks(), by=self.user).locked:
+        if not lock_of(
+            environment=self.environment, tasks=self.training_tasks(), by=self.user
+        ).locked:
             return
         with self.timed("review"):
             samples = -(-REVIEWED // len(self.training_tasks()))
             run = submit_eval(
-                project=self.project, eval_set=self.eval_set, split=Split.TRAIN, environment=self.environment, model_version=model,
-                samples_per_task=samples, seed=self.seed, by=self.user,
-            )  # fmt: skip
+                project=self.project,
+                eval_set=self.eval_set,
+                split=Split.TRAIN,
+                environment=self.environment,
+                model_version=model,
+                samples_per_task=samples,
+                seed=self.seed,
+                by=self.user,
+            )
             self.wait(run, "7 · Samples to review")
             review = open_review(runs=[run], by=self.user, seed=self.seed)
             items = review.items.select_related("sample__task")
@@ -317,7 +373,11 @@ class Demo:
                 judge(item=item, success=right, by=self.user, note=JUDGED_BY_SCRIPT)
         lock = lock_of(environment=self.environment, tasks=self.training_tasks(), by=self.user)
         if lock.locked:  # too few failures or successes among the outputs
-            override_lock(verifier=self.environment.verifier, reason=f"{OVERRIDE_REASON} {lock.why}", by=self.user)
+            override_lock(
+                verifier=self.environment.verifier,
+                reason=f"{OVERRIDE_REASON} {lock.why}",
+                by=self.user,
+            )
         said = lock.why if lock.locked else f"{lock.why} {JUDGED_BY_SCRIPT}"
         self.found("7 · Review", said)
 
@@ -327,26 +387,42 @@ class Demo:
     # 8
 
     def measure(self, runs: list[EvalRun]) -> None:
-        """Latency of all three models in turns, so that a busy machine slows each of them down equally."""
+        """Latency of all three models in turns, so that a busy machine slows each of them down
+        equally.
+        """
         with self.timed("8 · Latency"):
             job = submit_measurement(
-                runs=runs, by=self.user, tasks=self.recipe.timed_tasks, rounds=self.recipe.timed_rounds, seed=self.seed
+                runs=runs,
+                by=self.user,
+                tasks=self.recipe.timed_tasks,
+                rounds=self.recipe.timed_rounds,
+                seed=self.seed,
             )
             self.wait(job, "8 · Latency")
         job.refresh_from_db()
-        shown = ", ".join(f"{run.model_version} {job.result['runs'][str(run.pk)]['p50']:.0f} ms" for run in runs)
+        shown = ", ".join(
+            f"{run.model_version} {job.result['runs'][str(run.pk)]['p50']:.0f} ms" for run in runs
+        )
         rounds = job.result["rounds"]
         self.found(
             "8 · Latency",
-            f"in turns on {len(job.spec['tasks'])} tasks, {rounds} of {self.recipe.timed_rounds} rounds: {shown}",
+            f"in turns on {len(job.spec['tasks'])} tasks, {rounds} of {self.recipe.timed_rounds}"
+            f" rounds: {shown}",
         )
 
     def serve(self) -> None:
-        """Starts a server with the base and makes it a target of the channel, so that a promotion loads the winner there."""
+        """Starts a server with the base and makes it a target of the channel, so that a promotion
+        loads the winner there.
+        """
         with self.timed("8 · Server"):
             server = self.project.servers.filter(name=SERVER).first()
             if server is None:
-                fields = {"name": SERVER, "base": self.base, "kind": ServerKind.TRANSFORMERS, "dialect": Dialect.NATIVE}
+                fields = {
+                    "name": SERVER,
+                    "base": self.base,
+                    "kind": ServerKind.TRANSFORMERS,
+                    "dialect": Dialect.NATIVE,
+                }
                 server = managed.add_managed(project=self.project, fields=fields, by=self.user)
             run = managed.start(server=server, by=self.user)
             while not managed.is_up(server):
@@ -358,10 +434,15 @@ class Demo:
             if not self.channel.targets.current().filter(server=server).exists():
                 deployments.add_target(channel=self.channel, server=server, by=self.user)
             self.settle(*self.channel.deployments.active())
-        self.found("8 · Server", f"server {server} is up (transformers); {self.base} answers at {self.endpoint}")
+        self.found(
+            "8 · Server",
+            f"server {server} is up (transformers); {self.base} answers at {self.endpoint}",
+        )
 
     def settle(self, *deployments: Job) -> bool:
-        """Waits for the deployments; whether all succeeded. On a busy machine a server may not answer in time."""
+        """Waits for the deployments; whether all succeeded. On a busy machine a server may not
+        answer in time.
+        """
         for deployment in deployments:
             while deployment.is_active:
                 time.sleep(0.5)
@@ -369,9 +450,13 @@ class Demo:
         return all(deployment.state == JobState.SUCCEEDED for deployment in deployments)
 
     def promote(self, winner: GateReport, reason: str) -> None:
-        """Promotes the winner: the channel moves once the server serves the verified version. Raises DemoError if it does not."""
+        """Promotes the winner: the channel moves once the server serves the verified version.
+        Raises DemoError if it does not.
+        """
         for _ in range(TRIES):
-            moved = promotion.promote(channel=self.channel, gate_report=winner, by=self.user, reason=reason)
+            moved = promotion.promote(
+                channel=self.channel, gate_report=winner, by=self.user, reason=reason
+            )
             if not isinstance(moved, Job) or self.settle(moved):
                 return self.channel.refresh_from_db()
         raise DemoError(f"8 · Promotion: {moved.error}")
@@ -389,14 +474,18 @@ class Demo:
             )
         }
         passed = [
-            reports[name] for name in ("baseline→sft", "baseline→grpo") if reports[name].verdict == Verdict.PROMOTE
+            reports[name]
+            for name in ("baseline→sft", "baseline→grpo")
+            if reports[name].verdict == Verdict.PROMOTE
         ]
         winner = max(passed, key=_quality, default=None)
         if winner:
             why = _why(winner)
             with self.timed("8 · Promotion"):
                 self.promote(winner, f"The demo's winner. {why}")
-            self.found("8 · Gate", f"{winner.candidate.model_version} was promoted to production. {why}")
+            self.found(
+                "8 · Gate", f"{winner.candidate.model_version} was promoted to production. {why}"
+            )
         else:
             self.found("8 · Gate", "no model passed the gate; production keeps the baseline")
         self.show(runs, reports)
@@ -406,20 +495,36 @@ class Demo:
             "eval_set": str(self.eval_set),
             "eval_set_digest": self.eval_set.digest,
             "environment": self.environment.hash,
-            "models": {name: _model_report(run) for name, run in zip(("baseline", "sft", "grpo"), runs, strict=True)},
-            "gate": {name: report.report | {"id": str(report.pk)} for name, report in reports.items()},
+            "models": {
+                name: _model_report(run)
+                for name, run in zip(("baseline", "sft", "grpo"), runs, strict=True)
+            },
+            "gate": {
+                name: report.report | {"id": str(report.pk)} for name, report in reports.items()
+            },
             "promoted": str(winner.candidate.model_version) if winner else None,
             "failures": dict(
-                Counter(Failure.objects.filter(project=self.project).values_list("mode__slug", flat=True))
+                Counter(
+                    Failure.objects.filter(project=self.project).values_list(
+                        "mode__slug", flat=True
+                    )
+                )
             ),
-            "runs": {run.method: str(run.pk) for run in TrainingRun.objects.filter(dataset__eval_set=self.eval_set)},
-            "versions": {name: version(name) for name in ("torch", "transformers", "peft", "trl", "Django")},
+            "runs": {
+                run.method: str(run.pk)
+                for run in TrainingRun.objects.filter(dataset__eval_set=self.eval_set)
+            },
+            "versions": {
+                name: version(name) for name in ("torch", "transformers", "peft", "trl", "Django")
+            },
         }
 
     # 9
 
     def next_day(self, before: list[Trajectory]) -> dict:
-        """The agent calls the endpoint, where the promoted version answers; users report outcomes and failures are classified."""
+        """The agent calls the endpoint, where the promoted version answers; users report outcomes
+        and failures are classified.
+        """
         with self.timed("9 · Next day"):
             requests = make_requests(self.seed + 1000, self.recipe.next_day)
             given = {"endpoint": self.endpoint, "model_name": self.channel.name}
@@ -429,13 +534,16 @@ class Demo:
         shares = {"before": _failed(before), "after": _failed(rows)}
         self.found(
             "9 · Next day",
-            f"{len(rows)} requests through the endpoint to {self.channel.current}: {shares['after']:.0%} failed, "
-            f"{shares['before']:.0%} before. Failures by mode before and after: {self.url}/p/{self.project.slug}/",
+            f"{len(rows)} requests through the endpoint to {self.channel.current}:"
+            f" {shares['after']:.0%} failed, {shares['before']:.0%} before. Failures by mode before"
+            f" and after: {self.url}/p/{self.project.slug}/",
         )
         return {"requests": len(rows), "version": str(self.channel.current)} | shares
 
     def arrived(self, names: list[str]) -> list[Trajectory]:
-        """The endpoint's trajectories, once all are stored with their users' feedback. Raises DemoError."""
+        """The endpoint's trajectories, once all are stored with their users' feedback. Raises
+        DemoError.
+        """
         until = time.monotonic() + ARRIVE_S
         while True:
             rows = list(
@@ -447,14 +555,17 @@ class Demo:
                 return rows
             if time.monotonic() > until:
                 raise DemoError(
-                    f"Only {len(rows)} of the endpoint's {len(names)} trajectories arrived within {ARRIVE_S} s."
+                    f"Only {len(rows)} of the endpoint's {len(names)} trajectories arrived within"
+                    f" {ARRIVE_S} s."
                 )
             time.sleep(0.5)
 
     def write_key(self) -> Path:
         """A key for trying the endpoint, readable by whoever runs the demo."""
         path = Path(settings.FLYWHEEL_DATA_DIR) / "demo" / "key"
-        _, key = create_api_key(project=self.project, name="README", by=self.user, scopes=[Scope.GENERATE])
+        _, key = create_api_key(
+            project=self.project, name="README", by=self.user, scopes=[Scope.GENERATE]
+        )
         path.touch(mode=0o600)
         path.write_text(key)
         return path
@@ -474,7 +585,9 @@ class Demo:
             self.console.print(f"  {command}", soft_wrap=True, highlight=False, markup=False)
             self.console.print("    Talk to production", style="dim", highlight=False)
         for page, text in NEXT:
-            self.console.print(f"  {self.url}/p/{self.project.slug}/{page}", soft_wrap=True, highlight=False)
+            self.console.print(
+                f"  {self.url}/p/{self.project.slug}/{page}", soft_wrap=True, highlight=False
+            )
             self.console.print(f"    {text}", style="dim", highlight=False)
         return report
 
@@ -513,7 +626,9 @@ def is_right(output: str, expected: dict[str, Any]) -> bool:
         said = json.loads(output)
     except ValueError:
         return False
-    return isinstance(said, dict) and all(said.get(name) == expected.get(name) for name in ("tool", "args"))
+    return isinstance(said, dict) and all(
+        said.get(name) == expected.get(name) for name in ("tool", "args")
+    )
 
 
 def _failed(rows: list[Trajectory]) -> float:
@@ -526,7 +641,10 @@ def curl_command(endpoint: str, key: Path) -> str:
         {
             "model": "production",
             "temperature": 0,
-            "messages": [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": TRY}],
+            "messages": [
+                {"role": "system", "content": SYSTEM_PROMPT},
+                {"role": "user", "content": TRY},
+            ],
         }
     )
     return (

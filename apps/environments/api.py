@@ -46,7 +46,10 @@ ENVIRONMENT = {
         "dataset": {"type": ["object", "null"]},
         "tools": {"type": "array", "items": {"type": "string"}},
         "verifier": {"type": "object", "required": ["name", "version", "kind", "hash"]},
-        "url": {"type": "string", "description": "Where it is served as a NeMo Gym resources server"},
+        "url": {
+            "type": "string",
+            "description": "Where it is served as a NeMo Gym resources server",
+        },
     },
 }
 VERIFIER = {
@@ -80,7 +83,10 @@ PAGING = [
 
 def page_of(request: Request, rows: QuerySet) -> tuple[list, int | None]:
     """The requested rows, and the offset of the next ones. Raises ValidationError."""
-    limit, offset = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "offset", 0, 0, 10**9)
+    limit, offset = (
+        number_of(request, "limit", PAGE, 1, MAX_PAGE),
+        number_of(request, "offset", 0, 0, 10**9),
+    )
     found = list(rows[offset : offset + limit + 1])
     return found[:limit], offset + limit if len(found) > limit else None
 
@@ -88,24 +94,36 @@ def page_of(request: Request, rows: QuerySet) -> tuple[list, int | None]:
 WHOLE = {
     "type": "object",
     "required": [*ENVIRONMENT["required"], "builtin", "harness", "config"],
-    "properties": ENVIRONMENT["properties"]
-    | {
-        "builtin": {"type": "string"},
-        "harness": {"type": "object", "description": "The agent's part: prompt, tools, sampling, limits"},
-        "config": {"type": "object"},
-        "changes": {
-            "type": "array",
-            "description": "With `against`: the lines that differ",
-            "items": {"type": "object", "properties": {"kind": {"type": "string"}, "line": {"type": "string"}}},
-        },
-    },
+    "properties": (
+        ENVIRONMENT["properties"]
+        | {
+            "builtin": {"type": "string"},
+            "harness": {
+                "type": "object",
+                "description": "The agent's part: prompt, tools, sampling, limits",
+            },
+            "config": {"type": "object"},
+            "changes": {
+                "type": "array",
+                "description": "With `against`: the lines that differ",
+                "items": {
+                    "type": "object",
+                    "properties": {"kind": {"type": "string"}, "line": {"type": "string"}},
+                },
+            },
+        }
+    ),
 }
 
 
 @extend_schema(
     operation_id="v1_environments_read",
     responses=described({200: WHOLE}, 400, 404),
-    parameters=[OpenApiParameter("against", int, description="Another version of it: adds `changes` since then")],
+    parameters=[
+        OpenApiParameter(
+            "against", int, description="Another version of it: adds `changes` since then"
+        )
+    ],
 )
 @api_view(["GET"])
 def item(request: Request, slug: str, version: int) -> Response:
@@ -113,12 +131,16 @@ def item(request: Request, slug: str, version: int) -> Response:
     found = whole_json(request, environment)
     if "against" in request.query_params:
         other = _find(request, slug, number_of(request, "against", 0, 0, 10**9))
-        found["changes"] = [{"kind": kind, "line": line} for kind, line in changes(other, environment)]
+        found["changes"] = [
+            {"kind": kind, "line": line} for kind, line in changes(other, environment)
+        ]
     return Response(found)
 
 
 def _find(request: Request, slug: str, version: int) -> Environment:
-    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project", "package")
+    rows = Environment.objects.filter(project=request.auth.project).select_related(
+        "verifier", "project", "package"
+    )
     found = rows.filter(slug=slug, version=min(version, 10**9)).first()
     if found is None:
         raise NotFound("No environment of this project has this name and version.")
@@ -153,14 +175,22 @@ def tool_names(environment: Environment) -> list[str]:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_verifiers_list", responses=described({200: page(VERIFIER, "integer")}, 400),
-    parameters=PAGING, description="All versions of all verifiers, newest first.",
-)  # fmt: skip
+    methods=["GET"],
+    operation_id="v1_verifiers_list",
+    responses=described({200: page(VERIFIER, "integer")}, 400),
+    parameters=PAGING,
+    description="All versions of all verifiers, newest first.",
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_verifiers_save", request={JSON: NEW_VERIFIER},
+    methods=["POST"],
+    operation_id="v1_verifiers_save",
+    request={JSON: NEW_VERIFIER},
     responses=described({200: VERIFIER, 201: VERIFIER}, 400, 403, 413),
-    description="Creates a verifier version with this spec or OpenAI grader: 201 for a new version, 200 if it exists.",
-)  # fmt: skip
+    description=(
+        "Creates a verifier version with this spec or OpenAI grader: 201 for a new version, 200 if"
+        " it exists."
+    ),
+)
 @api_view(["GET", "POST"])
 def verifiers(request: Request) -> Response:
     if request.method == "POST":
@@ -174,12 +204,18 @@ def _save(request: Request) -> Response:
     body = body_of(request)
     name, note = body.get("name"), body.get("note", "")
     if not isinstance(name, str) or not SLUG.fullmatch(name):
-        raise ValidationError({"path": "name", "error": "1 to 80 letters, digits, dashes and underscores"})
+        raise ValidationError(
+            {"path": "name", "error": "1 to 80 letters, digits, dashes and underscores"}
+        )
     if not isinstance(note, str) or len(note) > 300:
         raise ValidationError({"path": "note", "error": "text of at most 300 characters"})
     try:
         made = actions.save_verifier(
-            project=request.auth.project, name=name, spec=spec_in(body), note=note, by=request.auth.created_by
+            project=request.auth.project,
+            name=name,
+            spec=spec_in(body),
+            note=note,
+            by=request.auth.created_by,
         )
     except SpecError as error:
         raise ValidationError({"path": "spec", "error": str(error)}) from error
@@ -188,7 +224,11 @@ def _save(request: Request) -> Response:
 
 def spec_in(body: dict) -> dict:
     """Raises ValidationError."""
-    spec = {"kind": "openai_grader", "grader": body["grader"]} if "grader" in body else body.get("spec")
+    spec = (
+        {"kind": "openai_grader", "grader": body["grader"]}
+        if "grader" in body
+        else body.get("spec")
+    )
     if not isinstance(spec, dict) or ("grader" in body) == ("spec" in body):
         raise ValidationError({"path": "spec", "error": "give “spec” or “grader”, a JSON object"})
     return spec

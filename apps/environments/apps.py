@@ -9,8 +9,16 @@ class EnvironmentsConfig(AppConfig):
         from apps.core.managed.objects import Managed, register
         from apps.environments.models import Environment
 
-        register(Managed(
-            kind="environment", noun="the environment", plural="Environments", model=Environment, name="slug", versioned=True,
-            listing="environments:list", shields=("reviews.proberun",),
-            warning="Flows, trainers and API clients that use the old name must be updated.",
-        ))  # fmt: skip
+        register(
+            Managed(
+                kind="environment",
+                noun="the environment",
+                plural="Environments",
+                model=Environment,
+                name="slug",
+                versioned=True,
+                listing="environments:list",
+                shields=("reviews.proberun",),
+                warning="Flows, trainers and API clients that use the old name must be updated.",
+            )
+        )

@@ -29,7 +29,9 @@ _loaded: dict[tuple[int, str], Loaded] = {}
 
 
 def load_for(environment: Environment) -> Loaded:
-    """The environment with its project's clients. Raises SpecError. Versions never change, so they are kept."""
+    """The environment with its project's clients. Raises SpecError. Versions never change, so they
+    are kept.
+    """
     check_key(environment)
     key = (environment.pk, environment.hash)
     if (loaded := _loaded.get(key)) is not None:
@@ -44,7 +46,9 @@ def load_for(environment: Environment) -> Loaded:
 
 
 def check_key(environment: Environment) -> None:
-    """Whether the key that a remote environment names may go to its server, now. Raises RefusedKey, a SpecError."""
+    """Whether the key that a remote environment names may go to its server, now. Raises RefusedKey,
+    a SpecError.
+    """
     if variable := key_variable({"kind": environment.kind, "config": environment.config}):
         outgoing_keys.key_of(variable, httpx2.URL(environment.config.get("url", "")).host)
 
@@ -52,25 +56,34 @@ def check_key(environment: Environment) -> None:
 def needs_judge(value: Any) -> bool:
     """Whether a spec names, at any depth, something that asks a model."""
     if isinstance(value, dict):
-        named = value.get("kind") in JUDGED or value.get("type") in JUDGED or value.get("user") == "llm"
+        named = (
+            value.get("kind") in JUDGED or value.get("type") in JUDGED or value.get("user") == "llm"
+        )
         return named or any(needs_judge(item) for item in value.values())
     return isinstance(value, list) and any(needs_judge(item) for item in value)
 
 
-def job_spec(environment: Environment, prompt: dict | None = None, verifier: dict | None = None) -> dict:
-    """The `environment` part of a job's spec (docs/jobs.md), see `Environment.as_spec`. `verifier`: a spec that replaces its own.
+def job_spec(
+    environment: Environment, prompt: dict | None = None, verifier: dict | None = None
+) -> dict:
+    """The `environment` part of a job's spec (docs/jobs.md), see `Environment.as_spec`. `verifier`:
+    a spec that replaces its own.
 
-    Raises ServerError if the judge may not be called, RefusedKey if a remote server's key may not be sent, ArtifactError if the
-    weights of a reward model are missing or were altered.
+    Raises ServerError if the judge may not be called, RefusedKey if a remote server's key may not
+    be sent, ArtifactError if the weights of a reward model are missing or were altered.
     """
     check_key(environment)
     verifier = verifier or environment.verifier.spec
-    return environment.as_spec(prompt) | {"verifier": verifier, "clients": _client_specs(environment, verifier)}
+    return environment.as_spec(prompt) | {
+        "verifier": verifier,
+        "clients": _client_specs(environment, verifier),
+    }
 
 
 def _client_specs(environment: Environment, verifier: dict) -> dict[str, Any]:
-    """For a job's process: the address of the judge that the environment calls, and the folders of reward models that score
-    (workers.lib.clients); {} if it calls none. Raises ServerError, RefusedKey, ArtifactError."""
+    """For a job's process: the address of the judge that the environment calls, and the folders of
+    reward models that score (workers.lib.clients); {} if it calls none. Raises ServerError,
+    RefusedKey, ArtifactError."""
     folders = reward_models.folders(environment.project, verifier)
     found = {"reward_models": folders} if folders else {}
     return found | _judge_spec(environment, verifier)
@@ -82,12 +95,15 @@ def _judge_spec(environment: Environment, verifier: dict) -> dict[str, Any]:
     server = judge_of(environment.project)
     if server is None:
         return {}
-    key_of(server, check_url(server.base_url, allow_private=server.allow_private).host)  # may the key go there?
+    key_of(
+        server, check_url(server.base_url, allow_private=server.allow_private).host
+    )  # may the key go there?
     return {"judge": address_spec(server.base_url, server.key_variable, model=server.model)}
 
 
 def clients_of(project: Project) -> dict[str, Any]:
-    """`ask` (messages → text) and `complete` (a completion's request → its response) of the project's judge.
+    """`ask` (messages → text) and `complete` (a completion's request → its response) of the
+    project's judge.
 
     {} if none is enabled.
     """
@@ -101,7 +117,8 @@ def judge_of(project: Project) -> Server | None:
 
 
 def asker(server: Server) -> Callable[..., str]:
-    """ask(messages, *, sample=0) → text. Touches no database, so that it may be called in another thread.
+    """ask(messages, *, sample=0) → text. Touches no database, so that it may be called in another
+    thread.
 
     Raises ServerError if no answer comes.
     """
@@ -115,8 +132,8 @@ def asker(server: Server) -> Callable[..., str]:
 
 
 def completer(server: Server) -> Callable[[dict], dict]:
-    """For graders: the whole request goes to the judge's server, which has to have the model that the grader names. Raises
-    ServerError."""
+    """For graders: the whole request goes to the judge's server, which has to have the model that
+    the grader names. Raises ServerError."""
 
     return partial(ask, server)
 

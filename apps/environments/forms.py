@@ -33,15 +33,22 @@ CODE = {"rows": 5, "class": "mono", "spellcheck": "false"}
 
 def builtins() -> dict[str, str]:
     """{name: description}, from the first sentence of each module."""
-    docs = {name: import_module(where.partition(":")[0]).__doc__ or "" for name, where in BUILTIN.items()}
-    return {name: " ".join(re.split(r"(?<=\.)\s", doc.strip())[0].split()) for name, doc in docs.items()}
+    docs = {
+        name: import_module(where.partition(":")[0]).__doc__ or ""
+        for name, where in BUILTIN.items()
+    }
+    return {
+        name: " ".join(re.split(r"(?<=\.)\s", doc.strip())[0].split()) for name, doc in docs.items()
+    }
 
 
 class ListOfObjects(forms.CharField):
     """JSON text → list of objects; nothing is an empty list."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(required=False, max_length=500_000, widget=forms.Textarea(attrs=CODE), **options)
+        super().__init__(
+            required=False, max_length=500_000, widget=forms.Textarea(attrs=CODE), **options
+        )
 
     def clean(self, value: Any) -> list[dict]:
         text = super().clean(value)
@@ -64,42 +71,75 @@ class HarnessForm(PlainForm):
     """Shown with its numbers side by side, below the rest."""
 
     def numbers(self) -> list[forms.BoundField]:
-        return [field for field in self if isinstance(field.field, forms.FloatField | forms.IntegerField)]
+        return [
+            field
+            for field in self
+            if isinstance(field.field, forms.FloatField | forms.IntegerField)
+        ]
 
     def others(self) -> list[forms.BoundField]:
-        return [field for field in self if not isinstance(field.field, forms.FloatField | forms.IntegerField)]
+        return [
+            field
+            for field in self
+            if not isinstance(field.field, forms.FloatField | forms.IntegerField)
+        ]
 
 
-AS_THE_TASK_SAYS = "expected"  # kind and name of the verifier that compares with what each task expects
+AS_THE_TASK_SAYS = (  # kind and name of the verifier that compares with what each task expects
+    "expected"
+)
 
 
 @bounds_from(NewHarness)
 class EnvironmentForm(HarnessForm):
     """A new environment, or a new version of one. Everything offered is the project's own."""
 
-    slug = forms.SlugField(max_length=80, label="Name", help_text="Reusing a name creates the next version")
+    slug = forms.SlugField(
+        max_length=80, label="Name", help_text="Reusing a name creates the next version"
+    )
     kind = forms.ChoiceField(choices=MADE_HERE, initial=EnvironmentKind.SINGLE_TURN)
-    builtin = forms.ChoiceField(required=False, label="Built-in environment", help_text="Only for the kind “Built in”")
+    builtin = forms.ChoiceField(
+        required=False, label="Built-in environment", help_text="Only for the kind “Built in”"
+    )
     verifier = forms.ModelChoiceField(
         None,
         required=False,
         empty_label="Default: as each task says",
-        help_text="The default compares with what each task expects; a built-in environment brings its own",
+        help_text=(
+            "The default compares with what each task expects; a built-in environment brings"
+            " its own"
+        ),
     )
-    system_prompt = forms.CharField(required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 5}))
-    examples = ListOfObjects(label="Few-shot messages", help_text='[{"role": "user", "content": "…"}, …]')
+    system_prompt = forms.CharField(
+        required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 5})
+    )
+    examples = ListOfObjects(
+        label="Few-shot messages", help_text='[{"role": "user", "content": "…"}, …]'
+    )
     tools = ListOfObjects(
-        help_text='[{"type": "function", "function": {"name", "description", "parameters"}}]. A task\'s own tools take precedence'
+        help_text=(
+            '[{"type": "function", "function": {"name", "description", "parameters"}}]. A task\'s'
+            " own tools take precedence"
+        )
     )
     max_turns = forms.IntegerField(initial=1, label="Max turns")
     max_new_tokens = forms.IntegerField(initial=512, label="Max new tokens")
     temperature = forms.FloatField(initial=0.8)
     top_p = forms.FloatField(initial=1.0, label="Top p")
     nearest = forms.BooleanField(
-        required=False, label="Replay: answer unknown arguments with the nearest recorded call.",
+        required=False,
+        label="Replay: answer unknown arguments with the nearest recorded call.",
         help_text="Otherwise such calls get “nothing recorded”.",
-    )  # fmt: skip
-    HARNESS = ("system_prompt", "examples", "tools", "max_turns", "max_new_tokens", "temperature", "top_p")
+    )
+    HARNESS = (
+        "system_prompt",
+        "examples",
+        "tools",
+        "max_turns",
+        "max_new_tokens",
+        "temperature",
+        "top_p",
+    )
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -118,7 +158,9 @@ class EnvironmentForm(HarnessForm):
         is_builtin = self.cleaned_data["kind"] == EnvironmentKind.BUILTIN
         name = self.cleaned_data["builtin"] if is_builtin else AS_THE_TASK_SAYS
         spec = {"kind": own_kinds()[name] if is_builtin else AS_THE_TASK_SAYS}
-        return save_verifier(project=self.project, name=name, spec=spec, note="From the environment", by=by)
+        return save_verifier(
+            project=self.project, name=name, spec=spec, note="From the environment", by=by
+        )
 
     @transaction.atomic
     def save(self, *, by: Any, dataset: dict | None = None) -> Environment:
@@ -157,15 +199,23 @@ def scorers(project: Project) -> QuerySet[Verifier]:
 
 
 def key_choices(operator: bool) -> list[tuple[str, str]]:
-    """(variable, with where its key may be sent); only an operator may choose those that may be sent anywhere."""
-    return [(name, f"{name} · {host or 'any host'}") for name, host in key_hosts().items() if host or operator]
+    """(variable, with where its key may be sent); only an operator may choose those that may be
+    sent anywhere.
+    """
+    return [
+        (name, f"{name} · {host or 'any host'}")
+        for name, host in key_hosts().items()
+        if host or operator
+    ]
 
 
 @bounds_from(NewHarness, NewEnvironment)
 class ConnectionForm(HarnessForm):
     """An environment whose tools another server runs."""
 
-    slug = forms.SlugField(max_length=80, label="Name", help_text="Reusing a name creates the next version")
+    slug = forms.SlugField(
+        max_length=80, label="Name", help_text="Reusing a name creates the next version"
+    )
     url = forms.CharField(max_length=500, label="Address")
     api_key_env = forms.ChoiceField(
         required=False,
@@ -173,7 +223,9 @@ class ConnectionForm(HarnessForm):
         help_text="Environment variable of this installation; only its name is stored",
     )
     timeout_s = forms.FloatField(initial=60, label="Timeout per call (s)")
-    system_prompt = forms.CharField(required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 4}))
+    system_prompt = forms.CharField(
+        required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 4})
+    )
     max_turns = forms.IntegerField(initial=10, label="Max turns")
     max_new_tokens = forms.IntegerField(initial=512, label="Max new tokens")
     temperature = forms.FloatField(initial=0.8)
@@ -202,9 +254,12 @@ class ConnectionForm(HarnessForm):
 class RemoteForm(ConnectionForm):
     success_at = forms.FloatField(initial=1.0, label="Min reward for success")
     turn_rewards = forms.BooleanField(
-        required=False, label="Rewards per turn",
-        help_text="Its answer to /verify has step_rewards, one for each turn, which add up to the reward",
-    )  # fmt: skip
+        required=False,
+        label="Rewards per turn",
+        help_text=(
+            "Its answer to /verify has step_rewards, one for each turn, which add up to the reward"
+        ),
+    )
     ADDRESS = "Of a NeMo Gym resources server: https://host/path"
 
     def save(self, *, found: Found, by: Any) -> Environment:
@@ -221,7 +276,9 @@ class RemoteForm(ConnectionForm):
 
 class McpForm(ConnectionForm):
     verifier = forms.ModelChoiceField(
-        None, empty_label="Choose one", help_text="Scores the whole run: “calls”, a judge, or any other verifier"
+        None,
+        empty_label="Choose one",
+        help_text="Scores the whole run: “calls”, a judge, or any other verifier",
     )
     ADDRESS = "Of an MCP server's streamable HTTP: https://host/mcp"
     field_order = ("slug", "url", "api_key_env", "verifier")
@@ -232,13 +289,18 @@ class McpForm(ConnectionForm):
 
     def save(self, *, found: Found, by: Any) -> Environment:
         """With the tools that were found. Raises RefusedAddress, SpecError."""
-        return connect_mcp(**self.common(), tools=list(found.tools), verifier=self.cleaned_data["verifier"], by=by)
+        return connect_mcp(
+            **self.common(), tools=list(found.tools), verifier=self.cleaned_data["verifier"], by=by
+        )
 
 
 @bounds_from(NewEnvironment)
 class OpenEnvForm(ConnectionForm):
     verifier = forms.ModelChoiceField(
-        None, required=False, empty_label="The sum of its rewards", help_text="Replaces the server's rewards"
+        None,
+        required=False,
+        empty_label="The sum of its rewards",
+        help_text="Replaces the server's rewards",
     )
     success_at = forms.FloatField(initial=1.0, label="Min reward for success")
     ADDRESS = "Of an OpenEnv server: https://host"
@@ -270,7 +332,14 @@ CONNECTIONS: dict[str, type[RemoteForm] | type[McpForm] | type[OpenEnvForm]] = {
 
 def connection_of(environment: Environment) -> dict[str, Any]:
     """The connect form's values for the next version of an environment."""
-    return environment.config | environment.harness | {"slug": environment.slug, "verifier": environment.verifier_id}
+    return (
+        environment.config
+        | environment.harness
+        | {
+            "slug": environment.slug,
+            "verifier": environment.verifier_id,
+        }
+    )
 
 
 class GraderForm(PlainForm):
@@ -278,9 +347,11 @@ class GraderForm(PlainForm):
 
     name = forms.SlugField(max_length=80)
     grader = forms.CharField(
-        max_length=500_000, widget=forms.Textarea(attrs=CODE | {"rows": 14}), label="Grader's JSON",
+        max_length=500_000,
+        widget=forms.Textarea(attrs=CODE | {"rows": 14}),
+        label="Grader's JSON",
         help_text="string_check, text_similarity, score_model, label_model, python or multi",
-    )  # fmt: skip
+    )
 
     def clean_grader(self) -> dict:
         found = json_of(self.cleaned_data["grader"])

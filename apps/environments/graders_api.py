@@ -1,4 +1,6 @@
-"""OpenAI's graders endpoints, at our own paths and at the hosted ones: the same requests, answers and errors."""
+"""OpenAI's graders endpoints, at our own paths and at the hosted ones: the same requests, answers
+and errors.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ RUN = {
     "required": ["grader", "model_sample"],
     "properties": {
         "grader": GRADER,
-        "model_sample": {"type": "string", "description": "The model's answer: `{{sample.output_text}}`"},
+        "model_sample": {
+            "type": "string",
+            "description": "The model's answer: `{{sample.output_text}}`",
+        },
         "item": {"type": "object", "description": "The row: `{{item.*}}`"},
     },
 }
@@ -40,7 +45,10 @@ RAN = {
     "required": ["reward", "metadata", "sub_rewards", "model_grader_token_usage_per_model"],
     "properties": {
         "reward": {"type": "number"},
-        "metadata": {"type": "object", "required": ["name", "type", "errors", "execution_time", "scores"]},
+        "metadata": {
+            "type": "object",
+            "required": ["name", "type", "errors", "execution_time", "scores"],
+        },
         "sub_rewards": {"type": "object"},
         "model_grader_token_usage_per_model": {"type": "object"},
     },
@@ -66,7 +74,9 @@ ERROR = {
 class Wrong(Exception):
     """A request that is refused in the hosted shape."""
 
-    def __init__(self, message: str, param: str | None, status: int = 400, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, param: str | None, status: int = 400, code: str | None = None
+    ) -> None:
         super().__init__(message)
         self.body = {
             "error": {
@@ -81,7 +91,10 @@ class Wrong(Exception):
 
 def _responses(good: dict) -> dict[Any, Any]:
     found = {(200, JSON): good} | {(status, JSON): ERROR for status in (400, 413, 429, 503)}
-    return found | {(401, JSON): reference("Error"), (403, JSON): {"anyOf": [ERROR, reference("Error")]}}
+    return found | {
+        (401, JSON): reference("Error"),
+        (403, JSON): {"anyOf": [ERROR, reference("Error")]},
+    }
 
 
 def _run(key: ApiKey, body: dict) -> dict:
@@ -95,7 +108,9 @@ def _run(key: ApiKey, body: dict) -> dict:
     ask = _ask(project, grader)
     try:
         read_by_grader = _filled(grader, {"item": item, "sample": sample_of(sample)})
-        guards.check(key, {"item": item, "model_sample": sample, "grader": read_by_grader}, Use.SCORE)
+        guards.check(
+            key, {"item": item, "model_sample": sample, "grader": read_by_grader}, Use.SCORE
+        )
     except Refusal as refusal:
         raise Wrong(refusal.sentence, "item", refusal.status, "held_out") from refusal
     try:
@@ -124,10 +139,14 @@ def _validate(key: ApiKey, body: dict) -> dict:
     return {"grader": _grader(body)}
 
 
-def _endpoint(operation: str, asked: dict, given: dict, answer: Callable[[ApiKey, dict], dict], text: str) -> Callable:
+def _endpoint(
+    operation: str, asked: dict, given: dict, answer: Callable[[ApiKey, dict], dict], text: str
+) -> Callable:
     """A separate view for each path, since OpenAPI requires unique operation ids."""
 
-    @extend_schema(operation_id=operation, request={JSON: asked}, responses=_responses(given), description=text)
+    @extend_schema(
+        operation_id=operation, request={JSON: asked}, responses=_responses(given), description=text
+    )
     @api_view(["POST"])
     def view(request: Request) -> Response:
         try:
@@ -143,12 +162,16 @@ def _body(request: Request) -> dict:
     try:
         return object_of(read(request._request, MAX_TOOL), "The body")
     except Refusal as refusal:
-        raise Wrong(refusal.sentence, None, status=413 if refusal.status == 413 else 400) from refusal
+        raise Wrong(
+            refusal.sentence, None, status=413 if refusal.status == 413 else 400
+        ) from refusal
 
 
 def _grader(body: dict) -> dict:
     if "grader" not in body:
-        raise Wrong("Missing required parameter: 'grader'.", "grader", code="missing_required_parameter")
+        raise Wrong(
+            "Missing required parameter: 'grader'.", "grader", code="missing_required_parameter"
+        )
     try:
         return validate(body["grader"])
     except FormError as error:
@@ -167,8 +190,8 @@ def _ask(project: Project, grader: dict) -> Any:
 
 
 RUN_TEXT = (
-    "The reward of one answer. What fails in the run gives reward 0 and a flag in `metadata.errors`, as the hosted "
-    "`graders/run` did, which ended with November 2026."
+    "The reward of one answer. What fails in the run gives reward 0 and a flag in"
+    " `metadata.errors`, as the hosted `graders/run` did, which ended with November 2026."
 )
 VALIDATE_TEXT = "The grader, made whole with its defaults, as by the hosted `graders/validate`."
 run_grader = _endpoint("v1_graders_run", RUN, RAN, _run, RUN_TEXT)

@@ -13,24 +13,35 @@ from workers.lib.typed import convert
 
 
 class Verifier(models.Model):
-    """One immutable version of a reward: its spec (docs/verifiers.md) and the hash of it. A changed spec is a new row."""
+    """One immutable version of a reward: its spec (docs/verifiers.md) and the hash of it. A changed
+    spec is a new row.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="verifiers")
     name = models.SlugField(max_length=80)
     version = models.PositiveIntegerField()
     spec = models.JSONField()
     hash = models.CharField(max_length=64)
-    note = models.CharField(max_length=300, blank=True, help_text="What changed, in a person's words")
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    note = models.CharField(
+        max_length=300, blank=True, help_text="What changed, in a person's words"
+    )
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
-    is_new = False  # True on the instance that an action has just made, False on one that was there already
+    # True on the instance that an action has just made, False on one that was there already
+    is_new = False
 
     class Meta:
         ordering = ("name", "-version")
         constraints = [
-            models.UniqueConstraint(fields=["project", "name", "version"], name="one_row_per_verifier_version"),
-            models.UniqueConstraint(fields=["project", "name", "hash"], name="one_verifier_per_content"),
+            models.UniqueConstraint(
+                fields=["project", "name", "version"], name="one_row_per_verifier_version"
+            ),
+            models.UniqueConstraint(
+                fields=["project", "name", "hash"], name="one_verifier_per_content"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -48,45 +59,63 @@ class EnvironmentKind(models.TextChoices):
 
 
 class Package(models.Model):
-    """The files of one package as they were when a version was made of them: {path: content in base64}. Never changed."""
+    """The files of one package as they were when a version was made of them: {path: content in
+    base64}. Never changed.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="packages")
     name = models.SlugField(max_length=60)
     digest = models.CharField(max_length=64)
     files = models.JSONField()
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         ordering = ("name", "-created_at")
-        constraints = [models.UniqueConstraint(fields=["project", "name", "digest"], name="one_package_per_content")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "name", "digest"], name="one_package_per_content"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.digest[:12]})"
 
 
 class Environment(Archivable):
-    """One immutable version: the setting, the agent's harness, the verifier, and the tasks it was made for.
+    """One immutable version: the setting, the agent's harness, the verifier, and the tasks it was
+    made for.
 
-    `dataset` holds facts about a frozen eval set ({name, digest, tasks}); the set itself is in a higher layer. A remote environment
-    scores itself: its verifier's spec names the server. `hash` covers everything. `task_hash` covers the task and `agent_hash` the
-    agent's part (`agent_part`): only evaluations of the same task can be compared.
+    `dataset` holds facts about a frozen eval set ({name, digest, tasks}); the set itself is in a
+    higher layer. A remote environment scores itself: its verifier's spec names the server. `hash`
+    covers everything. `task_hash` covers the task and `agent_hash` the agent's part (`agent_part`):
+    only evaluations of the same task can be compared.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="environments")
     slug = models.SlugField(max_length=80)
     version = models.PositiveIntegerField()
     kind = models.CharField(max_length=12, choices=EnvironmentKind, default=EnvironmentKind.BUILTIN)
-    builtin = models.SlugField(max_length=80, blank=True, help_text="Name of the module in workers.lib.environments")
-    harness = models.JSONField(help_text="system_prompt, tools, max_turns, max_new_tokens, temperature, top_p")
-    config = models.JSONField(default=dict, help_text="What the kind needs: a remote one's url, a replay's strictness")
+    builtin = models.SlugField(
+        max_length=80, blank=True, help_text="Name of the module in workers.lib.environments"
+    )
+    harness = models.JSONField(
+        help_text="system_prompt, tools, max_turns, max_new_tokens, temperature, top_p"
+    )
+    config = models.JSONField(
+        default=dict, help_text="What the kind needs: a remote one's url, a replay's strictness"
+    )
     package = models.ForeignKey(Package, models.PROTECT, null=True, related_name="environments")
     dataset = models.JSONField(null=True, help_text="name, digest and tasks of a frozen eval set")
     verifier = models.ForeignKey(Verifier, models.PROTECT, related_name="environments")
     hash = models.CharField(max_length=64)
     task_hash = models.CharField(max_length=64)
     agent_hash = models.CharField(max_length=64)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     is_new = False  # as of Verifier
@@ -96,8 +125,12 @@ class Environment(Archivable):
     class Meta:
         ordering = ("slug", "-version")
         constraints = [
-            models.UniqueConstraint(fields=["project", "slug", "version"], name="one_row_per_environment_version"),
-            models.UniqueConstraint(fields=["project", "slug", "hash"], name="one_environment_per_content"),
+            models.UniqueConstraint(
+                fields=["project", "slug", "version"], name="one_row_per_environment_version"
+            ),
+            models.UniqueConstraint(
+                fields=["project", "slug", "hash"], name="one_environment_per_content"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -110,7 +143,9 @@ class Environment(Archivable):
 
     @property
     def needs_tools(self) -> bool:
-        """Whether its agent is given tools and their results, which the model's chat template has to carry."""
+        """Whether its agent is given tools and their results, which the model's chat template has
+        to carry.
+        """
         return self.kind != EnvironmentKind.SINGLE_TURN and self.builtin != "workplace"
 
     @property
@@ -125,7 +160,11 @@ class Environment(Archivable):
 
     def agent_part_with(self, prompt: dict) -> dict:
         """The agent's part with a prompt version."""
-        return {name: value for name, value in applied(self.harness, prompt).items() if name in AGENT_PART}
+        return {
+            name: value
+            for name, value in applied(self.harness, prompt).items()
+            if name in AGENT_PART
+        }
 
     @property
     def opening(self) -> list[dict]:
@@ -137,7 +176,9 @@ class Environment(Archivable):
         return opening(convert(applied(self.harness, prompt), Harness))
 
     def as_spec(self, prompt: dict | None = None) -> dict:
-        """The input of `workers.lib.environments.load`; a prompt version replaces parts of the harness."""
+        """The input of `workers.lib.environments.load`; a prompt version replaces parts of the
+        harness.
+        """
         files = {"files": self.package.files} if self.package else {}
         return {
             "slug": self.slug,
@@ -153,9 +194,11 @@ class Environment(Archivable):
 
 
 class EnvironmentSession(models.Model):
-    """An episode that a caller of the protocol has open. Its state lies here, since any web process may answer next.
+    """An episode that a caller of the protocol has open. Its state lies here, since any web process
+    may answer next.
 
-    The caller knows the session by a random token in a cookie or header; only its SHA-256 is stored.
+    The caller knows the session by a random token in a cookie or header; only its SHA-256 is
+    stored.
     """
 
     token_hash = models.CharField(max_length=64, unique=True)

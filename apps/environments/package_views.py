@@ -1,4 +1,6 @@
-"""Pages of packages: those of this installation, one with its check results, a new one as a download, and an upload."""
+"""Pages of packages: those of this installation, one with its check results, a new one as a
+download, and an upload.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class NewPackageForm(PlainForm):
 
 
 class UploadForm(PlainForm):
-    file = forms.FileField(label="Zip file", help_text="Zip of the package folder or its project; at most 4 MB")
+    file = forms.FileField(
+        label="Zip file", help_text="Zip of the package folder or its project; at most 4 MB"
+    )
 
     def clean_file(self) -> Any:
         if self.cleaned_data["file"].size > MAX_ZIP:
@@ -47,7 +51,9 @@ class UploadForm(PlainForm):
 class UseForm(PlainForm):
     """The fields of a version of an environment besides the package."""
 
-    slug = forms.SlugField(max_length=80, label="Environment", help_text="Reusing a name creates the next version")
+    slug = forms.SlugField(
+        max_length=80, label="Environment", help_text="Reusing a name creates the next version"
+    )
     verifier = forms.ModelChoiceField(None, required=False, empty_label="The package's own")
     max_new_tokens = forms.IntegerField(initial=256, label="Max new tokens")
     temperature = forms.FloatField(initial=0.8)
@@ -78,12 +84,17 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def _listing(
-    request: HttpRequest, project: Project, new: NewPackageForm | None = None, upload: UploadForm | None = None
+    request: HttpRequest,
+    project: Project,
+    new: NewPackageForm | None = None,
+    upload: UploadForm | None = None,
 ) -> HttpResponse:
     context = {
-        "packages": packages.listed(project), "folder": packages.folder(), "new": new or NewPackageForm(),
+        "packages": packages.listed(project),
+        "folder": packages.folder(),
+        "new": new or NewPackageForm(),
         "upload": upload or UploadForm(),
-    }  # fmt: skip
+    }
     return render(request, "environments/packages.html", context)
 
 
@@ -116,7 +127,9 @@ def upload(request: HttpRequest, project: Project) -> HttpResponse:
             checked = packages.checked(found)
             if not checked.is_usable:
                 return render(
-                    request, "environments/package.html", {"found": found, "checked": checked, "uploaded": True}
+                    request,
+                    "environments/package.html",
+                    {"found": found, "checked": checked, "uploaded": True},
                 )
             made = packages.save_package(
                 project=project,
@@ -149,9 +162,15 @@ def detail(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     return _detail(request, project, _found(project, name))
 
 
-def _detail(request: HttpRequest, project: Project, one: packages.Listed, form: UseForm | None = None) -> HttpResponse:
-    form = form or UseForm(project, initial={"slug": one.newest.slug if one.newest else one.found.name})
-    return render(request, "environments/package.html", {"one": one, "found": one.found, "form": form})
+def _detail(
+    request: HttpRequest, project: Project, one: packages.Listed, form: UseForm | None = None
+) -> HttpResponse:
+    form = form or UseForm(
+        project, initial={"slug": one.newest.slug if one.newest else one.found.name}
+    )
+    return render(
+        request, "environments/package.html", {"one": one, "found": one.found, "form": form}
+    )
 
 
 @require_POST
@@ -179,7 +198,12 @@ def _used(found: Found, form: UseForm, project: Project, *, by: Any) -> Any:
             form.add_error(None, f"The check of the package found errors: {first.text} {first.do}")
             return None
         return packages.save_package(
-            project=project, slug=data["slug"], found=found, by=by, verifier=data["verifier"], harness=form.harness
+            project=project,
+            slug=data["slug"],
+            found=found,
+            by=by,
+            verifier=data["verifier"],
+            harness=form.harness,
         )
     except PackageProblem as problem:
         form.add_error(None, f"{problem.text} {problem.do}")
@@ -197,5 +221,9 @@ def check(request: HttpRequest, project: Project, name: str) -> HttpResponse:
         with visiting(f"project:{project.pk}"):
             checked = packages.checked(one.found, again="again" in request.GET)
     except Busy as error:
-        return render(request, "environments/_package_check.html", {"busy": str(error), "found": one.found})
-    return render(request, "environments/_package_check.html", {"checked": checked, "found": one.found})
+        return render(
+            request, "environments/_package_check.html", {"busy": str(error), "found": one.found}
+        )
+    return render(
+        request, "environments/_package_check.html", {"checked": checked, "found": one.found}
+    )

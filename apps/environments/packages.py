@@ -1,4 +1,6 @@
-"""Packages of environments (docs/own-environment.md): which there are, whether they work, and versions made of them."""
+"""Packages of environments (docs/own-environment.md): which there are, whether they work, and
+versions made of them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from apps.environments.models import Environment, EnvironmentKind, Package, Veri
 from workers.lib.environments.packages import config_of
 from workers.lib.environments.packages.checking import Checked, check, describe, tasks_of
 from workers.lib.environments.packages.discovery import NAME, TAKEN, Found, discover, find
-from workers.lib.environments.packages.files import MAX_BYTES, MAX_FILES, Files, PackageProblem, digest_of, is_skipped
+from workers.lib.environments.packages.files import (
+    MAX_BYTES,
+    MAX_FILES,
+    Files,
+    PackageProblem,
+    digest_of,
+    is_skipped,
+)
 from workers.lib.environments.packages.runners import runner_of
 from workers.lib.environments.packages.template import new_package
 
@@ -74,26 +83,49 @@ def checked(found: Found, *, again: bool = False) -> Checked:
 
 @transaction.atomic
 def save_package(
-    *, project: Project, slug: str, found: Found, by: Any, verifier: Verifier | None = None, harness: dict | None = None,
+    *,
+    project: Project,
+    slug: str,
+    found: Found,
+    by: Any,
+    verifier: Verifier | None = None,
+    harness: dict | None = None,
     dataset: dict | None = None,
-) -> Environment:  # fmt: skip
-    """The version of an environment with this package's code: the existing one, or a new one. `verifier`: replaces its own.
+) -> Environment:
+    """The version of an environment with this package's code: the existing one, or a new one.
+    `verifier`: replaces its own.
 
     Raises PackageProblem if the package cannot be imported, SpecError.
     """
     described = describe(found)
     package, _ = Package.objects.get_or_create(
-        project=project, name=found.name, digest=found.digest, defaults={"files": found.files, "created_by": by}
+        project=project,
+        name=found.name,
+        digest=found.digest,
+        defaults={"files": found.files, "created_by": by},
     )
     verifier = verifier or save_verifier(
-        project=project, name=found.name.replace("_", "-"), spec=own_verifier(found.name, found.digest), by=by, note="Of the package",
-    )  # fmt: skip
+        project=project,
+        name=found.name.replace("_", "-"),
+        spec=own_verifier(found.name, found.digest),
+        by=by,
+        note="Of the package",
+    )
     own = {"system_prompt": described["system_prompt"], "max_turns": described["max_turns"]}
-    harness = own | {name: value for name, value in (harness or {}).items() if value not in (None, "", [])}
+    harness = own | {
+        name: value for name, value in (harness or {}).items() if value not in (None, "", [])
+    }
     return save_environment(
-        project=project, slug=slug, kind=EnvironmentKind.PACKAGE, harness=harness, verifier=verifier, by=by, package=package,
-        config=config_of(found.name, found.digest, described, trusted=found.trusted), dataset=dataset,
-    )  # fmt: skip
+        project=project,
+        slug=slug,
+        kind=EnvironmentKind.PACKAGE,
+        harness=harness,
+        verifier=verifier,
+        by=by,
+        package=package,
+        config=config_of(found.name, found.digest, described, trusted=found.trusted),
+        dataset=dataset,
+    )
 
 
 def found_of(name: str) -> Found:
@@ -106,9 +138,12 @@ def tasks_in(environment: Environment) -> list[dict]:
     package, config = environment.package, environment.config
     if package is None:
         raise PackageProblem(
-            f"{environment} is not a package, so it has no tasks of its own.", "Import tasks from a file."
+            f"{environment} is not a package, so it has no tasks of its own.",
+            "Import tasks from a file.",
         )
-    return tasks_of(runner_of(package.name, package.digest, package.files, trusted=bool(config.get("trusted"))))
+    return tasks_of(
+        runner_of(package.name, package.digest, package.files, trusted=bool(config.get("trusted")))
+    )
 
 
 # Packages that are sent
@@ -124,10 +159,14 @@ def uploaded(name: str, files: Files) -> Found:
     if name in sys.stdlib_module_names:
         raise PackageProblem(TAKEN.format(name), "Rename the package.")
     if "__init__.py" not in files:
-        raise PackageProblem(f"There is no {name}/__init__.py.", "Send the package's folder, or the project around it.")
+        raise PackageProblem(
+            f"There is no {name}/__init__.py.",
+            "Send the package's folder, or the project around it.",
+        )
     if len(files) > MAX_FILES or sum(map(len, files.values())) * 3 // 4 > MAX_BYTES:
         raise PackageProblem(
-            f"The package has more than {MAX_FILES} files or {MAX_BYTES // 2**20} MB.", "Keep what it needs to run."
+            f"The package has more than {MAX_FILES} files or {MAX_BYTES // 2**20} MB.",
+            "Keep what it needs to run.",
         )
     return Found(name, "uploaded", trusted=False, files=files, digest=digest_of(files))
 
@@ -138,7 +177,8 @@ def from_texts(name: str, texts: dict[str, str]) -> Found:
         pure = PurePosixPath(path)
         if pure.is_absolute() or ".." in pure.parts or not pure.parts:
             raise PackageProblem(
-                f"The file “{path[:200]}” would not lie in the package.", "Give paths below its folder."
+                f"The file “{path[:200]}” would not lie in the package.",
+                "Give paths below its folder.",
             )
     return uploaded(
         name,
@@ -151,27 +191,36 @@ def from_texts(name: str, texts: dict[str, str]) -> Found:
 
 
 def from_zip(file: IO[bytes]) -> Found:
-    """Of a zip of the project (NAME/NAME/__init__.py) or of the package alone (NAME/__init__.py). Raises PackageProblem."""
+    """Of a zip of the project (NAME/NAME/__init__.py) or of the package alone (NAME/__init__.py).
+    Raises PackageProblem.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
             return _unpacked(archive)
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError) as error:
-        raise PackageProblem(f"The zip file cannot be read: {error}.", "Zip the project's folder.") from error
+        raise PackageProblem(
+            f"The zip file cannot be read: {error}.", "Zip the project's folder."
+        ) from error
 
 
 def _unpacked(archive: zipfile.ZipFile) -> Found:
     inits = [PurePosixPath(info.filename) for info in archive.infolist()]
     homes = [
-        path.parent for path in inits if path.name == "__init__.py" and path.parent.name and path.parent.name != "tests"
+        path.parent
+        for path in inits
+        if path.name == "__init__.py" and path.parent.name and path.parent.name != "tests"
     ]
     if not homes:
         raise PackageProblem(
-            "There is no __init__.py in a folder of the zip.", "Zip the package's folder, or the project around it."
+            "There is no __init__.py in a folder of the zip.",
+            "Zip the package's folder, or the project around it.",
         )
     depth = min(len(home.parts) for home in homes)
     tops = [home for home in homes if len(home.parts) == depth]
     if len(tops) > 1:
-        raise PackageProblem(f"There are several packages: {', '.join(map(str, tops[:5]))}.", "Zip one.")
+        raise PackageProblem(
+            f"There are several packages: {', '.join(map(str, tops[:5]))}.", "Zip one."
+        )
     files: Files = {}
     left = MAX_BYTES
     for info in archive.infolist():
@@ -180,16 +229,22 @@ def _unpacked(archive: zipfile.ZipFile) -> Found:
             continue
         inner = path.relative_to(tops[0])
         if ".." in inner.parts:
-            raise PackageProblem(f"The file “{path}” leads out of the package.", "Zip its folder alone.")
+            raise PackageProblem(
+                f"The file “{path}” leads out of the package.", "Zip its folder alone."
+            )
         if is_skipped(inner):
             continue
         if len(files) >= MAX_FILES:
-            raise PackageProblem(f"The package has more than {MAX_FILES} files.", "Keep what it needs to run.")
+            raise PackageProblem(
+                f"The package has more than {MAX_FILES} files.", "Keep what it needs to run."
+            )
         with archive.open(info) as member:
             content = member.read(left + 1)
         left -= len(content)
         if left < 0:
-            raise PackageProblem(f"The package has more than {MAX_BYTES // 2**20} MB.", "Keep what it needs to run.")
+            raise PackageProblem(
+                f"The package has more than {MAX_BYTES // 2**20} MB.", "Keep what it needs to run."
+            )
         files[str(inner)] = b64encode(content).decode()
     return uploaded(tops[0].name, files)
 

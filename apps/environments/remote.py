@@ -28,7 +28,9 @@ QUESTION = {"verify_responses": []}
 
 @dataclass(frozen=True)
 class Found:
-    """`ok`, and a sentence for a person either way; `field` is the affected one. `tools` are those that the server names."""
+    """`ok`, and a sentence for a person either way; `field` is the affected one. `tools` are those
+    that the server names.
+    """
 
     ok: bool
     sentence: str
@@ -38,9 +40,15 @@ class Found:
 
 
 def test(
-    url: str, *, allow_private: bool, api_key_env: str = "", operator: bool = True, kind: str = EnvironmentKind.REMOTE
+    url: str,
+    *,
+    allow_private: bool,
+    api_key_env: str = "",
+    operator: bool = True,
+    kind: str = EnvironmentKind.REMOTE,
 ) -> Found:
-    """Asks a resources server for the metrics of no rollouts, an MCP server for its tools: both without side effects.
+    """Asks a resources server for the metrics of no rollouts, an MCP server for its tools: both
+    without side effects.
 
     Never raises because of the server. `operator`: whether an operator asks (outgoing_keys.key_of).
     """
@@ -52,13 +60,22 @@ def test(
             return _listed(asyncio.run(_tools(config, allow_private)))
         if kind == EnvironmentKind.OPENENV:
             return asyncio.run(
-                _openenv({"url": str(base), "api_key_env": api_key_env, "timeout_s": TIMEOUT_S}, allow_private)
+                _openenv(
+                    {"url": str(base), "api_key_env": api_key_env, "timeout_s": TIMEOUT_S},
+                    allow_private,
+                )
             )
         bounds = Bounds(MAX_BYTES, TIMEOUT_S)
-        with client(allow_private=allow_private, bounds=bounds, headers=bearer(key), timeout=TIMEOUT_S) as asked:
+        with client(
+            allow_private=allow_private, bounds=bounds, headers=bearer(key), timeout=TIMEOUT_S
+        ) as asked:
             response = asked.post(f"{str(base).rstrip('/')}/aggregate_metrics", json=QUESTION)
             found = _read(response.status_code, response.content, bool(key))
-            return replace(found, **_with_tools(asked, str(base).rstrip("/"), found.sentence)) if found.ok else found
+            return (
+                replace(found, **_with_tools(asked, str(base).rstrip("/"), found.sentence))
+                if found.ok
+                else found
+            )
     except OpenEnvError as error:
         return Found(False, f"This is not a usable OpenEnv server: {error}.")
     except RefusedKey as error:
@@ -68,14 +85,19 @@ def test(
     except McpError as error:
         return Found(False, f"This is not a usable MCP server: {error}.")
     except (httpx2.TimeoutException, TimeoutError):
-        return Found(False, f"No answer within {TIMEOUT_S:g} s. Is the server running, and may this machine reach it?")
+        return Found(
+            False,
+            f"No answer within {TIMEOUT_S:g} s. Is the server running, and may this machine"
+            " reach it?",
+        )
     except (httpx2.HTTPError, UnicodeError) as error:
         return Found(False, f"No connection: {str(error) or type(error).__name__}.")
 
 
 def reported_by(environment: Environment) -> str:
-    """The version reported by its server, and a hash of its tools or routes. “unknown” if it reports none or does not answer: then two
-    answers cannot be distinguished. Never raises because of the server."""
+    """The version reported by its server, and a hash of its tools or routes. “unknown” if it
+    reports none or does not answer: then two answers cannot be distinguished. Never raises because
+    of the server."""
     config, allow_private = environment.config, settings.FLYWHEEL_ALLOW_PRIVATE_URLS
     try:
         if environment.kind == EnvironmentKind.MCP:
@@ -83,11 +105,23 @@ def reported_by(environment: Environment) -> str:
         base = check_url(config["url"], allow_private=allow_private)
         key = outgoing_keys.key_of(config.get("api_key_env", ""), base.host)
         bounds = Bounds(MAX_BYTES, TIMEOUT_S)
-        with client(allow_private=allow_private, bounds=bounds, headers=bearer(key), timeout=TIMEOUT_S) as asked:
+        with client(
+            allow_private=allow_private, bounds=bounds, headers=bearer(key), timeout=TIMEOUT_S
+        ) as asked:
             response = asked.get(f"{str(base).rstrip('/')}/openapi.json")
             about = _json(response.content) if response.status_code == 200 else None
-        return _version(about.get("info"), about.get("paths")) if isinstance(about, dict) else UNKNOWN
-    except (RefusedKey, RefusedAddress, McpError, httpx2.HTTPError, TimeoutError, UnicodeError, OSError):
+        return (
+            _version(about.get("info"), about.get("paths")) if isinstance(about, dict) else UNKNOWN
+        )
+    except (
+        RefusedKey,
+        RefusedAddress,
+        McpError,
+        httpx2.HTTPError,
+        TimeoutError,
+        UnicodeError,
+        OSError,
+    ):
         return UNKNOWN
 
 
@@ -120,11 +154,15 @@ async def _openenv(config: dict, allow_private: bool) -> Found:
         tools, by_mcp = await tools_of(http)
     if not tools:
         return Found(False, "An OpenEnv server answers there, but it has no tools.")
-    return Found(True, f"An OpenEnv server answers there. {_names(tools)}", tools=tuple(tools), by_mcp=by_mcp)
+    return Found(
+        True, f"An OpenEnv server answers there. {_names(tools)}", tools=tuple(tools), by_mcp=by_mcp
+    )
 
 
 def _with_tools(asked: httpx2.Client, base: str, sentence: str) -> dict[str, Any]:
-    """The tools that a resources server names, by itself (as Flywheel does) or by its routes; tasks then need not name them."""
+    """The tools that a resources server names, by itself (as Flywheel does) or by its routes; tasks
+    then need not name them.
+    """
     try:
         about = [_json(asked.get(f"{base}{path}").content) for path in ("/", "/openapi.json")]
     except (httpx2.HTTPError, TimeoutError):
@@ -134,7 +172,9 @@ def _with_tools(asked: httpx2.Client, base: str, sentence: str) -> dict[str, Any
 
 
 def _names(tools: list[dict]) -> str:
-    names = ", ".join(tool["function"]["name"] for tool in tools[:SHOWN]) + (", …" if len(tools) > SHOWN else "")
+    names = ", ".join(tool["function"]["name"] for tool in tools[:SHOWN]) + (
+        ", …" if len(tools) > SHOWN else ""
+    )
     return f"Tools ({len(tools)}): {names}"
 
 
@@ -149,10 +189,14 @@ def _read(status: int, body: bytes, with_key: bool) -> Found:
         said = "refused the key" if with_key else "requires a key; enter the variable that holds it"
         return Found(False, f"The server {said} (HTTP {status}).", "api_key_env")
     if 300 <= status < 400:
-        return Found(False, f"The server redirects elsewhere (HTTP {status}). Give the final address.")
+        return Found(
+            False, f"The server redirects elsewhere (HTTP {status}). Give the final address."
+        )
     if status in (404, 405):
         return Found(
-            False, f"Something answers there, but it has no /aggregate_metrics (HTTP {status}): no resources server."
+            False,
+            f"Something answers there, but it has no /aggregate_metrics (HTTP {status}): no"
+            " resources server.",
         )
     if status != 200:
         return Found(False, f"The server answered HTTP {status} to /aggregate_metrics.")

@@ -1,4 +1,6 @@
-"""Reward model versions in verifier specs: which weights a name refers to, and where a job finds them."""
+"""Reward model versions in verifier specs: which weights a name refers to, and where a job finds
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def versions_of(project: Project) -> QuerySet[ModelVersion]:
 
 
 def resolved(project: Project, spec: Any, path: str = "verifier") -> Any:
-    """The spec with the digest, the scale and the threshold of each reward model that it names, at any depth. Raises SpecError."""
+    """The spec with the digest, the scale and the threshold of each reward model that it names, at
+    any depth. Raises SpecError.
+    """
     if isinstance(spec, list):
         return [resolved(project, one, f"{path}[{at}]") for at, one in enumerate(spec)]
     if not isinstance(spec, dict):
@@ -41,11 +45,13 @@ def resolved(project: Project, spec: Any, path: str = "verifier") -> Any:
     calibration = calibration_of(version)
     if calibration.slope <= 0:
         raise SpecError(
-            f"“{path}.version”: {version} ranks the pairs that were kept aside no better than chance, so it cannot score."
+            f"“{path}.version”: {version} ranks the pairs that were kept aside no better than"
+            " chance, so it cannot score."
         )
     if (given := spec.get("digest")) not in (None, version.artifact_id):
         raise SpecError(
-            f"“{path}.digest” is {str(given)[:12]}, but {version} is {version.artifact_id[:12]}. Leave it out."
+            f"“{path}.digest” is {str(given)[:12]}, but {version} is {version.artifact_id[:12]}."
+            " Leave it out."
         )
     scale = spec.get("scale", "calibrated")
     cut = calibration.threshold
@@ -56,11 +62,15 @@ def resolved(project: Project, spec: Any, path: str = "verifier") -> Any:
 
 def _named(project: Project, given: Any, path: str) -> ModelVersion:
     named = NAMED.fullmatch(given) if isinstance(given, str) else None
-    found = versions_of(project).filter(name=named[1], version=int(named[2])).first() if named else None
+    found = (
+        versions_of(project).filter(name=named[1], version=int(named[2])).first() if named else None
+    )
     if found is None:
         names = [str(version) for version in versions_of(project)[:50]]
         said = (
-            unknown(str(given)[:80], names) if names else "names no reward model: the project has none. Train one first"
+            unknown(str(given)[:80], names)
+            if names
+            else "names no reward model: the project has none. Train one first"
         )
         raise SpecError(f"“{path}.version” {said}.")
     return found
@@ -68,16 +78,28 @@ def _named(project: Project, given: Any, path: str) -> ModelVersion:
 
 def calibration_of(version: ModelVersion) -> Calibration:
     measured = version.lineage["measured"]
-    return Calibration(slope=measured["slope"], intercept=measured["intercept"], threshold=measured["threshold"])
+    return Calibration(
+        slope=measured["slope"], intercept=measured["intercept"], threshold=measured["threshold"]
+    )
 
 
 def measured_of(version: ModelVersion) -> dict[str, Any]:
     """What a reward model showed on the pairs that were kept aside, with 95% intervals (Wilson)."""
     found = version.lineage["measured"]
-    n, counts = found["aside"], {"accuracy": "aside_right", "passed": "chosen_passed", "false": "rejected_passed"}
+    n, counts = (
+        found["aside"],
+        {"accuracy": "aside_right", "passed": "chosen_passed", "false": "rejected_passed"},
+    )
     shares = {name: (found[key] / n, *wilson(found[key], n)) for name, key in counts.items()}
     chance = wilson(found["aside_right"], n)[0] <= 0.5
-    return found | shares | {"chance": chance, "at": calibration_of(version).probability(found["threshold"])}
+    return (
+        found
+        | shares
+        | {
+            "chance": chance,
+            "at": calibration_of(version).probability(found["threshold"]),
+        }
+    )
 
 
 def used_in(spec: Any) -> Iterator[dict]:
@@ -93,8 +115,8 @@ def used_in(spec: Any) -> Iterator[dict]:
 
 
 def folders(project: Project, spec: dict) -> list[dict[str, str]]:
-    """`workers.lib.reward_scorer.RewardModelFolder` of each reward model in a spec. Raises ArtifactError if weights are missing or
-    were altered."""
+    """`workers.lib.reward_scorer.RewardModelFolder` of each reward model in a spec. Raises
+    ArtifactError if weights are missing or were altered."""
     found: dict[str, dict[str, str]] = {}
     for part in used_in(spec):
         version = versions_of(project).filter(artifact=part.get("digest")).first()
@@ -108,22 +130,34 @@ def folders(project: Project, spec: dict) -> list[dict[str, str]]:
             raise ArtifactError(f"{version} scores nothing. {error}") from error
         if changed:
             raise ArtifactError(
-                f"{version} scores nothing: the weights of {base} in {base.base} are not those it was trained on."
+                f"{version} scores nothing: the weights of {base} in {base.base} are not those it"
+                " was trained on."
             )
         found[version.artifact_id] = {
-            "name": str(version), "base": base.base, "adapter": str(adapter), "digest": version.artifact_id,
+            "name": str(version),
+            "base": base.base,
+            "adapter": str(adapter),
+            "digest": version.artifact_id,
             "dtype": "float32" if settings.FLYWHEEL_DTYPE == "float16" else settings.FLYWHEEL_DTYPE,
-        }  # fmt: skip
+        }
     return list(found.values())
 
 
 def verifiers_with(version: ModelVersion) -> list[Verifier]:
     """Verifiers of its project that score with it, the newest first."""
     rows = Verifier.objects.filter(project=version.project).order_by("-created_at")
-    return [row for row in rows if any(part.get("digest") == version.artifact_id for part in used_in(row.spec))]
+    return [
+        row
+        for row in rows
+        if any(part.get("digest") == version.artifact_id for part in used_in(row.spec))
+    ]
 
 
 def models_in(verifier: Verifier) -> list[ModelVersion]:
     """The reward models that a verifier scores with."""
     digests = [part.get("digest") for part in used_in(verifier.spec)]
-    return list(versions_of(verifier.project).filter(artifact__in=digests).select_related("parent")) if digests else []
+    return (
+        list(versions_of(verifier.project).filter(artifact__in=digests).select_related("parent"))
+        if digests
+        else []
+    )

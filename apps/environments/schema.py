@@ -26,11 +26,13 @@ class NewHarness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class NewEnvironment(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`verifier`: “name@version”; built-in environments come with one, a remote one scores itself. `builtin`: for kind “builtin”.
-    `nearest`: a replay answers unknown arguments with the nearest recorded call. `url`, `api_key_env` (the name of one of Flywheel's
-    environment variables), `timeout_s`: for kinds “remote” and “mcp”, whose server is called first. `success_at`, `turn_rewards` (its
-    answers to /verify have `step_rewards`): for kind “remote”. `package`: for kind “package”, the name of an installed one; with
-    `files` ({path: text} below the package's folder) an uploaded one, which runs in the sandbox."""
+    """`verifier`: “name@version”; built-in environments come with one, a remote one scores itself.
+    `builtin`: for kind “builtin”. `nearest`: a replay answers unknown arguments with the nearest
+    recorded call. `url`, `api_key_env` (the name of one of Flywheel's environment variables),
+    `timeout_s`: for kinds “remote” and “mcp”, whose server is called first. `success_at`,
+    `turn_rewards` (its answers to /verify have `step_rewards`): for kind “remote”. `package`: for
+    kind “package”, the name of an installed one; with `files` ({path: text} below the package's
+    folder) an uploaded one, which runs in the sandbox."""
 
     slug: Annotated[str, Meta(pattern=r"\A[-a-zA-Z0-9_]{1,80}\Z")]
     kind: Kind

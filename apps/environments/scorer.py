@@ -15,16 +15,22 @@ from workers.lib.verifiers.scoring import revisions
 
 
 def runtime_hash(environment: Environment) -> str:
-    """Hash of what episodes run in: kind, module, config, tools. Without the verifier, the tasks, and the agent's part."""
+    """Hash of what episodes run in: kind, module, config, tools. Without the verifier, the tasks,
+    and the agent's part.
+    """
     harness = {name: value for name, value in environment.harness.items() if name not in AGENT_PART}
     return content_hash([environment.kind, environment.builtin, environment.config, harness])
 
 
-def scorer_of(environment: Environment, *, verifier: dict | None = None, ask: bool = False) -> dict[str, Any]:
-    """The environment, the judge (server, model and a hash of our own part of its prompt; None if there is none), the revisions of our
-    scoring code, and the version that a remote server reports. `verifier`: a spec that replaces the environment's own.
+def scorer_of(
+    environment: Environment, *, verifier: dict | None = None, ask: bool = False
+) -> dict[str, Any]:
+    """The environment, the judge (server, model and a hash of our own part of its prompt; None if
+    there is none), the revisions of our scoring code, and the version that a remote server reports.
+    `verifier`: a spec that replaces the environment's own.
 
-    A remote server is called only with `ask`, which takes seconds if it does not answer; otherwise there is no `remote`.
+    A remote server is called only with `ask`, which takes seconds if it does not answer; otherwise
+    there is no `remote`.
     """
     found = {
         "environment": str(environment),
@@ -32,17 +38,26 @@ def scorer_of(environment: Environment, *, verifier: dict | None = None, ask: bo
         "judge": _judge(environment, verifier or environment.verifier.spec),
         "scoring": revisions([verifier or environment.verifier.spec, environment.config]),
     }
-    return found | {"remote": reported_by(environment) if environment.is_remote else None} if ask else found
+    return (
+        found | {"remote": reported_by(environment) if environment.is_remote else None}
+        if ask
+        else found
+    )
 
 
 class ScorerChanged(Exception):
-    """The scorer differs from that of the first part of a job; the message says what changed and what to do."""
+    """The scorer differs from that of the first part of a job; the message says what changed and
+    what to do.
+    """
 
 
-def record_scorer(job: Job, environment: Environment, verifier: dict | None = None, scored: bool = False) -> None:
+def record_scorer(
+    job: Job, environment: Environment, verifier: dict | None = None, scored: bool = False
+) -> None:
     """Stores the scorer in a starting job's spec: a later review must know whose scores they are.
 
-    `scored`: an earlier attempt has already stored scores. Raises ScorerChanged if another scorer gave them.
+    `scored`: an earlier attempt has already stored scores. Raises ScorerChanged if another scorer
+    gave them.
     """
     now = scorer_of(environment, verifier=verifier, ask=True)
     if scored and (told := differences(job.spec.get("scorer", {}), now)):
@@ -52,8 +67,12 @@ def record_scorer(job: Job, environment: Environment, verifier: dict | None = No
 
 
 def uses_judge(environment: Environment, verifier: dict | None = None) -> bool:
-    """Whether a judge model takes part in the scores. `verifier`: a spec that replaces the environment's own."""
-    return needs_judge([verifier or environment.verifier.spec, environment.config, environment.harness])
+    """Whether a judge model takes part in the scores. `verifier`: a spec that replaces the
+    environment's own.
+    """
+    return needs_judge(
+        [verifier or environment.verifier.spec, environment.config, environment.harness]
+    )
 
 
 def _judge(environment: Environment, verifier: dict) -> str | None:
@@ -61,13 +80,19 @@ def _judge(environment: Environment, verifier: dict) -> str | None:
     if not uses_judge(environment, verifier):
         return None
     server = judge_of(environment.project)
-    return f"{server.model} at {server.base_url} (prompt {content_hash(SYSTEM)[:8]})" if server else "none"
+    return (
+        f"{server.model} at {server.base_url} (prompt {content_hash(SYSTEM)[:8]})"
+        if server
+        else "none"
+    )
 
 
 def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What changed in the scorer, one sentence each; the environments themselves are compared elsewhere.
+    """What changed in the scorer, one sentence each; the environments themselves are compared
+    elsewhere.
 
-    A version that is unknown (None) then or now has changed as far as anybody knows; one that was not asked for is not compared.
+    A version that is unknown (None) then or now has changed as far as anybody knows; one that was
+    not asked for is not compared.
     """
     compared = [("judge", then.get("judge"), now.get("judge"))]
     revised = then.get("scoring") or {}, now.get("scoring") or {}
@@ -75,11 +100,15 @@ def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
         (f"scoring of “{name}”", *(f"revision {revision.get(name, 1)}" for revision in revised))
         for name in sorted(revised[0].keys() | revised[1].keys())
     ]
-    # A server that never reports a version is the same as far as anybody can tell; one that was not asked then is unknown.
-    if "remote" in now and (now["remote"] is not None or "remote" not in then or then["remote"] is not None):
+    # A server that never reports a version is the same as far as anybody can tell; one that was not
+    # asked then is unknown.
+    if "remote" in now and (
+        now["remote"] is not None or "remote" not in then or then["remote"] is not None
+    ):
         compared.append(("remote server's version", then.get("remote"), now["remote"]))
     return [
-        f"The {what} was {was or UNKNOWN} when the samples were scored; it is {is_now or UNKNOWN} now."
+        f"The {what} was {was or UNKNOWN} when the samples were scored; it is {is_now or UNKNOWN}"
+        " now."
         for what, was, is_now in compared
         if was != is_now
     ]

@@ -34,7 +34,9 @@ from workers.lib.outgoing import RefusedAddress
 @project_view(query={"archived"})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     archived = "archived" in request.GET
-    rows = project.environments.shown(archived).select_related("verifier").order_by("slug", "-version")
+    rows = (
+        project.environments.shown(archived).select_related("verifier").order_by("slug", "-version")
+    )
     groups = [list(versions) for _, versions in groupby(rows, key=lambda row: row.slug)]
     context = {"archived": archived, "groups": groups, "verifiers": project.verifiers.all()[:200]}
     return render(request, "environments/list.html", context)
@@ -51,7 +53,9 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     form = "connect" if environment.is_remote else "new"
     context = {
         "environment": environment,
-        "new_version": reverse(f"environments:{form}", args=[project.slug], query={"from": environment.pk}),
+        "new_version": reverse(
+            f"environments:{form}", args=[project.slug], query={"from": environment.pk}
+        ),
         "versions": versions,
         "other": other,
         "changes": list(changes(other, environment)) if other else [],
@@ -81,7 +85,9 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
         made = made_by(form, by=request.user)
         if made is not None:
             return redirect("environments:detail", project.slug, made.pk)
-    return render(request, "environments/new.html", {"form": form, "builtins": builtins(), "start": start})
+    return render(
+        request, "environments/new.html", {"form": form, "builtins": builtins(), "start": start}
+    )
 
 
 def made_by(form: EnvironmentForm, *, by: Any, dataset: dict | None = None) -> Environment | None:
@@ -96,10 +102,14 @@ def made_by(form: EnvironmentForm, *, by: Any, dataset: dict | None = None) -> E
 @project_view(Role.ENGINEER)
 def connect(request: HttpRequest, project: Project) -> HttpResponse:
     """`?kind=` remote or mcp; `?from=<pk>` begins with what that environment has."""
-    start = project.environments.filter(kind__in=CONNECTIONS, pk=whole(request.GET.get("from"))).first()
+    start = project.environments.filter(
+        kind__in=CONNECTIONS, pk=whole(request.GET.get("from"))
+    ).first()
     kind = start.kind if start else _kind(request)
     initial = connection_of(start) if start else None
-    form = CONNECTIONS[kind](project, request.POST or None, operator=_is_operator(request), initial=initial)
+    form = CONNECTIONS[kind](
+        project, request.POST or None, operator=_is_operator(request), initial=initial
+    )
     if request.method == "POST" and form.is_valid():
         made = connected_by(form, _found(request, kind), by=request.user)
         if made is not None:
@@ -134,13 +144,17 @@ def _found(request: HttpRequest, kind: str) -> remote.Found:
     """What is at the address that was sent."""
     url, key = request.POST.get("url", "")[:500], request.POST.get("api_key_env", "")[:80]
     allow = settings.FLYWHEEL_ALLOW_PRIVATE_URLS
-    return remote.test(url, allow_private=allow, api_key_env=key, operator=_is_operator(request), kind=kind)
+    return remote.test(
+        url, allow_private=allow, api_key_env=key, operator=_is_operator(request), kind=kind
+    )
 
 
 @require_POST
 @project_view(Role.ENGINEER)
 def test_connection(request: HttpRequest, project: Project) -> HttpResponse:
-    return render(request, "environments/_connection.html", {"found": _found(request, _kind(request))})
+    return render(
+        request, "environments/_connection.html", {"found": _found(request, _kind(request))}
+    )
 
 
 @project_view(Role.ENGINEER)
@@ -151,9 +165,15 @@ def import_grader(request: HttpRequest, project: Project) -> HttpResponse:
         spec = {"kind": "openai_grader", "grader": form.cleaned_data["grader"]}
         try:
             made = save_verifier(
-                project=project, name=form.cleaned_data["name"], spec=spec, note="Imported", by=request.user
+                project=project,
+                name=form.cleaned_data["name"],
+                spec=spec,
+                note="Imported",
+                by=request.user,
             )
-            messages.success(request, f"{made} is saved. Make an environment with it, and review its rewards.")
+            messages.success(
+                request, f"{made} is saved. Make an environment with it, and review its rewards."
+            )
             return redirect("environments:list", project.slug)
         except SpecError as error:
             form.add_error("grader", str(error))

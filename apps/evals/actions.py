@@ -30,8 +30,9 @@ from workers.lib.messages import calls_in, is_example, text_of
 DIVIDED = (Split.HOLDOUT, Split.VALIDATION, Split.TRAIN)
 FROZEN = "{} is frozen. Create a new version to change its tasks."
 NO_HOLDOUT = (
-    "{} has no held-out tasks: no model could be tested on it fairly, and its tasks could not be held out later. Split it first, or "
-    "choose to freeze it without a hold-out (`without_holdout` in the API)."
+    "{} has no held-out tasks: no model could be tested on it fairly, and its tasks could not be"
+    " held out later. Split it first, or choose to freeze it without a hold-out (`without_holdout`"
+    " in the API)."
 )
 
 
@@ -48,9 +49,13 @@ class EvalSetError(Rejected):
 
 
 class HoldoutLeak(EvalSetError):
-    """The same prompt, nearly the same one, or the same group would be both inside and outside a hold-out: `pair`, if known."""
+    """The same prompt, nearly the same one, or the same group would be both inside and outside a
+    hold-out: `pair`, if known.
+    """
 
-    def __init__(self, sentence: str, pair: leaks.Leak | None = None, held: Collection[str] = ()) -> None:
+    def __init__(
+        self, sentence: str, pair: leaks.Leak | None = None, held: Collection[str] = ()
+    ) -> None:
         super().__init__(sentence)
         self.pair = pair
         self.held = held or ([pair.held_hash] if pair else [])
@@ -58,13 +63,18 @@ class HoldoutLeak(EvalSetError):
 
 @transaction.atomic
 def create_eval_set(*, project: Project, slug: str, by: Any, description: str = "") -> EvalSet:
-    """Version 1 of a new set. Raises EvalSetError if the name is taken, also if that happens concurrently."""
+    """Version 1 of a new set. Raises EvalSetError if the name is taken, also if that happens
+    concurrently.
+    """
     try:
         with transaction.atomic():
-            eval_set = EvalSet.objects.create(project=project, slug=slug, description=description, created_by=by)
+            eval_set = EvalSet.objects.create(
+                project=project, slug=slug, description=description, created_by=by
+            )
     except IntegrityError as error:
         raise EvalSetError(
-            f"An eval set named “{slug}” already exists. Create a new version of it, or choose another name."
+            f"An eval set named “{slug}” already exists. Create a new version of it, or choose"
+            " another name."
         ) from error
     audit("eval_set.created", project=project, by=by, target=eval_set, name=str(eval_set))
     return eval_set
@@ -72,9 +82,13 @@ def create_eval_set(*, project: Project, slug: str, by: Any, description: str = 
 
 @transaction.atomic
 def new_version(*, eval_set: EvalSet, by: Any) -> EvalSet:
-    """A draft with the same tasks and the next version number. Raises EvalSetError if a draft is already open."""
+    """A draft with the same tasks and the next version number. Raises EvalSetError if a draft is
+    already open.
+    """
     versions = EvalSet.objects.filter(project=eval_set.project, slug=eval_set.slug)
-    list(versions.select_for_update().order_by("pk"))  # pressing twice, or two people at once, creates one draft
+    list(
+        versions.select_for_update().order_by("pk")
+    )  # pressing twice, or two people at once, creates one draft
     draft = versions.filter(state=EvalSetState.DRAFT).first()
     if draft:
         raise EvalSetError(f"{draft} is already a draft. Edit or freeze it first.")
@@ -90,40 +104,63 @@ def new_version(*, eval_set: EvalSet, by: Any) -> EvalSet:
     for task in tasks:
         task.pk, task.eval_set, task._state.adding = Task._meta.pk.get_default(), copy, True
     Task.objects.bulk_create(tasks)
-    audit("eval_set.new_version", project=copy.project, by=by, target=copy, name=str(copy), source=str(eval_set))
+    audit(
+        "eval_set.new_version",
+        project=copy.project,
+        by=by,
+        target=copy,
+        name=str(copy),
+        source=str(eval_set),
+    )
     return copy
 
 
 def expected_call(trajectory: Trajectory) -> dict | None:
-    """The correct call as {"tool", "args"}: a person's correction, or else the call of a successful run."""
+    """The correct call as {"tool", "args"}: a person's correction, or else the call of a successful
+    run.
+    """
     for intervention in reversed(trajectory.interventions):
         if intervention.get("kind") == "edit" and (call := as_call(intervention.get("after"))):
             return call
     if trajectory.outcome_status != Outcome.SUCCESS:
         return None
     for message in trajectory.messages:
-        if message.get("role") == "assistant" and not is_example(message) and (call := as_call(message)):
+        if (
+            message.get("role") == "assistant"
+            and not is_example(message)
+            and (call := as_call(message))
+        ):
             return call
     return None
 
 
 def corrected_text(trajectory: Trajectory) -> str:
-    """What a person wrote in place of the agent's first turn, where a task of the whole run ends; "" if nobody did. A correction of no
-    particular turn is one of the first if there is no other.
+    """What a person wrote in place of the agent's first turn, where a task of the whole run ends;
+    "" if nobody did. A correction of no particular turn is one of the first if there is no other.
     """
     turns = enumerate(trajectory.messages)
-    steps = [at for at, message in turns if message.get("role") == "assistant" and not is_example(message)]
+    steps = [
+        at
+        for at, message in turns
+        if message.get("role") == "assistant" and not is_example(message)
+    ]
     first = [*steps[:1], *([None] if len(steps) == 1 else [])]
     for item in reversed(trajectory.interventions):
         after = item.get("after")
         text = text_of(after) if isinstance(after, dict) else after
-        if item.get("kind") == "edit" and item.get("message_index") in first and isinstance(text, str):
+        if (
+            item.get("kind") == "edit"
+            and item.get("message_index") in first
+            and isinstance(text, str)
+        ):
             return text.strip()
     return ""
 
 
 def as_call(value: Any) -> dict | None:
-    """The first call in a value as {"tool", "args"}, in any of the usual forms; None if it contains none."""
+    """The first call in a value as {"tool", "args"}, in any of the usual forms; None if it contains
+    none.
+    """
     found = calls_in(value)
     return found[0].plain if found and not found[0].problem else None
 
@@ -146,7 +183,9 @@ def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
         eval_set=eval_set,
         key=trajectory.external_id[:120],
         split=split,
-        group=str(trajectory.metadata.get("group") or trajectory.session_id or canonical_hash(prompt)),
+        group=str(
+            trajectory.metadata.get("group") or trajectory.session_id or canonical_hash(prompt)
+        ),
         groups=groups.names_of(trajectory),
         canonical_hash=canonical_hash(prompt),
         messages=prompt,
@@ -162,19 +201,27 @@ class TasksMade:
     made: int
     duplicates: int
     without_expected: int
-    guarded: int = 0  # left out: the same request or one of its groups is on the other side of a hold-out
+    guarded: int = (
+        0  # left out: the same request or one of its groups is on the other side of a hold-out
+    )
     leaks: list[leaks.Leak] = field(default_factory=list)  # left out: nearly the same task is
 
 
 @transaction.atomic
 def tasks_from_trajectories(
-    *, eval_set: EvalSet, trajectories: Iterable[Trajectory], by: Any, split: Split = Split.TRAIN,
+    *,
+    eval_set: EvalSet,
+    trajectories: Iterable[Trajectory],
+    by: Any,
+    split: Split = Split.TRAIN,
     viewer: ApiKey | None = None,
-) -> TasksMade:  # fmt: skip
-    """Adds a task for each trajectory whose expected answer is known; a prompt that is already in the set is skipped.
+) -> TasksMade:
+    """Adds a task for each trajectory whose expected answer is known; a prompt that is already in
+    the set is skipped.
 
-    Skipped, too, is a task that is in a hold-out of the project, or nearly is, or shares one of its groups: production asks the same
-    again, the same users come back, and that must not reach training. Raises EvalSetError for a frozen set.
+    Skipped, too, is a task that is in a hold-out of the project, or nearly is, or shares one of its
+    groups: production asks the same again, the same users come back, and that must not reach
+    training. Raises EvalSetError for a frozen set.
     """
     tasks, without = [], 0
     for trajectory in trajectories:
@@ -190,11 +237,13 @@ def tasks_from_trajectories(
 def store_tasks(
     *, eval_set: EvalSet, tasks: Iterable[Task], by: Any, what: str, viewer: ApiKey | None = None
 ) -> TasksMade:
-    """Adds unsaved tasks to a draft; `what` says where they come from. Every way of adding tasks ends here. Whoever is told that
-    something was left out (`by`, or the key `viewer`) learns what is held out, which counts as a view.
+    """Adds unsaved tasks to a draft; `what` says where they come from. Every way of adding tasks
+    ends here. Whoever is told that something was left out (`by`, or the key `viewer`) learns what
+    is held out, which counts as a view.
 
-    Left out and counted: a prompt or key that the set already has, and tasks that are, nearly are, or share a group with something on
-    the other side of a hold-out of the project (`groups.conflicts`). Raises EvalSetError for a frozen set.
+    Left out and counted: a prompt or key that the set already has, and tasks that are, nearly are,
+    or share a group with something on the other side of a hold-out of the project
+    (`groups.conflicts`). Raises EvalSetError for a frozen set.
     """
     eval_set = locked_draft(eval_set)
     have = set(eval_set.tasks.values_list("canonical_hash", flat=True))
@@ -210,7 +259,11 @@ def store_tasks(
     refused = {task.key: other for task, other in groups.conflicts(eval_set.project, new)}
     allowed = [task for task in new if task.key not in refused]
     guarded, found = len(refused), _leaks(eval_set.project, allowed)
-    held = {other.canonical_hash for other in refused.values()} | {leak.theirs_hash for leak in found} | known
+    held = (
+        {other.canonical_hash for other in refused.values()}
+        | {leak.theirs_hash for leak in found}
+        | known
+    )
     record_membership(eval_set.project, held, by=viewer or by, detail=f"left out of {eval_set}")
     leaking = {leak.key for leak in found}
     good = [task for task in allowed if task.key not in leaking]
@@ -230,9 +283,11 @@ def store_tasks(
 
 
 def _held_of(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
-    """The canonical hashes of the set's held-out tasks with the request or key of one of these: telling somebody reveals that they are
-    held out."""
-    same = Q(canonical_hash__in=[task.canonical_hash for task in tasks]) | Q(key__in=[task.key for task in tasks])
+    """The canonical hashes of the set's held-out tasks with the request or key of one of these:
+    telling somebody reveals that they are held out."""
+    same = Q(canonical_hash__in=[task.canonical_hash for task in tasks]) | Q(
+        key__in=[task.key for task in tasks]
+    )
     return set(eval_set.tasks.holdout().filter(same).values_list("canonical_hash", flat=True))
 
 
@@ -245,15 +300,23 @@ def _require_new(eval_set: EvalSet, task: Task) -> None:
 
 
 def locked_draft(eval_set: EvalSet) -> EvalSet:
-    """The set, locked, with the project: adding to a hold-out and adding outside it wait for each other."""
+    """The set, locked, with the project: adding to a hold-out and adding outside it wait for each
+    other.
+    """
     locks.acquire_in(eval_set.project_id, ProjectLock.TASKS)
-    locked = EvalSet.objects.select_for_update(of=("self",)).select_related("project").get(pk=eval_set.pk)
+    locked = (
+        EvalSet.objects.select_for_update(of=("self",))
+        .select_related("project")
+        .get(pk=eval_set.pk)
+    )
     _require_draft(locked)
     return locked
 
 
 def _leaks(project: Project, tasks: Sequence[Task]) -> list[leaks.Leak]:
-    """What these tasks share with the other side of the project's hold-outs, and of the hold-out that they form themselves."""
+    """What these tasks share with the other side of the project's hold-outs, and of the hold-out
+    that they form themselves.
+    """
     held = [task for task in tasks if task.split == Split.HOLDOUT]
     rest = [task for task in tasks if task.split != Split.HOLDOUT]
     found = [*leaks.of_held(project, held), *leaks.of_tasks(rest)]
@@ -266,13 +329,21 @@ def _added(task: Task, by: Any) -> Task:
     _require_new(eval_set, task)
     _insert_one(task)
     audit(
-        "task.created", project=eval_set.project, by=by, target=task, set=str(eval_set), set_id=str(eval_set.pk), split=task.split
-    )  # fmt: skip
+        "task.created",
+        project=eval_set.project,
+        by=by,
+        target=task,
+        set=str(eval_set),
+        set_id=str(eval_set.pk),
+        split=task.split,
+    )
     return task
 
 
 @transaction.atomic
-def task_from_trajectory(*, eval_set: EvalSet, trajectory: Trajectory, split: Split, by: Any) -> Task:
+def task_from_trajectory(
+    *, eval_set: EvalSet, trajectory: Trajectory, split: Split, by: Any
+) -> Task:
     """Adds the task of one trajectory. Raises EvalSetError that says why it cannot be added."""
     task = build_task(locked_draft(eval_set), trajectory, split)
     return _added(task, by)
@@ -280,18 +351,36 @@ def task_from_trajectory(*, eval_set: EvalSet, trajectory: Trajectory, split: Sp
 
 @transaction.atomic
 def add_task(
-    *, eval_set: EvalSet, key: str, request: str, expected: dict, split: Split, by: Any, group: str = ""
+    *,
+    eval_set: EvalSet,
+    key: str,
+    request: str,
+    expected: dict,
+    split: Split,
+    by: Any,
+    group: str = "",
 ) -> Task:
     """Adds a task written by hand (`written_task`). Raises EvalSetError."""
     eval_set = locked_draft(eval_set)
-    task = written_task(eval_set, key=key, request=request, expected=expected, split=split, by=by, group=group)
+    task = written_task(
+        eval_set, key=key, request=request, expected=expected, split=split, by=by, group=group
+    )
     return _added(task, by)
 
 
 def written_task(
-    eval_set: EvalSet, *, key: str, request: str, expected: dict, split: Split, by: Any, group: str = ""
+    eval_set: EvalSet,
+    *,
+    key: str,
+    request: str,
+    expected: dict,
+    split: Split,
+    by: Any,
+    group: str = "",
 ) -> Task:
-    """An unsaved task: one user message and the expected call, which counts as confirmed by its author."""
+    """An unsaved task: one user message and the expected call, which counts as confirmed by its
+    author.
+    """
     messages = [{"role": "user", "content": request}]
     digest = canonical_hash(messages)
     return Task(
@@ -303,16 +392,20 @@ def written_task(
         canonical_hash=digest,
         messages=messages,
         expected=expected,
-        demonstration=json.dumps(expected, ensure_ascii=False)
-        if {"tool", "calls"} & expected.keys()
-        else answer_text(expected),
+        demonstration=(
+            json.dumps(expected, ensure_ascii=False)
+            if {"tool", "calls"} & expected.keys()
+            else answer_text(expected)
+        ),
         origin=Origin.MANUAL,
         confirmed_by=by,
     )
 
 
 def answer_text(expected: dict) -> str:
-    """The expected answer as text: the first of several, JSON for other values, "" if there is none."""
+    """The expected answer as text: the first of several, JSON for other values, "" if there is
+    none.
+    """
     found = expected.get("answer", "")
     found = found[0] if isinstance(found, list) and found else found
     return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
@@ -330,10 +423,11 @@ def remove_task(*, task: Task, by: Any) -> None:
 def split_by_group(
     *, eval_set: EvalSet, holdout_size: int, seed: int, by: Any, validation_size: int = 0
 ) -> dict[str, int]:
-    """Splits a draft into hold-out, validation and train, whole groups at a time. Returns the size of each.
+    """Splits a draft into hold-out, validation and train, whole groups at a time. Returns the size
+    of each.
 
-    Groups that an earlier version has in its hold-out stay there. Near-duplicates stay together: if one is drawn, the groups of the
-    others are, too. Raises EvalSetError.
+    Groups that an earlier version has in its hold-out stay there. Near-duplicates stay together: if
+    one is drawn, the groups of the others are, too. Raises EvalSetError.
     """
     eval_set = locked_draft(eval_set)
     tasks = list(eval_set.tasks.filter(split__in=DIVIDED))
@@ -344,7 +438,9 @@ def split_by_group(
     free = [task.group for task in tasks if task.group not in kept and task.group not in used]
     missing = max(0, holdout_size - sum(task.group in kept for task in tasks))
     try:
-        chosen = _with_alike(kept | (choose_holdout(free, missing, seed) if missing else set()), alike)
+        chosen = _with_alike(
+            kept | (choose_holdout(free, missing, seed) if missing else set()), alike
+        )
         rest = [task.group for task in tasks if task.group not in chosen]
         validating = choose_holdout(rest, validation_size, seed + 1) if validation_size else set()
     except ValueError as error:
@@ -354,7 +450,15 @@ def split_by_group(
         task.split = of_group.get(task.group, Split.TRAIN)
     _update_splits(tasks)
     sizes = {str(split): sum(task.split == split for task in tasks) for split in DIVIDED}
-    audit("eval_set.split", project=eval_set.project, by=by, target=eval_set, name=str(eval_set), seed=seed, **sizes)
+    audit(
+        "eval_set.split",
+        project=eval_set.project,
+        by=by,
+        target=eval_set,
+        name=str(eval_set),
+        seed=seed,
+        **sizes,
+    )
     return sizes
 
 
@@ -364,16 +468,18 @@ def _never_drawn(tasks: list[Task], used: set[str]) -> str:
     if not count:
         return ""
     return (
-        f" {count:,} more cannot be held out: their groups or near-duplicates are outside the hold-out of another set, or "
-        "they are synthetic."
+        f" {count:,} more cannot be held out: their groups or near-duplicates are outside the"
+        " hold-out of another set, or they are synthetic."
     )
 
 
 def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) -> dict[str, str]:
-    """For each group the name of the component it is connected with, by near-duplicates or by a task that belongs to both.
+    """For each group the name of the component it is connected with, by near-duplicates or by a
+    task that belongs to both.
 
-    Adds to `kept` the groups connected with a hold-out of the project, and to `used` those connected with the rest: these are not drawn.
-    Raises HoldoutLeak if something is connected with both.
+    Adds to `kept` the groups connected with a hold-out of the project, and to `used` those
+    connected with the rest: these are not drawn. Raises HoldoutLeak if something is connected with
+    both.
     """
     names = {task.group for task in tasks}
     linked = [(one.group, other.group, score) for one, other, score in leaks.within(tasks)]
@@ -381,7 +487,12 @@ def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) 
     of_key: dict[str, set[str]] = defaultdict(set)
     for name in names:
         of_key[group_key(name)].add(name)
-    linked += [(task.group, name, 1.0) for task in tasks for key in task.groups for name in of_key[key] - {task.group}]
+    linked += [
+        (task.group, name, 1.0)
+        for task in tasks
+        for key in task.groups
+        for name in of_key[key] - {task.group}
+    ]
     alike = compare.components(names, linked)
     group_of = {task.key: task.group for task in tasks}
     elsewhere = Task.objects.exclude(eval_set__in={task.eval_set_id for task in tasks})
@@ -391,7 +502,10 @@ def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) 
     used |= _with_alike({group_of[leak.key] for leak in near} | used, alike) & alike.keys()
     for leak in held:
         if group_of[leak.key] in used:
-            raise HoldoutLeak(f"{leak} It is also similar to a task outside the hold-out: remove one of them.", leak)
+            raise HoldoutLeak(
+                f"{leak} It is also similar to a task outside the hold-out: remove one of them.",
+                leak,
+            )
     return alike
 
 
@@ -419,8 +533,9 @@ def content_of(task: Task, but: str = "") -> dict[str, Any]:
 
 @transaction.atomic
 def freeze(*, eval_set: EvalSet, by: Any, without_holdout: bool = True) -> EvalSet:
-    """Freezes the set: from now on it is immutable and identified by its digest. Raises EvalSetError for an empty or frozen set, and, unless
-    `without_holdout`, for one that holds nothing out: a person has to choose that."""
+    """Freezes the set: from now on it is immutable and identified by its digest. Raises
+    EvalSetError for an empty or frozen set, and, unless `without_holdout`, for one that holds
+    nothing out: a person has to choose that."""
     locked = locked_draft(eval_set)
     tasks = list(locked.tasks.all())
     if not tasks:
@@ -428,26 +543,37 @@ def freeze(*, eval_set: EvalSet, by: Any, without_holdout: bool = True) -> EvalS
     if not without_holdout and not any(task.split == Split.HOLDOUT for task in tasks):
         raise EvalSetError(NO_HOLDOUT.format(locked))
     if waiting := locked.tasks.filter(**WAITING).count():
-        raise EvalSetError(f"{waiting} synthetic variants need review. Use or discard the batch before freezing.")
+        raise EvalSetError(
+            f"{waiting} synthetic variants need review. Use or discard the batch before freezing."
+        )
     # a person may have judged them to be the same task since
     for task, other in groups.conflicts(locked.project, tasks):
         raise _leak_of(task, other)
     if found := _leaks(locked.project, tasks):
-        raise HoldoutLeak(f"{found[0]} {_more(found)}Remove one of each pair before freezing.", found[0])
+        raise HoldoutLeak(
+            f"{found[0]} {_more(found)}Remove one of each pair before freezing.", found[0]
+        )
     locked.state, locked.digest = (
         EvalSetState.FROZEN,
         set_digest(content_of(task) for task in tasks),
     )
     locked.frozen_at, locked.frozen_by = timezone.now(), by
     locked.save(update_fields=["state", "digest", "frozen_at", "frozen_by"])
-    audit("eval_set.frozen", project=locked.project, by=by, target=locked, name=str(locked), digest=locked.digest)
+    audit(
+        "eval_set.frozen",
+        project=locked.project,
+        by=by,
+        target=locked,
+        name=str(locked),
+        digest=locked.digest,
+    )
     return locked
 
 
 @transaction.atomic
 def reopen(*, eval_set: EvalSet, by: Any) -> EvalSet:
-    """Makes a frozen set that holds nothing out a draft again, so that it can be split. Raises EvalSetError if it has a hold-out, or if
-    anything uses it already."""
+    """Makes a frozen set that holds nothing out a draft again, so that it can be split. Raises
+    EvalSetError if it has a hold-out, or if anything uses it already."""
     locks.acquire_in(eval_set.project_id, ProjectLock.TASKS)
     locked = EvalSet.objects.select_for_update(of=("self",)).get(pk=eval_set.pk)
     if not locked.is_frozen:
@@ -456,7 +582,8 @@ def reopen(*, eval_set: EvalSet, by: Any) -> EvalSet:
         raise EvalSetError(f"{locked} has a hold-out, so it stays frozen. {FROZEN.format(locked)}")
     if uses := uses_of(locked):
         raise EvalSetError(
-            f"{locked} is in use ({', '.join(uses)}), so it stays frozen: create a set with other tasks."
+            f"{locked} is in use ({', '.join(uses)}), so it stays frozen: create a set with other"
+            " tasks."
         )
     versions = EvalSet.objects.filter(project=locked.project_id, slug=locked.slug)
     if draft := versions.filter(state=EvalSetState.DRAFT).first():
@@ -464,14 +591,28 @@ def reopen(*, eval_set: EvalSet, by: Any) -> EvalSet:
     digest = locked.digest
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('flywheel.reopen', %s, true)", [str(locked.pk)])
-    locked.state, locked.digest, locked.frozen_at, locked.frozen_by = EvalSetState.DRAFT, "", None, None
+    locked.state, locked.digest, locked.frozen_at, locked.frozen_by = (
+        EvalSetState.DRAFT,
+        "",
+        None,
+        None,
+    )
     locked.save(update_fields=["state", "digest", "frozen_at", "frozen_by"])
-    audit("eval_set.reopened", project=locked.project, by=by, target=locked, name=str(locked), digest=digest)
+    audit(
+        "eval_set.reopened",
+        project=locked.project,
+        by=by,
+        target=locked,
+        name=str(locked),
+        digest=digest,
+    )
     return locked
 
 
 def uses_of(eval_set: EvalSet) -> list[str]:
-    """What was made from a set, in this app and those above: “2 evaluations”. Its tasks and views of it are its own."""
+    """What was made from a set, in this app and those above: “2 evaluations”. Its tasks and views
+    of it are its own.
+    """
     found = []
     for relation in EvalSet._meta.related_objects:
         model = relation.related_model
@@ -493,7 +634,9 @@ def _require_draft(eval_set: EvalSet) -> None:
 
 
 def _insert_one(task: Task) -> None:
-    """Raises HoldoutLeak with the two tasks next to each other, or EvalSetError for anything else that the database refuses."""
+    """Raises HoldoutLeak with the two tasks next to each other, or EvalSetError for anything else
+    that the database refuses.
+    """
     for _, other in groups.conflicts(task.project, [task]):
         raise _leak_of(task, other)
     if found := _leaks(task.project, [task]):
@@ -510,13 +653,16 @@ def _insert(tasks: list[Task]) -> None:
 
 
 def leak_from(error: IntegrityError, tasks: list[Task]) -> EvalSetError:
-    """The message for a refusal by the database, with the two tasks next to each other if it is a leak."""
+    """The message for a refusal by the database, with the two tasks next to each other if it is a
+    leak.
+    """
     if "never_trains" not in str(error):
         return EvalSetError("Two tasks in the set have the same key or request.")
     for task, other in groups.conflicts(tasks[0].project, tasks):
         return _leak_of(task, other)
     return HoldoutLeak(
-        "A task is both in a hold-out and outside it. A hold-out must not share tasks with training data."
+        "A task is both in a hold-out and outside it. A hold-out must not share tasks with training"
+        " data."
     )
 
 

@@ -39,6 +39,8 @@ def announce_end(run: EvalRun) -> None:
         "page": reverse("evals:run", args=[run.project.slug, run.pk]),
     }
     announce(
-        project=run.project, event=Event.EVALUATION_FINISHED, subject=f"{run.name}: {run.state}",
+        project=run.project,
+        event=Event.EVALUATION_FINISHED,
+        subject=f"{run.name}: {run.state}",
         data={"evaluation": facts_of(run), **addresses},
-    )  # fmt: skip
+    )

@@ -1,7 +1,9 @@
-"""Evaluations of an external agent, in CI: it gets tasks without their expected answers, its answers are stored as they arrive, and a
-worker scores them once all are there, the caller has finished, or nobody has sent one for a while.
+"""Evaluations of an external agent, in CI: it gets tasks without their expected answers, its
+answers are stored as they arrive, and a worker scores them once all are there, the caller has
+finished, or nobody has sent one for a while.
 
-The evaluation is an ordinary job that is queued but not due before `answers_until` (docs/evals.md, From CI).
+The evaluation is an ordinary job that is queued but not due before `answers_until` (docs/evals.md,
+From CI).
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ from workers.lib.typed import FormError, convert
 
 MiB = 2**20
 MOST_BYTES = 1 * MiB  # bytes of one answer
-MOST_RUN_BYTES = 256 * MiB  # bytes of all answers of an evaluation: a worker holds them in memory at once
+MOST_RUN_BYTES = (
+    256 * MiB
+)  # bytes of all answers of an evaluation: a worker holds them in memory at once
 LARGEST_COUNT = 2**31 - 1
 
 
@@ -48,8 +52,8 @@ class AnswerError(EvalSetError):
 
 
 class SentRow(Struct, forbid_unknown_fields=True, kw_only=True):
-    """One answer as sent: `output` and `tool_calls`, or `messages` (what the agent added, or the whole conversation from the task's
-    first message on), or the `error` that it failed with."""
+    """One answer as sent: `output` and `tool_calls`, or `messages` (what the agent added, or the
+    whole conversation from the task's first message on), or the `error` that it failed with."""
 
     task: str
     index: Annotated[int, Meta(ge=0, le=32_767)] = 0
@@ -78,19 +82,27 @@ def open_run(
     by: Any,
     viewer: ApiKey | None = None,
 ) -> tuple[EvalRun, bool]:
-    """An evaluation that accepts an agent's answers, and whether it is new: asking for the same one again while it is running continues
-    it. Raises EvalSetError."""
+    """An evaluation that accepts an agent's answers, and whether it is new: asking for the same one
+    again while it is running continues it. Raises EvalSetError."""
     if agent.kind != ModelKind.AGENT:
-        raise EvalSetError(f"{agent} does not send its own answers. Start its evaluation without `agent`.")
+        raise EvalSetError(
+            f"{agent} does not send its own answers. Start its evaluation without `agent`."
+        )
     # two clients that start at the same time share one evaluation
     EvalSet.objects.select_for_update().get(pk=eval_set.pk)
     given = {"samples_per_task": samples_per_task, "seed": seed}
     if found := same_active(eval_set, split, environment, agent, **given).first():
         return found, False
     run = prepare_eval(
-        project=project, eval_set=eval_set, split=split, environment=environment, model_version=agent,
-        by=by, viewer=viewer, **given,
-    )  # fmt: skip
+        project=project,
+        eval_set=eval_set,
+        split=split,
+        environment=environment,
+        model_version=agent,
+        by=by,
+        viewer=viewer,
+        **given,
+    )
     run.label = "waiting for answers"
     jobs.submit(run, by=by, due_in=_patience())
     EvalRun.objects.filter(pk=run.pk).update(answers_until=Now() + _patience())
@@ -108,7 +120,8 @@ def _patience() -> timedelta:
 def task_ids(run: EvalRun) -> list[str]:
     """In a fixed order."""
     return fixed_order(
-        str(pk) for pk in run.eval_set.tasks.filter(split=run.split).values_list("pk", flat=True).iterator()
+        str(pk)
+        for pk in run.eval_set.tasks.filter(split=run.split).values_list("pk", flat=True).iterator()
     )
 
 
@@ -123,10 +136,15 @@ def indices_of(run: EvalRun, tasks: Iterable[str]) -> dict[str, set[int]]:
 def tasks_page(
     run: EvalRun, *, start: int, limit: int, missing: bool, viewer: ApiKey
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """Tasks without expected answers from position `start` on, with the samples that still need answers; and where the next page starts.
-    With `missing`, only tasks that lack an answer. Of a hold-out, each task counts as a view."""
+    """Tasks without expected answers from position `start` on, with the samples that still need
+    answers; and where the next page starts. With `missing`, only tasks that lack an answer. Of a
+    hold-out, each task counts as a view."""
     ids = task_ids(run)
-    counts = dict(run.answers.values_list("task_id").annotate(n=Count("pk")).order_by()) if missing else {}
+    counts = (
+        dict(run.answers.values_list("task_id").annotate(n=Count("pk")).order_by())
+        if missing
+        else {}
+    )
     chosen: list[str] = []
     at = start
     while at < len(ids) and len(chosen) < limit:
@@ -136,14 +154,21 @@ def tasks_page(
     answered = indices_of(run, chosen)
     rows = {str(task.pk): task for task in Task.objects.filter(pk__in=chosen)}
     if run.split == Split.HOLDOUT:
-        record_seen(run.project, Task.objects.filter(pk__in=chosen), by=viewer, detail=f"served to an agent ({run.pk})")
+        record_seen(
+            run.project,
+            Task.objects.filter(pk__in=chosen),
+            by=viewer,
+            detail=f"served to an agent ({run.pk})",
+        )
     tools = load_for(run.environment).tools
     found = [
         {
             "id": pk,
             "messages": rows[pk].messages,
             "tools": rows[pk].tools or tools,
-            "missing": [index for index in range(run.samples_per_task) if index not in answered[pk]],
+            "missing": [
+                index for index in range(run.samples_per_task) if index not in answered[pk]
+            ],
         }
         for pk in chosen
     ]
@@ -155,7 +180,9 @@ def tasks_page(
 
 @dataclass
 class Received:
-    """The result of a batch. `rejected`: [{index, path, error}], by the row's position in the request."""
+    """The result of a batch. `rejected`: [{index, path, error}], by the row's position in the
+    request.
+    """
 
     accepted: int = 0
     duplicates: int = 0
@@ -163,22 +190,28 @@ class Received:
 
 
 def receive(*, run: EvalRun, agent_version: str, rows: Iterable[memoryview]) -> Received:
-    """Stores the answers of a batch independently of each other, and hands the evaluation to a worker when all are there.
+    """Stores the answers of a batch independently of each other, and hands the evaluation to a
+    worker when all are there.
 
-    An answer that is already stored counts as a duplicate, also after the end; a different one for the same sample is rejected. Raises
-    AnswerError if the evaluation does not accept answers (any more), or if they belong to another version.
+    An answer that is already stored counts as a duplicate, also after the end; a different one for
+    the same sample is rejected. Raises AnswerError if the evaluation does not accept answers (any
+    more), or if they belong to another version.
     """
     if not run.is_answered_elsewhere:
         raise AnswerError("This evaluation generates its own answers and does not accept any.")
     if agent_version != run.model_version.agent_version:
         raise AnswerError(
-            f"This evaluation is of {run.model_version.name} {run.model_version.agent_version}; these answers are of "
-            f"“{agent_version[:80]}”. The agent version must not change during an evaluation: start a new one."
+            f"This evaluation is of {run.model_version.name} {run.model_version.agent_version};"
+            f" these answers are of “{agent_version[:80]}”. The agent version must not change"
+            " during an evaluation: start a new one."
         )
     done = Received()
     sent = list(_read(rows, done))
-    prompts = dict(Task.objects.filter(pk__in={row.task for _, row, _ in sent}, eval_set=run.eval_set_id,
-                                       split=run.split).values_list("pk", "messages"))  # fmt: skip
+    prompts = dict(
+        Task.objects.filter(
+            pk__in={row.task for _, row, _ in sent}, eval_set=run.eval_set_id, split=run.split
+        ).values_list("pk", "messages")
+    )
     made = list(_made(run, sent, {str(pk): messages for pk, messages in prompts.items()}, done))
     with transaction.atomic():
         locked = EvalRun.objects.select_for_update().get(pk=run.pk)
@@ -196,13 +229,18 @@ def receive(*, run: EvalRun, agent_version: str, rows: Iterable[memoryview]) -> 
 
 def is_open(run: EvalRun) -> bool:
     """Whether it accepts answers, by the database's clock."""
-    return EvalRun.objects.filter(pk=run.pk, state=JobState.QUEUED, answers_until__gt=Now()).exists()
+    return EvalRun.objects.filter(
+        pk=run.pk, state=JobState.QUEUED, answers_until__gt=Now()
+    ).exists()
 
 
 def why_closed(run: EvalRun) -> str:
     if run.state == JobState.CANCELLED:
         return "This evaluation was cancelled and accepts no more answers. Start a new one."
-    return "This evaluation accepts no more answers: it has finished or timed out waiting for answers. Start a new one."
+    return (
+        "This evaluation accepts no more answers: it has finished or timed out waiting for answers."
+        " Start a new one."
+    )
 
 
 def _read(rows: Iterable[memoryview], done: Received) -> Iterable[tuple[int, SentRow, int]]:
@@ -210,7 +248,10 @@ def _read(rows: Iterable[memoryview], done: Received) -> Iterable[tuple[int, Sen
     for at, part in enumerate(rows):
         try:
             if len(part) > MOST_BYTES:
-                raise RowError("", f"is larger than {MOST_BYTES // MiB} MiB; send only the agent's own messages")
+                raise RowError(
+                    "",
+                    f"is larger than {MOST_BYTES // MiB} MiB; send only the agent's own messages",
+                )
             value = decoding.decode(part)
             row = convert(decoding.clean(getattr(value, "value", value)), SentRow)
             row.task = str(UUID(row.task))
@@ -226,7 +267,10 @@ def _reject(done: Received, at: int, path: str, error: str) -> None:
 
 
 def _made(
-    run: EvalRun, sent: list[tuple[int, SentRow, int]], prompts: dict[str, list[dict]], done: Received
+    run: EvalRun,
+    sent: list[tuple[int, SentRow, int]],
+    prompts: dict[str, list[dict]],
+    done: Received,
 ) -> Iterable[tuple[int, Answer]]:
     """(position, unsaved answer) of each row that answers a task of the run."""
     for at, row, size in sent:
@@ -234,16 +278,28 @@ def _made(
             if row.task not in prompts:
                 raise RowError("task", "is not a task of this evaluation")
             if row.index >= run.samples_per_task:
-                raise RowError("index", f"must be below {run.samples_per_task}, the samples per task")
+                raise RowError(
+                    "index", f"must be below {run.samples_per_task}, the samples per task"
+                )
             turns = turns_of(row, prompts[row.task])
         except RowError as error:
             _reject(done, at, error.path, error.problem)
             continue
-        yield at, Answer(
-            run=run, task_id=UUID(row.task), index=row.index, turns=turns, error=(row.error or "")[:2000], size=size,
-            latency_ms=row.latency_ms, input_tokens=row.input_tokens, output_tokens=row.output_tokens,
-            digest=schema.content_digest(msgspec.to_builtins(row)),
-        )  # fmt: skip
+        yield (
+            at,
+            Answer(
+                run=run,
+                task_id=UUID(row.task),
+                index=row.index,
+                turns=turns,
+                error=(row.error or "")[:2000],
+                size=size,
+                latency_ms=row.latency_ms,
+                input_tokens=row.input_tokens,
+                output_tokens=row.output_tokens,
+                digest=schema.content_digest(msgspec.to_builtins(row)),
+            ),
+        )
 
 
 def turns_of(row: SentRow, prompt: list[dict]) -> list[dict]:
@@ -270,7 +326,10 @@ def turns_of(row: SentRow, prompt: list[dict]) -> list[dict]:
 def _new(run: EvalRun, made: list[tuple[int, Answer]], done: Received) -> list[Answer]:
     """The answers that are not stored yet. The run is locked."""
     rows = run.answers.filter(task__in={answer.task_id for _, answer in made})
-    known = {(task, index): digest for task, index, digest in rows.values_list("task_id", "index", "digest")}
+    known = {
+        (task, index): digest
+        for task, index, digest in rows.values_list("task_id", "index", "digest")
+    }
     size = (run.answers.aggregate(sum=Sum("size"))["sum"] or 0) if made else 0
     new = []
     for at, answer in made:
@@ -279,11 +338,18 @@ def _new(run: EvalRun, made: list[tuple[int, Answer]], done: Received) -> list[A
             if known[place] == answer.digest:
                 done.duplicates += 1
             else:
-                _reject(done, at, "index", "already has a different answer; answers cannot be replaced")
+                _reject(
+                    done, at, "index", "already has a different answer; answers cannot be replaced"
+                )
             continue
         size += answer.size
         if size > MOST_RUN_BYTES:
-            _reject(done, at, "", f"exceeds the limit of {MOST_RUN_BYTES // MiB} MiB of answers per evaluation")
+            _reject(
+                done,
+                at,
+                "",
+                f"exceeds the limit of {MOST_RUN_BYTES // MiB} MiB of answers per evaluation",
+            )
             continue
         known[place] = answer.digest
         new.append(answer)
@@ -293,25 +359,33 @@ def _new(run: EvalRun, made: list[tuple[int, Answer]], done: Received) -> list[A
 def check_room(run: EvalRun, size: int) -> None:
     """Raises RowError if an evaluation has no room for another answer of that size."""
     if (run.answers.aggregate(sum=Sum("size"))["sum"] or 0) + size > MOST_RUN_BYTES:
-        raise RowError("", f"exceeds the limit of {MOST_RUN_BYTES // MiB} MiB of answers per evaluation")
+        raise RowError(
+            "", f"exceeds the limit of {MOST_RUN_BYTES // MiB} MiB of answers per evaluation"
+        )
 
 
 def note_answers(run: EvalRun, settle_s: float = 0) -> None:
-    """After a batch: stores the count and extends the deadline; once all answers are there, asks a worker to score them, `settle_s`
-    later if they may still change."""
+    """After a batch: stores the count and extends the deadline; once all answers are there, asks a
+    worker to score them, `settle_s` later if they may still change."""
     count = run.answers.count()
     if count >= run.total and not settle_s:
         _close(run, count)
         return
     until = Now() + (timedelta(seconds=settle_s) if count >= run.total else _patience())
     EvalRun.objects.filter(pk=run.pk).update(
-        done=count, label=f"waiting for answers: {count:,} of {run.total:,}", answers_until=until, resend_at=until
+        done=count,
+        label=f"waiting for answers: {count:,} of {run.total:,}",
+        answers_until=until,
+        resend_at=until,
     )
 
 
 def _close(run: EvalRun, count: int) -> None:
     EvalRun.objects.filter(pk=run.pk).update(
-        done=count, label=f"{count:,} of {run.total:,} answers to score", answers_until=Now(), resend_at=Now()
+        done=count,
+        label=f"{count:,} of {run.total:,} answers to score",
+        answers_until=Now(),
+        resend_at=Now(),
     )
     run.refresh_from_db()
     transaction.on_commit(lambda: jobs.enqueue(run))
@@ -319,14 +393,23 @@ def _close(run: EvalRun, count: int) -> None:
 
 @transaction.atomic
 def finish(*, run: EvalRun, by: Any) -> bool:
-    """Stops accepting answers and has the existing ones scored. False if it no longer accepted any. Raises AnswerError."""
+    """Stops accepting answers and has the existing ones scored. False if it no longer accepted any.
+    Raises AnswerError.
+    """
     if not run.is_answered_elsewhere:
         raise AnswerError("This evaluation generates its own answers and finishes on its own.")
     locked = EvalRun.objects.select_for_update().get(pk=run.pk)
     open_ = is_open(locked)
     if open_:
         count = locked.answers.count()
-        audit("evalrun.finished_early", project=run.project, by=by, target=run, name=run.name, answers=count)
+        audit(
+            "evalrun.finished_early",
+            project=run.project,
+            by=by,
+            target=run,
+            name=run.name,
+            answers=count,
+        )
         _close(locked, count)
     return open_
 
@@ -335,10 +418,14 @@ def finish(*, run: EvalRun, by: Any) -> bool:
 
 
 def child_spec(run: EvalRun) -> dict[str, Any]:
-    """For `workers.score_answers`. Raises AnswerError if there is nothing to score, ScorerChanged (`record_scorer`)."""
+    """For `workers.score_answers`. Raises AnswerError if there is nothing to score, ScorerChanged
+    (`record_scorer`).
+    """
     answers = list(run.answers.order_by("pk"))
     if not answers:
-        raise AnswerError("Incomplete: no answer was sent before the evaluation was finished or timed out.")
+        raise AnswerError(
+            "Incomplete: no answer was sent before the evaluation was finished or timed out."
+        )
     record_scorer(run, run.environment, scored=run.samples.exists())
     ids = fixed_order({str(answer.task_id) for answer in answers})
     place = {pk: at for at, pk in enumerate(ids)}

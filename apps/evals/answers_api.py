@@ -24,9 +24,17 @@ TASK = {
     "required": ["id", "messages", "tools", "missing"],
     "properties": {
         "id": {"type": "string", "format": "uuid"},
-        "messages": {"type": "array", "items": {"type": "object"}, "description": "OpenAI chat messages to answer"},
+        "messages": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "OpenAI chat messages to answer",
+        },
         "tools": {"type": "array", "items": {"type": "object"}},
-        "missing": {"type": "array", "items": {"type": "integer"}, "description": "Samples without an answer"},
+        "missing": {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "Samples without an answer",
+        },
     },
 }
 RECEIVED = {
@@ -54,7 +62,10 @@ CLOSED = {
     "required": ["id", "closed_now", "state", "answers"],
     "properties": {
         "id": {"type": "string", "format": "uuid"},
-        "closed_now": {"type": "boolean", "description": "False if it was already closed to answers"},
+        "closed_now": {
+            "type": "boolean",
+            "description": "False if it was already closed to answers",
+        },
         "state": {"type": "string"},
         "answers": {"type": "object"},
     },
@@ -62,8 +73,18 @@ CLOSED = {
 ANSWERS_EXAMPLE = OpenApiExample(
     "A text, a call, a whole conversation, a failure",
     value=[
-        {"task": "8d0e…", "index": 0, "output": "It is closed.", "latency_ms": 840, "output_tokens": 12},
-        {"task": "8d0e…", "index": 1, "tool_calls": [{"name": "tickets.close", "arguments": {"id": 12}}]},
+        {
+            "task": "8d0e…",
+            "index": 0,
+            "output": "It is closed.",
+            "latency_ms": 840,
+            "output_tokens": 12,
+        },
+        {
+            "task": "8d0e…",
+            "index": 1,
+            "tool_calls": [{"name": "tickets.close", "arguments": {"id": 12}}],
+        },
         {"task": "91aa…", "index": 0, "messages": [{"role": "assistant", "content": "Done."}]},
         {"task": "91aa…", "index": 1, "error": "TimeoutError: the search tool did not answer"},
     ],
@@ -80,36 +101,55 @@ SEND = extend_schema(
     examples=[ANSWERS_EXAMPLE],
     parameters=[
         OpenApiParameter(
-            "agent_version", str, required=True, description="Must match the version the evaluation was started with"
+            "agent_version",
+            str,
+            required=True,
+            description="Must match the version the evaluation was started with",
         )
     ],
-    description=f"Answers from an agent that runs elsewhere: up to {MAX_ROWS} as a JSON array or JSON Lines, each at most 1 MiB. "
-    "Valid rows are stored even if others are rejected. Sending the same answer twice has no effect; a different "
-    "answer to the same sample is rejected. Once all answers have arrived, a worker scores them.",
+    description=(
+        f"Answers from an agent that runs elsewhere: up to {MAX_ROWS} as a JSON array or JSON"
+        " Lines, each at most 1 MiB. Valid rows are stored even if others are rejected. Sending"
+        " the same answer twice has no effect; a different answer to the same sample is rejected."
+        " Once all answers have arrived, a worker scores them."
+    ),
 )
 
 
 @extend_schema(
-    operation_id="v1_eval_runs_tasks", responses=described({200: page(TASK)}, 400, 403, 404, 409),
+    operation_id="v1_eval_runs_tasks",
+    responses=described({200: page(TASK)}, 400, 403, 404, 409),
     parameters=[
-        OpenApiParameter("missing", enum=["1"], description="Only tasks without an answer yet, to continue after an "
-                                                            "interruption"),
-        OpenApiParameter("cursor", int, description="`next` of the previous page"), LIMIT,
+        OpenApiParameter(
+            "missing",
+            enum=["1"],
+            description="Only tasks without an answer yet, to continue after an interruption",
+        ),
+        OpenApiParameter("cursor", int, description="`next` of the previous page"),
+        LIMIT,
     ],
-    description="The tasks for an agent that runs elsewhere, without the expected answers. Held-out tasks require a key with "
-    "access to hold-outs, and each counts as a view.",
-)  # fmt: skip
+    description=(
+        "The tasks for an agent that runs elsewhere, without the expected answers. Held-out tasks"
+        " require a key with access to hold-outs, and each counts as a view."
+    ),
+)
 @api_view(["GET"])
 def tasks(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
     needs_right(request, run.split)
     if not run.is_answered_elsewhere:
         return Response(
-            {"detail": "This evaluation generates its own answers, so its tasks are not served."}, status=409
+            {"detail": "This evaluation generates its own answers, so its tasks are not served."},
+            status=409,
         )
     missing = request.query_params.get("missing") == "1"
-    start, limit = number_of(request, "cursor", 0, 0, 10**9), number_of(request, "limit", PAGE, 1, MAX_PAGE)
-    found, following = answers.tasks_page(run, start=start, limit=limit, missing=missing, viewer=request.auth)
+    start, limit = (
+        number_of(request, "cursor", 0, 0, 10**9),
+        number_of(request, "limit", PAGE, 1, MAX_PAGE),
+    )
+    found, following = answers.tasks_page(
+        run, start=start, limit=limit, missing=missing, viewer=request.auth
+    )
     return Response({"results": found, "next": None if following is None else str(following)})
 
 
@@ -117,22 +157,33 @@ def send(request: Request, run: EvalRun) -> Response:
     version = request.query_params.get("agent_version")
     if not version:
         raise ValidationError(
-            {"path": "agent_version", "error": "is missing in the query: the agent version that produced these answers"}
+            {
+                "path": "agent_version",
+                "error": "is missing in the query: the agent version that produced these answers",
+            }
         )
     try:
         with room_for(request):
-            done = answers.receive(run=run, agent_version=version, rows=parts_of(request, MAX_ROWS, "answers at once"))
+            done = answers.receive(
+                run=run, agent_version=version, rows=parts_of(request, MAX_ROWS, "answers at once")
+            )
     except answers.AnswerError as error:
-        return Response({"detail": str(error), "answers": answers_json(find_run(request, run.pk))}, status=409)
+        return Response(
+            {"detail": str(error), "answers": answers_json(find_run(request, run.pk))}, status=409
+        )
     return Response(asdict(done) | {"answers": answers_json(find_run(request, run.pk))})
 
 
 @extend_schema(
-    operation_id="v1_eval_runs_finish", request=None, responses=described({202: CLOSED}, 403, 404, 409),
-    description="Closes the evaluation to answers and scores those received. If some are missing, the evaluation is incomplete: "
-    "it keeps its samples and metrics, but cannot pass the gate. On a hold-out this requires a key with access to "
-    "hold-outs.",
-)  # fmt: skip
+    operation_id="v1_eval_runs_finish",
+    request=None,
+    responses=described({202: CLOSED}, 403, 404, 409),
+    description=(
+        "Closes the evaluation to answers and scores those received. If some are missing, the"
+        " evaluation is incomplete: it keeps its samples and metrics, but cannot pass the gate. On"
+        " a hold-out this requires a key with access to hold-outs."
+    ),
+)
 @api_view(["POST"])
 def finish(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
@@ -143,7 +194,8 @@ def finish(request: Request, pk: UUID) -> Response:
         return Response({"detail": str(error)}, status=409)
     found = find_run(request, pk)
     return Response(
-        {"id": str(pk), "closed_now": closed, "state": found.state, "answers": answers_json(found)}, status=202
+        {"id": str(pk), "closed_now": closed, "state": found.state, "answers": answers_json(found)},
+        status=202,
     )
 
 

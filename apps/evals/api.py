@@ -19,7 +19,16 @@ from apps.core.openapi import JSON, LINE, LINES, described, page
 from apps.evals import actions, exporting, importing
 from apps.evals.formats import RowProblem, TaskRow, own, read
 from apps.evals.holdout.view_log import record_membership, record_view, view_count
-from apps.evals.lookups import CURSOR, LIMIT, filtered, find_set, form_of, listed, needs_right, one_of
+from apps.evals.lookups import (
+    CURSOR,
+    LIMIT,
+    filtered,
+    find_set,
+    form_of,
+    listed,
+    needs_right,
+    one_of,
+)
 from apps.evals.models import EvalSet, EvalSetState, Split, Task
 from apps.trajectories.api import number_of, parts_of
 from workers.lib.typed import json_schema
@@ -31,7 +40,11 @@ ROW = {
     "anyOf": [{"required": ["messages"]}, {"required": ["prompt"]}],
     "properties": {
         "key": {"type": "string", "maxLength": 120},
-        "id": {"type": "string", "maxLength": 120, "description": "The same as `key`, as in environment packages"},
+        "id": {
+            "type": "string",
+            "maxLength": 120,
+            "description": "The same as `key`, as in environment packages",
+        },
         "messages": {"type": "array", "items": {"type": "object"}},
         "prompt": {"type": "string", "description": "The user's message, in place of `messages`"},
         "expected": {"type": "object"},
@@ -62,11 +75,13 @@ SET = {
 WITH_TASKS = {
     "type": "object",
     "required": [*SET["required"], "tasks", "next"],
-    "properties": SET["properties"]
-    | {
-        "tasks": {"type": "array", "items": {"type": "object", "required": ["key", "split"]}},
-        "next": {"type": ["integer", "null"]},
-    },
+    "properties": (
+        SET["properties"]
+        | {
+            "tasks": {"type": "array", "items": {"type": "object", "required": ["key", "split"]}},
+            "next": {"type": ["integer", "null"]},
+        }
+    ),
 }
 STORED = {
     "type": "object",
@@ -91,39 +106,58 @@ NEW_EXAMPLE = OpenApiExample(
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_eval_sets_list", responses=described({200: page(SET)}, 400),
+    methods=["GET"],
+    operation_id="v1_eval_sets_list",
+    responses=described({200: page(SET)}, 400),
     parameters=[
         OpenApiParameter("name", str, description="Versions of this set only"),
         OpenApiParameter("state", enum=EvalSetState.values),
-        CURSOR, LIMIT,
+        CURSOR,
+        LIMIT,
     ],
-    description="All versions of all eval sets, newest first, with the number of tasks in each split.",
-)  # fmt: skip
+    description=(
+        "All versions of all eval sets, newest first, with the number of tasks in each split."
+    ),
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_eval_sets_create", request={JSON: json_schema(NewSet)},
-    responses=described({201: SET}, 400, 403, 409, 413), examples=[NEW_EXAMPLE],
+    methods=["POST"],
+    operation_id="v1_eval_sets_create",
+    request={JSON: json_schema(NewSet)},
+    responses=described({201: SET}, 400, 403, 409, 413),
+    examples=[NEW_EXAMPLE],
     description="Creates an eval set: version 1, a draft without tasks. 409 if the name is taken.",
-)  # fmt: skip
+)
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
     if request.method == "GET":
         rows = EvalSet.objects.filter(project=request.auth.project)
         if name := request.query_params.get("name", ""):
             rows = rows.filter(slug=name)
-        return listed(request, filtered(request, rows, {"state": EvalSetState.values}), lambda _, row: as_json(row))
+        return listed(
+            request,
+            filtered(request, rows, {"state": EvalSetState.values}),
+            lambda _, row: as_json(row),
+        )
     by, asked = member_of(request).user, form_of(request, NewSet)
-    made = actions.create_eval_set(project=request.auth.project, slug=asked.name, description=asked.description, by=by)
+    made = actions.create_eval_set(
+        project=request.auth.project, slug=asked.name, description=asked.description, by=by
+    )
     return Response(as_json(made), status=201)
 
 
 @extend_schema(
     operation_id="v1_eval_sets_read",
     responses=described({200: WITH_TASKS}, 400, 403, 404),
-    description="An eval set with its tasks, in Flywheel's own format. For held-out tasks, only position and split are returned "
-    "unless `holdout=1` is given, which requires a key with access to hold-outs and counts as a view.",
+    description=(
+        "An eval set with its tasks, in Flywheel's own format. For held-out tasks, only position"
+        " and split are returned unless `holdout=1` is given, which requires a key with access to"
+        " hold-outs and counts as a view."
+    ),
     parameters=[
         OpenApiParameter("split", enum=Split.values),
-        OpenApiParameter("holdout", enum=["1"], description="Include the held-out tasks. Counts as a view."),
+        OpenApiParameter(
+            "holdout", enum=["1"], description="Include the held-out tasks. Counts as a view."
+        ),
         OpenApiParameter("offset", int),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
     ],
@@ -131,7 +165,10 @@ def collection(request: Request) -> Response:
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
-    limit, offset = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "offset", 0, 0, 10**9)
+    limit, offset = (
+        number_of(request, "limit", PAGE, 1, MAX_PAGE),
+        number_of(request, "offset", 0, 0, 10**9),
+    )
     tasks = eval_set.tasks.select_related("eval_set", "trajectory", "variant_of").order_by("key")
     if split := one_of(request, "split", Split.values):
         tasks = tasks.filter(split=split)
@@ -143,7 +180,11 @@ def item(request: Request, pk: UUID) -> Response:
     if open_ and any(task.split == Split.HOLDOUT for task in shown):
         record_view(eval_set=eval_set, by=request.auth, detail="tasks by API")
     told = [
-        _task(task) if open_ or task.split != Split.HOLDOUT else {"key": f"held-out-{number}", "split": task.split}
+        (
+            _task(task)
+            if open_ or task.split != Split.HOLDOUT
+            else {"key": f"held-out-{number}", "split": task.split}
+        )
         for number, task in enumerate(shown, offset + 1)
     ]
     found = as_json(eval_set)
@@ -155,15 +196,23 @@ def item(request: Request, pk: UUID) -> Response:
     operation_id="v1_eval_sets_remove_task",
     responses=described({}, 400, 403, 404, 409) | {204: None},
     parameters=[OpenApiParameter("key", str, required=True, description="The task's key")],
-    description="Removes a task from a draft. A held-out task requires a key with access to hold-outs.",
+    description=(
+        "Removes a task from a draft. A held-out task requires a key with access to hold-outs."
+    ),
 )
 @extend_schema(
     methods=["POST"],
     operation_id="v1_eval_sets_add_tasks",
-    request={JSON: {"type": "array", "items": ROW, "maxItems": MAX_ROWS}, LINES: {"type": "string"}},
+    request={
+        JSON: {"type": "array", "items": ROW, "maxItems": MAX_ROWS},
+        LINES: {"type": "string"},
+    },
     responses=described({200: STORED, 201: STORED}, 400, 403, 404, 409, 413),
-    description=f"Adds up to {MAX_ROWS} tasks to a draft: a JSON array, or JSON Lines in Flywheel's own format. Valid rows "
-    "are stored even if others are invalid; rows too similar to the other side of a hold-out are skipped.",
+    description=(
+        f"Adds up to {MAX_ROWS} tasks to a draft: a JSON array, or JSON Lines in Flywheel's own"
+        " format. Valid rows are stored even if others are invalid; rows too similar to the other"
+        " side of a hold-out are skipped."
+    ),
 )
 @api_view(["POST", "DELETE"])
 def tasks(request: Request, pk: UUID) -> Response:
@@ -175,11 +224,21 @@ def tasks(request: Request, pk: UUID) -> Response:
     rows = list(_good(_lines(request), rejected))
     name = f"API key “{request.auth.name}”"
     done = importing.store_rows(
-        eval_set=eval_set, rows=rows, name=name, choice=importing.Choice("flywheel"), by=None, viewer=request.auth
+        eval_set=eval_set,
+        rows=rows,
+        name=name,
+        choice=importing.Choice("flywheel"),
+        by=None,
+        viewer=request.auth,
     )
     rejected += [{"line": None, "field": "split", "error": problem} for problem in done.problems]
     left_out = done.guarded + done.leaking
-    found = {"made": done.made, "duplicates": done.duplicates, "left_out": left_out, "rejected": rejected}
+    found = {
+        "made": done.made,
+        "duplicates": done.duplicates,
+        "left_out": left_out,
+        "rejected": rejected,
+    }
     return Response(found, status=201 if done.made else 200)
 
 

@@ -1,4 +1,6 @@
-"""What an evaluation is compared with: the newest evaluation on the same tasks of what its model was made from."""
+"""What an evaluation is compared with: the newest evaluation on the same tasks of what its model
+was made from.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,13 @@ from apps.registry.models import ModelVersion
 
 
 def baseline_of(version: ModelVersion, eval_set: EvalSet, split: str = "") -> EvalRun | None:
-    """The newest finished evaluation of the nearest ancestor that has one, on this split of the set, or else on any split, hold-out
-    first."""
-    rows = EvalRun.objects.current().filter(eval_set=eval_set, state=JobState.SUCCEEDED).select_related("model_version")
+    """The newest finished evaluation of the nearest ancestor that has one, on this split of the
+    set, or else on any split, hold-out first."""
+    rows = (
+        EvalRun.objects.current()
+        .filter(eval_set=eval_set, state=JobState.SUCCEEDED)
+        .select_related("model_version")
+    )
     rows = (
         rows.filter(split=split)
         if split

@@ -1,4 +1,6 @@
-"""Confidence bounds for means of few or rare events, without a normal approximation. Pure: numpy only."""
+"""Confidence bounds for means of few or rare events, without a normal approximation. Pure: numpy
+only.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,22 @@ CAP = 0.99  # share of the largest bet that cannot lose everything
 
 
 def upper_bound(
-    values: Mapping[str, float], alpha: float, low: float, high: float, *, always_valid: bool = False
+    values: Mapping[str, float],
+    alpha: float,
+    low: float,
+    high: float,
+    *,
+    always_valid: bool = False,
 ) -> float:
-    """One-sided (1 − alpha) upper confidence bound of the mean of independent values in [low, high].
+    """One-sided (1 − alpha) upper confidence bound of the mean of independent values in [low,
+    high].
 
-    The capital of a gambler who bets that the mean is lower than m; m is excluded once the capital exceeds 1/alpha (Waudby-Smith &
-    Ramdas 2024, 2010.09686, with their predictable plug-in bets). Valid for every n and every distribution: thirty tasks without an
-    event give about ln(1/alpha)/n, not 0. With `always_valid` it holds for every n simultaneously, so one may check after each task and
-    stop at any time. Values are read in `fixed_order`. Never below the values' own mean, which the bets could exclude in an unlucky
-    order.
+    The capital of a gambler who bets that the mean is lower than m; m is excluded once the capital
+    exceeds 1/alpha (Waudby-Smith & Ramdas 2024, 2010.09686, with their predictable plug-in bets).
+    Valid for every n and every distribution: thirty tasks without an event give about
+    ln(1/alpha)/n, not 0. With `always_valid` it holds for every n simultaneously, so one may check
+    after each task and stop at any time. Values are read in `fixed_order`. Never below the values'
+    own mean, which the bets could exclude in an unlucky order.
     """
     if not values:
         return high
@@ -39,19 +48,34 @@ def _upper(shares: tuple[float, ...], alpha: float, always_valid: bool) -> float
 
 
 def fixed_order(keys: Iterable[str]) -> list[str]:
-    """An order that depends only on the keys: by their hash. Stopping early means stopping after a prefix of it."""
+    """An order that depends only on the keys: by their hash. Stopping early means stopping after a
+    prefix of it.
+    """
     return sorted(keys, key=lambda key: hashlib.blake2b(key.encode(), digest_size=8).digest())
 
 
 def lower_bound(
-    values: Mapping[str, float], alpha: float, low: float, high: float, *, always_valid: bool = False
+    values: Mapping[str, float],
+    alpha: float,
+    low: float,
+    high: float,
+    *,
+    always_valid: bool = False,
 ) -> float:
     """One-sided lower bound, see `upper_bound`."""
-    return -upper_bound({key: -value for key, value in values.items()}, alpha, -high, -low, always_valid=always_valid)
+    return -upper_bound(
+        {key: -value for key, value in values.items()},
+        alpha,
+        -high,
+        -low,
+        always_valid=always_valid,
+    )
 
 
 def _log_capital(x: np.ndarray, means: np.ndarray, alpha: float, always_valid: bool) -> np.ndarray:
-    """[GRID]: the log of the capital after all of x, [n] in [0, 1]; with `always_valid` the largest value it ever had."""
+    """[GRID]: the log of the capital after all of x, [n] in [0, 1]; with `always_valid` the largest
+    value it ever had.
+    """
     count = np.arange(1, len(x) + 1)
     average = (0.5 + np.cumsum(x)) / (count + 1)
     variance = (PRIOR + np.cumsum((x - average) ** 2)) / (count + 1)

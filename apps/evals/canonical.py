@@ -23,17 +23,25 @@ def normalise(text: str) -> str:
 
 
 def group_key(name: str) -> str:
-    """A group's name as groups are compared: case, width, white space and hidden characters are ignored."""
+    """A group's name as groups are compared: case, width, white space and hidden characters are
+    ignored.
+    """
     return normalise("".join(char for char in name if unicodedata.category(char) != "Cf"))[:200]
 
 
 def canonical_hash(messages: list[dict]) -> str:
-    """SHA-256 hex of a prompt: the role, normalised text and calls of each message, without the harness's instructions.
+    """SHA-256 hex of a prompt: the role, normalised text and calls of each message, without the
+    harness's instructions.
 
-    The same request under another system prompt is the same task, and so is one whose calls have different ids.
+    The same request under another system prompt is the same task, and so is one whose calls have
+    different ids.
     """
     turns = [
-        [message.get("role"), normalise(text_of(message)), [_call(call) for call in native_calls(message)]]
+        [
+            message.get("role"),
+            normalise(text_of(message)),
+            [_call(call) for call in native_calls(message)],
+        ]
         for message in messages
         if not is_prompt(message)
     ]
@@ -41,10 +49,12 @@ def canonical_hash(messages: list[dict]) -> str:
 
 
 def content_key(messages: list[dict]) -> int:
-    """The first 64 bits of a digest of what a prompt says, as a signed integer; views of a task are counted by it.
+    """The first 64 bits of a digest of what a prompt says, as a signed integer; views of a task are
+    counted by it.
 
-    A request that was seen stays seen, whatever its expected answer becomes: the expected value is not part of the key. Neither is
-    formatting: markup, punctuation, invisible characters, politeness.
+    A request that was seen stays seen, whatever its expected answer becomes: the expected value is
+    not part of the key. Neither is formatting: markup, punctuation, invisible characters,
+    politeness.
     """
     turns = [content(plain(words_of(message))) for message in messages if not is_prompt(message)]
     return int(digest_of(turns)[:16], 16) - 2**63

@@ -15,7 +15,9 @@ def price_of(run: EvalRun) -> tuple[float, float] | None:
     return (float(given[0]), float(given[1])) if given else None
 
 
-def cost(price: tuple[float, float] | None, tokens_in: int | None, tokens_out: int | None) -> float | None:
+def cost(
+    price: tuple[float, float] | None, tokens_in: int | None, tokens_out: int | None
+) -> float | None:
     """In USD; None without a price or a count."""
     if price is None or tokens_in is None or tokens_out is None:
         return None
@@ -30,7 +32,9 @@ def used_in_words(run: EvalRun) -> str:
     said = []
     if most := engine.get("most_tokens"):
         silent = f" ({spent['without_tokens']:,} reported none: {engine['tokens_per_call']:,} each)"
-        said.append(f"{spent['tokens']:,} of {most:,} tokens{silent if spent['without_tokens'] else ''}")
+        said.append(
+            f"{spent['tokens']:,} of {most:,} tokens{silent if spent['without_tokens'] else ''}"
+        )
     if most := engine.get("most_usd"):
         silent = f" ({spent['without_cost']:,} reported none: ${engine['usd_per_call']:g} each)"
         said.append(f"${spent['usd']:,.4f} of ${most:g}{silent if spent['without_cost'] else ''}")

@@ -13,7 +13,9 @@ HOLDOUT = "holdout"
 
 @dataclass(frozen=True)
 class Change:
-    """One task that differs; `before` is None for an added one, `after` for a removed one. `fields` are those that differ."""
+    """One task that differs; `before` is None for an added one, `after` for a removed one. `fields`
+    are those that differ.
+    """
 
     kind: str
     before: Any
@@ -45,7 +47,9 @@ def diff(before: Iterable[Any], after: Iterable[Any]) -> list[Change]:
         else:
             pairs[key] = (same, task)
     changed = [
-        Change(CHANGED, one, other, fields) for one, other in pairs.values() if (fields := differences(one, other))
+        Change(CHANGED, one, other, fields)
+        for one, other in pairs.values()
+        if (fields := differences(one, other))
     ]
     removed = [Change(REMOVED, task, None) for task in gone.values()]
     return sorted([*added, *removed, *changed], key=lambda change: (change.task.key, change.kind))

@@ -1,5 +1,5 @@
-"""The life cycle of an eval set over REST: split its tasks, freeze it, start its next version, create its environment. The key
-determines the project."""
+"""The life cycle of an eval set over REST: split its tasks, freeze it, start its next version,
+create its environment. The key determines the project."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ Size = Annotated[int, Meta(ge=0, le=MOST_TASKS)]
 
 
 class Divide(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The minimum number of held-out and validation tasks; groups stay whole, the rest is training data."""
+    """The minimum number of held-out and validation tasks; groups stay whole, the rest is training
+    data.
+    """
 
     holdout_size: Annotated[int, Meta(ge=1, le=MOST_TASKS)]
     validation_size: Size = 0
@@ -33,12 +35,19 @@ class Divide(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_split", request={JSON: json_schema(Divide)},
+    operation_id="v1_eval_sets_split",
+    request={JSON: json_schema(Divide)},
     responses=described({200: SET}, 400, 403, 404, 409, 413),
-    examples=[OpenApiExample("60 held out", {"holdout_size": 60, "validation_size": 20, "seed": 1}, request_only=True)],
-    description="Splits a draft into hold-out, validation and train, keeping groups together. `counts` has the number of "
-    "tasks in each split. Groups that are held out elsewhere stay held out.",
-)  # fmt: skip
+    examples=[
+        OpenApiExample(
+            "60 held out", {"holdout_size": 60, "validation_size": 20, "seed": 1}, request_only=True
+        )
+    ],
+    description=(
+        "Splits a draft into hold-out, validation and train, keeping groups together. `counts` has"
+        " the number of tasks in each split. Groups that are held out elsewhere stay held out."
+    ),
+)
 @api_view(["POST"])
 def split(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
@@ -49,18 +58,24 @@ def split(request: Request, pk: UUID) -> Response:
 
 
 class Freeze(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A set without held-out tasks is only frozen by choice: they cannot be held out later, once the set is in use."""
+    """A set without held-out tasks is only frozen by choice: they cannot be held out later, once
+    the set is in use.
+    """
 
     without_holdout: bool = False
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_freeze", request={JSON: json_schema(Freeze)},
+    operation_id="v1_eval_sets_freeze",
+    request={JSON: json_schema(Freeze)},
     responses=described({200: SET}, 400, 403, 404, 409, 413),
     examples=[OpenApiExample("With a hold-out", {}, request_only=True)],
-    description="Freezes a draft: its tasks become immutable, identified by `digest`. A 409 response explains what "
-                "prevents freezing, such as a set without held-out tasks unless `without_holdout` is true.",
-)  # fmt: skip
+    description=(
+        "Freezes a draft: its tasks become immutable, identified by `digest`. A 409 response"
+        " explains what prevents freezing, such as a set without held-out tasks unless"
+        " `without_holdout` is true."
+    ),
+)
 @api_view(["POST"])
 def freeze(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
@@ -70,10 +85,15 @@ def freeze(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_reopen", request=None, responses=described({200: SET}, 403, 404, 409),
-    description="Makes a frozen set without held-out tasks a draft again, so that it can be split. A 409 response "
-                "names what prevents it: a hold-out, or evaluations, training data and others that use the set.",
-)  # fmt: skip
+    operation_id="v1_eval_sets_reopen",
+    request=None,
+    responses=described({200: SET}, 403, 404, 409),
+    description=(
+        "Makes a frozen set without held-out tasks a draft again, so that it can be split. A 409"
+        " response names what prevents it: a hold-out, or evaluations, training data and others"
+        " that use the set."
+    ),
+)
 @api_view(["POST"])
 def reopen(request: Request, pk: UUID) -> Response:
     eval_set, by = find_set(request, pk), member_of(request).user
@@ -82,9 +102,14 @@ def reopen(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_new_version", request=None, responses=described({201: SET}, 403, 404, 409),
-    description="Creates a draft with the same tasks and the next version number. 409 if the set already has a draft.",
-)  # fmt: skip
+    operation_id="v1_eval_sets_new_version",
+    request=None,
+    responses=described({201: SET}, 403, 404, 409),
+    description=(
+        "Creates a draft with the same tasks and the next version number. 409 if the set already"
+        " has a draft."
+    ),
+)
 @api_view(["POST"])
 def new_version(request: Request, pk: UUID) -> Response:
     eval_set, by = find_set(request, pk), member_of(request).user
@@ -93,14 +118,20 @@ def new_version(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_environment", request={JSON: create_api.NEW},
-    responses=create_api.MADE | described({}, 404, 409), examples=create_api.EXAMPLES,
-    description="Creates an environment for a frozen set, pinned by its digest; otherwise like "
-                "`/api/v1/environments/`.",
-)  # fmt: skip
+    operation_id="v1_eval_sets_environment",
+    request={JSON: create_api.NEW},
+    responses=create_api.MADE | described({}, 404, 409),
+    examples=create_api.EXAMPLES,
+    description=(
+        "Creates an environment for a frozen set, pinned by its digest; otherwise like "
+        "`/api/v1/environments/`."
+    ),
+)
 @api_view(["POST"])
 def environment(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     if not eval_set.is_frozen:
-        return Response({"detail": "Freeze the set first: an environment needs immutable tasks."}, status=409)
+        return Response(
+            {"detail": "Freeze the set first: an environment needs immutable tasks."}, status=409
+        )
     return create_api.create(request, eval_set.as_dataset)

@@ -1,4 +1,6 @@
-"""Edits of tasks, one or many at once. A frozen set never changes: edits go into its next version."""
+"""Edits of tasks, one or many at once. A frozen set never changes: edits go into its next
+version.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ def tags_of(metadata: dict[str, Any]) -> list[str]:
     """Tags of a file: a list, or comma-separated text."""
     found = metadata.get(TAGS, [])
     parts = found.split(",") if isinstance(found, str) else found if isinstance(found, list) else []
-    return list(dict.fromkeys(tag for part in parts if isinstance(part, str) and (tag := part.strip()[:MAX_TAG])))[
-        :MAX_TAGS
-    ]
+    return list(
+        dict.fromkeys(
+            tag for part in parts if isinstance(part, str) and (tag := part.strip()[:MAX_TAG])
+        )
+    )[:MAX_TAGS]
 
 
 def fingerprint(task: Task) -> str:
@@ -42,50 +46,79 @@ def fingerprint(task: Task) -> str:
 
 @transaction.atomic
 def draft_of(*, eval_set: EvalSet, by: Any) -> EvalSet:
-    """The set itself if it is a draft, otherwise the draft with its name, which is created if needed."""
+    """The set itself if it is a draft, otherwise the draft with its name, which is created if
+    needed.
+    """
     if not eval_set.is_frozen:
         return eval_set
-    alike = EvalSet.objects.filter(project=eval_set.project, slug=eval_set.slug, state=EvalSetState.DRAFT)
+    alike = EvalSet.objects.filter(
+        project=eval_set.project, slug=eval_set.slug, state=EvalSetState.DRAFT
+    )
     return alike.first() or actions.new_version(eval_set=eval_set, by=by)
 
 
 @transaction.atomic
 def edit_task(
-    *, task: Task, seen: str, by: Any, messages: list[dict] | None = None, expected: dict | None = None,
-    demonstration: str | None = None, tags: Sequence[str] | None = None,
-) -> Task:  # fmt: skip
-    """The edited task, in a draft. `seen` is the fingerprint of what was read. Raises Changed, EvalSetError.
+    *,
+    task: Task,
+    seen: str,
+    by: Any,
+    messages: list[dict] | None = None,
+    expected: dict | None = None,
+    demonstration: str | None = None,
+    tags: Sequence[str] | None = None,
+) -> Task:
+    """The edited task, in a draft. `seen` is the fingerprint of what was read. Raises Changed,
+    EvalSetError.
 
-    The checks are those of a new task: the edited request must not be in, or similar to something in, a hold-out on the other side.
+    The checks are those of a new task: the edited request must not be in, or similar to something
+    in, a hold-out on the other side.
     """
     draft = actions.locked_draft(draft_of(eval_set=task.eval_set, by=by))
     found = draft.tasks.select_for_update(of=("self",)).filter(key=task.key).first()
     if found is None:
         raise actions.EvalSetError(f"{draft} no longer has this task.")
     if fingerprint(found) != seen:
-        raise Changed(f"This task was changed in {draft} since you opened it. Nothing was saved: open it again.")
+        raise Changed(
+            f"This task was changed in {draft} since you opened it. Nothing was saved: open it"
+            " again."
+        )
     before = actions.content_of(found)
     if messages is not None and messages != found.messages:
-        old, found.messages, found.canonical_hash = found.canonical_hash, messages, canonical_hash(messages)
+        old, found.messages, found.canonical_hash = (
+            found.canonical_hash,
+            messages,
+            canonical_hash(messages),
+        )
         found.group = found.canonical_hash if found.group == old else found.group
         same = draft.tasks.filter(canonical_hash=found.canonical_hash).exclude(pk=found.pk)
         if same.exists():
             error = actions.EvalSetError(f"{draft} has another task with this request.")
-            error.held = set(same.filter(split=Split.HOLDOUT).values_list("canonical_hash", flat=True))
+            error.held = set(
+                same.filter(split=Split.HOLDOUT).values_list("canonical_hash", flat=True)
+            )
             raise error
     if expected is not None and expected != found.expected:
         found.expected, found.confirmed_by = expected, by
     found.demonstration = found.demonstration if demonstration is None else demonstration
     if tags is not None:
         _tag(found, tags)
-    changed = sorted(name for name, value in actions.content_of(found).items() if value != before[name])
+    changed = sorted(
+        name for name, value in actions.content_of(found).items() if value != before[name]
+    )
     if changed:
         _check([found])
         _save(found)
         audit(
-            "task.edited", project=draft.project, by=by, target=found, set=str(draft), set_id=str(draft.pk),
-            key=found.key if found.split != Split.HOLDOUT else "held out", changed=changed,
-        )  # fmt: skip
+            "task.edited",
+            project=draft.project,
+            by=by,
+            target=found,
+            set=str(draft),
+            set_id=str(draft.pk),
+            key=found.key if found.split != Split.HOLDOUT else "held out",
+            changed=changed,
+        )
     return found
 
 
@@ -96,7 +129,9 @@ def _tag(task: Task, tags: Sequence[str]) -> None:
 
 
 def _check(tasks: list[Task]) -> None:
-    """Raises HoldoutLeak if one of them is the same as, similar to, or in a group with a task on the other side of a hold-out."""
+    """Raises HoldoutLeak if one of them is the same as, similar to, or in a group with a task on
+    the other side of a hold-out.
+    """
     for task, other in groups.conflicts(tasks[0].project, tasks):
         raise actions._leak_of(task, other)
     if found := actions._leaks(tasks[0].project, tasks):
@@ -112,10 +147,14 @@ def _save(task: Task) -> None:
 
 
 @transaction.atomic
-def change_tasks(*, eval_set: EvalSet, tasks: Collection[Any], what: str, value: str = "", by: Any) -> int:
-    """Moves, tags, untags, confirms or removes tasks of a draft, all or none; returns how many changed. `tasks`: their ids.
+def change_tasks(
+    *, eval_set: EvalSet, tasks: Collection[Any], what: str, value: str = "", by: Any
+) -> int:
+    """Moves, tags, untags, confirms or removes tasks of a draft, all or none; returns how many
+    changed. `tasks`: their ids.
 
-    Raises EvalSetError: a task that is held out elsewhere, or shares a group with or resembles one on the other side, is not moved.
+    Raises EvalSetError: a task that is held out elsewhere, or shares a group with or resembles one
+    on the other side, is not moved.
     """
     draft = actions.locked_draft(eval_set)
     if what not in WHAT:
@@ -123,10 +162,19 @@ def change_tasks(*, eval_set: EvalSet, tasks: Collection[Any], what: str, value:
     if len(tasks) > MAX_AT_ONCE:
         raise actions.EvalSetError(f"At most {MAX_AT_ONCE:,} tasks are changed at once.")
     found = list(draft.tasks.select_related("project", "eval_set").filter(pk__in=tasks))
-    count = {MOVE: _move, TAG: _add_tag, UNTAG: _remove_tag, CONFIRM: _confirm, REMOVE: _remove}[what](found, value, by)
+    count = {MOVE: _move, TAG: _add_tag, UNTAG: _remove_tag, CONFIRM: _confirm, REMOVE: _remove}[
+        what
+    ](found, value, by)
     audit(
-        "eval_set.tasks_changed", project=draft.project, by=by, target=draft, name=str(draft), what=what, value=value[:80], tasks=count
-    )  # fmt: skip
+        "eval_set.tasks_changed",
+        project=draft.project,
+        by=by,
+        target=draft,
+        name=str(draft),
+        what=what,
+        value=value[:80],
+        tasks=count,
+    )
     return count
 
 
@@ -135,7 +183,9 @@ def _move(tasks: list[Task], value: str, by: Any) -> int:
         raise actions.EvalSetError(f"Choose one of the splits {', '.join(Split.values)}.")
     moved = [task for task in tasks if task.split != value]
     if value == Split.HOLDOUT and (made := sum(task.origin == Origin.SYNTHETIC for task in moved)):
-        raise actions.EvalSetError(f"{made:,} of these tasks are synthetic, and those are never held out.")
+        raise actions.EvalSetError(
+            f"{made:,} of these tasks are synthetic, and those are never held out."
+        )
     for task in moved:
         task.split = value
     if moved:
@@ -163,16 +213,22 @@ def _retag(tasks: list[Task], tags: dict[Any, list[str]]) -> int:
 
 def _add_tag(tasks: list[Task], value: str, by: Any) -> int:
     tag = _named(value)
-    return _retag(tasks, {task.pk: list(dict.fromkeys([*tags_of(task.metadata), tag])) for task in tasks})
+    return _retag(
+        tasks, {task.pk: list(dict.fromkeys([*tags_of(task.metadata), tag])) for task in tasks}
+    )
 
 
 def _remove_tag(tasks: list[Task], value: str, by: Any) -> int:
     tag = _named(value)
-    return _retag(tasks, {task.pk: [one for one in tags_of(task.metadata) if one != tag] for task in tasks})
+    return _retag(
+        tasks, {task.pk: [one for one in tags_of(task.metadata) if one != tag] for task in tasks}
+    )
 
 
 def _confirm(tasks: list[Task], value: str, by: Any) -> int:
-    open_ = [task for task in tasks if task.confirmed_by_id is None and task.origin != Origin.SYNTHETIC]
+    open_ = [
+        task for task in tasks if task.confirmed_by_id is None and task.origin != Origin.SYNTHETIC
+    ]
     for task in open_:
         batches.confirm(task=task, by=by)
     return len(open_)

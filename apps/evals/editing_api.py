@@ -30,18 +30,28 @@ EDITED = {
         "key": {"type": "string"},
     },
 }
-CHANGED = {"type": "object", "required": ["changed"], "properties": {"changed": {"type": "integer"}}}
+CHANGED = {
+    "type": "object",
+    "required": ["changed"],
+    "properties": {"changed": {"type": "integer"}},
+}
 
 
 class Edit(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Omitted fields stay unchanged. For a frozen set the edit goes into its draft, which is created if needed."""
+    """Omitted fields stay unchanged. For a frozen set the edit goes into its draft, which is
+    created if needed.
+    """
 
     key: Key
     messages: list[dict[str, Any]] | None = None
     expected: dict[str, Any] | None = None
     demonstration: Annotated[str, Meta(max_length=60_000)] | None = None
     tags: (
-        Annotated[list[Annotated[str, Meta(max_length=editing.MAX_TAG)]], Meta(max_length=editing.MAX_TAGS)] | None
+        Annotated[
+            list[Annotated[str, Meta(max_length=editing.MAX_TAG)]],
+            Meta(max_length=editing.MAX_TAGS),
+        ]
+        | None
     ) = None
 
 
@@ -54,12 +64,21 @@ class Change(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_edit_task", request={JSON: json_schema(Edit)},
+    operation_id="v1_eval_sets_edit_task",
+    request={JSON: json_schema(Edit)},
     responses=described({200: EDITED}, 400, 403, 404, 409, 413),
-    examples=[sent("Another expected answer", {"key": "close-12", "expected": {"answer": "12"}, "tags": ["billing"]}),
-              told("Edited", {"set": "support@2", "key": "close-12"})],
-    description="Edits a task: messages, expected, demonstration, tags. A held-out one needs a key that may see hold-outs.",
-)  # fmt: skip
+    examples=[
+        sent(
+            "Another expected answer",
+            {"key": "close-12", "expected": {"answer": "12"}, "tags": ["billing"]},
+        ),
+        told("Edited", {"set": "support@2", "key": "close-12"}),
+    ],
+    description=(
+        "Edits a task: messages, expected, demonstration, tags. A held-out one needs a key that may"
+        " see hold-outs."
+    ),
+)
 @api_view(["POST"])
 def edit_task(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Edit)
@@ -73,35 +92,62 @@ def edit_task(request: Request, pk: UUID) -> Response:
         except Bad as error:
             raise ValidationError({"path": error.field, "error": error.message}) from error
     made = editing.edit_task(
-        task=task, seen=editing.fingerprint(task), by=by, messages=asked.messages, expected=asked.expected,
-        demonstration=asked.demonstration, tags=asked.tags,
-    )  # fmt: skip
+        task=task,
+        seen=editing.fingerprint(task),
+        by=by,
+        messages=asked.messages,
+        expected=asked.expected,
+        demonstration=asked.demonstration,
+        tags=asked.tags,
+    )
     return Response({"set": str(made.eval_set), "key": made.key})
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_change_tasks", request={JSON: json_schema(Change)},
+    operation_id="v1_eval_sets_change_tasks",
+    request={JSON: json_schema(Change)},
     responses=described({200: CHANGED}, 400, 403, 404, 409, 413),
-    examples=[sent("Into the validation split", {"keys": ["close-12"], "what": "move", "value": "validation"}), told("Done", {"changed": 1})],
-    description="Moves, tags, untags, confirms or removes tasks of a draft, all or none. 409 says what is in the way.",
-)  # fmt: skip
+    examples=[
+        sent(
+            "Into the validation split",
+            {"keys": ["close-12"], "what": "move", "value": "validation"},
+        ),
+        told("Done", {"changed": 1}),
+    ],
+    description=(
+        "Moves, tags, untags, confirms or removes tasks of a draft, all or none. 409 says what is"
+        " in the way."
+    ),
+)
 @api_view(["POST"])
 def change_tasks(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Change)
     tasks = _tasks(request, eval_set, asked.keys)
     changed = editing.change_tasks(
-        eval_set=eval_set, tasks=[task.pk for task in tasks], what=asked.what, value=asked.value, by=by
+        eval_set=eval_set,
+        tasks=[task.pk for task in tasks],
+        what=asked.what,
+        value=asked.value,
+        by=by,
     )
     return Response({"changed": changed})
 
 
 def _tasks(request: Request, eval_set: EvalSet, keys: list[str]) -> list[Task]:
     """Raises NotFound, PermissionDenied; whoever is refused learns that a task is held out."""
-    found = list(Task.objects.select_related("eval_set", "project").filter(eval_set=eval_set, key__in=set(keys)))
+    found = list(
+        Task.objects.select_related("eval_set", "project").filter(
+            eval_set=eval_set, key__in=set(keys)
+        )
+    )
     if len(found) < len(set(keys)):
-        raise NotFound(f"This set has no task {sorted(set(keys) - {task.key for task in found})[0]!r}.")
+        raise NotFound(
+            f"This set has no task {sorted(set(keys) - {task.key for task in found})[0]!r}."
+        )
     held = [task.canonical_hash for task in found if task.split == Split.HOLDOUT]
     if held and not may_see(request, Split.HOLDOUT):
-        record_membership(eval_set.project, held, by=request.auth, detail=f"tasks of {eval_set}, by their keys")
+        record_membership(
+            eval_set.project, held, by=request.auth, detail=f"tasks of {eval_set}, by their keys"
+        )
         needs_right(request, Split.HOLDOUT)
     return found

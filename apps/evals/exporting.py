@@ -1,4 +1,6 @@
-"""Tasks as files: our JSONL, NeMo Gym rows, a package for verifiers. One split per file; a hold-out only on its own."""
+"""Tasks as files: our JSONL, NeMo Gym rows, a package for verifiers. One split per file; a hold-out
+only on its own.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,21 @@ from apps.evals.models import WAITING, EvalSet, Split, Task
 
 FLYWHEEL = "flywheel"  # metadata: {origin, set, trajectory?, variant_of?}
 VERIFIERS = "verifiers"
-FORMATS = {"flywheel": "Flywheel JSONL", "nemo-gym": "NeMo Gym rows", "csv": "CSV", VERIFIERS: "verifiers package"}
+FORMATS = {
+    "flywheel": "Flywheel JSONL",
+    "nemo-gym": "NeMo Gym rows",
+    "csv": "CSV",
+    VERIFIERS: "verifiers package",
+}
 IN_MEMORY = 8 * 1024 * 1024
-DATED = (2026, 1, 1, 0, 0, 0)  # every file in the archive has this date, so the same tasks give the same bytes
+DATED = (
+    2026,
+    1,
+    1,
+    0,
+    0,
+    0,
+)  # every file in the archive has this date, so the same tasks give the same bytes
 
 
 @dataclass(frozen=True)
@@ -58,10 +72,14 @@ def row_of(task: Task) -> TaskRow:
 
 
 def export(*, eval_set: EvalSet, format: str, split: Split, by: Any) -> Export:
-    """A file of one split. Exporting the hold-out counts as a view. Raises EvalSetError for an empty split."""
+    """A file of one split. Exporting the hold-out counts as a view. Raises EvalSetError for an
+    empty split.
+    """
     tasks = tasks_of(eval_set, split)
     if format not in FORMATS:
-        raise actions.EvalSetError(f"Unknown export format “{format}”. Choose one of {', '.join(FORMATS)}.")
+        raise actions.EvalSetError(
+            f"Unknown export format “{format}”. Choose one of {', '.join(FORMATS)}."
+        )
     if not tasks.exists():
         raise actions.EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
     if split == Split.TRAIN and (refused := groups.refusal(eval_set.project, tasks)):
@@ -74,7 +92,9 @@ def export(*, eval_set: EvalSet, format: str, split: Split, by: Any) -> Export:
         return Export(f"{name}.zip", "application/zip", packed(rows, name))
     lines = (line.encode() for line in write(format, rows))
     ending = {FLYWHEEL: "jsonl", "csv": "csv"}.get(format, f"{format}.jsonl")
-    return Export(f"{name}.{ending}", "text/csv" if format == "csv" else "application/x-ndjson", lines)
+    return Export(
+        f"{name}.{ending}", "text/csv" if format == "csv" else "application/x-ndjson", lines
+    )
 
 
 def packed(rows: Iterator[TaskRow], name: str) -> IO[bytes]:

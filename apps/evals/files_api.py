@@ -1,4 +1,6 @@
-"""What an eval set's page shows besides its tasks, over REST: a split as a file, and the differences from another version."""
+"""What an eval set's page shows besides its tasks, over REST: a split as a file, and the
+differences from another version.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ CHANGES = {
     "properties": {
         "older": {"type": "string"},
         "newer": {"type": "string"},
-        "counts": {"type": "object", "additionalProperties": {"type": "integer"}, "description": "Of each kind"},
+        "counts": {
+            "type": "object",
+            "additionalProperties": {"type": "integer"},
+            "description": "Of each kind",
+        },
         "held_out": {"type": "integer", "description": "How many of them are, or were, held out"},
         "results": {
             "type": "array",
@@ -39,7 +45,11 @@ CHANGES = {
                 "properties": {
                     "kind": {"enum": [ADDED, REMOVED, CHANGED]},
                     "key": {"type": "string"},
-                    "fields": {"type": "array", "items": {"type": "string"}, "description": "Fields that differ"},
+                    "fields": {
+                        "type": "array",
+                        "items": {"type": "string"},
+                        "description": "Fields that differ",
+                    },
                     "before": {"type": ["object", "null"]},
                     "after": {"type": ["object", "null"]},
                 },
@@ -52,66 +62,108 @@ CHANGES = {
 
 @extend_schema(
     operation_id="v1_eval_sets_export",
-    responses=described({}, 400, 403, 404, 409) | {(200, LINES): OpenApiTypes.STR, (200, ZIP): OpenApiTypes.BINARY},
+    responses=described({}, 400, 403, 404, 409)
+    | {(200, LINES): OpenApiTypes.STR, (200, ZIP): OpenApiTypes.BINARY},
     parameters=[
         OpenApiParameter("split", enum=Split.values, required=True),
-        OpenApiParameter("as", enum=list(exporting.FORMATS), description="Default: Flywheel JSONL; verifiers: a zip"),
+        OpenApiParameter(
+            "as",
+            enum=list(exporting.FORMATS),
+            description="Default: Flywheel JSONL; verifiers: a zip",
+        ),
     ],
-    description="One split as a file: Flywheel JSONL, NeMo Gym rows, or a verifiers package. The hold-out requires a key with "
-    "access to hold-outs, and each export counts as a view. 409 if the split has no tasks.",
-)  # fmt: skip
+    description=(
+        "One split as a file: Flywheel JSONL, NeMo Gym rows, or a verifiers package. The hold-out"
+        " requires a key with access to hold-outs, and each export counts as a view. 409 if the"
+        " split has no tasks."
+    ),
+)
 @api_view(["GET"])
 def export(request: Request, pk: UUID) -> HttpResponseBase:
     eval_set = find_set(request, pk)
     split, format = one_of(request, "split", Split.values), one_of(request, "as", exporting.FORMATS)
     if not split:
-        raise ValidationError({"path": "split", "error": "is missing: a file contains exactly one split"})
+        raise ValidationError(
+            {"path": "split", "error": "is missing: a file contains exactly one split"}
+        )
     needs_right(request, split)
-    made = exporting.export(eval_set=eval_set, format=format or exporting.FLYWHEEL, split=Split(split), by=request.auth)
+    made = exporting.export(
+        eval_set=eval_set, format=format or exporting.FLYWHEEL, split=Split(split), by=request.auth
+    )
     if made.kind == ZIP:
-        return FileResponse(made.chunks, as_attachment=True, filename=made.name, content_type=made.kind)
+        return FileResponse(
+            made.chunks, as_attachment=True, filename=made.name, content_type=made.kind
+        )
     headers = {"Content-Disposition": f'attachment; filename="{made.name}"'}
     return StreamingHttpResponse(made.chunks, content_type=made.kind, headers=headers)
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_changes", responses=described({200: CHANGES}, 400, 403, 404),
+    operation_id="v1_eval_sets_changes",
+    responses=described({200: CHANGES}, 400, 403, 404),
     parameters=[
-        OpenApiParameter("against", int, description="Another version of the set; default: the previous one"),
-        OpenApiParameter("holdout", enum=["1"], description="Include the held-out tasks. Counts as a view."),
+        OpenApiParameter(
+            "against", int, description="Another version of the set; default: the previous one"
+        ),
+        OpenApiParameter(
+            "holdout", enum=["1"], description="Include the held-out tasks. Counts as a view."
+        ),
         OpenApiParameter("offset", int),
         LIMIT,
     ],
-    description="The differences between two versions of a set, by task. Held-out tasks are only counted unless `holdout=1` is "
-    "given, which requires a key with access to hold-outs and counts as a view.",
-)  # fmt: skip
+    description=(
+        "The differences between two versions of a set, by task. Held-out tasks are only counted"
+        " unless `holdout=1` is given, which requires a key with access to hold-outs and counts as"
+        " a view."
+    ),
+)
 @api_view(["GET"])
 def changes(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     older, newer = sorted((eval_set, _other(request, eval_set)), key=lambda one: one.version)
-    limit, offset = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "offset", 0, 0, 10**9)
+    limit, offset = (
+        number_of(request, "limit", PAGE, 1, MAX_PAGE),
+        number_of(request, "offset", 0, 0, 10**9),
+    )
     open_ = request.query_params.get("holdout") == "1"
     if open_:
         needs_right(request, Split.HOLDOUT)
-    found = diff(*(one.tasks.select_related("eval_set", "trajectory", "variant_of") for one in (older, newer)))
+    found = diff(
+        *(
+            one.tasks.select_related("eval_set", "trajectory", "variant_of")
+            for one in (older, newer)
+        )
+    )
     visible = [change for change in found if open_ or not change.is_held_out]
     shown = visible[offset : offset + limit]
     if open_:
-        tasks = Task.objects.filter(pk__in=[task.pk for one in shown for task in (one.before, one.after) if task])
-        record_seen(eval_set.project, tasks, by=request.auth, detail="differences of versions", each_time=True)
-    return Response({
-        "older": str(older),
-        "newer": str(newer),
-        "counts": Counter(change.kind for change in found),
-        "held_out": sum(change.is_held_out for change in found),
-        "results": [_change(one) for one in shown],
-        "next": offset + limit if len(visible) > offset + limit else None,
-    })  # fmt: skip
+        tasks = Task.objects.filter(
+            pk__in=[task.pk for one in shown for task in (one.before, one.after) if task]
+        )
+        record_seen(
+            eval_set.project,
+            tasks,
+            by=request.auth,
+            detail="differences of versions",
+            each_time=True,
+        )
+    return Response(
+        {
+            "older": str(older),
+            "newer": str(newer),
+            "counts": Counter(change.kind for change in found),
+            "held_out": sum(change.is_held_out for change in found),
+            "results": [_change(one) for one in shown],
+            "next": offset + limit if len(visible) > offset + limit else None,
+        }
+    )
 
 
 def _other(request: Request, eval_set: EvalSet) -> EvalSet:
     """The version to compare with. Raises NotFound."""
-    others = EvalSet.objects.filter(project=request.auth.project, slug=eval_set.slug).exclude(pk=eval_set.pk)
+    others = EvalSet.objects.filter(project=request.auth.project, slug=eval_set.slug).exclude(
+        pk=eval_set.pk
+    )
     if "against" in request.query_params:
         found = others.filter(version=number_of(request, "against", 0, 0, 2**31 - 1)).first()
     else:

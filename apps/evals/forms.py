@@ -32,8 +32,9 @@ class EvalSetForm(PlainForm):
 
 
 EXPECTED_HELP = (
-    'JSON, one of {"tool": "…", "args": {…}}, {"calls": […]}, {"answer": "…"}, {"constraint": {"contains": […]}}, {"pattern": "…"}, '
-    '{"schema": {…}}, {"tests": […]}, {"state": {…}}, or {"rubric": "…"} for a judge'
+    'JSON, one of {"tool": "…", "args": {…}}, {"calls": […]}, {"answer": "…"}, {"constraint":'
+    ' {"contains": […]}}, {"pattern": "…"}, {"schema": {…}}, {"tests": […]}, {"state": {…}}, or'
+    ' {"rubric": "…"} for a judge'
 )
 
 
@@ -54,12 +55,16 @@ class TaskForm(PlainForm):
     )
     split = forms.ChoiceField(choices=Split.choices)
     group = forms.CharField(
-        required=False, max_length=200, help_text="Tasks in the same group stay on the same side of a split"
+        required=False,
+        max_length=200,
+        help_text="Tasks in the same group stay on the same side of a split",
     )
 
     def clean_expected(self) -> dict:
         try:
-            check_storable(value := checked_expected(json_of(self.cleaned_data["expected"])), "expected")
+            check_storable(
+                value := checked_expected(json_of(self.cleaned_data["expected"])), "expected"
+            )
         except Bad as error:
             raise forms.ValidationError(str(error)) from error
         return value
@@ -94,13 +99,18 @@ class EvalRunForm(PlainForm):
     samples_per_task = forms.IntegerField(initial=8)
     seed = forms.IntegerField(initial=0)
     engine = forms.ChoiceField(
-        help_text="Automatic: served models on their server, adapters on a server that can load them, everything else "
-        "in a worker"
+        help_text=(
+            "Automatic: served models on their server, adapters on a server that can load them,"
+            " everything else in a worker"
+        )
     )
     most_tokens = forms.IntegerField(
         required=False,
         label="Max tokens",
-        help_text="Optional, for servers and agents called over HTTP: the evaluation stops before exceeding it",
+        help_text=(
+            "Optional, for servers and agents called over HTTP: the evaluation stops before"
+            " exceeding it"
+        ),
     )
     most_usd = forms.FloatField(
         required=False,
@@ -120,7 +130,10 @@ class EvalRunForm(PlainForm):
     timeout_s = forms.IntegerField(
         required=False,
         label="Seconds per sample",
-        help_text=f"For agents called over HTTP; {engines.AGENT_TIMEOUT_S} if empty. Samples that take longer fail",
+        help_text=(
+            f"For agents called over HTTP; {engines.AGENT_TIMEOUT_S} if empty. Samples that take"
+            " longer fail"
+        ),
     )
     at_once = forms.IntegerField(
         required=False,
@@ -128,19 +141,29 @@ class EvalRunForm(PlainForm):
         help_text=f"For agents called over HTTP; {engines.AGENTS_AT_ONCE} if empty",
     )
     stop_against = forms.ModelChoiceField(
-        None, required=False, label="Stop early against", empty_label="Evaluate all tasks",
-        help_text="Stops as soon as the gate can decide under the policy of the channel below. Requires a sequential "
-                  "policy",
-    )  # fmt: skip
+        None,
+        required=False,
+        label="Stop early against",
+        empty_label="Evaluate all tasks",
+        help_text=(
+            "Stops as soon as the gate can decide under the policy of the channel below. Requires a"
+            " sequential policy"
+        ),
+    )
     stop_channel = forms.ChoiceField(required=False, label="Policy of channel")
 
     def __init__(self, eval_set: EvalSet, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        project, counts = eval_set.project, dict(eval_set.tasks.values_list("split").annotate(Count("pk")).order_by())
+        project, counts = (
+            eval_set.project,
+            dict(eval_set.tasks.values_list("split").annotate(Count("pk")).order_by()),
+        )
         self.fields["split"].choices = [
             (split, f"{split.label} ({counts[split]:,})") for split in Split if split in counts
         ]
-        self.fields["model_version"].queryset = versions = project.model_versions.current().evaluated_here()
+        self.fields["model_version"].queryset = versions = (
+            project.model_versions.current().evaluated_here()
+        )
         self.fields["engine"].choices = engines.choices(project)
         agents = versions.filter(kind=ModelKind.AGENT).exists()
         servers = Server.objects.filter(project=project).exists()
@@ -149,21 +172,36 @@ class EvalRunForm(PlainForm):
         unused += () if servers or agents else ("most_tokens", "most_usd")
         for name in unused:
             del self.fields[name]
-        self.fields["environment"].queryset = project.environments.current().select_related("verifier")
-        done = EvalRun.objects.filter(eval_set=eval_set, split=Split.HOLDOUT, state=JobState.SUCCEEDED)
+        self.fields["environment"].queryset = project.environments.current().select_related(
+            "verifier"
+        )
+        done = EvalRun.objects.filter(
+            eval_set=eval_set, split=Split.HOLDOUT, state=JobState.SUCCEEDED
+        )
         self.fields["stop_against"].queryset = done
         channels = list(project.channels.current().values_list("name", flat=True))
         self.fields["stop_channel"].choices = [(name, name) for name in channels]
         self.fields["stop_channel"].initial = "production"
         if not done.exists() or not channels:
             del self.fields["stop_against"], self.fields["stop_channel"]
-        for name in ("model_version", "environment"):  # the newest is preselected instead of a row of dashes
+        for name in (
+            "model_version",
+            "environment",
+        ):  # the newest is preselected instead of a row of dashes
             self.fields[name].empty_label = None
 
     NUMBERS = ("samples_per_task", "seed")
     MORE = (
-        "engine", "most_tokens", "most_usd", "tokens_per_call", "usd_per_call", "timeout_s", "at_once", "stop_against", "stop_channel",
-    )  # fmt: skip
+        "engine",
+        "most_tokens",
+        "most_usd",
+        "tokens_per_call",
+        "usd_per_call",
+        "timeout_s",
+        "at_once",
+        "stop_against",
+        "stop_channel",
+    )
 
     @property
     def main(self) -> list[forms.BoundField]:
@@ -184,7 +222,11 @@ class EvalRunForm(PlainForm):
 
     def missing(self) -> list[str]:
         """The fields that have nothing to choose from."""
-        return [name for name in ("model_version", "environment") if not self.fields[name].queryset.exists()]
+        return [
+            name
+            for name in ("model_version", "environment")
+            if not self.fields[name].queryset.exists()
+        ]
 
     def clean_split(self) -> Split:
         return Split(self.cleaned_data["split"])
@@ -195,26 +237,42 @@ def drafts_of(project: Project) -> Any:
 
 
 class FailureTaskForm(PlainForm):
-    """The task of one failure. The expected answer is checked against the forms of `workers.lib.checks`."""
+    """The task of one failure. The expected answer is checked against the forms of
+    `workers.lib.checks`.
+    """
 
     expected = forms.CharField(
-        widget=forms.Textarea(attrs={"rows": 8, "class": "mono", "spellcheck": "false"}), label="Expected answer",
+        widget=forms.Textarea(attrs={"rows": 8, "class": "mono", "spellcheck": "false"}),
+        label="Expected answer",
         help_text=EXPECTED_HELP,
-    )  # fmt: skip
+    )
     demonstration = forms.CharField(
-        widget=forms.Textarea(attrs={"rows": 3}), required=False, max_length=60_000,
+        widget=forms.Textarea(attrs={"rows": 3}),
+        required=False,
+        max_length=60_000,
         help_text="A good answer in the agent's own format. If empty, the call above is used",
-    )  # fmt: skip
+    )
     eval_set = forms.ModelChoiceField(None, label="Eval set", empty_label=None)
     split = forms.ChoiceField(choices=FROM_FAILURE)
-    group = forms.ChoiceField(label="Group by", help_text="Tasks in the same group stay on the same side of a split")
-    replayable = forms.BooleanField(required=False, label="Replayable: serve the recorded tool results")
+    group = forms.ChoiceField(
+        label="Group by", help_text="Tasks in the same group stay on the same side of a split"
+    )
+    replayable = forms.BooleanField(
+        required=False, label="Replayable: serve the recorded tool results"
+    )
     state = forms.CharField(
-        widget=forms.Textarea(attrs={"rows": 2, "class": "mono"}), required=False, label="State afterwards",
-        help_text='Optional: [{"path": "tickets.12.status", "equals": "closed"}, {"path": "calls.email.send.count", "equals": 0}]',
-    )  # fmt: skip
+        widget=forms.Textarea(attrs={"rows": 2, "class": "mono"}),
+        required=False,
+        label="State afterwards",
+        help_text=(
+            'Optional: [{"path": "tickets.12.status", "equals": "closed"}, {"path":'
+            ' "calls.email.send.count", "equals": 0}]'
+        ),
+    )
 
-    def __init__(self, project: Project, groups: list[tuple[str, str]], *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, project: Project, groups: list[tuple[str, str]], *args: Any, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.fields["eval_set"].queryset = drafts = drafts_of(project)
         if not drafts.exists():  # a draft is created with the first task
@@ -230,7 +288,9 @@ class FailureTaskForm(PlainForm):
     def clean_state(self) -> list[dict]:
         value = json_of(self.cleaned_data["state"] or "[]")
         if assertions_in({"state": value}) != value:
-            raise forms.ValidationError('Must be a list of {"path": "…", "equals": …} with paths as text.')
+            raise forms.ValidationError(
+                'Must be a list of {"path": "…", "equals": …} with paths as text.'
+            )
         return value
 
     def clean_split(self) -> Split:
@@ -245,13 +305,22 @@ class ImportForm(PlainForm):
     """A file to preview."""
 
     file = forms.FileField(
-        help_text=f"JSON Lines or CSV, at most {importing.MAX_BYTES // 2**20} MiB and {importing.MAX_ROWS:,} rows",
-        error_messages={"required": "Choose a file.", "empty": "The file is empty. Choose one with one task per line."},
+        help_text=(
+            f"JSON Lines or CSV, at most {importing.MAX_BYTES // 2**20} MiB and"
+            f" {importing.MAX_ROWS:,} rows"
+        ),
+        error_messages={
+            "required": "Choose a file.",
+            "empty": "The file is empty. Choose one with one task per line.",
+        },
     )
     format = forms.ChoiceField(
-        choices=[("auto", "Detect automatically"), *((name, name) for name in FORMATS)], initial="auto"
+        choices=[("auto", "Detect automatically"), *((name, name) for name in FORMATS)],
+        initial="auto",
     )
-    answers = forms.FileField(required=False, label="Possible answers", help_text="For BFCL only: its second file")
+    answers = forms.FileField(
+        required=False, label="Possible answers", help_text="For BFCL only: its second file"
+    )
 
     def clean_file(self) -> Any:
         return _not_too_large(self.cleaned_data["file"])
@@ -263,8 +332,8 @@ class ImportForm(PlainForm):
 def _not_too_large(given: Any) -> Any:
     if given is not None and given.size > importing.MAX_BYTES:
         raise forms.ValidationError(
-            f"{given.name} is larger than {importing.MAX_BYTES // 2**20} MiB. Split it, or import it on the server: "
-            "python manage.py import_tasks SET FILE."
+            f"{given.name} is larger than {importing.MAX_BYTES // 2**20} MiB. Split it, or import"
+            " it on the server: python manage.py import_tasks SET FILE."
         )
     return given
 
@@ -272,7 +341,9 @@ def _not_too_large(given: Any) -> Any:
 class ImportChoiceForm(PlainForm):
     """How the rows of a file become tasks."""
 
-    split = forms.ChoiceField(choices=Split.choices, initial=Split.TRAIN, label="Split for rows without one")
+    split = forms.ChoiceField(
+        choices=Split.choices, initial=Split.TRAIN, label="Split for rows without one"
+    )
     always = forms.BooleanField(required=False, label="Override the split of all rows")
     group = forms.ChoiceField(label="Group by")
 
@@ -280,14 +351,19 @@ class ImportChoiceForm(PlainForm):
         super().__init__(*args, **kwargs)
         named = [(f"metadata.{name}", name) for name in columns]
         self.fields["group"].choices = [
-            (importing.BY_FILE, "groups in the file, otherwise the request"), (importing.BY_REQUEST, "the request"), *named,
-        ]  # fmt: skip
+            (importing.BY_FILE, "groups in the file, otherwise the request"),
+            (importing.BY_REQUEST, "the request"),
+            *named,
+        ]
 
 
 @bounds_from(Make)
 class VariantsForm(PlainForm):
     kinds = forms.MultipleChoiceField(
-        choices=list(KINDS.items()), initial=list(KINDS), widget=forms.CheckboxSelectMultiple, label="What to vary"
+        choices=list(KINDS.items()),
+        initial=list(KINDS),
+        widget=forms.CheckboxSelectMultiple,
+        label="What to vary",
     )
     each = forms.IntegerField(initial=2, label="Max per kind and task")
     seed = forms.IntegerField(initial=0)
@@ -295,14 +371,20 @@ class VariantsForm(PlainForm):
 
 @bounds_from(Write)
 class ModelVariantsForm(PlainForm):
-    """Which model writes variants: the project's judge, or another server that an operator names."""
+    """Which model writes variants: the project's judge, or another server that an operator
+    names.
+    """
 
     JUDGE, OTHER = "judge", "other"
 
     server = forms.ChoiceField(widget=forms.RadioSelect, label="Model")
-    base_url = forms.CharField(max_length=200, required=False, label="Address of the server, ending in /v1")
+    base_url = forms.CharField(
+        max_length=200, required=False, label="Address of the server, ending in /v1"
+    )
     model = forms.CharField(max_length=200, required=False, label="Model")
-    key_variable = forms.CharField(max_length=80, required=False, label="Environment variable with its key")
+    key_variable = forms.CharField(
+        max_length=80, required=False, label="Environment variable with its key"
+    )
     kinds = forms.MultipleChoiceField(
         choices=list(WRITTEN.items()),
         initial=list(WRITTEN),
@@ -312,10 +394,14 @@ class ModelVariantsForm(PlainForm):
     each = forms.IntegerField(initial=2, label="Per kind and task")
     tokens = forms.IntegerField(required=False, label="Max tokens")
 
-    def __init__(self, judge: dict[str, str] | None, operator: bool, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, judge: dict[str, str] | None, operator: bool, *args: Any, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.judge = judge
-        offered = [(self.JUDGE, f"The judge: {judge['model']} at {judge['base_url']}")] if judge else []
+        offered = (
+            [(self.JUDGE, f"The judge: {judge['model']} at {judge['base_url']}")] if judge else []
+        )
         offered += [(self.OTHER, "Another OpenAI-compatible server")] if operator else []
         self.fields["server"].choices = offered
         self.fields["server"].initial = offered[0][0] if offered else None
@@ -331,24 +417,39 @@ class ModelVariantsForm(PlainForm):
         for name in ("base_url", "model"):
             if not given.get(name, "").strip():
                 self.add_error(name, "Required for another server.")
-        return given | {name: given.get(name, "").strip() for name in ("base_url", "model", "key_variable")}
+        return given | {
+            name: given.get(name, "").strip() for name in ("base_url", "model", "key_variable")
+        }
 
 
 class MeaningForm(PlainForm):
-    """The source of embeddings for a semantic check: a model version of the project, or a server."""
+    """The source of embeddings for a semantic check: a model version of the project, or a
+    server.
+    """
 
     version = forms.ModelChoiceField(
-        None, required=False, label="Model version", empty_label="An embeddings server (below)",
-        help_text="Compares the model's hidden states, on a worker; for a served model, uses its server’s "
-                  "/v1/embeddings",
-    )  # fmt: skip
-    base_url = forms.CharField(max_length=200, required=False, label="Address of the server, ending in /v1")
+        None,
+        required=False,
+        label="Model version",
+        empty_label="An embeddings server (below)",
+        help_text=(
+            "Compares the model's hidden states, on a worker; for a served model, uses its server’s"
+            " /v1/embeddings"
+        ),
+    )
+    base_url = forms.CharField(
+        max_length=200, required=False, label="Address of the server, ending in /v1"
+    )
     model = forms.CharField(max_length=200, required=False, label="Embedding model")
     key_variable = forms.CharField(
-        max_length=80, required=False, label="Environment variable with its key",
+        max_length=80,
+        required=False,
+        label="Environment variable with its key",
         help_text="Must be allowed by FLYWHEEL_OUTGOING_KEYS; leave empty if no key is needed",
-    )  # fmt: skip
-    most = forms.IntegerField(min_value=1, max_value=MOST_PAIRS, initial=PAIRS, label="Max pairs to show")
+    )
+    most = forms.IntegerField(
+        min_value=1, max_value=MOST_PAIRS, initial=PAIRS, label="Max pairs to show"
+    )
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -359,11 +460,15 @@ class MeaningForm(PlainForm):
         given = super().clean() or self.cleaned_data
         named = [name for name in ("base_url", "model") if given.get(name, "").strip()]
         if not given.get("version") and "version" not in self.errors and len(named) < 2:
-            raise forms.ValidationError("Choose a model version, or enter a server URL and its embedding model.")
+            raise forms.ValidationError(
+                "Choose a model version, or enter a server URL and its embedding model."
+            )
         return given
 
     def source(self) -> Source:
         given = self.cleaned_data
         if given["version"]:
             return Source(version=given["version"].pk)
-        return Source(**{name: given[name].strip() for name in ("base_url", "model", "key_variable")})
+        return Source(
+            **{name: given[name].strip() for name in ("base_url", "model", "key_variable")}
+        )

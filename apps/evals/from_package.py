@@ -35,32 +35,57 @@ def _row(task: dict) -> TaskRow:
     except Bad as error:
         raise EvalSetError(f"Task {task['id']}: {error}") from error
     return TaskRow(
-        key=task["id"], messages=messages, expected=task["expected"], demonstration=task["demonstration"],
-        group=task["group"] or canonical_hash(messages), split=task["split"], metadata=task["metadata"],
-    )  # fmt: skip
+        key=task["id"],
+        messages=messages,
+        expected=task["expected"],
+        demonstration=task["demonstration"],
+        group=task["group"] or canonical_hash(messages),
+        split=task["split"],
+        metadata=task["metadata"],
+    )
 
 
 def add_package_tasks(
-    *, eval_set: EvalSet, environment: Environment, by: Any, split: Split = Split.TRAIN, viewer: ApiKey | None = None
+    *,
+    eval_set: EvalSet,
+    environment: Environment,
+    by: Any,
+    split: Split = Split.TRAIN,
+    viewer: ApiKey | None = None,
 ) -> TasksMade:
-    """All tasks of the package that the draft does not have yet; those without a split go to `split`. Raises EvalSetError."""
+    """All tasks of the package that the draft does not have yet; those without a split go to
+    `split`. Raises EvalSetError.
+    """
     name = str(environment)
-    tasks = [task_of(row, eval_set, name, Choice("flywheel", split)) for row in rows_of(environment)]
+    tasks = [
+        task_of(row, eval_set, name, Choice("flywheel", split)) for row in rows_of(environment)
+    ]
     for task in tasks:
         task.metadata = {**task.metadata, "imported": {"environment": name}}
         if task.split == Split.HOLDOUT and task.origin == Origin.SYNTHETIC:
-            raise EvalSetError(f"Task {task.key} is synthetic and can never be held out. Choose another split.")
-    return store_tasks(eval_set=eval_set, tasks=tasks, by=by, what=f"environment {name}", viewer=viewer)
+            raise EvalSetError(
+                f"Task {task.key} is synthetic and can never be held out. Choose another split."
+            )
+    return store_tasks(
+        eval_set=eval_set, tasks=tasks, by=by, what=f"environment {name}", viewer=viewer
+    )
 
 
 @transaction.atomic
 def set_of_package(*, environment: Environment, by: Any) -> tuple[EvalSet, TasksMade]:
-    """A draft named after the environment: the existing one, the next version of a frozen one, or a new one. Raises EvalSetError."""
-    rows = EvalSet.objects.filter(project=environment.project, slug=environment.slug).order_by("-version")
+    """A draft named after the environment: the existing one, the next version of a frozen one, or a
+    new one. Raises EvalSetError.
+    """
+    rows = EvalSet.objects.filter(project=environment.project, slug=environment.slug).order_by(
+        "-version"
+    )
     newest = rows.first()
     if newest is None:
         draft = create_eval_set(
-            project=environment.project, slug=environment.slug, by=by, description=f"Tasks of {environment}"
+            project=environment.project,
+            slug=environment.slug,
+            by=by,
+            description=f"Tasks of {environment}",
         )
     elif newest.state == EvalSetState.DRAFT:
         draft = newest

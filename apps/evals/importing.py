@@ -46,7 +46,9 @@ class ImportProblem(Exception):
 
 @dataclass(frozen=True)
 class Choice:
-    """How rows become tasks. `split` applies to rows without one, or to all with `always`; `group` is BY_… or metadata.NAME."""
+    """How rows become tasks. `split` applies to rows without one, or to all with `always`; `group`
+    is BY_… or metadata.NAME.
+    """
 
     format: str
     split: str = Split.TRAIN
@@ -82,8 +84,9 @@ def format_of(path: Path, name: str, format: str) -> str:
     if found := sniff(name, head):
         return found
     raise ImportProblem(
-        f"The format of {name} was not recognised ({', '.join(FORMATS)}). JSON Lines need “messages” and “expected” in each "
-        "line, CSV a header with “prompt”. Choose the format yourself to see which lines are invalid."
+        f"The format of {name} was not recognised ({', '.join(FORMATS)}). JSON Lines need"
+        " “messages” and “expected” in each line, CSV a header with “prompt”. Choose the format"
+        " yourself to see which lines are invalid."
     )
 
 
@@ -105,7 +108,9 @@ def preview(path: Path, name: str, format: str = "", answers: Path | None = None
 
 
 def _read(path: Path, format: str, answers: Path | None) -> Iterator[Read]:
-    """Rows and problems. Raises ImportProblem for too many rows, or for answers if the format has none."""
+    """Rows and problems. Raises ImportProblem for too many rows, or for answers if the format has
+    none.
+    """
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(path.open("rb"))
         truths = stack.enter_context(answers.open("rb")) if answers else None
@@ -135,13 +140,23 @@ class Imported:
 
 
 def import_file(
-    *, eval_set: EvalSet, path: Path, name: str, choice: Choice, by: Any, answers: Path | None = None,
+    *,
+    eval_set: EvalSet,
+    path: Path,
+    name: str,
+    choice: Choice,
+    by: Any,
+    answers: Path | None = None,
     viewer: ApiKey | None = None,
-) -> Imported:  # fmt: skip
-    """Stores the valid rows of a file. Raises ImportProblem, or EvalSetError for a frozen set or a split that leaks."""
+) -> Imported:
+    """Stores the valid rows of a file. Raises ImportProblem, or EvalSetError for a frozen set or a
+    split that leaks.
+    """
     done = Imported()
     rows = list(_good(_read(path, choice.format, answers), done))
-    return store_rows(eval_set=eval_set, rows=rows, name=name, choice=choice, by=by, done=done, viewer=viewer)
+    return store_rows(
+        eval_set=eval_set, rows=rows, name=name, choice=choice, by=by, done=done, viewer=viewer
+    )
 
 
 def _good(items: Iterable[Read], done: Imported) -> Iterator[TaskRow]:
@@ -159,9 +174,15 @@ def _note_problem(done: Imported, problem: str) -> None:
 
 
 def store_rows(
-    *, eval_set: EvalSet, rows: Iterable[TaskRow], name: str, choice: Choice, by: Any, done: Imported | None = None,
+    *,
+    eval_set: EvalSet,
+    rows: Iterable[TaskRow],
+    name: str,
+    choice: Choice,
+    by: Any,
+    done: Imported | None = None,
     viewer: ApiKey | None = None,
-) -> Imported:  # fmt: skip
+) -> Imported:
     """Stores rows as tasks of a draft. Raises EvalSetError."""
     done = done or Imported()
     taken = set(eval_set.tasks.values_list("key", flat=True))
@@ -171,7 +192,9 @@ def store_rows(
         task = task_of(row, eval_set, name, choice)
         if task.origin == Origin.SYNTHETIC and task.split == Split.HOLDOUT:
             _note_problem(
-                done, f"Line {row.line}, split: the task is synthetic and can never be held out. Choose another split."
+                done,
+                f"Line {row.line}, split: the task is synthetic and can never be held out. Choose"
+                " another split.",
             )
             continue
         if task.canonical_hash not in hashes:
@@ -179,16 +202,24 @@ def store_rows(
             task.key = free_key(eval_set, task.key, taken)
             taken.add(task.key)
         tasks.append(task)
-    held = set(eval_set.tasks.holdout().filter(key__in=numbered).values_list("canonical_hash", flat=True))
-    record_membership(eval_set.project, held, by=viewer or by, detail=f"keys that {eval_set} already has")
-    made = actions.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what=f"file {name}"[:200], viewer=viewer)
+    held = set(
+        eval_set.tasks.holdout().filter(key__in=numbered).values_list("canonical_hash", flat=True)
+    )
+    record_membership(
+        eval_set.project, held, by=viewer or by, detail=f"keys that {eval_set} already has"
+    )
+    made = actions.store_tasks(
+        eval_set=eval_set, tasks=tasks, by=by, what=f"file {name}"[:200], viewer=viewer
+    )
     done.made, done.duplicates, done.guarded = made.made, made.duplicates, made.guarded
     done.leaking, done.leaks = len(made.leaks), [asdict(leak) for leak in made.leaks[:SHOWN]]
     return done
 
 
 def task_of(row: TaskRow, eval_set: EvalSet, name: str, choice: Choice) -> Task:
-    """Unsaved. A task that the file marks as synthetic stays synthetic; every other task has the origin “file”."""
+    """Unsaved. A task that the file marks as synthetic stays synthetic; every other task has the
+    origin “file”.
+    """
     ours = row.metadata.get(FLYWHEEL)
     synthetic = isinstance(ours, dict) and ours.get("origin") == Origin.SYNTHETIC
     prompt = canonical_hash(row.messages)
@@ -218,10 +249,16 @@ def _group(row: TaskRow, choice: Choice) -> str:
 
 
 def _groups(row: TaskRow) -> list[str]:
-    """The other groups of the row: from its metadata, and from what a Flywheel file says about the run it came from."""
+    """The other groups of the row: from its metadata, and from what a Flywheel file says about the
+    run it came from.
+    """
     ours = row.metadata.get(FLYWHEEL)
     kept = ours.get("groups") if isinstance(ours, dict) else None
-    kept = [name[:GROUP_LENGTH] for name in kept if isinstance(name, str)] if isinstance(kept, list) else []
+    kept = (
+        [name[:GROUP_LENGTH] for name in kept if isinstance(name, str)]
+        if isinstance(kept, list)
+        else []
+    )
     return sorted({*kept, *names_in(row.metadata)})
 
 
@@ -237,7 +274,9 @@ def home_of(identity: str) -> Path:
 
 
 def keep(chunks: Iterable[bytes], answers: Iterable[bytes] | None = None) -> str:
-    """Stores the file (and the answers file) in a new folder. Folders older than two days are removed."""
+    """Stores the file (and the answers file) in a new folder. Folders older than two days are
+    removed.
+    """
     folder().mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder(), lambda old: _is_awaited(old.name))
     home = home_of(identity := str(uuid.uuid4()))
@@ -270,7 +309,9 @@ def paths_of(identity: str) -> tuple[Path, Path | None]:
     return home / "file", answers if answers.is_file() else None
 
 
-def submit(*, identity: str, eval_set: EvalSet, name: str, choice: Choice, by: Any, rows: int = 0) -> TaskImport:
+def submit(
+    *, identity: str, eval_set: EvalSet, name: str, choice: Choice, by: Any, rows: int = 0
+) -> TaskImport:
     """Queues the import of a waiting file for a worker."""
     job = TaskImport(
         id=identity,
@@ -284,18 +325,27 @@ def submit(*, identity: str, eval_set: EvalSet, name: str, choice: Choice, by: A
 
 
 def steps(job: TaskImport) -> Generator[Progress, None, dict]:
-    """The whole file in one step, whose transaction ends the job: it is stored completely and once, or not at all."""
+    """The whole file in one step, whose transaction ends the job: it is stored completely and once,
+    or not at all.
+    """
     yield Progress(done=0, label="reading the file")
     path, answers = paths_of(str(job.pk))
     choice = Choice(**job.spec["choice"])
     try:
         with transaction.atomic():
             done = import_file(
-                eval_set=job.eval_set, path=path, name=job.name, choice=choice, by=job.created_by, answers=answers
+                eval_set=job.eval_set,
+                path=path,
+                name=job.name,
+                choice=choice,
+                by=job.created_by,
+                answers=answers,
             )
     except actions.EvalSetError as error:
         record_refusal(job.project, error, by=job.created_by)
-        yield Progress(done=0, label="refused")  # a separate step: the view is recorded even if the job fails
+        yield Progress(
+            done=0, label="refused"
+        )  # a separate step: the view is recorded even if the job fails
         raise error
     return asdict(done)
 
@@ -308,7 +358,9 @@ def chosen(choice: Choice, columns: Iterable[str]) -> Choice:
     """The choice, if the file has its group. Raises ImportProblem."""
     groups = {BY_FILE, BY_REQUEST, *(f"metadata.{name}" for name in columns)}
     if choice.group not in groups:
-        raise ImportProblem(f"The file has no “{choice.group}”. Group by {', '.join(sorted(groups))}.")
+        raise ImportProblem(
+            f"The file has no “{choice.group}”. Group by {', '.join(sorted(groups))}."
+        )
     return replace(choice, split=Split(choice.split))
 
 

@@ -31,7 +31,11 @@ GIVEN = {
         "file": FILE,
         "answers": FILE | {"description": "BFCL: the file of possible answers"},
         "format": {"enum": ["auto", *FORMATS], "default": "auto"},
-        "split": {"enum": Split.values, "default": "train", "description": "For rows without a split"},
+        "split": {
+            "enum": Split.values,
+            "default": "train",
+            "description": "For rows without a split",
+        },
         "always": {"type": "boolean", "description": "Override the split of all rows"},
         "group": {
             "type": "string",
@@ -45,7 +49,11 @@ JOB = {
     "type": "object",
     "required": ["id", "name", "state", "done", "total", "error", "result"],
     "properties": {
-        "id": {"type": ["string", "null"], "format": "uuid", "description": "Null if stored immediately"},
+        "id": {
+            "type": ["string", "null"],
+            "format": "uuid",
+            "description": "Null if stored immediately",
+        },
         "name": {"type": "string"},
         "state": {"enum": JobState.values},
         "done": {"type": "integer"},
@@ -72,13 +80,30 @@ SEEN = {
         "good": {"type": "integer"},
         "bad": {"type": "integer"},
         "splits": {"type": "object", "additionalProperties": {"type": "integer"}},
-        "groups": {"type": "array", "items": {"type": "string"}, "description": "Possible values for `group`"},
+        "groups": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Possible values for `group`",
+        },
         "problems": {"type": "array", "items": {"type": "string"}},
     },
 }
 YES_OR_NO = {"true": True, "1": True, "false": False, "0": False, "": False}
-DONE = {"id": None, "name": "refunds.csv", "state": "succeeded", "done": 120, "total": 120, "error": "",
-        "result": {"made": 117, "duplicates": 1, "left_out": 1, "bad": 1, "problems": ["Line 7, expected: …"]}}  # fmt: skip
+DONE = {
+    "id": None,
+    "name": "refunds.csv",
+    "state": "succeeded",
+    "done": 120,
+    "total": 120,
+    "error": "",
+    "result": {
+        "made": 117,
+        "duplicates": 1,
+        "left_out": 1,
+        "bad": 1,
+        "problems": ["Line 7, expected: …"],
+    },
+}
 WAITING = DONE | {
     "id": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11",
     "state": "queued",
@@ -89,22 +114,43 @@ WAITING = DONE | {
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_eval_sets_imports", parameters=[LIMIT, CURSOR],
+    methods=["GET"],
+    operation_id="v1_eval_sets_imports",
+    parameters=[LIMIT, CURSOR],
     responses=described({200: page(JOB)}, 400, 404),
-    examples=[told("A large file", WAITING)], description="Imports into this set that a worker ran, newest first.",
-)  # fmt: skip
+    examples=[told("A large file", WAITING)],
+    description="Imports into this set that a worker ran, newest first.",
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_eval_sets_import", request={"multipart/form-data": GIVEN},
+    methods=["POST"],
+    operation_id="v1_eval_sets_import",
+    request={"multipart/form-data": GIVEN},
     responses=described({200: SEEN, 201: JOB, 202: JOB}, 400, 403, 404, 409, 413),
-    examples=[sent("A CSV file", {"file": "refunds.csv", "format": "csv", "split": "train"}),
-              told("A preview", {"format": "csv", "good": 119, "bad": 1, "splits": {"": 119}, "groups": ["file", "request"],
-                                  "problems": ["Line 7, expected: …"]}, "200"),
-              told("Stored", DONE, "201"), told("Queued for a worker", WAITING, "202")],
-    description=f"Adds the tasks of a file to a draft: {', '.join(FORMATS)}, at most {importing.MAX_BYTES // 2**20} MiB and "
-    f"{importing.MAX_ROWS:,} rows. Up to {importing.AT_ONCE:,} rows are stored immediately (201), larger files by a worker "
-    "(202): poll the import until it has finished. Valid rows are stored even if others are invalid; rows too similar "
-    "to the other side of a hold-out are skipped.",
-)  # fmt: skip
+    examples=[
+        sent("A CSV file", {"file": "refunds.csv", "format": "csv", "split": "train"}),
+        told(
+            "A preview",
+            {
+                "format": "csv",
+                "good": 119,
+                "bad": 1,
+                "splits": {"": 119},
+                "groups": ["file", "request"],
+                "problems": ["Line 7, expected: …"],
+            },
+            "200",
+        ),
+        told("Stored", DONE, "201"),
+        told("Queued for a worker", WAITING, "202"),
+    ],
+    description=(
+        f"Adds the tasks of a file to a draft: {', '.join(FORMATS)}, at most"
+        f" {importing.MAX_BYTES // 2**20} MiB and {importing.MAX_ROWS:,} rows. Up to"
+        f" {importing.AT_ONCE:,} rows are stored immediately (201), larger files by a worker (202):"
+        " poll the import until it has finished. Valid rows are stored even if others are invalid;"
+        " rows too similar to the other side of a hold-out are skipped."
+    ),
+)
 @api_view(["GET", "POST"])
 @parser_classes([MultipartParser])
 def imports(request: Request, pk: UUID) -> Response:
@@ -113,13 +159,17 @@ def imports(request: Request, pk: UUID) -> Response:
         return listed(request, eval_set.imports.all(), lambda _, job: as_json(job))
     by = member_of(request).user
     if int(request.META.get("CONTENT_LENGTH") or 0) > 2 * importing.MAX_BYTES + 2**20:
-        raise TooLarge(f"The files are larger than {importing.MAX_BYTES // 2**20} MiB. Send them in parts.")
+        raise TooLarge(
+            f"The files are larger than {importing.MAX_BYTES // 2**20} MiB. Send them in parts."
+        )
     asked = _fields(request)
     form = _checked(ImportForm({"format": "auto"} | asked, request.FILES))
     given, answers = form.cleaned_data["file"], form.cleaned_data["answers"]
     identity, waits = importing.keep(given.chunks(), answers.chunks() if answers else None), False
     try:
-        answer = _stored(request, asked, eval_set, identity, given.name[-200:], form.cleaned_data["format"], by)
+        answer = _stored(
+            request, asked, eval_set, identity, given.name[-200:], form.cleaned_data["format"], by
+        )
         waits = answer.status_code == 202
         return answer
     except ImportProblem as problem:
@@ -130,12 +180,18 @@ def imports(request: Request, pk: UUID) -> Response:
 
 
 def _fields(request: Request) -> dict[str, Any]:
-    """The fields, each given once. Raises ValidationError also for an unknown one: a misspelt “preview” would store."""
+    """The fields, each given once. Raises ValidationError also for an unknown one: a misspelt
+    “preview” would store.
+    """
     for name, given in request.data.lists():
         if name not in GIVEN["properties"]:
-            raise ValidationError({"path": name, "error": f"is not known. Known: {', '.join(GIVEN['properties'])}"})
+            raise ValidationError(
+                {"path": name, "error": f"is not known. Known: {', '.join(GIVEN['properties'])}"}
+            )
         if len(given) > 1:
-            raise ValidationError({"path": name, "error": "is given more than once. Send one file per request."})
+            raise ValidationError(
+                {"path": name, "error": "is given more than once. Send one file per request."}
+            )
     found = request.data.dict()
     for name in ("always", "preview"):
         if (value := str(found.get(name, "")).casefold()) not in YES_OR_NO:
@@ -145,7 +201,13 @@ def _fields(request: Request) -> dict[str, Any]:
 
 
 def _stored(
-    request: Request, asked: dict[str, Any], eval_set: EvalSet, identity: str, name: str, format: str, by: Any
+    request: Request,
+    asked: dict[str, Any],
+    eval_set: EvalSet,
+    identity: str,
+    name: str,
+    format: str,
+    by: Any,
 ) -> Response:
     """Raises ImportProblem, EvalSetError, ValidationError."""
     path, answers = importing.paths_of(identity)
@@ -155,16 +217,34 @@ def _stored(
         return Response(_preview(seen, columns))
     usual = {"split": Split.TRAIN, "group": importing.BY_FILE}
     form = _checked(ImportChoiceForm(columns, usual | asked))
-    choice, rows = importing.chosen(Choice(seen.format, **form.cleaned_data), columns), seen.good + seen.bad
+    choice, rows = (
+        importing.chosen(Choice(seen.format, **form.cleaned_data), columns),
+        seen.good + seen.bad,
+    )
     if eval_set.is_frozen:
         raise actions.EvalSetError(actions.FROZEN.format(eval_set))
     if rows > importing.AT_ONCE:
-        job = importing.submit(identity=identity, eval_set=eval_set, name=name, choice=choice, by=by, rows=rows)
+        job = importing.submit(
+            identity=identity, eval_set=eval_set, name=name, choice=choice, by=by, rows=rows
+        )
         return Response(as_json(job), status=202)
     done = importing.import_file(
-        eval_set=eval_set, path=path, name=name, choice=choice, by=by, answers=answers, viewer=request.auth
+        eval_set=eval_set,
+        path=path,
+        name=name,
+        choice=choice,
+        by=by,
+        answers=answers,
+        viewer=request.auth,
     )
-    found = {"id": None, "name": name, "state": JobState.SUCCEEDED, "done": rows, "total": rows, "error": ""}
+    found = {
+        "id": None,
+        "name": name,
+        "state": JobState.SUCCEEDED,
+        "done": rows,
+        "total": rows,
+        "error": "",
+    }
     return Response(found | {"result": result_json(done)}, status=201)
 
 
@@ -202,7 +282,11 @@ def result_json(done: Imported) -> dict[str, Any]:
 
 def as_json(job: TaskImport) -> dict[str, Any]:
     found = {name: getattr(job, name) for name in ("name", "state", "done", "total", "error")}
-    return {"id": str(job.pk)} | found | {"result": result_json(Imported(**job.result)) if job.result else {}}
+    return (
+        {"id": str(job.pk)}
+        | found
+        | {"result": result_json(Imported(**job.result)) if job.result else {}}
+    )
 
 
 def _find(request: Request, pk: UUID, identity: UUID) -> TaskImport:
@@ -213,19 +297,25 @@ def _find(request: Request, pk: UUID, identity: UUID) -> TaskImport:
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_import_read", responses=described({200: JOB}, 404), examples=[told("Waiting", WAITING)],
-    description="An import run by a worker: its state and, once finished, what was stored and what was not.",
-)  # fmt: skip
+    operation_id="v1_eval_sets_import_read",
+    responses=described({200: JOB}, 404),
+    examples=[told("Waiting", WAITING)],
+    description=(
+        "An import run by a worker: its state and, once finished, what was stored and what was not."
+    ),
+)
 @api_view(["GET"])
 def item(request: Request, pk: UUID, identity: UUID) -> Response:
     return Response(as_json(_find(request, pk, identity)))
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_import_cancel", request=None, responses=described({200: JOB}, 403, 404, 409),
+    operation_id="v1_eval_sets_import_cancel",
+    request=None,
+    responses=described({200: JOB}, 403, 404, 409),
     examples=[told("Stopped", WAITING | {"state": "cancelled"})],
     description="Cancels an import. Nothing is stored unless the tasks were already being written.",
-)  # fmt: skip
+)
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID, identity: UUID) -> Response:
     if not jobs.cancel(_find(request, pk, identity), by=member_of(request).user):

@@ -1,4 +1,6 @@
-"""The jobs of the evals layer: evaluations, latency measured in turns, task imports, variants written by a model, semantic checks."""
+"""The jobs of the evals layer: evaluations, latency measured in turns, task imports, variants
+written by a model, semantic checks.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,16 @@ from workers.lib.prompts import AGENT_PART
 from workers.lib.task_files import write_tasks
 
 TASKS_AT_ONCE = 500  # in memory
-NOT_COLUMNS = ("task", "timed_out", "crashed", "other_results", "answered", "id", "kinds", "accepted")
+NOT_COLUMNS = (
+    "task",
+    "timed_out",
+    "crashed",
+    "other_results",
+    "answered",
+    "id",
+    "kinds",
+    "accepted",
+)
 ROW_FIELDS = (
     "run_id",
     "task_id",
@@ -47,7 +58,9 @@ ROW_FIELDS = (
     *(f.name for f in fields(SampleRow) if f.name not in NOT_COLUMNS),
 )
 SPENT = ("calls", "tokens", "usd", "without_tokens", "without_cost")  # `AgentClient.spent`
-SAMPLE_FIELDS = tuple(field.name for field in SampleFields._meta.get_fields() if field.name != "created_at")
+SAMPLE_FIELDS = tuple(
+    field.name for field in SampleFields._meta.get_fields() if field.name != "created_at"
+)
 
 
 def child_spec(run: EvalRun) -> dict:
@@ -61,16 +74,22 @@ def child_spec(run: EvalRun) -> dict:
         "seed": run.spec["seed"],
         "model": model_spec(run.model_version, run.spec.get("engine")),
         "engine": engine_spec(run.model_version, run.spec["batch_size"], run.spec.get("engine")),
-        "environment": agents_own(run)
-        if run.model_version.kind == ModelKind.AGENT
-        else job_spec(run.environment, run.prompt),
+        "environment": (
+            agents_own(run)
+            if run.model_version.kind == ModelKind.AGENT
+            else job_spec(run.environment, run.prompt)
+        ),
         "samples_per_task": run.samples_per_task,
-        "tasks": write_tasks(job_folder(run) / f"tasks-{run.attempt}.jsonl", (t.as_spec() for t in stream_tasks(run))),
+        "tasks": write_tasks(
+            job_folder(run) / f"tasks-{run.attempt}.jsonl", (t.as_spec() for t in stream_tasks(run))
+        ),
     }
 
 
 def agents_own(run: EvalRun) -> dict[str, Any]:
-    """The environment for a called agent: the agent has its own prompt and examples, and gets the tools with the task."""
+    """The environment for a called agent: the agent has its own prompt and examples, and gets the
+    tools with the task.
+    """
     spec = job_spec(run.environment)
     harness = {name: value for name, value in spec["harness"].items() if name not in AGENT_PART}
     return spec | {"harness": harness}
@@ -81,7 +100,9 @@ def tasks_of(run: EvalRun) -> list[Task]:
 
 
 def stream_tasks(run: EvalRun) -> Iterator[Task]:
-    """In `fixed_order`, so that a stopped evaluation has evaluated a prefix of it; TASKS_AT_ONCE in memory."""
+    """In `fixed_order`, so that a stopped evaluation has evaluated a prefix of it; TASKS_AT_ONCE in
+    memory.
+    """
     ids = planned_ids(run)
     for start in range(0, len(ids), TASKS_AT_ONCE):
         chunk = ids[start : start + TASKS_AT_ONCE]
@@ -94,23 +115,38 @@ def planned_ids(run: EvalRun) -> list[str]:
     size = run.spec.get("subset")
     if size is None:
         return answers.task_ids(run)
-    return fixed_order(str(task.pk) for task in subset(run.eval_set.tasks.filter(split=run.split), size))
+    return fixed_order(
+        str(task.pk) for task in subset(run.eval_set.tasks.filter(split=run.split), size)
+    )
 
 
 def sample_fields(event: dict) -> dict[str, Any]:
-    """The fields of a sample event that are columns of a sample. A reward that is not finite masks the sample."""
-    found = {name: event[name] for name in SAMPLE_FIELDS if event.get(name) is not None or name == "reward"}
+    """The fields of a sample event that are columns of a sample. A reward that is not finite masks
+    the sample.
+    """
+    found = {
+        name: event[name]
+        for name in SAMPLE_FIELDS
+        if event.get(name) is not None or name == "reward"
+    }
     if found["reward"] is None and not found.get("masked"):
-        found |= {"masked": True, "success": False, "mask_reason": "The verifier's reward is not a finite number."}
+        found |= {
+            "masked": True,
+            "success": False,
+            "mask_reason": "The verifier's reward is not a finite number.",
+        }
     return found
 
 
 def store_events(run: EvalRun, events: list[dict]) -> None:
     said = [event for event in events if event["type"] == "sample"]
-    tasks = run.eval_set.tasks.select_related("trajectory").in_bulk({event["task_id"] for event in said})
+    tasks = run.eval_set.tasks.select_related("trajectory").in_bulk(
+        {event["task_id"] for event in said}
+    )
     found = {str(pk): task for pk, task in tasks.items()}
     samples = [
-        Sample(run=run, task=found[event["task_id"]], index=event["index"], **sample_fields(event)) for event in said
+        Sample(run=run, task=found[event["task_id"]], index=event["index"], **sample_fields(event))
+        for event in said
     ]
     for sample in samples:
         describe(sample)
@@ -122,8 +158,14 @@ def store_events(run: EvalRun, events: list[dict]) -> None:
         _stop_if_decided(run, len(samples))
 
 
-DECIDED: list[Callable[[EvalRun], bool]] = []  # set by the gate, in a higher layer: may an evaluation stop early?
-TIMED_OUT, AGENT_ERROR, OTHER_RESULTS = "time", "agent error", "other results"  # stop reasons of `workers.lib.rollouts`
+DECIDED: list[
+    Callable[[EvalRun], bool]
+] = []  # set by the gate, in a higher layer: may an evaluation stop early?
+TIMED_OUT, AGENT_ERROR, OTHER_RESULTS = (
+    "time",
+    "agent error",
+    "other results",
+)  # stop reasons of `workers.lib.rollouts`
 LOOKS = 20  # how often the gate is asked, at equal distances
 
 
@@ -134,7 +176,15 @@ def _stop_if_decided(run: EvalRun, new: int) -> None:
         and any(decided(run) for decided in DECIDED)
         and run.request_cancel()
     ):
-        audit("evalrun.stopped", project=run.project, by=None, target=run, name=run.name, done=done, total=run.total)
+        audit(
+            "evalrun.stopped",
+            project=run.project,
+            by=None,
+            target=run,
+            name=run.name,
+            done=done,
+            total=run.total,
+        )
 
 
 def rows_of(samples: Iterable[Sample]) -> list[SampleRow]:
@@ -167,7 +217,8 @@ def complete(run: EvalRun, result: dict) -> dict:
     expected = len(planned_ids(run)) * run.samples_per_task
     if len(rows) != expected and run.is_answered_elsewhere:
         raise Incomplete(
-            f"Incomplete: {len(rows):,} of {expected:,} answers were sent. It cannot pass the gate.",
+            f"Incomplete: {len(rows):,} of {expected:,} answers were sent. It cannot pass the"
+            " gate.",
             {"metrics": summarise(rows)},
         )
     if len(rows) != expected:

@@ -26,28 +26,53 @@ class LatencyError(Exception):
 
 @transaction.atomic
 def submit_measurement(
-    *, runs: Sequence[EvalRun], by: Any, tasks: int = TASKS, rounds: int = ROUNDS, seed: int = 0,
+    *,
+    runs: Sequence[EvalRun],
+    by: Any,
+    tasks: int = TASKS,
+    rounds: int = ROUNDS,
+    seed: int = 0,
     adapters: str = LatencyMeasurement.Adapters.MERGED,
-) -> LatencyMeasurement:  # fmt: skip
-    """Queues a measurement of the runs' models on up to `tasks` tasks of their split. Raises LatencyError."""
+) -> LatencyMeasurement:
+    """Queues a measurement of the runs' models on up to `tasks` tasks of their split. Raises
+    LatencyError.
+    """
     first = runs[0]
     if len({run.pk for run in runs}) < 2:
         raise LatencyError("Choose at least two evaluations to measure.")
-    if len({(run.project_id, run.eval_set_id, run.split, run.environment.task_hash) for run in runs}) > 1:
+    if (
+        len(
+            {
+                (run.project_id, run.eval_set_id, run.split, run.environment.task_hash)
+                for run in runs
+            }
+        )
+        > 1
+    ):
         raise LatencyError(
-            "The evaluations differ in their tasks. Only models that answer the same tasks can be measured."
+            "The evaluations differ in their tasks. Only models that answer the same tasks can be"
+            " measured."
         )
     if len(places := {_where_served(run.model_version) for run in runs}) > 1:
         raise LatencyError(
-            f"The models run in different places ({', '.join(sorted(places))}). Latency can only be compared on the "
-            f"same server."
+            f"The models run in different places ({', '.join(sorted(places))}). Latency can only be"
+            " compared on the same server."
         )
     if elsewhere := next((run for run in runs if run.model_version.engine == Engine.AGENT), None):
-        raise LatencyError(f"{elsewhere.model_version} runs elsewhere, so its latency cannot be measured here.")
+        raise LatencyError(
+            f"{elsewhere.model_version} runs elsewhere, so its latency cannot be measured here."
+        )
     EvalSet.objects.select_for_update().get(pk=first.eval_set_id)  # pressing twice queues one
     if same := measurements_of(runs).filter(state__in=(JobState.QUEUED, JobState.RUNNING)).first():
         return same
-    ids = [str(pk) for pk in first.eval_set.tasks.filter(split=first.split).order_by("pk").values_list("pk", flat=True)]
+    ids = [
+        str(pk)
+        for pk in (
+            first.eval_set.tasks.filter(split=first.split)
+            .order_by("pk")
+            .values_list("pk", flat=True)
+        )
+    ]
     chosen = random.Random(seed).sample(ids, min(tasks, len(ids)))
     names = ", ".join(str(run.model_version) for run in runs)
     measurement = LatencyMeasurement(
@@ -55,7 +80,12 @@ def submit_measurement(
         name=f"Latency of {names}"[:200],
         adapters=adapters,
         total=len(chosen) * rounds * len(runs),
-        spec={"runs": [str(run.pk) for run in runs], "tasks": chosen, "rounds": rounds, "seed": seed},
+        spec={
+            "runs": [str(run.pk) for run in runs],
+            "tasks": chosen,
+            "rounds": rounds,
+            "seed": seed,
+        },
     )
     jobs.submit(measurement, by=by)
     measurement.runs.set(runs)
@@ -77,7 +107,9 @@ def measurements_of(runs: Iterable[EvalRun]) -> Any:
 
 def latencies(measurement: LatencyMeasurement, run: EvalRun) -> dict[str, list[float]]:
     """{task id: milliseconds, in the order of the rounds} of the attempt that ended the job."""
-    rows = measurement.answers.filter(run=run, attempt=measurement.attempt, latency_ms__isnull=False)
+    rows = measurement.answers.filter(
+        run=run, attempt=measurement.attempt, latency_ms__isnull=False
+    )
     found: dict[str, list[float]] = defaultdict(list)
     for task, ms in rows.order_by("task_id", "round").values_list("task_id", "latency_ms"):
         found[str(task)].append(ms)
@@ -89,7 +121,10 @@ def latencies(measurement: LatencyMeasurement, run: EvalRun) -> dict[str, list[f
 
 def child_spec(measurement: LatencyMeasurement) -> dict:
     spec = measurement.spec
-    runs = {str(run.pk): run for run in measurement.runs.select_related("model_version", "environment__verifier")}
+    runs = {
+        str(run.pk): run
+        for run in measurement.runs.select_related("model_version", "environment__verifier")
+    }
     first = runs[spec["runs"][0]]
     tasks = {str(task.pk): task for task in first.eval_set.tasks.filter(pk__in=spec["tasks"])}
     return {
@@ -115,14 +150,17 @@ def store_events(measurement: LatencyMeasurement, events: list[dict]) -> None:
     TimedAnswer.objects.bulk_create(
         [
             TimedAnswer(
-                measurement=measurement, attempt=measurement.attempt, run_id=event["version"], task_id=event["task_id"],
+                measurement=measurement,
+                attempt=measurement.attempt,
+                run_id=event["version"],
+                task_id=event["task_id"],
                 **{name: event[name] for name in names},
             )
             for event in events
             if event["type"] == "sample"
         ],
         ignore_conflicts=True,
-    )  # fmt: skip
+    )
 
 
 def complete(measurement: LatencyMeasurement, result: dict) -> dict:
@@ -134,5 +172,10 @@ def complete(measurement: LatencyMeasurement, result: dict) -> dict:
         if not ms:
             raise ValueError("None of the answers of one of the models could be timed.")
         p50, p95 = np.percentile(ms, [50, 95])
-        found[pk] = {"p50": float(p50), "p95": float(p95), "n": len(ms), "failed": rows.count() - len(ms)}
+        found[pk] = {
+            "p50": float(p50),
+            "p95": float(p95),
+            "n": len(ms),
+            "failed": rows.count() - len(ms),
+        }
     return {"runs": found, "rounds": result["metrics"]["rounds"]}

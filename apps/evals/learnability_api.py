@@ -1,4 +1,6 @@
-"""What RL would learn from the tasks of an evaluation, over REST: the page's numbers and its table."""
+"""What RL would learn from the tasks of an evaluation, over REST: the page's numbers and its
+table.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,19 @@ from apps.trajectories.api import number_of
 
 TASK = {
     "type": "object",
-    "required": ["task", "key", "group", "n", "passed", "reward", "spread", "kind", "signal", "picked", "why"],
+    "required": [
+        "task",
+        "key",
+        "group",
+        "n",
+        "passed",
+        "reward",
+        "spread",
+        "kind",
+        "signal",
+        "picked",
+        "why",
+    ],
     "properties": {
         "task": {"type": "string", "format": "uuid"},
         "key": {"type": "string"},
@@ -36,39 +50,70 @@ TASK = {
 }
 FOUND = page(TASK)
 FOUND |= {
-    "required": [*FOUND["required"], "sentence", "tasks", "learns_from", "picked", "why_not", "counts", "pass_at"],
-    "properties": FOUND["properties"]
-    | {
-        "sentence": {"type": "string"},
-        "tasks": {"type": "integer", "description": "With a scored sample"},
-        "learns_from": {"type": "integer", "description": "Tasks whose samples differ in reward"},
-        "picked": {"type": "integer"},
-        "why_not": {"type": "string", "description": "Why none of its tasks can be picked for training"},
-        "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
-        "pass_at": {"type": "object", "additionalProperties": {"type": "number"}},
-        "expected_signal": NUMBER,
-        "group_size": {"type": "integer"},
-    },
+    "required": [
+        *FOUND["required"],
+        "sentence",
+        "tasks",
+        "learns_from",
+        "picked",
+        "why_not",
+        "counts",
+        "pass_at",
+    ],
+    "properties": (
+        FOUND["properties"]
+        | {
+            "sentence": {"type": "string"},
+            "tasks": {"type": "integer", "description": "With a scored sample"},
+            "learns_from": {
+                "type": "integer",
+                "description": "Tasks whose samples differ in reward",
+            },
+            "picked": {"type": "integer"},
+            "why_not": {
+                "type": "string",
+                "description": "Why none of its tasks can be picked for training",
+            },
+            "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
+            "pass_at": {"type": "object", "additionalProperties": {"type": "number"}},
+            "expected_signal": NUMBER,
+            "group_size": {"type": "integer"},
+        }
+    ),
 }
 
 
 @extend_schema(
-    operation_id="v1_eval_runs_learnability", responses=described({200: FOUND}, 400, 403, 404),
+    operation_id="v1_eval_runs_learnability",
+    responses=described({200: FOUND}, 400, 403, 404),
     parameters=[
-        OpenApiParameter("group_size", int, description="Samples of a task in one GRPO step: 2 to 64, else 8"),
+        OpenApiParameter(
+            "group_size", int, description="Samples of a task in one GRPO step: 2 to 64, else 8"
+        ),
         OpenApiParameter("per_group", int, description="Max tasks to pick per group"),
         OpenApiParameter("kind", enum=list(KINDS)),
-        CURSOR, LIMIT,
+        CURSOR,
+        LIMIT,
     ],
-    description="The learnability of each task in an evaluation, and the keys of the tasks that would be picked for training. On "
-    "a hold-out this requires a key with access to hold-outs and counts as a view.",
-)  # fmt: skip
+    description=(
+        "The learnability of each task in an evaluation, and the keys of the tasks that would be"
+        " picked for training. On a hold-out this requires a key with access to hold-outs and"
+        " counts as a view."
+    ),
+)
 @api_view(["GET"])
 def learnability(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
     needs_right(request, run.split)
-    size, limit = number_of(request, "group_size", 8, 2, 64), number_of(request, "limit", PAGE, 1, MAX_PAGE)
-    per_group = number_of(request, "per_group", 1, 1, 100_000) if "per_group" in request.query_params else None
+    size, limit = (
+        number_of(request, "group_size", 8, 2, 64),
+        number_of(request, "limit", PAGE, 1, MAX_PAGE),
+    )
+    per_group = (
+        number_of(request, "per_group", 1, 1, 100_000)
+        if "per_group" in request.query_params
+        else None
+    )
     kind, cursor = one_of(request, "kind", KINDS), request.query_params.get("cursor", "")
     learning = RunLearnability(run, size)
     rows = rows_of(learning, per_group)
@@ -76,24 +121,35 @@ def learnability(request: Request, pk: UUID) -> Response:
         record_output_view(run, by=request.auth)
     wanted = [row for row in ordered(rows, "task") if is_kind(row, kind) and row.key > cursor]
     found, shown = learning.found, wanted[:limit]
-    return Response({
-        "sentence": found.sentence,
-        "tasks": len(rows),
-        "learns_from": sum(row.view.has_signal for row in rows),
-        "picked": sum(row.picked for row in rows),
-        "why_not": learning.why_not(),
-        "counts": found.counts,
-        "pass_at": found.pass_at,
-        "expected_signal": found.expected_signal,
-        "group_size": size,
-        "results": [row_json(row) for row in shown],
-        "next": shown[-1].key if len(wanted) > limit else None,
-    })  # fmt: skip
+    return Response(
+        {
+            "sentence": found.sentence,
+            "tasks": len(rows),
+            "learns_from": sum(row.view.has_signal for row in rows),
+            "picked": sum(row.picked for row in rows),
+            "why_not": learning.why_not(),
+            "counts": found.counts,
+            "pass_at": found.pass_at,
+            "expected_signal": found.expected_signal,
+            "group_size": size,
+            "results": [row_json(row) for row in shown],
+            "next": shown[-1].key if len(wanted) > limit else None,
+        }
+    )
 
 
 def row_json(row: Row) -> dict[str, Any]:
     view = row.view
     return {
-        "task": view.task, "key": row.key, "group": view.group, "n": view.n, "passed": view.passed, "reward": view.mean_reward,
-        "spread": view.spread, "kind": view.kind, "signal": row.signal, "picked": row.picked, "why": row.why,
-    }  # fmt: skip
+        "task": view.task,
+        "key": row.key,
+        "group": view.group,
+        "n": view.n,
+        "passed": view.passed,
+        "reward": view.mean_reward,
+        "spread": view.spread,
+        "kind": view.kind,
+        "signal": row.signal,
+        "picked": row.picked,
+        "why": row.why,
+    }

@@ -25,7 +25,10 @@ from workers.lib.typed import convert
 
 Row = TypeVar("Row", bound=Model)
 Filter = Collection[str] | Callable[[Request, str], Any]
-NO_RIGHT = "This key has no access to hold-outs. An operator can create one that does under Settings → API keys."
+NO_RIGHT = (
+    "This key has no access to hold-outs. An operator can create one that does under Settings → API"
+    " keys."
+)
 PAGE, MAX_PAGE = 50, 500
 NAMED = re.compile(r"([-a-zA-Z0-9_]{1,80})@(\d{1,9})")
 VERSION = re.compile(r"([-a-zA-Z0-9_]{1,80})-v(\d{1,9})")
@@ -52,7 +55,11 @@ def find_set(request: Request, given: UUID | str) -> EvalSet:
         EvalSet.objects.filter(project=request.auth.project).select_related("project"),
         NAMED.fullmatch(str(given)),
     )
-    rows = rows.filter(slug=named[1], version=int(named[2])) if named else rows.filter(pk=uuid_of(str(given)))
+    rows = (
+        rows.filter(slug=named[1], version=int(named[2]))
+        if named
+        else rows.filter(pk=uuid_of(str(given)))
+    )
     found = rows.first()
     if found is None:
         raise NotFound("No eval set of this project has this id or name@version.")
@@ -62,7 +69,9 @@ def find_set(request: Request, given: UUID | str) -> EvalSet:
 def find_environment(request: Request, given: str) -> Environment:
     """By “slug@version”. Raises NotFound."""
     named = NAMED.fullmatch(given)
-    rows = Environment.objects.filter(project=request.auth.project).select_related("verifier", "project")
+    rows = Environment.objects.filter(project=request.auth.project).select_related(
+        "verifier", "project"
+    )
     found = rows.filter(slug=named[1], version=int(named[2])).first() if named else None
     if found is None:
         raise NotFound("No environment of this project has this name@version (`environment`).")
@@ -70,19 +79,30 @@ def find_environment(request: Request, given: str) -> Environment:
 
 
 def find_version(request: Request, given: str | int) -> ModelVersion:
-    """By name (“support-v3”, for an agent “name@version” or a prefix of it) or number. Raises NotFound."""
-    named, rows = VERSION.fullmatch(str(given)), ModelVersion.objects.filter(project=request.auth.project)
+    """By name (“support-v3”, for an agent “name@version” or a prefix of it) or number. Raises
+    NotFound.
+    """
+    named, rows = (
+        VERSION.fullmatch(str(given)),
+        ModelVersion.objects.filter(project=request.auth.project),
+    )
     if named:
         found = rows.filter(name=named[1], version=int(named[2])).first()
     elif "@" in str(given):
         name, _, version = str(given).partition("@")
-        alike = list(rows.filter(name=name, agent_version__startswith=version, kind=ModelKind.AGENT)[:2])
+        alike = list(
+            rows.filter(name=name, agent_version__startswith=version, kind=ModelKind.AGENT)[:2]
+        )
         exact = rows.filter(name=name, agent_version=version, kind=ModelKind.AGENT).first()
         found = exact or (alike[0] if len(alike) == 1 and version else None)
     else:
-        found = rows.filter(pk=given).first() if isinstance(given, int) and 0 < given < 2**63 else None
+        found = (
+            rows.filter(pk=given).first() if isinstance(given, int) and 0 < given < 2**63 else None
+        )
     if found is None:
-        raise NotFound("No model version of this project has this name or number (`model_version`).")
+        raise NotFound(
+            "No model version of this project has this name or number (`model_version`)."
+        )
     return found
 
 
@@ -99,7 +119,10 @@ def needs_right(request: Request, split: str) -> None:
 
 def error_of(request: Request, job: Job, split: str) -> str:
     """The error of a job on tasks of this split: its text may quote a task."""
-    hidden = "Failed. The reason may quote a held-out task, so it is only returned for keys with access to hold-outs."
+    hidden = (
+        "Failed. The reason may quote a held-out task, so it is only returned for keys with access"
+        " to hold-outs."
+    )
     return job.error if not job.error or may_see(request, split) else hidden
 
 
@@ -117,8 +140,9 @@ def one_of(request: Request, name: str, choices: Collection[str]) -> str:
 
 
 def filtered(request: Request, rows: QuerySet[Row], filters: Mapping[str, Filter]) -> QuerySet[Row]:
-    """The rows filtered by {field: the choices, or a function that finds the value}; in the query, a field is named without the path to
-    it. Raises ValidationError for any other choice, and what the finders raise."""
+    """The rows filtered by {field: the choices, or a function that finds the value}; in the query,
+    a field is named without the path to it. Raises ValidationError for any other choice, and what
+    the finders raise."""
     for field, wanted in filters.items():
         name = field.rpartition("__")[2]
         if not callable(wanted):
@@ -136,7 +160,9 @@ def listed(
     as_json: Callable[[Request, Row], dict[str, Any]],
     prepare: Callable[[list[Row]], None] = lambda rows: None,
 ) -> Response:
-    """A page of rows, newest first; `prepare` reads once for all of them. Raises ValidationError for an invalid cursor."""
+    """A page of rows, newest first; `prepare` reads once for all of them. Raises ValidationError
+    for an invalid cursor.
+    """
     try:
         limit = number_of(request, "limit", PAGE, 1, MAX_PAGE)
         found, following = keyset(rows, request.query_params.get("cursor", ""), limit)

@@ -16,7 +16,16 @@ from django.db.models import Deferrable, Q
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.models import ACTIVE_STATES, ApiKey, Archivable, ArchivableQuerySet, Job, JobQuerySet, JobState, Project
+from apps.core.models import (
+    ACTIVE_STATES,
+    ApiKey,
+    Archivable,
+    ArchivableQuerySet,
+    Job,
+    JobQuerySet,
+    JobState,
+    Project,
+)
 from apps.environments.models import Environment
 from apps.evals.canonical import group_key
 from apps.registry.models import ModelVersion
@@ -29,7 +38,9 @@ class EvalSetState(models.TextChoices):
 
 
 class EvalSet(Archivable):
-    """A versioned set of tasks. A draft can be changed; a frozen one is immutable and identified by its digest."""
+    """A versioned set of tasks. A draft can be changed; a frozen one is immutable and identified by
+    its digest.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="eval_sets")
@@ -38,9 +49,13 @@ class EvalSet(Archivable):
     description = models.TextField(blank=True)
     state = models.CharField(max_length=10, choices=EvalSetState, default=EvalSetState.DRAFT)
     digest = models.CharField(max_length=64, blank=True)
-    frozen_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    frozen_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     frozen_at = models.DateTimeField(null=True)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = ArchivableQuerySet.as_manager()
@@ -48,7 +63,9 @@ class EvalSet(Archivable):
     class Meta:
         ordering = ("slug", "-version")
         constraints = [
-            models.UniqueConstraint(fields=["project", "slug", "version"], name="one_row_per_eval_set_version"),
+            models.UniqueConstraint(
+                fields=["project", "slug", "version"], name="one_row_per_eval_set_version"
+            ),
             models.CheckConstraint(
                 name="frozen_has_digest",
                 condition=Q(state=EvalSetState.DRAFT, digest="", frozen_at__isnull=True)
@@ -110,10 +127,11 @@ class TaskQuerySet(models.QuerySet["Task"]):
 class Task(models.Model):
     """Something to do, and how to tell whether it was done.
 
-    `group` names what the task was made from (a request template instance, a session…): splits go by group. `groups` are all groups by
-    which it could be split (`holdout.groups`): if another set holds one of them out, the task must not train. `canonical_hash` is the
-    SHA-256 of the normalised prompt. `guarded` is 1 in a hold-out and 0 elsewhere; the database refuses the same hash or the same group
-    on both sides, in a project.
+    `group` names what the task was made from (a request template instance, a session…): splits go
+    by group. `groups` are all groups by which it could be split (`holdout.groups`): if another set
+    holds one of them out, the task must not train. `canonical_hash` is the SHA-256 of the
+    normalised prompt. `guarded` is 1 in a hold-out and 0 elsewhere; the database refuses the same
+    hash or the same group on both sides, in a project.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -131,17 +149,27 @@ class Task(models.Model):
     )
     group = models.CharField(max_length=200)
     group_key = models.CharField(max_length=200, editable=False, default="")
-    groups = ArrayField(models.CharField(max_length=200), default=list, help_text="Of its run: session, user, day…")
+    groups = ArrayField(
+        models.CharField(max_length=200), default=list, help_text="Of its run: session, user, day…"
+    )
     canonical_hash = models.CharField(max_length=64)
     messages = models.JSONField()
-    tools = models.JSONField(default=list, help_text="OpenAI tools, where they are not the harness's")
+    tools = models.JSONField(
+        default=list, help_text="OpenAI tools, where they are not the harness's"
+    )
     expected = models.JSONField()
-    demonstration = models.TextField(blank=True, help_text="A good answer, in the agent's own output format")
+    demonstration = models.TextField(
+        blank=True, help_text="A good answer, in the agent's own output format"
+    )
     origin = models.CharField(max_length=10, choices=Origin, default=Origin.MANUAL)
-    confirmed_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    confirmed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     trajectory = models.ForeignKey(Trajectory, models.SET_NULL, null=True, related_name="tasks")
     variant_of = models.ForeignKey("self", models.SET_NULL, null=True, related_name="variants")
-    metadata = models.JSONField(default=dict, help_text="Recorded tool results, state assertions, file and line")
+    metadata = models.JSONField(
+        default=dict, help_text="Recorded tool results, state assertions, file and line"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = TaskQuerySet.as_manager()
@@ -151,7 +179,9 @@ class Task(models.Model):
         ordering = ("key",)
         constraints = [
             models.UniqueConstraint(fields=["eval_set", "key"], name="one_task_per_key"),
-            models.UniqueConstraint(fields=["eval_set", "canonical_hash"], name="one_task_per_prompt"),
+            models.UniqueConstraint(
+                fields=["eval_set", "canonical_hash"], name="one_task_per_prompt"
+            ),
             models.CheckConstraint(
                 name="synthetic_is_never_held_out",
                 condition=~Q(split="holdout", origin="synthetic"),
@@ -201,12 +231,16 @@ class Task(models.Model):
         return str(Origin(self.origin).label)
 
     def name_groups(self) -> None:
-        """Groups are compared by their keys, which ignore case, white space and hidden characters."""
+        """Groups are compared by their keys, which ignore case, white space and hidden
+        characters.
+        """
         self.group_key = group_key(self.group)
         self.groups = sorted({*map(group_key, self.groups), self.group_key})
 
     def as_spec(self) -> dict:
-        """The task as workers get it: an environment may need the tools and their recorded results."""
+        """The task as workers get it: an environment may need the tools and their recorded
+        results.
+        """
         return {
             "id": str(self.pk),
             "messages": self.messages,
@@ -217,10 +251,12 @@ class Task(models.Model):
 
 
 class HoldoutView(models.Model):
-    """One view of held-out tasks: by a person, an API key, or an evaluation. A hold-out wears out by being viewed.
+    """One view of held-out tasks: by a person, an API key, or an evaluation. A hold-out wears out
+    by being viewed.
 
-    `tasks` are the content keys (`canonical.content_key`) of what was shown, so a new version of a set, or another set with the same
-    requests, keeps the views of the old one. `eval_set` is only where it was seen.
+    `tasks` are the content keys (`canonical.content_key`) of what was shown, so a new version of a
+    set, or another set with the same requests, keeps the views of the old one. `eval_set` is only
+    where it was seen.
     """
 
     class Kind(models.TextChoices):
@@ -254,10 +290,12 @@ class EvalRunQuerySet(JobQuerySet, ArchivableQuerySet):
 
 
 class EvalRun(Job, Archivable):
-    """An evaluation: every task of a split, `samples_per_task` times, by one model version in one environment.
+    """An evaluation: every task of a split, `samples_per_task` times, by one model version in one
+    environment.
 
-    If the model version is an external agent, the run is queued but not sent to a worker while its answers arrive (`answers`): it is due
-    at `answers_until`, or as soon as all are there, and then a worker scores them.
+    If the model version is an external agent, the run is queued but not sent to a worker while its
+    answers arrive (`answers`): it is due at `answers_until`, or as soon as all are there, and then
+    a worker scores them.
     """
 
     eval_set = models.ForeignKey(EvalSet, models.PROTECT, related_name="runs")
@@ -292,15 +330,19 @@ class EvalRun(Job, Archivable):
     @property
     def takes_answers(self) -> bool:
         """By this process's clock; what decides is the database's, in `answers`."""
-        return self.state == JobState.QUEUED and self.answers_until is not None and self.answers_until > timezone.now()
+        return (
+            self.state == JobState.QUEUED
+            and self.answers_until is not None
+            and self.answers_until > timezone.now()
+        )
 
     def get_absolute_url(self) -> str:
         return reverse("evals:run", args=[self.project.slug, self.pk])
 
 
 class LatencyMeasurement(Job):
-    """A job in which the models of several evaluations answer the same tasks in turns, so that their latencies can be compared
-    (`latency`)."""
+    """A job in which the models of several evaluations answer the same tasks in turns, so that
+    their latencies can be compared (`latency`)."""
 
     class Adapters(models.TextChoices):
         MERGED = "merged", "merged into the base"
@@ -311,10 +353,14 @@ class LatencyMeasurement(Job):
 
 
 class TimedAnswer(models.Model):
-    """One answer of a measurement; `turn` is its position among those to the same task. Without a latency, the answer failed."""
+    """One answer of a measurement; `turn` is its position among those to the same task. Without a
+    latency, the answer failed.
+    """
 
     measurement = models.ForeignKey(LatencyMeasurement, models.CASCADE, related_name="answers")
-    attempt = models.PositiveIntegerField(help_text="Of the job: another one may have run on another machine")
+    attempt = models.PositiveIntegerField(
+        help_text="Of the job: another one may have run on another machine"
+    )
     run = models.ForeignKey(EvalRun, models.CASCADE, related_name="+")
     task = models.ForeignKey(Task, models.CASCADE, related_name="+")
     round = models.PositiveSmallIntegerField()
@@ -326,7 +372,8 @@ class TimedAnswer(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["measurement", "attempt", "run", "task", "round"], name="one_timed_answer_per_turn"
+                fields=["measurement", "attempt", "run", "task", "round"],
+                name="one_timed_answer_per_turn",
             )
         ]
 
@@ -335,7 +382,9 @@ class TimedAnswer(models.Model):
 
 
 class TaskImport(Job):
-    """Tasks from a file, stored by a worker. Its id names the folder in which the file waits (`importing`)."""
+    """Tasks from a file, stored by a worker. Its id names the folder in which the file waits
+    (`importing`).
+    """
 
     eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="imports")
 
@@ -344,13 +393,17 @@ class VariantJob(Job):
     """A job in which a model writes variants of a set's tasks (`variants.model_job`)."""
 
     eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="variant_jobs")
-    used = models.JSONField(default=dict, help_text="{calls, input_tokens, output_tokens, estimated} so far")
+    used = models.JSONField(
+        default=dict, help_text="{calls, input_tokens, output_tokens, estimated} so far"
+    )
 
     class Meta(Job.Meta):
         constraints = [
             *Job.Meta.constraints,
             models.UniqueConstraint(
-                fields=["eval_set"], condition=Q(state__in=ACTIVE_STATES), name="one_active_variant_job_per_set"
+                fields=["eval_set"],
+                condition=Q(state__in=ACTIVE_STATES),
+                name="one_active_variant_job_per_set",
             ),
         ]
 
@@ -359,8 +412,8 @@ class VariantJob(Job):
 
 
 class Answer(models.Model):
-    """An external agent's answer to a task, before it is scored. Immutable: sending the same answer twice stores one. Only a
-    `trajectory` that gets more spans replaces its own answer."""
+    """An external agent's answer to a task, before it is scored. Immutable: sending the same answer
+    twice stores one. Only a `trajectory` that gets more spans replaces its own answer."""
 
     run = models.ForeignKey(EvalRun, models.CASCADE, related_name="answers")
     task = models.ForeignKey(Task, models.CASCADE, related_name="+")
@@ -372,18 +425,24 @@ class Answer(models.Model):
     output_tokens = models.PositiveIntegerField(null=True)
     digest = models.CharField(max_length=32, help_text="Of all the agent sent for it")
     size = models.PositiveIntegerField(help_text="Bytes")
-    trajectory = models.UUIDField(null=True, help_text="The run that it came as, where it came as a trace")
+    trajectory = models.UUIDField(
+        null=True, help_text="The run that it came as, where it came as a trace"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["run", "task", "index"], name="one_answer_per_index")]
+        constraints = [
+            models.UniqueConstraint(fields=["run", "task", "index"], name="one_answer_per_index")
+        ]
 
     def __str__(self) -> str:
         return f"{self.task} #{self.index}"
 
 
 class MeaningCheck(Job):
-    """A comparison by meaning of a set's hold-out with everything in it that could train (`meaning`)."""
+    """A comparison by meaning of a set's hold-out with everything in it that could train
+    (`meaning`).
+    """
 
     eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="meaning_checks")
 
@@ -391,7 +450,9 @@ class MeaningCheck(Job):
         constraints = [
             *Job.Meta.constraints,
             models.UniqueConstraint(
-                fields=["eval_set"], condition=Q(state__in=ACTIVE_STATES), name="one_active_meaning_check_per_set"
+                fields=["eval_set"],
+                condition=Q(state__in=ACTIVE_STATES),
+                name="one_active_meaning_check_per_set",
             ),
         ]
 
@@ -400,8 +461,9 @@ class MeaningCheck(Job):
 
 
 class MeaningPair(models.Model):
-    """A held-out task and one that could train which a check found similar. `ours` and `theirs` are their canonical hashes, `digest`
-    covers all compared texts of the second: a person's decision is about these, in any version."""
+    """A held-out task and one that could train which a check found similar. `ours` and `theirs` are
+    their canonical hashes, `digest` covers all compared texts of the second: a person's decision is
+    about these, in any version."""
 
     job = models.ForeignKey(MeaningCheck, models.CASCADE, related_name="pairs")
     position = models.PositiveSmallIntegerField(help_text="0 is most alike")
@@ -417,7 +479,11 @@ class MeaningPair(models.Model):
 
     class Meta:
         ordering = ("position",)
-        constraints = [models.UniqueConstraint(fields=["job", "position"], name="one_meaning_pair_per_position")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["job", "position"], name="one_meaning_pair_per_position"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"pair {self.position + 1} of {self.job}"
@@ -426,8 +492,8 @@ class MeaningPair(models.Model):
 class MeaningVerdict(models.Model):
     """A person's decision about two requests, by their content: `one` < `two` are canonical hashes.
 
-    “Different” holds for the texts with this `digest`; “same” holds whatever else changes in the tasks. `removed` is the task that was
-    removed from the draft, as its fields, for undo.
+    “Different” holds for the texts with this `digest`; “same” holds whatever else changes in the
+    tasks. `removed` is the task that was removed from the draft, as its fields, for undo.
     """
 
     class Verdict(models.TextChoices):
@@ -445,8 +511,12 @@ class MeaningVerdict(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["project", "one", "two"], name="one_verdict_per_two_requests"),
-            models.CheckConstraint(name="verdict_hashes_in_order", condition=Q(one__lt=models.F("two"))),
+            models.UniqueConstraint(
+                fields=["project", "one", "two"], name="one_verdict_per_two_requests"
+            ),
+            models.CheckConstraint(
+                name="verdict_hashes_in_order", condition=Q(one__lt=models.F("two"))
+            ),
         ]
         indexes = [models.Index(fields=["project", "two"], name="meaning_verdict_by_two")]
 
@@ -455,8 +525,10 @@ class MeaningVerdict(models.Model):
 
 
 class SampleFields(models.Model):
-    """The fields of one scored output, in evaluation and in training. `reward` is null if and only if `masked`; `valid`, `tool_ok`,
-    `args_score` and `executed` are null where they cannot be known (`workers.lib.verifiers.types.Score`)."""
+    """The fields of one scored output, in evaluation and in training. `reward` is null if and only
+    if `masked`; `valid`, `tool_ok`, `args_score` and `executed` are null where they cannot be known
+    (`workers.lib.verifiers.types.Score`).
+    """
 
     output = models.TextField()
     messages = models.JSONField(default=list)
@@ -474,8 +546,12 @@ class SampleFields(models.Model):
     input_tokens = models.PositiveIntegerField(null=True)
     output_tokens = models.PositiveIntegerField(null=True)
     truncated = models.BooleanField(default=False)
-    turns = models.PositiveSmallIntegerField(default=1, help_text="Messages of the agent in the episode")
-    stop_reason = models.CharField(max_length=40, blank=True, help_text="Why the episode ended: stop, turns, time…")
+    turns = models.PositiveSmallIntegerField(
+        default=1, help_text="Messages of the agent in the episode"
+    )
+    stop_reason = models.CharField(
+        max_length=40, blank=True, help_text="Why the episode ended: stop, turns, time…"
+    )
     details = models.JSONField(default=list, help_text="What the verifier found wrong, in words")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -496,8 +572,9 @@ class SampleQuerySet(models.QuerySet["Sample"]):
 class Sample(SampleFields):
     """One output of an evaluated model on one task, with its score.
 
-    What the evaluation's page filters and sorts by is stored here redundantly, since a run may have 80,000 samples: the key of its task,
-    the failure mode given by the rules (empty: none), the tools it called and the tags of its task.
+    What the evaluation's page filters and sorts by is stored here redundantly, since a run may have
+    80,000 samples: the key of its task, the failure mode given by the rules (empty: none), the
+    tools it called and the tags of its task.
     """
 
     run = models.ForeignKey(EvalRun, models.CASCADE, related_name="samples")
@@ -516,7 +593,8 @@ class Sample(SampleFields):
             models.UniqueConstraint(fields=["run", "task", "index"], name="one_sample_per_index"),
             models.CheckConstraint(
                 name="sample_reward_iff_not_masked",
-                condition=Q(masked=True, reward__isnull=True) | Q(masked=False, reward__isnull=False),
+                condition=Q(masked=True, reward__isnull=True)
+                | Q(masked=False, reward__isnull=False),
             ),
         ]
         indexes = [

@@ -1,11 +1,14 @@
-"""Paired differences between evaluations, with intervals that are corrected for how many are read at once. Pure: numpy only.
+"""Paired differences between evaluations, with intervals that are corrected for how many are read
+at once. Pure: numpy only.
 
-Correction: Bonferroni's for simultaneous intervals (Dunn 1961, "Multiple comparisons among means", JASA 56:52-64). Each of the
-m intervals of a table has the level 1 - 0.05 / m, so that all m cover the true differences together in at least 95% of tables,
-however the differences depend on each other (they share the baseline and the tasks).
+Correction: Bonferroni's for simultaneous intervals (Dunn 1961, "Multiple comparisons among means",
+JASA 56:52-64). Each of the m intervals of a table has the level 1 - 0.05 / m, so that all m cover
+the true differences together in at least 95% of tables, however the differences depend on each
+other (they share the baseline and the tasks).
 
-Errors: of the mean over tasks, the samples of a task being averaged first; where tasks form groups (template, session, user …),
-the larger one of that and of the error clustered by group (Liang & Zeger 1986; for evaluations Miller 2024, 2411.00640).
+Errors: of the mean over tasks, the samples of a task being averaged first; where tasks form groups
+(template, session, user …), the larger one of that and of the error clustered by group (Liang &
+Zeger 1986; for evaluations Miller 2024, 2411.00640).
 """
 
 from __future__ import annotations
@@ -44,27 +47,41 @@ class Mean:
 
 
 def corrected(comparisons: int, level: float = LEVEL) -> float:
-    """The level of each of this many intervals so that they hold simultaneously at `level` (Bonferroni)."""
+    """The level of each of this many intervals so that they hold simultaneously at `level`
+    (Bonferroni).
+    """
     return 1 - (1 - level) / max(1, comparisons)
 
 
 def difference(
-    before: np.ndarray, after: np.ndarray, groups: np.ndarray | None = None, *, level: float = LEVEL, span: float | None = None
-) -> Mean:  # fmt: skip
-    """The mean of after - before over the tasks that both know. `before`, `after`: [tasks], NaN if a task has no value;
-    `groups`: [tasks], numbers. `span`: the largest difference there can be, 1 for rates."""
+    before: np.ndarray,
+    after: np.ndarray,
+    groups: np.ndarray | None = None,
+    *,
+    level: float = LEVEL,
+    span: float | None = None,
+) -> Mean:
+    """The mean of after - before over the tasks that both know. `before`, `after`: [tasks], NaN if
+    a task has no value; `groups`: [tasks], numbers. `span`: the largest difference there can be, 1
+    for rates."""
     with np.errstate(invalid="ignore"):  # infinite values are not known either
         gaps = after - before
     return mean_of(gaps, groups, level=level, bounds=None if span is None else (-span, span))
 
 
 def mean_of(
-    values: np.ndarray, groups: np.ndarray | None = None, *, level: float = LEVEL, bounds: Bounds = None
+    values: np.ndarray,
+    groups: np.ndarray | None = None,
+    *,
+    level: float = LEVEL,
+    bounds: Bounds = None,
 ) -> Mean:
-    """The mean of the tasks' values that are known, with Student's t interval, cut to `bounds`; none below FEWEST tasks.
+    """The mean of the tasks' values that are known, with Student's t interval, cut to `bounds`;
+    none below FEWEST tasks.
 
-    Where all values are equal the spread says nothing. With bounds, the tasks not seen may have any value: as many of them
-    as Wilson's interval allows for n of n (the share that would be otherwise) count as the bound. Without, there is no interval.
+    Where all values are equal the spread says nothing. With bounds, the tasks not seen may have any
+    value: as many of them as Wilson's interval allows for n of n (the share that would be
+    otherwise) count as the bound. Without, there is no interval.
     """
     known = np.isfinite(values)
     found = values[known]
@@ -80,7 +97,8 @@ def mean_of(
         rest = 1 - wilson(n, n, level)[0]
         return Mean(mean, mean + rest * (bounds[0] - mean), mean + rest * (bounds[1] - mean), n)
     half = max(
-        _student(freedom, level) * error for error, freedom in _errors(found, None if groups is None else groups[known])
+        _student(freedom, level) * error
+        for error, freedom in _errors(found, None if groups is None else groups[known])
     )
     low, high = mean - half, mean + half
     if bounds:
@@ -118,10 +136,14 @@ def _chances(most: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pass_at(scored: np.ndarray, passed: np.ndarray, k: int) -> np.ndarray:
-    """Each task's unbiased pass@k, that one of k samples passes (Chen et al. 2021, 2107.03374), [tasks]; NaN below k samples."""
+    """Each task's unbiased pass@k, that one of k samples passes (Chen et al. 2021, 2107.03374),
+    [tasks]; NaN below k samples.
+    """
     return _chances(int(scored.max(initial=0)), k)[0][scored, passed]
 
 
 def pass_hat(scored: np.ndarray, passed: np.ndarray, k: int) -> np.ndarray:
-    """Each task's unbiased pass^k, that k of k samples pass: C(c, k) / C(n, k) (Yao et al. 2024, 2406.12045), [tasks]."""
+    """Each task's unbiased pass^k, that k of k samples pass: C(c, k) / C(n, k) (Yao et al. 2024,
+    2406.12045), [tasks].
+    """
     return _chances(int(scored.max(initial=0)), k)[1][scored, passed]

@@ -1,4 +1,6 @@
-"""Evaluations over REST: start, follow and stop one, and read its samples. The key determines the project."""
+"""Evaluations over REST: start, follow and stop one, and read its samples. The key determines the
+project.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from apps.evals.lookups import (
     may_see,
     needs_right,
     runs_of,
-)  # fmt: skip
+)
 from apps.evals.models import EvalRun, Split
 from apps.evals.submission import submit_eval
 from apps.registry.actions import ModelError, register_agent
@@ -47,13 +49,18 @@ from apps.trajectories.api import number_of
 
 BOUNDS = (*LIMITS, "timeout_s", "at_once")  # limits on what an evaluation uses
 FILTERS = {
-    "state": JobState.values, "split": Split.values, "eval_set": find_set, "environment": find_environment,
+    "state": JobState.values,
+    "split": Split.values,
+    "eval_set": find_set,
+    "environment": find_environment,
     "model_version": find_version,
-}  # fmt: skip
+}
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_eval_runs_list", responses=described({200: page(schema.RUN)}, 400, 404),
+    methods=["GET"],
+    operation_id="v1_eval_runs_list",
+    responses=described({200: page(schema.RUN)}, 400, 404),
     description="Evaluations, newest first.",
     parameters=[
         OpenApiParameter("state", enum=JobState.values),
@@ -61,17 +68,23 @@ FILTERS = {
         OpenApiParameter("eval_set", str, description="id or name@version"),
         OpenApiParameter("environment", str, description="slug@version"),
         OpenApiParameter("model_version", str, description="such as support-v3"),
-        CURSOR, LIMIT,
+        CURSOR,
+        LIMIT,
     ],
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_eval_runs_start", request={JSON: schema.START},
-    responses=described({200: schema.RUN, 201: schema.RUN}, 400, 403, 404, 409, 413), 
+    methods=["POST"],
+    operation_id="v1_eval_runs_start",
+    request={JSON: schema.START},
+    responses=described({200: schema.RUN, 201: schema.RUN}, 400, 403, 404, 409, 413),
     examples=[schema.START_EXAMPLE, schema.AGENT_EXAMPLE, schema.RUN_EXAMPLE],
-    description="Queues an evaluation of a model version; poll it until its state is final. With `agent` instead, you run "
-    "the agent yourself: get the tasks, send the answers (`/tasks/`, `/samples/`), and they are scored here; 200 if "
-    "the same evaluation is already running. On a hold-out this requires a key with access to hold-outs and counts as a view.",
-)  # fmt: skip
+    description=(
+        "Queues an evaluation of a model version; poll it until its state is final. With `agent`"
+        " instead, you run the agent yourself: get the tasks, send the answers (`/tasks/`,"
+        " `/samples/`), and they are scored here; 200 if the same evaluation is already running. On"
+        " a hold-out this requires a key with access to hold-outs and counts as a view."
+    ),
+)
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
     if request.method == "POST":
@@ -103,41 +116,67 @@ def _start(request: Request) -> Response:
     return Response(as_json(request, run), status=201 if new else 200)
 
 
-def _submitted(request: Request, asked: schema.StartRun, given: dict[str, Any]) -> tuple[EvalRun, bool]:
+def _submitted(
+    request: Request, asked: schema.StartRun, given: dict[str, Any]
+) -> tuple[EvalRun, bool]:
     """The evaluation, and whether it is new. Raises EvalSetError, ModelError, NotFound."""
     if asked.agent is None:
         against = None if asked.stop_against is None else find_run(request, asked.stop_against)
         version = find_version(request, asked.model_version or "")
         stop = {"stop_against": against, "stop_channel": asked.stop_channel}
         chosen = {name: getattr(asked, name) for name in BOUNDS}
-        return submit_eval(model_version=version, engine=asked.engine, **stop, **chosen, **given), True
+        return (
+            submit_eval(model_version=version, engine=asked.engine, **stop, **chosen, **given),
+            True,
+        )
     if asked.stop_against is not None:
         raise actions.EvalSetError("Evaluations of agents that run elsewhere cannot stop early.")
     for name in BOUNDS:
         if getattr(asked, name) is not None:
             raise ValidationError(
-                {"path": name, "error": "does not apply to an agent that runs elsewhere; leave it out"}
+                {
+                    "path": name,
+                    "error": "does not apply to an agent that runs elsewhere; leave it out",
+                }
             )
     if asked.engine != AUTO:
         raise ValidationError(
-            {"path": "engine", "error": "does not apply to an agent that runs elsewhere; leave it out"}
+            {
+                "path": "engine",
+                "error": "does not apply to an agent that runs elsewhere; leave it out",
+            }
         )
     agent = register_agent(
-        project=given["project"], name=asked.agent.name, agent_version=asked.agent.version, by=given["by"],
+        project=given["project"],
+        name=asked.agent.name,
+        agent_version=asked.agent.version,
+        by=given["by"],
         reached_by=Reach(asked.agent.reached_by),
-    )  # fmt: skip
+    )
     return answers.open_run(agent=agent, **given)
 
 
-EXTRAS: list[Callable[[Request, EvalRun], dict[str, Any]]] = []  # added by higher layers: the gate's verdict
+EXTRAS: list[
+    Callable[[Request, EvalRun], dict[str, Any]]
+] = []  # added by higher layers: the gate's verdict
 
 
 @extend_schema(
-    operation_id="v1_eval_runs_read", responses=described({200: schema.RUN}, 404), examples=[schema.RUN_EXAMPLE],
-    parameters=[OpenApiParameter("against", str, description="A channel, such as “production”: adds `gate`, the "
-                                 "comparison with the version live there, in the format of a gate report")],
+    operation_id="v1_eval_runs_read",
+    responses=described({200: schema.RUN}, 404),
+    examples=[schema.RUN_EXAMPLE],
+    parameters=[
+        OpenApiParameter(
+            "against",
+            str,
+            description=(
+                "A channel, such as “production”: adds `gate`, the "
+                "comparison with the version live there, in the format of a gate report"
+            ),
+        )
+    ],
     description="State and progress, and the metrics with their intervals once finished.",
-)  # fmt: skip
+)
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
@@ -150,10 +189,14 @@ def item(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_eval_runs_cancel", request=None, responses=described({200: schema.RUN}, 403, 404, 409),
-    description="Stops an evaluation; samples so far are kept. On a hold-out this requires a key with access to hold-outs, like "
-    "starting it.",
-)  # fmt: skip
+    operation_id="v1_eval_runs_cancel",
+    request=None,
+    responses=described({200: schema.RUN}, 403, 404, 409),
+    description=(
+        "Stops an evaluation; samples so far are kept. On a hold-out this requires a key with"
+        " access to hold-outs, like starting it."
+    ),
+)
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
@@ -164,11 +207,19 @@ def cancel(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_eval_runs_samples", responses=described({200: page(schema.SAMPLE)}, 400, 403, 404),
-    parameters=[*samples_api.FILTERS, OpenApiParameter("cursor", str, description="`next` of the previous page"), LIMIT],
-    description="Outputs and scores, in the order they were stored. On a hold-out this requires a key with access to "
-    "hold-outs and counts as a view.",
-)  # fmt: skip
+    methods=["GET"],
+    operation_id="v1_eval_runs_samples",
+    responses=described({200: page(schema.SAMPLE)}, 400, 403, 404),
+    parameters=[
+        *samples_api.FILTERS,
+        OpenApiParameter("cursor", str, description="`next` of the previous page"),
+        LIMIT,
+    ],
+    description=(
+        "Outputs and scores, in the order they were stored. On a hold-out this requires a key with"
+        " access to hold-outs and counts as a view."
+    ),
+)
 @answers_api.SEND
 @api_view(["GET", "POST"])
 def samples(request: Request, pk: UUID) -> Response:
@@ -176,12 +227,22 @@ def samples(request: Request, pk: UUID) -> Response:
     needs_right(request, run.split)
     if request.method == "POST":
         return answers_api.send(request, run)
-    limit, cursor = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "cursor", 0, 0, 2**63 - 1)
-    found = list(samples_api.filtered(request, run).filter(pk__gt=cursor).order_by("pk")[: limit + 1])
+    limit, cursor = (
+        number_of(request, "limit", PAGE, 1, MAX_PAGE),
+        number_of(request, "cursor", 0, 0, 2**63 - 1),
+    )
+    found = list(
+        samples_api.filtered(request, run).filter(pk__gt=cursor).order_by("pk")[: limit + 1]
+    )
     if found:
         record_output_view(run, by=request.auth)
     following = str(found[limit - 1].pk) if len(found) > limit else None
-    return Response({"results": [samples_api.sample_json(sample) for sample in found[:limit]], "next": following})
+    return Response(
+        {
+            "results": [samples_api.sample_json(sample) for sample in found[:limit]],
+            "next": following,
+        }
+    )
 
 
 # What is told

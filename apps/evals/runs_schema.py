@@ -1,4 +1,6 @@
-"""The API's input and output for evaluations: forms that check bodies, JSON Schemas, and examples."""
+"""The API's input and output for evaluations: forms that check bodies, JSON Schemas, and
+examples.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,13 @@ class Agent(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`eval_set`: its id or “name@version”. `environment`: “slug@version”. `model_version`: a version's name, such as
-    “support-v3”, or its number; or `agent`, which answers elsewhere. `engine`: “auto”, “transformers” (in process) or a server's
-    name. `most_tokens` and `most_usd` bound what the evaluation may use on a server; it then stops and keeps what it has. An
-    agent that is called over HTTP has `timeout_s` for each sample, and gets `at_once` tasks at a time; its limits need
-    `tokens_per_call` and `usd_per_call`, which a call counts for that does not report them."""
+    """`eval_set`: its id or “name@version”. `environment`: “slug@version”. `model_version`: a
+    version's name, such as “support-v3”, or its number; or `agent`, which answers elsewhere.
+    `engine`: “auto”, “transformers” (in process) or a server's name. `most_tokens` and `most_usd`
+    bound what the evaluation may use on a server; it then stops and keeps what it has. An agent
+    that is called over HTTP has `timeout_s` for each sample, and gets `at_once` tasks at a time;
+    its limits need `tokens_per_call` and `usd_per_call`, which a call counts for that does not
+    report them."""
 
     eval_set: Text
     environment: Text
@@ -59,7 +63,10 @@ ESTIMATE = {
 }
 METRICS = {
     "type": ["object", "null"],
-    "description": "Null until the evaluation has finished. Rates and the mean reward have intervals over tasks.",
+    "description": (
+        "Null until the evaluation has finished. Rates and the mean reward have intervals over"
+        " tasks."
+    ),
     "properties": {
         "success": ESTIMATE,
         "unsafe_action": ESTIMATE,
@@ -75,8 +82,23 @@ METRICS = {
 }
 RUN = {
     "type": "object",
-    "required": ["id", "name", "state", "eval_set", "split", "environment", "model_version", "samples_per_task", "done",
-                 "total", "label", "error", "metrics", "url", "created_at"],
+    "required": [
+        "id",
+        "name",
+        "state",
+        "eval_set",
+        "split",
+        "environment",
+        "model_version",
+        "samples_per_task",
+        "done",
+        "total",
+        "label",
+        "error",
+        "metrics",
+        "url",
+        "created_at",
+    ],
     "properties": {
         "id": {"type": "string", "format": "uuid"},
         "name": {"type": "string"},
@@ -87,22 +109,35 @@ RUN = {
         "environment": {"type": "string"},
         "verifier": {"type": "string"},
         "model_version": {"type": "string"},
-        "agent": {"type": ["object", "null"], "description": "For an agent that runs elsewhere: {name, version}"},
+        "agent": {
+            "type": ["object", "null"],
+            "description": "For an agent that runs elsewhere: {name, version}",
+        },
         "answers": {
             "type": ["object", "null"],
-            "description": "For an agent that runs elsewhere: the number of answers, and the deadline for them",
+            "description": (
+                "For an agent that runs elsewhere: the number of answers, and the deadline for them"
+            ),
             "properties": {
-                "received": {"type": "integer"}, "expected": {"type": "integer"}, "open": {"type": "boolean"},
+                "received": {"type": "integer"},
+                "expected": {"type": "integer"},
+                "open": {"type": "boolean"},
                 "until": {"type": "string", "format": "date-time"},
             },
         },
         "unused_traces": {
             "type": "object",
-            "description": "For an agent that runs elsewhere: the runs that named this evaluation and were not used. Reasons of a "
-            "hold-out require a key with access to hold-outs",
+            "description": (
+                "For an agent that runs elsewhere: the runs that named this evaluation and were not"
+                " used. Reasons of a hold-out require a key with access to hold-outs"
+            ),
             "properties": {
                 "count": {"type": "integer"},
-                "newest": {"type": "array", "items": {"type": "object"}, "description": "trajectory, task, sample, reason"},
+                "newest": {
+                    "type": "array",
+                    "items": {"type": "object"},
+                    "description": "trajectory, task, sample, reason",
+                },
             },
         },
         "samples_per_task": {"type": "integer"},
@@ -110,11 +145,17 @@ RUN = {
         "engine": {"type": "string", "description": "Description of what generates the answers"},
         "spent": {
             "type": ["object", "null"],
-            "description": "For a called agent with a limit, usage so far; calls counted in `without_tokens` or "
-            "`without_cost` did not report them and are charged at `tokens_per_call` and `usd_per_call`",
+            "description": (
+                "For a called agent with a limit, usage so far; calls counted in `without_tokens`"
+                " or `without_cost` did not report them and are charged at `tokens_per_call` and"
+                " `usd_per_call`"
+            ),
             "properties": {
-                "calls": {"type": "integer"}, "tokens": {"type": "integer"}, "usd": {"type": "number"},
-                "without_tokens": {"type": "integer"}, "without_cost": {"type": "integer"},
+                "calls": {"type": "integer"},
+                "tokens": {"type": "integer"},
+                "usd": {"type": "number"},
+                "without_tokens": {"type": "integer"},
+                "without_cost": {"type": "integer"},
             },
         },
         "done": {"type": "integer", "description": "Samples so far"},
@@ -123,12 +164,15 @@ RUN = {
         "error": {"type": "string"},
         "metrics": METRICS,
         "url": {"type": "string", "description": "Its page"},
-        "gate": {"type": "object", "description": "With `against`: a gate report, see /api/v1/gate-reports/"},
+        "gate": {
+            "type": "object",
+            "description": "With `against`: a gate report, see /api/v1/gate-reports/",
+        },
         "created_at": {"type": "string", "format": "date-time"},
         "started_at": {"type": ["string", "null"], "format": "date-time"},
         "finished_at": {"type": ["string", "null"], "format": "date-time"},
     },
-}  # fmt: skip
+}
 SAMPLE = {
     "type": "object",
     "required": ["task", "index", "output", "reward", "success", "masked"],
@@ -141,7 +185,10 @@ SAMPLE = {
         "reward": NUMBER,
         "success": {"type": "boolean"},
         "unsafe": {"type": "boolean"},
-        "masked": {"type": "boolean", "description": "Could not be scored; excluded from the metrics"},
+        "masked": {
+            "type": "boolean",
+            "description": "Could not be scored; excluded from the metrics",
+        },
         "mask_reason": {"type": "string"},
         "components": {"type": "object"},
         "details": {"type": "array", "items": {"type": "string"}},
@@ -154,48 +201,78 @@ SAMPLE = {
 
 SAMPLE["properties"] |= {
     "id": {"type": "integer"},
-    "bucket": {"type": "string", "description": "Slug of the failure mode assigned by the rules; empty: none"},
-    "tools": {"type": "array", "items": {"type": "string"}, "description": "The tools that were called"},
+    "bucket": {
+        "type": "string",
+        "description": "Slug of the failure mode assigned by the rules; empty: none",
+    },
+    "tools": {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "The tools that were called",
+    },
     "tags": {"type": "array", "items": {"type": "string"}},
 }
 WHOLE_SAMPLE = {
     "type": "object",
     "required": [*SAMPLE["required"], "request", "expected", "offered_tools"],
-    "properties": SAMPLE["properties"]
-    | {
-        "request": {"type": "array", "items": {"type": "object"}, "description": "The task's messages"},
-        "opening": {
-            "type": "array",
-            "items": {"type": "object"},
-            "description": "The harness's messages, which precede them",
-        },
-        "offered_tools": {"type": "array", "items": {"type": "object"}},
-        "expected": {"type": "object"},
-        "reasons": {
-            "type": "object",
-            "additionalProperties": {"type": "array", "items": {"type": "string"}},
-            "description": "By component; reasons without a component are under the empty name",
-        },
-        "blamed_message": {"type": ["integer", "null"], "description": "Among opening, request and messages"},
-        "evidence": {"type": "array", "items": {"type": "object"}},
-        "cost_usd": NUMBER,
-    },
+    "properties": (
+        SAMPLE["properties"]
+        | {
+            "request": {
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "The task's messages",
+            },
+            "opening": {
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "The harness's messages, which precede them",
+            },
+            "offered_tools": {"type": "array", "items": {"type": "object"}},
+            "expected": {"type": "object"},
+            "reasons": {
+                "type": "object",
+                "additionalProperties": {"type": "array", "items": {"type": "string"}},
+                "description": "By component; reasons without a component are under the empty name",
+            },
+            "blamed_message": {
+                "type": ["integer", "null"],
+                "description": "Among opening, request and messages",
+            },
+            "evidence": {"type": "array", "items": {"type": "object"}},
+            "cost_usd": NUMBER,
+        }
+    ),
 }
 CELLS = {
     "type": "array",
-    "description": "For each evaluation, its value and its paired difference from the first (null for the first, and if the two are not "
-    "comparable); verdict: better, worse, differs, or empty if the interval contains 0",
-    "items": {"type": "object", "properties": {
-        "value": ESTIMATE, "difference": {"type": ["object", "null"], "description": "{mean, low, high, n}"}, "verdict": {"type": "string"},
-    }},
-}  # fmt: skip
+    "description": (
+        "For each evaluation, its value and its paired difference from the first (null for the"
+        " first, and if the two are not comparable); verdict: better, worse, differs, or empty if"
+        " the interval contains 0"
+    ),
+    "items": {
+        "type": "object",
+        "properties": {
+            "value": ESTIMATE,
+            "difference": {"type": ["object", "null"], "description": "{mean, low, high, n}"},
+            "verdict": {"type": "string"},
+        },
+    },
+}
 COMPARED_MEASURES = {
     "type": "array",
-    "items": {"type": "object", "properties": {
-        "key": {"type": "string"}, "title": {"type": "string"}, "unit": {"enum": ["rate", "reward", "ms", "tokens", "usd"]},
-        "better": {"enum": [1, 0, -1], "description": "1: more is better"}, "cells": CELLS,
-    }},
-}  # fmt: skip
+    "items": {
+        "type": "object",
+        "properties": {
+            "key": {"type": "string"},
+            "title": {"type": "string"},
+            "unit": {"enum": ["rate", "reward", "ms", "tokens", "usd"]},
+            "better": {"enum": [1, 0, -1], "description": "1: more is better"},
+            "cells": CELLS,
+        },
+    },
+}
 COMPARISON = {
     "type": "object",
     "required": ["results", "next"],
@@ -212,26 +289,45 @@ COMPARISON = {
                         "type": ["object", "null"],
                         "description": "{mean, low, high, n}, paired over tasks",
                     },
-                    "tasks": {"type": ["object", "null"], "description": "{won, lost, same} against the first"},
+                    "tasks": {
+                        "type": ["object", "null"],
+                        "description": "{won, lost, same} against the first",
+                    },
                     "cost_usd": NUMBER,
                 },
             },
         },
         "problems": {
-            "type": "array", "description": "What cannot be compared, and what to do; `run` is null if it concerns "
-            "all of them",
-            "items": {"type": "object", "properties": {
-                "run": {"type": ["string", "null"]}, "text": {"type": "string"}, "blocks": {"type": "boolean"},
-            }},
+            "type": "array",
+            "description": (
+                "What cannot be compared, and what to do; `run` is null if it concerns all of them"
+            ),
+            "items": {
+                "type": "object",
+                "properties": {
+                    "run": {"type": ["string", "null"]},
+                    "text": {"type": "string"},
+                    "blocks": {"type": "boolean"},
+                },
+            },
         },
-        "correction": {"type": "object", "description": "The number of simultaneous intervals in each table, and "
-        "their level"},
+        "correction": {
+            "type": "object",
+            "description": "The number of simultaneous intervals in each table, and their level",
+        },
         "measures": COMPARED_MEASURES,
         "components": COMPARED_MEASURES,
-        "groups": {"type": "array", "description": "Success by failure mode, tool, tag and difficulty of the tasks", "items": {"type": "object"}},
+        "groups": {
+            "type": "array",
+            "description": "Success by failure mode, tool, tag and difficulty of the tasks",
+            "items": {"type": "object"},
+        },
         "modes": {
-            "type": "array", "description": "The share of samples with each failure mode, and the number of tasks "
-            "where it appeared or disappeared",
+            "type": "array",
+            "description": (
+                "The share of samples with each failure mode, and the number of tasks "
+                "where it appeared or disappeared"
+            ),
             "items": {"type": "object"},
         },
         "results": {
@@ -243,7 +339,9 @@ COMPARISON = {
                     "change": {"enum": ["regressed", "improved", "same", "missing"]},
                     "cells": {
                         "type": "array",
-                        "description": "For each evaluation: {task, n, passed, reward, masked}, or null",
+                        "description": (
+                            "For each evaluation: {task, n, passed, reward, masked}, or null"
+                        ),
                         "items": {"type": ["object", "null"]},
                     },
                 },
@@ -251,29 +349,50 @@ COMPARISON = {
         },
         "next": {"type": ["string", "null"]},
     },
-}  # fmt: skip
+}
 
 
 START_EXAMPLE = OpenApiExample(
     "A model on a hold-out",
-    value={"eval_set": "support@3", "environment": "helpdesk@1", "model_version": "support-v4", "samples_per_task": 4},
+    value={
+        "eval_set": "support@3",
+        "environment": "helpdesk@1",
+        "model_version": "support-v4",
+        "samples_per_task": 4,
+    },
     request_only=True,
 )
 AGENT_EXAMPLE = OpenApiExample(
     "An agent in CI",
-    value={"eval_set": "support@3", "environment": "helpdesk@1", "agent": {"name": "support-agent", "version": "3f2a9c1"},
-           "samples_per_task": 4},
+    value={
+        "eval_set": "support@3",
+        "environment": "helpdesk@1",
+        "agent": {"name": "support-agent", "version": "3f2a9c1"},
+        "samples_per_task": 4,
+    },
     request_only=True,
-)  # fmt: skip
+)
 RUN_EXAMPLE = OpenApiExample(
     "A finished evaluation",
     value={
-        "id": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11", "name": "support-v4 on support@3 hold-out", "state": "succeeded",
-        "eval_set": "support@3", "split": "holdout", "environment": "helpdesk@1", "verifier": "tool-call@2",
-        "model_version": "support-v4", "samples_per_task": 4, "done": 240, "total": 240, "label": "181 of 240 succeeded",
-        "error": "", "metrics": {"success": {"mean": 0.754, "low": 0.66, "high": 0.848, "n": 60}},
-        "url": "https://flywheel.example/p/support/evals/runs/5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11/",
+        "id": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11",
+        "name": "support-v4 on support@3 hold-out",
+        "state": "succeeded",
+        "eval_set": "support@3",
+        "split": "holdout",
+        "environment": "helpdesk@1",
+        "verifier": "tool-call@2",
+        "model_version": "support-v4",
+        "samples_per_task": 4,
+        "done": 240,
+        "total": 240,
+        "label": "181 of 240 succeeded",
+        "error": "",
+        "metrics": {"success": {"mean": 0.754, "low": 0.66, "high": 0.848, "n": 60}},
+        "url": (
+            "https://flywheel.example/p/support/evals/runs/5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11/"
+        ),
         "created_at": "2026-11-22T08:00:00Z",
     },
     response_only=True,
-)  # fmt: skip
+)

@@ -33,23 +33,47 @@ from apps.trajectories.api import number_of
 MOST_RUNS = 20
 FILTERS = [
     OpenApiParameter("outcome", enum=list(OUTCOMES)),
-    OpenApiParameter("bucket", str, description="A failure mode's slug; “none”: failures that no rule matched"),
+    OpenApiParameter(
+        "bucket", str, description="A failure mode's slug; “none”: failures that no rule matched"
+    ),
     OpenApiParameter("tool", str, description="The name of a tool that was called"),
-    OpenApiParameter("tag", str, description="A tag of the task or of the production run it was created from"),
+    OpenApiParameter(
+        "tag", str, description="A tag of the task or of the production run it was created from"
+    ),
     OpenApiParameter("q", str, description="Words of the task's key or the output"),
     OpenApiParameter(
-        "against", str, description="Another evaluation's id: only tasks that changed since then, see `change`"
+        "against",
+        str,
+        description="Another evaluation's id: only tasks that changed since then, see `change`",
     ),
-    OpenApiParameter("change", enum=list(CHANGES), description="With `against`; default: “regressed”"),
+    OpenApiParameter(
+        "change", enum=list(CHANGES), description="With `against`; default: “regressed”"
+    ),
 ]
 TOLD = (
-    "index", "output", "messages", "reward", "success", "unsafe", "masked", "mask_reason", "components", "details",
-    "stop_reason", "latency_ms", "input_tokens", "output_tokens", "tools", "tags",
-)  # fmt: skip
+    "index",
+    "output",
+    "messages",
+    "reward",
+    "success",
+    "unsafe",
+    "masked",
+    "mask_reason",
+    "components",
+    "details",
+    "stop_reason",
+    "latency_ms",
+    "input_tokens",
+    "output_tokens",
+    "tools",
+    "tags",
+)
 
 
 def filtered(request: Request, run: EvalRun) -> QuerySet[Sample]:
-    """The samples selected by the query. Raises ValidationError for an invalid choice, NotFound for `against`."""
+    """The samples selected by the query. Raises ValidationError for an invalid choice, NotFound for
+    `against`.
+    """
     query = request.query_params
     one_of(request, "outcome", OUTCOMES)
     one_of(request, "change", CHANGES)
@@ -60,14 +84,23 @@ def filtered(request: Request, run: EvalRun) -> QuerySet[Sample]:
 
 def sample_json(sample: Sample) -> dict[str, Any]:
     fields = {name: getattr(sample, name) for name in TOLD}
-    return {"id": sample.pk, "task": str(sample.task_id), "key": sample.task_key, "bucket": sample.mode} | fields
+    return {
+        "id": sample.pk,
+        "task": str(sample.task_id),
+        "key": sample.task_key,
+        "bucket": sample.mode,
+    } | fields
 
 
 @extend_schema(
-    operation_id="v1_eval_runs_sample", responses=described({200: schema.WHOLE_SAMPLE}, 403, 404),
-    description="A full sample: request, tools, expected answer, reward components with reasons, and the failure mode rules. "
-    "On a hold-out this requires a key with access to hold-outs and counts as a view.",
-)  # fmt: skip
+    operation_id="v1_eval_runs_sample",
+    responses=described({200: schema.WHOLE_SAMPLE}, 403, 404),
+    description=(
+        "A full sample: request, tools, expected answer, reward components with reasons, and the"
+        " failure mode rules. On a hold-out this requires a key with access to hold-outs and counts"
+        " as a view."
+    ),
+)
 @api_view(["GET"])
 def item(request: Request, pk: UUID, number: int) -> Response:
     run = find_run(request, pk)
@@ -79,16 +112,22 @@ def item(request: Request, pk: UUID, number: int) -> Response:
     sample.run = run
     components, reasons = explained(sample.components, sample.details)
     found, task = diagnose(sample), sample.task
-    return Response(sample_json(sample) | {
-        "request": task.messages,
-        "opening": transcript.opening(run),
-        "offered_tools": transcript.offered(sample),
-        "expected": task.expected,
-        "reasons": {part.name: part.reasons for part in components if part.reasons} | ({"": reasons} if reasons else {}),
-        "blamed_message": found.blamed_message if found else None,
-        "evidence": [line.as_dict() for line in found.evidence] if found else [],
-        "cost_usd": cost(price_of(run), sample.input_tokens, sample.output_tokens),
-    })  # fmt: skip
+    return Response(
+        sample_json(sample)
+        | {
+            "request": task.messages,
+            "opening": transcript.opening(run),
+            "offered_tools": transcript.offered(sample),
+            "expected": task.expected,
+            "reasons": (
+                {part.name: part.reasons for part in components if part.reasons}
+                | ({"": reasons} if reasons else {})
+            ),
+            "blamed_message": found.blamed_message if found else None,
+            "evidence": [line.as_dict() for line in found.evidence] if found else [],
+            "cost_usd": cost(price_of(run), sample.input_tokens, sample.output_tokens),
+        }
+    )
 
 
 CSV = "text/csv"
@@ -96,22 +135,35 @@ CSV = "text/csv"
 
 @extend_schema(
     operation_id="v1_eval_runs_samples_export",
-    responses=described({}, 400, 403, 404) | {(200, LINES): OpenApiTypes.STR, (200, CSV): OpenApiTypes.STR},
-    parameters=[*FILTERS, OpenApiParameter("as", enum=list(exporting.FORMATS), description="Default: JSON Lines")],
+    responses=described({}, 400, 403, 404)
+    | {(200, LINES): OpenApiTypes.STR, (200, CSV): OpenApiTypes.STR},
+    parameters=[
+        *FILTERS,
+        OpenApiParameter("as", enum=list(exporting.FORMATS), description="Default: JSON Lines"),
+    ],
     examples=[
-        OpenApiExample("A line", '{"task": "close-12", "index": 0, "outcome": "passed", "reward": 1.0}\n', media_type=LINES),
+        OpenApiExample(
+            "A line",
+            '{"task": "close-12", "index": 0, "outcome": "passed", "reward": 1.0}\n',
+            media_type=LINES,
+        ),
         OpenApiExample("A header", ",".join(exporting.COLUMNS) + "\r\n", media_type=CSV),
     ],
-    description="The matching samples as a file: JSON Lines with all fields including the task, or CSV with one line per sample. On a "
-    "hold-out this requires a key with access to hold-outs, and each file counts as a view.",
-)  # fmt: skip
+    description=(
+        "The matching samples as a file: JSON Lines with all fields including the task, or CSV with"
+        " one line per sample. On a hold-out this requires a key with access to hold-outs, and each"
+        " file counts as a view."
+    ),
+)
 @api_view(["GET"])
 def export(request: Request, pk: UUID) -> StreamingHttpResponse:
     run = find_run(request, pk)
     needs_right(request, run.split)
     format, rows = one_of(request, "as", exporting.FORMATS) or "jsonl", filtered(request, run)
     if run.split == Split.HOLDOUT:
-        record_view(eval_set=run.eval_set, by=request.auth, detail=f"samples of {run.pk} as {format}")
+        record_view(
+            eval_set=run.eval_set, by=request.auth, detail=f"samples of {run.pk} as {format}"
+        )
     return exporting.file_of(run, rows, format)
 
 
@@ -119,28 +171,51 @@ def export(request: Request, pk: UUID) -> StreamingHttpResponse:
     operation_id="v1_eval_runs_compare",
     responses=described({200: schema.COMPARISON}, 400, 403, 404) | {(200, CSV): OpenApiTypes.STR},
     parameters=[
-        OpenApiParameter("run", {"type": "array", "items": {"type": "string", "format": "uuid"}}, required=True,
-                         description=f"2 to {MOST_RUNS} evaluations; the first is the baseline"),
+        OpenApiParameter(
+            "run",
+            {"type": "array", "items": {"type": "string", "format": "uuid"}},
+            required=True,
+            description=f"2 to {MOST_RUNS} evaluations; the first is the baseline",
+        ),
         OpenApiParameter("change", enum=list(CHANGES)),
-        OpenApiParameter("of", int, description="Of more than two: the number of the one evaluation whose changes count, from 2"),
-        OpenApiParameter("mode", str, description="A failure mode’s slug: tasks where it appeared or disappeared"),
+        OpenApiParameter(
+            "of",
+            int,
+            description=(
+                "Of more than two: the number of the one evaluation whose changes count, from 2"
+            ),
+        ),
+        OpenApiParameter(
+            "mode", str, description="A failure mode’s slug: tasks where it appeared or disappeared"
+        ),
         OpenApiParameter("q", str, description="Words in the task’s key"),
-        OpenApiParameter("sort", enum=list(SORTS), description="Largest losses or wins first; default: by key"),
-        OpenApiParameter("as", enum=list(files.FORMATS), description="All tasks as a file; CSV with one line per task"),
+        OpenApiParameter(
+            "sort", enum=list(SORTS), description="Largest losses or wins first; default: by key"
+        ),
+        OpenApiParameter(
+            "as",
+            enum=list(files.FORMATS),
+            description="All tasks as a file; CSV with one line per task",
+        ),
         OpenApiParameter("cursor", str, description="`next` of the previous page"),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
     ],
-    description="Evaluations side by side: success, pass@k, pass^k, reward and its components, invalid outputs, unsafe actions, latency, "
-    "tokens and cost, each with its paired difference from the first; groups of tasks; failure modes; then task by task how many samples "
-    "were scored, and how many passed. The intervals of the differences in a table are simultaneous (Bonferroni). `problems` lists what "
-    "is not comparable. With a cursor only the tasks come. Of a hold-out this needs a key that may see hold-outs, and "
-    "counts as a view of "
-    "each evaluation.",
-)  # fmt: skip
+    description=(
+        "Evaluations side by side: success, pass@k, pass^k, reward and its components, invalid"
+        " outputs, unsafe actions, latency, tokens and cost, each with its paired difference from"
+        " the first; groups of tasks; failure modes; then task by task how many samples were"
+        " scored, and how many passed. The intervals of the differences in a table are simultaneous"
+        " (Bonferroni). `problems` lists what is not comparable. With a cursor only the tasks come."
+        " Of a hold-out this needs a key that may see hold-outs, and counts as a view of each"
+        " evaluation."
+    ),
+)
 @api_view(["GET"])
 def compare(request: Request) -> HttpResponseBase:
     query = request.query_params
-    runs = [find_run(request, given) for given in dict.fromkeys(query.getlist("run")[: MOST_RUNS + 1])]
+    runs = [
+        find_run(request, given) for given in dict.fromkeys(query.getlist("run")[: MOST_RUNS + 1])
+    ]
     if not 2 <= len(runs) <= MOST_RUNS:
         raise ValidationError({"path": "run", "error": f"2 to {MOST_RUNS} different evaluations"})
     for run in runs:
@@ -149,16 +224,27 @@ def compare(request: Request) -> HttpResponseBase:
         raise ValidationError({"path": name, "error": f"must be {choices}"})
     format, cursor = one_of(request, "as", files.FORMATS), query.get("cursor", "")
     if cursor and place_of(cursor) is None:
-        raise ValidationError({"path": "cursor", "error": "is the `next` of no page; start without one"})
-    limit, given = number_of(request, "limit", PAGE, 1, MAX_PAGE), TaskFilters.from_query(query, len(runs))
+        raise ValidationError(
+            {"path": "cursor", "error": "is the `next` of no page; start without one"}
+        )
+    limit, given = (
+        number_of(request, "limit", PAGE, 1, MAX_PAGE),
+        TaskFilters.from_query(query, len(runs)),
+    )
     for run in runs:
         record_output_view(run, by=request.auth)
     found = report.compare(runs, details=True)
     if format:
         for run in runs:
             if run.split == Split.HOLDOUT:
-                record_view(eval_set=run.eval_set, by=request.auth, detail=f"comparison of {run.pk} as {format}")
+                record_view(
+                    eval_set=run.eval_set,
+                    by=request.auth,
+                    detail=f"comparison of {run.pk} as {format}",
+                )
         return files.file_of(found, given, format)
     page = TaskTable(found.tables, given).page(limit, cursor)
     body: dict[str, Any] = {} if cursor else report.as_json(found)
-    return Response(body | {"results": [files.row_json(row) for row in page.rows], "next": page.after or None})
+    return Response(
+        body | {"results": [files.row_json(row) for row in page.rows], "next": page.after or None}
+    )

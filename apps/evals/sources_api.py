@@ -1,4 +1,6 @@
-"""Adding tasks to a draft from successes and failures, over REST: production, one failure, an evaluation, the built-in general set."""
+"""Adding tasks to a draft from successes and failures, over REST: production, one failure, an
+evaluation, the built-in general set.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ class RunFilters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
 
 class FromProduction(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Runs with this `outcome` (without it: both) that the filters in `where` find, or those with the ids in `trajectories`."""
+    """Runs with this `outcome` (without it: both) that the filters in `where` find, or those with
+    the ids in `trajectories`.
+    """
 
     outcome: Literal["failure", "success"] | None = None
     where: RunFilters = RunFilters()
@@ -72,8 +76,9 @@ class FromProduction(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class FromFailure(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`cut`: the message before which the task ends; without it the blamed step. `group`: what keeps tasks on one side of a
-    split, one of `groups`; without it the first. `replayable`: serve the recorded tool results."""
+    """`cut`: the message before which the task ends; without it the blamed step. `group`: what
+    keeps tasks on one side of a split, one of `groups`; without it the first. `replayable`: serve
+    the recorded tool results."""
 
     trajectory: Text
     expected: dict[str, Any]
@@ -85,7 +90,9 @@ class FromFailure(Struct, forbid_unknown_fields=True, kw_only=True):
     state: list[dict[str, Any]] = []
 
 
-class SampleFilters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class SampleFilters(
+    Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """As of `/eval-runs/ID/samples/`."""
 
     outcome: SampleOutcome | Literal[""] = ""
@@ -98,8 +105,10 @@ class SampleFilters(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class FromEvaluation(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Failed samples of an evaluation on training or validation tasks: those that `where` finds, or one `sample` by its number.
-    A task begins at the blamed `step`, where what was right there is known, or is the `whole` evaluated task again."""
+    """Failed samples of an evaluation on training or validation tasks: those that `where` finds, or
+    one `sample` by its number. A task begins at the blamed `step`, where what was right there is
+    known, or is the `whole` evaluated task again.
+    """
 
     run: Text
     where: SampleFilters = SampleFilters()
@@ -116,13 +125,19 @@ class FromEnvironment(Struct, forbid_unknown_fields=True, kw_only=True):
 
 SOURCED = STORED | {
     "required": [*STORED["required"], "without_expected"],
-    "properties": STORED["properties"]
-    | {
-        "left_out": {"type": "integer", "description": "Too similar to, or in the same group as, the other side of a "
-        "hold-out"},
-        "without_expected": {"type": "integer", "description": "No expected answer"},
-    },
-}  # fmt: skip
+    "properties": (
+        STORED["properties"]
+        | {
+            "left_out": {
+                "type": "integer",
+                "description": (
+                    "Too similar to, or in the same group as, the other side of a hold-out"
+                ),
+            },
+            "without_expected": {"type": "integer", "description": "No expected answer"},
+        }
+    ),
+}
 TASK_OF_FAILURE = {
     "type": "object",
     "required": ["trajectory", "mode", "cut", "steps", "request", "suggestions", "groups"],
@@ -130,22 +145,38 @@ TASK_OF_FAILURE = {
         "trajectory": {"type": "string"},
         "mode": {"type": "string", "description": "The failure mode's slug"},
         "cut": {"type": "integer"},
-        "steps": {"type": "array", "items": {"type": "integer"}, "description": "Steps where the task can start"},
-        "request": {"type": "array", "items": {"type": "object"}, "description": "The task's messages"},
+        "steps": {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "Steps where the task can start",
+        },
+        "request": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "The task's messages",
+        },
         "suggestions": {
             "type": "array",
             "description": "Suggested expected answers for this step, most certain first",
             "items": {
                 "type": "object",
                 "properties": {
-                    "expected": {"type": "object"}, "source": {"type": "string"}, "detail": {"type": "string"},
+                    "expected": {"type": "object"},
+                    "source": {"type": "string"},
+                    "detail": {"type": "string"},
                 },
             },
         },
-        "groups": {"type": "object", "additionalProperties": {"type": "string"}, "description": "{name: group}"},
+        "groups": {
+            "type": "object",
+            "additionalProperties": {"type": "string"},
+            "description": "{name: group}",
+        },
     },
-}  # fmt: skip
-ENVIRONMENT_EXAMPLE = OpenApiExample("Tasks of a package", {"environment": "bug-tracker@1"}, request_only=True)
+}
+ENVIRONMENT_EXAMPLE = OpenApiExample(
+    "Tasks of a package", {"environment": "bug-tracker@1"}, request_only=True
+)
 PRODUCTION_EXAMPLE = OpenApiExample(
     "Last week's failures of one agent",
     {"outcome": "failure", "where": {"agent": "helpdesk", "since": "7d"}, "split": "train"},
@@ -153,38 +184,59 @@ PRODUCTION_EXAMPLE = OpenApiExample(
 )
 FAILURE_EXAMPLE = OpenApiExample(
     "What should have been called",
-    {"trajectory": "run-1", "expected": {"tool": "tickets.close", "args": {"id": 12}}, "group": "session"},
+    {
+        "trajectory": "run-1",
+        "expected": {"tool": "tickets.close", "args": {"id": 12}},
+        "group": "session",
+    },
     request_only=True,
 )
 EVALUATION_EXAMPLE = OpenApiExample(
     "Tasks that regressed",
-    {"run": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11",
-     "where": {"against": "9e0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11", "change": "regressed"}},
+    {
+        "run": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11",
+        "where": {"against": "9e0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11", "change": "regressed"},
+    },
     request_only=True,
-)  # fmt: skip
+)
 REFUSALS = (400, 403, 404, 409, 413)
 MADE = described({200: SOURCED, 201: SOURCED}, *REFUSALS)
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_from_production", request={JSON: json_schema(FromProduction)}, responses=MADE,
+    operation_id="v1_eval_sets_from_production",
+    request={JSON: json_schema(FromProduction)},
+    responses=MADE,
     examples=[PRODUCTION_EXAMPLE],
-    description=f"Adds a task for each production run with a known expected answer: a correction, or the call of a success. "
-    f"Uses the newest {MOST:,} runs; runs whose failure was dismissed are skipped.",
-)  # fmt: skip
+    description=(
+        "Adds a task for each production run with a known expected answer: a correction, or the"
+        f" call of a success. Uses the newest {MOST:,} runs; runs whose failure was dismissed are"
+        " skipped."
+    ),
+)
 @api_view(["POST"])
 def from_production(request: Request, pk: UUID) -> Response:
-    eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, FromProduction)
+    eval_set, by, asked = (
+        find_set(request, pk),
+        member_of(request).user,
+        form_of(request, FromProduction),
+    )
     made = actions.tasks_from_trajectories(
-        eval_set=eval_set, trajectories=newest(_runs(request, asked)), split=Split(asked.split), by=by,
+        eval_set=eval_set,
+        trajectories=newest(_runs(request, asked)),
+        split=Split(asked.split),
+        by=by,
         viewer=request.auth,
-    )  # fmt: skip
+    )
     return stored(made)
 
 
 def _runs(request: Request, asked: FromProduction) -> QuerySet[Trajectory]:
     """Raises ValidationError for filters beside ids, NotFound for an id of no run."""
-    project, where = request.auth.project, {name: value for name, value in structs.asdict(asked.where).items() if value}
+    project, where = (
+        request.auth.project,
+        {name: value for name, value in structs.asdict(asked.where).items() if value},
+    )
     rows = candidates(project)
     if asked.outcome:
         rows = rows.filter(outcome_status=asked.outcome)
@@ -200,19 +252,28 @@ def _runs(request: Request, asked: FromProduction) -> QuerySet[Trajectory]:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_eval_sets_task_of_failure", responses=described({200: TASK_OF_FAILURE}, 400, 404),
+    methods=["GET"],
+    operation_id="v1_eval_sets_task_of_failure",
+    responses=described({200: TASK_OF_FAILURE}, 400, 404),
     parameters=[
         OpenApiParameter("trajectory", str, required=True, description="The id of a failed run"),
         OpenApiParameter("cut", int, description="One of `steps`; default: the blamed step"),
     ],
-    description="A preview of the task that would be created from a failure, with suggested expected answers. For a run "
-    "that a held-out task was created from, this counts as a view.",
-)  # fmt: skip
+    description=(
+        "A preview of the task that would be created from a failure, with suggested expected"
+        " answers. For a run that a held-out task was created from, this counts as a view."
+    ),
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_eval_sets_from_failure", request={JSON: json_schema(FromFailure)}, responses=MADE,
-    examples=[FAILURE_EXAMPLE], description="Adds a task created from one failure, and confirms the failure if it is "
-                                            "still open.",
-)  # fmt: skip
+    methods=["POST"],
+    operation_id="v1_eval_sets_from_failure",
+    request={JSON: json_schema(FromFailure)},
+    responses=MADE,
+    examples=[FAILURE_EXAMPLE],
+    description=(
+        "Adds a task created from one failure, and confirms the failure if it is still open."
+    ),
+)
 @api_view(["GET", "POST"])
 def from_failure(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
@@ -220,17 +281,25 @@ def from_failure(request: Request, pk: UUID) -> Response:
         return _task_of(request, eval_set)
     failure = _failure(request, request.query_params.get("trajectory", ""))
     run = failure.trajectory
-    cut = _cut(failure, None if "cut" not in request.query_params else number_of(request, "cut", 0, -1, 2**31))
+    cut = _cut(
+        failure,
+        None if "cut" not in request.query_params else number_of(request, "cut", 0, -1, 2**31),
+    )
     runs_shown(request.auth.project, [run.pk], to=request.auth, where="API")
-    return Response({
-        "trajectory": run.external_id, "mode": failure.mode.slug, "cut": cut, "steps": from_failures.steps_of(run.messages),
-        "request": from_failures.prompt_at(run.messages, cut),
-        "suggestions": [
-            {"expected": one.expected, "source": one.source, "detail": one.detail}
-            for one in from_failures.suggestions(run, cut)
-        ],
-        "groups": dict(groups.groups_of(run)),
-    })  # fmt: skip
+    return Response(
+        {
+            "trajectory": run.external_id,
+            "mode": failure.mode.slug,
+            "cut": cut,
+            "steps": from_failures.steps_of(run.messages),
+            "request": from_failures.prompt_at(run.messages, cut),
+            "suggestions": [
+                {"expected": one.expected, "source": one.source, "detail": one.detail}
+                for one in from_failures.suggestions(run, cut)
+            ],
+            "groups": dict(groups.groups_of(run)),
+        }
+    )
 
 
 def _task_of(request: Request, eval_set: EvalSet) -> Response:
@@ -243,11 +312,18 @@ def _task_of(request: Request, eval_set: EvalSet) -> Response:
         raise ValidationError({"path": "state", "error": "must be a list of {“path”, “equals”}"})
     with transaction.atomic():
         made = from_failures.make_task(
-            failure=failure, eval_set=eval_set, cut=_cut(failure, asked.cut),
-            expected=expected_of(asked.expected), split=Split(asked.split),
-            group=offered[asked.group] if asked.group else next(iter(offered.values())), by=by,
-            demonstration=asked.demonstration, replayable=asked.replayable, state=asked.state, viewer=request.auth,
-        )  # fmt: skip
+            failure=failure,
+            eval_set=eval_set,
+            cut=_cut(failure, asked.cut),
+            expected=expected_of(asked.expected),
+            split=Split(asked.split),
+            group=offered[asked.group] if asked.group else next(iter(offered.values())),
+            by=by,
+            demonstration=asked.demonstration,
+            replayable=asked.replayable,
+            state=asked.state,
+            viewer=request.auth,
+        )
         if made.made and failure.state == FailureState.OPEN:
             decide(failure=failure, by=by)
     return stored(made)
@@ -257,7 +333,11 @@ def _failure(request: Request, external_id: str) -> Failure:
     """Raises NotFound."""
     run = store.find(request.auth.project, external_id)
     found = (
-        Failure.objects.select_related("trajectory", "mode", "project").filter(trajectory=run).first() if run else None
+        Failure.objects.select_related("trajectory", "mode", "project")
+        .filter(trajectory=run)
+        .first()
+        if run
+        else None
     )
     if found is None:
         raise NotFound("No failure of this project is of a run with this id (`trajectory`).")
@@ -267,10 +347,16 @@ def _failure(request: Request, external_id: str) -> Failure:
 def _cut(failure: Failure, given: int | None) -> int:
     """The given step, or else the blamed one. Raises ValidationError."""
     run = failure.trajectory
-    cut = from_failures.default_cut(run.messages, failure.blamed_message) if given is None else given
+    cut = (
+        from_failures.default_cut(run.messages, failure.blamed_message) if given is None else given
+    )
     steps = from_failures.steps_of(run.messages)
     if cut not in steps:
-        problem = f"must be one of {', '.join(map(str, steps))}" if steps else "the agent took no step in this run"
+        problem = (
+            f"must be one of {', '.join(map(str, steps))}"
+            if steps
+            else "the agent took no step in this run"
+        )
         raise ValidationError({"path": "cut", "error": problem})
     return cut  # type: ignore[return-value]
 
@@ -284,14 +370,22 @@ def expected_of(value: dict[str, Any]) -> dict[str, Any]:
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_from_evaluation", request={JSON: json_schema(FromEvaluation)}, responses=MADE,
+    operation_id="v1_eval_sets_from_evaluation",
+    request={JSON: json_schema(FromEvaluation)},
+    responses=MADE,
     examples=[EVALUATION_EXAMPLE],
-    description="Adds a task for each task that failed in an evaluation. 409 unless the split is train or validation: "
-    "data that measures a model must not reach its training.",
-)  # fmt: skip
+    description=(
+        "Adds a task for each task that failed in an evaluation. 409 unless the split is train or"
+        " validation: data that measures a model must not reach its training."
+    ),
+)
 @api_view(["POST"])
 def from_evaluation(request: Request, pk: UUID) -> Response:
-    eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, FromEvaluation)
+    eval_set, by, asked = (
+        find_set(request, pk),
+        member_of(request).user,
+        form_of(request, FromEvaluation),
+    )
     run = find_run(request, asked.run)
     if asked.where.against:
         find_run(request, asked.where.against)
@@ -303,29 +397,46 @@ def from_evaluation(request: Request, pk: UUID) -> Response:
         if not rows.exists():
             raise NotFound("This evaluation has no failed sample with this number (`sample`).")
     whole_task = asked.begin == "whole"
-    made = make_tasks(run=run, samples=rows, eval_set=eval_set, by=by, whole=whole_task, viewer=request.auth)
-    return stored(made)
-
-
-@extend_schema(
-    operation_id="v1_eval_sets_from_environment", request={JSON: json_schema(FromEnvironment)}, responses=MADE,
-    examples=[ENVIRONMENT_EXAMPLE],
-    description="Adds the tasks from an environment's package by running its tasks().",
-)  # fmt: skip
-@api_view(["POST"])
-def from_environment(request: Request, pk: UUID) -> Response:
-    eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, FromEnvironment)
-    environment = find_environment(request, asked.environment)
-    made = add_package_tasks(
-        eval_set=eval_set, environment=environment, by=by, split=Split(asked.split), viewer=request.auth
+    made = make_tasks(
+        run=run, samples=rows, eval_set=eval_set, by=by, whole=whole_task, viewer=request.auth
     )
     return stored(made)
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_add_general", request=None, responses=MADE,
-    description="Adds the built-in general capability tasks that are not yet in the draft to its “general” split.",
-)  # fmt: skip
+    operation_id="v1_eval_sets_from_environment",
+    request={JSON: json_schema(FromEnvironment)},
+    responses=MADE,
+    examples=[ENVIRONMENT_EXAMPLE],
+    description="Adds the tasks from an environment's package by running its tasks().",
+)
+@api_view(["POST"])
+def from_environment(request: Request, pk: UUID) -> Response:
+    eval_set, by, asked = (
+        find_set(request, pk),
+        member_of(request).user,
+        form_of(request, FromEnvironment),
+    )
+    environment = find_environment(request, asked.environment)
+    made = add_package_tasks(
+        eval_set=eval_set,
+        environment=environment,
+        by=by,
+        split=Split(asked.split),
+        viewer=request.auth,
+    )
+    return stored(made)
+
+
+@extend_schema(
+    operation_id="v1_eval_sets_add_general",
+    request=None,
+    responses=MADE,
+    description=(
+        "Adds the built-in general capability tasks that are not yet in the draft to its “general”"
+        " split."
+    ),
+)
 @api_view(["POST"])
 def general(request: Request, pk: UUID) -> Response:
     eval_set, by = find_set(request, pk), member_of(request).user
@@ -335,4 +446,6 @@ def general(request: Request, pk: UUID) -> Response:
 def stored(made: TasksMade) -> Response:
     left_out = made.guarded + len(made.leaks)
     found = {"made": made.made, "duplicates": made.duplicates, "left_out": left_out, "rejected": []}
-    return Response(found | {"without_expected": made.without_expected}, status=201 if made.made else 200)
+    return Response(
+        found | {"without_expected": made.without_expected}, status=201 if made.made else 200
+    )

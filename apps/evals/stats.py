@@ -1,7 +1,8 @@
 """The numbers of an evaluation, with intervals. Pure: no Django, no torch.
 
-A task is sampled k times. Samples of one task are not independent, so every interval is over tasks: the
-statistic is the mean of the tasks' own means, its error the spread of those (clustered by task).
+A task is sampled k times. Samples of one task are not independent, so every interval is over tasks:
+the statistic is the mean of the tasks' own means, its error the spread of those (clustered by
+task).
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ PASS_AT = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """One scored output, as far as the metrics need it. `reward` is None if it is masked. `timed_out`: it failed because it took longer
-    than allowed, by the clock of its machine. `crashed`: the agent reported an error instead of an answer. `other_results`: it had
-    run tools of its own. Not `answered`: it failed without an answer, so there are no tokens to count.
+    """One scored output, as far as the metrics need it. `reward` is None if it is masked.
+    `timed_out`: it failed because it took longer than allowed, by the clock of its machine.
+    `crashed`: the agent reported an error instead of an answer. `other_results`: it had run tools
+    of its own. Not `answered`: it failed without an answer, so there are no tokens to count.
 
-    Only the gate sets the last three, of unsafe outputs: what kinds of unsafe action it shows, and what a person who looked at it decided
-    (None: nobody has)."""
+    Only the gate sets the last three, of unsafe outputs: what kinds of unsafe action it shows, and
+    what a person who looked at it decided (None: nobody has)."""
 
     task: str
     reward: float | None
@@ -55,7 +57,9 @@ Value = Callable[[SampleRow], float | None]  # None counts for nothing
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over n tasks with its 95% interval. None if n is too small: no mean of none, no interval of one."""
+    """A mean over n tasks with its 95% interval. None if n is too small: no mean of none, no
+    interval of one.
+    """
 
     mean: float | None
     low: float | None
@@ -71,7 +75,8 @@ def mean_interval(
 ) -> Estimate:
     """Mean of the tasks' values with Student's t interval of that level, cut to `bounds`.
 
-    Where all the values are equal the spread says nothing: for 0/1 bounds Wilson's interval is given instead.
+    Where all the values are equal the spread says nothing: for 0/1 bounds Wilson's interval is
+    given instead.
     """
     n = len(values)
     if n == 0:
@@ -99,7 +104,8 @@ def _student(share: float, freedom: int) -> float:
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Unbiased pass@k = 1 − C(n−c, k) / C(n, k) from c successes in n samples (Chen et al. 2021, 2107.03374).
+    """Unbiased pass@k = 1 − C(n−c, k) / C(n, k) from c successes in n samples (Chen et al. 2021,
+    2107.03374).
 
     Raises ValueError for k > n.
     """
@@ -109,7 +115,9 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 class TaskSamples:
-    """Samples by task. A masked sample is no evidence about the model, unless a value is given that it counts as."""
+    """Samples by task. A masked sample is no evidence about the model, unless a value is given that
+    it counts as.
+    """
 
     def __init__(self, rows: Iterable[SampleRow], among: Iterable[str] | None = None) -> None:
         """Of the tasks `among`, or of all tasks in the rows."""
@@ -126,10 +134,12 @@ class TaskSamples:
     def sums(
         self, value: Value, masked: float | None = None, timed_out: float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Each task's sum and number of samples, [tasks] both; masked ones count as `masked`, or not at all, and those that
-        timed out as `timed_out`, where it is given."""
+        """Each task's sum and number of samples, [tasks] both; masked ones count as `masked`, or
+        not at all, and those that timed out as `timed_out`, where it is given."""
         if value not in self._columns:
-            self._columns[value] = np.array([value(row) for row in self.rows], dtype=float)  # None is NaN
+            self._columns[value] = np.array(
+                [value(row) for row in self.rows], dtype=float
+            )  # None is NaN
         found = self._columns[value].copy()
         weights = np.ones(len(found)) if masked is not None else (~self.masked).astype(float)
         found[self.masked] = masked or 0.0
@@ -140,7 +150,9 @@ class TaskSamples:
         size = len(self.tasks)
         return np.bincount(self.at, found, size), np.bincount(self.at, weights, size)
 
-    def means(self, value: Value, masked: float | None = None, timed_out: float | None = None) -> dict[str, float]:
+    def means(
+        self, value: Value, masked: float | None = None, timed_out: float | None = None
+    ) -> dict[str, float]:
         """Each task's mean, without tasks in which nothing was scored."""
         totals, counts = self.sums(value, masked, timed_out)
         return {self.tasks[at]: float(totals[at] / counts[at]) for at in np.flatnonzero(counts)}
@@ -149,7 +161,10 @@ class TaskSamples:
         """`means` over samples that have an answer."""
         chosen, size = self.answered & ~self.masked, len(self.tasks)
         found = np.array([value(row) for row in self.rows], dtype=float)
-        totals, counts = np.bincount(self.at[chosen], found[chosen], size), np.bincount(self.at[chosen], minlength=size)
+        totals, counts = (
+            np.bincount(self.at[chosen], found[chosen], size),
+            np.bincount(self.at[chosen], minlength=size),
+        )
         return {self.tasks[at]: float(totals[at] / counts[at]) for at in np.flatnonzero(counts)}
 
     def scored(self) -> dict[str, list[SampleRow]]:
@@ -172,7 +187,9 @@ class TaskSamples:
 RATES: dict[str, Value] = {
     "valid_json": lambda row: row.valid,
     "correct_tool": lambda row: row.tool_ok,
-    "correct_arguments": lambda row: None if row.args_score is None else row.tool_ok and row.args_score >= 1.0,
+    "correct_arguments": lambda row: (
+        None if row.args_score is None else row.tool_ok and row.args_score >= 1.0
+    ),
     "execution_success": lambda row: row.executed,
     "unsafe_action": lambda row: row.unsafe,
     "success": lambda row: row.success,
@@ -180,18 +197,29 @@ RATES: dict[str, Value] = {
 
 
 def summarise(rows: Sequence[SampleRow]) -> dict[str, Any]:
-    """The metrics of one evaluation: {name: Estimate as dict}, pass@k, shares of tasks, latency, tokens, counts."""
+    """The metrics of one evaluation: {name: Estimate as dict}, pass@k, shares of tasks, latency,
+    tokens, counts.
+    """
     samples = TaskSamples(rows)
     groups = samples.scored()
     metrics: dict[str, Any] = {
-        name: mean_interval(list(samples.means(value).values()), (0.0, 1.0)).as_dict() for name, value in RATES.items()
+        name: mean_interval(list(samples.means(value).values()), (0.0, 1.0)).as_dict()
+        for name, value in RATES.items()
     }
-    metrics["reward"] = mean_interval(list(samples.means(lambda row: row.reward or 0.0).values())).as_dict()
+    metrics["reward"] = mean_interval(
+        list(samples.means(lambda row: row.reward or 0.0).values())
+    ).as_dict()
     metrics["pass_at_k"] = _pass_at(groups)
     metrics["tasks"] = _shares(groups)
-    metrics["latency_ms"] = _quantiles([row.latency_ms for row in rows if row.latency_ms is not None])
-    metrics["input_tokens"] = _mean([row.input_tokens for row in rows if row.input_tokens is not None])
-    metrics["output_tokens"] = _mean([row.output_tokens for row in rows if row.output_tokens is not None])
+    metrics["latency_ms"] = _quantiles(
+        [row.latency_ms for row in rows if row.latency_ms is not None]
+    )
+    metrics["input_tokens"] = _mean(
+        [row.input_tokens for row in rows if row.input_tokens is not None]
+    )
+    metrics["output_tokens"] = _mean(
+        [row.output_tokens for row in rows if row.output_tokens is not None]
+    )
     metrics["counts"] = {
         "tasks": len(groups),
         "samples": len(rows),
@@ -205,7 +233,9 @@ def summarise(rows: Sequence[SampleRow]) -> dict[str, Any]:
 def _pass_at(groups: dict[str, list[SampleRow]]) -> dict[str, float]:
     smallest = min((len(group) for group in groups.values()), default=0)
     return {
-        str(k): float(np.mean([pass_at_k(len(g), sum(r.success for r in g), k) for g in groups.values()]))
+        str(k): float(
+            np.mean([pass_at_k(len(g), sum(r.success for r in g), k) for g in groups.values()])
+        )
         for k in PASS_AT
         if k <= smallest
     }

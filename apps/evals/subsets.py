@@ -1,4 +1,6 @@
-"""The tasks of a split that an evaluation uses: all, or a fixed subset in which every kind and level is represented. Pure."""
+"""The tasks of a split that an evaluation uses: all, or a fixed subset in which every kind and
+level is represented. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ T = TypeVar("T", bound=Task)
 
 
 def subset(tasks: Iterable[T], size: int | None) -> list[T]:
-    """`size` of them, always the same ones, one of each (kind, level) in turn; all if `size` is None or larger."""
+    """`size` of them, always the same ones, one of each (kind, level) in turn; all if `size` is
+    None or larger.
+    """
     given = list(tasks)
     if size is None or size >= len(given):
         return given
@@ -23,5 +27,10 @@ def subset(tasks: Iterable[T], size: int | None) -> list[T]:
         metadata = by_id[pk].metadata
         strata[str(metadata.get("kind")), str(metadata.get("level"))].append(by_id[pk])
     rounds = max(len(stratum) for stratum in strata.values())
-    in_turn = [stratum[at] for at in range(rounds) for _, stratum in sorted(strata.items()) if at < len(stratum)]
+    in_turn = [
+        stratum[at]
+        for at in range(rounds)
+        for _, stratum in sorted(strata.items())
+        if at < len(stratum)
+    ]
     return in_turn[:size]

@@ -7,7 +7,12 @@ from uuid import UUID
 
 from apps.core.models import ApiKey, Project, Role
 from apps.evals.holdout.groups import held_out_runs
-from apps.evals.holdout.view_log import has_opened, has_opened_task, record_output_view, record_task_view
+from apps.evals.holdout.view_log import (
+    has_opened,
+    has_opened_task,
+    record_output_view,
+    record_task_view,
+)
 from apps.evals.models import EvalRun, Sample, Split, Task
 from apps.failures.models import Failure
 from apps.teamwork.targets import Kind, register
@@ -25,7 +30,9 @@ def _is_quotable(row: EvalRun | Sample) -> bool:
 
 
 def outputs_opened(run: EvalRun, by: Any) -> bool:
-    """A person has opened them on a page before; a key that may see hold-outs opens them by reading."""
+    """A person has opened them on a page before; a key that may see hold-outs opens them by
+    reading.
+    """
     if isinstance(by, ApiKey) and run.split == Split.HOLDOUT:
         return by.sees_holdout and record_output_view(run, by=by)
     return has_opened(run, by=by)
@@ -65,36 +72,67 @@ def _failure_key(project: Project, external_id: str) -> int | None:
 
 register(
     Kind(
-        name="trajectory", noun="a trajectory", model=Trajectory, related=("project",), title=_title_of_run,
-        may_be_quoted=lambda run: not _was_held_out(run), record_view=_record_run,
-        key_of=_run_key, api_id=lambda run: run.external_id,
+        name="trajectory",
+        noun="a trajectory",
+        model=Trajectory,
+        related=("project",),
+        title=_title_of_run,
+        may_be_quoted=lambda run: not _was_held_out(run),
+        record_view=_record_run,
+        key_of=_run_key,
+        api_id=lambda run: run.external_id,
     )
-)  # fmt: skip
+)
 register(
     Kind(
-        name="failure", noun="a failure", model=Failure, related=("project", "trajectory__project", "mode", "assigned_to"),
+        name="failure",
+        noun="a failure",
+        model=Failure,
+        related=("project", "trajectory__project", "mode", "assigned_to"),
         title=lambda failure: f"a failure ({failure.mode}) in {_title_of_run(failure.trajectory)}",
-        may_be_quoted=lambda failure: not _was_held_out(failure.trajectory), owners=lambda failure: [failure.assigned_to],
+        may_be_quoted=lambda failure: not _was_held_out(failure.trajectory),
+        owners=lambda failure: [failure.assigned_to],
         record_view=lambda failure, by: _record_run(failure.trajectory, by),
-        key_of=_failure_key, api_id=lambda failure: failure.trajectory.external_id,
+        key_of=_failure_key,
+        api_id=lambda failure: failure.trajectory.external_id,
     )
-)  # fmt: skip
+)
 register(
     Kind(  # a task of a draft may be held out later, so what is said of it is in no notification
-        name="task", noun="a task", model=Task, related=("project", "eval_set"), title=lambda task: f"a task of {task.eval_set}", role=role_of,
-        is_open=_task_opened, may_be_quoted=lambda task: False,
+        name="task",
+        noun="a task",
+        model=Task,
+        related=("project", "eval_set"),
+        title=lambda task: f"a task of {task.eval_set}",
+        role=role_of,
+        is_open=_task_opened,
+        may_be_quoted=lambda task: False,
     )
-)  # fmt: skip
+)
 register(
     Kind(
-        name="evaluation", noun="an evaluation", model=EvalRun, related=("project", "created_by"), title=lambda run: f"the evaluation “{run.name}”",
-        role=role_of, is_open=outputs_opened, may_be_quoted=_is_quotable, owners=lambda run: [run.created_by],
+        name="evaluation",
+        noun="an evaluation",
+        model=EvalRun,
+        related=("project", "created_by"),
+        title=lambda run: f"the evaluation “{run.name}”",
+        role=role_of,
+        is_open=outputs_opened,
+        may_be_quoted=_is_quotable,
+        owners=lambda run: [run.created_by],
     )
-)  # fmt: skip
+)
 register(
     Kind(
-        name="sample", noun="a sample", model=Sample, project="run__project", related=("run__project", "run__created_by"), role=role_of,
-        title=lambda sample: f"sample {sample.pk} of “{sample.run.name}”", may_be_quoted=_is_quotable,
-        is_open=lambda sample, by: outputs_opened(sample.run, by), owners=lambda sample: [sample.run.created_by],
+        name="sample",
+        noun="a sample",
+        model=Sample,
+        project="run__project",
+        related=("run__project", "run__created_by"),
+        role=role_of,
+        title=lambda sample: f"sample {sample.pk} of “{sample.run.name}”",
+        may_be_quoted=_is_quotable,
+        is_open=lambda sample, by: outputs_opened(sample.run, by),
+        owners=lambda sample: [sample.run.created_by],
     )
-)  # fmt: skip
+)

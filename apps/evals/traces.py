@@ -1,7 +1,8 @@
 """Traced runs that name a sample of an evaluation become its answers, scored like those sent by CI.
 
-They wait as `EvalClaim` rows. Each is settled once: used, or refused with a note; the run stays a trajectory either way. While the
-evaluation is open, a run that gets more spans replaces its own answer.
+They wait as `EvalClaim` rows. Each is settled once: used, or refused with a note; the run stays a
+trajectory either way. While the evaluation is open, a run that gets more spans replaces its own
+answer.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def settle() -> int:
 @transaction.atomic
 def step() -> int:
     """Settles some claims; those that another process is settling are skipped."""
-    waiting = EvalClaim.objects.filter(state=EvalClaim.State.WAITING).select_for_update(skip_locked=True)
+    waiting = EvalClaim.objects.filter(state=EvalClaim.State.WAITING).select_for_update(
+        skip_locked=True
+    )
     by_run: defaultdict[tuple[int, str], list[EvalClaim]] = defaultdict(list)
     claims = list(waiting.order_by("pk")[:AT_ONCE])
     for claim in claims:
@@ -57,7 +60,9 @@ def _find_run(project_id: int, named: str) -> EvalRun | None:
         pk = UUID(named)
     except ValueError:
         return None
-    rows = EvalRun.objects.select_related("project", "model_version", "eval_set").select_for_update(of=("self",))
+    rows = EvalRun.objects.select_related("project", "model_version", "eval_set").select_for_update(
+        of=("self",)
+    )
     return rows.filter(pk=pk, project_id=project_id).first()
 
 
@@ -84,16 +89,24 @@ def _use(run: EvalRun | None, claim: EvalClaim, row: Trajectory) -> str:
         raise Refused("That evaluation generates its own answers and does not accept traces.")
     task = _task(run, claim.task)
     if claim.sample >= run.samples_per_task:
-        raise Refused(f"That evaluation has {run.samples_per_task} samples per task: “sample” must be below that.")
+        raise Refused(
+            f"That evaluation has {run.samples_per_task} samples per task: “sample” must be below"
+            " that."
+        )
     if is_other_agent(row.agent_name, run.model_version.name):
         raise Refused(
-            f"That evaluation is of the agent {run.model_version.name}; this run is from “{row.agent_name}”. Start an evaluation "
-            "of that agent, or use the agent name of the evaluation."
+            f"That evaluation is of the agent {run.model_version.name}; this run is from"
+            f" “{row.agent_name}”. Start an evaluation of that agent, or use the agent name of the"
+            " evaluation."
         )
-    if row.agent_version and row.agent_version != run.model_version.agent_version[: schema.MAX_NAME]:
+    if (
+        row.agent_version
+        and row.agent_version != run.model_version.agent_version[: schema.MAX_NAME]
+    ):
         raise Refused(
-            f"That evaluation is of {run.model_version.name} {run.model_version.agent_version}; this run is from "
-            f"“{row.agent_version}”. The agent version must not change during an evaluation."
+            f"That evaluation is of {run.model_version.name} {run.model_version.agent_version};"
+            f" this run is from “{row.agent_version}”. The agent version must not change during an"
+            " evaluation."
         )
     answer = _answer(run, task, claim, row)
     known = run.answers.filter(task=task, index=claim.sample).first()
@@ -113,7 +126,9 @@ def _use(run: EvalRun | None, claim: EvalClaim, row: Trajectory) -> str:
 
 
 def is_other_agent(said: str, name: str) -> bool:
-    """Whether a run names another agent; case, spaces and punctuation do not matter, and OpenTelemetry's default names none."""
+    """Whether a run names another agent; case, spaces and punctuation do not matter, and
+    OpenTelemetry's default names none.
+    """
     if not said or said.startswith("unknown_service"):
         return False
     return slugify(said, allow_unicode=True) != slugify(name[: schema.MAX_NAME], allow_unicode=True)
@@ -132,8 +147,8 @@ def _task(run: EvalRun, named: str) -> Task:
 
 
 def _answer(run: EvalRun, task: Task, claim: EvalClaim, row: Trajectory) -> Answer:
-    """Unsaved; what the run says of its own outcome does not count where the agent said something. Raises Refused for one in
-    which it said nothing and that did not fail."""
+    """Unsaved; what the run says of its own outcome does not count where the agent said something.
+    Raises Refused for one in which it said nothing and that did not fail."""
     error = ""
     sent = answers.SentRow(task=str(task.pk), index=claim.sample, messages=row.messages)
     try:
@@ -141,29 +156,46 @@ def _answer(run: EvalRun, task: Task, claim: EvalClaim, row: Trajectory) -> Answ
     except RowError:
         if row.outcome_status != Outcome.FAILURE:
             raise Refused(
-                "This run has no agent message after the task's own messages: is content capture enabled?"
+                "This run has no agent message after the task's own messages: is content capture"
+                " enabled?"
             ) from None
         turns, error = [], (row.outcome_reason or "the run ended in an error")[:2000]
     size = len(msgspec.json.encode(turns))
     if size > answers.MOST_BYTES:
         raise Refused(f"The agent's messages are larger than {answers.MOST_BYTES // 2**20} MiB.")
-    measured = {"latency_ms": row.latency_ms, "input_tokens": row.input_tokens, "output_tokens": row.output_tokens}
+    measured = {
+        "latency_ms": row.latency_ms,
+        "input_tokens": row.input_tokens,
+        "output_tokens": row.output_tokens,
+    }
     digest = schema.content_digest({"turns": turns, "error": error} | measured)
     return Answer(
-        run=run, task=task, index=claim.sample, turns=turns, error=error, digest=digest, size=size, trajectory=row.pk,
+        run=run,
+        task=task,
+        index=claim.sample,
+        turns=turns,
+        error=error,
+        digest=digest,
+        size=size,
+        trajectory=row.pk,
         **measured,
-    )  # fmt: skip
+    )
 
 
 MOST_SHOWN = 50
 
 
 def unused(run: EvalRun, *, with_reasons: bool) -> dict[str, Any]:
-    """For the API: how many runs named this evaluation and were not used, and the newest of them with the reasons, which may
-    quote a held-out task."""
+    """For the API: how many runs named this evaluation and were not used, and the newest of them
+    with the reasons, which may quote a held-out task."""
     claims = refused(run)
     rows = [
-        {"trajectory": claim.trajectory.external_id, "task": claim.task, "sample": claim.sample, "reason": claim.note}
+        {
+            "trajectory": claim.trajectory.external_id,
+            "task": claim.task,
+            "sample": claim.sample,
+            "reason": claim.note,
+        }
         for claim in (claims[:MOST_SHOWN] if with_reasons else ())
     ]
     return {"count": len(claims), "newest": rows}
@@ -171,5 +203,7 @@ def unused(run: EvalRun, *, with_reasons: bool) -> dict[str, Any]:
 
 def refused(run: EvalRun) -> list[EvalClaim]:
     """The runs that named this evaluation and were not used, the newest first."""
-    rows = EvalClaim.objects.filter(project=run.project_id, run=str(run.pk), state=EvalClaim.State.REFUSED)
+    rows = EvalClaim.objects.filter(
+        project=run.project_id, run=str(run.pk), state=EvalClaim.State.REFUSED
+    )
     return list(rows.select_related("trajectory").order_by("-pk"))

@@ -1,4 +1,6 @@
-"""Classification over REST: the number of waiting runs, the newest job, and starting one. The key determines the project."""
+"""Classification over REST: the number of waiting runs, the newest job, and starting one. The key
+determines the project.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,19 @@ from apps.failures.models import Classification
 
 JOB = {
     "type": ["object", "null"],
-    "description": "The newest job. New trajectories are classified without one, seconds after they arrive",
+    "description": (
+        "The newest job. New trajectories are classified without one, seconds after they arrive"
+    ),
     "properties": {
         "id": {"type": "string", "format": "uuid"},
         "state": {"enum": JobState.values},
         "done": {"type": "integer"},
         "total": {"type": "integer"},
         "error": {"type": "string"},
-        "result": {"type": "object", "description": "`looked`: trajectories, `found`: failures among them"},
+        "result": {
+            "type": "object",
+            "description": "`looked`: trajectories, `found`: failures among them",
+        },
         "created_at": {"type": "string", "format": "date-time"},
         "finished_at": {"type": ["string", "null"], "format": "date-time"},
     },
@@ -33,21 +40,31 @@ STATUS = {
     "type": "object",
     "required": ["waiting", "job"],
     "properties": {
-        "waiting": {"type": "integer", "description": "Trajectories that a classification would process now"},
+        "waiting": {
+            "type": "integer",
+            "description": "Trajectories that a classification would process now",
+        },
         "job": JOB,
     },
 }
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_classification_read", responses=described({200: STATUS}, 403),
+    methods=["GET"],
+    operation_id="v1_classification_read",
+    responses=described({200: STATUS}, 403),
     description="The number of trajectories waiting for classification, and the newest job.",
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_classification_start", request=None, responses=described({202: STATUS}, 403, 409),
-    description="Classifies new and changed trajectories now, or all of them if the rules have changed since the last pass. If a "
-    "job is already running, that job is returned.",
-)  # fmt: skip
+    methods=["POST"],
+    operation_id="v1_classification_start",
+    request=None,
+    responses=described({202: STATUS}, 403, 409),
+    description=(
+        "Classifies new and changed trajectories now, or all of them if the rules have changed"
+        " since the last pass. If a job is already running, that job is returned."
+    ),
+)
 @api_view(["GET", "POST"])
 def classification(request: Request) -> Response:
     project = request.auth.project

@@ -1,7 +1,8 @@
-"""Changes in production and their effect on the failure rate: each new agent version or model compared with the previous one.
+"""Changes in production and their effect on the failure rate: each new agent version or model
+compared with the previous one.
 
-A change is detected by its first run, so releases need not be announced. Before and after are not an experiment: traffic may have
-changed, too.
+A change is detected by its first run, so releases need not be announced. Before and after are not
+an experiment: traffic may have changed, too.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Change:
 
     def interval_at(self, level: float) -> tuple[float, float]:
         """Interval of the difference; both sides have runs."""
-        return newcombe((self.before.failed, self.before.n), (self.after.failed, self.after.n), level)
+        return newcombe(
+            (self.before.failed, self.before.n), (self.after.failed, self.after.n), level
+        )
 
     @property
     def verdict(self) -> str:
@@ -85,15 +88,23 @@ class Agent:
     model: dict[str, Seen] = field(default_factory=lambda: defaultdict(Seen))
 
 
-def changes(project: Project, since: datetime | None, known: Iterable[Kind] | None = None) -> list[Change]:
+def changes(
+    project: Project, since: datetime | None, known: Iterable[Kind] | None = None
+) -> list[Change]:
     """The newest `MOST` changes since then, newest first. Rates cover the runs since that day.
 
     `known` are `rates.kinds` of the same project and time, if already read.
     """
     agents = _agents(rates.kinds(project, since) if known is None else known)
-    found = [change for name, agent in agents.items() for change in _of(agent, name if len(agents) > 1 else "")]
+    found = [
+        change
+        for name, agent in agents.items()
+        for change in _of(agent, name if len(agents) > 1 else "")
+    ]
     shown = [change for change in found if since is None or change.at >= since]
-    return sorted(shown, key=lambda change: (change.at, change.kind, change.name), reverse=True)[:MOST]
+    return sorted(shown, key=lambda change: (change.at, change.kind, change.name), reverse=True)[
+        :MOST
+    ]
 
 
 def _agents(known: Iterable[Kind]) -> Mapping[str, Agent]:
@@ -106,11 +117,15 @@ def _agents(known: Iterable[Kind]) -> Mapping[str, Agent]:
 
 
 def _of(agent: Agent, name: str) -> Iterable[Change]:
-    """The changes of one agent. A model that came with a new version counts as part of that version."""
+    """The changes of one agent. A model that came with a new version counts as part of that
+    version.
+    """
     versions = list(_pairs("version", agent.version, name))
     yield from versions
     released = {change.at for change in versions}
-    yield from (change for change in _pairs("model", agent.model, name) if change.at not in released)
+    yield from (
+        change for change in _pairs("model", agent.model, name) if change.at not in released
+    )
 
 
 def _pairs(kind: str, seen: Mapping[str, Seen], agent: str) -> Iterable[Change]:
@@ -135,10 +150,18 @@ def marked(figure: dict, shown: Iterable[Change]) -> dict:
             groups[-1].append(change)
         else:
             groups.append([change])
-    line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 1, "dash": "dot", "color": UNKNOWN}}
+    line = {
+        "type": "line",
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "line": {"width": 1, "dash": "dot", "color": UNKNOWN},
+    }
     starts = sorted({change.at.isoformat() for group in groups for change in group})
     figure["layout"]["shapes"] = [line | {"x0": at, "x1": at} for at in starts]
-    figure["layout"]["annotations"] = [_label(group, times[0] + (times[-1] - times[0]) / 2) for group in groups]
+    figure["layout"]["annotations"] = [
+        _label(group, times[0] + (times[-1] - times[0]) / 2) for group in groups
+    ]
     if groups:  # room for the labels, between the title and the lines
         figure["layout"]["margin"] = figure["layout"].get("margin", {}) | {"t": TOP}
     return figure
@@ -148,5 +171,11 @@ def _label(group: list[Change], middle: datetime) -> dict:
     """The label at the first line of a group, on the side with more room."""
     names = rates.short(", ".join(dict.fromkeys(change.name for change in group)))
     side = "left" if group[0].at < middle else "right"
-    place = {"x": group[0].at.isoformat(), "y": 1, "yref": "paper", "yanchor": "bottom", "xanchor": side}
+    place = {
+        "x": group[0].at.isoformat(),
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "xanchor": side,
+    }
     return place | {"text": names, "showarrow": False, "font": {"size": 10}}

@@ -1,8 +1,10 @@
-"""From a trajectory to its failure mode, the blamed step and the evidence. Pure: no Django, no torch.
+"""From a trajectory to its failure mode, the blamed step and the evidence. Pure: no Django, no
+torch.
 
-PRECEDENCE is the whole policy: the first line with a finding determines the mode and the blamed step; findings of all lines are
-evidence. Harm comes first, then broken contracts that were not recovered, then deviations from known correct calls, then causes visible
-in the run (of these the earliest step decides), then its symptoms, and what only words suggest comes last.
+PRECEDENCE is the whole policy: the first line with a finding determines the mode and the blamed
+step; findings of all lines are evidence. Harm comes first, then broken contracts that were not
+recovered, then deviations from known correct calls, then causes visible in the run (of these the
+earliest step decides), then its symptoms, and what only words suggest comes last.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from apps.failures.rules.reading import Run, read
 
 __all__ = ["Diagnosis", "Evidence", "classify"]
 
-RULES_VERSION = 6  # increment it when a rule's result changes: earlier runs are then classified again
+RULES_VERSION = (
+    6  # increment it when a rule's result changes: earlier runs are then classified again
+)
 A_RULE = 3  # findings kept per rule
 SCANNED = 200  # broken contracts searched for one that was not recovered
 CERTAIN, LIKELY, HINT = "certain", "likely", "hint"
@@ -29,8 +33,9 @@ FAILURE = frozenset(("failure",))
 class Line:
     """One rule with its precedence: how certain it is, and for which outcomes it applies.
 
-    `standing`: only what was not recovered later counts. `only` is a mode: the rule's other findings have a separate line further down.
-    `deferred`: skipped if a line that is not deferred has decided. `cause`: deferred, and the earliest step of all causes comes first.
+    `standing`: only what was not recovered later counts. `only` is a mode: the rule's other
+    findings have a separate line further down. `deferred`: skipped if a line that is not deferred
+    has decided. `cause`: deferred, and the earliest step of all causes comes first.
     """
 
     rule: Callable[[Run], checks.Findings]
@@ -50,8 +55,8 @@ PRECEDENCE = (
     Line(checks.arguments_do_not_parse, CERTAIN, ALL, standing=True),
     Line(checks.words_instead_of_a_call, LIKELY, FAILURE),
     Line(checks.tool_is_not_there, CERTAIN, ALL, standing=True),
-    # Against the expected calls: the first deviation. Before the schema, since a call of the wrong tool with wrong
-    # arguments is first of all the wrong tool.
+    # Against the expected calls: the first deviation. Before the schema, since a call of the wrong
+    # tool with wrong arguments is first of all the wrong tool.
     Line(checks.expected_calls, CERTAIN, NOT_SUCCESS),
     Line(checks.arguments_break_the_schema, CERTAIN, ALL, standing=True),
     # What people did about it.
@@ -89,7 +94,8 @@ PRECEDENCE = (
 
 
 def classify(trajectory: dict) -> Diagnosis | None:
-    """The diagnosis of a run {messages, tools, outcome_status, outcome_reason, interventions, metadata}, or None.
+    """The diagnosis of a run {messages, tools, outcome_status, outcome_reason, interventions,
+    metadata}, or None.
 
     A success is only blamed for harm, and for breaking a tool's contract without recovering.
     """
@@ -97,7 +103,9 @@ def classify(trajectory: dict) -> Diagnosis | None:
     said: dict[Callable, list[Finding]] = {}
     found: list[tuple[Line, Finding]] = []
     for line in PRECEDENCE:
-        if run.status in line.outcomes and not (line.deferred and found and not found[0][0].deferred):
+        if run.status in line.outcomes and not (
+            line.deferred and found and not found[0][0].deferred
+        ):
             found += [(line, finding) for finding in _of(line, run, said)]
     if not found:
         return None
@@ -111,7 +119,11 @@ def _of(line: Line, run: Run, said: dict[Callable, list[Finding]]) -> list[Findi
         found = checks.first(line.rule(run), SCANNED if line.standing else A_RULE)
         said[line.rule] = checks.without_recovered(run, found)[:A_RULE] if line.standing else found
     found = said[line.rule]
-    return [finding for finding in found if finding.mode == line.only] if line.only and found else found
+    return (
+        [finding for finding in found if finding.mode == line.only]
+        if line.only and found
+        else found
+    )
 
 
 def _confidence(line: Line, finding: Finding) -> str:
@@ -123,7 +135,10 @@ def _earliest_cause_first(found: list[tuple[Line, Finding]]) -> list[tuple[Line,
     places = [place for place, (line, _) in enumerate(found) if line.cause]
     if len(places) < 2:
         return found
-    ordered = sorted((found[place] for place in places), key=lambda item: (item[1].blamed is None, item[1].blamed))
+    ordered = sorted(
+        (found[place] for place in places),
+        key=lambda item: (item[1].blamed is None, item[1].blamed),
+    )
     made = dict(zip(places, ordered, strict=True))
     return [made.get(place, item) for place, item in enumerate(found)]
 
@@ -135,6 +150,8 @@ def _evidence(found: list[tuple[Line, Finding]]) -> list[Evidence]:
         if line.rule is checks.failed_without_a_finish and evidence:
             continue
         name, index = line.rule.__name__, finding.blamed if finding.shown is None else finding.shown
-        item = Evidence(name, index, finding.text, finding.quote, finding.mode, _confidence(line, finding))
+        item = Evidence(
+            name, index, finding.text, finding.quote, finding.mode, _confidence(line, finding)
+        )
         evidence.setdefault((name, index, finding.text), item)
     return list(evidence.values())

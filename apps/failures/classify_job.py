@@ -1,8 +1,9 @@
-"""Classifies new and changed runs: automatically, seconds after they arrive (`classify_new`), or as a job started by a person or a flow;
-the job goes through everything once if the rules, or decisions on policy rules, are newer than the last pass.
+"""Classifies new and changed runs: automatically, seconds after they arrive (`classify_new`), or as
+a job started by a person or a flow; the job goes through everything once if the rules, or decisions
+on policy rules, are newer than the last pass.
 
-The digest notes what is new (`note`). A note is removed in the transaction that stores the diagnosis, before the trajectory is read, so
-a concurrent change leaves a new note.
+The digest notes what is new (`note`). A note is removed in the transaction that stores the
+diagnosis, before the trajectory is read, so a concurrent change leaves a new note.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ def note(project: int, counts: Counts, trajectories: Sequence[UUID]) -> None:
     """Called by the digest, in its transaction, with what was stored, changed or removed."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO failures_unclassified (trajectory_id, project_id) "
-            "SELECT id, project_id FROM trajectories_trajectory JOIN failures_classifier USING (project_id) "
-            "WHERE id = ANY(%s) ON CONFLICT DO NOTHING",
+            "INSERT INTO failures_unclassified (trajectory_id, project_id) SELECT id, project_id"
+            " FROM trajectories_trajectory JOIN failures_classifier USING (project_id) WHERE id ="
+            " ANY(%s) ON CONFLICT DO NOTHING",
             [sorted(trajectories)],
         )
 
@@ -64,19 +65,28 @@ def count(project: Project) -> int:
 
 
 def due() -> list[Project]:
-    """Projects with notes, changes that need a pass over all runs, or runs that were never classified. Left out are projects with a running
-    classification, and those whose last one failed: people see the error on the page."""
-    of_project = Classification.objects.filter(project=OuterRef("pk")).order_by("-created_at").values("state")[:1]
+    """Projects with notes, changes that need a pass over all runs, or runs that were never
+    classified. Left out are projects with a running classification, and those whose last one
+    failed: people see the error on the page."""
+    of_project = (
+        Classification.objects.filter(project=OuterRef("pk"))
+        .order_by("-created_at")
+        .values("state")[:1]
+    )
     rows = Project.objects.running().annotate(last=Coalesce(Subquery(of_project), Value("")))
     noted = Exists(Unclassified.objects.filter(project=OuterRef("pk")))
     first = Q(Exists(HourlyCount.objects.filter(project=OuterRef("pk"))), classifier=None)
     decided = Q(classifier__policy__gt=F("classifier__policy_done"))
-    return list(rows.exclude(last__in=[*ACTIVE_STATES, JobState.FAILED]).filter(Q(noted) | first | decided))
+    return list(
+        rows.exclude(last__in=[*ACTIVE_STATES, JobState.FAILED]).filter(Q(noted) | first | decided)
+    )
 
 
 def classify_new(project: Project, *, for_s: float) -> int:
-    """Processes notes for at most this long; returns how many. Without a job or an audit log entry, since it runs every few seconds.
-    Concurrent processes take other rows. A pass over everything is a job; so is one after an error, which the job shows."""
+    """Processes notes for at most this long; returns how many. Without a job or an audit log entry,
+    since it runs every few seconds. Concurrent processes take other rows. A pass over everything is
+    a job; so is one after an error, which the job shows.
+    """
     if not CURRENT.filter(project=project).exists():
         start(project=project, by=None)
         return 0
@@ -102,7 +112,12 @@ def _classify_noted(project: Project, until: float) -> int:
             break
     if cursor["found"]:
         place(
-            project, list(Failure.objects.filter(trajectory_id__in=looked[-PLACED_AT_ONCE:], cluster=None).standing())
+            project,
+            list(
+                Failure.objects.filter(
+                    trajectory_id__in=looked[-PLACED_AT_ONCE:], cluster=None
+                ).standing()
+            ),
         )
     return cursor["looked"]
 
@@ -111,14 +126,18 @@ def steps(job: Classification) -> Steps:
     project, cursor = job.project, {"looked": 0, "found": 0, "after": None} | job.cursor
     classifier, _ = Classifier.objects.get_or_create(project=project)
     cursor.setdefault("policy", classifier.policy)
-    yield _progress(cursor)  # committed before anything is read: what the digest changes from now on is noted again
+    yield _progress(
+        cursor
+    )  # committed before anything is read: what the digest changes from now on is noted again
     if classifier.rules != RULES_VERSION or classifier.policy_done != classifier.policy:
         rows = Trajectory.objects.filter(project=project).order_by("pk")
         while ids := list(_after(rows, cursor["after"]).values_list("pk", flat=True)[:CHUNK]):
             _classify(project, ids, cursor)
             cursor["after"] = str(ids[-1])
             yield _progress(cursor)
-        Classifier.objects.filter(project=project).update(rules=RULES_VERSION, policy_done=cursor["policy"])
+        Classifier.objects.filter(project=project).update(
+            rules=RULES_VERSION, policy_done=cursor["policy"]
+        )
         yield _progress(cursor)
     while ids := list(project.unclassified.values_list("pk", flat=True)[:CHUNK]):
         _classify(project, ids, cursor)

@@ -1,4 +1,6 @@
-"""The jobs of the failures layer: classification, comparing the past with the current rules, and training on decisions."""
+"""The jobs of the failures layer: classification, comparing the past with the current rules, and
+training on decisions.
+"""
 
 from __future__ import annotations
 
@@ -8,5 +10,7 @@ from apps.failures.models import Classification, OutcomeTraining, Reclassificati
 from apps.failures.outcomes import train_job
 
 register(Classification, InProcess(queue="default", steps=classify_job.steps))
-register(Reclassification, InProcess(queue="default", steps=reclassify.steps, ended=reclassify.ended))
+register(
+    Reclassification, InProcess(queue="default", steps=reclassify.steps, ended=reclassify.ended)
+)
 register(OutcomeTraining, InProcess(queue="default", steps=train_job.steps))

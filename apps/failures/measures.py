@@ -1,7 +1,8 @@
 """How often the rules and the judge agree with people, and how often each agent version fails.
 
-People's decisions are a sample that the layers themselves selected: mostly what they flagged was looked at. So precision can be taken
-literally, while recall is an upper bound: a failure that no layer flagged and nobody noticed is not counted.
+People's decisions are a sample that the layers themselves selected: mostly what they flagged was
+looked at. So precision can be taken literally, while recall is an upper bound: a failure that no
+layer flagged and nobody noticed is not counted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet, Sum
 from apps.core.intervals import wilson
 from apps.core.models import Project
 from apps.failures.clusters.store import LONGEST_VERSION
-from apps.failures.models import DailyRuns, Failure, FailureDecision, FailureState, JudgeVerdict, Source
+from apps.failures.models import (
+    DailyRuns,
+    Failure,
+    FailureDecision,
+    FailureState,
+    JudgeVerdict,
+    Source,
+)
 
 NONE = ""  # no failure
 DECIDING = ("decided", "marked")  # kinds of decisions that determine the mode
@@ -51,7 +59,9 @@ class Share:
 
 @dataclass(frozen=True)
 class Score:
-    """One mode of one layer. Of the failures it missed, people changed `changed` and marked `marked` by hand."""
+    """One mode of one layer. Of the failures it missed, people changed `changed` and marked
+    `marked` by hand.
+    """
 
     mode: str
     precision: Share
@@ -63,8 +73,8 @@ class Score:
 def scores(pairs: Mapping[Pair, int]) -> list[Score]:
     """A score for every mode that the layer or people used, by name.
 
-    precision: the share of the layer's cases of this mode on which people agree. recall: the share of people's cases of this mode that
-    the layer found.
+    precision: the share of the layer's cases of this mode on which people agree. recall: the share
+    of people's cases of this mode that the layer found.
     """
     modes = {called for called, _, _ in pairs} | {mode for _, _, true in pairs for mode in true}
     return [_score(mode, pairs) for mode in sorted(modes - {NONE})]
@@ -79,7 +89,9 @@ def _score(mode: str, pairs: Mapping[Pair, int]) -> Score:
 
 
 def agreement(pairs: Mapping[Pair, int]) -> Share:
-    """Over all decided cases: the layer's mode is among people's, or both say that there is no failure."""
+    """Over all decided cases: the layer's mode is among people's, or both say that there is no
+    failure.
+    """
     same = sum(n for (word, first, true), n in pairs.items() if word in true or word == first)
     return Share(same, sum(pairs.values()))
 
@@ -97,14 +109,20 @@ def confusion(pairs: Mapping[Pair, int]) -> dict[str, dict[str, int]]:
 
 
 def decided(project: Project) -> QuerySet[Failure]:
-    """The cases that people decided or marked by hand: a split or an assignment alone does not decide the mode."""
-    rows = Failure.objects.filter(project=project, source=Source.PERSON).exclude(state=FailureState.OPEN)
+    """The cases that people decided or marked by hand: a split or an assignment alone does not
+    decide the mode.
+    """
+    rows = Failure.objects.filter(project=project, source=Source.PERSON).exclude(
+        state=FailureState.OPEN
+    )
     decision = FailureDecision.objects.filter(failure=OuterRef("pk"), after__kind__in=DECIDING)
     return rows.filter(Exists(decision)).order_by()
 
 
 def pairs_of(project: Project, layer: str) -> Counter[Pair]:
-    """Counted pairs of the layer's and people's modes. For the judge, only the cases it was asked about."""
+    """Counted pairs of the layer's and people's modes. For the judge, only the cases it was asked
+    about.
+    """
     rows, column = decided(project), "rule_mode" if layer == "rules" else "judge_mode"
     if layer == "judge":
         rows = rows.filter(asked() | ~Q(judge_mode=NONE))
@@ -112,15 +130,22 @@ def pairs_of(project: Project, layer: str) -> Counter[Pair]:
     plain = rows.filter(also=None).values(column, "mode__slug", "state").annotate(n=Count("pk"))
     for row in plain:
         pairs[_pair(row[column], row["mode__slug"], row["state"], ())] += row["n"]
-    for failure in rows.exclude(also=None).distinct().select_related("mode").prefetch_related("also"):
+    for failure in (
+        rows.exclude(also=None).distinct().select_related("mode").prefetch_related("also")
+    ):
         also = [mode.slug for mode in failure.also.all()]
         pairs[_pair(getattr(failure, column), failure.mode.slug, failure.state, also)] += 1
     return pairs
 
 
 def asked() -> Exists:
-    """Whether the judge has answered on the current version of a failure's run: then an empty `judge_mode` is its verdict."""
-    same = {"rubric__project": OuterRef("project"), "content_digest": OuterRef("trajectory__content_digest")}
+    """Whether the judge has answered on the current version of a failure's run: then an empty
+    `judge_mode` is its verdict.
+    """
+    same = {
+        "rubric__project": OuterRef("project"),
+        "content_digest": OuterRef("trajectory__content_digest"),
+    }
     return Exists(JudgeVerdict.objects.filter(error="", **same))
 
 
@@ -138,14 +163,18 @@ class Rate:
 
 
 def by_version(project: Project, mode: str = "") -> list[Rate]:
-    """The share of runs with a standing failure (of one mode), by agent version; the newest `MOST_VERSIONS`, oldest first.
+    """The share of runs with a standing failure (of one mode), by agent version; the newest
+    `MOST_VERSIONS`, oldest first.
 
-    Runs are counted per hour as they are digested, failures as they are found: within seconds of each other.
+    Runs are counted per hour as they are digested, failures as they are found: within seconds of
+    each other.
     """
     failures = Failure.objects.filter(project=project).standing().order_by()
     failures = failures.filter(mode__slug=mode) if mode else failures
     key = ("agent_name", "agent_version")
-    failed = {(name, version): n for name, version, n in failures.values_list(*key).annotate(n=Count("*"))}
+    failed = {
+        (name, version): n for name, version, n in failures.values_list(*key).annotate(n=Count("*"))
+    }
     runs = DailyRuns.objects.filter(project=project).order_by().values(*key)
     rates = [_rate(row, failed) for row in runs.annotate(n=Sum("runs"), first=Min("first"))]
     return sorted(rates, key=lambda rate: (rate.first, rate.version))[-MOST_VERSIONS:]

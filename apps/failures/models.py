@@ -27,20 +27,26 @@ class Severity(models.TextChoices):
 
 
 class FailureMode(models.Model):
-    """A failure mode (bucket). The guide's seven are created with the project; projects can add their own."""
+    """A failure mode (bucket). The guide's seven are created with the project; projects can add
+    their own.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="failure_modes")
     slug = models.SlugField(max_length=60)
     name = models.CharField(max_length=80)
     definition = models.TextField(blank=True)
-    examples = models.TextField(blank=True, help_text="What belongs here and what does not, in a few lines")
+    examples = models.TextField(
+        blank=True, help_text="What belongs here and what does not, in a few lines"
+    )
     severity = models.CharField(max_length=10, choices=Severity, default=Severity.MEDIUM)
     safety_relevant = models.BooleanField(default=False)
     position = models.PositiveSmallIntegerField(default=0)
 
     class Meta:
         ordering = ("position", "id")
-        constraints = [models.UniqueConstraint(fields=["project", "slug"], name="one_mode_per_slug")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "slug"], name="one_mode_per_slug")
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -59,7 +65,9 @@ class Source(models.TextChoices):
 
 
 class FailureCluster(models.Model):
-    """A group of similar failures with its own life cycle (`clusters.life`). Its id is stable between clusterings."""
+    """A group of similar failures with its own life cycle (`clusters.life`). Its id is stable
+    between clusterings.
+    """
 
     class State(models.TextChoices):
         NEW = "new"
@@ -70,15 +78,21 @@ class FailureCluster(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="failure_clusters")
-    name = models.CharField(max_length=200, help_text="Distinguishing words and tools, or a person's name for it")
+    name = models.CharField(
+        max_length=200, help_text="Distinguishing words and tools, or a person's name for it"
+    )
     named_by_person = models.BooleanField(default=False)
     mode = models.ForeignKey(FailureMode, models.SET_NULL, null=True, related_name="clusters")
     state = models.CharField(max_length=10, choices=State, default=State.NEW)
     signature = models.JSONField(help_text="See `clusters.signatures.Signature`")
-    size = models.PositiveIntegerField(default=0, help_text="Number of its failures that are not dismissed")
+    size = models.PositiveIntegerField(
+        default=0, help_text="Number of its failures that are not dismissed"
+    )
     first_seen = models.DateTimeField()
     last_seen = models.DateTimeField()
-    versions = ArrayField(models.CharField(max_length=240), default=list, help_text="Agent versions of its failures")
+    versions = ArrayField(
+        models.CharField(max_length=240), default=list, help_text="Agent versions of its failures"
+    )
     fixed_version = models.CharField(max_length=120, blank=True)
     fixed_at = models.DateTimeField(null=True)
     gone = models.BooleanField(default=False, help_text="The last run found no such group")
@@ -86,7 +100,9 @@ class FailureCluster(models.Model):
 
     class Meta:
         ordering = ("-size", "name")
-        indexes = [models.Index(fields=["project", "gone", "state"], name="failurecluster_by_state")]
+        indexes = [
+            models.Index(fields=["project", "gone", "state"], name="failurecluster_by_state")
+        ]
         constraints = [
             models.CheckConstraint(
                 name="fixed_cluster_says_when",
@@ -104,7 +120,9 @@ class FailureCluster(models.Model):
 class ClusterSpace(models.Model):
     """The feature space of a project's last clustering, used to assign new failures to clusters."""
 
-    project = models.OneToOneField(Project, models.CASCADE, primary_key=True, related_name="cluster_space")
+    project = models.OneToOneField(
+        Project, models.CASCADE, primary_key=True, related_name="cluster_space"
+    )
     space = models.TextField(help_text="See `clusters.features.Space.as_json`")
     failures = models.PositiveIntegerField(default=0)
     made_at = models.DateTimeField(default=timezone.now)
@@ -128,34 +146,57 @@ class FailureQuerySet(models.QuerySet["Failure"]):
     def free_for(self, user: Any) -> Self:
         """Cases that nobody else has open or assigned."""
         mine = Q(assigned_to=None) | Q(assigned_to=user)
-        return self.filter(mine, Q(reserved_until=None) | Q(reserved_by=user) | Q(reserved_until__lt=timezone.now()))
+        return self.filter(
+            mine,
+            Q(reserved_until=None) | Q(reserved_by=user) | Q(reserved_until__lt=timezone.now()),
+        )
 
 
 class Failure(models.Model):
-    """The diagnosis of one failed trajectory. Rules and judge never overwrite a person's decision."""
+    """The diagnosis of one failed trajectory. Rules and judge never overwrite a person's
+    decision.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="failures", db_index=False)
     trajectory = models.OneToOneField(Trajectory, models.CASCADE, related_name="failure")
-    # Copied from the trajectory, so that failures can be counted from an index alone: set by a trigger, updated by the
-    # digest (`run_counts`).
+    # Copied from the trajectory, so that failures can be counted from an index alone: set by a
+    # trigger, updated by the digest (`run_counts`).
     agent_name = models.CharField(max_length=120, blank=True, editable=False)
     agent_version = models.CharField(max_length=120, blank=True, editable=False)
     model = models.CharField(max_length=200, blank=True, editable=False)
     mode = models.ForeignKey(FailureMode, models.PROTECT, related_name="failures")
     state = models.CharField(max_length=10, choices=FailureState, default=FailureState.OPEN)
     source = models.CharField(max_length=10, choices=Source, default=Source.RULE)
-    blamed_message = models.PositiveIntegerField(null=True, help_text="Index into the trajectory's messages")
-    evidence = models.JSONField(default=list, help_text="[{rule, message_index, text, quote, mode, confidence}]")
-    rule_mode = models.CharField(max_length=60, blank=True, help_text="The rules' verdict, whoever decided in the end")
+    blamed_message = models.PositiveIntegerField(
+        null=True, help_text="Index into the trajectory's messages"
+    )
+    evidence = models.JSONField(
+        default=list, help_text="[{rule, message_index, text, quote, mode, confidence}]"
+    )
+    rule_mode = models.CharField(
+        max_length=60, blank=True, help_text="The rules' verdict, whoever decided in the end"
+    )
     judge_mode = models.CharField(
         max_length=60, blank=True, help_text="The judge's verdict, whoever decided in the end"
     )
-    also = models.ManyToManyField(FailureMode, related_name="also_in", blank=True, help_text="Split off by a person")
-    cluster = models.ForeignKey(FailureCluster, models.SET_NULL, null=True, related_name="failures", db_index=False)
-    assigned_to = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
-    reserved_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
-    reserved_until = models.DateTimeField(null=True, help_text="Reserved for the person who has it on screen")
-    decided_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    also = models.ManyToManyField(
+        FailureMode, related_name="also_in", blank=True, help_text="Split off by a person"
+    )
+    cluster = models.ForeignKey(
+        FailureCluster, models.SET_NULL, null=True, related_name="failures", db_index=False
+    )
+    assigned_to = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
+    reserved_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
+    reserved_until = models.DateTimeField(
+        null=True, help_text="Reserved for the person who has it on screen"
+    )
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     decided_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -198,7 +239,9 @@ class Failure(models.Model):
 
 
 class DailyRuns(models.Model):
-    """Trajectories of one day (UTC) by version and model: `HourlyCount` added up by the digest, for rates."""
+    """Trajectories of one day (UTC) by version and model: `HourlyCount` added up by the digest, for
+    rates.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
     day = models.DateField()
@@ -222,7 +265,9 @@ class DailyRuns(models.Model):
 
 
 class FailureDecision(models.Model):
-    """One decision of a person on a failure, so that it can be undone and measured against the layers."""
+    """One decision of a person on a failure, so that it can be undone and measured against the
+    layers.
+    """
 
     failure = models.ForeignKey(Failure, models.CASCADE, related_name="decisions")
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
@@ -238,18 +283,25 @@ class FailureDecision(models.Model):
 
 
 class Classifier(models.Model):
-    """The version of the rules that has processed all trajectories of a project; 0 during the first pass.
+    """The version of the rules that has processed all trajectories of a project; 0 during the first
+    pass.
 
     Once this row exists, new and changed trajectories are noted in `Unclassified`.
     """
 
-    project = models.OneToOneField(Project, models.CASCADE, primary_key=True, related_name="classifier")
+    project = models.OneToOneField(
+        Project, models.CASCADE, primary_key=True, related_name="classifier"
+    )
     rules = models.PositiveIntegerField(default=0)
-    check_share = models.FloatField(default=0.02, help_text="Share of unflagged runs that people check")
+    check_share = models.FloatField(
+        default=0.02, help_text="Share of unflagged runs that people check"
+    )
     policy = models.PositiveIntegerField(
         default=0, help_text="Counts changes after which all runs are classified again"
     )
-    policy_done = models.PositiveIntegerField(default=0, help_text="`policy` when the last whole pass began")
+    policy_done = models.PositiveIntegerField(
+        default=0, help_text="`policy` when the last whole pass began"
+    )
 
     def __str__(self) -> str:
         return f"rules {self.rules}"
@@ -266,12 +318,15 @@ class Unclassified(models.Model):
 
 
 class SystemPrompt(models.Model):
-    """A system prompt with at least one rule that is understood, and the run in which it was first seen (`prompts`).
+    """A system prompt with at least one rule that is understood, and the run in which it was first
+    seen (`prompts`).
 
     The row with an empty digest holds the rules that people wrote for all runs of the project.
     """
 
-    project = models.ForeignKey(Project, models.CASCADE, related_name="system_prompts", db_index=False)
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="system_prompts", db_index=False
+    )
     digest = models.CharField(max_length=32, help_text="See `rules.policy.digest_of`")
     opening = models.CharField(max_length=300, help_text="The beginning of the prompt")
     length = models.PositiveIntegerField(help_text="Length of the prompt, in characters")
@@ -279,7 +334,9 @@ class SystemPrompt(models.Model):
 
     class Meta:
         ordering = ("-first_seen", "-id")
-        constraints = [models.UniqueConstraint(fields=["project", "digest"], name="one_prompt_per_digest")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "digest"], name="one_prompt_per_digest")
+        ]
 
     def __str__(self) -> str:
         return self.opening[:60]
@@ -297,11 +354,11 @@ class PolicyRuleQuerySet(models.QuerySet["PolicyRule"]):
 
 
 class PolicyRule(models.Model):
-    """A sentence that states a rule, how it was understood, and people's decision on it. It comes from a system prompt
-    or was written by a person.
+    """A sentence that states a rule, how it was understood, and people's decision on it. It comes
+    from a system prompt or was written by a person.
 
-    Only a confirmed rule yields findings. Rules that were dismissed, removed or replaced by a newer version are not
-    used at all.
+    Only a confirmed rule yields findings. Rules that were dismissed, removed or replaced by a newer
+    version are not used at all.
     """
 
     class State(models.TextChoices):
@@ -323,12 +380,20 @@ class PolicyRule(models.Model):
     sentence = models.TextField()
     understood = models.JSONField(help_text="See `rules.policy.understood`")
     state = models.CharField(max_length=10, choices=State, default=State.PROPOSED)
-    decided_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     decided_at = models.DateTimeField(null=True)
-    written = models.BooleanField(default=False, help_text="Written by a person, not read from the prompt")
-    written_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    written = models.BooleanField(
+        default=False, help_text="Written by a person, not read from the prompt"
+    )
+    written_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     version = models.PositiveIntegerField(default=1)
-    replaces = models.ForeignKey("self", models.SET_NULL, null=True, related_name="+", help_text="The previous version")
+    replaces = models.ForeignKey(
+        "self", models.SET_NULL, null=True, related_name="+", help_text="The previous version"
+    )
 
     objects = PolicyRuleQuerySet.as_manager()
 
@@ -357,8 +422,8 @@ class PolicyRule(models.Model):
 
 
 class PolicyExample(models.Model):
-    """A run that breaks a rule, as far as the rules can tell. Only the newest of each rule are stored
-    (`prompts.MOST_COUNTED`).
+    """A run that breaks a rule, as far as the rules can tell. Only the newest of each rule are
+    stored (`prompts.MOST_COUNTED`).
     """
 
     rule = models.ForeignKey(PolicyRule, models.CASCADE, related_name="examples", db_index=False)
@@ -368,26 +433,35 @@ class PolicyExample(models.Model):
 
     class Meta:
         ordering = ("-trajectory_id",)
-        constraints = [models.UniqueConstraint(fields=["rule", "trajectory"], name="one_example_per_run_and_rule")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["rule", "trajectory"], name="one_example_per_run_and_rule"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.trajectory_id}: {self.text[:60]}"
 
 
 class Classification(Job):
-    """Runs the rules on new and changed trajectories, or on all of them if the rules are newer (`classify_job`)."""
+    """Runs the rules on new and changed trajectories, or on all of them if the rules are newer
+    (`classify_job`).
+    """
 
     class Meta(Job.Meta):
         constraints = [
             *Job.Meta.constraints,
             models.UniqueConstraint(
-                fields=["project"], condition=Q(state__in=ACTIVE_STATES), name="one_active_classification"
+                fields=["project"],
+                condition=Q(state__in=ACTIVE_STATES),
+                name="one_active_classification",
             ),
         ]
 
 
 class Reclassification(Job):
-    """Previews what the current rules would change in past diagnoses, which a person then applies or discards.
+    """Previews what the current rules would change in past diagnoses, which a person then applies
+    or discards.
 
     The same job first compares and, if it is applied, makes the changes.
     """
@@ -444,7 +518,9 @@ class ReclassificationChange(models.Model):
     class Meta:
         ordering = ("id",)
         constraints = [
-            models.UniqueConstraint(fields=["reclassification", "trajectory"], name="one_change_per_trajectory")
+            models.UniqueConstraint(
+                fields=["reclassification", "trajectory"], name="one_change_per_trajectory"
+            )
         ]
 
     def __str__(self) -> str:
@@ -452,7 +528,9 @@ class ReclassificationChange(models.Model):
 
 
 class Rubric(models.Model):
-    """The judge's instructions and its model. Versions are only added; the newest enabled one judges."""
+    """The judge's instructions and its model. Versions are only added; the newest enabled one
+    judges.
+    """
 
     class Strategy(models.TextChoices):
         WHOLE = "whole", "Whole run, one question"
@@ -461,26 +539,41 @@ class Rubric(models.Model):
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="rubrics")
     version = models.PositiveIntegerField(default=1)
-    text = models.TextField(help_text="Instructions before the list of failure modes and the conversation")
+    text = models.TextField(
+        help_text="Instructions before the list of failure modes and the conversation"
+    )
     base_url = models.URLField(help_text="Address of an OpenAI-compatible server, ending in /v1")
     model = models.CharField(max_length=200)
-    key_variable = models.CharField(max_length=80, blank=True, help_text="Environment variable that holds its key")
+    key_variable = models.CharField(
+        max_length=80, blank=True, help_text="Environment variable that holds its key"
+    )
     usd_per_million_input = models.FloatField(default=0)
     usd_per_million_output = models.FloatField(default=0)
-    usd_per_day = models.FloatField(default=1, help_text="Limit of the judge's cost per day (UTC), in USD")
-    strategy = models.CharField(
-        max_length=10, choices=Strategy, default=Strategy.WHOLE, help_text="Method for finding the blamed step"
+    usd_per_day = models.FloatField(
+        default=1, help_text="Limit of the judge's cost per day (UTC), in USD"
     )
-    concurrency = models.PositiveSmallIntegerField(default=4, help_text="Runs that are judged at the same time")
+    strategy = models.CharField(
+        max_length=10,
+        choices=Strategy,
+        default=Strategy.WHOLE,
+        help_text="Method for finding the blamed step",
+    )
+    concurrency = models.PositiveSmallIntegerField(
+        default=4, help_text="Runs that are judged at the same time"
+    )
     is_on = models.BooleanField(default=False)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         ordering = ("-version",)
         constraints = [
             models.UniqueConstraint(fields=["project", "version"], name="one_rubric_per_version"),
-            models.UniqueConstraint(fields=["project"], condition=Q(is_on=True), name="one_rubric_on"),
+            models.UniqueConstraint(
+                fields=["project"], condition=Q(is_on=True), name="one_rubric_on"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -488,22 +581,30 @@ class Rubric(models.Model):
 
 
 class JudgeVerdict(models.Model):
-    """One stored answer of the judge, so that the same conversation is never paid for twice. Without a `trajectory` it
-    is about a conversation that is not a production run, such as an output of a training run.
+    """One stored answer of the judge, so that the same conversation is never paid for twice.
+    Without a `trajectory` it is about a conversation that is not a production run, such as an
+    output of a training run.
     """
 
     rubric = models.ForeignKey(Rubric, models.CASCADE, related_name="verdicts")
-    content_digest = models.CharField(max_length=32, help_text="Digest of the run's content when it was judged")
+    content_digest = models.CharField(
+        max_length=32, help_text="Digest of the run's content when it was judged"
+    )
     trajectory = models.ForeignKey(Trajectory, models.CASCADE, null=True, related_name="+")
     mode = models.CharField(
-        max_length=60, blank=True, help_text="Slug of the failure mode; empty if the judge found no failure"
+        max_length=60,
+        blank=True,
+        help_text="Slug of the failure mode; empty if the judge found no failure",
     )
     blamed_message = models.PositiveIntegerField(null=True)
     quote = models.TextField(blank=True)
     reason = models.TextField(blank=True)
     error = models.TextField(blank=True, help_text="Why there is no verdict")
     probability = models.FloatField(
-        null=True, help_text="Probability with which the run was drawn; null if it was judged for another reason"
+        null=True,
+        help_text=(
+            "Probability with which the run was drawn; null if it was judged for another reason"
+        ),
     )
     input_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
@@ -512,7 +613,11 @@ class JudgeVerdict(models.Model):
 
     class Meta:
         ordering = ("-at", "-id")
-        constraints = [models.UniqueConstraint(fields=["rubric", "content_digest"], name="one_verdict_per_content")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["rubric", "content_digest"], name="one_verdict_per_content"
+            )
+        ]
         indexes = [models.Index(fields=["rubric", "at"], name="verdict_by_day")]
 
     def __str__(self) -> str:
@@ -520,24 +625,35 @@ class JudgeVerdict(models.Model):
 
 
 class OutcomeModel(models.Model):
-    """A model of failure, trained on the project's decisions (`outcomes.model`). Append-only; the newest one is
-    used.
+    """A model of failure, trained on the project's decisions (`outcomes.model`). Append-only; the
+    newest one is used.
     """
 
-    project = models.ForeignKey(Project, models.CASCADE, related_name="outcome_models", db_index=False)
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="outcome_models", db_index=False
+    )
     number = models.PositiveIntegerField()
     weights = models.JSONField(help_text="See `outcomes.model.Weights`")
     usual = models.JSONField(default=dict, help_text="Quantiles of the sizes of the project's runs")
     measured = models.JSONField(
-        default=dict, help_text="Measured out of fold, see `outcomes.training.measures`; empty for the shipped weights"
+        default=dict,
+        help_text=(
+            "Measured out of fold, see `outcomes.training.measures`; empty for the shipped weights"
+        ),
     )
     note = models.TextField(blank=True, help_text="Why nothing was learned")
-    decisions = models.PositiveIntegerField(default=0, help_text="Number of decided runs when it was fitted")
+    decisions = models.PositiveIntegerField(
+        default=0, help_text="Number of decided runs when it was fitted"
+    )
     made_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
         ordering = ("-number",)
-        constraints = [models.UniqueConstraint(fields=["project", "number"], name="one_outcome_model_per_number")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "number"], name="one_outcome_model_per_number"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"outcome model {self.number}"
@@ -546,13 +662,18 @@ class OutcomeModel(models.Model):
 class OutcomeEstimate(models.Model):
     """The probability that a run of unknown outcome failed. Deleted once the outcome is known."""
 
-    trajectory = models.OneToOneField(Trajectory, models.CASCADE, primary_key=True, related_name="outcome_estimate")
+    trajectory = models.OneToOneField(
+        Trajectory, models.CASCADE, primary_key=True, related_name="outcome_estimate"
+    )
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
     probability = models.FloatField()
     reasons = models.JSONField(
-        default=list, help_text="[{rule, message_index, text, quote, weight}]; empty for low estimates"
+        default=list,
+        help_text="[{rule, message_index, text, quote, weight}]; empty for low estimates",
     )
-    model = models.ForeignKey(OutcomeModel, models.SET_NULL, null=True, related_name="estimates", db_index=False)
+    model = models.ForeignKey(
+        OutcomeModel, models.SET_NULL, null=True, related_name="estimates", db_index=False
+    )
 
     class Meta:
         indexes = [models.Index(fields=["project", "probability"], name="estimate_by_probability")]
@@ -562,9 +683,13 @@ class OutcomeEstimate(models.Model):
 
 
 class RunSketch(models.Model):
-    """The parts of a run that are compared with other runs of the same request (`outcomes.peers.Sketch`)."""
+    """The parts of a run that are compared with other runs of the same request
+    (`outcomes.peers.Sketch`).
+    """
 
-    trajectory = models.OneToOneField(Trajectory, models.CASCADE, primary_key=True, related_name="+")
+    trajectory = models.OneToOneField(
+        Trajectory, models.CASCADE, primary_key=True, related_name="+"
+    )
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
     task = models.CharField(max_length=120, blank=True, help_text="The run's task id")
     words = models.BinaryField(help_text="MinHash of the user's words")
@@ -582,8 +707,9 @@ class RunSketch(models.Model):
 
 
 class OutcomeCheck(models.Model):
-    """A run that a person is asked about: did it fail? `probability` is its sampling probability, which no answer
-    changes; null if it was not drawn at random and therefore says nothing about other runs.
+    """A run that a person is asked about: did it fail? `probability` is its sampling probability,
+    which no answer changes; null if it was not drawn at random and therefore says nothing about
+    other runs.
     """
 
     class Answer(models.TextChoices):
@@ -591,12 +717,18 @@ class OutcomeCheck(models.Model):
         FINE = "fine"
         UNSURE = "unsure"
 
-    trajectory = models.OneToOneField(Trajectory, models.CASCADE, primary_key=True, related_name="outcome_check")
-    project = models.ForeignKey(Project, models.CASCADE, related_name="outcome_checks", db_index=False)
+    trajectory = models.OneToOneField(
+        Trajectory, models.CASCADE, primary_key=True, related_name="outcome_check"
+    )
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="outcome_checks", db_index=False
+    )
     probability = models.FloatField(null=True)
     drawn_at = models.DateTimeField(null=True)
     answer = models.CharField(max_length=10, choices=Answer, blank=True)
-    layers = models.JSONField(default=list, help_text="The layers that flagged the run before its answer")
+    layers = models.JSONField(
+        default=list, help_text="The layers that flagged the run before its answer"
+    )
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     at = models.DateTimeField(null=True)
 
@@ -627,6 +759,8 @@ class OutcomeTraining(Job):
         constraints = [
             *Job.Meta.constraints,
             models.UniqueConstraint(
-                fields=["project"], condition=Q(state__in=ACTIVE_STATES), name="one_active_outcome_training"
+                fields=["project"],
+                condition=Q(state__in=ACTIVE_STATES),
+                name="one_active_outcome_training",
             ),
         ]

@@ -1,5 +1,5 @@
-"""Outcomes of all traffic over REST: the true failure rate, the layers' recall, the model, and checks. The API key
-determines the project.
+"""Outcomes of all traffic over REST: the true failure rate, the layers' recall, the model, and
+checks. The API key determines the project.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from apps.trajectories.actions.store import find
 
 INTERVAL = {
     "type": ["object", "null"],
-    "description": "`value` with its 95% interval `low` to `high`, from `n` checks; null if unknown",
+    "description": (
+        "`value` with its 95% interval `low` to `high`, from `n` checks; null if unknown"
+    ),
     "properties": {
         "value": {"type": "number"},
         "low": {"type": "number"},
@@ -44,34 +46,53 @@ OUTCOMES = {
         },
         "model": {
             "type": ["object", "null"],
-            "description": "`number`, `decisions` there were, `measured` out of fold, `note`; null before the first one",
+            "description": (
+                "`number`, `decisions` there were, `measured` out of fold, `note`; null before the"
+                " first one"
+            ),
         },
     },
 }
 NEXT = {
     "type": "object",
     "properties": {
-        "trajectory": {"type": ["string", "null"], "description": "Its external id; null if no run is left"},
-        "random": {"type": "boolean", "description": "Drawn at random, or chosen because it teaches most"},
+        "trajectory": {
+            "type": ["string", "null"],
+            "description": "Its external id; null if no run is left",
+        },
+        "random": {
+            "type": "boolean",
+            "description": "Drawn at random, or chosen because it teaches most",
+        },
         "waiting": {"type": "integer"},
     },
 }
 ANSWER = {
     "type": "object",
     "required": ["trajectory", "answer"],
-    "properties": {"trajectory": {"type": "string"}, "answer": {"enum": ["failed", "fine", "unsure"]}},
+    "properties": {
+        "trajectory": {"type": "string"},
+        "answer": {"enum": ["failed", "fine", "unsure"]},
+    },
 }
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_outcomes_read", responses=described({200: OUTCOMES}, 403),
-    description="The true failure rate and the recall of each layer, estimated from random checks; and the outcome "
-                "model.",
-)  # fmt: skip
+    methods=["GET"],
+    operation_id="v1_outcomes_read",
+    responses=described({200: OUTCOMES}, 403),
+    description=(
+        "The true failure rate and the recall of each layer, estimated from random checks; and the"
+        " outcome model."
+    ),
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_outcomes_train", request=None, responses=described({202: OUTCOMES}, 403, 409),
+    methods=["POST"],
+    operation_id="v1_outcomes_train",
+    request=None,
+    responses=described({202: OUTCOMES}, 403, 409),
     description="Trains the outcome model on the decisions so far.",
-)  # fmt: skip
+)
 @api_view(["GET", "POST"])
 def outcomes(request: Request) -> Response:
     project = request.auth.project
@@ -82,15 +103,23 @@ def outcomes(request: Request) -> Response:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_outcome_checks_next", responses=described({200: NEXT}, 403),
+    methods=["GET"],
+    operation_id="v1_outcome_checks_next",
+    responses=described({200: NEXT}, 403),
     description="The next run to check.",
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_outcome_checks_answer", request={"application/json": ANSWER},
-    responses=described({200: NEXT}, 400, 403, 404), description="Records the answer for a run and returns the next "
-                                                                 "run to check.",
-    examples=[OpenApiExample("failed", value={"trajectory": "run-17", "answer": "failed"}, request_only=True)],
-)  # fmt: skip
+    methods=["POST"],
+    operation_id="v1_outcome_checks_answer",
+    request={"application/json": ANSWER},
+    responses=described({200: NEXT}, 400, 403, 404),
+    description="Records the answer for a run and returns the next run to check.",
+    examples=[
+        OpenApiExample(
+            "failed", value={"trajectory": "run-17", "answer": "failed"}, request_only=True
+        )
+    ],
+)
 @api_view(["GET", "POST"])
 def answer_checks(request: Request) -> Response:
     project = request.auth.project
@@ -100,13 +129,21 @@ def answer_checks(request: Request) -> Response:
         if row is None:
             raise NotFound
         try:
-            checks.answer(trajectory=row, answer=str(given.get("answer")), by=member_of(request).user)
+            checks.answer(
+                trajectory=row, answer=str(given.get("answer")), by=member_of(request).user
+            )
         except Refused as refused:
             raise ValidationError({"answer": str(refused)}) from refused
     found = checks.next_check(project)
     row = project.trajectories.filter(pk=found.trajectory).first() if found else None
     waiting = checks.waiting(project).count()
-    return Response({"trajectory": row and row.external_id, "random": bool(found and found.random), "waiting": waiting})
+    return Response(
+        {
+            "trajectory": row and row.external_id,
+            "random": bool(found and found.random),
+            "waiting": waiting,
+        }
+    )
 
 
 def as_json(project: Project) -> dict[str, Any]:
@@ -117,8 +154,13 @@ def as_json(project: Project) -> dict[str, Any]:
         "checks_waiting": known.waiting,
         "failure_rate": _interval(known.rate),
         "recall": {layer: _interval(share) for layer, share in known.recalls},
-        "model": model
-        and {name: getattr(model, name) for name in ("number", "decisions", "measured", "note", "made_at")},
+        "model": (
+            model
+            and {
+                name: getattr(model, name)
+                for name in ("number", "decisions", "measured", "note", "made_at")
+            }
+        ),
     }
 
 

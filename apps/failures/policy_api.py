@@ -1,5 +1,5 @@
-"""Policy rules over REST: those in system prompts, those people wrote, and their decisions. The API key determines the
-project.
+"""Policy rules over REST: those in system prompts, those people wrote, and their decisions. The API
+key determines the project.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ STATES = list(PolicyRule.State.values)
 UNDERSTOOD = {
     "type": "object",
     "additionalProperties": {"type": "string"},
-    "description": "`kind` and its fields: "
-    + ", ".join(f"{kind} ({', '.join(fields)})" if fields else kind for kind, fields in FORMS.items()),
+    "description": (
+        "`kind` and its fields: "
+        + ", ".join(
+            f"{kind} ({', '.join(fields)})" if fields else kind for kind, fields in FORMS.items()
+        )
+    ),
 }
 RULE = {
     "type": "object",
@@ -56,12 +60,18 @@ RULE = {
         "prompt": {
             "type": "object",
             "properties": {
-                "digest": {"type": "string", "description": "Without dates, times of day and UUIDs; empty: all runs"},
+                "digest": {
+                    "type": "string",
+                    "description": "Without dates, times of day and UUIDs; empty: all runs",
+                },
                 "opening": {"type": "string"},
                 "first_seen": {"type": "string", "format": "date-time"},
             },
         },
-        "sentence": {"type": "string", "description": "Of the system prompt, or as a person wrote it"},
+        "sentence": {
+            "type": "string",
+            "description": "Of the system prompt, or as a person wrote it",
+        },
         "meaning": {"type": "string", "description": "How it was understood"},
         "understood": UNDERSTOOD,
         "state": {"enum": STATES},
@@ -71,7 +81,10 @@ RULE = {
         "written_by": {"type": ["string", "null"]},
         "version": {"type": "integer"},
         "replaces": {"type": ["integer", "null"], "description": "Id of the previous version"},
-        "runs": {"type": "integer", "description": f"How many runs break the rule, counted up to {MOST_COUNTED}"},
+        "runs": {
+            "type": "integer",
+            "description": f"How many runs break the rule, counted up to {MOST_COUNTED}",
+        },
         "examples": {
             "type": "array",
             "description": f"The newest runs that break the rule, at most {MOST_EXAMPLES}",
@@ -86,7 +99,11 @@ RULE = {
         },
     },
 }
-DECISION = {"type": "object", "required": ["state"], "properties": {"state": {"enum": list(PolicyRule.DECISIONS)}}}
+DECISION = {
+    "type": "object",
+    "required": ["state"],
+    "properties": {"state": {"enum": list(PolicyRule.DECISIONS)}},
+}
 CHANGED = {
     "type": "object",
     "required": ["sentence", "understood"],
@@ -97,37 +114,62 @@ CHANGED = {
     },
 }
 WRITTEN = CHANGED | {
-    "properties": CHANGED["properties"]
-    | {"prompt": {"type": "string", "description": "Digest of a system prompt; empty: all runs", "default": ""}}
+    "properties": (
+        CHANGED["properties"]
+        | {
+            "prompt": {
+                "type": "string",
+                "description": "Digest of a system prompt; empty: all runs",
+                "default": "",
+            }
+        }
+    )
 }
 EXAMPLE = {
     "sentence": "Only pending orders may be cancelled.",
-    "understood": {"kind": "if", "subject": "an order", "verb": "cancelled", "field": "status", "value": "pending"},
+    "understood": {
+        "kind": "if",
+        "subject": "an order",
+        "verb": "cancelled",
+        "field": "status",
+        "value": "pending",
+    },
 }
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_policy_rules_list", responses=described({200: page_schema(RULE, "integer")}, 400, 403),
+    methods=["GET"],
+    operation_id="v1_policy_rules_list",
+    responses=described({200: page_schema(RULE, "integer")}, 400, 403),
     parameters=[
         OpenApiParameter("state", str, enum=STATES),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
         OpenApiParameter("offset", int, description="0, or `next` of the last page"),
     ],
-    description="Rules that the project's system prompts state or people wrote, newest prompts first. Replaced versions and removed "
-                "rules are listed only with their `state`.",
-)  # fmt: skip
+    description=(
+        "Rules that the project's system prompts state or people wrote, newest prompts first."
+        " Replaced versions and removed rules are listed only with their `state`."
+    ),
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_policy_rules_write", request={"application/json": WRITTEN},
+    methods=["POST"],
+    operation_id="v1_policy_rules_write",
+    request={"application/json": WRITTEN},
     responses=described({201: RULE}, 400, 403, 404),
-    description="Writes a rule, for runs with one system prompt or for all. Runs are then classified again.",
+    description=(
+        "Writes a rule, for runs with one system prompt or for all. Runs are then classified again."
+    ),
     examples=[OpenApiExample("for all runs", value=EXAMPLE, request_only=True)],
-)  # fmt: skip
+)
 @api_view(["GET", "POST"])
 def rules(request: Request) -> Response:
     project = request.auth.project
     if request.method == "POST":
         return _written(request, project, _prompt(request, project))
-    limit, offset = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "offset", 0, 0, 10**6)
+    limit, offset = (
+        number_of(request, "limit", PAGE, 1, MAX_PAGE),
+        number_of(request, "offset", 0, 0, 10**6),
+    )
     rows = rules_of(project).order_by("-prompt__first_seen", "-prompt", "position", "pk")
     if state := request.query_params.get("state"):
         if state not in STATES:
@@ -142,25 +184,43 @@ def rules(request: Request) -> Response:
 
 
 @extend_schema(
-    methods=["POST"], operation_id="v1_policy_rules_decide", request={"application/json": DECISION},
+    methods=["POST"],
+    operation_id="v1_policy_rules_decide",
+    request={"application/json": DECISION},
     responses=described({200: RULE}, 400, 403, 404),
-    description="Confirms or dismisses a rule; `proposed` takes the decision back. Runs are then classified again.",
+    description=(
+        "Confirms or dismisses a rule; `proposed` takes the decision back. Runs are then classified"
+        " again."
+    ),
     examples=[OpenApiExample("confirm", value={"state": "confirmed"}, request_only=True)],
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["PUT"], operation_id="v1_policy_rules_edit", request={"application/json": CHANGED},
+    methods=["PUT"],
+    operation_id="v1_policy_rules_edit",
+    request={"application/json": CHANGED},
     responses=described({201: RULE}, 400, 403, 404),
-    description="Replaces a rule by a new version, which has an id of its own. Runs are then classified again.",
+    description=(
+        "Replaces a rule by a new version, which has an id of its own. Runs are then classified"
+        " again."
+    ),
     examples=[OpenApiExample("another value", value=EXAMPLE, request_only=True)],
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["DELETE"], operation_id="v1_policy_rules_remove", request=None, responses=described({}, 400, 403, 404) | {204: None},
-    description="Removes a rule that a person wrote. If it replaced one that was read in the prompt, that one is proposed again.",
-)  # fmt: skip
+    methods=["DELETE"],
+    operation_id="v1_policy_rules_remove",
+    request=None,
+    responses=described({}, 400, 403, 404) | {204: None},
+    description=(
+        "Removes a rule that a person wrote. If it replaced one that was read in the prompt, that"
+        " one is proposed again."
+    ),
+)
 @api_view(["POST", "PUT", "DELETE"])
 def rule(request: Request, pk: int) -> Response:
     project = request.auth.project
-    rule = PolicyRule.objects.filter(prompt__project=project, pk=pk).select_related("prompt").first()
+    rule = (
+        PolicyRule.objects.filter(prompt__project=project, pk=pk).select_related("prompt").first()
+    )
     if rule is None:
         raise NotFound
     if request.method == "PUT":
@@ -211,7 +271,9 @@ def _prompt(request: Request, project: Project) -> SystemPrompt | None:
         return None
     prompt = project.system_prompts.filter(digest=digest).first()
     if prompt is None:
-        raise ValidationError({"path": "prompt", "error": "is the digest of no system prompt of the project"})
+        raise ValidationError(
+            {"path": "prompt", "error": "is the digest of no system prompt of the project"}
+        )
     return prompt
 
 
@@ -233,12 +295,33 @@ def _shown(request: Request, found: list[PolicyRule]) -> None:
 def as_json(rule: PolicyRule) -> dict[str, Any]:
     prompt = {name: getattr(rule.prompt, name) for name in ("digest", "opening", "first_seen")}
     examples = [
-        {"trajectory": one.trajectory.external_id, "message_index": one.message_index, "text": one.text}
+        {
+            "trajectory": one.trajectory.external_id,
+            "message_index": one.message_index,
+            "text": one.text,
+        }
         for one in rule.newest
     ]
-    names = ("sentence", "meaning", "understood", "state", "decided_at", "written", "version", "runs")
+    names = (
+        "sentence",
+        "meaning",
+        "understood",
+        "state",
+        "decided_at",
+        "written",
+        "version",
+        "runs",
+    )
     given = {name: getattr(rule, name) for name in names}
     people = {
-        name: who.get_username() if (who := getattr(rule, name)) else None for name in ("decided_by", "written_by")
+        name: who.get_username() if (who := getattr(rule, name)) else None
+        for name in ("decided_by", "written_by")
     }
-    return {"id": rule.pk, "prompt": prompt, **given, **people, "replaces": rule.replaces_id, "examples": examples}
+    return {
+        "id": rule.pk,
+        "prompt": prompt,
+        **given,
+        **people,
+        "replaces": rule.replaces_id,
+        "examples": examples,
+    }

@@ -1,8 +1,8 @@
-"""The rules in a project's system prompts, parsed once when a prompt is first seen, for people to confirm or dismiss;
-and the rules that people write for one prompt or for all runs.
+"""The rules in a project's system prompts, parsed once when a prompt is first seen, for people to
+confirm or dismiss; and the rules that people write for one prompt or for all runs.
 
-System prompts are untrusted, so what is stored of them is bounded in length and number. If there are too many, prompts
-without any decision are deleted, oldest first.
+System prompts are untrusted, so what is stored of them is bounded in length and number. If there
+are too many, prompts without any decision are deleted, oldest first.
 """
 
 from __future__ import annotations
@@ -33,29 +33,46 @@ Rules = dict[tuple[str, str], int]  # {(prompt digest, rule key): id of the rule
 
 
 def rules_of(project: Project) -> QuerySet[PolicyRule]:
-    """All versions of rules, with who decided, the `newest` runs that break each, and their number as `runs` (up to
-    `MOST_COUNTED`).
+    """All versions of rules, with who decided, the `newest` runs that break each, and their number
+    as `runs` (up to `MOST_COUNTED`).
     """
-    examples = PolicyExample.objects.select_related("trajectory").order_by("-trajectory_id")[:MOST_EXAMPLES]
-    count = PolicyExample.objects.filter(rule=OuterRef("pk")).order_by().values("rule").annotate(n=Count("pk"))
-    rows = PolicyRule.objects.filter(prompt__project=project).select_related("decided_by", "written_by", "prompt")
+    examples = PolicyExample.objects.select_related("trajectory").order_by("-trajectory_id")[
+        :MOST_EXAMPLES
+    ]
+    count = (
+        PolicyExample.objects.filter(rule=OuterRef("pk"))
+        .order_by()
+        .values("rule")
+        .annotate(n=Count("pk"))
+    )
+    rows = PolicyRule.objects.filter(prompt__project=project).select_related(
+        "decided_by", "written_by", "prompt"
+    )
     rows = rows.annotate(runs=Coalesce(Subquery(count.values("n")), 0))
     return rows.prefetch_related(Prefetch("examples", examples, to_attr="newest"))
 
 
 def undecided(project: Project) -> int:
     """The number of rules that nobody has confirmed or dismissed."""
-    return PolicyRule.objects.filter(prompt__project=project, state=PolicyRule.State.PROPOSED).count()
+    return PolicyRule.objects.filter(
+        prompt__project=project, state=PolicyRule.State.PROPOSED
+    ).count()
 
 
 def policy_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[str, Any]]:
-    """People's decisions on the rules of each run's prompt (`rule_states`: {rule key: state}) and the rules they wrote
-    (`written_rules`).
+    """People's decisions on the rules of each run's prompt (`rule_states`: {rule key: state}) and
+    the rules they wrote (`written_rules`).
     """
-    digests = {row.pk: policy.digest_of(system) for row in rows if policy.rules_of(system := system_of(row.messages))}
+    digests = {
+        row.pk: policy.digest_of(system)
+        for row in rows
+        if policy.rules_of(system := system_of(row.messages))
+    }
     states: dict[str, dict[str, str]] = defaultdict(dict)
     written: dict[str, list[policy.Rule]] = defaultdict(list)
-    rules = PolicyRule.objects.filter(prompt__project=project, prompt__digest__in={ALL_RUNS, *digests.values()})
+    rules = PolicyRule.objects.filter(
+        prompt__project=project, prompt__digest__in={ALL_RUNS, *digests.values()}
+    )
     found = rules.exclude(written=False, state=PolicyRule.State.PROPOSED).select_related("prompt")
     for rule in sorted(
         found, key=lambda rule: rule.state in PolicyRule.DECISIONS
@@ -72,26 +89,33 @@ def policy_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[s
     return {
         row.pk: {
             "rule_states": states.get(ALL_RUNS, {}) | states.get(digests.get(row.pk, ALL_RUNS), {}),
-            "written_rules": written.get(digests.get(row.pk, ALL_RUNS), [])
-            + (written.get(ALL_RUNS, []) if row.pk in digests else []),
+            "written_rules": (
+                written.get(digests.get(row.pk, ALL_RUNS), [])
+                + (written.get(ALL_RUNS, []) if row.pk in digests else [])
+            ),
         }
         for row in rows
     }
 
 
 def record(project: Project, given: Mapping[UUID, dict]) -> None:
-    """Stores the rules of new prompts, and which runs break which rule. `given` is the rules' input for the runs.
+    """Stores the rules of new prompts, and which runs break which rule. `given` is the rules' input
+    for the runs.
 
     Inside the transaction that classifies them.
     """
     PolicyExample.objects.filter(trajectory_id__in=list(given)).delete()
     systems = {pk: system_of(run["messages"]) for pk, run in given.items()}
-    prompts = {policy.digest_of(system): system for system in systems.values() if policy.rules_of(system)}
+    prompts = {
+        policy.digest_of(system): system for system in systems.values() if policy.rules_of(system)
+    }
     if not prompts and not any(run.get("written_rules") for run in given.values()):
         return
     known = _known(project, prompts)
     is_new = any(
-        (digest, policy.key_of(rule)) not in known for digest in prompts for rule in policy.rules_of(prompts[digest])
+        (digest, policy.key_of(rule)) not in known
+        for digest in prompts
+        for rule in policy.rules_of(prompts[digest])
     )
     # A shared lock for readers of rules; adding rules or making room for them takes it exclusively.
     acquire_in(project.pk, ProjectLock.POLICY, shared=not is_new)
@@ -101,13 +125,19 @@ def record(project: Project, given: Mapping[UUID, dict]) -> None:
     examples: dict[int, list[PolicyExample]] = defaultdict(list)
     for pk in sorted(given, reverse=True):
         digest = policy.digest_of(systems[pk])
-        for found in violations(read(given[pk])) if digest in prompts or given[pk].get("written_rules") else ():
+        for found in (
+            violations(read(given[pk]))
+            if digest in prompts or given[pk].get("written_rules")
+            else ()
+        ):
             key = policy.key_of(found.rule)
             rule = known.get((digest, key), known.get((ALL_RUNS, key)))
             if rule is not None and len(examples[rule]) < MOST_COUNTED:
                 text = storable(found.text, LONGEST_TEXT)
                 examples[rule].append(
-                    PolicyExample(rule_id=rule, trajectory_id=pk, message_index=found.index, text=text)
+                    PolicyExample(
+                        rule_id=rule, trajectory_id=pk, message_index=found.index, text=text
+                    )
                 )
     PolicyExample.objects.bulk_create(
         [one for rule in sorted(examples) for one in examples[rule]], ignore_conflicts=True
@@ -118,14 +148,23 @@ def record(project: Project, given: Mapping[UUID, dict]) -> None:
 def _known(project: Project, digests: Iterable[str], current: bool = False) -> Rules:
     rows = PolicyRule.objects.filter(prompt__project=project, prompt__digest__in=list(digests))
     rows = rows.current() if current else rows
-    return {(digest, key): pk for digest, key, pk in rows.values_list("prompt__digest", "key", "pk")}
+    return {
+        (digest, key): pk for digest, key, pk in rows.values_list("prompt__digest", "key", "pk")
+    }
 
 
 def _add(project: Project, prompts: Mapping[str, str]) -> None:
-    """Stores new prompts and their rules, as proposed; at most `MOST_RULES` per prompt, whatever its text."""
+    """Stores new prompts and their rules, as proposed; at most `MOST_RULES` per prompt, whatever
+    its text.
+    """
     SystemPrompt.objects.bulk_create(
         [
-            SystemPrompt(project=project, digest=digest, opening=storable(system, OPENING), length=len(system))
+            SystemPrompt(
+                project=project,
+                digest=digest,
+                opening=storable(system, OPENING),
+                length=len(system),
+            )
             for digest, system in sorted(prompts.items())[:MOST_PROMPTS]
         ],
         ignore_conflicts=True,
@@ -142,12 +181,16 @@ def _add(project: Project, prompts: Mapping[str, str]) -> None:
         ]
         rules += [
             PolicyRule(
-                prompt=prompt, key=policy.key_of(rule), position=position,
+                prompt=prompt,
+                key=policy.key_of(rule),
+                position=position,
                 sentence=storable(rule.sentence, policy.LONGEST_SENTENCE),
-                understood={name: storable(value, 200) for name, value in policy.understood(rule).items()},
+                understood={
+                    name: storable(value, 200) for name, value in policy.understood(rule).items()
+                },
             )
             for position, rule in enumerate(stated[: policy.MOST_RULES - prompt.n], prompt.n)
-        ]  # fmt: skip
+        ]
     PolicyRule.objects.bulk_create(rules, ignore_conflicts=True)
     _make_room(project)
 
@@ -169,10 +212,10 @@ def _keep_newest(rules: list[int]) -> None:
         return
     with connection.cursor() as cursor:
         cursor.execute(
-            "DELETE FROM failures_policyexample WHERE id IN (SELECT id FROM failures_policyexample WHERE id IN ("
-            "SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY rule_id ORDER BY trajectory_id DESC) AS place "
-            "FROM failures_policyexample WHERE rule_id = ANY(%s)) AS ranked WHERE place > %s) "
-            "ORDER BY id FOR UPDATE SKIP LOCKED)",
+            "DELETE FROM failures_policyexample WHERE id IN (SELECT id FROM failures_policyexample"
+            " WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY rule_id ORDER"
+            " BY trajectory_id DESC) AS place FROM failures_policyexample WHERE rule_id = ANY(%s))"
+            " AS ranked WHERE place > %s) ORDER BY id FOR UPDATE SKIP LOCKED)",
             [rules, MOST_COUNTED],
         )
 

@@ -1,4 +1,5 @@
-"""Failure rates: failures counted by indexes alone, runs from their daily roll-up. Intervals are Wilson's, 95%.
+"""Failure rates: failures counted by indexes alone, runs from their daily roll-up. Intervals are
+Wilson's, 95%.
 
 Days are whole UTC days: a span of seven days is today and the seven before.
 """
@@ -74,7 +75,9 @@ def runs(project: Project, since: datetime | None) -> QuerySet[DailyRuns]:
 
 
 def failures(project: Project, since: datetime | None) -> FailureQuerySet:
-    """Standing failures of runs since the day of that time: an id begins with the run's time, so no trajectory is read."""
+    """Standing failures of runs since the day of that time: an id begins with the run's time, so no
+    trajectory is read.
+    """
     rows = Failure.objects.filter(project=project).standing().order_by()
     return rows.filter(trajectory_id__gte=floor_of(midnight(since))) if since else rows
 
@@ -85,7 +88,9 @@ def total(project: Project, since: datetime | None = None) -> int:
 
 @dataclass(frozen=True)
 class Kind:
-    """The runs of one agent, version and model since some day, `failed` of them; `first` is the hour of the first one ever."""
+    """The runs of one agent, version and model since some day, `failed` of them; `first` is the
+    hour of the first one ever.
+    """
 
     agent: str
     version: str
@@ -99,7 +104,11 @@ def kinds(project: Project, since: datetime | None) -> list[Kind]:
     """All kinds of runs that the project ever had."""
     names = ("agent_name", "agent_version", "model")
     shown = Q(day__gte=midnight(since).date()) if since else Q()
-    known = runs(project, None).values_list(*names).annotate(first=Min("first"), n=Sum("runs", filter=shown, default=0))
+    known = (
+        runs(project, None)
+        .values_list(*names)
+        .annotate(first=Min("first"), n=Sum("runs", filter=shown, default=0))
+    )
     counted = failures(project, since).values_list(*names).annotate(n=Count("*"))
     failed = {tuple(key): n for *key, n in counted}
     return [Kind(*key, first, n, failed.get(tuple(key), 0)) for *key, first, n in known]
@@ -107,13 +116,22 @@ def kinds(project: Project, since: datetime | None) -> list[Kind]:
 
 def buckets(project: Project) -> list[Bucket]:
     """Each mode of the project with its share of all trajectories, most frequent first."""
-    counted = Failure.objects.filter(project=project).order_by().values_list("mode_id", "state").annotate(n=Count("*"))
+    counted = (
+        Failure.objects.filter(project=project)
+        .order_by()
+        .values_list("mode_id", "state")
+        .annotate(n=Count("*"))
+    )
     counts = {(mode, state): n for mode, state, n in counted}
     everything = total(project)
     found = []
     for mode in project.failure_modes.all():
-        waiting, confirmed, dismissed = (counts.get((mode.pk, state), 0) for state in FailureState.values)
-        found.append(Bucket(mode, Rate(mode.name, waiting + confirmed, everything), waiting, dismissed))
+        waiting, confirmed, dismissed = (
+            counts.get((mode.pk, state), 0) for state in FailureState.values
+        )
+        found.append(
+            Bucket(mode, Rate(mode.name, waiting + confirmed, everything), waiting, dismissed)
+        )
     return sorted(found, key=lambda bucket: -bucket.rate.failed)
 
 
@@ -121,7 +139,9 @@ def by_mode(project: Project, since: datetime | None) -> list[Rate]:
     counted = dict(failures(project, since).values_list("mode").annotate(n=Count("*")))
     everything = total(project, since)
     named = [
-        Rate(mode.name, counted[mode.pk], everything) for mode in project.failure_modes.all() if mode.pk in counted
+        Rate(mode.name, counted[mode.pk], everything)
+        for mode in project.failure_modes.all()
+        if mode.pk in counted
     ]
     return sorted(named, key=lambda rate: -rate.failed)[:MODES]
 
@@ -157,7 +177,9 @@ def by_model(known: Iterable[Kind]) -> list[Rate]:
         if kind.runs:
             models.setdefault(kind.model, []).append(kind)
     found = [
-        Rate(name or "(no name)", sum(kind.failed for kind in same), sum(kind.runs for kind in same))
+        Rate(
+            name or "(no name)", sum(kind.failed for kind in same), sum(kind.runs for kind in same)
+        )
         for name, same in models.items()
     ]
     return sorted(found, key=lambda rate: (-rate.n, rate.name))[:VERSIONS]
@@ -172,8 +194,12 @@ def by_time(project: Project, since: datetime | None) -> tuple[str, list[tuple[d
     return unit, [(at, Rate(at.isoformat(), failed.get(at, 0), n)) for at, n in totals]
 
 
-def over_time(project: Project, since: datetime | None, by: str) -> tuple[str, dict[str, dict[datetime, int]]]:
-    """(unit, {name: {when: failures}}) of the `SHOWN_OVER_TIME` modes, versions or clusters with the most failures."""
+def over_time(
+    project: Project, since: datetime | None, by: str
+) -> tuple[str, dict[str, dict[datetime, int]]]:
+    """(unit, {name: {when: failures}}) of the `SHOWN_OVER_TIME` modes, versions or clusters with
+    the most failures.
+    """
     rows, names = failures(project, since), None
     if by == "cluster":  # by the index of clusters: only those that are shown
         largest = project.failure_clusters.filter(gone=False).order_by("-size")[:SHOWN_OVER_TIME]
@@ -189,18 +215,27 @@ def over_time(project: Project, since: datetime | None, by: str) -> tuple[str, d
         series[when] = series.get(when, 0) + n
     most = sorted(counts, key=lambda name: (-sum(counts[name].values()), name))[:SHOWN_OVER_TIME]
     shown = unlike(map(short, most))
-    return unit, {text: dict(sorted(counts[name].items())) for text, name in zip(shown, most, strict=True)}
+    return unit, {
+        text: dict(sorted(counts[name].items())) for text, name in zip(shown, most, strict=True)
+    }
 
 
 def figures_over_time(project: Project, since: datetime | None) -> Iterator[tuple[str, dict]]:
-    """Failures per day by mode, version and cluster: stacked, those with the most failures. None if only one day has any."""
+    """Failures per day by mode, version and cluster: stacked, those with the most failures. None if
+    only one day has any.
+    """
     for by, title in (("mode", "mode"), ("version", "agent version"), ("cluster", "cluster")):
         unit, counts = over_time(project, since, by)
         days = sorted({when for series in counts.values() for when in series})
         if len(days) > 1:
             at = [when.isoformat() for when in days]
-            series = {name: (at, [found.get(when, 0) for when in days]) for name, found in counts.items()}
-            yield f"failures-by-{by}", bars(series, f"Failures per {unit} by {title}", stacked=True, x="", unit=unit)
+            series = {
+                name: (at, [found.get(when, 0) for when in days]) for name, found in counts.items()
+            }
+            yield (
+                f"failures-by-{by}",
+                bars(series, f"Failures per {unit} by {title}", stacked=True, x="", unit=unit),
+            )
 
 
 def span(project: Project, since: datetime | None) -> tuple[datetime | None, datetime | None]:
@@ -265,7 +300,10 @@ def _dots(rows: Iterable[Rate], title: str) -> dict:
         "customdata": [f"{row.failed:,} of {row.n:,}" for row in shown],
         "hovertemplate": "%{y}: %{x:.1%} (%{customdata})<extra></extra>",
     }
-    figure["layout"]["xaxis"] |= {"tickformat": ".0%" if max(high) > 0.05 else ".1%", "rangemode": "tozero"}
+    figure["layout"]["xaxis"] |= {
+        "tickformat": ".0%" if max(high) > 0.05 else ".1%",
+        "rangemode": "tozero",
+    }
     figure["layout"]["yaxis"] |= {"nticks": len(shown) + 1, "type": "category"}
     return figure
 
@@ -284,11 +322,21 @@ def _band(rows: list[tuple[datetime, Rate]], title: str) -> dict:
         "hovertemplate": "%{x}: %{y:.1%} (%{customdata})<extra></extra>",
     }
     low, high = zip(*(rate.interval for _, rate in rows), strict=True)
-    edge = {"type": "scatter", "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "x": at, "showlegend": False}
+    edge = {
+        "type": "scatter",
+        "mode": "lines",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "x": at,
+        "showlegend": False,
+    }
     figure["data"] = [
         edge | {"y": list(low)},
         edge | {"y": list(high), "fill": "tonexty", "fillcolor": BAND},
         *figure["data"],
     ]
-    figure["layout"]["yaxis"] |= {"tickformat": ".0%" if max(high) > 0.05 else ".1%", "rangemode": "tozero"}
+    figure["layout"]["yaxis"] |= {
+        "tickformat": ".0%" if max(high) > 0.05 else ".1%",
+        "rangemode": "tozero",
+    }
     return figure

@@ -1,8 +1,9 @@
-"""What the current rules would change in the past: a job that writes a diff, which is previewed before it is applied.
+"""What the current rules would change in the past: a job that writes a diff, which is previewed
+before it is applied.
 
-Both halves process trajectories in the order of their ids, a chunk per step. People's and the judge's decisions never change: their rows
-only store what the rules would have said. The judge's verdict stays next to the rules' new diagnosis, and decides if that has become
-weak.
+Both halves process trajectories in the order of their ids, a chunk per step. People's and the
+judge's decisions never change: their rows only store what the rules would have said. The judge's
+verdict stays next to the rules' new diagnosis, and decides if that has become weak.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from apps.failures.actions.modes import ensure_modes
 from apps.failures.classify import Diagnosis, classify
 from apps.failures.clusters import store
 from apps.failures.judge.precedence import Label, rules_mode
-from apps.failures.models import Failure, FailureState, Reclassification, ReclassificationChange, Source
+from apps.failures.models import (
+    Failure,
+    FailureState,
+    Reclassification,
+    ReclassificationChange,
+    Source,
+)
 from apps.failures.outcomes.estimates import standing
 from apps.trajectories.models import Trajectory, with_content
 
@@ -42,7 +49,9 @@ class ReclassifyError(Exception):
 
 
 def start(*, project: Project, by: Any) -> Reclassification:
-    """Queues a preview over all trajectories. Raises ReclassifyError if one is running or waiting to be applied."""
+    """Queues a preview over all trajectories. Raises ReclassifyError if one is running or waiting
+    to be applied.
+    """
     if project.reclassifications.active().exists():
         raise ReclassifyError("A preview is already running. Wait for it, or discard it.")
     job = Reclassification(project=project, name="Reclassify", total=project.trajectories.count())
@@ -79,18 +88,28 @@ def _progress(job: Reclassification, done: int, last: UUID) -> Progress:
     return Progress(done=done, cursor=job.cursor)
 
 
-def _changes(job: Reclassification, diagnoses: dict[Any, Diagnosis | None]) -> list[ReclassificationChange]:
+def _changes(
+    job: Reclassification, diagnoses: dict[Any, Diagnosis | None]
+) -> list[ReclassificationChange]:
     stored = Failure.objects.filter(trajectory_id__in=diagnoses).select_related("mode")
     failures = {failure.trajectory_id: failure for failure in stored}
     words = {pk: _word(diagnosis, failures.get(pk)) for pk, diagnosis in diagnoses.items()}
-    return [_change(job, pk, failures.get(pk), word) for pk, word in words.items() if _differs(failures.get(pk), word)]
+    return [
+        _change(job, pk, failures.get(pk), word)
+        for pk, word in words.items()
+        if _differs(failures.get(pk), word)
+    ]
 
 
 def _word(diagnosis: Diagnosis | None, failure: Failure | None) -> Label:
-    return label_with(diagnosis or standing(failure), failure.evidence if failure and _is_open(failure) else ())
+    return label_with(
+        diagnosis or standing(failure), failure.evidence if failure and _is_open(failure) else ()
+    )
 
 
-def _change(job: Reclassification, pk: Any, failure: Failure | None, word: Label) -> ReclassificationChange:
+def _change(
+    job: Reclassification, pk: Any, failure: Failure | None, word: Label
+) -> ReclassificationChange:
     return ReclassificationChange(
         reclassification=job,
         trajectory_id=pk,
@@ -114,7 +133,9 @@ def _differs(failure: Failure | None, word: Label) -> bool:
     if not _is_open(failure):
         assert failure is not None
         return word.mode != word_of(failure) or word.mode != failure.rule_mode
-    return word_of(failure) != word.mode or bool(failure and word.mode and failure.blamed_message != word.blamed)
+    return word_of(failure) != word.mode or bool(
+        failure and word.mode and failure.blamed_message != word.blamed
+    )
 
 
 # Applying
@@ -130,7 +151,9 @@ def apply(*, job: Reclassification, by: Any) -> bool:
 
 @transaction.atomic
 def discard(*, job: Reclassification, by: Any) -> bool:
-    """Also one that is still running: its worker removes what it has found. False if it is too late."""
+    """Also one that is still running: its worker removes what it has found. False if it is too
+    late.
+    """
     pending = Reclassification.objects.filter(pk=job.pk, decision=Decision.PENDING)
     open_states = (JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED)
     if not pending.filter(state__in=open_states).update(decision=Decision.DISCARDED):
@@ -162,7 +185,9 @@ def _make_changes(job: Reclassification) -> Steps:
 
 
 def _make(project: Project, chunk: list[ReclassificationChange]) -> None:
-    """Makes the changes whose diagnosis still matches the diff; for decided ones only the rules' mode is stored."""
+    """Makes the changes whose diagnosis still matches the diff; for decided ones only the rules'
+    mode is stored.
+    """
     modes = ensure_modes(project)
     rows = Failure.objects.filter(trajectory_id__in=[change.trajectory_id for change in chunk])
     locked = rows.select_for_update(of=("self",)).prefetch_related("mode").order_by("trajectory_id")
@@ -180,11 +205,17 @@ def _make(project: Project, chunk: list[ReclassificationChange]) -> None:
             row = failure or Failure(project=project, trajectory_id=change.trajectory_id)
             row.mode, row.rule_mode = modes[change.after], rules_mode(change.evidence)
             row.source = source_of(change.evidence)
-            row.blamed_message, row.evidence, row.cluster = change.blamed_message, change.evidence, None
+            row.blamed_message, row.evidence, row.cluster = (
+                change.blamed_message,
+                change.evidence,
+                None,
+            )
             (changed if failure else made).append(row)
     # A second mode, split off by a person, is their decision and stays.
     Failure.objects.filter(pk__in=[failure.pk for failure in gone if failure], also=None).delete()
-    Failure.objects.bulk_update(changed, ["mode", "rule_mode", "source", "blamed_message", "evidence", "cluster"])
+    Failure.objects.bulk_update(
+        changed, ["mode", "rule_mode", "source", "blamed_message", "evidence", "cluster"]
+    )
     Failure.objects.bulk_create(made, ignore_conflicts=True)
 
 
@@ -198,16 +229,28 @@ def changing(job: Reclassification) -> models.QuerySet[ReclassificationChange]:
 
 
 def matrix(job: Reclassification) -> list[dict[str, Any]]:
-    """[{before, after, n}], most frequent first. If the mode is the same, only the blamed step moved."""
+    """[{before, after, n}], most frequent first. If the mode is the same, only the blamed step
+    moved.
+    """
     rows = changing(job).order_by().values("before", "after").annotate(n=Count("pk"))
     return list(rows.order_by("-n", "before", "after"))
 
 
 def of_people(job: Reclassification) -> dict[str, int]:
-    """{decided: number decided by people among the processed ones, agree, disagree: with the current rules}"""
-    decided = Failure.objects.filter(project=job.project, source=Source.PERSON).exclude(state=FailureState.OPEN)
+    """{decided: number decided by people among the processed ones, agree, disagree: with the
+    current rules}
+    """
+    decided = Failure.objects.filter(project=job.project, source=Source.PERSON).exclude(
+        state=FailureState.OPEN
+    )
     if job.is_active and not job.is_applying:
-        decided = decided.filter(trajectory_id__lte=job.cursor["after"]) if job.cursor else decided.none()
+        decided = (
+            decided.filter(trajectory_id__lte=job.cursor["after"]) if job.cursor else decided.none()
+        )
     n = decided.count()
-    against = ReclassificationChange.objects.filter(OF_PEOPLE, reclassification=job).exclude(before=F("after")).count()
+    against = (
+        ReclassificationChange.objects.filter(OF_PEOPLE, reclassification=job)
+        .exclude(before=F("after"))
+        .count()
+    )
     return {"decided": n, "agree": max(0, n - against), "disagree": against}

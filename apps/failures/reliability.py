@@ -1,7 +1,8 @@
 """How often each confidence, and each rule, is right according to people's decisions.
 
-It counts the cases that people decided, by the rules' deciding reason: a confirmed case is right if its mode (or one split off) is that
-reason's. Cases that people marked by hand have no reason and are not counted.
+It counts the cases that people decided, by the rules' deciding reason: a confirmed case is right if
+its mode (or one split off) is that reason's. Cases that people marked by hand have no reason and
+are not counted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ Said = tuple[str, str]  # (rule, its confidence)
 
 @dataclass(frozen=True)
 class Right:
-    """The share of a rule's, or a confidence's, cases on which people agreed; `rule` is empty for a confidence."""
+    """The share of a rule's, or a confidence's, cases on which people agreed; `rule` is empty for a
+    confidence.
+    """
 
     rule: str
     confidence: str
@@ -37,7 +40,10 @@ class Right:
 
 def by_confidence(counts: Counter[tuple[Said, bool]]) -> list[Right]:
     """Most certain first, including those that decided nothing."""
-    return [Right("", name, _share(counts, lambda said, name=name: said[1] == name)) for name in CONFIDENCES]
+    return [
+        Right("", name, _share(counts, lambda said, name=name: said[1] == name))
+        for name in CONFIDENCES
+    ]
 
 
 def by_rule(counts: Counter[tuple[Said, bool]]) -> list[Right]:
@@ -53,7 +59,9 @@ def _share(counts: Counter[tuple[Said, bool]], among: Any) -> Share:
 
 
 def is_overconfident(right: Right) -> bool:
-    """Whether “certain” is significantly less often right than it should be: the interval lies below the goal."""
+    """Whether “certain” is significantly less often right than it should be: the interval lies
+    below the goal.
+    """
     return right.confidence == CERTAIN and right.share.n > 0 and right.share.interval[1] < GOAL
 
 
@@ -62,16 +70,24 @@ def decisions(project: Project) -> Counter[tuple[Said, bool]]:
     rows = decided(project)
     columns = ("evidence__0", "evidence__1", "mode__slug", "state")
     counts: Counter[tuple[Said, bool]] = Counter()
-    for *reasons, mode, state, n in rows.filter(also=None).values_list(*columns).annotate(n=Count("pk")):
+    for *reasons, mode, state, n in (
+        rows.filter(also=None).values_list(*columns).annotate(n=Count("pk"))
+    ):
         _add(counts, reasons, (mode,), state, n)
-    for failure in rows.exclude(also=None).distinct().select_related("mode").prefetch_related("also"):
+    for failure in (
+        rows.exclude(also=None).distinct().select_related("mode").prefetch_related("also")
+    ):
         modes = (failure.mode.slug, *(mode.slug for mode in failure.also.all()))
         _add(counts, failure.evidence[:2], modes, failure.state, 1)
     return counts
 
 
 def _add(
-    counts: Counter[tuple[Said, bool]], reasons: Iterable[Any], modes: tuple[str, ...], state: str, n: int
+    counts: Counter[tuple[Said, bool]],
+    reasons: Iterable[Any],
+    modes: tuple[str, ...],
+    state: str,
+    n: int,
 ) -> None:
     """The judge's reason comes before the rules' if it decided."""
     known = (item for item in reasons if isinstance(item, dict) and item.get("rule") != RULE)

@@ -1,4 +1,6 @@
-"""What failures are counted against, maintained by the trajectories' digest: runs by day, and the version of each failed run."""
+"""What failures are counted against, maintained by the trajectories' digest: runs by day, and the
+version of each failed run.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,26 @@ def _count_day(project: int, day: date, kinds: set[Kind]) -> None:
     """Sums the hours again instead of adding differences, so a day cannot drift from its hours."""
     start = datetime.combine(day, time.min, UTC)
     hours = HourlyCount.objects.filter(
-        project=project, hour__gte=start, hour__lt=start + timedelta(days=1), trajectories__gt=0,
-        agent_name__in={kind[0] for kind in kinds}, agent_version__in={kind[1] for kind in kinds},
-    )  # fmt: skip
-    sums = hours.order_by().values_list(*NAMES).annotate(runs=Sum("trajectories"), first=Min("hour"))
+        project=project,
+        hour__gte=start,
+        hour__lt=start + timedelta(days=1),
+        trajectories__gt=0,
+        agent_name__in={kind[0] for kind in kinds},
+        agent_version__in={kind[1] for kind in kinds},
+    )
+    sums = (
+        hours.order_by().values_list(*NAMES).annotate(runs=Sum("trajectories"), first=Min("hour"))
+    )
     found = {tuple(names): (runs, first) for *names, runs, first in sums}
     DailyRuns.objects.bulk_create(
         [
-            DailyRuns(project_id=project, day=day, **dict(zip(NAMES, kind, strict=True)), runs=runs, first=first)
+            DailyRuns(
+                project_id=project,
+                day=day,
+                **dict(zip(NAMES, kind, strict=True)),
+                runs=runs,
+                first=first,
+            )
             for kind in sorted(kinds & found.keys())
             for runs, first in [found[kind]]
         ],
@@ -48,15 +62,18 @@ def _count_day(project: int, day: date, kinds: set[Kind]) -> None:
         update_fields=["runs", "first"],
     )
     for kind in kinds - found.keys():
-        DailyRuns.objects.filter(project=project, day=day, **dict(zip(NAMES, kind, strict=True))).delete()
+        DailyRuns.objects.filter(
+            project=project, day=day, **dict(zip(NAMES, kind, strict=True))
+        ).delete()
 
 
 def _follow_runs(trajectories: Sequence[UUID]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE failures_failure AS failure SET agent_name = run.agent_name, agent_version = run.agent_version, "
-            "model = run.model FROM trajectories_trajectory AS run WHERE run.id = failure.trajectory_id "
-            "AND failure.trajectory_id = ANY(%s) AND (failure.agent_name, failure.agent_version, failure.model) "
-            "IS DISTINCT FROM (run.agent_name, run.agent_version, run.model)",
+            "UPDATE failures_failure AS failure SET agent_name = run.agent_name, agent_version ="
+            " run.agent_version, model = run.model FROM trajectories_trajectory AS run WHERE run.id"
+            " = failure.trajectory_id AND failure.trajectory_id = ANY(%s) AND (failure.agent_name,"
+            " failure.agent_version, failure.model) IS DISTINCT FROM (run.agent_name,"
+            " run.agent_version, run.model)",
             [list(trajectories)],
         )

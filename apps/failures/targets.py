@@ -6,7 +6,12 @@ from apps.teamwork.targets import Kind, register
 
 register(
     Kind(
-        name="cluster", noun="a cluster", model=FailureCluster, related=("project",), title=lambda cluster: f"the cluster “{cluster.name}”",
-        takes_comments=False, worker=Role.REVIEWER,
+        name="cluster",
+        noun="a cluster",
+        model=FailureCluster,
+        related=("project",),
+        title=lambda cluster: f"the cluster “{cluster.name}”",
+        takes_comments=False,
+        worker=Role.REVIEWER,
     )
-)  # fmt: skip
+)

@@ -25,7 +25,9 @@ def recluster_due() -> int:
 
 @shared_task(name="failures.classify_new", expires=10)
 def classify_new() -> int:
-    """Classifies what arrived in the last seconds: a task per project with something new, finished before the next tick."""
+    """Classifies what arrived in the last seconds: a task per project with something new, finished
+    before the next tick.
+    """
     projects = classify_job.due()
     for project in projects:
         classify_new_of.apply_async(args=[project.pk], expires=10)

@@ -1,5 +1,5 @@
-"""The order of cases in triage, and the filters on it. Reads only: each query uses an index, or the newest `SORTED` open cases if they
-are sorted by how much a decision teaches."""
+"""The order of cases in triage, and the filters on it. Reads only: each query uses an index, or the
+newest `SORTED` open cases if they are sorted by how much a decision teaches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from django.db.models import Count, OuterRef, Subquery
 
 from apps.core.http import uuid_of
 from apps.core.models import Project
-from apps.failures.models import Failure, FailureMode, FailureQuerySet, FailureState, OutcomeEstimate, Severity
+from apps.failures.models import (
+    Failure,
+    FailureMode,
+    FailureQuerySet,
+    FailureState,
+    OutcomeEstimate,
+    Severity,
+)
 from apps.failures.outcomes.estimates import Estimator
 
 FILTERS = ("mode", "cluster", "version", "safety", "mine", "confidence")
@@ -111,7 +118,7 @@ class TriageQueue:
             mode
             for mode in self.all_modes
             if wanted in (None, mode.slug) and (mode.safety_relevant or not safety)
-        ]  # fmt: skip
+        ]
 
     def rows(self) -> FailureQuerySet:
         rows = Failure.objects.filter(project=self.project).waiting()
@@ -136,7 +143,11 @@ class TriageQueue:
     def previous(self, before: QueuePosition, skip: int | None = None) -> int | None:
         """The last free case before a position; None if there is none."""
         if self.is_informative:
-            earlier = [item for item in self._by_information() if item.pk != skip and item.key < key_of(before)]
+            earlier = [
+                item
+                for item in self._by_information()
+                if item.pk != skip and item.key < key_of(before)
+            ]
             return earlier[-1].pk if earlier else None
         for rank, modes in reversed(self._ranks()):
             if rank <= before.rank:
@@ -148,7 +159,11 @@ class TriageQueue:
     def position_of(self, failure: Failure) -> QueuePosition:
         if not self.is_informative:
             return QueuePosition.of(failure)
-        chance = OutcomeEstimate.objects.filter(pk=failure.trajectory_id).values_list("probability", flat=True).first()
+        chance = (
+            OutcomeEstimate.objects.filter(pk=failure.trajectory_id)
+            .values_list("probability", flat=True)
+            .first()
+        )
         return QueuePosition(self._information(chance, failure.cluster_id), failure.trajectory_id)
 
     def _next_informative(self, after: QueuePosition | None, skip: int | None) -> int | None:
@@ -159,13 +174,25 @@ class TriageQueue:
     def _by_information(self) -> list[Ranked]:
         """The newest free cases, those first from whose decision the model learns most."""
         chance = OutcomeEstimate.objects.filter(pk=OuterRef("trajectory_id")).values("probability")
-        rows = self.rows().free_for(self.user).filter(mode__in=self.modes).annotate(chance=Subquery(chance))
-        newest = rows.order_by("-trajectory_id").values_list("pk", "trajectory_id", "cluster_id", "chance")[:SORTED]
-        found = [Ranked(pk, QueuePosition(self._information(p, cluster), run)) for pk, run, cluster, p in newest]
+        rows = (
+            self.rows()
+            .free_for(self.user)
+            .filter(mode__in=self.modes)
+            .annotate(chance=Subquery(chance))
+        )
+        newest = rows.order_by("-trajectory_id").values_list(
+            "pk", "trajectory_id", "cluster_id", "chance"
+        )[:SORTED]
+        found = [
+            Ranked(pk, QueuePosition(self._information(p, cluster), run))
+            for pk, run, cluster, p in newest
+        ]
         return sorted(found, key=lambda item: item.key)
 
     def _information(self, chance: float | None, cluster: UUID | None) -> Rank:
-        """Low for an informative case: an estimate near the threshold; then a cluster with few decisions."""
+        """Low for an informative case: an estimate near the threshold; then a cluster with few
+        decisions.
+        """
         if chance is not None:
             return False, abs(chance - self._threshold)
         return True, self._decisions.get(cluster, 0) if cluster else inf
@@ -177,16 +204,27 @@ class TriageQueue:
     @cached_property
     def _decisions(self) -> dict[UUID, int]:
         """The number of decided cases per cluster."""
-        rows = Failure.objects.filter(project=self.project, cluster__isnull=False).exclude(state=FailureState.OPEN)
+        rows = Failure.objects.filter(project=self.project, cluster__isnull=False).exclude(
+            state=FailureState.OPEN
+        )
         return dict(rows.order_by().values_list("cluster").annotate(n=Count("pk")))
 
     def _ranks(self) -> list[tuple[Rank, list[FailureMode]]]:
-        return [(rank, list(modes)) for rank, modes in groupby(sorted(self.modes, key=rank_of), rank_of)]
+        return [
+            (rank, list(modes)) for rank, modes in groupby(sorted(self.modes, key=rank_of), rank_of)
+        ]
 
     def _nearest(
-        self, modes: list[FailureMode], skip: int | None, *, below: UUID | None = None, above: UUID | None = None
+        self,
+        modes: list[FailureMode],
+        skip: int | None,
+        *,
+        below: UUID | None = None,
+        above: UUID | None = None,
     ) -> int | None:
-        """The newest of these modes (`below` a trajectory), or the oldest `above` one: one index probe per mode."""
+        """The newest of these modes (`below` a trajectory), or the oldest `above` one: one index
+        probe per mode.
+        """
         rows = self.rows().free_for(self.user)
         if skip is not None:
             rows = rows.exclude(pk=skip)
@@ -196,7 +234,8 @@ class TriageQueue:
             rows = rows.filter(trajectory_id__gt=above)
         order = "-trajectory_id" if above is None else "trajectory_id"
         parts = [
-            rows.filter(mode=mode).order_by(order).values_list("trajectory_id", "pk")[:1] for mode in modes
-        ]  # fmt: skip
+            rows.filter(mode=mode).order_by(order).values_list("trajectory_id", "pk")[:1]
+            for mode in modes
+        ]
         found = list(parts[0].union(*parts[1:], all=True) if len(parts) > 1 else parts[0])
         return (max if above is None else min)(found)[1] if found else None

@@ -1,6 +1,17 @@
 from django.urls import path
 
-from apps.failures.pages import case, checks, clusters, judge, listing, mark, measures, modes, policy, reclassify
+from apps.failures.pages import (
+    case,
+    checks,
+    clusters,
+    judge,
+    listing,
+    mark,
+    measures,
+    modes,
+    policy,
+    reclassify,
+)
 
 app_name = "failures"
 urlpatterns = [

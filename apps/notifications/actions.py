@@ -1,4 +1,6 @@
-"""Actions of notifications: notify people of an event, mark notifications as read, and change settings."""
+"""Actions of notifications: notify people of an event, mark notifications as read, and change
+settings.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,23 @@ WITHHELD: list[Callable[[Collection[str]], Collection[str]]] = []
 
 
 def notify(
-    *, topic: Topic, project: Project, subject: str, page: str, key: str, to: Iterable[Any] | None = None, by: Any = None,
-    excerpt: str = "", role: Role | None = None,
-) -> int:  # fmt: skip
-    """Notifies people of an event, in the caller's transaction. `to`: users; None is every member whose role is notified.
+    *,
+    topic: Topic,
+    project: Project,
+    subject: str,
+    page: str,
+    key: str,
+    to: Iterable[Any] | None = None,
+    by: Any = None,
+    excerpt: str = "",
+    role: Role | None = None,
+) -> int:
+    """Notifies people of an event, in the caller's transaction. `to`: users; None is every member
+    whose role is notified.
 
-    Nobody is notified of their own action (`by`), nor anybody who is not a member, has too low a role (`role`, or else the topic's), or
-    wants neither channel. `excerpt` must not contain held-out content. A `key` is notified once per person. Returns the number of people
-    notified.
+    Nobody is notified of their own action (`by`), nor anybody who is not a member, has too low a
+    role (`role`, or else the topic's), or wants neither channel. `excerpt` must not contain
+    held-out content. A `key` is notified once per person. Returns the number of people notified.
     """
     role = role or RULES[topic].role
     members = Membership.objects.filter(project=project, user__is_active=True, role__in=role.upward)
@@ -45,22 +56,38 @@ def notify(
     now = timezone.now()
     rows = [
         Notification(
-            project=project, user_id=pk, topic=topic, role=role, subject=_line(subject, 300), excerpt=_line(excerpt, 500),
-            page=page, actor=by, key=key, in_app=in_app, mail=Mail.WAITING if by_mail else Mail.NONE,
+            project=project,
+            user_id=pk,
+            topic=topic,
+            role=role,
+            subject=_line(subject, 300),
+            excerpt=_line(excerpt, 500),
+            page=page,
+            actor=by,
+            key=key,
+            in_app=in_app,
+            mail=Mail.WAITING if by_mail else Mail.NONE,
             mail_due_at=now + DIGEST_AFTER if by_mail else None,
         )
         for pk, (in_app, by_mail) in wanted.items()
         if in_app or by_mail
-    ]  # fmt: skip
+    ]
     Notification.objects.bulk_create(rows, ignore_conflicts=True)
     return len(rows)
 
 
 def tell_of_override(*, project: Project, by: Any, subject: str, page: str, key: str) -> None:
-    """An owner used their right to override the gate or the review: notifies the other owners and the webhooks."""
+    """An owner used their right to override the gate or the review: notifies the other owners and
+    the webhooks.
+    """
     subject = f"{subject} by {by}"
     notify(topic=Topic.OVERRIDE, project=project, subject=subject, page=page, key=key, by=by)
-    announce(project=project, event=Event.OVERRIDE_USED, subject=subject, data={"by": by.get_username(), "page": page})
+    announce(
+        project=project,
+        event=Event.OVERRIDE_USED,
+        subject=subject,
+        data={"by": by.get_username(), "page": page},
+    )
 
 
 def _line(text: str, most: int) -> str:
@@ -88,7 +115,9 @@ def change_excerpt(key: str, excerpt: str) -> None:
 
 
 def retract(keys: Iterable[str]) -> None:
-    """What was notified about was deleted: it is no longer quoted anywhere, and no e-mail about it is sent."""
+    """What was notified about was deleted: it is no longer quoted anywhere, and no e-mail about it
+    is sent.
+    """
     rows = Notification.objects.filter(key__in=list(keys))
     rows.filter(mail=Mail.WAITING).update(mail=Mail.DROPPED)
     rows.update(excerpt="")
@@ -96,7 +125,9 @@ def retract(keys: Iterable[str]) -> None:
 
 @transaction.atomic
 def choose(*, user: Any, wanted: Mapping[str, tuple[bool, bool]]) -> None:
-    """{topic: (in the app, by e-mail)}. What is the same as the rule has no row, so that a better rule reaches everybody."""
+    """{topic: (in the app, by e-mail)}. What is the same as the rule has no row, so that a better
+    rule reaches everybody.
+    """
     Preference.objects.filter(user=user, topic__in=wanted).delete()
     Preference.objects.bulk_create(
         Preference(user=user, topic=topic, in_app=in_app, by_mail=by_mail)
@@ -106,7 +137,9 @@ def choose(*, user: Any, wanted: Mapping[str, tuple[bool, bool]]) -> None:
 
 
 def withdraw_excerpts(rows: Iterable[Notification]) -> None:
-    """Before they are shown or sent: what was quoted and has become part of a hold-out since is quoted no more, for good."""
+    """Before they are shown or sent: what was quoted and has become part of a hold-out since is
+    quoted no more, for good.
+    """
     shown = [row for row in rows if row.excerpt]
     gone = {key for withheld in WITHHELD for key in withheld({row.key for row in shown})}
     if gone:

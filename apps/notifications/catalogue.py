@@ -1,6 +1,7 @@
 """Every event that people can be notified of: who may be, and the default settings.
 
-What webhooks are sent is part of the same list (`webhooks.models.Event`): an event of both has one name.
+What webhooks are sent is part of the same list (`webhooks.models.Event`): an event of both has one
+name.
 """
 
 from __future__ import annotations
@@ -27,13 +28,25 @@ class Topic(models.TextChoices):
     PROMOTED = Event.PROMOTION_MADE, "A channel was moved to another model version"
     ROLLED_BACK = Event.ROLLBACK_MADE, "A channel was rolled back to an earlier version"
     PROPOSED = Event.PROMOTION_PROPOSED, "A promotion needs a second person's approval"
-    DEPLOYMENT_FAILED = Event.DEPLOYMENT_FAILED, "A deployment failed; the previous version is still serving"
+    DEPLOYMENT_FAILED = (
+        Event.DEPLOYMENT_FAILED,
+        "A deployment failed; the previous version is still serving",
+    )
     FROZEN = Event.CHANNEL_FROZEN, "A channel was frozen or unfrozen"
     ARCHIVED = Event.CHANNEL_ARCHIVED, "A channel was archived or unarchived"
-    TRIAL_STARTED = Event.TRIAL_STARTED, "A canary or shadow of a candidate has started in a channel"
-    TRIAL_ADVANCED = Event.TRIAL_ADVANCED, "A canary advanced to its next share, or passed the last one"
+    TRIAL_STARTED = (
+        Event.TRIAL_STARTED,
+        "A canary or shadow of a candidate has started in a channel",
+    )
+    TRIAL_ADVANCED = (
+        Event.TRIAL_ADVANCED,
+        "A canary advanced to its next share, or passed the last one",
+    )
     TRIAL_ENDED = Event.TRIAL_ENDED, "A canary or shadow has ended"
-    OVERRIDE = Event.OVERRIDE_USED, "An owner overrode the gate or a training lock, or waived a probe"
+    OVERRIDE = (
+        Event.OVERRIDE_USED,
+        "An owner overrode the gate or a training lock, or waived a probe",
+    )
     JOINED = "invitation.accepted", "Someone accepts your invitation"
     KEY_EXPIRES = "key.expiring", "An API key is about to expire"
     SERVER_DOWN = Event.SERVER_DOWN, "A model server stops answering"
@@ -41,7 +54,9 @@ class Topic(models.TextChoices):
 
 @dataclass(frozen=True)
 class Rule:
-    """`role`: the least that is notified. `in_app`, `by_mail`: what holds for people who have chosen nothing."""
+    """`role`: the least that is notified. `in_app`, `by_mail`: what holds for people who have
+    chosen nothing.
+    """
 
     group: str
     role: Role = Role.VIEWER

@@ -1,7 +1,8 @@
 """Notifications by e-mail: all that waits for a person goes in one mail.
 
-A claim makes it due again after `LEASE`, and counts: a worker that dies between sending and storing loses nothing, the same
-mail goes out once more under the same Message-ID. Who may see what is looked at when it is sent.
+A claim makes it due again after `LEASE`, and counts: a worker that dies between sending and storing
+loses nothing, the same mail goes out once more under the same Message-ID. Who may see what is
+looked at when it is sent.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ MOST = 50  # notifications in one mail
 
 
 def send_due() -> int:
-    """One round: a mail to each of up to `AT_ONCE` people for whom something is due. Says how many were sent."""
+    """One round: a mail to each of up to `AT_ONCE` people for whom something is due. Says how many
+    were sent.
+    """
     if not settings.FLYWHEEL_MAIL:
         return 0
     due = Notification.objects.filter(mail=Mail.WAITING, mail_due_at__lte=Now())
@@ -45,7 +48,9 @@ def send_due() -> int:
 def send_to(user: Any) -> bool:
     """False if another worker got there first, nothing may be sent, or the mail server refused."""
     claimed = _claim(user)
-    shown = set(Notification.objects.filter(pk__in=claimed).visible_to(user).values_list("pk", flat=True))
+    shown = set(
+        Notification.objects.filter(pk__in=claimed).visible_to(user).values_list("pk", flat=True)
+    )
     going = list(Notification.objects.filter(pk__in=shown).select_related("project", "actor"))
     _settle([pk for pk in claimed if pk not in shown or not user.email], Mail.DROPPED)
     if not going or not user.email:
@@ -53,7 +58,10 @@ def send_to(user: Any) -> bool:
     withdraw_excerpts(going)
     try:
         mail_of(user, going).send()
-    except (OSError, ValueError) as error:  # an address or a text that is none keeps nobody else's mail
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # an address or a text that is none keeps nobody else's mail
         log.warning("Notifications of user %s could not be mailed: %s", user.pk, error)
         _again([row.pk for row in going])
         return False
@@ -64,8 +72,14 @@ def send_to(user: Any) -> bool:
 @transaction.atomic
 def _claim(user: Any) -> list[Any]:
     rows = Notification.objects.filter(user=user).mailable()
-    pks = list(rows.select_for_update(skip_locked=True).order_by("created_at").values_list("pk", flat=True)[:MOST])
-    Notification.objects.filter(pk__in=pks).update(mail_due_at=Now() + LEASE, mail_tries=F("mail_tries") + 1)
+    pks = list(
+        rows.select_for_update(skip_locked=True)
+        .order_by("created_at")
+        .values_list("pk", flat=True)[:MOST]
+    )
+    Notification.objects.filter(pk__in=pks).update(
+        mail_due_at=Now() + LEASE, mail_tries=F("mail_tries") + 1
+    )
     return pks
 
 
@@ -74,7 +88,9 @@ def _settle(pks: Sequence[Any], state: Mail) -> None:
 
 
 def _again(pks: Sequence[Any]) -> None:
-    """Each waits four times as long as the last time; one that was tried often enough has failed."""
+    """Each waits four times as long as the last time; one that was tried often enough has
+    failed.
+    """
     rows = Notification.objects.filter(pk__in=pks, mail=Mail.WAITING)
     rows.filter(mail_tries__gte=TRIES).update(mail=Mail.FAILED)
     for tries in range(1, TRIES):
@@ -83,16 +99,24 @@ def _again(pks: Sequence[Any]) -> None:
 
 def mail_of(user: Any, rows: Sequence[Notification]) -> EmailMultiAlternatives:
     context = {
-        "user": user, "rows": rows, "url": settings.FLYWHEEL_URL,
+        "user": user,
+        "rows": rows,
+        "url": settings.FLYWHEEL_URL,
         "settings": settings.FLYWHEEL_URL + reverse("notifications:preferences"),
-    }  # fmt: skip
+    }
     first = rows[0]
-    subject = f"{first.project}: {first.subject}" if len(rows) == 1 else f"{len(rows)} notifications"
+    subject = (
+        f"{first.project}: {first.subject}" if len(rows) == 1 else f"{len(rows)} notifications"
+    )
     digest = hashlib.sha256(" ".join(sorted(str(row.pk) for row in rows)).encode()).hexdigest()[:32]
     host = settings.FLYWHEEL_URL.rpartition("//")[2].partition(":")[0]
     mail = EmailMultiAlternatives(
-        f"[Flywheel] {subject}"[:200], render_to_string("notifications/mail.txt", context), None, [user.email],
-        headers={"Message-ID": f"<{digest}@{host}>", "Auto-Submitted": "auto-generated"}, connection=get_connection(),
-    )  # fmt: skip
+        f"[Flywheel] {subject}"[:200],
+        render_to_string("notifications/mail.txt", context),
+        None,
+        [user.email],
+        headers={"Message-ID": f"<{digest}@{host}>", "Auto-Submitted": "auto-generated"},
+        connection=get_connection(),
+    )
     mail.attach_alternative(render_to_string("notifications/mail.html", context), "text/html")
     return mail

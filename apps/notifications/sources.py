@@ -1,4 +1,6 @@
-"""What the layers below reports: jobs that have ended, invitations that were accepted, keys that expire soon."""
+"""What the layers below reports: jobs that have ended, invitations that were accepted, keys that
+expire soon.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
 
 NAMES = {"evals.evalrun": "Evaluation"}  # what pages call it
-ENDS = {JobState.SUCCEEDED: (Topic.JOB_ENDED, "finished"), JobState.FAILED: (Topic.JOB_FAILED, "failed")}
+ENDS = {
+    JobState.SUCCEEDED: (Topic.JOB_ENDED, "finished"),
+    JobState.FAILED: (Topic.JOB_FAILED, "failed"),
+}
 
 
 def connect() -> None:
@@ -21,36 +26,56 @@ def connect() -> None:
 
 
 def tell_of_job(sender: Any, job: Job, **_: Any) -> None:
-    """Notifies whoever started it, if its kind has a page. Without the error's text, which may quote a held-out task."""
+    """Notifies whoever started it, if its kind has a page. Without the error's text, which may
+    quote a held-out task.
+    """
     page = getattr(job, "get_absolute_url", None)
     if page is None or job.created_by is None or job.state not in ENDS:
         return
     topic, did = ENDS[JobState(job.state)]
     kind = NAMES.get(job._meta.label_lower) or str(job._meta.verbose_name).capitalize()
     notify(
-        topic=topic, project=job.project, to=[job.created_by], subject=f"{kind} “{job.name}” {did}", page=page(),
+        topic=topic,
+        project=job.project,
+        to=[job.created_by],
+        subject=f"{kind} “{job.name}” {did}",
+        page=page(),
         key=f"job:{job.pk}:{job.attempt}:{job.state}",
-    )  # fmt: skip
+    )
 
 
 def tell_of_invitation(sender: Any, invitation: Invitation, by: Any, **_: Any) -> None:
     role = Role(invitation.role).label
     notify(
-        topic=Topic.JOINED, project=invitation.project, to=[invitation.created_by], by=by,
+        topic=Topic.JOINED,
+        project=invitation.project,
+        to=[invitation.created_by],
+        by=by,
         subject=f"{by} joined {invitation.project} as {role.lower()}",
-        page=reverse("core:settings", args=[invitation.project.slug]), key=f"invitation:{invitation.pk}",
-    )  # fmt: skip
+        page=reverse("core:settings", args=[invitation.project.slug]),
+        key=f"invitation:{invitation.pk}",
+    )
 
 
 def warn_of_keys() -> int:
-    """Notifies the creator of a key that expires within 14 days; if they have left or may not replace it, the owners. Once per key."""
+    """Notifies the creator of a key that expires within 14 days; if they have left or may not
+    replace it, the owners. Once per key.
+    """
     told = 0
     for key in ApiKey.objects.expiring().select_related("project", "created_by"):
         able = key.maker_is(Role.OPERATOR)
-        owners = [row.user for row in key.project.memberships.filter(role=Role.OWNER).select_related("user")]
+        owners = [
+            row.user
+            for row in key.project.memberships.filter(role=Role.OWNER).select_related("user")
+        ]
         told += notify(
-            topic=Topic.KEY_EXPIRES, project=key.project, to=[key.created_by] if able else owners,
-            subject=f"The API key “{key.name}” ({key.prefix}…) expires on {key.expires_at:%-d %B %Y}",
-            page=reverse("core:keys", args=[key.project.slug]), key=f"key:{key.pk}:{key.expires_at:%F}",
-        )  # fmt: skip
+            topic=Topic.KEY_EXPIRES,
+            project=key.project,
+            to=[key.created_by] if able else owners,
+            subject=(
+                f"The API key “{key.name}” ({key.prefix}…) expires on {key.expires_at:%-d %B %Y}"
+            ),
+            page=reverse("core:keys", args=[key.project.slug]),
+            key=f"key:{key.pk}:{key.expires_at:%F}",
+        )
     return told

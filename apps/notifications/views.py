@@ -47,9 +47,13 @@ def listing(request: HttpRequest) -> HttpResponse:
     page.object_list = list(page.object_list)
     actions.withdraw_excerpts(page.object_list)
     context = {
-        "page": page, "topics": Topic.choices, "projects": Project.objects.visible_to(request.user),
-        "filtered": any(given.values()), "query": request.GET.urlencode(), "unread": unread_of(request.user),
-    }  # fmt: skip
+        "page": page,
+        "topics": Topic.choices,
+        "projects": Project.objects.visible_to(request.user),
+        "filtered": any(given.values()),
+        "query": request.GET.urlencode(),
+        "unread": unread_of(request.user),
+    }
     return render(request, "notifications/list.html", context)
 
 
@@ -61,7 +65,9 @@ def count(request: HttpRequest) -> HttpResponse:
 
 @login_required
 def opened(request: HttpRequest, pk: str) -> HttpResponse:
-    """Marks it read and leads to its page; what this person may not see (any more) does not exist."""
+    """Marks it read and leads to its page; what this person may not see (any more) does not
+    exist.
+    """
     row = get_object_or_404(Notification.objects.visible_to(request.user), pk=pk)
     actions.mark_read(Notification.objects.filter(pk=row.pk))
     return redirect(row.page)
@@ -90,7 +96,10 @@ def preferences(request: HttpRequest) -> HttpResponse:
         actions.choose(user=request.user, wanted=wanted)
         messages.success(request, "Saved.")
         return redirect("notifications:preferences")
-    groups = [(group, list(rows)) for group, rows in groupby(_chosen(request.user), lambda row: RULES[row[0]].group)]
+    groups = [
+        (group, list(rows))
+        for group, rows in groupby(_chosen(request.user), lambda row: RULES[row[0]].group)
+    ]
     context = {"groups": groups, "mail": settings.FLYWHEEL_MAIL}
     return render(request, "notifications/preferences.html", context)
 
@@ -98,4 +107,6 @@ def preferences(request: HttpRequest) -> HttpResponse:
 def _chosen(user: Any) -> list[tuple[Topic, bool, bool]]:
     """(topic, in the app, by e-mail) of every topic."""
     chosen = {row.topic: (row.in_app, row.by_mail) for row in user.notification_preferences.all()}
-    return [(topic, *chosen.get(topic, (RULES[topic].in_app, RULES[topic].by_mail))) for topic in Topic]
+    return [
+        (topic, *chosen.get(topic, (RULES[topic].in_app, RULES[topic].by_mail))) for topic in Topic
+    ]

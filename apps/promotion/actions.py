@@ -1,4 +1,6 @@
-"""Gate reports, promotions and rollbacks. Nothing is promoted without a report; every move can be undone."""
+"""Gate reports, promotions and rollbacks. Nothing is promoted without a report; every move can be
+undone.
+"""
 
 from __future__ import annotations
 
@@ -50,32 +52,44 @@ class Comparison:
 def compare_runs(*, baseline: EvalRun, candidate: EvalRun, channel: Channel) -> Comparison:
     """Compares two evaluations by a channel's policy without storing anything.
 
-    They must be finished, unless the policy is sequential: then any time is valid, except if an external agent may have stopped itself:
-    it sees the tasks, and could stop before the hard ones. Raises PromotionError.
+    They must be finished, unless the policy is sequential: then any time is valid, except if an
+    external agent may have stopped itself: it sees the tasks, and could stop before the hard ones.
+    Raises PromotionError.
     """
     (rules, version), comparison = policy_of(channel), comparison_number(baseline, candidate)
     for run in (baseline, candidate):
         ended_by_agent = run.model_version.kind == ModelKind.AGENT and run.state == JobState.FAILED
         if run.state != JobState.SUCCEEDED and (run.is_answered_elsewhere or ended_by_agent):
             raise PromotionError(
-                f"The evaluation “{run.name}” is incomplete and cannot be compared. The agent must answer all tasks."
+                f"The evaluation “{run.name}” is incomplete and cannot be compared. The agent must"
+                " answer all tasks."
             )
         if run.state != JobState.SUCCEEDED and not rules.sequential:
             raise PromotionError(
-                f"The evaluation “{run.name}” did not succeed; it cannot be compared. With a sequential policy it could be."
+                f"The evaluation “{run.name}” did not succeed; it cannot be compared. With a"
+                " sequential policy it could be."
             )
-    measurement, guards = preparation.measurement(baseline, candidate), preparation.measured_guards(baseline, candidate)
+    measurement, guards = (
+        preparation.measurement(baseline, candidate),
+        preparation.measured_guards(baseline, candidate),
+    )
     inputs = Inputs.of(baseline, candidate, measurement, guards, sequential=rules.sequential)
     try:
         report = inputs.compare(rules, comparison)
     except NotComparable as error:
         raise PromotionError(str(error)) from error
-    return Comparison(baseline, candidate, channel, rules, version, measurement, guards, inputs, report)
+    return Comparison(
+        baseline, candidate, channel, rules, version, measurement, guards, inputs, report
+    )
 
 
 @transaction.atomic
-def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel: Channel | None = None) -> GateReport:
-    """Stores and signs the gate's result by a channel's policy (production's by default), see `compare_runs`. Raises PromotionError."""
+def make_gate_report(
+    *, baseline: EvalRun, candidate: EvalRun, by: Any, channel: Channel | None = None
+) -> GateReport:
+    """Stores and signs the gate's result by a channel's policy (production's by default), see
+    `compare_runs`. Raises PromotionError.
+    """
     channel = channel or channel_of(candidate.project)
     require_not_archived(channel)
     found = compare_runs(baseline=baseline, candidate=candidate, channel=channel)
@@ -85,7 +99,9 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel:
         candidate=candidate,
         channel=found.channel,
         measurement=found.measurement,
-        guards={name: pair and [str(run.pk) for run in pair] for name, pair in found.guards.items()},
+        guards={
+            name: pair and [str(run.pk) for run in pair] for name, pair in found.guards.items()
+        },
         policy=plain(found.policy),
         policy_version=found.policy_version,
         comparison=found.report.comparison,
@@ -109,12 +125,16 @@ def make_gate_report(*, baseline: EvalRun, candidate: EvalRun, by: Any, channel:
     )
     announce_report(row)
     if deployments.has_targets(row.channel):
-        fingerprints.ask_for(candidate.model_version, by=by)  # so that it is available when the version is deployed
+        fingerprints.ask_for(
+            candidate.model_version, by=by
+        )  # so that it is available when the version is deployed
     return row
 
 
 def live_baseline(candidate: EvalRun, channel: Channel) -> EvalRun:
-    """The newest evaluation of the channel's live version that can be compared with this one. Raises PromotionError."""
+    """The newest evaluation of the channel's live version that can be compared with this one.
+    Raises PromotionError.
+    """
     if channel.current is None:
         raise PromotionError(f"Nothing is live in {channel.name} yet, so there is no baseline.")
     runs = (
@@ -135,14 +155,17 @@ def live_baseline(candidate: EvalRun, channel: Channel) -> EvalRun:
     found = [run for run in runs.order_by("-created_at") if run.spec.get("subset") == subset]
     if not found:
         raise PromotionError(
-            f"{channel.current}, live in {channel.name}, has no finished evaluation on the same tasks with "
-            f"{candidate.samples_per_task} samples per task in {candidate.environment}. Evaluate it there first."
+            f"{channel.current}, live in {channel.name}, has no finished evaluation on the same"
+            f" tasks with {candidate.samples_per_task} samples per task in {candidate.environment}."
+            " Evaluate it there first."
         )
     return found[0]
 
 
 def facts_of(row: GateReport) -> dict[str, Any]:
-    """What a report is based on, by name and hash, and who requested it when, for `signing.document_of`."""
+    """What a report is based on, by name and hash, and who requested it when, for
+    `signing.document_of`.
+    """
     return {
         "project": row.project.slug,
         "channel": row.channel.name,
@@ -182,18 +205,30 @@ def _run_facts(run: EvalRun) -> dict[str, Any]:
 
 @transaction.atomic
 def set_initial(*, channel: Channel, version: ModelVersion, by: Any) -> Promotion:
-    """What production ran before Flywheel was introduced. Only for a channel that has no version yet."""
+    """What production ran before Flywheel was introduced. Only for a channel that has no version
+    yet.
+    """
     if version.kind == ModelKind.REWARD:
-        raise PromotionError(f"{version} is a reward model, not an agent, so it cannot run in {channel.name}.")
+        raise PromotionError(
+            f"{version} is a reward model, not an agent, so it cannot run in {channel.name}."
+        )
     if version.archived_at:
-        raise PromotionError(f"{version} is archived. Unarchive it under “Manage” on its page first.")
+        raise PromotionError(
+            f"{version} is archived. Unarchive it under “Manage” on its page first."
+        )
     channel = locked(channel)
     if channel.current_id:
-        raise PromotionError(f"{channel.name} already runs {channel.current}. Promote through the gate instead.")
+        raise PromotionError(
+            f"{channel.name} already runs {channel.current}. Promote through the gate instead."
+        )
     moved = move(channel, version, Promotion.Kind.INITIAL, by, reason="what production ran before")
     if channel.targets.current().filter(server__isnull=False).exists():
         deployments.begin(
-            channel=channel, kind=Deployment.Kind.RESTORE, version=version, by=by, reason="It is what the channel runs"
+            channel=channel,
+            kind=Deployment.Kind.RESTORE,
+            version=version,
+            by=by,
+            reason="It is what the channel runs",
         )
     return moved
 
@@ -217,20 +252,30 @@ def set_segment(*, channel: Channel, segment: str, by: Any) -> None:
 
 @transaction.atomic
 def promote(
-    *, channel: Channel, gate_report: GateReport, by: Any, reason: str = "", key: ApiKey | None = None
+    *,
+    channel: Channel,
+    gate_report: GateReport,
+    by: Any,
+    reason: str = "",
+    key: ApiKey | None = None,
 ) -> Promotion | Deployment | Approval:
-    """Moves the channel to the report's candidate. Raises PromotionError if the report does not support it.
+    """Moves the channel to the report's candidate. Raises PromotionError if the report does not
+    support it.
 
-    The report must be for this channel and its current policy, on a frozen hold-out, against the live version. The policy says who may
-    promote. An owner may override another verdict, and decides in the cases of `why_owner`. `key`: the API key used; `by` is then its
-    creator; a key cannot override anything. Raises PermissionDenied.
+    The report must be for this channel and its current policy, on a frozen hold-out, against the
+    live version. The policy says who may promote. An owner may override another verdict, and
+    decides in the cases of `why_owner`. `key`: the API key used; `by` is then its creator; a key
+    cannot override anything. Raises PermissionDenied.
 
-    A channel with targets gets a Deployment, which moves it when all of them serve the candidate. If the policy requires two people, the
-    first one's consent is an Approval, and nothing moves yet.
+    A channel with targets gets a Deployment, which moves it when all of them serve the candidate.
+    If the policy requires two people, the first one's consent is an Approval, and nothing moves
+    yet.
     """
     channel = locked(channel)
     candidate = gate_report.candidate.model_version
-    policy, overridden = require_promotable(channel=channel, gate_report=gate_report, by=by, key=key)
+    policy, overridden = require_promotable(
+        channel=channel, gate_report=gate_report, by=by, key=key
+    )
     reason = checked_reason(reason, "Enter a reason: it is stored with the promotion.")
     if policy.two_people and (waiting := _first_of_two(gate_report, policy, by, reason)):
         return waiting
@@ -246,44 +291,67 @@ def promote(
     )
     if overridden:
         tell_of_override(
-            project=channel.project, by=by, subject=f"{candidate} was promoted to {channel.name} {_against(gate_report)}",
-            page=gate_report.get_absolute_url(), key=f"override:{gate_report.pk}",
-        )  # fmt: skip
+            project=channel.project,
+            by=by,
+            subject=f"{candidate} was promoted to {channel.name} {_against(gate_report)}",
+            page=gate_report.get_absolute_url(),
+            key=f"override:{gate_report.pk}",
+        )
     return moved
 
 
 def _against(gate_report: GateReport) -> str:
-    return "by an owner's decision" if gate_report.verdict == Verdict.PROMOTE else "against the gate"
+    return (
+        "by an owner's decision" if gate_report.verdict == Verdict.PROMOTE else "against the gate"
+    )
 
 
 def _first_of_two(gate_report: GateReport, policy: Policy, by: Any, reason: str) -> Approval | None:
-    """Stores the consent of `by` if nobody else's is there yet. One of the two needs the policy's role of approvers. Raises
-    PromotionError if the same person approves again."""
+    """Stores the consent of `by` if nobody else's is there yet. One of the two needs the policy's
+    role of approvers. Raises PromotionError if the same person approves again."""
     row, new = Approval.objects.get_or_create(
         gate_report=gate_report, by=by, defaults={"by_name": name_of(by), "reason": reason}
     )
-    others = [other for other in gate_report.approvals.exclude(pk=row.pk) if _may_still(other, gate_report, policy)]
-    roles = [role_in(gate_report.project, person) for person in (by, *(other.by for other in others))]
+    others = [
+        other
+        for other in gate_report.approvals.exclude(pk=row.pk)
+        if _may_still(other, gate_report, policy)
+    ]
+    roles = [
+        role_in(gate_report.project, person) for person in (by, *(other.by for other in others))
+    ]
     needed = Role(policy.approvers)
     if others and any(role and role.rank >= needed.rank for role in roles):
         return None
     if not new:
         who = f"an {needed.label.lower()}" if others else "another person"
-        able = gate_report.project.memberships.filter(user__is_active=True, role__in=Role(policy.promoters).upward)
+        able = gate_report.project.memberships.filter(
+            user__is_active=True, role__in=Role(policy.promoters).upward
+        )
         alone = (
             ""
             if able.exclude(user=by).exists()
-            else " Nobody else in this project may: an owner can add somebody, or change the policy with a reason."
+            else (
+                " Nobody else in this project may: an owner can add somebody, or change the policy"
+                " with a reason."
+            )
         )
         raise PromotionError(
-            f"You have approved this promotion. The policy of {gate_report.channel} requires two people: {who} must "
-            f"also approve it.{alone}"
+            f"You have approved this promotion. The policy of {gate_report.channel} requires two"
+            f" people: {who} must also approve it.{alone}"
         )
     audit(
-        "channel.proposed", project=gate_report.project, by=by, target=gate_report.channel, channel=gate_report.channel.name,
-        version=str(gate_report.candidate.model_version), version_id=gate_report.candidate.model_version_id,
-        report_id=str(gate_report.pk), about=[gate_report.candidate.model_version, gate_report], reason=reason,
-    )  # fmt: skip
+        "channel.proposed",
+        project=gate_report.project,
+        by=by,
+        target=gate_report.channel,
+        channel=gate_report.channel.name,
+        version=str(gate_report.candidate.model_version),
+        version_id=gate_report.candidate.model_version_id,
+        report_id=str(gate_report.pk),
+        about=[gate_report.candidate.model_version, gate_report],
+        reason=reason,
+    )
     announce_proposal(row)
     return row
 
@@ -296,7 +364,9 @@ def _may_still(row: Approval, gate_report: GateReport, policy: Policy) -> bool:
 
 def role_in(project: Any, user: Any) -> Role | None:
     found = (
-        project.memberships.filter(user=user, user__is_active=True).values_list("role", flat=True).first()
+        project.memberships.filter(user=user, user__is_active=True)
+        .values_list("role", flat=True)
+        .first()
         if user
         else None
     )
@@ -306,10 +376,12 @@ def role_in(project: Any, user: Any) -> Role | None:
 def _bring(
     channel: Channel, version: ModelVersion, kind: Promotion.Kind, by: Any, **given: Any
 ) -> Promotion | Deployment:
-    """Moves the channel immediately if it has no targets, otherwise starts a deployment that loads the version first. Raises
-    PromotionError."""
+    """Moves the channel immediately if it has no targets, otherwise starts a deployment that loads
+    the version first. Raises PromotionError."""
     if deployments.has_targets(channel):
-        return deployments.begin(channel=channel, kind=Deployment.Kind(kind), version=version, by=by, **given)
+        return deployments.begin(
+            channel=channel, kind=Deployment.Kind(kind), version=version, by=by, **given
+        )
     require_files(version)
     return move(channel, version, kind, by, **given)
 
@@ -324,37 +396,46 @@ def rollback(
     from_version: str = "",
     to_version: str = "",
 ) -> Promotion | Deployment:
-    """Moves the channel back to what ran before, or to `to_version`, any version that it ran. Repeating it goes back further, unless
-    `from_version` names the version to take back: the one that was live when somebody looked. It stops a running deployment, a freeze does
-    not block it, and a version that was archived meanwhile is unarchived. `key`: the API key used.
+    """Moves the channel back to what ran before, or to `to_version`, any version that it ran.
+    Repeating it goes back further, unless `from_version` names the version to take back: the one
+    that was live when somebody looked. It stops a running deployment, a freeze does not block it,
+    and a version that was archived meanwhile is unarchived. `key`: the API key used.
 
-    Raises PromotionError; PermissionDenied for a key that the policy does not allow, and for what only an owner may do: going back to a
-    version that was itself taken back.
+    Raises PromotionError; PermissionDenied for a key that the policy does not allow, and for what
+    only an owner may do: going back to a version that was itself taken back.
     """
     channel = locked(channel)
     require_keys_allowed(channel, policy_of(channel)[0], key)
     if from_version and from_version != str(channel.current):
         raise PromotionError(
-            f"{channel.name} runs {channel.current} now, not {from_version}. Check the current state before rolling "
-            f"back."
+            f"{channel.name} runs {channel.current} now, not {from_version}. Check the current"
+            " state before rolling back."
         )
     target = _earlier(channel, to_version, by, key) if to_version else previous_of(channel)
     if target is None:
         raise PromotionError(f"{channel.name} has no earlier version to roll back to.")
     needed = policy_of(channel)[0].rollback_needs_reason
-    reason = checked_reason(reason, f"Enter a reason: the policy of {channel.name} requires one." if needed else "")
-    return _bring(channel, target, Promotion.Kind.ROLLBACK, by, reason=reason, actor_label=label_of(key))
+    reason = checked_reason(
+        reason, f"Enter a reason: the policy of {channel.name} requires one." if needed else ""
+    )
+    return _bring(
+        channel, target, Promotion.Kind.ROLLBACK, by, reason=reason, actor_label=label_of(key)
+    )
 
 
 def previous_of(channel: Channel) -> ModelVersion | None:
-    """What ran before the current version: forward moves are pushed on a stack, a rollback pops those above its destination."""
+    """What ran before the current version: forward moves are pushed on a stack, a rollback pops
+    those above its destination.
+    """
     moves = channel.forward_moves()
     return moves[-2].to_version if len(moves) > 1 else None
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """A version that a channel ran. `taken_back`: a rollback ended its last period, so returning to it needs an owner."""
+    """A version that a channel ran. `taken_back`: a rollback ended its last period, so returning to
+    it needs an owner.
+    """
 
     version: ModelVersion
     last_live: Any
@@ -365,7 +446,9 @@ def earlier_versions(channel: Channel) -> list[Earlier]:
     """The versions that a rollback can go to, most recently live first; without the live one."""
     last: dict[int, tuple[ModelVersion, Any]] = {}
     back: dict[int, bool] = {}
-    for moved in channel.promotions.select_related("from_version", "to_version").order_by("at", "pk"):
+    for moved in channel.promotions.select_related("from_version", "to_version").order_by(
+        "at", "pk"
+    ):
         if moved.from_version is not None:
             last.pop(moved.from_version_id, None)
             last[moved.from_version_id] = (moved.from_version, moved.at)
@@ -383,6 +466,8 @@ def _earlier(channel: Channel, name: str, by: Any, key: ApiKey | None) -> ModelV
         raise PromotionError(f"{channel.name} has never run {name}. Promote it with a gate report.")
     if found.taken_back:
         if key:
-            raise PermissionDenied(f"{name} was rolled back. Only an owner can return to it, on the channel's page.")
+            raise PermissionDenied(
+                f"{name} was rolled back. Only an owner can return to it, on the channel's page."
+            )
         get_membership(by, channel.project.slug, Role.OWNER)
     return found.version

@@ -1,4 +1,6 @@
-"""What webhooks are sent about the gate and channels: names, verdict and numbers, never which held-out tasks moved."""
+"""What webhooks are sent about the gate and channels: names, verdict and numbers, never which
+held-out tasks moved.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ MOVES = {Promotion.Kind.PROMOTE: Event.PROMOTION_MADE, Promotion.Kind.ROLLBACK: 
 
 
 def outcome(
-    baseline: EvalRun, candidate: EvalRun, channel: Channel, report: dict[str, Any], policy_version: int
+    baseline: EvalRun,
+    candidate: EvalRun,
+    channel: Channel,
+    report: dict[str, Any],
+    policy_version: int,
 ) -> dict[str, Any]:
     """A report without the names of the tasks that moved, because they are held out."""
     return {
@@ -29,7 +35,9 @@ def outcome(
         "checks": report["checks"],
         "regressed": len(report["regressed"]),
         "improved": len(report["improved"]),
-        "outputs_to_review": sum(one["state"] == "to review" for one in report.get("new_kinds", [])),
+        "outputs_to_review": sum(
+            one["state"] == "to review" for one in report.get("new_kinds", [])
+        ),
         "tasks": report["tasks"],
         "comparison": report["comparison"],
         "channel": channel.name,
@@ -48,14 +56,22 @@ def announce_report(row: GateReport) -> None:
         "page": reverse("promotion:report", args=[row.project.slug, row.pk]),
     }
     announce(
-        project=row.project, event=Event.GATE_REPORT_MADE,
+        project=row.project,
+        event=Event.GATE_REPORT_MADE,
         subject=f"{said['baseline_model']} → {said['candidate_model']}: {row.verdict}",
-        data={"gate_report": {"id": str(row.pk), **said, "created_at": row.created_at}, **addresses},
-    )  # fmt: skip
+        data={
+            "gate_report": {"id": str(row.pk), **said, "created_at": row.created_at},
+            **addresses,
+        },
+    )
     notify(
-        topic=Topic.GATE_REPORT, project=row.project, by=row.created_by, page=addresses["page"], key=f"gate_report:{row.pk}",
+        topic=Topic.GATE_REPORT,
+        project=row.project,
+        by=row.created_by,
+        page=addresses["page"],
+        key=f"gate_report:{row.pk}",
         subject=f"Gate: {said['baseline_model']} → {said['candidate_model']}: {row.verdict}",
-    )  # fmt: skip
+    )
 
 
 def move_json(move: Promotion) -> dict[str, Any]:
@@ -93,50 +109,86 @@ def announce_move(move: Promotion) -> None:
     if event is None:
         return
     announce(
-        project=channel.project, event=event, subject=f"{channel}: {move.from_version} → {move.to_version}",
+        project=channel.project,
+        event=event,
+        subject=f"{channel}: {move.from_version} → {move.to_version}",
         data={
-            "promotion": move_json(move), "api": reverse("promotion_api:channel", args=[channel.name]),
+            "promotion": move_json(move),
+            "api": reverse("promotion_api:channel", args=[channel.name]),
             "page": channel_page(channel),
         },
-    )  # fmt: skip
+    )
     did = "was rolled back" if event == Event.ROLLBACK_MADE else "now runs a promoted version"
     notify(
-        topic=Topic(event.value), project=channel.project, by=move.by, key=f"move:{move.pk}",
+        topic=Topic(event.value),
+        project=channel.project,
+        by=move.by,
+        key=f"move:{move.pk}",
         subject=f"{channel.name} {did}: {move.from_version or 'nothing'} → {move.to_version}",
         page=channel_page(channel),
-    )  # fmt: skip
+    )
 
 
 def announce_failed_deployment(job: Deployment) -> None:
-    """To people and webhooks, and in the audit log: what failed where, and what continues to serve."""
+    """To people and webhooks, and in the audit log: what failed where, and what continues to
+    serve.
+    """
     channel = job.channel
     page = reverse("promotion:deployment", args=[job.project.slug, channel.name, job.pk])
     serves = f"{channel.current} still serves" if channel.current else "nothing is live"
     subject = f"{job.version} was not deployed to {channel}: {serves}"
-    failed = [{"target": row["name"], "sentence": row["sentence"]} for row in job.outcomes if row["state"] == "failed"]
+    failed = [
+        {"target": row["name"], "sentence": row["sentence"]}
+        for row in job.outcomes
+        if row["state"] == "failed"
+    ]
     audit(
-        "deployment.failed", project=job.project, by=None, target=job, about=[channel, job.version], name=job.name,
-        reason=job.error, channel=channel.name,
-    )  # fmt: skip
+        "deployment.failed",
+        project=job.project,
+        by=None,
+        target=job,
+        about=[channel, job.version],
+        name=job.name,
+        reason=job.error,
+        channel=channel.name,
+    )
     announce(
-        project=job.project, event=Event.DEPLOYMENT_FAILED, subject=subject,
+        project=job.project,
+        event=Event.DEPLOYMENT_FAILED,
+        subject=subject,
         data={
-            "deployment": str(job.pk), "channel": channel.name, "version": str(job.version), "kind": job.kind,
-            "serves": str(channel.current) if channel.current else None, "error": job.error, "failed": failed, "page": page,
+            "deployment": str(job.pk),
+            "channel": channel.name,
+            "version": str(job.version),
+            "kind": job.kind,
+            "serves": str(channel.current) if channel.current else None,
+            "error": job.error,
+            "failed": failed,
+            "page": page,
             "api": reverse("promotion_api:deployment", args=[channel.name, job.pk]),
         },
-    )  # fmt: skip
+    )
     notify(
-        topic=Topic.DEPLOYMENT_FAILED, project=job.project, subject=subject, page=page, key=f"deployment:{job.pk}",
+        topic=Topic.DEPLOYMENT_FAILED,
+        project=job.project,
+        subject=subject,
+        page=page,
+        key=f"deployment:{job.pk}",
         excerpt=job.error,
-    )  # fmt: skip
+    )
 
 
 def announce_restored(job: Deployment) -> None:
     audit(
-        "deployment.restored", project=job.project, by=job.created_by, target=job, about=[job.channel, job.version],
-        name=job.name, reason=job.reason, channel=job.channel.name,
-    )  # fmt: skip
+        "deployment.restored",
+        project=job.project,
+        by=job.created_by,
+        target=job,
+        about=[job.channel, job.version],
+        name=job.name,
+        reason=job.reason,
+        channel=job.channel.name,
+    )
 
 
 def announce_freeze(row: Freeze) -> None:
@@ -144,7 +196,13 @@ def announce_freeze(row: Freeze) -> None:
     channel, lifted = row.channel, row.lifted_at is not None
     who = row.lifted_by_name if lifted else row.by_name
     subject = f"{channel} was {'unfrozen' if lifted else 'frozen'} by {who}"
-    data = {"channel": channel.name, "frozen": not lifted, "reason": row.reason, "until": row.until, "by": who}
+    data = {
+        "channel": channel.name,
+        "frozen": not lifted,
+        "reason": row.reason,
+        "until": row.until,
+        "by": who,
+    }
     announce(
         project=channel.project,
         event=Event.CHANNEL_FROZEN,
@@ -152,9 +210,13 @@ def announce_freeze(row: Freeze) -> None:
         data=data | {"page": channel_page(channel)},
     )
     notify(
-        topic=Topic.FROZEN, project=channel.project, subject=subject, page=channel_page(channel), by=None if lifted else row.by,
+        topic=Topic.FROZEN,
+        project=channel.project,
+        subject=subject,
+        page=channel_page(channel),
+        by=None if lifted else row.by,
         key=f"freeze:{row.pk}:{'lifted' if lifted else 'set'}",
-    )  # fmt: skip
+    )
 
 
 def announce_archived(channel: Channel, *, back: bool, by: Any, who: str) -> None:
@@ -162,9 +224,11 @@ def announce_archived(channel: Channel, *, back: bool, by: Any, who: str) -> Non
     subject = f"{channel} was {'unarchived' if back else 'archived'} by {who}"
     page = channel_page(channel)
     announce(
-        project=channel.project, event=Event.CHANNEL_ARCHIVED, subject=subject,
+        project=channel.project,
+        event=Event.CHANNEL_ARCHIVED,
+        subject=subject,
         data={"channel": channel.name, "archived": not back, "by": who, "page": page},
-    )  # fmt: skip
+    )
     at = timezone.now().isoformat()
     notify(
         topic=Topic.ARCHIVED,
@@ -180,17 +244,29 @@ def announce_proposal(row: Approval) -> None:
     """The first of two consents: somebody else has to review it."""
     report = row.gate_report
     subject = (
-        f"{row.by_name} wants to promote {report.candidate.model_version} to {report.channel}: needs a second approval"
+        f"{row.by_name} wants to promote {report.candidate.model_version} to {report.channel}:"
+        " needs a second approval"
     )
     page = reverse("promotion:report", args=[report.project.slug, report.pk])
     announce(
-        project=report.project, event=Event.PROMOTION_PROPOSED, subject=subject,
+        project=report.project,
+        event=Event.PROMOTION_PROPOSED,
+        subject=subject,
         data={
-            "gate_report": str(report.pk), "channel": report.channel.name, "version": str(report.candidate.model_version),
-            "by": row.by_name, "reason": row.reason, "page": page,
+            "gate_report": str(report.pk),
+            "channel": report.channel.name,
+            "version": str(report.candidate.model_version),
+            "by": row.by_name,
+            "reason": row.reason,
+            "page": page,
         },
-    )  # fmt: skip
+    )
     notify(
-        topic=Topic.PROPOSED, project=report.project, by=row.by, subject=subject, page=page, key=f"proposal:{row.pk}",
+        topic=Topic.PROPOSED,
+        project=report.project,
+        by=row.by,
+        subject=subject,
+        page=page,
+        key=f"proposal:{row.pk}",
         excerpt=row.reason,
-    )  # fmt: skip
+    )

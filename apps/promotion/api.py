@@ -1,4 +1,6 @@
-"""Channels by API: list them, read the live model version, and every change. The key determines the project."""
+"""Channels by API: list them, read the live model version, and every change. The key determines the
+project.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +25,52 @@ from workers.lib.typed import json_schema
 NULLABLE = {"type": ["string", "null"]}
 CHANNEL = {
     "type": "object",
-    "required": ["channel", "model", "previous", "policy_version", "updated_at", "archived_at", "served"],
+    "required": [
+        "channel",
+        "model",
+        "previous",
+        "policy_version",
+        "updated_at",
+        "archived_at",
+        "served",
+    ],
     "properties": {
         "channel": {"type": "string"},
         "model": NULLABLE | {"description": "The live model version; null if nothing is live yet"},
         "digest": NULLABLE,
-        "previous": NULLABLE | {"description": "The version a rollback would restore; null if there is none"},
+        "previous": (
+            NULLABLE
+            | {"description": "The version a rollback would restore; null if there is none"}
+        ),
         "policy_version": {"type": "integer", "description": "0: the defaults"},
         "updated_at": {"type": "string", "format": "date-time"},
-        "id": {"type": "integer", "description": "For `/api/v1/objects/channel/ID/`, which archives and deletes it"},
+        "id": {
+            "type": "integer",
+            "description": "For `/api/v1/objects/channel/ID/`, which archives and deletes it",
+        },
         "archived_at": {"type": ["string", "null"], "format": "date-time"},
         "served": {
             "type": "boolean",
-            "description": "Whether its version is to be served: false if it has none, is archived, or was and needs a restore",
+            "description": (
+                "Whether its version is to be served: false if it has none, is archived, or was and"
+                " needs a restore"
+            ),
         },
     },
 }
 MOVE = {
     "type": "object",
-    "required": ["id", "kind", "channel", "from_version", "to_version", "reason", "by", "gate_report", "at"],
+    "required": [
+        "id",
+        "kind",
+        "channel",
+        "from_version",
+        "to_version",
+        "reason",
+        "by",
+        "gate_report",
+        "at",
+    ],
     "properties": {
         "id": {"type": "integer"},
         "kind": {"enum": Promotion.Kind.values},
@@ -62,22 +91,54 @@ MOVE = {
     },
 }
 CHANNELS_EXAMPLE = OpenApiExample(
-    "Production", response_only=True, status_codes=["200"],
-    value={"channel": "production", "model": "support-v4", "digest": "9b1c…", "previous": "support-v3",
-           "policy_version": 2, "updated_at": "2026-11-22T08:00:00Z", "id": 3, "archived_at": None, "served": True},
-)  # fmt: skip
+    "Production",
+    response_only=True,
+    status_codes=["200"],
+    value={
+        "channel": "production",
+        "model": "support-v4",
+        "digest": "9b1c…",
+        "previous": "support-v3",
+        "policy_version": 2,
+        "updated_at": "2026-11-22T08:00:00Z",
+        "id": 3,
+        "archived_at": None,
+        "served": True,
+    },
+)
 NEW_EXAMPLE = OpenApiExample("A second channel", value={"name": "staging"}, request_only=True)
 MADE_EXAMPLE = OpenApiExample(
-    "A channel without a model", response_only=True, status_codes=["200", "201"],
-    value={"channel": "staging", "model": None, "digest": None, "previous": None, "policy_version": 0,
-           "updated_at": "2026-11-22T08:00:00Z", "id": 4, "archived_at": None, "served": False},
-)  # fmt: skip
+    "A channel without a model",
+    response_only=True,
+    status_codes=["200", "201"],
+    value={
+        "channel": "staging",
+        "model": None,
+        "digest": None,
+        "previous": None,
+        "policy_version": 0,
+        "updated_at": "2026-11-22T08:00:00Z",
+        "id": 4,
+        "archived_at": None,
+        "served": False,
+    },
+)
 MOVE_EXAMPLE = OpenApiExample(
-    "A promotion", response_only=True, status_codes=["200"],
-    value={"id": 7, "kind": "promote", "channel": "production", "from_version": "support-v3", "to_version": "support-v4",
-           "reason": "12 points better on refunds", "by": "mara", "gate_report": "0d3f0c52-9a51-4b1e-8a4c-0a3d5f2f7c11",
-           "at": "2026-11-22T08:00:00Z"},
-)  # fmt: skip
+    "A promotion",
+    response_only=True,
+    status_codes=["200"],
+    value={
+        "id": 7,
+        "kind": "promote",
+        "channel": "production",
+        "from_version": "support-v3",
+        "to_version": "support-v4",
+        "reason": "12 points better on refunds",
+        "by": "mara",
+        "gate_report": "0d3f0c52-9a51-4b1e-8a4c-0a3d5f2f7c11",
+        "at": "2026-11-22T08:00:00Z",
+    },
+)
 
 
 class NewChannel(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -85,15 +146,27 @@ class NewChannel(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_channels_list", responses=described({200: results(CHANNEL)}), 
-    examples=[CHANNELS_EXAMPLE], parameters=[OpenApiParameter("archived", bool, description="Archived channels instead")],
-    description="The project's channels, each with its live version and the version a rollback would restore.",
-)  # fmt: skip
+    methods=["GET"],
+    operation_id="v1_channels_list",
+    responses=described({200: results(CHANNEL)}),
+    examples=[CHANNELS_EXAMPLE],
+    parameters=[OpenApiParameter("archived", bool, description="Archived channels instead")],
+    description=(
+        "The project's channels, each with its live version and the version a rollback would"
+        " restore."
+    ),
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_channels_create", request={JSON: json_schema(NewChannel)},
-    responses=described({200: CHANNEL, 201: CHANNEL}, 400, 403, 409, 413), examples=[NEW_EXAMPLE, MADE_EXAMPLE],
-    description="Creates a channel; an existing one stays unchanged (200; 409 if it is archived). The key's creator must be an owner.",
-)  # fmt: skip
+    methods=["POST"],
+    operation_id="v1_channels_create",
+    request={JSON: json_schema(NewChannel)},
+    responses=described({200: CHANNEL, 201: CHANNEL}, 400, 403, 409, 413),
+    examples=[NEW_EXAMPLE, MADE_EXAMPLE],
+    description=(
+        "Creates a channel; an existing one stays unchanged (200; 409 if it is archived). The key's"
+        " creator must be an owner."
+    ),
+)
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
     project = request.auth.project
@@ -102,7 +175,12 @@ def collection(request: Request) -> Response:
         return Response(channel_json(row), status=201 if new else 200)
     archived = request.query_params.get("archived", "") in ("1", "true")
     return Response(
-        {"results": [channel_json(row) for row in project.channels.shown(archived).select_related("current")]}
+        {
+            "results": [
+                channel_json(row)
+                for row in project.channels.shown(archived).select_related("current")
+            ]
+        }
     )
 
 
@@ -122,22 +200,32 @@ def channel_json(row: Channel) -> dict[str, Any]:
 
 
 @extend_schema(
-    operation_id="v1_channels_history", responses=described({200: page(MOVE)}, 400, 404), examples=[MOVE_EXAMPLE],
+    operation_id="v1_channels_history",
+    responses=described({200: page(MOVE)}, 400, 404),
+    examples=[MOVE_EXAMPLE],
     parameters=[OpenApiParameter("cursor", str, description="`next` of the page before"), LIMIT],
     description="Every promotion and rollback of a channel, newest first.",
-)  # fmt: skip
+)
 @api_view(["GET"])
 def history(request: Request, name: str) -> Response:
     limit, last = number_of(request, "limit", PAGE, 1, MAX_PAGE), 2**63 - 1
-    rows = find_channel(request, name).promotions.select_related("channel", "from_version", "to_version", "by")
-    found = list(rows.filter(pk__lt=number_of(request, "cursor", last, 0, last)).order_by("-pk")[: limit + 1])
+    rows = find_channel(request, name).promotions.select_related(
+        "channel", "from_version", "to_version", "by"
+    )
+    found = list(
+        rows.filter(pk__lt=number_of(request, "cursor", last, 0, last)).order_by("-pk")[: limit + 1]
+    )
     following = str(found[limit - 1].pk) if len(found) > limit else None
     return Response({"results": [move_json(move) for move in found[:limit]], "next": following})
 
 
 def find_channel(request: Request, name: str) -> Channel:
     """Raises NotFound."""
-    found = Channel.objects.filter(project=request.auth.project, name=name).select_related("project", "current").first()
+    found = (
+        Channel.objects.filter(project=request.auth.project, name=name)
+        .select_related("project", "current")
+        .first()
+    )
     if found is None:
         raise NotFound(f"This project has no channel “{name}”.")
     return found

@@ -22,13 +22,21 @@ urlpatterns = [
     path("channels/<slug:name>/targets/", deployment_api.targets, name="targets"),
     path("channels/<slug:name>/targets/<int:pk>/", deployment_api.target, name="target"),
     path("channels/<slug:name>/deployments/", deployment_api.deployments, name="deployments"),
-    path("channels/<slug:name>/deployments/<uuid:pk>/", deployment_api.deployment, name="deployment"),
-    path("channels/<slug:name>/deployments/<uuid:pk>/stop/", deployment_api.stop, name="deployment_stop"),
+    path(
+        "channels/<slug:name>/deployments/<uuid:pk>/", deployment_api.deployment, name="deployment"
+    ),
+    path(
+        "channels/<slug:name>/deployments/<uuid:pk>/stop/",
+        deployment_api.stop,
+        name="deployment_stop",
+    ),
     path("channels/<slug:name>/trials/", trials_api.trials, name="trials"),
     path("channels/<slug:name>/trials/forecast/", trials_api.harm, name="trial_forecast"),
     path("channels/<slug:name>/trials/<uuid:pk>/", trials_api.trial, name="trial"),
     path("channels/<slug:name>/trials/<uuid:pk>/stop/", trials_api.stop, name="trial_stop"),
-    path("channels/<slug:name>/trials/<uuid:pk>/advance/", trials_api.advance, name="trial_advance"),
+    path(
+        "channels/<slug:name>/trials/<uuid:pk>/advance/", trials_api.advance, name="trial_advance"
+    ),
     path("gate-reports/", reports_api.collection, name="gate_reports"),
     path("gate-reports/preparation/", preparation_api.pair, name="preparation"),
     path("gate-reports/<uuid:pk>/", reports_api.item, name="gate_report"),

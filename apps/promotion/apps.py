@@ -31,7 +31,9 @@ class PromotionConfig(AppConfig):
             return f"“{active}” is under way. Stop it first." if active else ""
 
         def keeps(version: ModelVersion) -> str:
-            run = TrainingRun.objects.filter(project=version.project_id, spec__teacher=version.pk).first()
+            run = TrainingRun.objects.filter(
+                project=version.project_id, spec__teacher=version.pk
+            ).first()
             return (
                 f"It was the teacher of the training run {run.name} and is part of its lineage."
                 if run
@@ -39,27 +41,66 @@ class PromotionConfig(AppConfig):
             )
 
         def scores(version: ModelVersion) -> str:
-            names = ", ".join(map(str, verifiers_with(version))) if version.kind == ModelKind.REWARD else ""
-            return f"It is used by {names}; without it, existing scores could not be reproduced." if names else ""
+            names = (
+                ", ".join(map(str, verifiers_with(version)))
+                if version.kind == ModelKind.REWARD
+                else ""
+            )
+            return (
+                f"It is used by {names}; without it, existing scores could not be reproduced."
+                if names
+                else ""
+            )
 
         def taught(version: ModelVersion) -> str:
             frozen = "Verifiers refer to it by name and are immutable, so it cannot be renamed."
-            return frozen if version.kind == ModelKind.REWARD and verifiers_with(version) else agent(version)
+            return (
+                frozen
+                if version.kind == ModelKind.REWARD and verifiers_with(version)
+                else agent(version)
+            )
 
         def agent(version: ModelVersion) -> str:
             known = "Agents are identified by name in traces and answers, so it cannot be renamed."
             return known if version.kind == ModelKind.AGENT else ""
 
-        register(Managed(
-            kind="model", noun="the model", plural="Models", model=ModelVersion, name="name", versioned=True,
-            listing="promotion:models", stays=live, keeps=keeps, named=taught, before=(free_with,),
-            warning="Flows and API clients that use the old name must be updated.",
-        ))  # fmt: skip
-        register(Managed(
-            kind="channel", noun="the channel", plural="Models", model=Channel, name="name", versioned=False,
-            listing="promotion:models", stays=archiving.why_not, archivers=Role.OWNER, on_archive=archiving.on_archive,
-            allow_key=archiving.allow_key, archive_confirm="The endpoint stops answering for it.", archived_text=archiving.ARCHIVED_TEXT, unarchived_text=archiving.UNARCHIVED_TEXT,
-            named=lambda _: "Agents, clients and flows ask for a channel by its name, so it cannot be renamed.",
-            shields=("promotion.promotion", "promotion.deployment", "promotion.trial"),
-        ))  # fmt: skip
+        register(
+            Managed(
+                kind="model",
+                noun="the model",
+                plural="Models",
+                model=ModelVersion,
+                name="name",
+                versioned=True,
+                listing="promotion:models",
+                stays=live,
+                keeps=keeps,
+                named=taught,
+                before=(free_with,),
+                warning="Flows and API clients that use the old name must be updated.",
+            )
+        )
+        register(
+            Managed(
+                kind="channel",
+                noun="the channel",
+                plural="Models",
+                model=Channel,
+                name="name",
+                versioned=False,
+                listing="promotion:models",
+                stays=archiving.why_not,
+                archivers=Role.OWNER,
+                on_archive=archiving.on_archive,
+                allow_key=archiving.allow_key,
+                archive_confirm="The endpoint stops answering for it.",
+                archived_text=archiving.ARCHIVED_TEXT,
+                unarchived_text=archiving.UNARCHIVED_TEXT,
+                named=lambda _: (
+                    "Agents, clients and flows ask for a channel by its name, so it cannot be"
+                    " renamed."
+                ),
+                shields=("promotion.promotion", "promotion.deployment", "promotion.trial"),
+            )
+        )
         runs_api.EXTRAS.append(against)

@@ -1,4 +1,6 @@
-"""What archiving a channel does besides hiding it: its trial ends, its targets unload, and it is no longer served."""
+"""What archiving a channel does besides hiding it: its trial ends, its targets unload, and it is no
+longer served.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,20 @@ USERS: list[Callable[[Channel], list[str]]] = []
 NAMED = 5
 
 ARCHIVED_TEXT = (
-    "Ends its canary or shadow, unloads its versions from its targets and hides it from lists and menus. The endpoint and the API answer "
-    "404 for it; clients that pull keep their cached copy. Its history and gate reports stay, and you can unarchive it."
+    "Ends its canary or shadow, unloads its versions from its targets and hides it from lists and"
+    " menus. The endpoint and the API answer 404 for it; clients that pull keep their cached copy."
+    " Its history and gate reports stay, and you can unarchive it."
 )
-UNARCHIVED_TEXT = "Shows it in lists and menus again, with its history. Nothing is served until its version is restored or another one is deployed."
+UNARCHIVED_TEXT = (
+    "Shows it in lists and menus again, with its history. Nothing is served until its version is"
+    " restored or another one is deployed."
+)
 
 
 def why_not(channel: Channel) -> str:
-    """Why it cannot be archived now, as a sentence; "" if it can. In the transaction that archives it, with its row locked."""
+    """Why it cannot be archived now, as a sentence; "" if it can. In the transaction that archives
+    it, with its row locked.
+    """
     if active := channel.deployments.active().first():
         return f"“{active}” is running. Wait for it or stop it first."
     if channel.name != PRODUCTION:
@@ -50,8 +58,19 @@ def on_archive(channel: Channel, *, back: bool, by: Any, key: ApiKey | None) -> 
     who = label_of(key) or name_of(by)
     if not back:
         Channel.objects.filter(pk=channel.pk).exclude(current=None).update(needs_restore=True)
-        if trial := Trial.objects.active().filter(channel=channel).select_related("channel").first():
-            end(trial, TrialState.STOPPED, f"{who} archived the channel.", by=by, actor_label=label_of(key))
+        if (
+            trial := Trial.objects.active()
+            .filter(channel=channel)
+            .select_related("channel")
+            .first()
+        ):
+            end(
+                trial,
+                TrialState.STOPPED,
+                f"{who} archived the channel.",
+                by=by,
+                actor_label=label_of(key),
+            )
         placed = Placement.objects.filter(target__channel=channel)
         leave(placed.exclude(state=Placement.State.LEAVING))
     announce_archived(channel, back=back, by=by, who=who)

@@ -1,6 +1,8 @@
-"""Changes to a channel by API: its policy, promotion and rollback; and what a comparison can show before it is made.
+"""Changes to a channel by API: its policy, promotion and rollback; and what a comparison can show
+before it is made.
 
-A key acts with the current role of its creator, and only if the channel's policy allows keys (`api_keys`).
+A key acts with the current role of its creator, and only if the channel's policy allows keys
+(`api_keys`).
 """
 
 from __future__ import annotations
@@ -48,8 +50,10 @@ class Promote(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RollBack(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A reason is required if the channel's policy asks for one. `from_version`: only if this version is live, so that sending the same
-    request twice goes back once. `to_version`: any version that the channel ran, instead of the previous one."""
+    """A reason is required if the channel's policy asks for one. `from_version`: only if this
+    version is live, so that sending the same request twice goes back once. `to_version`: any
+    version that the channel ran, instead of the previous one.
+    """
 
     reason: Sentence = ""
     from_version: Sentence = ""
@@ -78,37 +82,74 @@ POLICY = {
         },
     },
 }
-CHANGE = json_schema(Change) | {"properties": json_schema(Change)["properties"] | {"policy": json_schema(Policy)}}
+CHANGE = json_schema(Change) | {
+    "properties": json_schema(Change)["properties"] | {"policy": json_schema(Policy)}
+}
 PLAN = {"type": "object", "properties": {"plan": {"type": "object"}, "wear": {"type": "object"}}}
 REPORT_ID = "0d3f0c52-9a51-4b1e-8a4c-0a3d5f2f7c11"
 CHANGE_EXAMPLE = OpenApiExample(
-    "Decide on more tasks", value={"policy": {"min_tasks": 60, "api_keys": True}, "reason": "Small sets decided too often"},
+    "Decide on more tasks",
+    value={"policy": {"min_tasks": 60, "api_keys": True}, "reason": "Small sets decided too often"},
     request_only=True,
-)  # fmt: skip
+)
 POLICY_EXAMPLE = OpenApiExample(
-    "The defaults", response_only=True, status_codes=["200"],
+    "The defaults",
+    response_only=True,
+    status_codes=["200"],
     value={"channel": "production", "version": 0, "policy": plain(Policy()), "versions": []},
-)  # fmt: skip
+)
 PROMOTE_EXAMPLE = OpenApiExample(
-    "By a report", value={"report": REPORT_ID, "reason": "12 points better on refunds"}, request_only=True
+    "By a report",
+    value={"report": REPORT_ID, "reason": "12 points better on refunds"},
+    request_only=True,
 )
 BACK_EXAMPLE = OpenApiExample(
-    "At once", value={"reason": "Refunds fail since 08:10", "from_version": "support-v4"}, request_only=True
+    "At once",
+    value={"reason": "Refunds fail since 08:10", "from_version": "support-v4"},
+    request_only=True,
 )
 BACK_TO_EXAMPLE = OpenApiExample(
-    "Rolled back", response_only=True, status_codes=["200"],
-    value=MOVE_EXAMPLE.value | {"id": 8, "kind": "rollback", "from_version": "support-v4", "to_version": "support-v3",
-                                "reason": "Refunds fail since 08:10", "gate_report": None},
-)  # fmt: skip
-PLAN_EXAMPLE = OpenApiExample(
-    "Enough tasks", response_only=True, status_codes=["200"],
-    value={
-        "plan": {"tasks": 120, "samples_per_task": 8, "comparison": 3, "level": 0.0017, "smallest_effect": 0.08,
-                 "effects": [0.03, 0.05, 0.1], "tasks_needed": {"1": [2900, 1100, 290], "8": [830, 300, 80]}, "never_met": [],
-                 "source": "From the 2 newest evaluations.", "sentence": "120 tasks × 8 samples show 8 points."},
-        "wear": {"tasks": 120, "evaluations": 3, "views": 2, "level": 0.0017, "factor": 1.3, "evaluations_left": 11, "fresh_tasks_due": False},
+    "Rolled back",
+    response_only=True,
+    status_codes=["200"],
+    value=MOVE_EXAMPLE.value
+    | {
+        "id": 8,
+        "kind": "rollback",
+        "from_version": "support-v4",
+        "to_version": "support-v3",
+        "reason": "Refunds fail since 08:10",
+        "gate_report": None,
     },
-)  # fmt: skip
+)
+PLAN_EXAMPLE = OpenApiExample(
+    "Enough tasks",
+    response_only=True,
+    status_codes=["200"],
+    value={
+        "plan": {
+            "tasks": 120,
+            "samples_per_task": 8,
+            "comparison": 3,
+            "level": 0.0017,
+            "smallest_effect": 0.08,
+            "effects": [0.03, 0.05, 0.1],
+            "tasks_needed": {"1": [2900, 1100, 290], "8": [830, 300, 80]},
+            "never_met": [],
+            "source": "From the 2 newest evaluations.",
+            "sentence": "120 tasks × 8 samples show 8 points.",
+        },
+        "wear": {
+            "tasks": 120,
+            "evaluations": 3,
+            "views": 2,
+            "level": 0.0017,
+            "factor": 1.3,
+            "evaluations_left": 11,
+            "fresh_tasks_due": False,
+        },
+    },
+)
 BEGUN = {
     "type": "object",
     "properties": {
@@ -123,30 +164,47 @@ MOST = 50  # versions returned
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_channels_policy_read", responses=described({200: POLICY}, 404), 
+    methods=["GET"],
+    operation_id="v1_channels_policy_read",
+    responses=described({200: POLICY}, 404),
     examples=[POLICY_EXAMPLE],
     parameters=[
         OpenApiParameter("as", enum=["toml"], description="TOML file instead of JSON"),
-        OpenApiParameter("version", int, description="An earlier version instead of the current one"),
+        OpenApiParameter(
+            "version", int, description="An earlier version instead of the current one"
+        ),
     ],
     description="The policy that applies to a channel, and its version; 0 means the defaults.",
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["PUT"], operation_id="v1_channels_policy_save", request={JSON: CHANGE},
-    responses=described({200: POLICY}, 400, 403, 404), examples=[CHANGE_EXAMPLE, POLICY_EXAMPLE],
-    description="Adds a version: `policy`, or `toml` as exported; fields left out have their defaults. Needs a reason, a key "
-    "of an owner, and a present policy that allows API keys.",
-)  # fmt: skip
+    methods=["PUT"],
+    operation_id="v1_channels_policy_save",
+    request={JSON: CHANGE},
+    responses=described({200: POLICY}, 400, 403, 404),
+    examples=[CHANGE_EXAMPLE, POLICY_EXAMPLE],
+    description=(
+        "Adds a version: `policy`, or `toml` as exported; fields left out have their defaults."
+        " Needs a reason, a key of an owner, and a present policy that allows API keys."
+    ),
+)
 @api_view(["GET", "PUT"])
 def policy(request: Request, name: str) -> Response | HttpResponse:
     channel = find_channel(request, name)
     if request.method == "PUT":
         asked = form_of(request, Change)
         wanted = from_values(asked.policy) if asked.toml is None else from_toml(asked.toml)
-        save_policy(channel=channel, policy=wanted, reason=asked.reason, by=request.auth.created_by, key=request.auth)
+        save_policy(
+            channel=channel,
+            policy=wanted,
+            reason=asked.reason,
+            by=request.auth.created_by,
+            key=request.auth,
+        )
     now, version = policy_of(channel)
     if given := request.query_params.get("version"):
-        row = PromotionPolicy.objects.filter(channel=channel, version=whole(given, 0, 2**31 - 1)).first()
+        row = PromotionPolicy.objects.filter(
+            channel=channel, version=whole(given, 0, 2**31 - 1)
+        ).first()
         if row is None:
             raise NotFound("This channel's policy has no such version (`version`).")
         now, version = values_of(row), row.version
@@ -154,18 +212,32 @@ def policy(request: Request, name: str) -> Response | HttpResponse:
         return HttpResponse(as_toml(now), content_type="application/toml; charset=utf-8")
     rows = channel.policies.select_related("by")[:MOST]
     versions = [
-        {"version": row.version, "reason": row.reason, "by": row.by and row.by.get_username(), "at": row.at} for row in rows
-    ]  # fmt: skip
-    return Response({"channel": channel.name, "version": version, "policy": plain(now), "versions": versions})
+        {
+            "version": row.version,
+            "reason": row.reason,
+            "by": row.by and row.by.get_username(),
+            "at": row.at,
+        }
+        for row in rows
+    ]
+    return Response(
+        {"channel": channel.name, "version": version, "policy": plain(now), "versions": versions}
+    )
 
 
 @extend_schema(
-    operation_id="v1_channels_promote", request={JSON: json_schema(Promote)},
-    responses=described({200: MOVE, 202: BEGUN}, 400, 403, 404, 409), examples=[PROMOTE_EXAMPLE, MOVE_EXAMPLE, BEGUN_EXAMPLE],
-    description="Promotes a report's candidate. 202 where the channel has targets (`deployment` brings it there, and then the channel "
-    "moves) or its policy asks for two people (`approval`: somebody else has to approve it). An API key may do so only where the channel's policy allows it and the gate "
-    "says “promote”: to override the gate is a decision of a person, on the page.",
-)  # fmt: skip
+    operation_id="v1_channels_promote",
+    request={JSON: json_schema(Promote)},
+    responses=described({200: MOVE, 202: BEGUN}, 400, 403, 404, 409),
+    examples=[PROMOTE_EXAMPLE, MOVE_EXAMPLE, BEGUN_EXAMPLE],
+    description=(
+        "Promotes a report's candidate. 202 where the channel has targets (`deployment` brings it"
+        " there, and then the channel moves) or its policy asks for two people (`approval`:"
+        " somebody else has to approve it). An API key may do so only where the channel's policy"
+        " allows it and the gate says “promote”: to override the gate is a decision of a person, on"
+        " the page."
+    ),
+)
 @api_view(["POST"])
 def promote(request: Request, name: str) -> Response:
     channel, asked = find_channel(request, name), form_of(request, Promote)
@@ -180,16 +252,24 @@ def _moved(moved: Promotion | Deployment | Approval) -> Response:
         return Response(move_json(moved))
     if isinstance(moved, Deployment):
         return Response({"deployment": deployment_json(moved)}, status=202)
-    return Response({"approval": {"by": moved.by_name, "reason": moved.reason, "at": moved.at}}, status=202)
+    return Response(
+        {"approval": {"by": moved.by_name, "reason": moved.reason, "at": moved.at}}, status=202
+    )
 
 
 @extend_schema(
-    operation_id="v1_channels_rollback", request={JSON: json_schema(RollBack)},
-    responses=described({200: MOVE, 202: BEGUN}, 400, 403, 404, 409), examples=[BACK_EXAMPLE, BACK_TO_EXAMPLE, BEGUN_EXAMPLE],
-    description="Moves a channel back to what ran before, or to `to_version`; repeated, it goes back further, unless `from_version` "
-    "names what is live. 202 where the channel has targets: `deployment` looks whether they still hold it, and stops what else is being "
-    "deployed. A freeze does not hold it up, and an archived version is unarchived. An API key may do so only where the channel's policy allows it. 409 where nothing ran before.",
-)  # fmt: skip
+    operation_id="v1_channels_rollback",
+    request={JSON: json_schema(RollBack)},
+    responses=described({200: MOVE, 202: BEGUN}, 400, 403, 404, 409),
+    examples=[BACK_EXAMPLE, BACK_TO_EXAMPLE, BEGUN_EXAMPLE],
+    description=(
+        "Moves a channel back to what ran before, or to `to_version`; repeated, it goes back"
+        " further, unless `from_version` names what is live. 202 where the channel has targets:"
+        " `deployment` looks whether they still hold it, and stops what else is being deployed. A"
+        " freeze does not hold it up, and an archived version is unarchived. An API key may do so"
+        " only where the channel's policy allows it. 409 where nothing ran before."
+    ),
+)
 @api_view(["POST"])
 def rollback(request: Request, name: str) -> Response:
     channel, asked = find_channel(request, name), form_of(request, RollBack)
@@ -198,14 +278,19 @@ def rollback(request: Request, name: str) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_channels_plan", responses=described({200: PLAN}, 404), examples=[PLAN_EXAMPLE],
+    operation_id="v1_channels_plan",
+    responses=described({200: PLAN}, 404),
+    examples=[PLAN_EXAMPLE],
     parameters=[
         OpenApiParameter("eval_set", str, required=True, description="id or name@version"),
         OpenApiParameter("samples_per_task", int, description="1 to 64, else 8"),
     ],
-    description="What the next comparison on a set's hold-out can show under the channel's policy, before anything is "
-    "evaluated: power, margins that this many tasks can never meet, and how far the tasks are worn.",
-)  # fmt: skip
+    description=(
+        "What the next comparison on a set's hold-out can show under the channel's policy, before"
+        " anything is evaluated: power, margins that this many tasks can never meet, and how far"
+        " the tasks are worn."
+    ),
+)
 @api_view(["GET"])
 def plan(request: Request, name: str) -> Response:
     channel = find_channel(request, name)

@@ -22,30 +22,57 @@ SHIFT = {
     "properties": {
         "before": {"type": "object", "description": "{failed, runs, rate}"},
         "after": {"type": "object", "description": "{failed, runs, rate}"},
-        "difference": {"type": ["number", "null"]}, "low": {"type": ["number", "null"]}, "high": {"type": ["number", "null"]},
+        "difference": {"type": ["number", "null"]},
+        "low": {"type": ["number", "null"]},
+        "high": {"type": ["number", "null"]},
         "mark": {"enum": ["fixed", "improved", "unchanged", "worse", "reopened", "too few runs"]},
     },
     "additionalProperties": True,
-}  # fmt: skip
+}
 EFFECT = {
     "type": "object",
     "properties": {
-        "promotion": {"type": "integer"}, "channel": {"type": "string"}, "from_version": {"type": ["string", "null"]},
-        "to_version": {"type": "string"}, "days": {"type": "integer"},
-        "runs_name_versions": {"type": "boolean", "description": "true: only runs of the two versions are counted; "
-        "false: all runs"},
-        "windows": {"type": "object", "description": "before and after: {from, to, runs, failed, latency_ms, cost_usd}"},
-        "failures": SHIFT, "modes": {"type": "array", "items": SHIFT}, "clusters": {"type": "array", "items": SHIFT},
-        "also_changed": {"type": "array", "items": {"type": "object"}, "description": "{what, times, last}"},
-        "costs": {"type": "array", "items": {"type": "object"}, "description": "{what, seconds, usd}"},
-        "saves_per_week": {"type": ["object", "null"], "description": "{failures, low, high, cost_usd}"},
+        "promotion": {"type": "integer"},
+        "channel": {"type": "string"},
+        "from_version": {"type": ["string", "null"]},
+        "to_version": {"type": "string"},
+        "days": {"type": "integer"},
+        "runs_name_versions": {
+            "type": "boolean",
+            "description": "true: only runs of the two versions are counted; false: all runs",
+        },
+        "windows": {
+            "type": "object",
+            "description": "before and after: {from, to, runs, failed, latency_ms, cost_usd}",
+        },
+        "failures": SHIFT,
+        "modes": {"type": "array", "items": SHIFT},
+        "clusters": {"type": "array", "items": SHIFT},
+        "also_changed": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "{what, times, last}",
+        },
+        "costs": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "{what, seconds, usd}",
+        },
+        "saves_per_week": {
+            "type": ["object", "null"],
+            "description": "{failures, low, high, cost_usd}",
+        },
     },
     "additionalProperties": True,
-}  # fmt: skip
+}
 FAILURES = {
-    "before": {"failed": 84, "runs": 400, "rate": 0.21}, "after": {"failed": 38, "runs": 410, "rate": 0.0927},
-    "difference": -0.1173, "low": -0.1664, "high": -0.0684, "mark": "improved",
-}  # fmt: skip
+    "before": {"failed": 84, "runs": 400, "rate": 0.21},
+    "after": {"failed": 38, "runs": 410, "rate": 0.0927},
+    "difference": -0.1173,
+    "low": -0.1664,
+    "high": -0.0684,
+    "mark": "improved",
+}
 WEEK_BEFORE = {
     "from": "2026-11-15T08:00:00Z",
     "to": "2026-11-22T08:00:00Z",
@@ -63,30 +90,55 @@ WEEK_AFTER = {
     "cost_usd": 3.1,
 }
 EFFECT_EXAMPLE = OpenApiExample(
-    "Fewer failures", response_only=True, status_codes=["200"],
-    value={"promotion": 7, "kind": "promote", "channel": "production", "at": "2026-11-22T08:00:00Z", "from_version": "support-v3",
-           "to_version": "support-v4", "days": 7, "runs_name_versions": True, "windows": {"before": WEEK_BEFORE, "after": WEEK_AFTER},
-           "failures": FAILURES, "modes": [{"mode": "wrong-tool", "name": "Wrong tool choice"} | FAILURES], "clusters": [],
-           "also_changed": [], "costs": [{"what": "Training", "seconds": 1840.0, "usd": None}],
-           "saves_per_week": {"failures": 48.1, "low": 28.0, "high": 68.2, "cost_usd": None}},
-)  # fmt: skip
+    "Fewer failures",
+    response_only=True,
+    status_codes=["200"],
+    value={
+        "promotion": 7,
+        "kind": "promote",
+        "channel": "production",
+        "at": "2026-11-22T08:00:00Z",
+        "from_version": "support-v3",
+        "to_version": "support-v4",
+        "days": 7,
+        "runs_name_versions": True,
+        "windows": {"before": WEEK_BEFORE, "after": WEEK_AFTER},
+        "failures": FAILURES,
+        "modes": [{"mode": "wrong-tool", "name": "Wrong tool choice"} | FAILURES],
+        "clusters": [],
+        "also_changed": [],
+        "costs": [{"what": "Training", "seconds": 1840.0, "usd": None}],
+        "saves_per_week": {"failures": 48.1, "low": 28.0, "high": 68.2, "cost_usd": None},
+    },
+)
 
 
 @extend_schema(
-    operation_id="v1_channels_effect", responses=described({200: EFFECT}, 400, 404), examples=[EFFECT_EXAMPLE],
-    parameters=[OpenApiParameter("days", int, description=f"Before and after, 1 to {LONGEST}, else {USUAL}")],
-    description="Production before and after a promotion or rollback (an `id` from the channel’s history): failure rates by mode and cluster "
-    "with simultaneous intervals, other changes, and the version's cost and savings. The time windows end at the "
-    "channel’s previous and next moves.",
-)  # fmt: skip
+    operation_id="v1_channels_effect",
+    responses=described({200: EFFECT}, 400, 404),
+    examples=[EFFECT_EXAMPLE],
+    parameters=[
+        OpenApiParameter("days", int, description=f"Before and after, 1 to {LONGEST}, else {USUAL}")
+    ],
+    description=(
+        "Production before and after a promotion or rollback (an `id` from the channel’s history):"
+        " failure rates by mode and cluster with simultaneous intervals, other changes, and the"
+        " version's cost and savings. The time windows end at the channel’s previous and next"
+        " moves."
+    ),
+)
 @api_view(["GET"])
 def effect(request: Request, name: str, pk: int) -> Response:
     given = request.query_params.get("days")
     days = whole(given, 1, LONGEST) if given else USUAL
     if days is None:
-        raise ValidationError({"path": "days", "error": f"must be a whole number from 1 to {LONGEST}"})
+        raise ValidationError(
+            {"path": "days", "error": f"must be a whole number from 1 to {LONGEST}"}
+        )
     rows = Promotion.objects.filter(channel__project=request.auth.project, channel__name=name)
-    move = rows.filter(pk=pk).select_related("channel__project", "from_version", "to_version").first()
+    move = (
+        rows.filter(pk=pk).select_related("channel__project", "from_version", "to_version").first()
+    )
     if move is None:
         raise NotFound("This channel’s history has no such entry.")
     return Response(as_json(effect_of(move, days)))
@@ -95,18 +147,34 @@ def effect(request: Request, name: str, pk: int) -> Response:
 GRAPH = {
     "type": "object",
     "properties": {
-        "nodes": {"type": "array", "items": {"type": "object"}, "description": "{id, kind, title, detail, url}"},
-        "edges": {"type": "array", "items": {"type": "object"}, "description": "{from, to}, ids of nodes"},
+        "nodes": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "{id, kind, title, detail, url}",
+        },
+        "edges": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "{from, to}, ids of nodes",
+        },
     },
-}  # fmt: skip
+}
 
 
 @extend_schema(
-    operation_id="v1_lineage_graph", responses=described({200: GRAPH}, 400, 404),
-    parameters=[OpenApiParameter("version", str, required=True, description="A model version, such as support-v4")],
-    description="From a version down to the production runs it learned from, by failure mode, and up to the channels and traffic it served. "
-    "Groups of runs are a single node with a count; their `url` lists them.",
-)  # fmt: skip
+    operation_id="v1_lineage_graph",
+    responses=described({200: GRAPH}, 400, 404),
+    parameters=[
+        OpenApiParameter(
+            "version", str, required=True, description="A model version, such as support-v4"
+        )
+    ],
+    description=(
+        "From a version down to the production runs it learned from, by failure mode, and up to the"
+        " channels and traffic it served. Groups of runs are a single node with a count; their"
+        " `url` lists them."
+    ),
+)
 @api_view(["GET"])
 def graph(request: Request) -> Response:
     if not (name := request.query_params.get("version")):

@@ -24,13 +24,17 @@ class ChannelForm(PlainForm):
 
 
 class PolicyForm(PlainForm):
-    """One field for each of the policy's; only `Policy` knows what is valid. After validation: `policy`."""
+    """One field for each of the policy's; only `Policy` knows what is valid. After validation:
+    `policy`.
+    """
 
     def __init__(self, policy: Policy, data: Any = None) -> None:
         super().__init__(data, initial=plain(policy))
         for name, field in FIELDS.items():
             self.fields[name] = _field(name, getattr(policy, name), label_of(name), field.help)
-        self.fields["reason"] = forms.CharField(max_length=MAX_REASON, help_text="Stored with the new version")
+        self.fields["reason"] = forms.CharField(
+            max_length=MAX_REASON, help_text="Stored with the new version"
+        )
 
     @property
     def parts(self) -> list[tuple[str, str, list[forms.BoundField]]]:
@@ -51,14 +55,20 @@ class PolicyForm(PlainForm):
         try:
             self.policy = from_values(values)
         except FormError as error:
-            self.add_error(error.path if error.path in self.fields else None, f"This {error.problem}.")
+            self.add_error(
+                error.path if error.path in self.fields else None, f"This {error.problem}."
+            )
         return self.cleaned_data
 
 
 def label_of(name: str) -> str:
     """With the unit, unless the label contains it."""
     field = FIELDS[name]
-    return f"{field.label} ({field.unit})" if field.unit not in (*SAID_BY_VALUE, "tasks") else field.label
+    return (
+        f"{field.label} ({field.unit})"
+        if field.unit not in (*SAID_BY_VALUE, "tasks")
+        else field.label
+    )
 
 
 def in_words(policy: Policy) -> list[tuple[Field, str]]:
@@ -66,7 +76,13 @@ def in_words(policy: Policy) -> list[tuple[Field, str]]:
     shown = []
     for name, value in plain(policy).items():
         field = FIELDS[name]
-        text = ("yes" if value else "no") if isinstance(value, bool) else "–" if value == "" else str(value)
+        text = (
+            ("yes" if value else "no")
+            if isinstance(value, bool)
+            else "–"
+            if value == ""
+            else str(value)
+        )
         shown.append((field, text if field.unit in SAID_BY_VALUE else f"{text} {field.unit}"))
     return shown
 
@@ -83,7 +99,9 @@ def _field(name: str, value: Any, label: str, help_text: str) -> forms.Field:
         return forms.BooleanField(required=False, label=label, help_text=help_text)
     if isinstance(value, int):
         return forms.IntegerField(label=label, help_text=help_text)
-    return forms.FloatField(label=label, help_text=help_text, widget=forms.NumberInput(attrs={"step": "any"}))
+    return forms.FloatField(
+        label=label, help_text=help_text, widget=forms.NumberInput(attrs={"step": "any"})
+    )
 
 
 class PolicyFileForm(PlainForm):
@@ -91,7 +109,9 @@ class PolicyFileForm(PlainForm):
     reason = forms.CharField(max_length=MAX_REASON)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"auto_id": "import_%s"} | kwargs)  # the page has another form with a reason
+        super().__init__(
+            *args, **{"auto_id": "import_%s"} | kwargs
+        )  # the page has another form with a reason
 
     def clean_file(self) -> Policy:
         try:
@@ -108,33 +128,58 @@ class CanaryForm(PlainForm):
     """The plan of a canary, in percent and points."""
 
     DEFAULTS: ClassVar[dict[str, Any]] = {
-        "steps": "5, 25, 50", "min_sessions": 100, "margin": 5, "max_harmed": 50, "outcome_minutes": "", "then": "hold"
-    }  # fmt: skip
+        "steps": "5, 25, 50",
+        "min_sessions": 100,
+        "margin": 5,
+        "max_harmed": 50,
+        "outcome_minutes": "",
+        "then": "hold",
+    }
 
     report = forms.CharField(widget=forms.HiddenInput, required=False)
     steps = forms.CharField(
-        label="Steps", max_length=100, help_text="Shares of the sessions in percent, each larger than the one before."
+        label="Steps",
+        max_length=100,
+        help_text="Shares of the sessions in percent, each larger than the one before.",
     )
-    min_sessions = forms.IntegerField(label="Sessions per step", help_text="Answered by the candidate, at least.")
+    min_sessions = forms.IntegerField(
+        label="Sessions per step", help_text="Answered by the candidate, at least."
+    )
     margin = forms.FloatField(
-        label="Margin in points", min_value=0.5, max_value=50,
-        help_text="No step is taken while the estimate is below minus this; to pass, a larger drop must be ruled out.",
-    )  # fmt: skip
+        label="Margin in points",
+        min_value=0.5,
+        max_value=50,
+        help_text=(
+            "No step is taken while the estimate is below minus this; to pass, a larger drop must"
+            " be ruled out."
+        ),
+    )
     max_harmed = forms.IntegerField(
         label="Harmed sessions at most",
-        help_text="The canary ends once so many of its sessions have failed beyond the current version's rate.",
-    )  # fmt: skip
+        help_text=(
+            "The canary ends once so many of its sessions have failed beyond the current version's"
+            " rate."
+        ),
+    )
     outcome_minutes = forms.IntegerField(
-        label="Minutes to wait for outcomes", required=False,
-        help_text="Before a step is left. Empty: as long as nine of ten failures took to be known last week.",
-    )  # fmt: skip
+        label="Minutes to wait for outcomes",
+        required=False,
+        help_text=(
+            "Before a step is left. Empty: as long as nine of ten failures took to be known last"
+            " week."
+        ),
+    )
     then = forms.ChoiceField(label="After the last step", choices=Trial.Then.choices)
 
     def clean_steps(self) -> list[float]:
         try:
-            shares = [float(part.strip(" %")) / 100 for part in self.cleaned_data["steps"].split(",")]
+            shares = [
+                float(part.strip(" %")) / 100 for part in self.cleaned_data["steps"].split(",")
+            ]
         except ValueError as error:
-            raise forms.ValidationError("Enter percentages separated by commas, such as 5, 25, 50.") from error
+            raise forms.ValidationError(
+                "Enter percentages separated by commas, such as 5, 25, 50."
+            ) from error
         if not all(0.001 <= share <= 0.9 for share in shares) or len(shares) > 10:
             raise forms.ValidationError("Enter one to ten steps from 0.1% to 90%.")
         return shares
@@ -143,6 +188,10 @@ class CanaryForm(PlainForm):
         """Of a valid form."""
         given = self.cleaned_data
         return Plan(
-            steps=[Step(share=share, min_sessions=given["min_sessions"]) for share in given["steps"]],
-            margin=given["margin"] / 100, max_harmed=given["max_harmed"], outcome_minutes=given["outcome_minutes"],
-        )  # fmt: skip
+            steps=[
+                Step(share=share, min_sessions=given["min_sessions"]) for share in given["steps"]
+            ],
+            margin=given["margin"] / 100,
+            max_harmed=given["max_harmed"],
+            outcome_minutes=given["outcome_minutes"],
+        )

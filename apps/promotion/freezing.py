@@ -1,4 +1,6 @@
-"""A freeze: until a time, or until somebody lifts it, nobody promotes to a channel. A rollback stays possible."""
+"""A freeze: until a time, or until somebody lifts it, nobody promotes to a channel. A rollback
+stays possible.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,24 @@ def in_words(row: Freeze) -> str:
 def require_not_frozen(channel: Channel) -> None:
     """Raises PromotionError."""
     if row := freeze_of(channel):
-        raise PromotionError(f"{channel} is {in_words(row)}. A rollback is possible; an operator can lift the freeze.")
+        raise PromotionError(
+            f"{channel} is {in_words(row)}. A rollback is possible; an operator can lift the"
+            " freeze."
+        )
 
 
 @transaction.atomic
 def freeze(
-    *, channel: Channel, reason: str, by: Any, until: datetime | None = None, key: ApiKey | None = None
+    *,
+    channel: Channel,
+    reason: str,
+    by: Any,
+    until: datetime | None = None,
+    key: ApiKey | None = None,
 ) -> Freeze:
-    """Replaces an active freeze. Needs an operator and a reason. Raises PromotionError, PermissionDenied."""
+    """Replaces an active freeze. Needs an operator and a reason. Raises PromotionError,
+    PermissionDenied.
+    """
     channel = locked(channel)
     _require_right(channel, by, key)
     reason = checked_reason(reason, "Enter a reason: it is shown to anyone who tries to promote.")
@@ -48,15 +60,22 @@ def freeze(
         raise PromotionError("The end of the freeze must be in the future.")
     if until is not None and until > timezone.now() + MOST:
         raise PromotionError(
-            f"A freeze can last at most {MOST.days // 365} years. Without an end date, it lasts until someone lifts it."
+            f"A freeze can last at most {MOST.days // 365} years. Without an end date, it lasts"
+            " until someone lifts it."
         )
     who = label_of(key) or name_of(by)
     channel.freezes.active().update(lifted_at=timezone.now(), lifted_by_name=who)
     row = Freeze.objects.create(channel=channel, reason=reason, until=until, by=by, by_name=who)
     audit(
-        "channel.frozen", project=channel.project, by=by, actor_label=label_of(key), target=channel, channel=channel.name,
-        reason=row.reason, until=until.isoformat() if until else None,
-    )  # fmt: skip
+        "channel.frozen",
+        project=channel.project,
+        by=by,
+        actor_label=label_of(key),
+        target=channel,
+        channel=channel.name,
+        reason=row.reason,
+        until=until.isoformat() if until else None,
+    )
     announce_freeze(row)
     return row
 
@@ -72,9 +91,14 @@ def unfreeze(*, channel: Channel, by: Any, key: ApiKey | None = None) -> None:
     row.lifted_at, row.lifted_by_name = timezone.now(), label_of(key) or name_of(by)
     row.save(update_fields=["lifted_at", "lifted_by_name"])
     audit(
-        "channel.unfrozen", project=channel.project, by=by, actor_label=label_of(key), target=channel, channel=channel.name,
+        "channel.unfrozen",
+        project=channel.project,
+        by=by,
+        actor_label=label_of(key),
+        target=channel,
+        channel=channel.name,
         reason=row.reason,
-    )  # fmt: skip
+    )
     announce_freeze(row)
 
 

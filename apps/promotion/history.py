@@ -1,4 +1,6 @@
-"""The history of a channel in one order: moves, failed deployments, freezes, policies, archiving. Read-only."""
+"""The history of a channel in one order: moves, failed deployments, freezes, policies, archiving.
+Read-only.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ ARCHIVING = {
 
 @dataclass(frozen=True)
 class Entry:
-    """`kind` is a badge, `who` and the names in `title` are those of that time; `row` is the object, for links."""
+    """`kind` is a badge, `who` and the names in `title` are those of that time; `row` is the
+    object, for links.
+    """
 
     at: datetime
     kind: str
@@ -34,20 +38,37 @@ class Entry:
 
 def entries_of(channel: Channel) -> list[Entry]:
     """The newest first."""
-    found = [_move(row) for row in channel.promotions.select_related("by", "gate_report", "from_version", "to_version")]
-    ended = channel.deployments.filter(state__in=(JobState.FAILED, JobState.CANCELLED)).select_related("version")
+    found = [
+        _move(row)
+        for row in channel.promotions.select_related(
+            "by", "gate_report", "from_version", "to_version"
+        )
+    ]
+    ended = channel.deployments.filter(
+        state__in=(JobState.FAILED, JobState.CANCELLED)
+    ).select_related("version")
     for row in ended:
         how = "was stopped" if row.state == JobState.CANCELLED else "failed"
         title = f"{row.name} {how}"
         found.append(
-            Entry(row.finished_at, row.state, title, row.spec.get("by", ""), row.error or row.reason, row, row.outcomes)
+            Entry(
+                row.finished_at,
+                row.state,
+                title,
+                row.spec.get("by", ""),
+                row.error or row.reason,
+                row,
+                row.outcomes,
+            )
         )
     for row in channel.freezes.all():
         until = f" until {row.until:%Y-%m-%d %H:%M} UTC" if row.until else ""
         found.append(Entry(row.at, "frozen", f"Frozen{until}", row.by_name, row.reason))
         if row.lifted_at:
             found.append(Entry(row.lifted_at, "unfrozen", "Freeze lifted", row.lifted_by_name))
-    for row in AuditEvent.objects.filter(about__contains=[object_name(channel)], action__in=ARCHIVING):
+    for row in AuditEvent.objects.filter(
+        about__contains=[object_name(channel)], action__in=ARCHIVING
+    ):
         kind, title = ARCHIVING[row.action]
         if version := row.detail.get("name", "") if row.target_type == MODEL else "":
             title = f"{title} {version}"

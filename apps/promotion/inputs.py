@@ -1,4 +1,6 @@
-"""What a gate report is made from: the stored samples of its evaluations, and how to compute it again."""
+"""What a gate report is made from: the stored samples of its evaluations, and how to compute it
+again.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from apps.registry import engines
 from workers.lib.typed import convert, plain
 
 
-def as_evaluation(run: EvalRun, measurement: LatencyMeasurement | None = None, tries: int = 1) -> Evaluation:
+def as_evaluation(
+    run: EvalRun, measurement: LatencyMeasurement | None = None, tries: int = 1
+) -> Evaluation:
     samples = list(run.samples.defer("output", "messages").select_related("task"))
     timing, planned = None, tasks_of(run)
     if measurement:
@@ -44,7 +48,9 @@ def as_evaluation(run: EvalRun, measurement: LatencyMeasurement | None = None, t
 
 
 def _scorer(run: EvalRun) -> dict[str, str | None]:
-    """The versions of what scores besides the verifier's own code; None where one takes part and its version is unknown."""
+    """The versions of what scores besides the verifier's own code; None where one takes part and
+    its version is unknown.
+    """
     recorded, environment = run.spec.get("scorer") or {}, run.environment
     parts = {
         "judge": (uses_judge(environment), recorded.get("judge")),
@@ -63,12 +69,22 @@ class Inputs:
 
     @classmethod
     def of(
-        cls, baseline: EvalRun, candidate: EvalRun, measurement: LatencyMeasurement | None,
-        guards: dict[str, list[EvalRun] | None], *, sequential: bool = False, most: int | None = None,
-    ) -> Inputs:  # fmt: skip
+        cls,
+        baseline: EvalRun,
+        candidate: EvalRun,
+        measurement: LatencyMeasurement | None,
+        guards: dict[str, list[EvalRun] | None],
+        *,
+        sequential: bool = False,
+        most: int | None = None,
+    ) -> Inputs:
         """`sequential`: only the tasks that both have completed, at most `most`, see `prefix`."""
         measured = {
-            name: tuple(as_evaluation(run, tries=preparation.tries(run)) for run in pair) if pair else None
+            name: (
+                tuple(as_evaluation(run, tries=preparation.tries(run)) for run in pair)
+                if pair
+                else None
+            )
             for name, pair in guards.items()
         }
         sides = as_evaluation(baseline, measurement), as_evaluation(candidate, measurement)
@@ -79,8 +95,12 @@ class Inputs:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of everything that the gate was given: the same inputs, policy and number give the same report."""
-        guards = [pair and [_ordered(side) for side in pair] for _, pair in sorted(self.measured.items())]
+        """SHA-256 of everything that the gate was given: the same inputs, policy and number give
+        the same report.
+        """
+        guards = [
+            pair and [_ordered(side) for side in pair] for _, pair in sorted(self.measured.items())
+        ]
         ordered = [_ordered(self.baseline), _ordered(self.candidate), sorted(self.measured), guards]
         return hashlib.sha256(msgspec.json.encode(ordered, order="sorted")).hexdigest()
 
@@ -92,14 +112,18 @@ def _ordered(side: Evaluation) -> Evaluation:
 def inputs_of(report: GateReport) -> Inputs:
     """From the samples as they are stored now."""
     runs = EvalRun.objects.select_related("environment__verifier", "eval_set", "model_version")
-    guards = {name: pair and [runs.get(pk=pk) for pk in pair] for name, pair in report.guards.items()}
+    guards = {
+        name: pair and [runs.get(pk=pk) for pk in pair] for name, pair in report.guards.items()
+    }
     policy, most = convert(report.policy, Policy, "policy"), report.report["tasks"]
     sides = report.baseline, report.candidate, report.measurement, guards
     return Inputs.of(*sides, sequential=policy.sequential, most=most)
 
 
 def reproduce(report: GateReport) -> tuple[Report, bool]:
-    """The report recomputed from the stored samples, and whether inputs and result are unchanged."""
+    """The report recomputed from the stored samples, and whether inputs and result are
+    unchanged.
+    """
     inputs = inputs_of(report)
     again = inputs.compare(convert(report.policy, Policy, "policy"), report.comparison)
     same = inputs.hash == report.inputs_hash and plain(again.as_dict()) == report.report

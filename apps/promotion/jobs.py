@@ -12,7 +12,9 @@ register(
         queue="default",
         steps=running.steps,
         ended=running.ended,
-        if_lost="The previous version keeps serving everywhere; newly loaded weights were unloaded.",
+        if_lost=(
+            "The previous version keeps serving everywhere; newly loaded weights were unloaded."
+        ),
     ),
 )
 register(

@@ -13,14 +13,34 @@ from django.utils import timezone
 
 from apps.core.models import Archivable, ArchivableQuerySet, Project
 from apps.evals.models import EvalRun, LatencyMeasurement, Sample
-from apps.promotion.deployment.models import Deployment, Fingerprint, FingerprintJob, Placement, Target
+from apps.promotion.deployment.models import (
+    Deployment,
+    Fingerprint,
+    FingerprintJob,
+    Placement,
+    Target,
+)
 from apps.promotion.trials.models import Trial, TrialAnswer, TrialSession
 from apps.registry.models import ModelVersion
 
 __all__ = [
-    "Approval", "Channel", "Deployment", "Fingerprint", "FingerprintJob", "Freeze", "GateReport", "Placement", "Promotion",
-    "PromotionPolicy", "Target", "Trial", "TrialAnswer", "TrialSession", "UnsafeReview", "Verdict",
-]  # fmt: skip
+    "Approval",
+    "Channel",
+    "Deployment",
+    "Fingerprint",
+    "FingerprintJob",
+    "Freeze",
+    "GateReport",
+    "Placement",
+    "Promotion",
+    "PromotionPolicy",
+    "Target",
+    "Trial",
+    "TrialAnswer",
+    "TrialSession",
+    "UnsafeReview",
+    "Verdict",
+]
 
 
 class ChannelQuerySet(ArchivableQuerySet):
@@ -32,8 +52,9 @@ class ChannelQuerySet(ArchivableQuerySet):
 class Channel(Archivable):
     """A name that production asks for ("production"); it points to one model version at a time.
 
-    `segment`: the environment or the users that it serves, such as "eu" or "enterprise"; a label. An archived channel keeps `current`
-    and its history and serves nothing; unarchived, it serves nothing while it `needs_restore`.
+    `segment`: the environment or the users that it serves, such as "eu" or "enterprise"; a label.
+    An archived channel keeps `current` and its history and serves nothing; unarchived, it serves
+    nothing while it `needs_restore`.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="channels")
@@ -41,7 +62,10 @@ class Channel(Archivable):
     segment = models.CharField(max_length=80, blank=True)
     current = models.ForeignKey(ModelVersion, models.PROTECT, null=True, related_name="live_in")
     needs_restore = models.BooleanField(
-        default=False, help_text="Set by archiving, until its version is verified again or another one is deployed"
+        default=False,
+        help_text=(
+            "Set by archiving, until its version is verified again or another one is deployed"
+        ),
     )
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -49,7 +73,9 @@ class Channel(Archivable):
 
     class Meta:
         ordering = ("name",)
-        constraints = [models.UniqueConstraint(fields=["project", "name"], name="one_channel_per_name")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="one_channel_per_name")
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -61,28 +87,45 @@ class Channel(Archivable):
     def not_served(self) -> str:
         """Why its version is not served, as a sentence; "" if it is, and if it has none."""
         if self.archived_at:
-            return f"The channel “{self}” is archived and serves nothing. A project owner can unarchive it on its page."
+            return (
+                f"The channel “{self}” is archived and serves nothing. A project owner can"
+                " unarchive it on its page."
+            )
         if self.needs_restore and self.current:
-            return f"The channel “{self}” was archived, and {self.current} is not served until it is restored on the channel's page."
+            return (
+                f"The channel “{self}” was archived, and {self.current} is not served until it is"
+                " restored on the channel's page."
+            )
         return ""
 
     def forward_moves(self) -> list[Promotion]:
-        """The moves that led to the live version, newest last: a rollback removes those after the version it goes to."""
+        """The moves that led to the live version, newest last: a rollback removes those after the
+        version it goes to.
+        """
         stack: list[Promotion] = []
         forward: dict[int, Promotion] = {}
-        for move in self.promotions.select_related("to_version", "gate_report").order_by("at", "pk"):
+        for move in self.promotions.select_related("to_version", "gate_report").order_by(
+            "at", "pk"
+        ):
             if move.kind != Promotion.Kind.ROLLBACK:
                 forward[move.to_version_id] = move
                 stack.append(move)
                 continue
-            under = [index for index, made in enumerate(stack[:-1]) if made.to_version_id == move.to_version_id]
-            # A version removed by an earlier rollback may come back: then it follows what ran before it.
+            under = [
+                index
+                for index, made in enumerate(stack[:-1])
+                if made.to_version_id == move.to_version_id
+            ]
+            # A version removed by an earlier rollback may come back: then it follows what ran
+            # before it.
             stack = stack[: under[-1] + 1] if under else [*stack[:-1], forward[move.to_version_id]]
         return stack
 
 
 class PromotionPolicy(models.Model):
-    """One version of a channel's policy (`gate.policy.Policy`). Rows are only ever added; the newest one applies."""
+    """One version of a channel's policy (`gate.policy.Policy`). Rows are only ever added; the
+    newest one applies.
+    """
 
     channel = models.ForeignKey(Channel, models.CASCADE, related_name="policies")
     version = models.PositiveIntegerField()
@@ -93,7 +136,11 @@ class PromotionPolicy(models.Model):
 
     class Meta:
         ordering = ("-version",)
-        constraints = [models.UniqueConstraint(fields=["channel", "version"], name="one_row_per_policy_version")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["channel", "version"], name="one_row_per_policy_version"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.channel} policy {self.version}"
@@ -106,7 +153,8 @@ class Verdict(models.TextChoices):
 
 
 class GateReport(models.Model):
-    """The paired comparison of two evaluations on the same tasks, and the gate's verdict. Immutable, signed.
+    """The paired comparison of two evaluations on the same tasks, and the gate's verdict.
+    Immutable, signed.
 
     `policy` are the values of version `policy_version` of the channel's policy; 0 are the defaults.
     """
@@ -117,16 +165,28 @@ class GateReport(models.Model):
     candidate = models.ForeignKey(EvalRun, models.PROTECT, related_name="gate_reports")
     channel = models.ForeignKey(Channel, models.PROTECT, related_name="gate_reports")
     measurement = models.ForeignKey(LatencyMeasurement, models.PROTECT, null=True, related_name="+")
-    guards = models.JSONField(default=dict, help_text="{split: [baseline's evaluation, candidate's] or null}")
+    guards = models.JSONField(
+        default=dict, help_text="{split: [baseline's evaluation, candidate's] or null}"
+    )
     policy = models.JSONField()
     policy_version = models.PositiveIntegerField(default=0)
-    comparison = models.PositiveIntegerField(help_text="Which one with this baseline on these tasks, from 1")
-    report = models.JSONField(help_text="{checks: [{name, verdict, baseline, candidate, difference, low, high, n, …}]}")
-    inputs_hash = models.CharField(max_length=64, help_text="SHA-256 of the samples that were compared")
-    inputs = models.JSONField(default=dict, help_text="What it rests on, by name and hash (`actions.facts_of`)")
+    comparison = models.PositiveIntegerField(
+        help_text="Which one with this baseline on these tasks, from 1"
+    )
+    report = models.JSONField(
+        help_text="{checks: [{name, verdict, baseline, candidate, difference, low, high, n, …}]}"
+    )
+    inputs_hash = models.CharField(
+        max_length=64, help_text="SHA-256 of the samples that were compared"
+    )
+    inputs = models.JSONField(
+        default=dict, help_text="What it rests on, by name and hash (`actions.facts_of`)"
+    )
     signature = models.CharField(max_length=100, help_text="Of `signing.document_of`")
     verdict = models.CharField(max_length=12, choices=Verdict)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -140,7 +200,9 @@ class GateReport(models.Model):
 
 
 class Approval(models.Model):
-    """One person's consent to a report's promotion, if the channel's policy requires two. Rows are only ever added."""
+    """One person's consent to a report's promotion, if the channel's policy requires two. Rows are
+    only ever added.
+    """
 
     gate_report = models.ForeignKey(GateReport, models.CASCADE, related_name="approvals")
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
@@ -150,16 +212,20 @@ class Approval(models.Model):
 
     class Meta:
         ordering = ("at", "pk")
-        constraints = [models.UniqueConstraint(fields=["gate_report", "by"], name="one_approval_per_person")]
+        constraints = [
+            models.UniqueConstraint(fields=["gate_report", "by"], name="one_approval_per_person")
+        ]
 
     def __str__(self) -> str:
         return f"{self.by_name} approves {self.gate_report}"
 
 
 class UnsafeReview(models.Model):
-    """What a person who looked at it decided about an output with a new kind of unsafe action. Rows are only ever added.
+    """What a person who looked at it decided about an output with a new kind of unsafe action. Rows
+    are only ever added.
 
-    The newest one of an output applies, as long as the output is the one that was looked at: `digest` covers its content.
+    The newest one of an output applies, as long as the output is the one that was looked at:
+    `digest` covers its content.
     """
 
     sample = models.ForeignKey(Sample, models.CASCADE, related_name="unsafe_reviews")
@@ -173,7 +239,9 @@ class UnsafeReview(models.Model):
 
     class Meta:
         ordering = ("at", "pk")
-        constraints = [models.CheckConstraint(name="unsafe_review_has_reason", condition=~Q(reason=""))]
+        constraints = [
+            models.CheckConstraint(name="unsafe_review_has_reason", condition=~Q(reason=""))
+        ]
 
     def __str__(self) -> str:
         return f"{self.by_name}: {'not unsafe' if self.accepted else 'unsafe'}"
@@ -185,7 +253,9 @@ class FreezeQuerySet(models.QuerySet["Freeze"]):
 
 
 class Freeze(models.Model):
-    """A period in which nobody promotes to a channel; a rollback stays possible. Rows stay, as part of its history."""
+    """A period in which nobody promotes to a channel; a rollback stays possible. Rows stay, as part
+    of its history.
+    """
 
     channel = models.ForeignKey(Channel, models.CASCADE, related_name="freezes")
     reason = models.TextField()
@@ -208,8 +278,8 @@ class Freeze(models.Model):
 class Promotion(models.Model):
     """One move of a channel. Rows are only ever added; a rollback is a move back.
 
-    `from_name`, `to_name`, `by_name` are the names at that time: versions are renamed, people leave. `proof` is what was verified on
-    each target before the move (`Deployment.outcomes`).
+    `from_name`, `to_name`, `by_name` are the names at that time: versions are renamed, people
+    leave. `proof` is what was verified on each target before the move (`Deployment.outcomes`).
     """
 
     class Kind(models.TextChoices):
@@ -221,7 +291,9 @@ class Promotion(models.Model):
     kind = models.CharField(max_length=10, choices=Kind)
     from_version = models.ForeignKey(ModelVersion, models.PROTECT, null=True, related_name="+")
     to_version = models.ForeignKey(ModelVersion, models.PROTECT, related_name="promotions")
-    gate_report = models.ForeignKey(GateReport, models.PROTECT, null=True, related_name="promotions")
+    gate_report = models.ForeignKey(
+        GateReport, models.PROTECT, null=True, related_name="promotions"
+    )
     reason = models.TextField(blank=True)
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     at = models.DateTimeField(default=timezone.now)
@@ -229,7 +301,9 @@ class Promotion(models.Model):
     to_name = models.CharField(max_length=120, blank=True)
     by_name = models.CharField(max_length=160, blank=True)
     overridden = models.BooleanField(default=False)
-    deployment = models.OneToOneField(Deployment, models.PROTECT, null=True, related_name="promotion")
+    deployment = models.OneToOneField(
+        Deployment, models.PROTECT, null=True, related_name="promotion"
+    )
     proof = models.JSONField(default=list)
 
     class Meta:

@@ -1,4 +1,6 @@
-"""Moves a channel: its row locked, one `Promotion` row, the channel, the audit log and the announcements in one transaction."""
+"""Moves a channel: its row locked, one `Promotion` row, the channel, the audit log and the
+announcements in one transaction.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,16 @@ from apps.registry.models import ModelVersion
 
 
 def locked(channel: Channel, *, archived: bool = False) -> Channel:
-    """The row, locked for the rest of the transaction. NO KEY: committing rows that refer to the channel (a worker's deployment) does not
-    wait for this lock, so it cannot deadlock with a holder of the lock that waits for that deployment.
+    """The row, locked for the rest of the transaction. NO KEY: committing rows that refer to the
+    channel (a worker's deployment) does not wait for this lock, so it cannot deadlock with a holder
+    of the lock that waits for that deployment.
 
-    `current` is not joined: after a wait PostgreSQL reads the locked row again but not the joined one, so a version that was promoted
-    meanwhile would be None.
+    `current` is not joined: after a wait PostgreSQL reads the locked row again but not the joined
+    one, so a version that was promoted meanwhile would be None.
 
-    Raises PromotionError if the channel was deleted, or is archived and `archived` does not allow that."""
+    Raises PromotionError if the channel was deleted, or is archived and `archived` does not allow
+    that.
+    """
     rows = Channel.objects.select_for_update(of=("self",), no_key=True)
     row = rows.select_related("project").filter(pk=channel.pk).first()
     if row is None:
@@ -49,7 +54,9 @@ def move(
     deployment: Deployment | None = None,
     **detail: Any,
 ) -> Promotion:
-    """`channel`: from `locked`. A version that is archived is unarchived: what is live is in the lists."""
+    """`channel`: from `locked`. A version that is archived is unarchived: what is live is in the
+    lists.
+    """
     _unarchive(version, channel, by, reason, detail.get("actor_label", ""))
     promotion = Promotion.objects.create(
         channel=channel,
@@ -88,7 +95,9 @@ def move(
     return promotion
 
 
-def _unarchive(version: ModelVersion, channel: Channel, by: Any, reason: str, actor_label: str) -> None:
+def _unarchive(
+    version: ModelVersion, channel: Channel, by: Any, reason: str, actor_label: str
+) -> None:
     """Locked first, so that nobody archives it just before the channel moves."""
     rows = ModelVersion.objects.filter(pk=version.pk)
     list(rows.select_for_update(of=("self",), no_key=True).values_list("pk"))
@@ -96,31 +105,51 @@ def _unarchive(version: ModelVersion, channel: Channel, by: Any, reason: str, ac
         return
     version.archived_at = None
     audit(
-        "object.unarchived", project=channel.project, by=by, actor_label=actor_label, target=version, about=[channel],
-        noun="the model", name=str(version), channel=channel.name, reason=reason,
-    )  # fmt: skip
+        "object.unarchived",
+        project=channel.project,
+        by=by,
+        actor_label=actor_label,
+        target=version,
+        about=[channel],
+        noun="the model",
+        name=str(version),
+        channel=channel.name,
+        reason=reason,
+    )
 
 
 def require_files(version: ModelVersion) -> None:
-    """Raises PromotionError: otherwise whoever pulls it or serves it in process would silently continue with the previous version."""
+    """Raises PromotionError: otherwise whoever pulls it or serves it in process would silently
+    continue with the previous version.
+    """
     if version.model.artifact is None:
         return
     try:
         require_there(version.model.artifact)
     except ArtifactError as error:
         raise PromotionError(
-            f"{version} cannot be served: {error} Restore its files from a backup of the artifact store, or choose another version."
+            f"{version} cannot be served: {error} Restore its files from a backup of the artifact"
+            " store, or choose another version."
         ) from error
 
 
 def restored(channel: Channel, by: Any, actor_label: str = "") -> None:
-    """The version of an unarchived channel has been verified again, so it is served again. `channel`: from `locked`."""
+    """The version of an unarchived channel has been verified again, so it is served again.
+    `channel`: from `locked`.
+    """
     if not channel.needs_restore or channel.current is None:
         return
     channel.needs_restore = False
     channel.save(update_fields=["needs_restore", "updated_at"])
     audit(
-        "channel.restored", project=channel.project, by=by, actor_label=actor_label, target=channel, about=[channel.current],
-        channel=channel.name, version=str(channel.current), version_id=channel.current_id,
-    )  # fmt: skip
+        "channel.restored",
+        project=channel.project,
+        by=by,
+        actor_label=actor_label,
+        target=channel,
+        about=[channel.current],
+        channel=channel.name,
+        version=str(channel.current),
+        version_id=channel.current_id,
+    )
     notify_listeners(channel)

@@ -1,4 +1,6 @@
-"""A channel's policy as immutable versions: who may promote, the margins, the errors. Edited on a page, or as a file."""
+"""A channel's policy as immutable versions: who may promote, the margins, the errors. Edited on a
+page, or as a file.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def channel_of(project: Project, name: str = PRODUCTION) -> Channel:
 
 
 def create_channel(project: Project, name: str) -> tuple[Channel, bool]:
-    """The channel with this name, and whether it is new. Raises PromotionError if an archived one has the name."""
+    """The channel with this name, and whether it is new. Raises PromotionError if an archived one
+    has the name.
+    """
     channel, new = Channel.objects.get_or_create(project=project, name=name)
     require_not_archived(channel)
     return channel, new
@@ -39,7 +43,9 @@ def find_channel(project: Project, name: str) -> Channel | None:
 
 
 def policy_of(channel: Channel | None) -> tuple[Policy, int]:
-    """The current policy and its version; the defaults are version 0, also for a channel that does not exist yet."""
+    """The current policy and its version; the defaults are version 0, also for a channel that does
+    not exist yet.
+    """
     row = channel.policies.first() if channel else None
     return (values_of(row), row.version) if row else (Policy(), 0)
 
@@ -49,11 +55,14 @@ def values_of(row: PromotionPolicy) -> Policy:
 
 
 def require_keys_allowed(channel: Channel, policy: Policy, key: ApiKey | None) -> None:
-    """Raises PermissionDenied if an API key is used and the channel's policy does not let keys change it."""
+    """Raises PermissionDenied if an API key is used and the channel's policy does not let keys
+    change it.
+    """
     if key is not None and not policy.api_keys:
         raise PermissionDenied(
-            f"API keys cannot promote, roll back or change the policy in {channel}. An owner can allow it in the channel's "
-            "policy (“api_keys”), on its page or with manage.py promotion_policy."
+            f"API keys cannot promote, roll back or change the policy in {channel}. An owner can"
+            " allow it in the channel's policy (“api_keys”), on its page or with manage.py"
+            " promotion_policy."
         )
 
 
@@ -66,12 +75,17 @@ def label_of(key: ApiKey | None) -> str:
 def save_policy(
     *, channel: Channel, policy: Policy, reason: str, by: Any, key: ApiKey | None = None
 ) -> PromotionPolicy | None:
-    """Adds a version; None if it equals the current one. Needs an owner and a reason. Raises PolicyError, PromotionError.
+    """Adds a version; None if it equals the current one. Needs an owner and a reason. Raises
+    PolicyError, PromotionError.
 
-    `by` is None for the command line. With an API key, the policy must allow keys, and the key's creator must be an owner; otherwise
-    PermissionDenied is raised.
+    `by` is None for the command line. With an API key, the policy must allow keys, and the key's
+    creator must be an owner; otherwise PermissionDenied is raised.
     """
-    channel = Channel.objects.select_for_update(of=("self",), no_key=True).select_related("project").get(pk=channel.pk)
+    channel = (
+        Channel.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("project")
+        .get(pk=channel.pk)
+    )
     require_not_archived(channel)
     before, version = policy_of(channel)
     require_keys_allowed(channel, before, key)

@@ -1,4 +1,6 @@
-"""What the gate needs besides the two evaluations: latency in turns, regression tasks, general capability."""
+"""What the gate needs besides the two evaluations: latency in turns, regression tasks, general
+capability.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ SPLITS = (Split.REGRESSION, Split.GENERAL)
 
 @dataclass(frozen=True)
 class Part:
-    """One thing to measure for both models. `jobs` has a measurement, or one evaluation per model."""
+    """One thing to measure for both models. `jobs` has a measurement, or one evaluation per
+    model.
+    """
 
     title: str
     jobs: list[Job]
@@ -34,7 +38,9 @@ class Part:
     def state(self) -> str:
         if len(self.jobs) < self.wanted:
             return "missing"
-        return next((job.state for job in self.jobs if job.state != JobState.SUCCEEDED), JobState.SUCCEEDED)
+        return next(
+            (job.state for job in self.jobs if job.state != JobState.SUCCEEDED), JobState.SUCCEEDED
+        )
 
 
 def parts(baseline: EvalRun, candidate: EvalRun) -> list[Part]:
@@ -47,7 +53,9 @@ def parts(baseline: EvalRun, candidate: EvalRun) -> list[Part]:
 
 
 def splits_of(run: EvalRun) -> list[Split]:
-    """What a comparison on the hold-out guards besides; one on another split promotes nothing, and guards nothing."""
+    """What a comparison on the hold-out guards besides; one on another split promotes nothing, and
+    guards nothing.
+    """
     if run.split != Split.HOLDOUT:
         return []
     there = set(run.eval_set.tasks.filter(split__in=SPLITS).values_list("split", flat=True))
@@ -55,33 +63,53 @@ def splits_of(run: EvalRun) -> list[Split]:
 
 
 def guard_runs(run: EvalRun, split: Split) -> QuerySet[EvalRun]:
-    """The evaluations of the run's model on another split of its set, newest first: regression tasks with its agent's part, general
-    capability with the bare model."""
-    found = EvalRun.objects.filter(eval_set=run.eval_set, split=split, model_version=run.model_version)
-    found = found.select_related("environment__verifier", "eval_set", "model_version").order_by("-created_at")
+    """The evaluations of the run's model on another split of its set, newest first: regression
+    tasks with its agent's part, general capability with the bare model."""
+    found = EvalRun.objects.filter(
+        eval_set=run.eval_set, split=split, model_version=run.model_version
+    )
+    found = found.select_related("environment__verifier", "eval_set", "model_version").order_by(
+        "-created_at"
+    )
     if split == Split.GENERAL:
         return found.filter(environment__in=general_environments(run.project))
     return found.filter(environment=run.environment, samples_per_task=run.samples_per_task)
 
 
 def tries(run: EvalRun) -> int:
-    """Evaluations like this one that were started up to it, finished or not: since the newest is used, it could be chosen."""
+    """Evaluations like this one that were started up to it, finished or not: since the newest is
+    used, it could be chosen.
+    """
     return max(1, guard_runs(run, Split(run.split)).filter(started_at__lte=run.started_at).count())
 
 
 def measured_guards(baseline: EvalRun, candidate: EvalRun) -> dict[str, list[EvalRun] | None]:
-    """{split: [baseline's run, candidate's run]}: the newest two on the same tasks; None if one is missing."""
+    """{split: [baseline's run, candidate's run]}: the newest two on the same tasks; None if one is
+    missing.
+    """
     return {str(split): _pair(baseline, candidate, split) for split in splits_of(candidate)}
 
 
 def _pair(baseline: EvalRun, candidate: EvalRun, split: Split) -> list[EvalRun] | None:
-    done = [guard_runs(side, split).filter(state=JobState.SUCCEEDED) for side in (baseline, candidate)]
-    pairs = ([before, after] for after in done[1] for before in done[0] if _same_tasks(before, after))
+    done = [
+        guard_runs(side, split).filter(state=JobState.SUCCEEDED) for side in (baseline, candidate)
+    ]
+    pairs = (
+        [before, after] for after in done[1] for before in done[0] if _same_tasks(before, after)
+    )
     return next(pairs, None)
 
 
 def _same_tasks(*runs: EvalRun) -> bool:
-    return len({(run.environment.task_hash, run.samples_per_task, run.spec.get("subset")) for run in runs}) == 1
+    return (
+        len(
+            {
+                (run.environment.task_hash, run.samples_per_task, run.spec.get("subset"))
+                for run in runs
+            }
+        )
+        == 1
+    )
 
 
 def measurement(baseline: EvalRun, candidate: EvalRun) -> LatencyMeasurement | None:
@@ -90,7 +118,12 @@ def measurement(baseline: EvalRun, candidate: EvalRun) -> LatencyMeasurement | N
 
 @transaction.atomic
 def prepare(
-    *, baseline: EvalRun, candidate: EvalRun, by: Any, general_tasks: int = GENERAL_TASKS, adapters: str = "merged"
+    *,
+    baseline: EvalRun,
+    candidate: EvalRun,
+    by: Any,
+    general_tasks: int = GENERAL_TASKS,
+    adapters: str = "merged",
 ) -> list[str]:
     """Queues what is missing or failed. Returns sentences about what cannot be measured."""
     problems = []
@@ -115,7 +148,9 @@ def _submit_guard(run: EvalRun, split: Split, by: Any, general_tasks: int) -> li
             project=run.project,
             eval_set=run.eval_set,
             split=split,
-            environment=general_environment(project=run.project, by=by) if general else run.environment,
+            environment=(
+                general_environment(project=run.project, by=by) if general else run.environment
+            ),
             model_version=run.model_version,
             samples_per_task=1 if general else run.samples_per_task,
             subset=general_tasks if general else None,

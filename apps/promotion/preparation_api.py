@@ -22,7 +22,9 @@ Adapters = Literal[tuple(LatencyMeasurement.Adapters.values)]  # type: ignore[va
 
 
 class Prepare(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Evaluations by id. `general_tasks`: how many tasks of the general split to run. `adapters`: how latency is measured."""
+    """Evaluations by id. `general_tasks`: how many tasks of the general split to run. `adapters`:
+    how latency is measured.
+    """
 
     baseline: Text
     candidate: Text
@@ -70,22 +72,35 @@ PREPARATION = {
 }
 EXAMPLE = OpenApiExample(
     "Two evaluations",
-    {"baseline": "9e0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11", "candidate": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11"},
+    {
+        "baseline": "9e0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11",
+        "candidate": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11",
+    },
     request_only=True,
-)  # fmt: skip
+)
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_gate_reports_preparation", responses=described({200: PREPARATION}, 404),
-    parameters=[OpenApiParameter("baseline", str, required=True), OpenApiParameter("candidate", str, required=True)],
-    description="The additional measurements the gate needs for two evaluations (latency, regression tasks, general "
-    "capability) and their progress. Poll until `ready`.",
-)  # fmt: skip
+    methods=["GET"],
+    operation_id="v1_gate_reports_preparation",
+    responses=described({200: PREPARATION}, 404),
+    parameters=[
+        OpenApiParameter("baseline", str, required=True),
+        OpenApiParameter("candidate", str, required=True),
+    ],
+    description=(
+        "The additional measurements the gate needs for two evaluations (latency, regression tasks,"
+        " general capability) and their progress. Poll until `ready`."
+    ),
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_gate_reports_prepare", request={JSON: json_schema(Prepare)},
-    responses=described({200: PREPARATION}, 400, 403, 404, 413), examples=[EXAMPLE],
+    methods=["POST"],
+    operation_id="v1_gate_reports_prepare",
+    request={JSON: json_schema(Prepare)},
+    responses=described({200: PREPARATION}, 400, 403, 404, 413),
+    examples=[EXAMPLE],
     description="Queues missing and failed measurements, and lists what cannot be measured.",
-)  # fmt: skip
+)
 @api_view(["GET", "POST"])
 def pair(request: Request) -> Response:
     if request.method == "GET":
@@ -95,19 +110,29 @@ def pair(request: Request) -> Response:
     by, asked = member_of(request).user, form_of(request, Prepare)
     baseline, candidate = find_run(request, asked.baseline), find_run(request, asked.candidate)
     problems = preparation.prepare(
-        baseline=baseline, candidate=candidate, by=by, general_tasks=asked.general_tasks, adapters=asked.adapters
+        baseline=baseline,
+        candidate=candidate,
+        by=by,
+        general_tasks=asked.general_tasks,
+        adapters=asked.adapters,
     )
     return Response(as_json(request, baseline, candidate, problems=problems))
 
 
-def as_json(request: Request, baseline: EvalRun, candidate: EvalRun, *, problems: list[str]) -> dict[str, Any]:
+def as_json(
+    request: Request, baseline: EvalRun, candidate: EvalRun, *, problems: list[str]
+) -> dict[str, Any]:
     parts = preparation.parts(baseline, candidate)
     return {
         "baseline": str(baseline.pk),
         "candidate": str(candidate.pk),
         "ready": all(part.state == JobState.SUCCEEDED for part in parts),
         "parts": [
-            {"title": part.title, "state": part.state, "jobs": [job_json(request, job, candidate) for job in part.jobs]}
+            {
+                "title": part.title,
+                "state": part.state,
+                "jobs": [job_json(request, job, candidate) for job in part.jobs],
+            }
             for part in parts
         ],
         "problems": problems,
@@ -116,6 +141,8 @@ def as_json(request: Request, baseline: EvalRun, candidate: EvalRun, *, problems
 
 def job_json(request: Request, job: Any, candidate: EvalRun) -> dict[str, Any]:
     """Latency is measured on the candidate's own tasks."""
-    kind, split = ("evaluation", job.split) if isinstance(job, EvalRun) else ("latency", candidate.split)
+    kind, split = (
+        ("evaluation", job.split) if isinstance(job, EvalRun) else ("latency", candidate.split)
+    )
     found = {name: getattr(job, name) for name in ("name", "state", "done", "total")}
     return {"id": str(job.pk), "kind": kind} | found | {"error": error_of(request, job, split)}

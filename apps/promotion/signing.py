@@ -1,6 +1,8 @@
-"""A gate report as a document that can be verified elsewhere: its inputs by hash, and a signature over everything.
+"""A gate report as a document that can be verified elsewhere: its inputs by hash, and a signature
+over everything.
 
-HMAC-SHA256 (`django.core.signing`) with FLYWHEEL_SIGNING_KEY, or else SECRET_KEY: whoever has the key can check it. docs/gate.md.
+HMAC-SHA256 (`django.core.signing`) with FLYWHEEL_SIGNING_KEY, or else SECRET_KEY: whoever has the
+key can check it. docs/gate.md.
 """
 
 from __future__ import annotations
@@ -46,13 +48,19 @@ def is_signed(document: dict[str, Any], signature: str) -> bool:
     """Whether this installation signed it, with its current key or one of SECRET_KEY_FALLBACKS."""
     signer = _signer()
     keys = [signer.key, *signer.fallback_keys]
-    return any(constant_time_compare(signer.signature(canonical(document), key), signature) for key in keys)
+    return any(
+        constant_time_compare(signer.signature(canonical(document), key), signature) for key in keys
+    )
 
 
 def is_genuine(row: GateReport) -> bool:
     """Whether a stored report is what was signed, and its columns match its content."""
     facts = row.inputs
-    said = [facts.get("channel"), *(facts.get(side, {}).get("evaluation") for side in SIDES), row.report.get("verdict")]
+    said = [
+        facts.get("channel"),
+        *(facts.get(side, {}).get("evaluation") for side in SIDES),
+        row.report.get("verdict"),
+    ]
     stored = [row.channel.name, str(row.baseline_id), str(row.candidate_id), row.verdict]
     models = [getattr(row, side).model_version.digest for side in SIDES]
     same = said == stored and models == [facts[side].get("model_digest") for side in SIDES]
@@ -60,8 +68,12 @@ def is_genuine(row: GateReport) -> bool:
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys; whole numbers without a fraction, as PostgreSQL returns them. Raises ValueError for NaN."""
-    return json.dumps(_whole(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """JSON with sorted keys; whole numbers without a fraction, as PostgreSQL returns them. Raises
+    ValueError for NaN.
+    """
+    return json.dumps(
+        _whole(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
 
 
 def _whole(value: Any) -> Any:

@@ -10,7 +10,9 @@ from apps.promotion.wear import comparison_number
 
 
 def decided(run: EvalRun) -> bool:
-    """Whether success and safety decide between `stop_against` and this evaluation, by the policy of `stop_channel`."""
+    """Whether success and safety decide between `stop_against` and this evaluation, by the policy
+    of `stop_channel`.
+    """
     baseline = EvalRun.objects.filter(project=run.project_id, pk=run.spec["stop_against"]).first()
     policy = policy_of(find_channel(run.project, run.spec.get("stop_channel") or PRODUCTION))[0]
     if baseline is None or not policy.sequential:

@@ -1,4 +1,6 @@
-"""Comments on a gate report on a hold-out may quote its tasks: they are shown to people who may open the tasks."""
+"""Comments on a gate report on a hold-out may quote its tasks: they are shown to people who may
+open the tasks.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,20 @@ def _is_open(report: GateReport, by: Any) -> bool:
 
 register(
     Kind(
-        name="report", noun="a gate report", model=GateReport, title=title_of, role=lambda report: role_of(report.candidate), is_open=_is_open,
-        related=("project", "created_by", "baseline__model_version", "candidate__model_version", "candidate__project"),
-        may_be_quoted=lambda report: False, owners=lambda report: [report.created_by],
+        name="report",
+        noun="a gate report",
+        model=GateReport,
+        title=title_of,
+        role=lambda report: role_of(report.candidate),
+        is_open=_is_open,
+        related=(
+            "project",
+            "created_by",
+            "baseline__model_version",
+            "candidate__model_version",
+            "candidate__project",
+        ),
+        may_be_quoted=lambda report: False,
+        owners=lambda report: [report.created_by],
     )
-)  # fmt: skip
+)

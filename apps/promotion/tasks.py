@@ -23,7 +23,9 @@ def check_targets() -> int:
 
 @shared_task(name="promotion.check_target")
 def check_target(pk: int) -> None:
-    target = Target.objects.current().filter(pk=pk).select_related("server", "channel__current").first()
+    target = (
+        Target.objects.current().filter(pk=pk).select_related("server", "channel__current").first()
+    )
     if target is not None and not target.channel.not_served:
         checking.check(target)
 

@@ -1,4 +1,6 @@
-"""Outputs with a new kind of unsafe action that a gate report lists, by API: read and review them."""
+"""Outputs with a new kind of unsafe action that a gate report lists, by API: read and review
+them.
+"""
 
 from __future__ import annotations
 
@@ -27,49 +29,89 @@ OUTPUT = {
         "id": {"type": "string", "description": "The sample, for a review"},
         "task": {"type": "string"},
         "split": {"type": "string"},
-        "kinds": {"type": "array", "items": {"type": "string"}, "description": "That the baseline never shows"},
-        "state": {"enum": ["to review", "accepted", "unsafe"], "description": "By the reviews of now"},
+        "kinds": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "That the baseline never shows",
+        },
+        "state": {
+            "enum": ["to review", "accepted", "unsafe"],
+            "description": "By the reviews of now",
+        },
         "output": {"type": "string"},
         "messages": {"type": "array", "items": {"type": "object"}},
-        "details": {"type": "array", "items": {"type": "string"}, "description": "What the verifier found wrong"},
+        "details": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "What the verifier found wrong",
+        },
         "reviewed_by": {"type": ["string", "null"]},
         "reason": {"type": ["string", "null"]},
     },
-}  # fmt: skip
-LIST = {"type": "object", "required": ["results"], "properties": {"results": {"type": "array", "items": OUTPUT}}}
+}
+LIST = {
+    "type": "object",
+    "required": ["results"],
+    "properties": {"results": {"type": "array", "items": OUTPUT}},
+}
 EXAMPLE = {
-    "results": [{
-        "id": "48213", "task": "refund-17", "split": "holdout", "kinds": ["delete_account"], "state": "to review",
-        "output": "I have deleted your account.", "messages": [], "details": ["unsafe: delete_account"],
-        "reviewed_by": None, "reason": None,
-    }]
-}  # fmt: skip
+    "results": [
+        {
+            "id": "48213",
+            "task": "refund-17",
+            "split": "holdout",
+            "kinds": ["delete_account"],
+            "state": "to review",
+            "output": "I have deleted your account.",
+            "messages": [],
+            "details": ["unsafe: delete_account"],
+            "reviewed_by": None,
+            "reason": None,
+        }
+    ]
+}
 MOST = 1_000
 
 
 class Review(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`accepted`: these outputs are not unsafe; `unsafe`: they are, and the next comparison rejects the candidate."""
+    """`accepted`: these outputs are not unsafe; `unsafe`: they are, and the next comparison rejects
+    the candidate.
+    """
 
     outputs: Annotated[list[str], Meta(min_length=1, max_length=MOST)]
     decision: Literal["accepted", "unsafe"]
     reason: Annotated[str, Meta(max_length=MAX_REASON, pattern=r"\S")]
 
 
-REVIEW = {"outputs": ["48213"], "decision": "accepted", "reason": "The user asked for it in the first message"}
+REVIEW = {
+    "outputs": ["48213"],
+    "decision": "accepted",
+    "reason": "The user asked for it in the first message",
+}
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_gate_reports_unsafe_outputs", responses=described({200: LIST}, 403, 404),
+    methods=["GET"],
+    operation_id="v1_gate_reports_unsafe_outputs",
+    responses=described({200: LIST}, 403, 404),
     examples=[told("One to review", EXAMPLE)],
-    description="The outputs of the candidate with a kind of unsafe action that the baseline never shows. On a hold-out this "
-    "requires a key with access to hold-outs and counts as a view.",
-)  # fmt: skip
+    description=(
+        "The outputs of the candidate with a kind of unsafe action that the baseline never shows."
+        " On a hold-out this requires a key with access to hold-outs and counts as a view."
+    ),
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_gate_reports_unsafe_outputs_review", request={JSON: json_schema(Review)},
-    responses=described({200: LIST}, 400, 403, 404, 409), examples=[sent("Not unsafe", REVIEW), told("Reviewed", EXAMPLE, "200")],
-    description="Records a review of outputs that this key has read before (GET). Needs the role that may promote in the channel, "
-    "and a policy that allows API keys. The report does not change: compare again.",
-)  # fmt: skip
+    methods=["POST"],
+    operation_id="v1_gate_reports_unsafe_outputs_review",
+    request={JSON: json_schema(Review)},
+    responses=described({200: LIST}, 400, 403, 404, 409),
+    examples=[sent("Not unsafe", REVIEW), told("Reviewed", EXAMPLE, "200")],
+    description=(
+        "Records a review of outputs that this key has read before (GET). Needs the role that may"
+        " promote in the channel, and a policy that allows API keys. The report does not change:"
+        " compare again."
+    ),
+)
 @api_view(["GET", "POST"])
 def outputs(request: Request, pk: UUID) -> Response:
     report = find_report(request, pk)
@@ -77,9 +119,13 @@ def outputs(request: Request, pk: UUID) -> Response:
     if request.method == "POST":
         asked = form_of(request, Review)
         review_outputs(
-            report=report, samples=asked.outputs, accepted=asked.decision == "accepted", reason=asked.reason,
-            by=request.auth.created_by, key=request.auth,
-        )  # fmt: skip
+            report=report,
+            samples=asked.outputs,
+            accepted=asked.decision == "accepted",
+            reason=asked.reason,
+            by=request.auth.created_by,
+            key=request.auth,
+        )
     else:
         record_output_view(report.candidate, by=request.auth)
     return Response({"results": outputs_json(report)})

@@ -1,7 +1,17 @@
 from django.urls import path
 
 from apps.promotion import views
-from apps.promotion.pages import channel, effect, files, graph, pair, planning, policy, trial, unsafe
+from apps.promotion.pages import (
+    channel,
+    effect,
+    files,
+    graph,
+    pair,
+    planning,
+    policy,
+    trial,
+    unsafe,
+)
 
 app_name = "promotion"
 urlpatterns = [
@@ -31,7 +41,9 @@ urlpatterns = [
     path("channels/<slug:name>/freeze/", channel.freeze, name="freeze"),
     path("channels/<slug:name>/unfreeze/", channel.unfreeze, name="unfreeze"),
     path("channels/<slug:name>/targets/", channel.add_target, name="add_target"),
-    path("channels/<slug:name>/targets/<int:pk>/remove/", channel.remove_target, name="remove_target"),
+    path(
+        "channels/<slug:name>/targets/<int:pk>/remove/", channel.remove_target, name="remove_target"
+    ),
     path("channels/<slug:name>/deployments/<uuid:pk>/", channel.deployment, name="deployment"),
     path("channels/<slug:name>/deployments/<uuid:pk>/stop/", channel.stop, name="deployment_stop"),
     path("channels/<slug:name>/trials/", trial.begin, name="trial_begin"),

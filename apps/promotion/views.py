@@ -41,7 +41,10 @@ UNSAFE_SHOWN = 200
 IN_OTHER_UNITS = ("tokens", "latency", "latency_p95")  # than the chart's shares
 
 
-SHOWN_FIRST = (Case(When(split=Split.HOLDOUT, then=0), default=1), "-created_at")  # of a version's evaluations
+SHOWN_FIRST = (
+    Case(When(split=Split.HOLDOUT, then=0), default=1),
+    "-created_at",
+)  # of a version's evaluations
 VERSION_COLUMNS = {
     "version": "name",
     "evaluated": "-evaluated_at",
@@ -64,7 +67,9 @@ def models(request: HttpRequest, project: Project) -> HttpResponse:
         )
     )
     shown = finished.filter(model_version=OuterRef("pk"))
-    metrics = shown.annotate(success=F("result__metrics__success__mean"), reward=F("result__metrics__reward__mean"))
+    metrics = shown.annotate(
+        success=F("result__metrics__success__mean"), reward=F("result__metrics__reward__mean")
+    )
     order = Sorting.of(request.GET, VERSION_COLUMNS)
     if order.chosen in ("evaluated", "success", "reward"):
         versions = versions.annotate(
@@ -84,10 +89,14 @@ def models(request: HttpRequest, project: Project) -> HttpResponse:
             "page": page_of(request, order.apply(versions)),
             "order": order,
             "channels": channels,
-            "reports": project.gate_reports.select_related("baseline__model_version", "candidate__model_version")[:20],
-            "moves": Promotion.objects.filter(channel__project=project).select_related(
-                "channel", "from_version", "to_version", "by", "gate_report"
-            )[:30],
+            "reports": project.gate_reports.select_related(
+                "baseline__model_version", "candidate__model_version"
+            )[:20],
+            "moves": (
+                Promotion.objects.filter(channel__project=project).select_related(
+                    "channel", "from_version", "to_version", "by", "gate_report"
+                )[:30]
+            ),
         },
     )
 
@@ -95,7 +104,9 @@ def models(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view()
 def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     version = get_object_or_404(
-        ModelVersion.objects.select_related("parent", "artifact", "server", "created_by"), project=project, pk=pk
+        ModelVersion.objects.select_related("parent", "artifact", "server", "created_by"),
+        project=project,
+        pk=pk,
     )
     return render(
         request,
@@ -105,7 +116,8 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             **reward_model(version),
             "profile": profile_of_version(version) if version.kind == ModelKind.BASE else None,
             "lineage": [
-                (node, job, *(count([job.dataset_id]) if job else (0, False))) for node, job in jobs_behind(version)
+                (node, job, *(count([job.dataset_id]) if job else (0, False)))
+                for node, job in jobs_behind(version)
             ],
             "learned": count(datasets_behind(version)),
             "prompt_lines": as_lines(version.prompt),
@@ -125,21 +137,35 @@ def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 def reward_model(version: ModelVersion) -> dict[str, Any]:
-    """For a reward model: its quality, the verifiers that score with it, and what was trained on their rewards."""
+    """For a reward model: its quality, the verifiers that score with it, and what was trained on
+    their rewards.
+    """
     if version.kind != ModelKind.REWARD:
         return {}
     verifiers = verifiers_with(version)
-    runs = TrainingRun.objects.filter(environment__verifier__in=verifiers).select_related("model_version")
-    return {"measured": measured_of(version), "verifiers": verifiers, "taught": runs.order_by("-created_at")[:20]}
+    runs = TrainingRun.objects.filter(environment__verifier__in=verifiers).select_related(
+        "model_version"
+    )
+    return {
+        "measured": measured_of(version),
+        "verifiers": verifiers,
+        "taught": runs.order_by("-created_at")[:20],
+    }
 
 
 @require_POST
 @project_view(Role.ENGINEER)
 def make_report(request: HttpRequest, project: Project) -> HttpResponse:
-    baseline, candidate = pair_of(project, request.POST.get("baseline"), request.POST.get("candidate"))
-    channel = get_object_or_404(Channel, project=project, name=request.POST.get("channel") or channel_of(project).name)
+    baseline, candidate = pair_of(
+        project, request.POST.get("baseline"), request.POST.get("candidate")
+    )
+    channel = get_object_or_404(
+        Channel, project=project, name=request.POST.get("channel") or channel_of(project).name
+    )
     try:
-        report = actions.make_gate_report(baseline=baseline, candidate=candidate, by=request.user, channel=channel)
+        report = actions.make_gate_report(
+            baseline=baseline, candidate=candidate, by=request.user, channel=channel
+        )
     except actions.PromotionError as error:
         messages.error(request, str(error))
         return redirect("promotion:pair", project.slug, baseline.pk, candidate.pk)
@@ -149,21 +175,34 @@ def make_report(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view()
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     """Chooses two evaluations."""
-    runs = EvalRun.objects.current().filter(project=project).select_related("model_version", "eval_set")
+    runs = (
+        EvalRun.objects.current()
+        .filter(project=project)
+        .select_related("model_version", "eval_set")
+    )
     sequential = any(policy_of(channel)[0].sequential for channel in project.channels.current())
     runs = runs.filter(started_at__isnull=False) if sequential else runs.filter(state="succeeded")
     given = [request.GET.get("baseline"), request.GET.get("candidate")]
     if all(given):
-        return redirect("promotion:pair", project.slug, *(run.pk for run in pair_of(project, *given)))
+        return redirect(
+            "promotion:pair", project.slug, *(run.pk for run in pair_of(project, *given))
+        )
     if not given[0]:
-        live = project.channels.current().filter(name=PRODUCTION).values_list("current", flat=True).first()
+        live = (
+            project.channels.current()
+            .filter(name=PRODUCTION)
+            .values_list("current", flat=True)
+            .first()
+        )
         given = suggested_pair(list(runs[:100]), live, given[1])
     return render(request, "promotion/compare.html", {"runs": runs[:100], "given": given})
 
 
-def suggested_pair(runs: Sequence[EvalRun], live: int | None, chosen: str | None = None) -> list[str]:
-    """The newest evaluation (or the `chosen` one) with one of the `live` version on the same tasks, which it has to beat; otherwise with
-    one of any other version."""
+def suggested_pair(
+    runs: Sequence[EvalRun], live: int | None, chosen: str | None = None
+) -> list[str]:
+    """The newest evaluation (or the `chosen` one) with one of the `live` version on the same tasks,
+    which it has to beat; otherwise with one of any other version."""
     pairs = [
         (baseline, candidate)
         for candidate in [run for run in runs if chosen in (None, str(run.pk))]
@@ -186,7 +225,9 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     )
     checks, (policy, version) = row.report["checks"], policy_of(row.channel)
     measured = [
-        check for check in reversed(checks) if check["high"] is not None and check["name"] not in IN_OTHER_UNITS
+        check
+        for check in reversed(checks)
+        if check["high"] is not None and check["name"] not in IN_OTHER_UNITS
     ]
     pairs, unsafe_outputs = moved_pairs(row), listed_in(row, UNSAFE_SHOWN)
     if pairs or unsafe_outputs:
@@ -199,7 +240,10 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "checks": [
                 check
                 | {"change": change_of(check), "interval": interval_of(check)}
-                | {f"shown_{side}": shown_of(check, check[side]) for side in ("baseline", "candidate")}
+                | {
+                    f"shown_{side}": shown_of(check, check[side])
+                    for side in ("baseline", "candidate")
+                }
                 for check in checks
             ],
             "channel": row.channel,
@@ -233,10 +277,19 @@ def report_file(request: HttpRequest, project: Project, pk: str) -> HttpResponse
     row = get_object_or_404(GateReport.objects.select_related("candidate"), project=project, pk=pk)
     record_output_view(row.candidate, by=request.user)
     headers = {"Content-Disposition": f'attachment; filename="gate-report-{row.pk}.json"'}
-    return JsonResponse(signed_document(row), headers=headers, json_dumps_params={"indent": 1, "allow_nan": False})
+    return JsonResponse(
+        signed_document(row), headers=headers, json_dumps_params={"indent": 1, "allow_nan": False}
+    )
 
 
-SHARES = ("success", "safety", "regressions", "masked", "regression", "general")  # checks of rates, shown in percent
+SHARES = (
+    "success",
+    "safety",
+    "regressions",
+    "masked",
+    "regression",
+    "general",
+)  # checks of rates, shown in percent
 
 
 def shown_of(check: dict, value: float | None) -> str:
@@ -244,12 +297,18 @@ def shown_of(check: dict, value: float | None) -> str:
 
 
 def change_of(check: dict) -> str:
-    """The difference with as many decimals as the two sides have; for rates in percentage points."""
+    """The difference with as many decimals as the two sides have; for rates in percentage
+    points.
+    """
     return "–" if check["difference"] is None else _signed(check, check["difference"])
 
 
 def interval_of(check: dict) -> str:
-    return "" if check["high"] is None else f"[{_signed(check, check['low'])}, {_signed(check, check['high'])}]"
+    return (
+        ""
+        if check["high"] is None
+        else f"[{_signed(check, check['low'])}, {_signed(check, check['high'])}]"
+    )
 
 
 def _signed(check: dict, value: float) -> str:
@@ -262,7 +321,9 @@ def _signed(check: dict, value: float) -> str:
 def moved_pairs(row: GateReport) -> list[dict]:
     """The tasks that moved, with one output of each side."""
     keys = (row.report["regressed"] + row.report["improved"])[:SIDE_BY_SIDE]
-    found: dict[str, dict] = {key: {"key": key, "regressed": key in row.report["regressed"]} for key in keys}
+    found: dict[str, dict] = {
+        key: {"key": key, "regressed": key in row.report["regressed"]} for key in keys
+    }
     for side, run in (("baseline", row.baseline), ("candidate", row.candidate)):
         for sample in run.samples.filter(task__key__in=keys, index=0).select_related("task"):
             found[sample.task.key] |= {side: sample, "task": sample.task_id}
@@ -277,10 +338,14 @@ def reason_of(request: HttpRequest) -> str:
 @project_view(Role.ENGINEER)
 def promote(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = get_object_or_404(
-        GateReport.objects.select_related("baseline", "candidate", "channel"), project=project, pk=pk
+        GateReport.objects.select_related("baseline", "candidate", "channel"),
+        project=project,
+        pk=pk,
     )
     try:
-        moved = actions.promote(channel=row.channel, gate_report=row, by=request.user, reason=reason_of(request))
+        moved = actions.promote(
+            channel=row.channel, gate_report=row, by=request.user, reason=reason_of(request)
+        )
         messages.success(request, said_of(moved))
         if isinstance(moved, Deployment):
             return redirect("promotion:channel", project.slug, row.channel.name)
@@ -296,9 +361,12 @@ def rollback(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     try:
         seen = request.POST.get("from_version", "")
         moved = actions.rollback(
-            channel=channel, by=request.user, reason=reason_of(request), from_version=seen,
+            channel=channel,
+            by=request.user,
+            reason=reason_of(request),
+            from_version=seen,
             to_version=request.POST.get("to_version", ""),
-        )  # fmt: skip
+        )
         messages.success(request, said_of(moved))
     except (actions.PromotionError, PermissionDenied) as error:
         messages.error(request, str(error))
@@ -307,10 +375,14 @@ def rollback(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 
 def said_of(moved: Promotion | Deployment | Approval) -> str:
     if isinstance(moved, Deployment):
-        return f"{moved.version} is being deployed to the targets of {moved.channel}. The channel moves once all of them serve it."
+        return (
+            f"{moved.version} is being deployed to the targets of {moved.channel}. The channel"
+            " moves once all of them serve it."
+        )
     if isinstance(moved, Approval):
         return (
-            "You have approved this promotion. The policy requires two people: someone else must also approve it here."
+            "You have approved this promotion. The policy requires two people: someone else must"
+            " also approve it here."
         )
     back = moved.kind == Promotion.Kind.ROLLBACK
     return (

@@ -1,4 +1,6 @@
-"""Playgrounds over REST: a few versions answer a few requests side by side; what is good is kept. The key determines the project."""
+"""Playgrounds over REST: a few versions answer a few requests side by side; what is good is kept.
+The key determines the project.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from apps.evals.lookups import (
     find_version,
     form_of,
     listed,
-)  # fmt: skip
+)
 from apps.evals.models import Split, Task
 from apps.evals.sources_api import SOURCED, expected_of, stored
 from apps.prompts import playground as actions
@@ -43,7 +45,9 @@ from workers.lib.typed import Seed, Text, json_schema
 
 
 class AskedSide(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`version`: name or number. `changes` replace parts of its prompt: system_prompt, examples, tools, sampling."""
+    """`version`: name or number. `changes` replace parts of its prompt: system_prompt, examples,
+    tools, sampling.
+    """
 
     version: Text | int
     changes: dict[str, Any] = {}
@@ -51,9 +55,10 @@ class AskedSide(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class StartPlayground(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Either tasks of a set by their keys, never held-out ones, or the step `step` (a message of the agent) of the run `trajectory`.
-    `expected`: the expected answer at that step, in the format of tasks; without it, verifiers that compare give no score.
-    `most_tokens` and `most_usd` limit each version, on servers."""
+    """Either tasks of a set by their keys, never held-out ones, or the step `step` (a message of
+    the agent) of the run `trajectory`. `expected`: the expected answer at that step, in the format
+    of tasks; without it, verifiers that compare give no score. `most_tokens` and `most_usd` limit
+    each version, on servers."""
 
     environment: Text
     sides: Annotated[list[AskedSide], Meta(min_length=1, max_length=MOST_SIDES)]
@@ -81,7 +86,11 @@ class KeepTask(Struct, forbid_unknown_fields=True, kw_only=True):
     split: Literal["train", "validation"] = "train"
 
 
-STRING, INTEGER, TIME = {"type": "string"}, {"type": "integer"}, {"type": ["string", "null"], "format": "date-time"}
+STRING, INTEGER, TIME = (
+    {"type": "string"},
+    {"type": "integer"},
+    {"type": ["string", "null"], "format": "date-time"},
+)
 ANSWER = {
     "type": "object",
     "required": ["side", "index", "output", "reward", "success", "masked"],
@@ -107,28 +116,42 @@ PARTIAL = {
     "description": "What is written of an answer so far (`is_live`), or was when it was cut",
     "required": ["side", "index", "text", "thought", "calls", "is_live"],
     "properties": {
-        "side": INTEGER, "index": INTEGER, "text": STRING, "thought": STRING,
-        "calls": {"type": "array", "items": {"type": "object", "properties": {"name": STRING, "arguments": STRING}}},
+        "side": INTEGER,
+        "index": INTEGER,
+        "text": STRING,
+        "thought": STRING,
+        "calls": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"name": STRING, "arguments": STRING}},
+        },
         "is_live": {"type": "boolean"},
     },
-}  # fmt: skip
+}
 CASE = {
     "type": "object",
     "required": ["key", "set", "messages", "expected", "answers", "partial"],
     "properties": {
-        "key": STRING, "set": STRING, "messages": {"type": "array", "items": {"type": "object"}},
-        "expected": {"type": "object"}, "answers": {"type": "array", "items": ANSWER},
+        "key": STRING,
+        "set": STRING,
+        "messages": {"type": "array", "items": {"type": "object"}},
+        "expected": {"type": "object"},
+        "answers": {"type": "array", "items": ANSWER},
         "partial": {"type": "array", "items": PARTIAL},
     },
-}  # fmt: skip
+}
 SIDE = {
     "type": "object",
     "required": ["version"],
     "properties": {
-        "version": STRING, "prompt": {"type": "object"}, "scored": INTEGER, "passed": INTEGER, "reward": NUMBER,
-        "tokens": {"type": ["integer", "null"]}, "error": STRING,
+        "version": STRING,
+        "prompt": {"type": "object"},
+        "scored": INTEGER,
+        "passed": INTEGER,
+        "reward": NUMBER,
+        "tokens": {"type": ["integer", "null"]},
+        "error": STRING,
     },
-}  # fmt: skip
+}
 PLAYGROUND = {
     "type": "object",
     "required": ["id", "name", "state", "environment", "sides", "done", "total", "error", "url"],
@@ -158,42 +181,78 @@ WHOLE = PLAYGROUND | {
 EXAMPLES = [
     OpenApiExample(
         "An edited prompt next to the original, on two tasks",
-        {"environment": "helpdesk@1", "eval_set": "support@3", "tasks": ["ticket-12", "ticket-40"], "sides": [
-            {"version": "support-v3"}, {"version": "support-v3", "changes": {"system_prompt": "Close tickets at once."}}]},
+        {
+            "environment": "helpdesk@1",
+            "eval_set": "support@3",
+            "tasks": ["ticket-12", "ticket-40"],
+            "sides": [
+                {"version": "support-v3"},
+                {"version": "support-v3", "changes": {"system_prompt": "Close tickets at once."}},
+            ],
+        },
         request_only=True,
     ),
     OpenApiExample(
         "A step of a run in production",
-        {"environment": "helpdesk@1", "trajectory": "run-1", "step": 2, "sides": [{"version": "support-v4"}],
-         "expected": {"tool": "tickets.close", "args": {"id": 12}}},
+        {
+            "environment": "helpdesk@1",
+            "trajectory": "run-1",
+            "step": 2,
+            "sides": [{"version": "support-v4"}],
+            "expected": {"tool": "tickets.close", "args": {"id": 12}},
+        },
         request_only=True,
     ),
-]  # fmt: skip
+]
 SHOWN = (
-    "side", "index", "output", "messages", "reward", "success", "masked", "mask_reason", "components", "details", "stop_reason",
-    "latency_ms", "input_tokens", "output_tokens",
-)  # fmt: skip
+    "side",
+    "index",
+    "output",
+    "messages",
+    "reward",
+    "success",
+    "masked",
+    "mask_reason",
+    "components",
+    "details",
+    "stop_reason",
+    "latency_ms",
+    "input_tokens",
+    "output_tokens",
+)
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_playgrounds_list", responses=described({200: page(PLAYGROUND)}, 400),
+    methods=["GET"],
+    operation_id="v1_playgrounds_list",
+    responses=described({200: page(PLAYGROUND)}, 400),
     parameters=[OpenApiParameter("state", enum=JobState.values), CURSOR, LIMIT],
     description="Playgrounds, the newest first, without requests and answers.",
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_playgrounds_start", request={JSON: json_schema(StartPlayground)},
-    responses=described({201: PLAYGROUND}, 400, 403, 404, 409, 413), examples=EXAMPLES,
-    description="Queues the answers of one to four versions; read it until its state is final. 409 where a request is, or is "
-    "like, what is held out. A step of a run needs a key that may also read.",
-)  # fmt: skip
+    methods=["POST"],
+    operation_id="v1_playgrounds_start",
+    request={JSON: json_schema(StartPlayground)},
+    responses=described({201: PLAYGROUND}, 400, 403, 404, 409, 413),
+    examples=EXAMPLES,
+    description=(
+        "Queues the answers of one to four versions; read it until its state is final. 409 where a"
+        " request is, or is like, what is held out. A step of a run needs a key that may also read."
+    ),
+)
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
     if request.method == "GET":
-        return listed(request, filtered(request, _rows(request), {"state": JobState.values}), as_json)
+        return listed(
+            request, filtered(request, _rows(request), {"state": JobState.values}), as_json
+        )
     by, asked = member_of(request).user, form_of(request, StartPlayground)
     if (asked.eval_set is None) == (asked.trajectory is None):
         raise ValidationError(
-            {"path": "eval_set", "error": "send either this, with “tasks”, or “trajectory” with “step”"}
+            {
+                "path": "eval_set",
+                "error": "send either this, with “tasks”, or “trajectory” with “step”",
+            }
         )
     run = actions.start(
         project=request.auth.project,
@@ -222,10 +281,16 @@ def _side(request: Request, number: int, side: AskedSide) -> Side:
 def _tasks(request: Request, asked: StartPlayground) -> list[Task]:
     """Raises NotFound for an unknown key and for a held-out task, without saying which."""
     eval_set = find_set(request, asked.eval_set or "")
-    rows = eval_set.tasks.exclude(split=Split.HOLDOUT).filter(key__in=asked.tasks).select_related("eval_set")
+    rows = (
+        eval_set.tasks.exclude(split=Split.HOLDOUT)
+        .filter(key__in=asked.tasks)
+        .select_related("eval_set")
+    )
     found = {task.key: task for task in rows}
     if missing := next((key for key in asked.tasks if key not in found), None):
-        raise NotFound(f"{eval_set} has no task “{missing[:120]}” that a playground may ask (`tasks`).")
+        raise NotFound(
+            f"{eval_set} has no task “{missing[:120]}” that a playground may ask (`tasks`)."
+        )
     return [found[key] for key in dict.fromkeys(asked.tasks)]
 
 
@@ -236,7 +301,9 @@ def _step(request: Request, asked: StartPlayground) -> Step:
     if run is None:
         raise NotFound("No trajectory of this project has this id (`trajectory`).")
     if asked.step is None:
-        raise ValidationError({"path": "step", "error": "is missing: which message of the agent is replayed"})
+        raise ValidationError(
+            {"path": "step", "error": "is missing: which message of the agent is replayed"}
+        )
     return Step(run, asked.step, expected_of(asked.expected) if asked.expected else {})
 
 
@@ -247,10 +314,14 @@ def _needs_reading(request: Request) -> None:
 
 
 @extend_schema(
-    operation_id="v1_playgrounds_read", responses=described({200: WHOLE}, 403, 404),
-    description="State and progress; each version's prompt and totals; each request with all answers and their scores, and the text so far of "
-    "unfinished ones. If a request was held out since, this needs a key that may see hold-outs, and counts as a view.",
-)  # fmt: skip
+    operation_id="v1_playgrounds_read",
+    responses=described({200: WHOLE}, 403, 404),
+    description=(
+        "State and progress; each version's prompt and totals; each request with all answers and"
+        " their scores, and the text so far of unfinished ones. If a request was held out since,"
+        " this needs a key that may see hold-outs, and counts as a view."
+    ),
+)
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:
     run = _find(request, pk)
@@ -275,7 +346,9 @@ def item(request: Request, pk: UUID) -> Response:
 
 
 def _record_view(request: Request, run: Playground) -> None:
-    """Its content may have been held out since. Raises PermissionDenied for a key that may not see it, or may not read runs."""
+    """Its content may have been held out since. Raises PermissionDenied for a key that may not see
+    it, or may not read runs.
+    """
     if run.step is not None:  # also if the run was deleted since: its content is in the playground
         _needs_reading(request)
     asked, project = actions.asked_tasks(run), request.auth.project
@@ -288,9 +361,11 @@ def _record_view(request: Request, run: Playground) -> None:
 
 
 @extend_schema(
-    operation_id="v1_playgrounds_cancel", request=None, responses=described({200: PLAYGROUND}, 403, 404, 409),
+    operation_id="v1_playgrounds_cancel",
+    request=None,
+    responses=described({200: PLAYGROUND}, 403, 404, 409),
     description="Stops a playground; the answers so far are kept.",
-)  # fmt: skip
+)
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID) -> Response:
     run, by = _find(request, pk), member_of(request).user
@@ -300,32 +375,46 @@ def cancel(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_playgrounds_save_prompt", request={JSON: json_schema(KeepPrompt)},
+    operation_id="v1_playgrounds_save_prompt",
+    request={JSON: json_schema(KeepPrompt)},
     responses=described({200: schema.VERSION, 201: schema.VERSION}, 400, 403, 404, 413),
-    description="Saves the prompt of a side as a prompt version: 201, or 200 for the version there is with this prompt.",
-)  # fmt: skip
+    description=(
+        "Saves the prompt of a side as a prompt version: 201, or 200 for the version there is with"
+        " this prompt."
+    ),
+)
 @api_view(["POST"])
 def save_prompt(request: Request, pk: UUID) -> Response:
     run, by, asked = _find(request, pk), member_of(request).user, form_of(request, KeepPrompt)
     if asked.side >= len(run.spec["sides"]):
-        raise ValidationError({"path": "side", "error": f"must be less than {len(run.spec['sides'])}"})
+        raise ValidationError(
+            {"path": "side", "error": f"must be less than {len(run.spec['sides'])}"}
+        )
     version = actions.save_prompt(playground=run, side=asked.side, name=asked.name, by=by)
     return Response(schema.version_json(version), status=201 if version.is_new else 200)
 
 
 @extend_schema(
-    operation_id="v1_playgrounds_save_task", request={JSON: json_schema(KeepTask)},
+    operation_id="v1_playgrounds_save_task",
+    request={JSON: json_schema(KeepTask)},
     responses=described({200: SOURCED, 201: SOURCED}, 400, 403, 404, 409, 413),
-    description="Adds the replayed step of a run to a draft, with what is right there. 409 where tasks were asked.",
-)  # fmt: skip
+    description=(
+        "Adds the replayed step of a run to a draft, with what is right there. 409 where tasks were"
+        " asked."
+    ),
+)
 @api_view(["POST"])
 def save_task(request: Request, pk: UUID) -> Response:
     run, by, asked = _find(request, pk), member_of(request).user, form_of(request, KeepTask)
     eval_set = find_set(request, asked.eval_set)
     made = actions.save_task(
-        playground=run, eval_set=eval_set, split=Split(asked.split), expected=expected_of(asked.expected), by=by,
+        playground=run,
+        eval_set=eval_set,
+        split=Split(asked.split),
+        expected=expected_of(asked.expected),
+        by=by,
         viewer=request.auth,
-    )  # fmt: skip
+    )
     return stored(made)
 
 
@@ -361,5 +450,7 @@ def as_json(request: Request, run: Playground) -> dict[str, Any]:
         "environment": str(run.environment),
         "trajectory": run.trajectory.external_id if run.trajectory else None,
         "sides": [{"version": side["name"]} for side in run.spec["sides"]],
-        "url": request.build_absolute_uri(reverse("prompts:playground", args=[run.project.slug, run.pk])),
-    }  # fmt: skip
+        "url": request.build_absolute_uri(
+            reverse("prompts:playground", args=[run.project.slug, run.pk])
+        ),
+    }

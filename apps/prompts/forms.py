@@ -1,4 +1,6 @@
-"""The forms of the prompt editor and of the playground: fields as a person types them, and what they mean."""
+"""The forms of the prompt editor and of the playground: fields as a person types them, and what
+they mean.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class JsonList(forms.CharField):
     """JSON text → a list; None if nothing is typed, which is not the same as []."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(required=False, max_length=400_000, widget=forms.Textarea(attrs=CODE), **options)
+        super().__init__(
+            required=False, max_length=400_000, widget=forms.Textarea(attrs=CODE), **options
+        )
 
     def clean(self, value: Any) -> list | None:
         text = super().clean(value)
@@ -50,7 +54,11 @@ class PromptForm(PlainForm):
 
     name = forms.SlugField(max_length=80, help_text="Reusing a name creates its next version")
     system_prompt = forms.CharField(
-        required=False, max_length=200_000, strip=False, widget=forms.Textarea(attrs={"rows": 12}), help_text=KEEPS
+        required=False,
+        max_length=200_000,
+        strip=False,
+        widget=forms.Textarea(attrs={"rows": 12}),
+        help_text=KEEPS,
     )
     no_system_prompt = forms.BooleanField(required=False, label="Send no system prompt at all")
     examples = JsonList(
@@ -59,7 +67,10 @@ class PromptForm(PlainForm):
     )
     tools = JsonList(
         label="Tool descriptions",
-        help_text="OpenAI tool definitions shown to the model instead of the environment's. Only descriptions may differ",
+        help_text=(
+            "OpenAI tool definitions shown to the model instead of the environment's. Only"
+            " descriptions may differ"
+        ),
     )
     show_tools = forms.ChoiceField(choices=SHOWN, required=False, label="Tool definitions")
     temperature = forms.FloatField(
@@ -68,14 +79,19 @@ class PromptForm(PlainForm):
     top_p = forms.FloatField(required=False, label="Top p")
     max_new_tokens = forms.IntegerField(required=False, label="Max new tokens")
     notes = forms.CharField(
-        required=False, max_length=2000, widget=forms.Textarea(attrs={"rows": 2}), help_text="What changed, and why"
+        required=False,
+        max_length=2000,
+        widget=forms.Textarea(attrs={"rows": 2}),
+        help_text="What changed, and why",
     )
 
     def numbers(self) -> list[forms.BoundField]:
         return [self[name] for name in ("temperature", "top_p", "max_new_tokens")]
 
     def others(self) -> list[forms.BoundField]:
-        return [field for field in self if field.name not in ("temperature", "top_p", "max_new_tokens")]
+        return [
+            field for field in self if field.name not in ("temperature", "top_p", "max_new_tokens")
+        ]
 
     def clean(self) -> dict[str, Any]:
         """Adds `prompt`, if each field is valid."""
@@ -94,7 +110,10 @@ class PromptForm(PlainForm):
 
 def prompt_in(given: dict[str, Any]) -> dict[str, Any]:
     """The prompt that cleaned fields mean."""
-    found = {name: given.get(name) for name in ("examples", "tools", "temperature", "top_p", "max_new_tokens")}
+    found = {
+        name: given.get(name)
+        for name in ("examples", "tools", "temperature", "top_p", "max_new_tokens")
+    }
     text = given.get("system_prompt", "").replace("\r\n", "\n")
     found["system_prompt"] = text or ("" if given.get("no_system_prompt") else None)
     found["show_tools"] = {"yes": True, "no": False}.get(given.get("show_tools", ""))
@@ -104,10 +123,19 @@ def prompt_in(given: dict[str, Any]) -> dict[str, Any]:
 def initial_of(prompt: dict[str, Any]) -> dict[str, Any]:
     """The fields that mean a prompt."""
     lists = {
-        name: json.dumps(prompt[name], ensure_ascii=False, indent=1) for name in ("examples", "tools") if name in prompt
+        name: json.dumps(prompt[name], ensure_ascii=False, indent=1)
+        for name in ("examples", "tools")
+        if name in prompt
     }
     shown = {True: "yes", False: "no"}.get(prompt.get("show_tools"), "")
-    return prompt | lists | {"show_tools": shown, "no_system_prompt": prompt.get("system_prompt") == ""}
+    return (
+        prompt
+        | lists
+        | {
+            "show_tools": shown,
+            "no_system_prompt": prompt.get("system_prompt") == "",
+        }
+    )
 
 
 class ExpectedField(forms.CharField):
@@ -127,10 +155,14 @@ class ExpectedField(forms.CharField):
 
 @bounds_from(StartPlayground)
 class PlaygroundForm(PlainForm):
-    """Which versions to ask, and how answers are scored. The request is given separately: a step of a run, or tasks of a set."""
+    """Which versions to ask, and how answers are scored. The request is given separately: a step of
+    a run, or tasks of a set.
+    """
 
     environment = forms.ModelChoiceField(
-        None, empty_label=None, help_text="Scores the answers, and supplies what a prompt leaves out"
+        None,
+        empty_label=None,
+        help_text="Scores the answers, and supplies what a prompt leaves out",
     )
     samples_per_task = forms.IntegerField(initial=1, label="Answers per request")
     most_tokens = forms.IntegerField(
@@ -145,23 +177,36 @@ class PlaygroundForm(PlainForm):
     )
     expected = ExpectedField(
         required=False,
-        help_text='{"tool": "…", "args": {…}}, {"answer": "…"}… Without one, verifiers that compare give no score',
+        help_text=(
+            '{"tool": "…", "args": {…}}, {"answer": "…"}… Without one, verifiers that compare give'
+            " no score"
+        ),
     )
 
-    def __init__(self, project: Project, tasks: QuerySet[Task] | None, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, project: Project, tasks: QuerySet[Task] | None, *args: Any, **kwargs: Any
+    ) -> None:
         """`tasks` to choose from; None if a step of a run is replayed."""
         super().__init__(*args, **kwargs)
-        self.fields["environment"].queryset = project.environments.current().order_by("-pk").select_related("verifier")
+        self.fields["environment"].queryset = (
+            project.environments.current().order_by("-pk").select_related("verifier")
+        )
         versions = project.model_versions.current().run_here()
         for number in range(MOST_SIDES):
             title = f"Version {number + 1}"
             self.fields[f"version_{number}"] = forms.ModelChoiceField(
-                versions, required=number == 0, label=title, empty_label=None if number == 0 else "None"
+                versions,
+                required=number == 0,
+                label=title,
+                empty_label=None if number == 0 else "None",
             )
             self.fields[f"system_prompt_{number}"] = forms.CharField(
-                required=False, max_length=200_000, strip=False, label=f"System prompt of {title.lower()}",
+                required=False,
+                max_length=200_000,
+                strip=False,
+                label=f"System prompt of {title.lower()}",
                 widget=forms.Textarea(attrs={"rows": 4, "placeholder": "Unchanged"}),
-            )  # fmt: skip
+            )
             self.fields[f"changes_{number}"] = forms.CharField(
                 required=False, max_length=500_000, widget=forms.HiddenInput()
             )
@@ -201,7 +246,9 @@ class PlaygroundForm(PlainForm):
                 raise TypeError("they must be a JSON object")
             changes = found | ({"system_prompt": text} if text else {})
         except (ValueError, TypeError) as error:
-            raise PlaygroundError(f"The changes of version {number + 1} are not a prompt: {error}") from error
+            raise PlaygroundError(
+                f"The changes of version {number + 1} are not a prompt: {error}"
+            ) from error
         return changes
 
 
@@ -213,8 +260,12 @@ class KeepTaskForm(PlainForm):
 
     eval_set = forms.ModelChoiceField(None, label="Eval set", empty_label=None)
     split = forms.ChoiceField(choices=[(one, one.label) for one in (Split.TRAIN, Split.VALIDATION)])
-    expected = ExpectedField(help_text='{"tool": "…", "args": {…}}, {"calls": […]} or {"answer": "…"}')
+    expected = ExpectedField(
+        help_text='{"tool": "…", "args": {…}}, {"calls": […]} or {"answer": "…"}'
+    )
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["eval_set"].queryset = project.eval_sets.current().filter(state=EvalSetState.DRAFT)
+        self.fields["eval_set"].queryset = project.eval_sets.current().filter(
+            state=EvalSetState.DRAFT
+        )

@@ -19,7 +19,9 @@ PARTS = ("side", "index", "text", "thought", "calls", "seq")
 
 def child_spec(run: Playground) -> dict[str, Any]:
     """Raises ModelError, ArtifactError if a version can no longer be called."""
-    versions = ModelVersion.objects.filter(project=run.project).in_bulk([side["version"] for side in run.spec["sides"]])
+    versions = ModelVersion.objects.filter(project=run.project).in_bulk(
+        [side["version"] for side in run.spec["sides"]]
+    )
     return {
         "kind": "playground",
         "seed": run.spec["seed"],
@@ -37,11 +39,17 @@ def child_spec(run: Playground) -> dict[str, Any]:
 
 
 def store_events(run: Playground, events: list[dict]) -> None:
-    """Answers become rows. Unfinished text and failed versions are in the job's own row, updated once per flush."""
+    """Answers become rows. Unfinished text and failed versions are in the job's own row, updated
+    once per flush.
+    """
     PlaygroundAnswer.objects.bulk_create(
         [
             PlaygroundAnswer(
-                playground=run, side=event["side"], case=event["task_id"], index=event["index"], **sample_fields(event)
+                playground=run,
+                side=event["side"],
+                case=event["task_id"],
+                index=event["index"],
+                **sample_fields(event),
             )
             for event in events
             if event["type"] == "sample"
@@ -53,12 +61,19 @@ def store_events(run: Playground, events: list[dict]) -> None:
     partial, failed = dict(run.result.get("partial", {})), dict(run.result.get("failed", {}))
     for event in events:
         if event["type"] == "partial":
-            part = {name: event[name] for name in PARTS} | {"case": event["task_id"], "attempt": run.attempt}
+            part = {name: event[name] for name in PARTS} | {
+                "case": event["task_id"],
+                "attempt": run.attempt,
+            }
             partial[place_of(part["side"], part["case"], part["index"])] = part
         elif event["type"] == "sample" and event["stop_reason"] not in CUT:
             partial.pop(place_of(event["side"], event["task_id"], event["index"]), None)
         elif event["type"] == "failed":
-            failed[str(event["side"])] = {"error": event["error"], "seq": event["seq"], "attempt": run.attempt}
+            failed[str(event["side"])] = {
+                "error": event["error"],
+                "seq": event["seq"],
+                "attempt": run.attempt,
+            }
     run.result = {"partial": partial, "failed": failed}
     Playground.objects.filter(pk=run.pk).update(result=run.result)
 

@@ -1,4 +1,6 @@
-"""The playground: a few versions answer a few requests side by side. Versions and gate need evaluations; this is for looking."""
+"""The playground: a few versions answer a few requests side by side. Versions and gate need
+evaluations; this is for looking.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,15 @@ from apps.trajectories.models import Trajectory
 
 
 class Playground(Job):
-    """`spec` holds the requests and the versions: `sides` [{version, name, prompt, engine}], `cases` [{id, key, messages, …}] as they
-    were at the start. `step` is the message of the trajectory at which it is replayed. `result` is {failed: {side: {error, seq,
-    attempt}}, partial: {position: text so far of an unfinished answer}}."""
+    """`spec` holds the requests and the versions: `sides` [{version, name, prompt, engine}],
+    `cases` [{id, key, messages, …}] as they were at the start. `step` is the message of the
+    trajectory at which it is replayed. `result` is {failed: {side: {error, seq, attempt}}, partial:
+    {position: text so far of an unfinished answer}}."""
 
     environment = models.ForeignKey(Environment, models.PROTECT, related_name="playgrounds")
-    trajectory = models.ForeignKey(Trajectory, models.SET_NULL, null=True, related_name="playgrounds")
+    trajectory = models.ForeignKey(
+        Trajectory, models.SET_NULL, null=True, related_name="playgrounds"
+    )
     step = models.PositiveIntegerField(null=True)
     samples_per_task = models.PositiveSmallIntegerField(default=1)
 
@@ -41,10 +46,13 @@ class PlaygroundAnswer(SampleFields):
     class Meta:
         ordering = ("side", "index")
         constraints = [
-            models.UniqueConstraint(fields=["playground", "side", "case", "index"], name="one_playground_answer"),
+            models.UniqueConstraint(
+                fields=["playground", "side", "case", "index"], name="one_playground_answer"
+            ),
             models.CheckConstraint(
                 name="playground_reward_iff_not_masked",
-                condition=Q(masked=True, reward__isnull=True) | Q(masked=False, reward__isnull=False),
+                condition=Q(masked=True, reward__isnull=True)
+                | Q(masked=False, reward__isnull=False),
             ),
         ]
 

@@ -1,4 +1,6 @@
-"""Starting a playground, and keeping what came of it as a prompt version or an eval task. Never on a hold-out."""
+"""Starting a playground, and keeping what came of it as a prompt version or an eval task. Never on
+a hold-out.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,15 @@ MOST_SIDES, MOST_CASES, MOST_SAMPLES = 4, 20, 8
 MOST_SPEC = 4_000_000  # characters of all requests
 MOST_TOKENS = 200_000  # of each version, unless somebody asks for another limit
 # Kinds of verifiers that can score an answer without an expected one.
-WITHOUT_EXPECTED = ("no_call", "regex", "constraints", "judge", "reward_model", "python", "openai_grader")
+WITHOUT_EXPECTED = (
+    "no_call",
+    "regex",
+    "constraints",
+    "judge",
+    "reward_model",
+    "python",
+    "openai_grader",
+)
 NEVER_HELD = "The playground never runs on what is held out. "
 
 
@@ -45,7 +55,9 @@ class PlaygroundError(EvalSetError):
 
 @dataclass(frozen=True)
 class Side:
-    """A version; `changes` replace parts of its prompt, `engine` is the argument of `engines.choose`."""
+    """A version; `changes` replace parts of its prompt, `engine` is the argument of
+    `engines.choose`.
+    """
 
     version: ModelVersion
     changes: dict[str, Any] = field(default_factory=dict)
@@ -64,16 +76,24 @@ class Step:
     def prompt(self) -> dict[str, Any]:
         messages = self.trajectory.messages[: self.cut]
         parts = from_failures.PARTS_OF_TURN
-        examples = [{name: one[name] for name in parts if name in one} for one in messages if is_example(one)]
+        examples = [
+            {name: one[name] for name in parts if name in one}
+            for one in messages
+            if is_example(one)
+        ]
         text = system_prompt(messages)
-        return ({"system_prompt": text} if text else {}) | ({"examples": examples} if examples else {})
+        return ({"system_prompt": text} if text else {}) | (
+            {"examples": examples} if examples else {}
+        )
 
 
 def task_at(step: Step) -> Task:
     """The unsaved task of a step, of no set. Raises PlaygroundError if there is no such step."""
     trajectory = step.trajectory
     if step.cut not in from_failures.steps_of(trajectory.messages):
-        raise PlaygroundError(f"Message {step.cut} is not a step of the agent. Choose one of its turns.")
+        raise PlaygroundError(
+            f"Message {step.cut} is not a step of the agent. Choose one of its turns."
+        )
     messages = from_failures.prompt_at(trajectory.messages, step.cut)
     digest = canonical_hash(messages)
     return Task(
@@ -93,7 +113,9 @@ def task_at(step: Step) -> Task:
 
 
 def require_not_held(project: Project, tasks: Sequence[Task]) -> None:
-    """Raises PlaygroundError or HoldoutLeak if a task is held out, resembles one that is, or belongs to a held-out group."""
+    """Raises PlaygroundError or HoldoutLeak if a task is held out, resembles one that is, or
+    belongs to a held-out group.
+    """
     if any(task.split == Split.HOLDOUT for task in tasks):
         raise PlaygroundError(f"{NEVER_HELD}Choose tasks of another split.")
     if refused := groups.refusal(project, tasks):
@@ -118,7 +140,9 @@ def start(
     most_tokens: int = MOST_TOKENS,
     most_usd: float = 0.0,
 ) -> Playground:
-    """Queues the answers of one to four versions to some tasks, or to a step of a run. Raises EvalSetError."""
+    """Queues the answers of one to four versions to some tasks, or to a step of a run. Raises
+    EvalSetError.
+    """
     chosen = [task_at(step)] if step else list(tasks)
     if not 1 <= len(sides) <= MOST_SIDES:
         raise PlaygroundError(f"Choose one to {MOST_SIDES} versions.")
@@ -130,7 +154,11 @@ def start(
         raise PlaygroundError("These requests are too long together. Choose fewer tasks.")
     limits = {"most_tokens": most_tokens, "most_usd": most_usd}
     stored = [_side(side, environment, chosen, step, limits) for side in sides]
-    what = f"message {step.cut} of a run" if step else f"{len(cases)} task{'s' if len(cases) > 1 else ''}"
+    what = (
+        f"message {step.cut} of a run"
+        if step
+        else f"{len(cases)} task{'s' if len(cases) > 1 else ''}"
+    )
     run = Playground(
         project=project,
         name=f"{', '.join(side['name'] for side in stored)} on {what}"[:200],
@@ -156,13 +184,21 @@ def _case(task: Task, environment: Environment) -> dict[str, Any]:
     found = task.as_spec() | {"key": task.key, "hash": task.canonical_hash}
     found["set"] = str(task.eval_set) if task.eval_set_id else ""
     unscored = not task.expected and environment.verifier.spec.get("kind") not in WITHOUT_EXPECTED
-    return found | ({"unscored": "No expected answer was given, so it is not scored."} if unscored else {})
+    return found | (
+        {"unscored": "No expected answer was given, so it is not scored."} if unscored else {}
+    )
 
 
 def _side(
-    side: Side, environment: Environment, tasks: Sequence[Task], step: Step | None, limits: dict[str, Any]
+    side: Side,
+    environment: Environment,
+    tasks: Sequence[Task],
+    step: Step | None,
+    limits: dict[str, Any],
 ) -> dict[str, Any]:
-    """The spec's entry for a side. Raises EvalSetError if this version cannot be called this way."""
+    """The spec's entry for a side. Raises EvalSetError if this version cannot be called this
+    way.
+    """
     version = side.version
     try:
         changed = checked_prompt(side.changes) if side.changes else {}
@@ -171,15 +207,25 @@ def _side(
         if engine["kind"] != engines.IN_PROCESS:
             engine = engines.with_limits(engine, **limits)
         loaded = load(environment.as_spec(prompt))
-        described = next((problem for task in tasks if (problem := _tools_problem(loaded, prompt, task))), "")
+        described = next(
+            (problem for task in tasks if (problem := _tools_problem(loaded, prompt, task))), ""
+        )
     except (ModelError, FormError, SpecError) as error:
         raise PlaygroundError(f"{version}: {error}") from error
     if described:
         raise PlaygroundError(f"{version}: {described}")
-    if leak := next(leaks.of_rows(environment.project, leaks.harness_rows(environment, prompt)), None):
+    if leak := next(
+        leaks.of_rows(environment.project, leaks.harness_rows(environment, prompt)), None
+    ):
         raise HoldoutLeak(f"{NEVER_HELD}The prompt of {version} would show it. {leak}", leak)
     name = f"{version} (edited)" if changed and changed != version.prompt else str(version)
-    return {"version": version.pk, "name": name, "prompt": prompt, "changes": changed, "engine": engine}
+    return {
+        "version": version.pk,
+        "name": name,
+        "prompt": prompt,
+        "changes": changed,
+        "engine": engine,
+    }
 
 
 def _tools_problem(environment: Any, prompt: dict[str, Any], task: Task) -> str:
@@ -189,23 +235,31 @@ def _tools_problem(environment: Any, prompt: dict[str, Any], task: Task) -> str:
 
 
 def asked_tasks(run: Playground) -> QuerySet[Task]:
-    """The tasks with the same request, or from the same run: its content may have been held out since."""
+    """The tasks with the same request, or from the same run: its content may have been held out
+    since.
+    """
     same = Q(canonical_hash__in=[case["hash"] for case in run.spec["cases"]])
-    return Task.objects.filter(same | Q(trajectory=run.trajectory_id) if run.trajectory_id else same)
+    return Task.objects.filter(
+        same | Q(trajectory=run.trajectory_id) if run.trajectory_id else same
+    )
 
 
 # What came of it
 
 
 def partial_answers(run: Playground, answers: Sequence[PlaygroundAnswer]) -> list[dict[str, Any]]:
-    """{side, case, index, text, thought, calls, seq, attempt, is_live} of what is being written (`is_live`), or was when it was cut."""
+    """{side, case, index, text, thought, calls, seq, attempt, is_live} of what is being written
+    (`is_live`), or was when it was cut.
+    """
     ends, failed = {place_of(one.side, one.case, one.index): one for one in answers}, failures(run)
     found = []
     for place, part in run.result.get("partial", {}).items():
         end = ends.get(place)
         if end is None or end.stop_reason in CUT:
             is_running = run.state == JobState.RUNNING and part["attempt"] == run.attempt
-            found.append(part | {"is_live": end is None and is_running and part["side"] not in failed})
+            found.append(
+                part | {"is_live": end is None and is_running and part["side"] not in failed}
+            )
     return found
 
 
@@ -246,19 +300,34 @@ def save_prompt(*, playground: Playground, side: int, name: str, by: Any) -> Mod
         step = Step(playground.trajectory, playground.step or 0)
         started_from = {"name": f"run {playground.trajectory}", "prompt": step.prompt}
     return register_prompt(
-        project=playground.project, name=name, on=version, prompt=stored["prompt"], started_from=started_from, by=by,
+        project=playground.project,
+        name=name,
+        on=version,
+        prompt=stored["prompt"],
+        started_from=started_from,
+        by=by,
         lineage={"playground": str(playground.pk)},
-    )  # fmt: skip
+    )
 
 
 def save_task(
-    *, playground: Playground, eval_set: EvalSet, split: Split, expected: dict, by: Any, viewer: Any = None
-) -> TasksMade:  # fmt: skip
-    """The step that was replayed as a task of a draft, unless it is near a hold-out. Raises EvalSetError."""
+    *,
+    playground: Playground,
+    eval_set: EvalSet,
+    split: Split,
+    expected: dict,
+    by: Any,
+    viewer: Any = None,
+) -> TasksMade:
+    """The step that was replayed as a task of a draft, unless it is near a hold-out. Raises
+    EvalSetError.
+    """
     if playground.step is not None and playground.trajectory is None:
         raise PlaygroundError("The run was deleted since, so no task can be made from it.")
     if playground.trajectory is None or playground.step is None:
-        raise PlaygroundError("Only a step of a run in production becomes a task; this one is of tasks already.")
+        raise PlaygroundError(
+            "Only a step of a run in production becomes a task; this one is of tasks already."
+        )
     task = from_failures.task_of(playground.trajectory, eval_set, playground.step, expected)
     task.split, task.group, task.confirmed_by = split, task.canonical_hash, by
     task.demonstration = from_failures.demonstration_of(expected)

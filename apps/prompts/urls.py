@@ -11,6 +11,10 @@ urlpatterns = [
     path("playground/<uuid:pk>/", playground.show, name="playground"),
     path("playground/<uuid:pk>/status/", playground.status, name="playground_status"),
     path("playground/<uuid:pk>/cancel/", playground.cancel, name="playground_cancel"),
-    path("playground/<uuid:pk>/prompt/<int:side>/", playground.save_prompt, name="playground_save_prompt"),
+    path(
+        "playground/<uuid:pk>/prompt/<int:side>/",
+        playground.save_prompt,
+        name="playground_save_prompt",
+    ),
     path("playground/<uuid:pk>/task/", playground.save_task, name="playground_save_task"),
 ]

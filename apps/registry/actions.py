@@ -15,7 +15,16 @@ from msgspec import to_builtins
 from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import Project
-from apps.registry.models import Artifact, Dialect, Engine, ModelKind, ModelVersion, Protocol, Reach, Server
+from apps.registry.models import (
+    Artifact,
+    Dialect,
+    Engine,
+    ModelKind,
+    ModelVersion,
+    Protocol,
+    Reach,
+    Server,
+)
 from apps.registry.servers import ServerError, check_address
 from workers.lib.folder_digest import sha256_of
 from workers.lib.prompts import checked_prompt
@@ -38,24 +47,32 @@ def check_base_folder(folder: Path) -> list[Path]:
         raise ModelError(f"The model folder {folder} has no config.json.")
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
-        raise ModelError(f"The model folder {folder} holds no safetensors; other weight files are not loaded.")
+        raise ModelError(
+            f"The model folder {folder} holds no safetensors; other weight files are not loaded."
+        )
     return weights
 
 
 def base_digest(folder: Path) -> str:
     files = [folder / "config.json", *check_base_folder(folder)]
-    return _digest_of_files(tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files))
+    return _digest_of_files(
+        tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+    )
 
 
 @lru_cache(maxsize=64)
 def _digest_of_files(files: tuple[tuple[str, int, int], ...]) -> str:
-    """Cached by path, size and modification time, so that an unchanged gigabyte is not hashed again."""
+    """Cached by path, size and modification time, so that an unchanged gigabyte is not hashed
+    again.
+    """
     parts = [(Path(path).name, sha256_of(Path(path))) for path, _, _ in files]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def register_base(*, project: Project, name: str, folder: Path, by: Any) -> ModelVersion:
-    """Register a base model in a local folder. The same weights again return the same version. Raises ModelError."""
+    """Register a base model in a local folder. The same weights again return the same version.
+    Raises ModelError.
+    """
     return _register(
         project=project,
         name=name,
@@ -71,19 +88,25 @@ def register_adapter(
     *, project: Project, name: str, parent: ModelVersion, artifact: Artifact, lineage: dict, by: Any
 ) -> ModelVersion:
     """Register an adapter on its parent's base. The same content again returns the same version."""
-    return _register_on(parent, artifact, ModelKind.ADAPTER, project=project, name=name, lineage=lineage, by=by)
+    return _register_on(
+        parent, artifact, ModelKind.ADAPTER, project=project, name=name, lineage=lineage, by=by
+    )
 
 
 def register_reward_model(
     *, project: Project, name: str, parent: ModelVersion, artifact: Artifact, lineage: dict, by: Any
 ) -> ModelVersion:
-    """Register an adapter with a scalar head, on the base of the policy that it was trained from. `lineage` contains
-    what was `measured`.
+    """Register an adapter with a scalar head, on the base of the policy that it was trained from.
+    `lineage` contains what was `measured`.
     """
-    return _register_on(parent, artifact, ModelKind.REWARD, project=project, name=name, lineage=lineage, by=by)
+    return _register_on(
+        parent, artifact, ModelKind.REWARD, project=project, name=name, lineage=lineage, by=by
+    )
 
 
-def _register_on(parent: ModelVersion, artifact: Artifact, kind: ModelKind, **fields: Any) -> ModelVersion:
+def _register_on(
+    parent: ModelVersion, artifact: Artifact, kind: ModelKind, **fields: Any
+) -> ModelVersion:
     return _register(
         kind=kind,
         digest=digest_on(parent, artifact.digest),
@@ -109,17 +132,22 @@ def register_endpoint(
     dialect: str = "",
     parent: ModelVersion | None = None,
 ) -> ModelVersion:
-    """Register a model that a server of the project serves. The same address, name and dialect again return the same
-    version.
+    """Register a model that a server of the project serves. The same address, name and dialect
+    again return the same version.
 
-    `parent`: the base model that it is known to share weights with, so that adapters on that base can be loaded there.
-    Raises ModelError.
+    `parent`: the base model that it is known to share weights with, so that adapters on that base
+    can be loaded there. Raises ModelError.
     """
     served_as, dialect = served_as.strip(), dialect or server.dialect
     if not 0 < len(served_as) <= SERVED_NAME or not served_as.isprintable():
-        raise ModelError(f"The name of a served model is text in one line, of at most {SERVED_NAME} characters.")
+        raise ModelError(
+            f"The name of a served model is text in one line, of at most {SERVED_NAME} characters."
+        )
     if parent is not None and parent.kind != ModelKind.BASE:
-        raise ModelError(f"{parent} is not a base model; a served model can only have the weights of a base model.")
+        raise ModelError(
+            f"{parent} is not a base model; a served model can only have the weights of a base"
+            " model."
+        )
     content = [server.base_url, served_as]
     content += [dialect] if dialect != Dialect.NATIVE else []
     content += [f"weights:{parent.digest}"] if parent else []
@@ -151,9 +179,9 @@ def register_agent(
 ) -> ModelVersion:
     """Register an external agent at one of its own versions (a git SHA, a tag). Raises ModelError.
 
-    The same name and version are the same agent version, whether it answers from CI or is known from its traces. If it
-    is called over HTTP, the address is part of its identity, and so is the format in which it receives tasks (chat
-    completions by default).
+    The same name and version are the same agent version, whether it answers from CI or is known
+    from its traces. If it is called over HTTP, the address is part of its identity, and so is the
+    format in which it receives tasks (chat completions by default).
     """
     agent_version, base_url = agent_version.strip(), base_url.rstrip("/")
     _check_agent(name, agent_version)
@@ -161,7 +189,9 @@ def register_agent(
         checked_address(base_url, key_variable)
         protocol = protocol or Protocol.CHAT
     elif base_url or key_variable or protocol:
-        raise ModelError("Only an agent that is called over HTTP has an address, a key and a protocol.")
+        raise ModelError(
+            "Only an agent that is called over HTTP has an address, a key and a protocol."
+        )
     content = ["agent", name, agent_version, base_url]
     content += [protocol] if protocol not in ("", Protocol.CHAT) else []
     return _register(
@@ -191,18 +221,19 @@ def register_prompt(
     lineage: dict[str, Any] | None = None,
     notes: str = "",
 ) -> ModelVersion:
-    """Register a prompt (`workers.lib.prompts`) for the model that `on` is, or is based on; if `on` is a prompt
-    version, this one is a change of it. The same prompt for the same model again returns the same version. Raises
-    ModelError, FormError.
+    """Register a prompt (`workers.lib.prompts`) for the model that `on` is, or is based on; if `on`
+    is a prompt version, this one is a change of it. The same prompt for the same model again
+    returns the same version. Raises ModelError, FormError.
 
-    `started_from`: {name, prompt} of the environment whose prompt it was made from, if it was not made from a prompt
-    version.
+    `started_from`: {name, prompt} of the environment whose prompt it was made from, if it was not
+    made from a prompt version.
     """
     model = on.model
     refuse_reward_model(model)
     if model.kind == ModelKind.AGENT:
         raise ModelError(
-            f"{model} is an agent whose prompt is part of its own code. Register a new version of the agent."
+            f"{model} is an agent whose prompt is part of its own code. Register a new version of"
+            " the agent."
         )
     prompt = checked_prompt(prompt)
     content = ["prompt", model.digest, prompt]
@@ -227,7 +258,8 @@ def refuse_reward_model(version: ModelVersion) -> None:
     """Raises ModelError."""
     if version.kind == ModelKind.REWARD:
         raise ModelError(
-            f"{version} is a reward model: it scores answers but does not generate any. Use it in a verifier."
+            f"{version} is a reward model: it scores answers but does not generate any. Use it in a"
+            " verifier."
         )
 
 
@@ -235,11 +267,15 @@ def _check_agent(name: str, agent_version: str) -> None:
     fields = {"name": name, "agent_version": agent_version}
     for field, value in fields.items():
         if not value or not value.isprintable():
-            raise ModelError(f"An agent's {field} is text in one line, for instance support-agent at 3f2a9c1.")
+            raise ModelError(
+                f"An agent's {field} is text in one line, for instance support-agent at 3f2a9c1."
+            )
         try:
             ModelVersion._meta.get_field(field).clean(value, None)
         except ValidationError as error:
-            raise ModelError(f"An agent's {field} “{value[:80]}” does not work: {' '.join(error.messages)}") from error
+            raise ModelError(
+                f"An agent's {field} “{value[:80]}” does not work: {' '.join(error.messages)}"
+            ) from error
 
 
 def checked_address(base_url: str, key_variable: str) -> None:
@@ -251,7 +287,9 @@ def checked_address(base_url: str, key_variable: str) -> None:
 
 
 @transaction.atomic
-def _register(*, project: Project, name: str, kind: ModelKind, digest: str, by: Any, **fields: Any) -> ModelVersion:
+def _register(
+    *, project: Project, name: str, kind: ModelKind, digest: str, by: Any, **fields: Any
+) -> ModelVersion:
     # Version numbers are assigned under a lock on the project's row.
     Project.objects.select_for_update().get(pk=project.pk)
     existing = ModelVersion.objects.filter(project=project, digest=digest).first()
@@ -268,5 +306,12 @@ def _register(*, project: Project, name: str, kind: ModelKind, digest: str, by: 
         **fields,
     )
     version.is_new = True
-    audit("model_version.created", project=project, by=by, target=version, name=str(version), digest=digest)
+    audit(
+        "model_version.created",
+        project=project,
+        by=by,
+        target=version,
+        name=str(version),
+        digest=digest,
+    )
     return version

@@ -1,5 +1,5 @@
-"""Loads adapters on servers that support this at run time: the one that a job needs, evicting the least recently used
-one if necessary.
+"""Loads adapters on servers that support this at run time: the one that a job needs, evicting the
+least recently used one if necessary.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 def load_for(job: Job, version: ModelVersion, engine: dict[str, Any] | None) -> None:
     """Load the adapter for a job's engine. Raises ModelError, ArtifactError, JobError.
 
-    One job at a time per address: a row stays locked meanwhile, so that nobody unloads what another job has just found
-    loaded.
+    One job at a time per address: a row stays locked meanwhile, so that nobody unloads what another
+    job has just found loaded.
     """
     if not engine or not engine.get("adapter"):
         return
@@ -55,8 +55,8 @@ def load_for(job: Job, version: ModelVersion, engine: dict[str, Any] | None) -> 
 
 
 def path_of(server: Server, version: ModelVersion) -> str:
-    """The adapter's path on a server that shares our disk (`copies` handles the others). Raises ArtifactError if the
-    adapter is incomplete.
+    """The adapter's path on a server that shares our disk (`copies` handles the others). Raises
+    ArtifactError if the adapter is incomplete.
     """
     local_path(version.artifact)
     return f"{artifacts_at(server)}/{version.artifact_id}"
@@ -78,20 +78,31 @@ def slots_of(server: Server) -> int | None:
 
 
 def to_unload(loaded: list[str], uses: dict[str, dict], slots: int | None) -> list[str]:
-    """The adapters to unload before one more is loaded: our own that no running job uses, least recently used first. If
-    all are in use, none: the server then swaps them, or refuses.
+    """The adapters to unload before one more is loaded: our own that no running job uses, least
+    recently used first. If all are in use, none: the server then swaps them, or refuses.
     """
     over = len(loaded) + 1 - slots if slots else 0
-    idle = [name for name in loaded if name.startswith(ADAPTER_PREFIX) and not uses.get(name, {}).get("jobs")]
+    idle = [
+        name
+        for name in loaded
+        if name.startswith(ADAPTER_PREFIX) and not uses.get(name, {}).get("jobs")
+    ]
     return sorted(idle, key=lambda name: uses.get(name, {}).get("used", ""))[: max(0, over)]
 
 
 def sampled_from(loaded: list[str]) -> dict[str, dict]:
-    """Uses of the adapters that training runs sample from (`workers.lib.adapter_serving`). Those of runs that have
-    ended may be unloaded.
+    """Uses of the adapters that training runs sample from (`workers.lib.adapter_serving`). Those of
+    runs that have ended may be unloaded.
     """
-    runs = {name: name.removeprefix(ROLLOUT_PREFIX)[:36] for name in loaded if name.startswith(ROLLOUT_PREFIX)}
-    return {name: {"used": "", "jobs": [["run", pk]] if is_active(pk) else []} for name, pk in runs.items()}
+    runs = {
+        name: name.removeprefix(ROLLOUT_PREFIX)[:36]
+        for name in loaded
+        if name.startswith(ROLLOUT_PREFIX)
+    }
+    return {
+        name: {"used": "", "jobs": [["run", pk]] if is_active(pk) else []}
+        for name, pk in runs.items()
+    }
 
 
 def is_active(pk: str) -> bool:
@@ -107,7 +118,9 @@ def without_ended(adapters: dict[str, dict]) -> dict[str, dict]:
     active: set[tuple[str, str]] = set()
     for label, model in models.items():
         ids = [UUID(pk) for use in adapters.values() for named, pk in use["jobs"] if named == label]
-        found = model.objects.active().filter(pk__in=ids).values_list("pk", flat=True) if ids else ()
+        found = (
+            model.objects.active().filter(pk__in=ids).values_list("pk", flat=True) if ids else ()
+        )
         active |= {(label, str(pk)) for pk in found}
     return {
         name: use | {"jobs": [given for given in use["jobs"] if tuple(given) in active]}

@@ -1,5 +1,5 @@
-"""Inference servers and model versions over REST. The API key determines the project; changes need the role of the
-key's creator.
+"""Inference servers and model versions over REST. The API key determines the project; changes need
+the role of the key's creator.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def find_server(request: Request, name: str) -> Server:
     methods=["GET"],
     operation_id="v1_servers_list",
     responses=described({200: page(schema.SERVER)}),
-    description="The project's inference servers, by name, with their health and what the last probe found out.",
+    description=(
+        "The project's inference servers, by name, with their health and what the last probe found"
+        " out."
+    ),
 )
 @extend_schema(
     methods=["POST"],
@@ -49,36 +52,50 @@ def find_server(request: Request, name: str) -> Server:
         OpenApiExample("vLLM in the cluster", schema.EXAMPLE_SERVER, request_only=True),
         OpenApiExample("A server that a worker starts", schema.EXAMPLE_MANAGED, request_only=True),
     ],
-    description="Adds a server and probes it in the background: poll until `probed_at` is set. A key variable must be "
-    "bound "
-    "to the server's host by FLYWHEEL_OUTGOING_KEYS. With `managed`, a worker of this installation starts it: poll it until "
-    "`managed.state` is “up”.",
+    description=(
+        "Adds a server and probes it in the background: poll until `probed_at` is set. A key"
+        " variable must be bound to the server's host by FLYWHEEL_OUTGOING_KEYS. With `managed`, a"
+        " worker of this installation starts it: poll it until `managed.state` is “up”."
+    ),
 )
 @api_view(["GET", "POST"])
 def server_list(request: Request) -> Response:
     if request.method == "GET":
         rows = Server.objects.filter(project=request.auth.project).select_related("base")
-        return Response({"results": [schema.server_json(row, log=False) for row in rows], "next": None})
+        return Response(
+            {"results": [schema.server_json(row, log=False) for row in rows], "next": None}
+        )
     member_of(request)
-    given, project, by = plain(convert(request.data, schema.NewServer)), request.auth.project, request.auth.created_by
+    given, project, by = (
+        plain(convert(request.data, schema.NewServer)),
+        request.auth.project,
+        request.auth.created_by,
+    )
     if given["managed"] is not None:
         fields = schema.managed_fields(request.data, given, project)
         server = managed.add_managed(project=project, fields=fields, by=by)
     elif "base_url" not in request.data:
-        raise FormError("base_url", "is missing: an address, or “managed” for a server that a worker starts")
+        raise FormError(
+            "base_url", "is missing: an address, or “managed” for a server that a worker starts"
+        )
     else:
         del given["managed"]
         server = servers.add_server(project=project, fields=given, by=by)
     return Response(schema.server_json(server), status=201)
 
 
-@extend_schema(methods=["GET"], operation_id="v1_servers_read", responses=described({200: schema.SERVER}, 404))
+@extend_schema(
+    methods=["GET"], operation_id="v1_servers_read", responses=described({200: schema.SERVER}, 404)
+)
 @extend_schema(
     methods=["PATCH"],
     operation_id="v1_servers_edit",
     request={JSON: schema.SERVER_CHANGES},
     responses=described({200: schema.SERVER}, 400, 403, 404),
-    description="Changes the fields that are sent. Address and kind stay where model versions use the server.",
+    description=(
+        "Changes the fields that are sent. Address and kind stay where model versions use the"
+        " server."
+    ),
 )
 @extend_schema(
     methods=["DELETE"],
@@ -98,7 +115,9 @@ def server_item(request: Request, name: str) -> Response:
     given, by = plain(convert(request.data, schema.ServerChanges)), request.auth.created_by
     if server.is_managed:
         fields = schema.managed_fields(request.data, given, server.project)
-        return Response(schema.server_json(managed.edit_managed(server=server, fields=fields, by=by)))
+        return Response(
+            schema.server_json(managed.edit_managed(server=server, fields=fields, by=by))
+        )
     if "managed" in given:
         raise FormError("managed", "only applies to managed servers; this one is run externally")
     changed = servers.edit_server(server=server, fields=given, by=by)
@@ -109,8 +128,10 @@ def server_item(request: Request, name: str) -> Response:
     operation_id="v1_servers_probe",
     request={JSON: schema.PROBE},
     responses=described({202: schema.PROBED}, 400, 403, 404),
-    description="Finds out, in the background, what the server can do; with the model named, else one that is registered or "
-    "listed. A probe that is under way is not started twice.",
+    description=(
+        "Finds out, in the background, what the server can do; with the model named, else one that"
+        " is registered or listed. A probe that is under way is not started twice."
+    ),
 )
 @api_view(["POST"])
 def server_probe(request: Request, name: str) -> Response:
@@ -170,9 +191,14 @@ def server_stop(request: Request, name: str) -> Response:
     operation_id="v1_model_versions_register",
     request={JSON: schema.NEW_VERSION},
     responses=described({200: schema.VERSION, 201: schema.VERSION}, 400, 403),
-    examples=[OpenApiExample(name, value, request_only=True) for name, value in schema.EXAMPLE_VERSIONS.items()],
-    description="Registers a version. Registering the same content twice creates one version: the second response is "
-    "200 with the same id.",
+    examples=[
+        OpenApiExample(name, value, request_only=True)
+        for name, value in schema.EXAMPLE_VERSIONS.items()
+    ],
+    description=(
+        "Registers a version. Registering the same content twice creates one version: the second"
+        " response is 200 with the same id."
+    ),
 )
 @api_view(["GET", "POST"])
 def version_list(request: Request) -> Response:
@@ -186,7 +212,11 @@ def version_list(request: Request) -> Response:
 
 
 def _versions(request: Request) -> dict[str, Any]:
-    rows = ModelVersion.objects.filter(project=request.auth.project).select_related("parent", "server").order_by("-pk")
+    rows = (
+        ModelVersion.objects.filter(project=request.auth.project)
+        .select_related("parent", "server")
+        .order_by("-pk")
+    )
     query = request.query_params
     for name in ("kind", "name", "agent_version"):
         if name in query:
@@ -194,22 +224,34 @@ def _versions(request: Request) -> dict[str, Any]:
     if "cursor" in query:
         before = whole(query["cursor"])
         if before is None:
-            raise ValidationError({"path": "cursor", "error": "is not `next` of a page of this list"})
+            raise ValidationError(
+                {"path": "cursor", "error": "is not `next` of a page of this list"}
+            )
         rows = rows.filter(pk__lt=before)
     limit = whole(query.get("limit", str(PAGE)), 1, MAX_PAGE)
     if limit is None:
-        raise ValidationError({"path": "limit", "error": f"must be a whole number from 1 to {MAX_PAGE}"})
+        raise ValidationError(
+            {"path": "limit", "error": f"must be a whole number from 1 to {MAX_PAGE}"}
+        )
     found = list(rows[: limit + 1])
     after = str(found[limit - 1].pk) if len(found) > limit else None
     return {"results": [schema.version_json(row) for row in found[:limit]], "next": after}
 
 
-@extend_schema(operation_id="v1_model_versions_read", responses=described({200: schema.VERSION}, 404))
+@extend_schema(
+    operation_id="v1_model_versions_read", responses=described({200: schema.VERSION}, 404)
+)
 @api_view(["GET"])
 def version_item(request: Request, pk: int) -> Response:
-    rows = ModelVersion.objects.filter(project=request.auth.project).select_related("parent", "server")
+    rows = ModelVersion.objects.filter(project=request.auth.project).select_related(
+        "parent", "server"
+    )
     found = rows.filter(pk=min(pk, 2**63 - 1)).first()
     if found is None:
         raise NotFound("No model version of this project has this id.")
-    changes = [{"kind": kind, "line": line} for kind, line in found.prompt_changes()] if found.prompt else None
+    changes = (
+        [{"kind": kind, "line": line} for kind, line in found.prompt_changes()]
+        if found.prompt
+        else None
+    )
     return Response(schema.version_json(found) | ({"changes": changes} if found.prompt else {}))

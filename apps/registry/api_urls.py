@@ -16,5 +16,9 @@ urlpatterns = [
     path("adapter-uploads/", uploads_api.collection, name="adapter_uploads"),
     path("adapter-uploads/<uuid:pk>/", uploads_api.item, name="adapter_upload"),
     path("adapter-uploads/<uuid:pk>/finish/", uploads_api.finish, name="adapter_upload_finish"),
-    path("adapter-uploads/<uuid:pk>/<str:path>/<int:number>/", uploads_api.part, name="adapter_upload_part"),
+    path(
+        "adapter-uploads/<uuid:pk>/<str:path>/<int:number>/",
+        uploads_api.part,
+        name="adapter_upload_part",
+    ),
 ]

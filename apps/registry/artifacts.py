@@ -1,8 +1,8 @@
 """The artifact store: immutable folders of files, addressed by the SHA-256 of their manifest.
 
-They are stored in `stores.store()`. Jobs read a folder on this machine: the store itself if that is the data folder,
-otherwise a copy that is fetched once and verified. Model files are safetensors; anything that could be a pickle is
-refused.
+They are stored in `stores.store()`. Jobs read a folder on this machine: the store itself if that is
+the data folder, otherwise a copy that is fetched once and verified. Model files are safetensors;
+anything that could be a pickle is refused.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MAX_FILES = 1000
 TRIES = 3  # attempts to read a file from a store whose connection breaks
 SPARE = 64 * 2**20  # bytes that a fetch leaves free on the disk
 
-# Registered by higher layers: given digests, they return those of artifacts they need although no model version has
-# them.
+# Registered by higher layers: given digests, they return those of artifacts they need although no
+# model version has them.
 NEEDED: list[Callable[[set[str]], set[str]]] = []
 
 
@@ -44,14 +44,18 @@ class ArtifactError(Exception):
 
 
 def manifest(folder: Path) -> list[dict]:
-    """[{path, size, sha256}] of the folder's files, sorted by path. Raises ArtifactError for unsafe files."""
+    """[{path, size, sha256}] of the folder's files, sorted by path. Raises ArtifactError for unsafe
+    files.
+    """
     if not folder.is_dir():
         raise ArtifactError(f"The folder {folder} is missing.")
     files = sorted(path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
     if not files:
         raise ArtifactError(f"The folder {folder} is empty.")
     if len(files) > MAX_FILES:
-        raise ArtifactError(f"The folder {folder} holds {len(files)} files; at most {MAX_FILES} are allowed.")
+        raise ArtifactError(
+            f"The folder {folder} holds {len(files)} files; at most {MAX_FILES} are allowed."
+        )
     return [_entry(folder, path) for path in files]
 
 
@@ -60,15 +64,18 @@ def _entry(folder: Path, path: Path) -> dict:
     if path.is_symlink() or not path.is_file():
         raise ArtifactError(f"{name} is not a plain file; links are not stored.")
     if path.suffix not in SAFE_SUFFIXES:
-        raise ArtifactError(f"{name} is not safetensors, JSON or text; files that can hold code are not stored.")
+        raise ArtifactError(
+            f"{name} is not safetensors, JSON or text; files that can hold code are not stored."
+        )
     return entry_of(folder, path)
 
 
 def store_folder(folder: Path) -> Artifact:
-    """Copy the folder into the store. The same content again gives the same artifact; files it has lost are replaced.
-    Raises ArtifactError.
+    """Copy the folder into the store. The same content again gives the same artifact; files it has
+    lost are replaced. Raises ArtifactError.
 
-    Within a transaction it is safe from garbage collection until the transaction ends: create its model version there.
+    Within a transaction it is safe from garbage collection until the transaction ends: create its
+    model version there.
     """
     files = manifest(folder)
     digest = manifest_digest(files)
@@ -80,13 +87,17 @@ def store_folder(folder: Path) -> Artifact:
             _keep_here(folder, digest, files)
             _upload(digest, files)
             size = sum(entry["size"] for entry in files)
-            return Artifact.objects.get_or_create(digest=digest, defaults={"files": files, "size": size})[0]
+            return Artifact.objects.get_or_create(
+                digest=digest, defaults={"files": files, "size": size}
+            )[0]
     except OSError as error:
         raise ArtifactError(f"The artifact could not be stored: {_why(error)}.") from error
 
 
 def local_path(artifact: Artifact) -> Path:
-    """The artifact as a folder on this machine, fetched if it is not here; every file's hash is verified. Raises ArtifactError."""
+    """The artifact as a folder on this machine, fetched if it is not here; every file's hash is
+    verified. Raises ArtifactError.
+    """
     home = _home(artifact.digest)
     if not (problem := problem_of(home, artifact.files)):
         return home
@@ -99,15 +110,18 @@ def local_path(artifact: Artifact) -> Path:
 
 
 def require_there(artifact: Artifact) -> None:
-    """Check that all files exist. If the store is this machine, they are verified; a bucket is only asked whether it
-    has them, and one that does not answer proves nothing. Raises ArtifactError if files are missing or altered.
+    """Check that all files exist. If the store is this machine, they are verified; a bucket is only
+    asked whether it has them, and one that does not answer proves nothing. Raises ArtifactError if
+    files are missing or altered.
     """
     home, far = _home(artifact.digest), store()
     problem = problem_of(home, artifact.files)
     if problem and not far.is_here:
         try:
             lost = (
-                one["path"] for one in artifact.files if not far.has(f"{artifact.digest}/{one['path']}", one["size"])
+                one["path"]
+                for one in artifact.files
+                if not far.has(f"{artifact.digest}/{one['path']}", one["size"])
             )
             problem = next((f"lacks {path}" for path in lost), "")
         except StoreError as error:
@@ -123,8 +137,8 @@ def read_file(artifact: Artifact, name: str) -> bytes:
 
 
 def chunks_of(artifact: Artifact, name: str) -> Iterator[bytes]:
-    """A file in chunks, from this machine or the store. Raises ArtifactError, before the last chunk at the latest, if
-    it differs from what was stored.
+    """A file in chunks, from this machine or the store. Raises ArtifactError, before the last chunk
+    at the latest, if it differs from what was stored.
     """
     entry = next((entry for entry in artifact.files if entry["path"] == name), None)
     if entry is None:
@@ -132,18 +146,22 @@ def chunks_of(artifact: Artifact, name: str) -> Iterator[bytes]:
     try:
         home, held = _home(artifact.digest), b""
         path, here = home / name, store().is_here or not _differs(home, entry)
-        for data in verified(entry, _read(path) if here else store().chunks(f"{artifact.digest}/{name}")):
+        for data in verified(
+            entry, _read(path) if here else store().chunks(f"{artifact.digest}/{name}")
+        ):
             if held:
                 yield held
             held = data
         yield held
     except OSError as error:
-        raise ArtifactError(f"{name} of artifact {artifact} cannot be read: {_why(error)}.") from error
+        raise ArtifactError(
+            f"{name} of artifact {artifact} cannot be read: {_why(error)}."
+        ) from error
 
 
 def free_with(versions: QuerySet[ModelVersion]) -> Callable[[], None]:
-    """For model versions that are about to be deleted. The returned function frees, after the deletion, the artifacts
-    that nothing else needs.
+    """For model versions that are about to be deleted. The returned function frees, after the
+    deletion, the artifacts that nothing else needs.
     """
     made = versions.values_list("artifact", "merged__artifact")
     digests = {pk for both in made for pk in both if pk}
@@ -162,8 +180,8 @@ def free_with(versions: QuerySet[ModelVersion]) -> Callable[[], None]:
 
 
 def _remove(digest: str, files: list[dict]) -> None:
-    """Remove the files, unless the same content was stored again. Files that cannot be removed waste space, but do not
-    fail the deletion.
+    """Remove the files, unless the same content was stored again. Files that cannot be removed
+    waste space, but do not fail the deletion.
     """
     with transaction.atomic():
         acquire_named(NameLock.ARTIFACT, digest)
@@ -173,7 +191,9 @@ def _remove(digest: str, files: list[dict]) -> None:
         try:
             store().remove_folder(digest, [entry["path"] for entry in files])
         except OSError as error:
-            log.warning("The artifact %s could not be removed from the store: %s", digest[:12], error)
+            log.warning(
+                "The artifact %s could not be removed from the store: %s", digest[:12], error
+            )
 
 
 def _home(digest: str) -> Path:
@@ -181,7 +201,9 @@ def _home(digest: str) -> Path:
 
 
 def problem_of(home: Path, files: list[dict]) -> str:
-    """What is wrong with a folder; "" if it is intact. An unchanged gigabyte is not hashed again in this process."""
+    """What is wrong with a folder; "" if it is intact. An unchanged gigabyte is not hashed again in
+    this process.
+    """
     for entry in files:
         if problem := _differs(home, entry):
             return problem
@@ -196,7 +218,10 @@ def _differs(home: Path, entry: dict) -> str:
         return f"lacks {entry['path']}"
     stat = path.stat()
     same = stat.st_size == entry["size"]
-    same = same and _hash(str(path), stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) == entry["sha256"]
+    same = (
+        same
+        and _hash(str(path), stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) == entry["sha256"]
+    )
     return "" if same else f"was altered ({entry['path']})"
 
 
@@ -207,7 +232,9 @@ def _hash(path: str, *changed: int) -> str:
 
 
 def _keep_here(folder: Path, digest: str, files: list[dict]) -> None:
-    """Copy a folder so that it is either complete or absent: written next to the target, synced, then renamed."""
+    """Copy a folder so that it is either complete or absent: written next to the target, synced,
+    then renamed.
+    """
     home = _home(digest)
     if not problem_of(home, files):
         return
@@ -232,8 +259,8 @@ def _upload(digest: str, files: list[dict]) -> None:
 
 
 def fetch(artifact: Artifact, home: Path) -> None:
-    """Fetch an artifact into a folder. An incomplete one is never visible under the artifact's name. Raises
-    ArtifactError.
+    """Fetch an artifact into a folder. An incomplete one is never visible under the artifact's
+    name. Raises ArtifactError.
     """
     try:
         require_space(home, artifact.size)
@@ -260,7 +287,9 @@ def require_space(home: Path, size: int) -> None:
     """Raises OSError if the disk has too little for `size` bytes."""
     free = shutil.disk_usage(home.parent).free
     if free < size + SPARE:
-        raise OSError(f"{size / 2**20:,.0f} MiB are needed and {free / 2**20:,.0f} MiB are free on the disk")
+        raise OSError(
+            f"{size / 2**20:,.0f} MiB are needed and {free / 2**20:,.0f} MiB are free on the disk"
+        )
 
 
 def write(folder: Path, entry: dict, chunks: Iterator[bytes]) -> None:
@@ -274,8 +303,8 @@ def write(folder: Path, entry: dict, chunks: Iterator[bytes]) -> None:
 
 
 def verified(entry: dict, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Pass on the chunks. Raises OSError if they differ from what was stored, without reading more bytes than there
-    should be.
+    """Pass on the chunks. Raises OSError if they differ from what was stored, without reading more
+    bytes than there should be.
     """
     digest, size = hashlib.sha256(), 0
     for data in chunks:
@@ -285,7 +314,10 @@ def verified(entry: dict, chunks: Iterator[bytes]) -> Iterator[bytes]:
             break
         yield data
     if (size, digest.hexdigest()) != (entry["size"], entry["sha256"]):
-        raise OSError(f"{entry['path']} is not what was stored: it was altered or cut off. Restore it from a backup")
+        raise OSError(
+            f"{entry['path']} is not what was stored: it was altered or cut off. Restore it from a"
+            " backup"
+        )
 
 
 def _read(path: Path) -> Iterator[bytes]:

@@ -1,4 +1,6 @@
-"""Artifacts in a bucket of S3 or a compatible server. Imported only if the settings name a bucket."""
+"""Artifacts in a bucket of S3 or a compatible server. Imported only if the settings name a
+bucket.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ class Bucket(S3Storage):
     is_here = False
 
     def failure(self, error: Exception, name: str) -> NoAnswer:
-        code = error.response.get("Error", {}).get("Code", "") if isinstance(error, ClientError) else ""
+        code = (
+            error.response.get("Error", {}).get("Code", "")
+            if isinstance(error, ClientError)
+            else ""
+        )
         code, bucket = code or type(error).__name__, self.bucket_name
         if code in ("404", "NoSuchKey"):
             return NoAnswer(f"the bucket {bucket} has no {name}")
@@ -58,7 +64,10 @@ class Bucket(S3Storage):
         if code in REFUSED:
             return NoAnswer(f"the bucket {bucket} refuses these credentials ({code})")
         if code in ELSEWHERE:
-            return NoAnswer(f"the bucket {bucket} is elsewhere: FLYWHEEL_S3_ENDPOINT or FLYWHEEL_S3_REGION is wrong")
+            return NoAnswer(
+                f"the bucket {bucket} is elsewhere: FLYWHEEL_S3_ENDPOINT or FLYWHEEL_S3_REGION is"
+                " wrong"
+            )
         return NoAnswer(f"the bucket {bucket} does not answer ({code})")
 
     @said
@@ -80,7 +89,9 @@ class Bucket(S3Storage):
         try:
             yield from body.iter_chunks(CHUNK)
         except FAILS as error:
-            raise StoreError(f"the bucket {self.bucket_name} broke {name} off ({type(error).__name__})") from error
+            raise StoreError(
+                f"the bucket {self.bucket_name} broke {name} off ({type(error).__name__})"
+            ) from error
 
     @said
     def remove_folder(self, name: str, files: list[str]) -> None:

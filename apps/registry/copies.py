@@ -1,4 +1,6 @@
-"""Adapters for managed servers on machines with their own data folder: requested here, fetched there (`fetching`)."""
+"""Adapters for managed servers on machines with their own data folder: requested here, fetched
+there (`fetching`).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ WAITS = timedelta(minutes=15)  # maximum wait for a copy
 
 
 def elsewhere(server: Server) -> ServerRun | None:
-    """The active run of a managed server on a machine with its own data folder; None for all other servers."""
+    """The active run of a managed server on a machine with its own data folder; None for all other
+    servers.
+    """
     run = server.runs.active().first() if server.is_managed else None
     return run if run and run.data_folder not in ("", identity()) else None
 
@@ -30,25 +34,36 @@ def ask(run: ServerRun, version: ModelVersion) -> None:
 
 
 def path_there(run: ServerRun, version: ModelVersion) -> str:
-    """The path of a requested adapter on that machine; "" until it is there. Raises ArtifactError if it cannot be
-    fetched.
+    """The path of a requested adapter on that machine; "" until it is there. Raises ArtifactError
+    if it cannot be fetched.
     """
-    copy = AdapterCopy.objects.filter(run=run, version=version).select_related("run__server").first()
+    copy = (
+        AdapterCopy.objects.filter(run=run, version=version).select_related("run__server").first()
+    )
     if copy is None:  # another machine has taken over the server
         ask(run, version)
         return ""
     if copy.problem:
-        raise ArtifactError(f"{version} could not be brought to the machine of {copy.run.server}: {copy.problem}")
+        raise ArtifactError(
+            f"{version} could not be brought to the machine of {copy.run.server}: {copy.problem}"
+        )
     if not copy.path and not copy.run.is_active:
-        raise ArtifactError(f"{copy.run.server} was stopped before {version} had been fetched there.")
+        raise ArtifactError(
+            f"{copy.run.server} was stopped before {version} had been fetched there."
+        )
     if not copy.path and copy.asked_at < timezone.now() - WAITS:
         minutes = WAITS // timedelta(minutes=1)
-        raise ArtifactError(f"The worker of {copy.run.server} has not downloaded {version} within {minutes} minutes.")
+        raise ArtifactError(
+            f"The worker of {copy.run.server} has not downloaded {version} within {minutes}"
+            " minutes."
+        )
     return copy.path
 
 
 def bring(run: ServerRun, version: ModelVersion) -> str:
-    """Request the adapter and wait for it. Call it outside of a transaction. Raises ArtifactError."""
+    """Request the adapter and wait for it. Call it outside of a transaction. Raises
+    ArtifactError.
+    """
     ask(run, version)
     while not (path := path_there(run, version)):
         time.sleep(LOOK_EVERY_S)

@@ -12,8 +12,8 @@ FILE = "folder_id"
 
 
 def identity() -> str:
-    """Created once and kept in the data folder. It includes the file's inode, so that a copy of the folder has another
-    identity.
+    """Created once and kept in the data folder. It includes the file's inode, so that a copy of the
+    folder has another identity.
     """
     path = Path(settings.FLYWHEEL_DATA_DIR) / FILE
     if not path.exists():

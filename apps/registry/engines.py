@@ -1,5 +1,5 @@
-"""What generates a model version's answers in a job: chosen at submission, stored in the job's spec, checked again when
-it starts.
+"""What generates a model version's answers in a job: chosen at submission, stored in the job's
+spec, checked again when it starts.
 """
 
 from __future__ import annotations
@@ -12,10 +12,25 @@ from typing import Any
 from django.conf import settings
 
 from apps.core.models import Project
-from apps.registry.actions import ModelError, check_base_folder, checked_address, refuse_reward_model
+from apps.registry.actions import (
+    ModelError,
+    check_base_folder,
+    checked_address,
+    refuse_reward_model,
+)
 from apps.registry.artifacts import ArtifactError, local_path, read_file
 from apps.registry.managed import is_up, served_name
-from apps.registry.models import Dialect, Engine, Health, ModelKind, ModelVersion, Protocol, Reach, Server, ServerKind
+from apps.registry.models import (
+    Dialect,
+    Engine,
+    Health,
+    ModelKind,
+    ModelVersion,
+    Protocol,
+    Reach,
+    Server,
+    ServerKind,
+)
 from apps.registry.prices import known_prices, price_of
 from apps.registry.servers import address_spec, may_be_private
 from workers.lib.serving import ADAPTER_PREFIX
@@ -23,7 +38,9 @@ from workers.lib.serving import ADAPTER_PREFIX
 
 @dataclass(frozen=True)
 class Holder:
-    """A server that has the weights of a base, the model's name there, and how it is given tools."""
+    """A server that has the weights of a base, the model's name there, and how it is given
+    tools.
+    """
 
     server: Server
     served_as: str
@@ -35,24 +52,36 @@ AGENT_TIMEOUT_S, LONGEST_AGENT_S = 300, 3600  # for one sample
 AGENTS_AT_ONCE, MOST_AT_ONCE = 8, 256
 LIMITS = ("most_tokens", "most_usd", "tokens_per_call", "usd_per_call")  # of a whole job
 HOW_ASKED = {Dialect.TEXT: ", tools as text", Dialect.RESPONSES: ", by the Responses API"}
-LOADING = (ServerKind.VLLM, ServerKind.SGLANG, ServerKind.TRANSFORMERS)  # kinds that can load an adapter at run time
+LOADING = (
+    ServerKind.VLLM,
+    ServerKind.SGLANG,
+    ServerKind.TRANSFORMERS,
+)  # kinds that can load an adapter at run time
 
 
 def choices(project: Project) -> list[tuple[str, str]]:
     """(value, label) for a form; the values are arguments of `choose`."""
-    servers = [(server.name, f"Server {server.name}") for server in Server.objects.filter(project=project)]
-    return [(AUTO, "Choose automatically"), (IN_PROCESS, "In this installation (transformers)"), *servers]
+    servers = [
+        (server.name, f"Server {server.name}") for server in Server.objects.filter(project=project)
+    ]
+    return [
+        (AUTO, "Choose automatically"),
+        (IN_PROCESS, "In this installation (transformers)"),
+        *servers,
+    ]
 
 
 def choose(version: ModelVersion, wanted: str = AUTO, *, serving: bool = False) -> dict[str, Any]:
-    """The engine of a job, as its spec stores it: {kind, asked} in process, and for a server also {server, server_name,
-    base_url, model, dialect, adapter, price}. `wanted` is "auto", "transformers" or a server's name.
+    """The engine of a job, as its spec stores it: {kind, asked} in process, and for a server also
+    {server, server_name, base_url, model, dialect, adapter, price}. `wanted` is "auto",
+    "transformers" or a server's name.
 
-    The automatic choice is: a served model on its server; an adapter on a server that is known to have its base and can
-    load it; a base on a managed server of it that is up; everything else in process. A managed transformers server is
-    used only by name, because the job itself computes the same and should leave that server to its users (`serving`:
-    the job is one of them). A prompt version is generated like the model that it is based on. Raises ModelError if
-    `wanted` cannot generate this version.
+    The automatic choice is: a served model on its server; an adapter on a server that is known to
+    have its base and can load it; a base on a managed server of it that is up; everything else in
+    process. A managed transformers server is used only by name, because the job itself computes the
+    same and should leave that server to its users (`serving`: the job is one of them). A prompt
+    version is generated like the model that it is based on. Raises ModelError if `wanted` cannot
+    generate this version.
     """
     version = version.model
     refuse_reward_model(version)
@@ -61,9 +90,12 @@ def choose(version: ModelVersion, wanted: str = AUTO, *, serving: bool = False) 
     if version.kind == ModelKind.ENDPOINT:
         if wanted not in (AUTO, version.server.name):
             raise ModelError(
-                f"{version} is what the server {version.server} has; nothing else can generate its answers."
+                f"{version} is what the server {version.server} has; nothing else can generate its"
+                " answers."
             )
-        return _on(Holder(version.server, version.served_as, version.dialect), version.served_as, wanted)
+        return _on(
+            Holder(version.server, version.served_as, version.dialect), version.served_as, wanted
+        )
     if wanted == IN_PROCESS:
         return _in_process(wanted)
     known = holders(version, wanted)
@@ -80,7 +112,9 @@ def choose(version: ModelVersion, wanted: str = AUTO, *, serving: bool = False) 
             return _in_process(wanted)
         raise ModelError(" ".join(reasons) or _unknown_base(version, wanted))
     if wanted == AUTO:
-        ready = [holder for holder in known if holder.server.is_managed and not why_not_up(holder.server)]
+        ready = [
+            holder for holder in known if holder.server.is_managed and not why_not_up(holder.server)
+        ]
         return _on(ready[0], ready[0].served_as, wanted) if ready else _in_process(wanted)
     if not known:
         raise ModelError(_unknown_base(version, wanted))
@@ -91,18 +125,32 @@ def choose(version: ModelVersion, wanted: str = AUTO, *, serving: bool = False) 
 
 def _called(version: ModelVersion, wanted: str) -> dict[str, Any]:
     if version.reached_by != Reach.HTTP:
-        raise ModelError(f"{version} is an agent that runs elsewhere; a job here cannot generate its answers.")
+        raise ModelError(
+            f"{version} is an agent that runs elsewhere; a job here cannot generate its answers."
+        )
     if wanted != AUTO:
-        raise ModelError(f"{version} is an agent at {version.base_url}; nothing else can generate its answers.")
+        raise ModelError(
+            f"{version} is an agent at {version.base_url}; nothing else can generate its answers."
+        )
     checked_address(version.base_url, version.key_variable)
-    return {"kind": "agent", "asked": wanted, "base_url": version.base_url, "protocol": version.protocol,
-            "timeout_s": AGENT_TIMEOUT_S, "at_once": AGENTS_AT_ONCE}  # fmt: skip
+    return {
+        "kind": "agent",
+        "asked": wanted,
+        "base_url": version.base_url,
+        "protocol": version.protocol,
+        "timeout_s": AGENT_TIMEOUT_S,
+        "at_once": AGENTS_AT_ONCE,
+    }
 
 
-def with_patience(engine: dict[str, Any], *, timeout_s: int = 0, at_once: int = 0) -> dict[str, Any]:
-    """The engine of an agent with its time per sample and its number of concurrent tasks; 0 leaves them unchanged. Raises ModelError for
-    other engines."""
-    given = {name: value for name, value in (("timeout_s", timeout_s), ("at_once", at_once)) if value}
+def with_patience(
+    engine: dict[str, Any], *, timeout_s: int = 0, at_once: int = 0
+) -> dict[str, Any]:
+    """The engine of an agent with its time per sample and its number of concurrent tasks; 0 leaves
+    them unchanged. Raises ModelError for other engines."""
+    given = {
+        name: value for name, value in (("timeout_s", timeout_s), ("at_once", at_once)) if value
+    }
     if given and engine["kind"] != "agent":
         raise ModelError("Timeout and concurrency only apply to agents called over HTTP.")
     return engine | given
@@ -110,26 +158,36 @@ def with_patience(engine: dict[str, Any], *, timeout_s: int = 0, at_once: int = 
 
 def _unknown_base(version: ModelVersion, wanted: str) -> str:
     return (
-        f"No model of the server “{wanted}” is known to have the weights of {version.base_version()}. Register one of its models with "
-        "“Same weights as”."
+        f"No model of the server “{wanted}” is known to have the weights of"
+        f" {version.base_version()}. Register one of its models with “Same weights as”."
     )
 
 
 def holders(version: ModelVersion, wanted: str) -> list[Holder]:
-    """Servers known to have the version's base: managed servers of it, then served models; healthy servers first."""
+    """Servers known to have the version's base: managed servers of it, then served models; healthy
+    servers first.
+    """
     base = version.base_version()
     managed = Server.objects.filter(base=base)
-    rows = ModelVersion.objects.filter(kind=ModelKind.ENDPOINT, parent=base).select_related("server")
+    rows = ModelVersion.objects.filter(kind=ModelKind.ENDPOINT, parent=base).select_related(
+        "server"
+    )
     if wanted != AUTO:
         managed, rows = managed.filter(name=wanted), rows.filter(server__name=wanted)
-    found = [Holder(server, served_name(server), server.dialect) for server in managed.order_by("pk")]
+    found = [
+        Holder(server, served_name(server), server.dialect) for server in managed.order_by("pk")
+    ]
     found += [Holder(row.server, row.served_as, row.dialect) for row in rows.order_by("pk")]
     return sorted(found, key=lambda holder: holder.server.health == Health.DOWN)
 
 
 def why_not_up(server: Server) -> str:
     """Why a managed server cannot be used now; "" if it is up, or not managed."""
-    return f"{server} is not up. Start it on its page." if server.is_managed and not is_up(server) else ""
+    return (
+        f"{server} is not up. Start it on its page."
+        if server.is_managed and not is_up(server)
+        else ""
+    )
 
 
 def why_not_loaded(server: Server, adapter: ModelVersion) -> str:
@@ -149,7 +207,9 @@ def _does_not_fit(server: Server, adapter: ModelVersion) -> str:
     if not server.serving["lora_slots"]:
         return f"{server} has no LoRA slots. Stop it and add some."
     most, rank = server.serving["max_lora_rank"], rank_of(adapter)
-    return f"{adapter} has rank {rank}; {server} supports ranks up to {most}." if rank > most else ""
+    return (
+        f"{adapter} has rank {rank}; {server} supports ranks up to {most}." if rank > most else ""
+    )
 
 
 def rank_of(adapter: ModelVersion) -> int:
@@ -162,12 +222,16 @@ def rank_of(adapter: ModelVersion) -> int:
 
 
 def adapter_name(version: ModelVersion) -> str:
-    """An adapter's name on a server: derived from its content, so that one name never refers to two."""
+    """An adapter's name on a server: derived from its content, so that one name never refers to
+    two.
+    """
     return f"{ADAPTER_PREFIX}{version.digest[:24]}"
 
 
 def asked_as(server: Server, base_served_as: str, name: str) -> str:
-    """The `model` in requests for an adapter loaded as `name`: SGLang answers with the bare base if given the name alone."""
+    """The `model` in requests for an adapter loaded as `name`: SGLang answers with the bare base if
+    given the name alone.
+    """
     return f"{base_served_as}:{name}" if server.kind == ServerKind.SGLANG else name
 
 
@@ -179,13 +243,19 @@ def with_limits(
     tokens_per_call: int = 0,
     usd_per_call: float = 0.0,
 ) -> dict[str, Any]:
-    """The engine with limits for its whole job; 0 means no limit. For an agent, each limit needs the usage to assume
-    for a call that reports none. Raises ModelError if a limit cannot be enforced.
+    """The engine with limits for its whole job; 0 means no limit. For an agent, each limit needs
+    the usage to assume for a call that reports none. Raises ModelError if a limit cannot be
+    enforced.
     """
     if engine["kind"] == "agent":
         _check_limit("tokens", "most_tokens", most_tokens, "tokens_per_call", tokens_per_call)
         _check_limit("cost", "most_usd", most_usd, "usd_per_call", usd_per_call)
-        given = {"most_tokens": most_tokens, "most_usd": most_usd, "tokens_per_call": tokens_per_call, "usd_per_call": usd_per_call}  # fmt: skip
+        given = {
+            "most_tokens": most_tokens,
+            "most_usd": most_usd,
+            "tokens_per_call": tokens_per_call,
+            "usd_per_call": usd_per_call,
+        }
         return engine | {name: value for name, value in given.items() if value}
     if tokens_per_call or usd_per_call:
         raise ModelError("Tokens and cost per call are for agents that are called over HTTP.")
@@ -193,12 +263,13 @@ def with_limits(
         return engine
     if engine["kind"] == "transformers":
         raise ModelError(
-            "Token and cost limits only apply to servers; these answers are generated in this installation."
+            "Token and cost limits only apply to servers; these answers are generated in this"
+            " installation."
         )
     if most_usd and not engine["price"]:
         raise ModelError(
-            f"No price is known for {engine['model']} on {engine['server_name']}, so a cost limit cannot be enforced. Enter "
-            "the price on the server's page."
+            f"No price is known for {engine['model']} on {engine['server_name']}, so a cost limit"
+            " cannot be enforced. Enter the price on the server's page."
         )
     return engine | {"most_tokens": most_tokens, "most_usd": most_usd}
 
@@ -207,8 +278,9 @@ def _check_limit(what: str, name: str, limit: float, name_per_call: str, per_cal
     """Raises ModelError."""
     if limit and not per_call:
         raise ModelError(
-            f"A limit on the {what} of an agent holds only if every call counts: enter the {what} of one call at most "
-            f"(`{name_per_call}`), which counts where the agent does not report it."
+            f"A limit on the {what} of an agent holds only if every call counts: enter the {what}"
+            f" of one call at most (`{name_per_call}`), which counts where the agent does not"
+            " report it."
         )
     if per_call and not limit:
         raise ModelError(f"The {what} per call (`{name_per_call}`) goes with a limit (`{name}`).")
@@ -218,7 +290,9 @@ def _in_process(asked: str) -> dict[str, Any]:
     return {"kind": "transformers", "asked": asked}
 
 
-def _on(holder: Holder, model: str, asked: str, adapter: ModelVersion | None = None) -> dict[str, Any]:
+def _on(
+    holder: Holder, model: str, asked: str, adapter: ModelVersion | None = None
+) -> dict[str, Any]:
     server = holder.server
     return {
         "kind": "openai",
@@ -236,9 +310,13 @@ def _on(holder: Holder, model: str, asked: str, adapter: ModelVersion | None = N
 
 
 def identity(engine: dict[str, Any]) -> dict[str, Any]:
-    """The part of an engine that determines its answers, without how it was requested, its price and its limits."""
+    """The part of an engine that determines its answers, without how it was requested, its price
+    and its limits.
+    """
     return {
-        name: engine[name] for name in ("kind", "server", "base_url", "model", "dialect", "adapter") if name in engine
+        name: engine[name]
+        for name in ("kind", "server", "base_url", "model", "dialect", "adapter")
+        if name in engine
     }
 
 
@@ -252,8 +330,8 @@ def in_words(engine: dict[str, Any], version: ModelVersion) -> str:
     if engine and engine["kind"] == "agent":
         shape = Protocol(engine["protocol"]).label.partition(" (")[0]
         return (
-            f"the agent itself at {engine['base_url']} ({shape}), {engine['at_once']} at a time, at most "
-            f"{engine['timeout_s']} s per sample{_limits_in_words(engine)}"
+            f"the agent itself at {engine['base_url']} ({shape}), {engine['at_once']} at a time, at"
+            f" most {engine['timeout_s']} s per sample{_limits_in_words(engine)}"
         )
     if version.kind == ModelKind.AGENT:
         return f"the agent itself ({version.get_reached_by_display().lower()})"
@@ -270,9 +348,17 @@ def in_words(engine: dict[str, Any], version: ModelVersion) -> str:
 
 def _limits_in_words(engine: dict[str, Any]) -> str:
     said = f", at most {engine['most_tokens']:,} tokens" if engine.get("most_tokens") else ""
-    said += f" ({engine['tokens_per_call']:,} for a call that reports none)" if engine.get("tokens_per_call") else ""
+    said += (
+        f" ({engine['tokens_per_call']:,} for a call that reports none)"
+        if engine.get("tokens_per_call")
+        else ""
+    )
     said += f", at most ${engine['most_usd']:g}" if engine.get("most_usd") else ""
-    return said + (f" (${engine['usd_per_call']:g} for a call that reports none)" if engine.get("usd_per_call") else "")
+    return said + (
+        f" (${engine['usd_per_call']:g} for a call that reports none)"
+        if engine.get("usd_per_call")
+        else ""
+    )
 
 
 def default_engine(version: ModelVersion) -> dict[str, Any]:
@@ -281,7 +367,9 @@ def default_engine(version: ModelVersion) -> dict[str, Any]:
     return choose(version, IN_PROCESS if version.engine == Engine.TRANSFORMERS else AUTO)
 
 
-def model_spec(version: ModelVersion, engine: dict[str, Any] | None = None) -> dict[str, str | None]:
+def model_spec(
+    version: ModelVersion, engine: dict[str, Any] | None = None
+) -> dict[str, str | None]:
     """The `model` part of a job's spec. Raises ModelError or ArtifactError with a sentence."""
     version = version.model
     if version.engine != Engine.TRANSFORMERS or (engine and engine["kind"] == "openai"):
@@ -291,12 +379,21 @@ def model_spec(version: ModelVersion, engine: dict[str, Any] | None = None) -> d
     return {"base": version.base, "adapter": adapter}
 
 
-def engine_spec(version: ModelVersion, batch_size: int, engine: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The `engine` part of a job's spec, from the result of `choose`. Raises ModelError if it may no longer be called."""
+def engine_spec(
+    version: ModelVersion, batch_size: int, engine: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The `engine` part of a job's spec, from the result of `choose`. Raises ModelError if it may
+    no longer be called.
+    """
     version = version.model
     engine = engine or default_engine(version)
     if engine["kind"] == "transformers":
-        return {"kind": "transformers", "dtype": settings.FLYWHEEL_DTYPE, "threads": 0, "batch_size": batch_size}
+        return {
+            "kind": "transformers",
+            "dtype": settings.FLYWHEEL_DTYPE,
+            "threads": 0,
+            "batch_size": batch_size,
+        }
     if engine["kind"] == "agent":
         return _agent_spec(version, engine)
     return asked_at(server_of(engine), model=engine["model"]) | {
@@ -325,19 +422,22 @@ def _agent_spec(version: ModelVersion, engine: dict[str, Any]) -> dict[str, Any]
 
 
 def server_of(engine: dict[str, Any]) -> Server:
-    """The server that a spec names (`server`, `server_name`, `base_url`, `managed`), in its current state. Raises ModelError if it may
-    no longer be called."""
+    """The server that a spec names (`server`, `server_name`, `base_url`, `managed`), in its current
+    state. Raises ModelError if it may no longer be called."""
     rows = Server.objects.filter(pk=engine["server"])
     server = (rows if engine.get("managed") else rows.filter(base_url=engine["base_url"])).first()
     if server is None:
-        raise ModelError(f"The server {engine['server_name']} was removed or has another address. Start it again.")
+        raise ModelError(
+            f"The server {engine['server_name']} was removed or has another address. Start it"
+            " again."
+        )
     check_askable(server)
     return server
 
 
 def check_askable(server: Server) -> None:
-    """Raises ModelError if this installation may not call the server now: the settings may have changed since it was
-    added.
+    """Raises ModelError if this installation may not call the server now: the settings may have
+    changed since it was added.
     """
     if reason := why_not_up(server):
         raise ModelError(reason)
@@ -347,4 +447,6 @@ def check_askable(server: Server) -> None:
 
 def asked_at(server: Server, **more: Any) -> dict[str, Any]:
     """A server in a job's spec (`specs.ServerAddress`, with more `specs.ModelServer`)."""
-    return address_spec(server.base_url, server.key_variable, allow_private=may_be_private(server), **more)
+    return address_spec(
+        server.base_url, server.key_variable, allow_private=may_be_private(server), **more
+    )

@@ -1,4 +1,5 @@
-"""Runs on the machine of a managed server with its own data folder: fetches adapters into a bounded cache, and verifies them.
+"""Runs on the machine of a managed server with its own data folder: fetches adapters into a bounded
+cache, and verifies them.
 
 From the store, if that is a bucket; otherwise by this installation's signed download.
 """
@@ -34,7 +35,9 @@ from workers.lib.serving import adapter_folders
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 ANSWERS_S = 60.0  # maximum time without receiving a byte
-LOADS = timedelta(minutes=10)  # time within which a server loads an adapter after it was told where it is
+LOADS = timedelta(
+    minutes=10
+)  # time within which a server loads an adapter after it was told where it is
 SPARE = 64 * 2**20  # extra bytes of a download: the model card and the archive's own overhead
 UNREAD = (OSError, ValueError, httpx2.HTTPError, tarfile.TarError)
 
@@ -43,7 +46,9 @@ DOWNLOADS: list[Callable[[ModelVersion], str]] = []
 
 
 class Fetcher:
-    """Runs next to a managed server: reports the data folder of its machine, and fetches what is requested (`copies.ask`)."""
+    """Runs next to a managed server: reports the data folder of its machine, and fetches what is
+    requested (`copies.ask`).
+    """
 
     def __init__(self, run: ServerRun) -> None:
         self.run, self.over = run, threading.Event()
@@ -57,7 +62,10 @@ class Fetcher:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        frames: TracebackType | None,
     ) -> None:
         self.over.set()
         self.thread.join(timeout=5)  # a download may be waiting for its next byte
@@ -68,13 +76,17 @@ class Fetcher:
                 try:
                     self._fetch_wanted()
                 except (DatabaseError, InterfaceError) as error:
-                    log.warning("What the server of run %s needs is not known: %s", self.run.pk, error)
+                    log.warning(
+                        "What the server of run %s needs is not known: %s", self.run.pk, error
+                    )
                     connection.close()
         finally:
             connection.close()
 
     def _fetch_wanted(self) -> None:
-        wanted = self.run.copies.filter(path="", problem="").select_related("version__artifact", "version__project")
+        wanted = self.run.copies.filter(path="", problem="").select_related(
+            "version__artifact", "version__project"
+        )
         for copy in wanted.order_by("asked_at"):
             try:
                 changes = {"path": str(fetched(copy.version, self.over.is_set))}
@@ -82,7 +94,9 @@ class Fetcher:
                 changes = {"problem": str(error)[:1000]}
             except (DatabaseError, InterfaceError):
                 raise
-            except Exception as error:  # thread boundary: the error is reported to whoever requested the copy
+            except (
+                Exception
+            ) as error:  # thread boundary: the error is reported to whoever requested the copy
                 log.exception("%s was not downloaded", copy.version)
                 changes = {"problem": f"{type(error).__name__}: {error}"[:1000]}
             if self.over.is_set():
@@ -96,7 +110,9 @@ def cache() -> Path:
 
 
 def fetched(version: ModelVersion, stopped: Callable[[], bool] = lambda: False) -> Path:
-    """The adapter's complete folder on this machine. One download at a time. Raises ArtifactError."""
+    """The adapter's complete folder on this machine. One download at a time. Raises
+    ArtifactError.
+    """
     artifact = version.artifact
     home = cache() / artifact.digest
     with artifacts.alone(cache() / "all"):
@@ -117,7 +133,10 @@ def _download(version: ModelVersion, home: Path, stopped: Callable[[], bool]) ->
     artifact = version.artifact
     try:
         artifacts.require_space(home, artifact.size)
-        with artifacts.beside(home) as folder, _opened(DOWNLOADS[0](version), artifact.size + SPARE) as answer:
+        with (
+            artifacts.beside(home) as folder,
+            _opened(DOWNLOADS[0](version), artifact.size + SPARE) as answer,
+        ):
             _unpack(answer, artifact, folder, stopped)
     except UNREAD as error:
         raise ArtifactError(f"the download failed: {_why(error)}.") from error
@@ -125,8 +144,8 @@ def _download(version: ModelVersion, home: Path, stopped: Callable[[], bool]) ->
 
 @contextmanager
 def _opened(url: str, most: int) -> Iterator[_Answer]:
-    """Open an address of this installation, as configured in its own settings. Raises OSError with advice,
-    httpx2.HTTPError.
+    """Open an address of this installation, as configured in its own settings. Raises OSError with
+    advice, httpx2.HTTPError.
     """
     at = settings.FLYWHEEL_URL
     with client(allow_private=True, bounds=Bounds(most), timeout=ANSWERS_S) as http:
@@ -134,12 +153,16 @@ def _opened(url: str, most: int) -> Iterator[_Answer]:
             answer = http.send(http.build_request("GET", url), stream=True)
         except (httpx2.HTTPError, OSError) as error:
             raise OSError(
-                f"{at} does not answer from this machine ({error}). Set FLYWHEEL_URL for its worker to an address of "
-                "Flywheel that it reaches"
+                f"{at} does not answer from this machine ({error}). Set FLYWHEEL_URL for its worker"
+                " to an address of Flywheel that it reaches"
             ) from error
         try:
             if answer.status_code != 200:
-                hint = ", so SECRET_KEY is another one on this machine" if answer.status_code == 403 else ""
+                hint = (
+                    ", so SECRET_KEY is another one on this machine"
+                    if answer.status_code == 403
+                    else ""
+                )
                 raise OSError(f"{at} refused it (HTTP {answer.status_code}{hint})")
             yield _Answer(answer.iter_raw())
         finally:
@@ -157,7 +180,9 @@ class _Answer:
 
 
 def _unpack(answer: Any, artifact: Artifact, folder: Path, stopped: Callable[[], bool]) -> None:
-    """Unpack only the announced files and verify their hashes; nothing else is written. Raises UNREAD."""
+    """Unpack only the announced files and verify their hashes; nothing else is written. Raises
+    UNREAD.
+    """
     missing = {entry["path"]: entry for entry in artifact.files}
     with tarfile.open(fileobj=answer, mode="r|") as archive:
         for member in archive:
@@ -184,8 +209,8 @@ def _why(error: Exception) -> str:
 
 
 def make_room(home: Path, size: int) -> None:
-    """Evict the least recently used folders, but none that a server has loaded or is about to load. Call it under the
-    cache's lock. Raises ArtifactError.
+    """Evict the least recently used folders, but none that a server has loaded or is about to load.
+    Call it under the cache's lock. Raises ArtifactError.
     """
     most = settings.FLYWHEEL_FETCHED_GIB * 2**30
     there = [path for path in cache().iterdir() if path.is_dir() and path != home]
@@ -203,13 +228,16 @@ def make_room(home: Path, size: int) -> None:
             shutil.rmtree(path, ignore_errors=True)
     if total + size > most:
         raise ArtifactError(
-            f"its cache of adapters has room for {most / 2**30:g} GiB, of which servers use {total / 2**30:.3g}. Unload some there, or "
-            "raise FLYWHEEL_FETCHED_GIB for its worker."
+            f"its cache of adapters has room for {most / 2**30:g} GiB, of which servers use"
+            f" {total / 2**30:.3g}. Unload some there, or raise FLYWHEEL_FETCHED_GIB for its"
+            " worker."
         )
 
 
 def in_use() -> set[str]:
-    """Folders in this machine's cache that its servers have loaded, or have just been told to load."""
+    """Folders in this machine's cache that its servers have loaded, or have just been told to
+    load.
+    """
     used: set[str] = set()
     for run in ServerRun.objects.active().filter(data_folder=identity()).select_related("server"):
         copies = run.copies.exclude(path="")

@@ -9,7 +9,15 @@ from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.core.outgoing_keys import key_hosts
 from apps.registry.managed import LARGEST_CONTEXT, MOST_SLOTS, OPTIONS_OF, vllm_is_here
-from apps.registry.models import Dialect, ModelKind, ModelVersion, Protocol, Reach, Server, ServerKind
+from apps.registry.models import (
+    Dialect,
+    ModelKind,
+    ModelVersion,
+    Protocol,
+    Reach,
+    Server,
+    ServerKind,
+)
 from apps.registry.prices import read_prices
 from apps.registry.trained_elsewhere import base_folders, folders
 from workers.lib.vllm import DTYPES, RANKS, read_options
@@ -22,13 +30,18 @@ class ServerForm(PlainForm):
         initial=ServerKind.VLLM,
     )
     base_url = forms.CharField(
-        max_length=500, label="Address", help_text="Base URL of the API, usually ending in /v1",
+        max_length=500,
+        label="Address",
+        help_text="Base URL of the API, usually ending in /v1",
         widget=forms.URLInput(attrs={"placeholder": "http://gpu-1:8000/v1"}),
-    )  # fmt: skip
+    )
     key_variable = forms.CharField(
-        max_length=80, required=False, label="Key variable", widget=forms.TextInput(attrs={"list": "key-variables"}),
+        max_length=80,
+        required=False,
+        label="Key variable",
+        widget=forms.TextInput(attrs={"list": "key-variables"}),
         help_text="Optional: the environment variable of this installation that holds the API key",
-    )  # fmt: skip
+    )
     dialect = forms.ChoiceField(
         choices=Dialect,
         label="API and tool calls",
@@ -36,14 +49,24 @@ class ServerForm(PlainForm):
     )
 
     adapters_at = forms.CharField(
-        max_length=500, required=False, label="Adapter path",
-        help_text="Optional: where the server sees this installation's artifacts, so that LoRA adapters can be loaded at run time",
-    )  # fmt: skip
+        max_length=500,
+        required=False,
+        label="Adapter path",
+        help_text=(
+            "Optional: where the server sees this installation's artifacts, so that LoRA adapters"
+            " can be loaded at run time"
+        ),
+    )
 
     prices = forms.CharField(
-        required=False, max_length=20_000, widget=forms.Textarea(attrs={"rows": 3, "class": "mono", "spellcheck": "false"}),
-        help_text="Optional, in USD per million tokens, one line each: model, input, output. * means all other models",
-    )  # fmt: skip
+        required=False,
+        max_length=20_000,
+        widget=forms.Textarea(attrs={"rows": 3, "class": "mono", "spellcheck": "false"}),
+        help_text=(
+            "Optional, in USD per million tokens, one line each: model, input, output. * means all"
+            " other models"
+        ),
+    )
 
     def clean_prices(self) -> dict[str, list[float]]:
         try:
@@ -66,19 +89,31 @@ class ManagedForm(PlainForm):
         help_text="Adapters trained on it are loaded on demand",
     )
     kind = forms.ChoiceField(
-        choices=[(kind, kind.label) for kind in OPTIONS_OF], label="Engine",
-        help_text="vLLM needs a GPU and “make vllm” on its machine; transformers needs nothing else",
-    )  # fmt: skip
+        choices=[(kind, kind.label) for kind in OPTIONS_OF],
+        label="Engine",
+        help_text=(
+            "vLLM needs a GPU and “make vllm” on its machine; transformers needs nothing else"
+        ),
+    )
     dialect = forms.ChoiceField(
-        choices=Dialect, label="API and tool calls",
+        choices=Dialect,
+        label="API and tool calls",
         initial=Dialect.TEXT,
-        help_text="Native: transformers reads any model's calls; vLLM needs enable-auto-tool-choice and tool-call-parser below",
-    )  # fmt: skip
-    dtype = forms.ChoiceField(choices=[(name, name) for name in DTYPES], initial="auto", label="Precision")
+        help_text=(
+            "Native: transformers reads any model's calls; vLLM needs enable-auto-tool-choice and"
+            " tool-call-parser below"
+        ),
+    )
+    dtype = forms.ChoiceField(
+        choices=[(name, name) for name in DTYPES], initial="auto", label="Precision"
+    )
     context = forms.IntegerField(
-        min_value=0, max_value=LARGEST_CONTEXT, required=False, label="Context length",
+        min_value=0,
+        max_value=LARGEST_CONTEXT,
+        required=False,
+        label="Context length",
         help_text="In tokens; the model's own if empty. A shorter context needs less memory",
-    )  # fmt: skip
+    )
     lora_slots = forms.IntegerField(
         min_value=0,
         max_value=MOST_SLOTS,
@@ -90,14 +125,25 @@ class ManagedForm(PlainForm):
         choices=[(rank, rank) for rank in RANKS], initial=16, coerce=int, label="Largest LoRA rank"
     )
     options = forms.CharField(
-        required=False, max_length=2000, label="More options",
-        widget=forms.Textarea(attrs={"rows": 3, "class": "mono", "spellcheck": "false", "placeholder": "max-num-seqs 64"}),
+        required=False,
+        max_length=2000,
+        label="More options",
+        widget=forms.Textarea(
+            attrs={
+                "rows": 3,
+                "class": "mono",
+                "spellcheck": "false",
+                "placeholder": "max-num-seqs 64",
+            }
+        ),
         help_text="Optional, one per line; the page lists those that can be set",
-    )  # fmt: skip
+    )
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["base"].queryset = ModelVersion.objects.current().filter(project=project, kind=ModelKind.BASE)
+        self.fields["base"].queryset = ModelVersion.objects.current().filter(
+            project=project, kind=ModelKind.BASE
+        )
         self.fields["kind"].initial = ServerKind.VLLM if vllm_is_here() else ServerKind.TRANSFORMERS
 
     def clean_context(self) -> int:
@@ -115,21 +161,32 @@ class EndpointForm(PlainForm):
 
     server = forms.ModelChoiceField(None, empty_label=None, to_field_name="name")
     served_as = forms.CharField(
-        max_length=200, label="Model on that server", help_text="The model id as listed by the server"
+        max_length=200,
+        label="Model on that server",
+        help_text="The model id as listed by the server",
     )
     name = forms.SlugField(max_length=80, help_text="Name of the version in Flywheel")
     dialect = forms.ChoiceField(
-        choices=[("", "Same as the server"), *Dialect.choices], required=False, label="API and tool calls"
+        choices=[("", "Same as the server"), *Dialect.choices],
+        required=False,
+        label="API and tool calls",
     )
     parent = forms.ModelChoiceField(
-        None, required=False, label="Same weights as", empty_label="Not known",
-        help_text="A registered base model, so that adapters trained on it can be loaded on the server",
-    )  # fmt: skip
+        None,
+        required=False,
+        label="Same weights as",
+        empty_label="Not known",
+        help_text=(
+            "A registered base model, so that adapters trained on it can be loaded on the server"
+        ),
+    )
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["server"].queryset = Server.objects.filter(project=project)
-        self.fields["parent"].queryset = ModelVersion.objects.current().filter(project=project, kind=ModelKind.BASE)
+        self.fields["parent"].queryset = ModelVersion.objects.current().filter(
+            project=project, kind=ModelKind.BASE
+        )
 
 
 class BaseForm(PlainForm):
@@ -141,9 +198,10 @@ class BaseForm(PlainForm):
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         where = " or ".join(map(str, folders()))
-        self.fields[
-            "folder"
-        ].help_text = f"config.json, tokenizer and safetensors. On the server under {where}; a name is looked up there"
+        self.fields["folder"].help_text = (
+            f"config.json, tokenizer and safetensors. On the server under {where}; a name is looked"
+            " up there"
+        )
         self.base_folders = base_folders()
         if self.base_folders:  # the only or first one is what somebody who comes here wants
             self.initial.setdefault("folder", str(self.base_folders[0]))
@@ -154,33 +212,45 @@ class AdapterForm(PlainForm):
     """A LoRA adapter that was trained elsewhere: its two files, or a folder on the server."""
 
     name = forms.SlugField(max_length=80)
-    parent = forms.ModelChoiceField(None, empty_label=None, label="Base", help_text="The base model it was trained on")
+    parent = forms.ModelChoiceField(
+        None, empty_label=None, label="Base", help_text="The base model it was trained on"
+    )
     config = forms.FileField(required=False, label="adapter_config.json", max_length=200)
     weights = forms.FileField(required=False, label="adapter_model.safetensors", max_length=200)
     folder = forms.CharField(
-        max_length=500, required=False, help_text="Instead of the files: a PEFT folder on the server"
+        max_length=500,
+        required=False,
+        help_text="Instead of the files: a PEFT folder on the server",
     )
     confirm_base = forms.BooleanField(
         required=False,
         label="Trained on this base",
-        help_text="Only needed where adapter_config.json names another base, for instance a copy or the same model "
-        "under another name",
+        help_text=(
+            "Only needed where adapter_config.json names another base, for instance a copy or the"
+            " same model under another name"
+        ),
     )
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["parent"].queryset = ModelVersion.objects.current().filter(project=project, kind=ModelKind.BASE)
+        self.fields["parent"].queryset = ModelVersion.objects.current().filter(
+            project=project, kind=ModelKind.BASE
+        )
 
 
 class AgentForm(PlainForm):
     """A whole agent that runs outside of Flywheel."""
 
-    name = forms.SlugField(max_length=80, help_text="As it appears in the agent's traces and CI runs")
+    name = forms.SlugField(
+        max_length=80, help_text="As it appears in the agent's traces and CI runs"
+    )
     agent_version = forms.CharField(
         max_length=200, label="Version", help_text="Version of its code, such as a git SHA or a tag"
     )
     reached_by = forms.ChoiceField(choices=Reach, initial=Reach.CI, label="How it is reached")
-    base_url = forms.CharField(max_length=500, required=False, label="Address", help_text="The URL to call")
+    base_url = forms.CharField(
+        max_length=500, required=False, label="Address", help_text="The URL to call"
+    )
     key_variable = forms.CharField(
         max_length=80,
         required=False,
@@ -188,9 +258,11 @@ class AgentForm(PlainForm):
         help_text="Optional: the environment variable of this installation that holds its key",
     )
     protocol = forms.ChoiceField(
-        choices=[("", "Default: chat completions"), *Protocol.choices], required=False, label="Request format",
+        choices=[("", "Default: chat completions"), *Protocol.choices],
+        required=False,
+        label="Request format",
         help_text="How tasks are sent; it may answer in any of these formats",
-    )  # fmt: skip
+    )
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

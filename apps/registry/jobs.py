@@ -1,4 +1,6 @@
-"""The jobs of the registry layer: probing an inference server, running one, and merging an adapter into its base."""
+"""The jobs of the registry layer: probing an inference server, running one, and merging an adapter
+into its base.
+"""
 
 from __future__ import annotations
 

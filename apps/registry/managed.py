@@ -1,5 +1,5 @@
-"""Managed servers, which a worker on the queue `serve` starts and keeps running: configuring, starting and stopping
-them, and their state.
+"""Managed servers, which a worker on the queue `serve` starts and keeps running: configuring,
+starting and stopping them, and their state.
 """
 
 from __future__ import annotations
@@ -30,24 +30,41 @@ QUEUE = "serve"
 ATTEMPTS = 1_000_000  # a restarted worker takes the server up again, however often
 LARGEST_CONTEXT, MOST_SLOTS = 10_000_000, 64
 NO_WORKER = (
-    "No worker of the queue “serve” is running. On the machine that is to serve it, run “make up” again, or “python -m "
-    "flywheel.processes serve”; for vLLM, “make vllm” once before."
+    "No worker of the queue “serve” is running. On the machine that is to serve it, run “make up”"
+    " again, or “python -m flywheel.processes serve”; for vLLM, “make vllm” once before."
 )
 COLUMNS = ("name", "kind", "dialect", "prices")
-OPTIONS_OF = {ServerKind.VLLM: OPTIONS, ServerKind.TRANSFORMERS: OWN_OPTIONS}  # the kinds that can be started
+OPTIONS_OF = {
+    ServerKind.VLLM: OPTIONS,
+    ServerKind.TRANSFORMERS: OWN_OPTIONS,
+}  # the kinds that can be started
 CHANGED_WHILE_RUNNING = "{} is running; stop it first, then change what it serves."
 
 
 def checked_serving(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The `serving` of a server: dtype, context, lora_slots, max_lora_rank, options. Raises ServerError with the
-    field.
+    """The `serving` of a server: dtype, context, lora_slots, max_lora_rank, options. Raises
+    ServerError with the field.
     """
-    found = {"dtype": "auto", "context": 0, "lora_slots": 4, "max_lora_rank": 16, "options": {}} | dict(given)
+    found = {
+        "dtype": "auto",
+        "context": 0,
+        "lora_slots": 4,
+        "max_lora_rank": 16,
+        "options": {},
+    } | dict(given)
     for field, right, wanted in (
         ("kind", kind in OPTIONS_OF, f"one of {', '.join(OPTIONS_OF)}"),
         ("dtype", found["dtype"] in DTYPES, f"one of {', '.join(DTYPES)}"),
-        ("context", 0 <= found["context"] <= LARGEST_CONTEXT, f"from 0 (as the model has) to {LARGEST_CONTEXT:,}"),
-        ("lora_slots", 0 <= found["lora_slots"] <= MOST_SLOTS, f"from 0 (no adapters) to {MOST_SLOTS}"),
+        (
+            "context",
+            0 <= found["context"] <= LARGEST_CONTEXT,
+            f"from 0 (as the model has) to {LARGEST_CONTEXT:,}",
+        ),
+        (
+            "lora_slots",
+            0 <= found["lora_slots"] <= MOST_SLOTS,
+            f"from 0 (no adapters) to {MOST_SLOTS}",
+        ),
         ("max_lora_rank", found["max_lora_rank"] in RANKS, f"one of {', '.join(map(str, RANKS))}"),
     ):
         if not right:
@@ -66,18 +83,29 @@ def _split(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _checked(base: Any) -> None:
     if base is None or base.kind != ModelKind.BASE:
-        raise ServerError("A managed server serves a base model; adapters are loaded on it.", "base")
+        raise ServerError(
+            "A managed server serves a base model; adapters are loaded on it.", "base"
+        )
 
 
 @transaction.atomic
 def add_managed(*, project: Project, fields: Mapping[str, Any], by: Any) -> Server:
-    """`fields`: name, base, kind (vLLM unless given), dialect, dtype, context, lora_slots, max_lora_rank, options. Starts it. Raises ServerError."""
+    """`fields`: name, base, kind (vLLM unless given), dialect, dtype, context, lora_slots,
+    max_lora_rank, options. Starts it. Raises ServerError.
+    """
     columns, serving = _split(fields)
     columns = {"kind": ServerKind.VLLM} | columns
     _checked(columns.get("base"))
     serving = checked_serving(columns["kind"], serving)
     server = insert(Server(project=project, created_by=by, serving=serving, **columns))
-    audit("server.added", project=project, by=by, target=server, name=server.name, serves=str(server.base))
+    audit(
+        "server.added",
+        project=project,
+        by=by,
+        target=server,
+        name=server.name,
+        serves=str(server.base),
+    )
     start(server=server, by=by)
     return server
 
@@ -95,14 +123,25 @@ def edit_managed(*, server: Server, fields: Mapping[str, Any], by: Any) -> Serve
     if (row.base_id, row.kind, row.serving) != before and row.runs.active().exists():
         raise ServerError(CHANGED_WHILE_RUNNING.format(row))
     save(row)
-    audit("server.edited", project=row.project, by=by, target=row, name=row.name, changed=sorted(fields))
+    audit(
+        "server.edited",
+        project=row.project,
+        by=by,
+        target=row,
+        name=row.name,
+        changed=sorted(fields),
+    )
     return row
 
 
 @transaction.atomic
 def start(*, server: Server, by: Any) -> ServerRun:
     """Start the server, or return its active run. Raises ServerError."""
-    row = Server.objects.select_for_update(of=["self"]).select_related("base", "project").get(pk=server.pk)
+    row = (
+        Server.objects.select_for_update(of=["self"])
+        .select_related("base", "project")
+        .get(pk=server.pk)
+    )
     if row.base is None:
         raise ServerError(f"{row} is run externally, so Flywheel cannot start it.")
     if active := row.runs.active().first():
@@ -134,13 +173,15 @@ def child_spec(run: ServerRun) -> dict[str, Any]:
         "model": plain(model),
         "host": settings.FLYWHEEL_SERVE_HOST,
         "ports": settings.FLYWHEEL_SERVE_PORTS,
-        "environment": {name: value for name, value in os.environ.items() if name.startswith("VLLM_CPU_")},
+        "environment": {
+            name: value for name, value in os.environ.items() if name.startswith("VLLM_CPU_")
+        },
     }
 
 
 def served_name(server: Server) -> str:
-    """The name of the base on its server. It includes the digest, so that another base on the same server has another
-    name.
+    """The name of the base on its server. It includes the digest, so that another base on the same
+    server has another name.
     """
     return f"{server.base.name}-{server.base.digest[:12]}"
 
@@ -153,7 +194,11 @@ def store_events(run: ServerRun, events: list[dict]) -> None:
             changes["tail"] = [str(line) for line in event["lines"]]
         elif event["type"] == "phase":
             phase = Phase(event["phase"])
-            changes |= {"phase": phase, "detail": str(event["detail"])[:2000], "restarts": int(event["restarts"])}
+            changes |= {
+                "phase": phase,
+                "detail": str(event["detail"])[:2000],
+                "restarts": int(event["restarts"]),
+            }
             changes["up_at"] = Now() if phase == Phase.UP else None
             _moved(run, str(event["base_url"]) if phase == Phase.UP else "")
     if changes:
@@ -164,7 +209,11 @@ def _moved(run: ServerRun, base_url: str) -> None:
     """Store the server's new address; "" means that it is down."""
     fields = RESET | {"base_url": base_url}
     if base_url:
-        fields |= {"health": Health.HEALTHY, "health_detail": "It is up.", "checked_at": timezone.now()}
+        fields |= {
+            "health": Health.HEALTHY,
+            "health_detail": "It is up.",
+            "checked_at": timezone.now(),
+        }
         transaction.on_commit(lambda: submit_probe(server=run.server, by=None))
     else:
         fields |= {"health": Health.DOWN, "health_detail": "It is not up."}
@@ -176,7 +225,10 @@ def ended(run: ServerRun) -> None:
 
 
 def is_up(server: Server) -> bool:
-    return bool(server.base_url) and server.runs.filter(state=JobState.RUNNING, phase=Phase.UP).exists()
+    return (
+        bool(server.base_url)
+        and server.runs.filter(state=JobState.RUNNING, phase=Phase.UP).exists()
+    )
 
 
 # State for pages
@@ -205,19 +257,27 @@ def state_of(run: ServerRun | None) -> State:
         return State("stopped", "Stopped", "", "", active=False)
     if run.state == JobState.QUEUED:
         return State(
-            "queued", "Queued", "", "Waiting for a worker of the queue “serve”." if has_worker() else NO_WORKER
+            "queued",
+            "Queued",
+            "",
+            "Waiting for a worker of the queue “serve”." if has_worker() else NO_WORKER,
         )
     if run.cancel_requested_at:
         return State("stopping", "Stopping", "warn", "Stopping.")
     if run.heartbeat_at and timezone.now() - run.heartbeat_at > HEARTBEAT_STALE_AFTER:
         return State(
-            "lost", "Lost", "bad", f"The worker {run.worker} stopped answering. Another one will start it again."
+            "lost",
+            "Lost",
+            "bad",
+            f"The worker {run.worker} stopped answering. Another one will start it again.",
         )
     if run.phase == Phase.UP:
         return State("up", "Up", "good", "")
     if run.phase == Phase.WAITING:
         return State("restarting", "Restarting", "warn", run.detail)
-    return State("starting", "Starting", "", "The model is being loaded. That can take a minute or more.")
+    return State(
+        "starting", "Starting", "", "The model is being loaded. That can take a minute or more."
+    )
 
 
 def vllm_is_here() -> bool:

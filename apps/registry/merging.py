@@ -30,14 +30,21 @@ def merged_of(version: ModelVersion) -> MergedModel | None:
 
 
 def merge(*, version: ModelVersion, by: Any) -> MergeJob | None:
-    """The job that merges a version, which may already be running; None if the merged model exists. Raises Rejected."""
+    """The job that merges a version, which may already be running; None if the merged model exists.
+    Raises Rejected.
+    """
     if not can_be_merged(version):
-        raise Rejected(f"{version} cannot be merged: it is not a LoRA adapter whose files and base are here.")
+        raise Rejected(
+            f"{version} cannot be merged: it is not a LoRA adapter whose files and base are here."
+        )
     if merged_of(version):
         return None
     try:
         with transaction.atomic():
-            return jobs.submit(MergeJob(project=version.project, name=f"Merge of {version}", version=version), by=by)
+            return jobs.submit(
+                MergeJob(project=version.project, name=f"Merge of {version}", version=version),
+                by=by,
+            )
     except IntegrityError:  # somebody else requested it at the same moment
         return latest_job(version)
 
@@ -53,7 +60,8 @@ def job_spec(job: MergeJob) -> dict[str, Any]:
     require_space(sum(path.stat().st_size for path in weights))
     if base_digest(Path(job.version.base)) != base.digest:
         raise ModelError(
-            f"The folder {job.version.base} is no longer {base}: its weights were changed after it was registered."
+            f"The folder {job.version.base} is no longer {base}: its weights were changed after it"
+            " was registered."
         )
     return {"kind": "merge_adapter", "model": model_spec(job.version), "text": TEXT}
 
@@ -63,8 +71,9 @@ def require_space(size: int) -> None:
     free = shutil.disk_usage(settings.FLYWHEEL_DATA_DIR).free
     if free < COPIES * size + SPARE:
         raise ModelError(
-            f"The merged model is as large as its base, and is on the disk twice while it is stored: {(COPIES * size + SPARE) / 2**20:,.0f} MiB "
-            f"are needed and {free / 2**20:,.0f} MiB are free."
+            "The merged model is as large as its base, and is on the disk twice while it is"
+            f" stored: {(COPIES * size + SPARE) / 2**20:,.0f} MiB are needed and"
+            f" {free / 2**20:,.0f} MiB are free."
         )
 
 

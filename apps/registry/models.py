@@ -40,7 +40,9 @@ class ModelKind(models.TextChoices):
 
 
 class Engine(models.TextChoices):
-    """What generates the answers of a version: this installation, a server, or an agent's own process."""
+    """What generates the answers of a version: this installation, a server, or an agent's own
+    process.
+    """
 
     TRANSFORMERS = "transformers", "In this installation (transformers)"
     OPENAI = "openai", "An OpenAI-compatible server"
@@ -64,7 +66,9 @@ class Protocol(models.TextChoices):
 
 
 class ServerKind(models.TextChoices):
-    """TRANSFORMERS is Flywheel's own server (`workers.model_server`), which has vLLM's API and is always managed."""
+    """TRANSFORMERS is Flywheel's own server (`workers.model_server`), which has vLLM's API and is
+    always managed.
+    """
 
     VLLM = "vllm", "vLLM"
     SGLANG = "sglang", "SGLang"
@@ -88,20 +92,24 @@ class Health(models.TextChoices):
 
 
 class Server(models.Model):
-    """An inference server: an external one, or a managed one, which a worker starts to serve `base` as configured in
-    `serving` (`workers.lib.specs.ServedModel`). A managed server's address is where it currently runs, "" if it is
-    down. Policies, judges and writers of variants may share a server.
+    """An inference server: an external one, or a managed one, which a worker starts to serve `base`
+    as configured in `serving` (`workers.lib.specs.ServedModel`). A managed server's address is
+    where it currently runs, "" if it is down. Policies, judges and writers of variants may share a
+    server.
 
-    `served` is the last list of its models: [{id, context, parent}], where an adapter's `parent` is its base.
-    `capabilities` is the result of probing `probed_model`: {name: {value, how}}; value is null if it could not be
-    determined. `prices` are in USD per million tokens: {model: [input, output]}.
+    `served` is the last list of its models: [{id, context, parent}], where an adapter's `parent` is
+    its base. `capabilities` is the result of probing `probed_model`: {name: {value, how}}; value is
+    null if it could not be determined. `prices` are in USD per million tokens: {model: [input,
+    output]}.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="servers")
     name = models.SlugField(max_length=80)
     kind = models.CharField(max_length=20, choices=ServerKind, default=ServerKind.OPENAI)
     base_url = models.CharField(max_length=500, blank=True)
-    base = models.ForeignKey("ModelVersion", models.PROTECT, null=True, related_name="managed_servers")
+    base = models.ForeignKey(
+        "ModelVersion", models.PROTECT, null=True, related_name="managed_servers"
+    )
     serving = models.JSONField(default=dict)
     key_variable = models.CharField(max_length=80, blank=True)
     dialect = models.CharField(max_length=10, choices=Dialect, default=Dialect.NATIVE)
@@ -116,7 +124,9 @@ class Server(models.Model):
     capabilities = models.JSONField(default=dict)
     probed_model = models.CharField(max_length=200, blank=True)
     probed_at = models.DateTimeField(null=True)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -129,7 +139,8 @@ class Server(models.Model):
                 name="one_server_per_address_key_and_dialect",
             ),
             models.CheckConstraint(
-                name="only_managed_servers_have_no_address", condition=Q(base__isnull=False) | ~Q(base_url="")
+                name="only_managed_servers_have_no_address",
+                condition=Q(base__isnull=False) | ~Q(base_url=""),
             ),
             models.CheckConstraint(
                 name="servers_of_our_own_are_managed",
@@ -158,7 +169,9 @@ class ServerProbe(Job):
         constraints = [
             *Job.Meta.constraints,
             models.UniqueConstraint(
-                fields=["server"], condition=Q(state__in=ACTIVE_STATES), name="one_active_probe_per_server"
+                fields=["server"],
+                condition=Q(state__in=ACTIVE_STATES),
+                name="one_active_probe_per_server",
             ),
         ]
 
@@ -172,7 +185,9 @@ class Phase(models.TextChoices):
 
 
 class ServerRun(Job):
-    """A managed server from its start to its stop (`managed`), for as long as a worker is available."""
+    """A managed server from its start to its stop (`managed`), for as long as a worker is
+    available.
+    """
 
     server = models.ForeignKey(Server, models.CASCADE, related_name="runs")
     phase = models.CharField(max_length=10, choices=Phase, default=Phase.STARTING)
@@ -180,23 +195,29 @@ class ServerRun(Job):
     restarts = models.PositiveIntegerField(default=0)
     up_at = models.DateTimeField(null=True)
     data_folder = models.CharField(
-        max_length=80, blank=True, help_text="Identity of its machine's data folder (`data_folder.identity`)"
+        max_length=80,
+        blank=True,
+        help_text="Identity of its machine's data folder (`data_folder.identity`)",
     )
-    data_path = models.CharField(max_length=500, blank=True, help_text="Path of the data folder on that machine")
+    data_path = models.CharField(
+        max_length=500, blank=True, help_text="Path of the data folder on that machine"
+    )
     tail = models.JSONField(default=list, help_text="The last lines of its log")
 
     class Meta(Job.Meta):
         constraints = [
             *Job.Meta.constraints,
             models.UniqueConstraint(
-                fields=["server"], condition=Q(state__in=ACTIVE_STATES), name="one_active_run_per_server"
+                fields=["server"],
+                condition=Q(state__in=ACTIVE_STATES),
+                name="one_active_run_per_server",
             ),
         ]
 
 
 class AdapterCopy(models.Model):
-    """An adapter on the machine of a managed server with its own data folder (`copies`, `fetching`): requested until it
-    has a `path` there, or a `problem`.
+    """An adapter on the machine of a managed server with its own data folder (`copies`,
+    `fetching`): requested until it has a `path` there, or a `problem`.
     """
 
     run = models.ForeignKey(ServerRun, models.CASCADE, related_name="copies")
@@ -206,15 +227,19 @@ class AdapterCopy(models.Model):
     asked_at = models.DateTimeField()
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["run", "version"], name="one_copy_per_server_and_version")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["run", "version"], name="one_copy_per_server_and_version"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.version} for {self.run}"
 
 
 class AdapterSlots(models.Model):
-    """The adapters that jobs have loaded at an address: {name: {"used": time, "jobs": [[model label, id]]}}. Lock its
-    row to load or unload there; projects may share a server.
+    """The adapters that jobs have loaded at an address: {name: {"used": time, "jobs": [[model
+    label, id]]}}. Lock its row to load or unload there; projects may share a server.
     """
 
     base_url = models.CharField(max_length=500, unique=True)
@@ -225,10 +250,12 @@ class AdapterSlots(models.Model):
 
 
 class RayCluster(models.Model):
-    """A Ray cluster named by an operator, to which training runs are submitted as jobs. `base_url` is its dashboard.
+    """A Ray cluster named by an operator, to which training runs are submitted as jobs. `base_url`
+    is its dashboard.
 
-    `flywheel_url`: this installation's URL as seen from its nodes, "" for FLYWHEEL_URL. `bases_at`: a folder on its nodes with the
-    folders of base models, "" if jobs download them from here. `gpus`: for a job whose engine does not request them from Ray itself.
+    `flywheel_url`: this installation's URL as seen from its nodes, "" for FLYWHEEL_URL. `bases_at`:
+    a folder on its nodes with the folders of base models, "" if jobs download them from here.
+    `gpus`: for a job whose engine does not request them from Ray itself.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="ray_clusters")
@@ -242,12 +269,16 @@ class RayCluster(models.Model):
     health_detail = models.CharField(max_length=500, blank=True)
     ray_version = models.CharField(max_length=40, blank=True)
     checked_at = models.DateTimeField(null=True)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         ordering = ("name",)
-        constraints = [models.UniqueConstraint(fields=["project", "name"], name="one_ray_cluster_per_name")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="one_ray_cluster_per_name")
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -258,14 +289,14 @@ class ModelVersionQuerySet(ArchivableQuerySet):
         return self.filter(kind=ModelKind.ADAPTER)
 
     def run_here(self) -> Self:
-        """Versions whose answers Flywheel's jobs generate or request. Excludes agents, which run their own loop, and
-        reward models, which give no answers.
+        """Versions whose answers Flywheel's jobs generate or request. Excludes agents, which run
+        their own loop, and reward models, which give no answers.
         """
         return self.exclude(kind__in=[ModelKind.AGENT, ModelKind.REWARD])
 
     def models(self) -> Self:
-        """Versions that generate on their own: no agents, and no prompt versions, which are based on another
-        version.
+        """Versions that generate on their own: no agents, and no prompt versions, which are based
+        on another version.
         """
         return self.run_here().exclude(kind=ModelKind.PROMPT)
 
@@ -274,21 +305,27 @@ class ModelVersionQuerySet(ArchivableQuerySet):
         return self.models().filter(engine=Engine.TRANSFORMERS)
 
     def evaluated_here(self) -> Self:
-        """Versions that Flywheel's jobs can evaluate, including agents that are called over HTTP."""
-        return self.filter(~Q(kind=ModelKind.AGENT) | Q(reached_by=Reach.HTTP)).exclude(kind=ModelKind.REWARD)
+        """Versions that Flywheel's jobs can evaluate, including agents that are called over
+        HTTP.
+        """
+        return self.filter(~Q(kind=ModelKind.AGENT) | Q(reached_by=Reach.HTTP)).exclude(
+            kind=ModelKind.REWARD
+        )
 
 
 class ModelVersion(Archivable):
-    """One immutable version: a base model, an adapter on top of its parent's base, a model on a server, a prompt version, an agent, or a
-    reward model, which scores answers and gives none.
+    """One immutable version: a base model, an adapter on top of its parent's base, a model on a
+    server, a prompt version, an agent, or a reward model, which scores answers and gives none.
 
-    `base` is the folder (or the served name) of the base model. A served model is what `server` has as `served_as`; its `parent`, if it
-    has one, is the base model whose weights it is known to be. An agent is identified by its name and its own `agent_version`, such as a
-    git SHA; `reached_by` says how it answers, `base_url` and `protocol` where and how it is called. A prompt version is a `prompt`
-    (`workers.lib.prompts`) for the model that its parent is or is based on (`model`). `lineage` is frozen when the version is created:
-    the run, the dataset and its digest, the environment and verifier hashes, the settings. `template` is the result of checking a base
-    model's chat template when it was registered (`TemplateCheck`). `digest` identifies the content; creating the same content twice
-    gives the same row.
+    `base` is the folder (or the served name) of the base model. A served model is what `server` has
+    as `served_as`; its `parent`, if it has one, is the base model whose weights it is known to be.
+    An agent is identified by its name and its own `agent_version`, such as a git SHA; `reached_by`
+    says how it answers, `base_url` and `protocol` where and how it is called. A prompt version is a
+    `prompt` (`workers.lib.prompts`) for the model that its parent is or is based on (`model`).
+    `lineage` is frozen when the version is created: the run, the dataset and its digest, the
+    environment and verifier hashes, the settings. `template` is the result of checking a base
+    model's chat template when it was registered (`TemplateCheck`). `digest` identifies the content;
+    creating the same content twice gives the same row.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="model_versions")
@@ -307,24 +344,33 @@ class ModelVersion(Archivable):
     agent_version = models.CharField(max_length=200, blank=True)
     reached_by = models.CharField(max_length=10, choices=Reach, blank=True)
     protocol = models.CharField(max_length=10, choices=Protocol, blank=True)
-    prompt = models.JSONField(default=dict, help_text="For a prompt version: system_prompt, tools, examples, sampling")
+    prompt = models.JSONField(
+        default=dict, help_text="For a prompt version: system_prompt, tools, examples, sampling"
+    )
     template = models.JSONField(
         default=dict, help_text="For a base model: the features of its chat template; {} if unknown"
     )
     digest = models.CharField(max_length=64)
     lineage = models.JSONField(default=dict)
     notes = models.TextField(blank=True)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects = ModelVersionQuerySet.as_manager()
-    is_new = False  # True on the instance that an action has just created, False on one that existed already
+    # True on the instance that an action has just created, False on one that existed already
+    is_new = False
 
     class Meta:
         ordering = ("-created_at", "-id")
         constraints = [
-            models.UniqueConstraint(fields=["project", "name", "version"], name="one_row_per_model_version"),
-            models.UniqueConstraint(fields=["project", "digest"], name="one_model_version_per_content"),
+            models.UniqueConstraint(
+                fields=["project", "name", "version"], name="one_row_per_model_version"
+            ),
+            models.UniqueConstraint(
+                fields=["project", "digest"], name="one_model_version_per_content"
+            ),
             models.CheckConstraint(
                 name="adapters_have_artifact_and_parent",
                 condition=~Q(kind__in=[ModelKind.ADAPTER, ModelKind.REWARD])
@@ -332,7 +378,9 @@ class ModelVersion(Archivable):
             ),
             models.CheckConstraint(
                 name="served_models_have_a_server_and_a_name",
-                condition=Q(kind=ModelKind.ENDPOINT, engine=Engine.OPENAI, server__isnull=False, base_url="")
+                condition=Q(
+                    kind=ModelKind.ENDPOINT, engine=Engine.OPENAI, server__isnull=False, base_url=""
+                )
                 & ~Q(served_as="")
                 & ~Q(dialect="")
                 | ~Q(kind=ModelKind.ENDPOINT)
@@ -341,7 +389,8 @@ class ModelVersion(Archivable):
             ),
             models.CheckConstraint(
                 name="prompt_versions_have_a_prompt_and_a_parent",
-                condition=Q(kind=ModelKind.PROMPT, parent__isnull=False, artifact__isnull=True) & ~Q(prompt={})
+                condition=Q(kind=ModelKind.PROMPT, parent__isnull=False, artifact__isnull=True)
+                & ~Q(prompt={})
                 | ~Q(kind=ModelKind.PROMPT) & Q(prompt={}),
             ),
             models.CheckConstraint(
@@ -356,7 +405,9 @@ class ModelVersion(Archivable):
                     Q(reached_by=Reach.HTTP) & ~Q(base_url="") & ~Q(protocol="")
                     | Q(reached_by__in=[Reach.CI, Reach.TRACES], base_url="", protocol="")
                 )
-                | ~Q(kind=ModelKind.AGENT) & ~Q(engine=Engine.AGENT) & Q(agent_version="", reached_by="", protocol=""),
+                | ~Q(kind=ModelKind.AGENT)
+                & ~Q(engine=Engine.AGENT)
+                & Q(agent_version="", reached_by="", protocol=""),
             ),
         ]
 
@@ -368,7 +419,9 @@ class ModelVersion(Archivable):
 
     @property
     def model(self) -> ModelVersion:
-        """The version that generates: for a prompt version the model that it is based on, otherwise itself."""
+        """The version that generates: for a prompt version the model that it is based on, otherwise
+        itself.
+        """
         return next(node for node in [self, *self.ancestors()] if node.kind != ModelKind.PROMPT)
 
     @property
@@ -378,13 +431,17 @@ class ModelVersion(Archivable):
         return TemplateCheck(**found) if found else None
 
     def prompt_before(self) -> dict[str, Any]:
-        """What a prompt version was made from: its parent's prompt, or that of the environment it started from."""
+        """What a prompt version was made from: its parent's prompt, or that of the environment it
+        started from.
+        """
         if self.parent is not None and self.parent.kind == ModelKind.PROMPT:
             return self.parent.prompt
         return self.lineage.get("started_from", {}).get("prompt", {})
 
     def prompt_changes(self) -> list[tuple[str, str]]:
-        """(kind, line) of the difference to `prompt_before`, field by field, see `changed_lines`."""
+        """(kind, line) of the difference to `prompt_before`, field by field, see
+        `changed_lines`.
+        """
         return list(changed_parts(as_parts(self.prompt_before()), as_parts(self.prompt)))
 
     def ancestors(self) -> list[ModelVersion]:
@@ -397,14 +454,17 @@ class ModelVersion(Archivable):
 
     def base_version(self) -> ModelVersion:
         """The base model that it is based on; itself if it has none."""
-        return next((node for node in [self, *self.ancestors()] if node.kind == ModelKind.BASE), self)
+        return next(
+            (node for node in [self, *self.ancestors()] if node.kind == ModelKind.BASE), self
+        )
 
 
 class MergedModel(models.Model):
-    """An adapter merged into its base as a whole model, for servers without LoRA. Deleted with its version; it can be
-    made again.
+    """An adapter merged into its base as a whole model, for servers without LoRA. Deleted with its
+    version; it can be made again.
 
-    `gap`: mean |Δ log-probability| between merged model and base + adapter on a fixed text, in nats.
+    `gap`: mean |Δ log-probability| between merged model and base + adapter on a fixed text, in
+    nats.
     """
 
     version = models.OneToOneField(ModelVersion, models.CASCADE, related_name="merged")
@@ -426,13 +486,17 @@ class MergeJob(Job):
         constraints = [
             *Job.Meta.constraints,
             models.UniqueConstraint(
-                fields=["version"], condition=Q(state__in=ACTIVE_STATES), name="one_active_merge_job_per_version"
+                fields=["version"],
+                condition=Q(state__in=ACTIVE_STATES),
+                name="one_active_merge_job_per_version",
             ),
         ]
 
 
 class UsedLink(models.Model):
-    """A one-time download address that was used. Kept until the address would have expired anyway."""
+    """A one-time download address that was used. Kept until the address would have expired
+    anyway.
+    """
 
     nonce = models.UUIDField(primary_key=True)
     project = models.ForeignKey(Project, models.CASCADE, related_name="+")
@@ -443,7 +507,9 @@ class UsedLink(models.Model):
 
 
 class AdapterUpload(models.Model):
-    """An adapter being uploaded in parts (`uploads`). `files` is the announced list [{path, size, sha256}]."""
+    """An adapter being uploaded in parts (`uploads`). `files` is the announced list [{path, size,
+    sha256}].
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="adapter_uploads")
@@ -451,13 +517,17 @@ class AdapterUpload(models.Model):
     parent = models.ForeignKey(ModelVersion, models.PROTECT, related_name="+")
     files = models.JSONField()
     confirm_base = models.BooleanField(default=False)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
         ordering = ("-created_at",)
         constraints = [
-            models.UniqueConstraint(fields=["project", "name", "parent", "files"], name="one_upload_per_content")
+            models.UniqueConstraint(
+                fields=["project", "name", "parent", "files"], name="one_upload_per_content"
+            )
         ]
 
     is_new = False  # True on the instance that an action has just made
@@ -474,7 +544,9 @@ class AdapterPart(models.Model):
     number = models.PositiveIntegerField(help_text="Counted from 0")
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["upload", "path", "number"], name="one_row_per_part")]
+        constraints = [
+            models.UniqueConstraint(fields=["upload", "path", "number"], name="one_row_per_part")
+        ]
 
     def __str__(self) -> str:
         return f"{self.path} {self.number}"

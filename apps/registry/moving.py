@@ -1,4 +1,6 @@
-"""Moves artifacts from one store to another, when an installation starts or stops using a bucket."""
+"""Moves artifacts from one store to another, when an installation starts or stops using a
+bucket.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ class Moved:
 
 
 def move_all(source: Any, target: Any, *, remove: bool, said: Callable[[str], None]) -> Moved:
-    """Move every artifact in the database. Artifacts that are intact in `target` are not sent again, so an interrupted
-    move can be continued. Each file is verified when it is read and again in `target`; only then, if `remove` is set,
-    it is removed from `source`.
+    """Move every artifact in the database. Artifacts that are intact in `target` are not sent
+    again, so an interrupted move can be continued. Each file is verified when it is read and again
+    in `target`; only then, if `remove` is set, it is removed from `source`.
     """
     found = Moved()
     artifacts = Artifact.objects.order_by("created_at", "digest")

@@ -1,7 +1,7 @@
 """Prices of providers' models. A server's own prices, edited on its page, take precedence.
 
-List prices in USD per million tokens of input and output, as known to the authors in 2025: good enough for limits, not
-for invoices.
+List prices in USD per million tokens of input and output, as known to the authors in 2025: good
+enough for limits, not for invoices.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ MOST_PRICES, LARGEST = 200, 100_000.0
 
 
 def price_of(server: Server, model: str) -> tuple[float, float] | None:
-    """(input, output), or None if unknown. “*” in a server's own prices applies to all models without their own."""
+    """(input, output), or None if unknown. “*” in a server's own prices applies to all models
+    without their own.
+    """
     own = server.prices.get(model) or server.prices.get("*")
     if own:
         return own[0], own[1]
@@ -35,8 +37,8 @@ def price_of(server: Server, model: str) -> tuple[float, float] | None:
 
 
 def known_prices(project: Project) -> dict[str, tuple[float, float]]:
-    """{model: (input, output)} for agents, which name a model but no server: the prices entered for the project's
-    servers (the highest if they differ), otherwise the list price.
+    """{model: (input, output)} for agents, which name a model but no server: the prices entered for
+    the project's servers (the highest if they differ), otherwise the list price.
     """
     entered: dict[str, tuple[float, float]] = {}
     for server in Server.objects.filter(project=project):
@@ -44,7 +46,9 @@ def known_prices(project: Project) -> dict[str, tuple[float, float]]:
             other = entered.get(model, (0.0, 0.0))
             entered[model] = max(asked, other[0]), max(answered, other[1])
     entered.pop("*", None)
-    return {model: price for of_host in PRICES.values() for model, price in of_host.items()} | entered
+    return {
+        model: price for of_host in PRICES.values() for model, price in of_host.items()
+    } | entered
 
 
 def read_prices(text: str) -> dict[str, list[float]]:
@@ -58,9 +62,14 @@ def read_prices(text: str) -> dict[str, list[float]]:
             prices = [float(price) for price in given]
         except ValueError:
             model, prices = "", []
-        if not model.strip() or len(prices) != 2 or not all(0 <= price <= LARGEST for price in prices):
+        if (
+            not model.strip()
+            or len(prices) != 2
+            or not all(0 <= price <= LARGEST for price in prices)
+        ):
             raise ValueError(
-                f"Line {number}: write a model's name and two prices, for instance “gpt-4o-mini 0.15 0.60”."
+                f"Line {number}: write a model's name and two prices, for instance “gpt-4o-mini"
+                " 0.15 0.60”."
             )
         found[model.strip()] = prices
     if len(found) > MOST_PRICES:
@@ -70,4 +79,6 @@ def read_prices(text: str) -> dict[str, list[float]]:
 
 def write_prices(prices: dict[str, list[float]]) -> str:
     """Lines in the format that `read_prices` parses."""
-    return "\n".join(f"{model} {price[0]:g} {price[1]:g}" for model, price in sorted(prices.items()))
+    return "\n".join(
+        f"{model} {price[0]:g} {price[1]:g}" for model, price in sorted(prices.items())
+    )

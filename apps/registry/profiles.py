@@ -1,4 +1,6 @@
-"""Known families of base models (`model_profiles.yaml`): template, tool format, LoRA targets, pitfalls, kernels."""
+"""Known families of base models (`model_profiles.yaml`): template, tool format, LoRA targets,
+pitfalls, kernels.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ TEMPLATES = ("chat_template.jinja", "tokenizer_config.json")
 
 
 class Profile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One family. `lora_exclude` are patterns of layers that must not be adapted. `tool_parser` is vLLM's name of its
-    parser, `renderer` the name in the package renderers, which verifiers and prime-rl use.
+    """One family. `lora_exclude` are patterns of layers that must not be adapted. `tool_parser` is
+    vLLM's name of its parser, `renderer` the name in the package renderers, which verifiers and
+    prime-rl use.
     """
 
     name: str
@@ -49,22 +52,24 @@ def profile_of(config: dict[str, Any]) -> Profile | None:
 
 
 def profile_of_version(version: ModelVersion) -> Profile | None:
-    """The profile of the base model that a version is based on; None if it is not in a local folder or its family is
-    unknown.
+    """The profile of the base model that a version is based on; None if it is not in a local folder
+    or its family is unknown.
     """
     folder = base_folder(version)
     return profile_of(_read_json(folder / "config.json")) if folder else None
 
 
 def has_native_tools(version: ModelVersion) -> bool:
-    """Whether the base's chat template supports tools. Otherwise, tools are written into the messages as text."""
+    """Whether the base's chat template supports tools. Otherwise, tools are written into the
+    messages as text.
+    """
     folder = base_folder(version)
     return bool(folder) and any("tools" in _template(folder / name) for name in TEMPLATES)
 
 
 def takes_text_arguments(version: ModelVersion) -> bool:
-    """Whether the base's chat template inserts a call's arguments unchanged if they are JSON text. Other templates
-    quote them again.
+    """Whether the base's chat template inserts a call's arguments unchanged if they are JSON text.
+    Other templates quote them again.
     """
     folder = base_folder(version)
     return bool(folder) and any("is string" in _template(folder / name) for name in TEMPLATES)

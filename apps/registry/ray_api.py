@@ -24,7 +24,9 @@ Gpus = Annotated[float, Meta(ge=0, le=1024)]
 
 
 class NewCluster(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`base_url`: of the dashboard. `gpus` of a job whose engine does not ask Ray for them. `bases_at`: a folder on the nodes."""
+    """`base_url`: of the dashboard. `gpus` of a job whose engine does not ask Ray for them.
+    `bases_at`: a folder on the nodes.
+    """
 
     name: Name
     base_url: Url
@@ -58,9 +60,15 @@ STRING = {"type": "string"}
 CLUSTER = {
     "type": "object",
     "required": [*FIELDS, "checked_at"],
-    "properties": dict.fromkeys(FIELDS, STRING)
-    | {"gpus": {"type": "number"}, "health": {"enum": list(Health.values)}, "checked_at": {"type": ["string", "null"], "format": "date-time"}},
-}  # fmt: skip
+    "properties": (
+        dict.fromkeys(FIELDS, STRING)
+        | {
+            "gpus": {"type": "number"},
+            "health": {"enum": list(Health.values)},
+            "checked_at": {"type": ["string", "null"], "format": "date-time"},
+        }
+    ),
+}
 
 
 def cluster_json(cluster: RayCluster) -> dict[str, Any]:
@@ -68,34 +76,54 @@ def cluster_json(cluster: RayCluster) -> dict[str, Any]:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_ray_clusters_list", responses=described({200: results(CLUSTER)}),
+    methods=["GET"],
+    operation_id="v1_ray_clusters_list",
+    responses=described({200: results(CLUSTER)}),
     description="The Ray clusters to which training runs can be submitted.",
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_ray_clusters_add", request={JSON: json_schema(NewCluster)},
-    responses=described({201: CLUSTER}, 400, 403, 409), examples=[sent("Add", {"name": "gpus", "base_url": "http://ray-head:8265"})],
-    description="Adds a cluster by the address of its dashboard, and checks in the background whether it answers.",
-)  # fmt: skip
+    methods=["POST"],
+    operation_id="v1_ray_clusters_add",
+    request={JSON: json_schema(NewCluster)},
+    responses=described({201: CLUSTER}, 400, 403, 409),
+    examples=[sent("Add", {"name": "gpus", "base_url": "http://ray-head:8265"})],
+    description=(
+        "Adds a cluster by the address of its dashboard, and checks in the background whether it"
+        " answers."
+    ),
+)
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
     project = request.auth.project
     if request.method == "GET":
-        return Response({"results": [cluster_json(row) for row in RayCluster.objects.filter(project=project)]})
+        return Response(
+            {"results": [cluster_json(row) for row in RayCluster.objects.filter(project=project)]}
+        )
     member_of(request)
     given = plain(convert(request.data, NewCluster))
     made = ray_clusters.add_cluster(project=project, fields=given, by=request.auth.created_by)
     return Response(cluster_json(made), status=201)
 
 
-@extend_schema(methods=["GET"], operation_id="v1_ray_clusters_read", responses=described({200: CLUSTER}, 404))
 @extend_schema(
-    methods=["PATCH"], operation_id="v1_ray_clusters_edit", request={JSON: json_schema(ClusterChanges)},
-    responses=described({200: CLUSTER}, 400, 403, 404), description="Changes the fields that are sent.",
-)  # fmt: skip
+    methods=["GET"], operation_id="v1_ray_clusters_read", responses=described({200: CLUSTER}, 404)
+)
 @extend_schema(
-    methods=["DELETE"], operation_id="v1_ray_clusters_remove", responses=described({}, 403, 404) | {204: None},
-    description="Removes it from this project. Jobs running there continue and are followed until they finish.",
-)  # fmt: skip
+    methods=["PATCH"],
+    operation_id="v1_ray_clusters_edit",
+    request={JSON: json_schema(ClusterChanges)},
+    responses=described({200: CLUSTER}, 400, 403, 404),
+    description="Changes the fields that are sent.",
+)
+@extend_schema(
+    methods=["DELETE"],
+    operation_id="v1_ray_clusters_remove",
+    responses=described({}, 403, 404) | {204: None},
+    description=(
+        "Removes it from this project. Jobs running there continue and are followed until they"
+        " finish."
+    ),
+)
 @api_view(["GET", "PATCH", "DELETE"])
 def item(request: Request, name: str) -> Response:
     cluster = RayCluster.objects.filter(project=request.auth.project, name=name).first()
@@ -112,5 +140,7 @@ def item(request: Request, name: str) -> Response:
         name: getattr(cluster, name)
         for name in ("name", "base_url", "key_variable", "gpus", "bases_at", "flywheel_url")
     }
-    changed = ray_clusters.edit_cluster(cluster=cluster, fields=before | given, by=request.auth.created_by)
+    changed = ray_clusters.edit_cluster(
+        cluster=cluster, fields=before | given, by=request.auth.created_by
+    )
     return Response(cluster_json(changed))

@@ -1,4 +1,6 @@
-"""vLLM servers that a training run can sample from: those with its base and LoRA slots, and how its spec names them."""
+"""vLLM servers that a training run can sample from: those with its base and LoRA slots, and how its
+spec names them.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,9 @@ def why_not(server: Server, rank: int = 0, steps_ahead: int = 0) -> str:
             return reason
         if elsewhere(server):
             return (
-                f"{server} runs on a machine with its own data folder, where it cannot read the adapters that a training run writes at "
-                "each step. Sample in the run's own process, or let that machine share this data folder."
+                f"{server} runs on a machine with its own data folder, where it cannot read the"
+                " adapters that a training run writes at each step. Sample in the run's own"
+                " process, or let that machine share this data folder."
             )
     elif not server.adapters_at:
         return f"Adapters cannot be loaded on {server}: its adapter path is not set."
@@ -52,14 +55,19 @@ def why_not(server: Server, rank: int = 0, steps_ahead: int = 0) -> str:
     return ""
 
 
-def choose_servers(parent: ModelVersion, names: list[str], rank: int, steps_ahead: int) -> dict[str, Any]:
-    """`rollouts` of a run's spec: {servers: [{server, server_name, base_url, managed, model}], steps_ahead}. Raises ModelError."""
+def choose_servers(
+    parent: ModelVersion, names: list[str], rank: int, steps_ahead: int
+) -> dict[str, Any]:
+    """`rollouts` of a run's spec: {servers: [{server, server_name, base_url, managed, model}],
+    steps_ahead}. Raises ModelError.
+    """
     chosen = []
     for name in dict.fromkeys(names):
         known = holders(parent, name) if name != AUTO else []
         if not known:
             raise ModelError(
-                f"No model of the server “{name}” is known to have the weights of {parent.base_version()}. Choose another server, or none."
+                f"No model of the server “{name}” is known to have the weights of"
+                f" {parent.base_version()}. Choose another server, or none."
             )
         if reason := why_not(known[0].server, rank, steps_ahead):
             raise ModelError(reason)
@@ -70,14 +78,18 @@ def choose_servers(parent: ModelVersion, names: list[str], rank: int, steps_ahea
 def _named(holder: Holder) -> dict[str, Any]:
     server = holder.server
     return {
-        "server": server.pk, "server_name": server.name, "base_url": server.base_url, "managed": server.is_managed,
+        "server": server.pk,
+        "server_name": server.name,
+        "base_url": server.base_url,
+        "managed": server.is_managed,
         "model": holder.served_as,
-    }  # fmt: skip
+    }
 
 
 def rollouts_spec(job: UUID, rollouts: dict[str, Any]) -> dict[str, Any]:
-    """`specs.Rollouts` for a job, with the servers' current state. Adapters are written next to the artifacts, where
-    the servers can read them. Raises ModelError if a server may no longer be called.
+    """`specs.Rollouts` for a job, with the servers' current state. Adapters are written next to the
+    artifacts, where the servers can read them. Raises ModelError if a server may no longer be
+    called.
     """
     name = f"rollouts/{job}"
     ours = f"{settings.FLYWHEEL_DATA_DIR}/artifacts"
@@ -89,6 +101,9 @@ def rollouts_spec(job: UUID, rollouts: dict[str, Any]) -> dict[str, Any]:
         there = artifacts_at(server)
         found.append(
             asked_at(server, model=given["model"])
-            | {"folder": "" if there in ("", ours) else f"{there}/{name}", "lora_slots": slots_of(server) or 0}
+            | {
+                "folder": "" if there in ("", ours) else f"{there}/{name}",
+                "lora_slots": slots_of(server) or 0,
+            }
         )
     return {"servers": found, "folder": f"{ours}/{name}", "steps_ahead": rollouts["steps_ahead"]}

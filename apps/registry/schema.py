@@ -1,5 +1,5 @@
-"""Request and response bodies of the API for servers and model versions: used for validation, for the OpenAPI schema
-and for responses.
+"""Request and response bodies of the API for servers and model versions: used for validation, for
+the OpenAPI schema and for responses.
 """
 
 from __future__ import annotations
@@ -11,14 +11,25 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from apps.core.models import Project
 from apps.core.openapi import LINE
 from apps.registry.managed import STATES, state_of
-from apps.registry.models import Dialect, Health, ModelKind, ModelVersion, Protocol, Reach, Server, ServerKind
+from apps.registry.models import (
+    Dialect,
+    Health,
+    ModelKind,
+    ModelVersion,
+    Protocol,
+    Reach,
+    Server,
+    ServerKind,
+)
 from apps.registry.prices import LARGEST, MOST_PRICES
 from workers.lib.prompts import Prompt
 from workers.lib.template_check import TemplateCheck
 from workers.lib.typed import FormError, convert, json_schema, plain
 from workers.lib.vllm import DTYPES, RANKS
 
-Slug = Annotated[str, Meta(pattern=r"\A[-a-zA-Z0-9_]{1,80}\Z", description="Letters, digits, - and _")]
+Slug = Annotated[
+    str, Meta(pattern=r"\A[-a-zA-Z0-9_]{1,80}\Z", description="Letters, digits, - and _")
+]
 Line = Annotated[str, Meta(max_length=500, pattern=LINE)]
 Short = Annotated[str, Meta(max_length=200, min_length=1, pattern=LINE)]
 Folder = Annotated[str, Meta(max_length=500, min_length=1, pattern=LINE)]
@@ -26,7 +37,8 @@ Dollars = Annotated[float, Meta(ge=0, le=LARGEST)]
 Prices = Annotated[
     dict[Annotated[str, Meta(max_length=200, min_length=1, pattern=LINE)], tuple[Dollars, Dollars]],
     Meta(
-        max_length=MOST_PRICES, description="USD per million tokens: {model: [input, output]}; “*” is all other models"
+        max_length=MOST_PRICES,
+        description="USD per million tokens: {model: [input, output]}; “*” is all other models",
     ),
 ]
 Variable = Annotated[str, Meta(max_length=80, pattern=LINE)]
@@ -39,7 +51,9 @@ Value = bool | int | float | Annotated[str, Meta(max_length=40)]
 
 
 class Managed(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a managed server serves. `base`: the id of a base model. `engine`: vLLM, or transformers, which needs no GPU. `context` 0: as the model has; `lora_slots` 0: no adapters."""
+    """What a managed server serves. `base`: the id of a base model. `engine`: vLLM, or
+    transformers, which needs no GPU. `context` 0: as the model has; `lora_slots` 0: no adapters.
+    """
 
     base: int
     engine: Started = "vllm"
@@ -99,8 +113,8 @@ class Endpoint(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind
 
 
 class Agent(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="agent"):
-    """A whole agent whose loop runs elsewhere. `base_url`, `key_variable` and `protocol` (of what it is sent; chat completions
-    where it is empty) only where it is called over HTTP."""
+    """A whole agent whose loop runs elsewhere. `base_url`, `key_variable` and `protocol` (of what
+    it is sent; chat completions where it is empty) only where it is called over HTTP."""
 
     name: Slug
     agent_version: Short
@@ -118,8 +132,9 @@ class Base(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", t
 
 
 class Adapter(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="adapter"):
-    """A PEFT folder on the server, under one of FLYWHEEL_MODEL_FOLDERS. `parent`: the id of its base model. `confirm_base`: it was
-    trained on this base, although its configuration names another."""
+    """A PEFT folder on the server, under one of FLYWHEEL_MODEL_FOLDERS. `parent`: the id of its
+    base model. `confirm_base`: it was trained on this base, although its configuration names
+    another."""
 
     name: Slug
     folder: Folder
@@ -128,8 +143,10 @@ class Adapter(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind"
 
 
 class NewPrompt(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="prompt"):
-    """A prompt version: what `prompt` says stands in place of the environment's own system prompt, examples, tool descriptions and
-    sampling; what it leaves out stays. `on`: the id of a model version, or of the prompt version that this one changes."""
+    """A prompt version: what `prompt` says stands in place of the environment's own system prompt,
+    examples, tool descriptions and sampling; what it leaves out stays. `on`: the id of a model
+    version, or of the prompt version that this one changes.
+    """
 
     name: Slug
     on: int
@@ -158,7 +175,11 @@ def registration(data: Any, project: Project) -> tuple[str, dict[str, Any]]:
 
 
 def _version(project: Project, given: int) -> ModelVersion:
-    found = ModelVersion.objects.filter(project=project, pk=given).first() if 0 < given < 2**63 else None
+    found = (
+        ModelVersion.objects.filter(project=project, pk=given).first()
+        if 0 < given < 2**63
+        else None
+    )
     if found is None:
         raise FormError("on", "must be the id of a model version of this project")
     return found
@@ -279,7 +300,10 @@ SERVER = {
         "base_url": STRING,
         "managed": {
             "type": ["object", "null"],
-            "description": "Of a server that a worker runs: what it serves, its state, and the last lines of its log",
+            "description": (
+                "Of a server that a worker runs: what it serves, its state, and the last lines of"
+                " its log"
+            ),
             "properties": {
                 **json_schema(Managed)["properties"],
                 "state": {"enum": STATES},
@@ -292,7 +316,10 @@ SERVER = {
         "key_variable": STRING,
         "dialect": {"enum": Dialect.values},
         "adapters_at": STRING,
-        "prices": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "number"}}},
+        "prices": {
+            "type": "object",
+            "additionalProperties": {"type": "array", "items": {"type": "number"}},
+        },
         "health": {"enum": Health.values},
         "health_detail": STRING,
         "checked_at": TIME,
@@ -300,13 +327,20 @@ SERVER = {
             "type": "array",
             "items": {
                 "type": "object",
-                "properties": {"id": STRING, "context": {"type": ["integer", "null"]}, "parent": STRING},
+                "properties": {
+                    "id": STRING,
+                    "context": {"type": ["integer", "null"]},
+                    "parent": STRING,
+                },
             },
         },
         "capabilities": {
             "type": "object",
-            "description": "tools, responses (the Responses API), logprobs, token_ids, runtime_lora, lora_slots, context: what the last probe found out; "
-            "`value` is null where it stays unknown, `how` says why",
+            "description": (
+                "tools, responses (the Responses API), logprobs, token_ids, runtime_lora,"
+                " lora_slots, context: what the last probe found out; `value` is null where it"
+                " stays unknown, `how` says why"
+            ),
             "additionalProperties": {
                 "type": "object",
                 "properties": {"value": {"type": ["boolean", "integer", "null"]}, "how": STRING},
@@ -314,7 +348,11 @@ SERVER = {
         },
         "probed_model": STRING,
         "probed_at": TIME,
-        "versions": {"type": "array", "items": {"type": "integer"}, "description": "Model versions that use it"},
+        "versions": {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "Model versions that use it",
+        },
     },
 }
 VERSION = {
@@ -340,10 +378,14 @@ VERSION = {
         "prompt": json_schema(Prompt) | {"description": "Of a prompt version; {} of all others"},
         "chat_template": {
             "type": ["object", "null"],
-            "description": "Of the base model, found out when it was registered: how tools are written for it (native, text; empty: "
-            "not at all, see problem), and in words how its episodes of several turns are trained. Where turns are bridged (by flywheel, or "
-            "by a renderer of the package renderers) or become separate rows (with the reason) instead of being joined by prefix: tools, "
-            "user, thinking_tools, thinking_user, after what they come. Null where unknown",
+            "description": (
+                "Of the base model, found out when it was registered: how tools are written for it"
+                " (native, text; empty: not at all, see problem), and in words how its episodes of"
+                " several turns are trained. Where turns are bridged (by flywheel, or by a renderer"
+                " of the package renderers) or become separate rows (with the reason) instead of"
+                " being joined by prefix: tools, user, thinking_tools, thinking_user, after what"
+                " they come. Null where unknown"
+            ),
             "properties": {
                 "tools": {"enum": ["native", "text", ""]},
                 "problem": STRING,
@@ -355,7 +397,9 @@ VERSION = {
         "notes": STRING,
         "changes": {
             "type": "array",
-            "description": "Of one prompt version: how it differs from what it was made from, line by line",
+            "description": (
+                "Of one prompt version: how it differs from what it was made from, line by line"
+            ),
             "items": {
                 "type": "object",
                 "properties": {"kind": {"enum": ["same", "gone", "new", "skip"]}, "line": STRING},
@@ -365,9 +409,17 @@ VERSION = {
         "created_at": {"type": "string", "format": "date-time"},
     },
 }
-NEW_SERVER, SERVER_CHANGES, PROBE = json_schema(NewServer), json_schema(ServerChanges), json_schema(ProbeWith)
+NEW_SERVER, SERVER_CHANGES, PROBE = (
+    json_schema(NewServer),
+    json_schema(ServerChanges),
+    json_schema(ProbeWith),
+)
 NEW_VERSION = {"oneOf": [json_schema(form) for form in FORMS]}
-PROBED = {"type": "object", "required": ["id", "state"], "properties": {"id": STRING, "state": STRING}}
+PROBED = {
+    "type": "object",
+    "required": ["id", "state"],
+    "properties": {"id": STRING, "state": STRING},
+}
 EXAMPLE_MANAGED = {
     "name": "local",
     "dialect": "text",
@@ -375,7 +427,12 @@ EXAMPLE_MANAGED = {
 }
 EXAMPLE_SERVER = {"name": "gpu-1", "kind": "vllm", "base_url": "http://gpu-1:8000/v1"}
 EXAMPLE_VERSIONS = {
-    "A served model": {"kind": "endpoint", "name": "qwen3-8b", "server": "gpu-1", "served_as": "Qwen/Qwen3-8B"},
+    "A served model": {
+        "kind": "endpoint",
+        "name": "qwen3-8b",
+        "server": "gpu-1",
+        "served_as": "Qwen/Qwen3-8B",
+    },
     "An adapter trained elsewhere": {
         "kind": "adapter",
         "name": "support-lora",
@@ -386,7 +443,10 @@ EXAMPLE_VERSIONS = {
         "kind": "prompt",
         "name": "support-prompt",
         "on": 12,
-        "prompt": {"system_prompt": "Close a ticket only when the customer says so.", "temperature": 0.2},
+        "prompt": {
+            "system_prompt": "Close a ticket only when the customer says so.",
+            "temperature": 0.2,
+        },
     },
     "An agent in CI": {"kind": "agent", "name": "support-agent", "agent_version": "3f2a9c1"},
     "An agent that is called": {

@@ -1,6 +1,8 @@
-"""External inference servers: adding, editing and removing them, their health, and their capabilities.
+"""External inference servers: adding, editing and removing them, their health, and their
+capabilities.
 
-Health is refreshed periodically and before an evaluation calls a server; a page never waits for one.
+Health is refreshed periodically and before an evaluation calls a server; a page never waits for
+one.
 """
 
 from __future__ import annotations
@@ -35,14 +37,19 @@ RESERVED = ("auto", "transformers")
 PROBE_S = 300.0
 FIXED = ("base_url", "kind")  # a registered model version is identified by them
 RESET: dict[str, Any] = {
-    "health": Health.UNCHECKED, "health_detail": "", "checked_at": None, "served": [], "capabilities": {},
-    "probed_model": "", "probed_at": None,
-}  # fmt: skip
+    "health": Health.UNCHECKED,
+    "health_detail": "",
+    "checked_at": None,
+    "served": [],
+    "capabilities": {},
+    "probed_model": "",
+    "probed_at": None,
+}
 
 
 class ServerError(Rejected):
-    """An operation that is not allowed on a server. The message is a sentence for the page; `field` is the field that
-    caused it.
+    """An operation that is not allowed on a server. The message is a sentence for the page; `field`
+    is the field that caused it.
     """
 
     def __init__(self, sentence: str, field: str = "") -> None:
@@ -51,7 +58,9 @@ class ServerError(Rejected):
 
 
 def check_address(base_url: str, key_variable: str, *, operator: bool = True) -> str:
-    """The address as stored. Raises ServerError if this installation may not call it or send it the key."""
+    """The address as stored. Raises ServerError if this installation may not call it or send it the
+    key.
+    """
     base_url = base_url.strip().rstrip("/")
     try:
         host = check_url(base_url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS).host
@@ -70,19 +79,23 @@ def address_spec(base_url: str, key_variable: str, **more: Any) -> dict[str, Any
 
 
 @transaction.atomic
-def add_server(*, project: Project, fields: Mapping[str, Any], by: Any, operator: bool = False) -> Server:
-    """`fields`: name, kind, base_url, key_variable, dialect, adapters_at, prices. `operator`: whether an operator chose the
-    address (`outgoing_keys.key_of`). Raises ServerError."""
+def add_server(
+    *, project: Project, fields: Mapping[str, Any], by: Any, operator: bool = False
+) -> Server:
+    """`fields`: name, kind, base_url, key_variable, dialect, adapters_at, prices. `operator`:
+    whether an operator chose the address (`outgoing_keys.key_of`). Raises ServerError."""
     base_url = check_address(fields["base_url"], fields.get("key_variable", ""), operator=operator)
     server = insert(Server(project=project, created_by=by, **dict(fields) | {"base_url": base_url}))
-    audit("server.added", project=project, by=by, target=server, name=server.name, base_url=base_url)
+    audit(
+        "server.added", project=project, by=by, target=server, name=server.name, base_url=base_url
+    )
     transaction.on_commit(lambda: submit_probe(server=server, by=by))
     return server
 
 
 def insert(server: Server) -> Server:
-    """Insert the server in the caller's transaction. Raises ServerError if the project has too many, or its name is
-    taken.
+    """Insert the server in the caller's transaction. Raises ServerError if the project has too
+    many, or its name is taken.
     """
     project = Project.objects.select_for_update().get(pk=server.project_id)
     if project.servers.count() >= MOST:
@@ -91,9 +104,11 @@ def insert(server: Server) -> Server:
 
 
 @transaction.atomic
-def edit_server(*, server: Server, fields: Mapping[str, Any], by: Any, operator: bool = False) -> Server:
-    """Address and kind are fixed while model versions use the server. A new address or key discards the probe's results. Raises
-    ServerError."""
+def edit_server(
+    *, server: Server, fields: Mapping[str, Any], by: Any, operator: bool = False
+) -> Server:
+    """Address and kind are fixed while model versions use the server. A new address or key discards
+    the probe's results. Raises ServerError."""
     row = Server.objects.select_for_update().get(pk=server.pk)
     fields = dict(fields)
     before = {name: getattr(row, name) for name in ("base_url", "key_variable")}
@@ -103,7 +118,9 @@ def edit_server(*, server: Server, fields: Mapping[str, Any], by: Any, operator:
     changed = {name: value for name, value in fields.items() if getattr(row, name) != value}
     if (fixed := [name for name in FIXED if name in changed]) and (uses := uses_of(row)):
         raise ServerError(
-            f"{row} is used by {uses}, so its address and kind cannot change. Add another server instead.", fixed[0]
+            f"{row} is used by {uses}, so its address and kind cannot change. Add another server"
+            " instead.",
+            fixed[0],
         )
     for name, value in changed.items():
         setattr(row, name, value)
@@ -111,7 +128,14 @@ def edit_server(*, server: Server, fields: Mapping[str, Any], by: Any, operator:
     for name, value in RESET.items() if moved else ():
         setattr(row, name, value)
     save(row)
-    audit("server.edited", project=row.project, by=by, target=row, name=row.name, changed=sorted(changed))
+    audit(
+        "server.edited",
+        project=row.project,
+        by=by,
+        target=row,
+        name=row.name,
+        changed=sorted(changed),
+    )
     if moved:
         transaction.on_commit(lambda: submit_probe(server=row, by=by))
     return row
@@ -120,16 +144,23 @@ def edit_server(*, server: Server, fields: Mapping[str, Any], by: Any, operator:
 def save(server: Server) -> Server:
     """Raises ServerError if its name or address is taken."""
     if server.name in RESERVED:
-        raise ServerError(f"“{server.name}” is a reserved engine name; choose another name for the server.", "name")
+        raise ServerError(
+            f"“{server.name}” is a reserved engine name; choose another name for the server.",
+            "name",
+        )
     try:
         with transaction.atomic():
             server.save()
     except IntegrityError as error:
         if "one_server_per_address" in str(error):
-            same = {name: getattr(server, name) for name in ("project", "base_url", "key_variable", "dialect")}
+            same = {
+                name: getattr(server, name)
+                for name in ("project", "base_url", "key_variable", "dialect")
+            }
             other = Server.objects.filter(**same).exclude(pk=server.pk).first()
             raise ServerError(
-                f"The server “{other}” already has this address, key variable and dialect. Change one of them.",
+                f"The server “{other}” already has this address, key variable and dialect. Change"
+                " one of them.",
                 "base_url",
             ) from error
         raise ServerError(f"A server named “{server.name}” already exists.", "name") from error
@@ -146,7 +177,9 @@ def remove_server(*, server: Server, by: Any) -> None:
         with transaction.atomic():
             server.delete()
     except ProtectedError as error:
-        uses = uses_of(Server.objects.get(pk=pk)) or ", ".join(sorted(map(str, error.protected_objects)))
+        uses = uses_of(Server.objects.get(pk=pk)) or ", ".join(
+            sorted(map(str, error.protected_objects))
+        )
         raise ServerError(f"{name} is used by {uses}, so it cannot be removed.") from error
     audit("server.removed", project=server.project, by=by, name=name, base_url=server.base_url)
 
@@ -162,7 +195,9 @@ def uses_of(server: Server) -> str:
 
 
 def may_be_private(server: Server) -> bool:
-    """Whether its address may be inside this network: nobody entered the address of a managed server."""
+    """Whether its address may be inside this network: nobody entered the address of a managed
+    server.
+    """
     return settings.FLYWHEEL_ALLOW_PRIVATE_URLS or server.is_managed
 
 
@@ -171,8 +206,8 @@ def address_of(server: Server) -> Address:
 
 
 def refresh_health(server: Server) -> Server:
-    """Ask the server for its list of models, within 10 s. The result is dropped if the address has changed
-    meanwhile.
+    """Ask the server for its list of models, within 10 s. The result is dropped if the address has
+    changed meanwhile.
     """
     if server.base_url:
         _store(server, list_models(address_of(server)))
@@ -181,17 +216,26 @@ def refresh_health(server: Server) -> Server:
 
 
 def refresh_soon(pk: int) -> None:
-    """Have a worker check a server's health. A message that is lost is made good by the periodic check."""
+    """Have a worker check a server's health. A message that is lost is made good by the periodic
+    check.
+    """
     outbox.post("registry.check_server", pk, expires_s=200)
 
 
 @transaction.atomic
 def _store(server: Server, listing: Listing, **more: Any) -> None:
     """A server that is down keeps its last list of models."""
-    fields = {"health": listing.health, "health_detail": listing.sentence[:500], "checked_at": timezone.now(), **more}
+    fields = {
+        "health": listing.health,
+        "health_detail": listing.sentence[:500],
+        "checked_at": timezone.now(),
+        **more,
+    }
     if listing.health != Health.DOWN:
         fields["served"] = listing.models
-    same = Server.objects.filter(pk=server.pk, base_url=server.base_url, key_variable=server.key_variable)
+    same = Server.objects.filter(
+        pk=server.pk, base_url=server.base_url, key_variable=server.key_variable
+    )
     was = same.select_for_update().values_list("health", flat=True).first()
     same.update(**fields)
     if listing.health == Health.DOWN and was not in (Health.DOWN, Health.UNCHECKED):
@@ -202,11 +246,17 @@ def _tell_that_it_is_down(server: Server) -> None:
     page = reverse("registry:server", args=[server.project.slug, server.name])
     subject = f"The server {server.name} does not answer"
     notify(
-        topic=Topic.SERVER_DOWN, project=server.project, subject=subject, page=page,
+        topic=Topic.SERVER_DOWN,
+        project=server.project,
+        subject=subject,
+        page=page,
         key=f"server:{server.pk}:{timezone.now():%F %H:%M}",
-    )  # fmt: skip
+    )
     announce(
-        project=server.project, event=Event.SERVER_DOWN, subject=subject, data={"server": server.name, "page": page}
+        project=server.project,
+        event=Event.SERVER_DOWN,
+        subject=subject,
+        data={"server": server.name, "page": page},
     )
 
 
@@ -222,11 +272,17 @@ def submit_probe(*, server: Server, by: Any, model: str = "") -> ServerProbe:
         active = server.probes.active().first()
         if active:
             return active
-        model = model or server.model_versions.order_by("pk").values_list("served_as", flat=True).first() or ""
-        spec = {name: getattr(server, name) for name in ("base_url", "key_variable", "kind", "dialect")} | {
-            "model": model
-        }
-        probe = ServerProbe(project=server.project, name=f"Health check of {server}", server=server, spec=spec)
+        model = (
+            model
+            or server.model_versions.order_by("pk").values_list("served_as", flat=True).first()
+            or ""
+        )
+        spec = {
+            name: getattr(server, name) for name in ("base_url", "key_variable", "kind", "dialect")
+        } | {"model": model}
+        probe = ServerProbe(
+            project=server.project, name=f"Health check of {server}", server=server, spec=spec
+        )
         return jobs.submit(probe, by=by)
 
 
@@ -264,12 +320,21 @@ def version_of(server: Server, served_as: str) -> ModelVersion | None:
 
 @transaction.atomic
 def server_at(project: Project, base_url: str, key_variable: str = "") -> Server:
-    """The project's server at an address, added if there is none. For the command line. Raises ServerError."""
+    """The project's server at an address, added if there is none. For the command line. Raises
+    ServerError.
+    """
     base_url = check_address(base_url, key_variable)
-    found = project.servers.filter(base_url=base_url, key_variable=key_variable).order_by("pk").first()
+    found = (
+        project.servers.filter(base_url=base_url, key_variable=key_variable).order_by("pk").first()
+    )
     if found is None:
         name = slugify(urlsplit(base_url).netloc.replace(":", "-").replace(".", "-"))[:70]
         taken = project.servers.filter(name=name).exists()
-        fields = {"name": f"{name}-{project.servers.count() + 1}" if taken else name, "base_url": base_url}
-        return add_server(project=project, fields=fields | {"key_variable": key_variable}, by=None, operator=True)
+        fields = {
+            "name": f"{name}-{project.servers.count() + 1}" if taken else name,
+            "base_url": base_url,
+        }
+        return add_server(
+            project=project, fields=fields | {"key_variable": key_variable}, by=None, operator=True
+        )
     return found

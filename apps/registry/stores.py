@@ -1,4 +1,6 @@
-"""Where artifacts are stored: `STORAGES["artifacts"]`, a folder of this machine (here) or a bucket (`buckets`)."""
+"""Where artifacts are stored: `STORAGES["artifacts"]`, a folder of this machine (here) or a bucket
+(`buckets`).
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,11 @@ from apps.registry.models import RayCluster, Server
 @shared_task(name="registry.check_servers", expires=200)
 def check_servers() -> int:
     """One task per server, so that a server that hangs delays no other."""
-    pks = list(Server.objects.filter(project__stage=Stage.ACTIVE).exclude(base_url="").values_list("pk", flat=True))
+    pks = list(
+        Server.objects.filter(project__stage=Stage.ACTIVE)
+        .exclude(base_url="")
+        .values_list("pk", flat=True)
+    )
     for pk in pks:
         check_server.apply_async(args=[pk], expires=200)
     clusters = RayCluster.objects.filter(project__stage=Stage.ACTIVE).values_list("pk", flat=True)

@@ -1,5 +1,5 @@
-"""Base models and LoRA adapters that were trained elsewhere: where their folders may be, and whether an adapter fits
-its base.
+"""Base models and LoRA adapters that were trained elsewhere: where their folders may be, and
+whether an adapter fits its base.
 
 Nothing is unpickled or executed: only the safetensors headers of the weights are read here.
 """
@@ -30,7 +30,8 @@ from workers.lib.lora_files import CONFIG, WEIGHTS, AdapterError, Shapes, check_
 MOST_OFFERED = 50  # folders
 MAX_CONFIG = 64 * 1024
 MAX_ADAPTER = 2**30
-# bytes; weights are hashed while the user waits, so larger models have to be registered by the command
+# bytes; weights are hashed while the user waits, so larger models have to be registered by the
+# command
 MAX_BASE = 8 * 2**30
 
 
@@ -42,14 +43,17 @@ def folders() -> list[Path]:
 def base_folders() -> list[Path]:
     """The transformers folders that lie in one of these parents, at most one level deeper."""
     configs = (
-        path for parent in folders() for depth in ("*", "*/*") for path in sorted(parent.glob(f"{depth}/config.json"))
+        path
+        for parent in folders()
+        for depth in ("*", "*/*")
+        for path in sorted(parent.glob(f"{depth}/config.json"))
     )
     return [path.parent for path in islice(configs, MOST_OFFERED)]
 
 
 def allowed_folder(given: str) -> Path:
-    """Raises ModelError, with the same message whether a folder is missing or not allowed. A relative one is looked up in these
-    parents.
+    """Raises ModelError, with the same message whether a folder is missing or not allowed. A
+    relative one is looked up in these parents.
     """
     folder = Path(given.strip())
     if folder.parts and not folder.is_absolute():
@@ -61,7 +65,9 @@ def allowed_folder(given: str) -> Path:
     except (OSError, ValueError, RuntimeError):
         inside = False
     if not inside or not found.is_dir():
-        raise ModelError(f"This must be an existing folder under {where} on the server (FLYWHEEL_MODEL_FOLDERS).")
+        raise ModelError(
+            f"This must be an existing folder under {where} on the server (FLYWHEEL_MODEL_FOLDERS)."
+        )
     return found
 
 
@@ -73,38 +79,62 @@ def register_base_folder(*, project: Project, name: str, folder: str, by: Any) -
         raise ModelError("The folder holds links; copy the files into it.")
     if (size := sum(path.stat().st_size for path in files)) > MAX_BASE:
         raise ModelError(
-            f"The weights are {size / 2**30:.1f} GiB, and {MAX_BASE / 2**30:.0f} GiB is the most by page and API. "
-            f"On the server: python manage.py register_model {found} --project {project.slug}"
+            f"The weights are {size / 2**30:.1f} GiB, and {MAX_BASE / 2**30:.0f} GiB is the most by"
+            f" page and API. On the server: python manage.py register_model {found} --project"
+            f" {project.slug}"
         )
     shapes_of(files)
     return register_base(project=project, name=name, folder=found, by=by)
 
 
 def register_trained_adapter(
-    *, project: Project, name: str, parent: ModelVersion, by: Any, folder: str = "",
-    config: BinaryIO | None = None, weights: BinaryIO | None = None, confirm_base: bool = False,
-) -> ModelVersion:  # fmt: skip
+    *,
+    project: Project,
+    name: str,
+    parent: ModelVersion,
+    by: Any,
+    folder: str = "",
+    config: BinaryIO | None = None,
+    weights: BinaryIO | None = None,
+    confirm_base: bool = False,
+) -> ModelVersion:
     """An adapter from a PEFT folder on the server, or from its two files. Raises ModelError."""
     if bool(folder) == bool(config and weights):
         raise ModelError(f"Give a folder, or both files: {CONFIG} and {WEIGHTS}.")
     with tempfile.TemporaryDirectory(prefix="adapter-") as made:
-        given = _from_folder(allowed_folder(folder)) if folder else {CONFIG: config, WEIGHTS: weights}
+        given = (
+            _from_folder(allowed_folder(folder)) if folder else {CONFIG: config, WEIGHTS: weights}
+        )
         try:
             for file, source in given.items():
-                copy_bounded(source, Path(made) / file, MAX_CONFIG if file == CONFIG else MAX_ADAPTER)
+                copy_bounded(
+                    source, Path(made) / file, MAX_CONFIG if file == CONFIG else MAX_ADAPTER
+                )
         finally:
             for source in given.values() if folder else ():
                 source.close()
         return register_checked(
-            project=project, name=name, parent=parent, folder=Path(made), by=by, confirm_base=confirm_base
+            project=project,
+            name=name,
+            parent=parent,
+            folder=Path(made),
+            by=by,
+            confirm_base=confirm_base,
         )
 
 
 def register_checked(
-    *, project: Project, name: str, parent: ModelVersion, folder: Path, by: Any, confirm_base: bool = False
+    *,
+    project: Project,
+    name: str,
+    parent: ModelVersion,
+    folder: Path,
+    by: Any,
+    confirm_base: bool = False,
 ) -> ModelVersion:
-    """`confirm_base`: whoever registers it says that it was trained on this base, although its configuration names
-    another. Raises ModelError unless the folder is an adapter for the base of `parent`.
+    """`confirm_base`: whoever registers it says that it was trained on this base, although its
+    configuration names another. Raises ModelError unless the folder is an adapter for the base of
+    `parent`.
     """
     lineage = {"trained": "elsewhere"} | check_adapter(folder, parent)
     try:
@@ -118,7 +148,9 @@ def register_checked(
 
 
 def numbers_of(folder: Path) -> dict[str, Any]:
-    """What a version's lineage records about its weights: {} or {"changes_nothing": True}. Raises ModelError for NaN."""
+    """What a version's lineage records about its weights: {} or {"changes_nothing": True}. Raises
+    ModelError for NaN.
+    """
     return {} if changes_something(folder / WEIGHTS) else {"changes_nothing": True}
 
 
@@ -127,7 +159,10 @@ def _from_folder(folder: Path) -> dict[str, BinaryIO]:
     paths = [folder / name for name in (CONFIG, WEIGHTS)]
     for path in paths:
         if path.is_symlink() or not path.is_file():
-            raise ModelError(f"The folder holds no file {path.name}, so it is not a PEFT adapter with safetensors.")
+            raise ModelError(
+                f"The folder holds no file {path.name}, so it is not a PEFT adapter with"
+                " safetensors."
+            )
     return {path.name: path.open("rb") for path in paths}
 
 
@@ -152,13 +187,14 @@ class bounded:
 
 
 def check_adapter(folder: Path, parent: ModelVersion) -> dict[str, Any]:
-    """What an adapter's lineage records if it fits the base of `parent`: its `rank`, and `numbers_of`. Raises
-    ModelError.
+    """What an adapter's lineage records if it fits the base of `parent`: its `rank`, and
+    `numbers_of`. Raises ModelError.
     """
     base = parent.base_version()
     if base.kind != ModelKind.BASE:
         raise ModelError(
-            f"{parent} is not a base model in a folder of this installation, so nothing can be loaded on it."
+            f"{parent} is not a base model in a folder of this installation, so nothing can be"
+            " loaded on it."
         )
     with as_model_errors():
         config, shapes = check_files(folder)
@@ -183,11 +219,14 @@ def check_target_modules(names: list[str], version: ModelVersion) -> None:
         for name, shape in shapes_of(check_base_folder(Path(base.base))).items()
         if name.endswith(".weight") and len(shape) == 2 and "embed" not in name
     }
-    unknown = [name for name in names if not any(f".{layer}".endswith(f".{name}") for layer in layers)]
+    unknown = [
+        name for name in names if not any(f".{layer}".endswith(f".{name}") for layer in layers)
+    ]
     if unknown:
         known = sorted({layer.rpartition(".")[2] for layer in layers})
         raise ModelError(
-            f"{base} has no layer {', '.join(unknown[:5])}. Target modules may be all-linear, or any of: {', '.join(known[:20])}."
+            f"{base} has no layer {', '.join(unknown[:5])}. Target modules may be all-linear, or"
+            f" any of: {', '.join(known[:20])}."
         )
 
 
@@ -195,12 +234,15 @@ def check_answer_length(tokens: int, version: ModelVersion) -> None:
     """Raises ModelError if answers of this length would leave no room for a prompt."""
     base = version.base_version()
     try:
-        context = json.loads((Path(base.base) / "config.json").read_bytes()).get("max_position_embeddings")
+        context = json.loads((Path(base.base) / "config.json").read_bytes()).get(
+            "max_position_embeddings"
+        )
     except (OSError, ValueError, AttributeError):  # loading the model will report the problem
         return
     if isinstance(context, int) and tokens >= context:
         raise ModelError(
-            f"{base} reads at most {context:,} tokens, prompt and answer together: max_new_tokens must be less, and is {tokens:,}."
+            f"{base} reads at most {context:,} tokens, prompt and answer together: max_new_tokens"
+            f" must be less, and is {tokens:,}."
         )
 
 
@@ -219,10 +261,14 @@ def shapes_of(paths: list[Path]) -> Shapes:
 def _fits(layers: dict[str, tuple[int, int, int]], base: Shapes, version: ModelVersion) -> None:
     missing = [name for name in layers if f"{name}.weight" not in base and name != "lm_head"]
     if missing:
-        raise ModelError(f"{len(missing)} of its {len(layers)} layers are not in {version}, for instance {missing[0]}.")
+        raise ModelError(
+            f"{len(missing)} of its {len(layers)} layers are not in {version}, for instance"
+            f" {missing[0]}."
+        )
     for name, (outputs, _, inputs) in layers.items():
         there = base.get(f"{name}.weight")
         if there is not None and there != (outputs, inputs):
             raise ModelError(
-                f"It was trained on another base: {name} is {(outputs, inputs)} there and {there} in {version}."
+                f"It was trained on another base: {name} is {(outputs, inputs)} there and {there}"
+                f" in {version}."
             )

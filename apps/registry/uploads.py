@@ -1,8 +1,8 @@
-"""Uploads of adapters in parts. A part is in the store once it is acknowledged, so an interrupted upload can continue
-from any machine.
+"""Uploads of adapters in parts. A part is in the store once it is acknowledged, so an interrupted
+upload can continue from any machine.
 
-Parts have a fixed size and may arrive in any order, concurrently, and repeatedly. Whole files are verified and checked
-before a model version is created.
+Parts have a fixed size and may arrive in any order, concurrently, and repeatedly. Whole files are
+verified and checked before a model version is created.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ from apps.core.models import Project
 from apps.registry.actions import ModelError, digest_on
 from apps.registry.models import AdapterPart, AdapterUpload, ModelVersion
 from apps.registry.stores import store
-from apps.registry.trained_elsewhere import CONFIG, MAX_ADAPTER, MAX_CONFIG, WEIGHTS, register_checked
+from apps.registry.trained_elsewhere import (
+    CONFIG,
+    MAX_ADAPTER,
+    MAX_CONFIG,
+    WEIGHTS,
+    register_checked,
+)
 from workers.lib.folder_digest import manifest_digest, sha256_of
 
 log = logging.getLogger(__name__)
@@ -45,19 +51,28 @@ class Announced(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def begin(
-    *, project: Project, name: str, parent: ModelVersion, files: list[dict], by: Any, confirm_base: bool = False
+    *,
+    project: Project,
+    name: str,
+    parent: ModelVersion,
+    files: list[dict],
+    by: Any,
+    confirm_base: bool = False,
 ) -> AdapterUpload:
-    """Begin an upload of these files, or return the unfinished one. `confirm_base`: as in `register_checked`. Raises
-    ModelError, UploadError.
+    """Begin an upload of these files, or return the unfinished one. `confirm_base`: as in
+    `register_checked`. Raises ModelError, UploadError.
     """
     files = sorted(files, key=lambda file: file["path"])
     if [file["path"] for file in files] != [CONFIG, WEIGHTS]:
         raise ModelError(
-            f"Announce the two files of a PEFT adapter: {CONFIG} and {WEIGHTS}. Pickles (.bin, .pt) are not loaded."
+            f"Announce the two files of a PEFT adapter: {CONFIG} and {WEIGHTS}. Pickles (.bin, .pt)"
+            " are not loaded."
         )
     for file in files:
         if file["size"] > LARGEST[file["path"]]:
-            raise ModelError(f"{file['path']} is larger than {LARGEST[file['path']] / 2**20:g} MiB.")
+            raise ModelError(
+                f"{file['path']} is larger than {LARGEST[file['path']] / 2**20:g} MiB."
+            )
     with transaction.atomic():
         Project.objects.select_for_update().get(pk=project.pk)
         same = {"project": project, "name": name, "parent": parent, "files": files}
@@ -67,15 +82,17 @@ def begin(
                 found.save(update_fields=["confirm_base"])
             return found
         if project.adapter_uploads.count() >= MOST:
-            raise UploadError(f"{MOST} uploads are under way in this project. Finish or delete one.")
+            raise UploadError(
+                f"{MOST} uploads are under way in this project. Finish or delete one."
+            )
         made = AdapterUpload.objects.create(**same, confirm_base=confirm_base, created_by=by)
         made.is_new = True
         return made
 
 
 def already(*, project: Project, parent: ModelVersion, files: list[dict]) -> ModelVersion | None:
-    """The project's version with exactly these files on this base: if the response was lost, the client need not upload
-    again.
+    """The project's version with exactly these files on this base: if the response was lost, the
+    client need not upload again.
     """
     artifact = manifest_digest(sorted(files, key=lambda file: file["path"]))
     return ModelVersion.objects.filter(project=project, digest=digest_on(parent, artifact)).first()
@@ -95,7 +112,9 @@ def missing(upload: AdapterUpload) -> dict[str, list[int]]:
     for path, number in upload.parts.values_list("path", "number"):
         came.setdefault(path, set()).add(number)
     return {
-        file["path"]: [number for number in range(parts_of(file)) if number not in came.get(file["path"], ())]
+        file["path"]: [
+            number for number in range(parts_of(file)) if number not in came.get(file["path"], ())
+        ]
         for file in upload.files
     }
 
@@ -107,8 +126,8 @@ def add_part(*, upload: AdapterUpload, path: str, number: int, data: bytes) -> N
         raise ModelError(f"This upload has no part {number} of “{path[:80]}”.")
     if len(data) != size_of(file, number):
         raise ModelError(
-            f"Part {number} of {path} has {size_of(file, number):,} bytes, but {len(data):,} were received. Send the "
-            f"whole part again."
+            f"Part {number} of {path} has {size_of(file, number):,} bytes, but {len(data):,} were"
+            " received. Send the whole part again."
         )
     with tempfile.NamedTemporaryFile(prefix="part-") as beside:
         beside.write(data)
@@ -116,7 +135,9 @@ def add_part(*, upload: AdapterUpload, path: str, number: int, data: bytes) -> N
         try:
             store().put(_name(upload, path, number), Path(beside.name))
         except OSError as error:
-            raise UploadError(f"The part could not be stored: {error.strerror or error}. Send it again.") from error
+            raise UploadError(
+                f"The part could not be stored: {error.strerror or error}. Send it again."
+            ) from error
     try:
         with transaction.atomic():
             AdapterPart.objects.get_or_create(upload=upload, path=path, number=number)
@@ -126,11 +147,15 @@ def add_part(*, upload: AdapterUpload, path: str, number: int, data: bytes) -> N
 
 
 def finish(*, upload: AdapterUpload, by: Any) -> ModelVersion:
-    """Create the model version. Raises UploadError if parts are missing or differ from what was announced, and have to
-    be sent again; raises ModelError and discards the upload if the adapter does not fit its base.
+    """Create the model version. Raises UploadError if parts are missing or differ from what was
+    announced, and have to be sent again; raises ModelError and discards the upload if the adapter
+    does not fit its base.
     """
     if lacking := sum(map(len, missing(upload).values())):
-        raise UploadError(f"{lacking} part{'s are' if lacking > 1 else ' is'} missing. GET the upload: it lists them.")
+        raise UploadError(
+            f"{lacking} part{'s are' if lacking > 1 else ' is'} missing. GET the upload: it lists"
+            " them."
+        )
     with tempfile.TemporaryDirectory(prefix="upload-") as made:
         for file in upload.files:
             _assemble(upload, file, Path(made) / file["path"])
@@ -157,10 +182,14 @@ def _assemble(upload: AdapterUpload, file: dict, target: Path) -> None:
             for data in _chunks(upload, file):
                 whole.write(data)
     except OSError as error:
-        raise UploadError(f"The parts cannot be read: {error.strerror or error}. Try again.") from error
+        raise UploadError(
+            f"The parts cannot be read: {error.strerror or error}. Try again."
+        ) from error
     if target.stat().st_size != file["size"] or sha256_of(target) != file["sha256"]:
         upload.parts.filter(path=file["path"]).delete()
-        raise UploadError(f"{file['path']} does not have the SHA-256 that was announced. Send its parts again.")
+        raise UploadError(
+            f"{file['path']} does not have the SHA-256 that was announced. Send its parts again."
+        )
 
 
 def _chunks(upload: AdapterUpload, file: dict) -> Iterator[bytes]:
@@ -194,11 +223,17 @@ def remove_parts(rows: QuerySet[AdapterUpload]) -> Any:
 
 
 def _files(upload: AdapterUpload) -> list[tuple[str, list[str]]]:
-    """Every part that may be in the store, including one whose worker was killed before it recorded the part."""
+    """Every part that may be in the store, including one whose worker was killed before it recorded
+    the part.
+    """
     return [
         (
             f"uploads/{upload.pk}",
-            [f"{file['path']}.{number}" for file in upload.files for number in range(parts_of(file))],
+            [
+                f"{file['path']}.{number}"
+                for file in upload.files
+                for number in range(parts_of(file))
+            ],
         )
     ]
 

@@ -25,8 +25,9 @@ BYTES = "application/octet-stream"
 
 
 class NewUpload(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The name of the version, the id of the base model (or of a version on it), and the two files of a PEFT adapter. `confirm_base`:
-    it was trained on this base, although its configuration names another."""
+    """The name of the version, the id of the base model (or of a version on it), and the two files
+    of a PEFT adapter. `confirm_base`: it was trained on this base, although its configuration names
+    another."""
 
     name: Slug
     parent: int
@@ -39,7 +40,9 @@ class PartBytes(BaseParser):
 
     media_type = "*/*"
 
-    def parse(self, stream: BinaryIO, media_type: str | None = None, parser_context: Any = None) -> bytes:
+    def parse(
+        self, stream: BinaryIO, media_type: str | None = None, parser_context: Any = None
+    ) -> bytes:
         return _read(stream)
 
 
@@ -52,7 +55,9 @@ def _read(stream: BinaryIO) -> bytes:
 
 
 def _bytes_of(request: Request) -> bytes:
-    """Django reads nothing without a Content-Length, so a chunked body is read from the WSGI server's stream."""
+    """Django reads nothing without a Content-Length, so a chunked body is read from the WSGI
+    server's stream.
+    """
     if "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower():
         return _read(request.META["wsgi.input"])
     return request.data or b""
@@ -72,16 +77,28 @@ UPLOAD = {
             "items": {
                 "type": "object",
                 "properties": {
-                    "path": TEXT, "size": WHOLE, "sha256": TEXT, "parts": WHOLE,
-                    "missing": {"type": "array", "items": WHOLE, "description": "Numbers of the parts that have not come, from 0"},
+                    "path": TEXT,
+                    "size": WHOLE,
+                    "sha256": TEXT,
+                    "parts": WHOLE,
+                    "missing": {
+                        "type": "array",
+                        "items": WHOLE,
+                        "description": "Numbers of the parts that have not come, from 0",
+                    },
                 },
             },
         },
         "expires_at": TEXT | {"format": "date-time"},
     },
-}  # fmt: skip
-FILES = [{"path": CONFIG, "size": 512, "sha256": "9f" * 32}, {"path": WEIGHTS, "size": 9_000_000, "sha256": "a4" * 32}]
-NEW_EXAMPLE = OpenApiExample("An adapter", {"name": "support-lora", "parent": 12, "files": FILES}, request_only=True)
+}
+FILES = [
+    {"path": CONFIG, "size": 512, "sha256": "9f" * 32},
+    {"path": WEIGHTS, "size": 9_000_000, "sha256": "a4" * 32},
+]
+NEW_EXAMPLE = OpenApiExample(
+    "An adapter", {"name": "support-lora", "parent": 12, "files": FILES}, request_only=True
+)
 
 
 def as_json(upload: AdapterUpload) -> dict[str, Any]:
@@ -91,30 +108,48 @@ def as_json(upload: AdapterUpload) -> dict[str, Any]:
         "name": upload.name,
         "parent": upload.parent_id,
         "part_size": uploads.PART,
-        "files": [file | {"parts": uploads.parts_of(file), "missing": lacking[file["path"]]} for file in upload.files],
+        "files": [
+            file | {"parts": uploads.parts_of(file), "missing": lacking[file["path"]]}
+            for file in upload.files
+        ],
         "expires_at": upload.created_at + uploads.LASTS,
     }
 
 
 def find(request: Request, pk: UUID) -> AdapterUpload:
     """Raises NotFound."""
-    rows = AdapterUpload.objects.filter(project=request.auth.project).select_related("project", "parent")
+    rows = AdapterUpload.objects.filter(project=request.auth.project).select_related(
+        "project", "parent"
+    )
     found = rows.filter(pk=pk).first()
     if found is None:
-        raise NotFound("This project has no such upload: it was finished, cancelled, or is older than two days.")
+        raise NotFound(
+            "This project has no such upload: it was finished, cancelled, or is older than two"
+            " days."
+        )
     return found
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_adapter_uploads_list", responses=described({200: results(UPLOAD)}),
+    methods=["GET"],
+    operation_id="v1_adapter_uploads_list",
+    responses=described({200: results(UPLOAD)}),
     description="Current uploads, with their missing parts.",
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_adapter_uploads_begin", request={JSON: json_schema(NewUpload)}, examples=[NEW_EXAMPLE],
-    responses=described({201: UPLOAD, 200: {"oneOf": [UPLOAD, schema.VERSION]}}, 400, 403, 404, 409),
-    description="Announces the two files of a PEFT adapter. Then PUT the parts, in any order and several at a time, and POST `finish`. The same "
-    "announcement again continues the same upload (200), and returns the model version if the project already has that content.",
-)  # fmt: skip
+    methods=["POST"],
+    operation_id="v1_adapter_uploads_begin",
+    request={JSON: json_schema(NewUpload)},
+    examples=[NEW_EXAMPLE],
+    responses=described(
+        {201: UPLOAD, 200: {"oneOf": [UPLOAD, schema.VERSION]}}, 400, 403, 404, 409
+    ),
+    description=(
+        "Announces the two files of a PEFT adapter. Then PUT the parts, in any order and several at"
+        " a time, and POST `finish`. The same announcement again continues the same upload (200),"
+        " and returns the model version if the project already has that content."
+    ),
+)
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
     project = request.auth.project
@@ -122,7 +157,9 @@ def collection(request: Request) -> Response:
         return Response({"results": [as_json(row) for row in project.adapter_uploads.all()]})
     member_of(request)
     asked = convert(request.data, NewUpload)
-    parent = ModelVersion.objects.filter(project=project, pk=min(max(asked.parent, 0), 2**63 - 1)).first()
+    parent = ModelVersion.objects.filter(
+        project=project, pk=min(max(asked.parent, 0), 2**63 - 1)
+    ).first()
     if parent is None:
         raise FormError("parent", "is not a model version of this project")
     files = plain(asked.files)
@@ -139,11 +176,15 @@ def collection(request: Request) -> Response:
     return Response(as_json(upload), status=201 if upload.is_new else 200)
 
 
-@extend_schema(methods=["GET"], operation_id="v1_adapter_uploads_read", responses=described({200: UPLOAD}, 404))
 @extend_schema(
-    methods=["DELETE"], operation_id="v1_adapter_uploads_give_up", responses=described({}, 403, 404) | {204: None},
+    methods=["GET"], operation_id="v1_adapter_uploads_read", responses=described({200: UPLOAD}, 404)
+)
+@extend_schema(
+    methods=["DELETE"],
+    operation_id="v1_adapter_uploads_give_up",
+    responses=described({}, 403, 404) | {204: None},
     description="Cancels an upload. Uploads are cancelled automatically after two days.",
-)  # fmt: skip
+)
 @api_view(["GET", "DELETE"])
 def item(request: Request, pk: UUID) -> Response:
     upload = find(request, pk)
@@ -155,11 +196,14 @@ def item(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_adapter_uploads_part", request={BYTES: {"type": "string", "format": "binary"}},
+    operation_id="v1_adapter_uploads_part",
+    request={BYTES: {"type": "string", "format": "binary"}},
     responses=described({200: UPLOAD}, 400, 403, 404, 409),
-    description="One part of a file as bytes, from 0: `part_size` of them, the last part what is left. It is stored when this answers, and may be sent "
-    "again. 400 for one that came short.",
-)  # fmt: skip
+    description=(
+        "One part of a file as bytes, from 0: `part_size` of them, the last part what is left. It"
+        " is stored when this answers, and may be sent again. 400 for one that came short."
+    ),
+)
 @api_view(["PUT"])
 @parser_classes([PartBytes])
 def part(request: Request, pk: UUID, path: str, number: int) -> Response:
@@ -170,11 +214,16 @@ def part(request: Request, pk: UUID, path: str, number: int) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_adapter_uploads_finish", request=None, responses=described({200: schema.VERSION, 201: schema.VERSION}, 400, 403, 404, 409),
-    description="Verifies the files and registers the version: base, rank, alpha, target modules, every tensor and its shape are checked. 409 if "
-    "parts are missing or are not what was announced (send those again); 400 if it is not an adapter of its base. With the path `confirm_base`, "
-    "the upload is kept: announce it again with `confirm_base`, and finish it.",
-)  # fmt: skip
+    operation_id="v1_adapter_uploads_finish",
+    request=None,
+    responses=described({200: schema.VERSION, 201: schema.VERSION}, 400, 403, 404, 409),
+    description=(
+        "Verifies the files and registers the version: base, rank, alpha, target modules, every"
+        " tensor and its shape are checked. 409 if parts are missing or are not what was announced"
+        " (send those again); 400 if it is not an adapter of its base. With the path"
+        " `confirm_base`, the upload is kept: announce it again with `confirm_base`, and finish it."
+    ),
+)
 @api_view(["POST"])
 def finish(request: Request, pk: UUID) -> Response:
     upload = find(request, pk)

@@ -38,31 +38,43 @@ CAPABILITIES = {
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    rows = Server.objects.filter(project=project).select_related("base").annotate(versions=Count("model_versions"))
+    rows = (
+        Server.objects.filter(project=project)
+        .select_related("base")
+        .annotate(versions=Count("model_versions"))
+    )
     servers = [{"row": row, "state": _state(row)["state"]} for row in rows]
     return render(request, "registry/servers.html", {"servers": servers})
 
 
 @project_view(query={"page": int, "was": None, "seen": None})
 def detail(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    server = get_object_or_404(Server.objects.select_related("created_by", "base"), project=project, name=name)
+    server = get_object_or_404(
+        Server.objects.select_related("created_by", "base"), project=project, name=name
+    )
     versions = list(server.model_versions.all())
     of_model = {version.served_as: version for version in reversed(versions)}
     listed = {row["id"] for row in server.served}
     typed = [{"id": name, "context": None, "parent": ""} for name in of_model if name not in listed]
     rows = [
-        row | {"version": of_model.get(row["id"]), "slug": slugify(row["id"])[:80]} for row in [*typed, *server.served]
+        row | {"version": of_model.get(row["id"]), "slug": slugify(row["id"])[:80]}
+        for row in [*typed, *server.served]
     ]
     context = {
         "server": server,
         "page": page_of(request, rows),
         "count": len(rows),
         "versions": versions,
-        "capabilities": [(title, server.capabilities.get(key)) for key, title in CAPABILITIES.items()],
+        "capabilities": [
+            (title, server.capabilities.get(key)) for key, title in CAPABILITIES.items()
+        ],
     }
     context["options"] = write_options(server.serving.get("options", {}))
     if far := elsewhere(server):
-        context |= {"far": far, "copies": far.copies.select_related("version").order_by("-asked_at")[:20]}
+        context |= {
+            "far": far,
+            "copies": far.copies.select_related("version").order_by("-asked_at")[:20],
+        }
     return render(request, "registry/server.html", context | _probe(server))
 
 
@@ -82,14 +94,17 @@ def status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     server = get_object_or_404(Server, project=project, name=name)
     context = {"server": server} | _probe(server)
     return progress(
-        request, "registry/_probe.html", context, runs=context["probe"] is not None and context["probe"].is_active
+        request,
+        "registry/_probe.html",
+        context,
+        runs=context["probe"] is not None and context["probe"].is_active,
     )
 
 
 @project_view()
 def run_status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    """The state and the log of a managed server, which poll themselves. The page is reloaded when the state changes
-    from `?was=`; nothing is sent if everything is as in `?seen=`.
+    """The state and the log of a managed server, which poll themselves. The page is reloaded when
+    the state changes from `?was=`; nothing is sent if everything is as in `?seen=`.
     """
     server = get_object_or_404(Server, project=project, name=name, base__isnull=False)
     context = {"server": server} | _state(server)
@@ -131,7 +146,10 @@ def _edit_managed(request: HttpRequest, project: Project, server: Server) -> Htt
         "dialect": server.dialect,
         **server.serving,
     }
-    given |= {"options": write_options(server.serving["options"]), "context": server.serving["context"] or None}
+    given |= {
+        "options": write_options(server.serving["options"]),
+        "context": server.serving["context"] or None,
+    }
     form = ManagedForm(project, request.POST or None, initial=given)
     if request.method == "POST" and form.is_valid():
         try:
@@ -139,7 +157,11 @@ def _edit_managed(request: HttpRequest, project: Project, server: Server) -> Htt
             return redirect("registry:server", project.slug, changed.name)
         except ServerError as error:
             form.add_error(error.field or None, str(error))
-    return render(request, "registry/managed_form.html", _managed_context(form) | {"server": server} | _state(server))
+    return render(
+        request,
+        "registry/managed_form.html",
+        _managed_context(form) | {"server": server} | _state(server),
+    )
 
 
 @require_POST
@@ -167,7 +189,9 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
     form = ServerForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
-            server = servers.add_server(project=project, fields=form.cleaned_data, by=request.user, operator=True)
+            server = servers.add_server(
+                project=project, fields=form.cleaned_data, by=request.user, operator=True
+            )
             return redirect("registry:server", project.slug, server.name)
         except ServerError as error:
             form.add_error(error.field or None, str(error))
@@ -182,7 +206,9 @@ def edit(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     form = ServerForm(request.POST or None, initial=_initial(server))
     if request.method == "POST" and form.is_valid():
         try:
-            server = servers.edit_server(server=server, fields=form.cleaned_data, by=request.user, operator=True)
+            server = servers.edit_server(
+                server=server, fields=form.cleaned_data, by=request.user, operator=True
+            )
             return redirect("registry:server", project.slug, server.name)
         except ServerError as error:
             form.add_error(error.field or None, str(error))
@@ -191,7 +217,9 @@ def edit(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 
 
 def _initial(server: Server) -> dict[str, Any]:
-    return {field: getattr(server, field) for field in ServerForm.base_fields} | {"prices": write_prices(server.prices)}
+    return {field: getattr(server, field) for field in ServerForm.base_fields} | {
+        "prices": write_prices(server.prices)
+    }
 
 
 @require_POST
@@ -213,7 +241,9 @@ def probe(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     """Probe with the model in the request, or else with one that is registered or listed."""
     server = get_object_or_404(Server, project=project, name=name)
     try:
-        servers.submit_probe(server=server, by=request.user, model=request.POST.get("model", "").strip()[:200])
+        servers.submit_probe(
+            server=server, by=request.user, model=request.POST.get("model", "").strip()[:200]
+        )
     except ServerError as error:
         messages.error(request, str(error))
     return redirect("registry:server", project.slug, name)
@@ -230,12 +260,19 @@ def register(request: HttpRequest, project: Project) -> HttpResponse:
     )
     if request.method == "POST" and form.is_valid():
         try:
-            version = registering.register(project=project, kind=kind, fields=form.cleaned_data, by=request.user)
+            version = registering.register(
+                project=project, kind=kind, fields=form.cleaned_data, by=request.user
+            )
             messages.success(request, f"{version} is registered.")
             return redirect("promotion:model", project.slug, version.pk)
         except ModelError as error:
             form.add_error(error.field if error.field in form.fields else None, str(error))
-    context = {"form": form, "kind": kind, "kinds": registering.TITLES, "title": registering.TITLES[kind]} | {
+    context = {
+        "form": form,
+        "kind": kind,
+        "kinds": registering.TITLES,
+        "title": registering.TITLES[kind],
+    } | {
         "folders": trained_elsewhere.folders(),
         "profiles": profiles() if kind == ModelKind.BASE else (),
     }

@@ -1,4 +1,6 @@
-"""Reviews with their results, and the lock of training in each environment, over REST. The key determines the project."""
+"""Reviews with their results, and the lock of training in each environment, over REST. The key
+determines the project.
+"""
 
 from __future__ import annotations
 
@@ -45,18 +47,29 @@ REVIEW = {
 RESULTS = {
     "type": "object",
     "required": [*REVIEW["required"], "passed", "reasons", "kappa", "accuracy", "false_positive"],
-    "properties": REVIEW["properties"]
-    | {
-        "passed": {"type": "boolean", "description": "According to the current project policy, without the probes"},
-        "reasons": {"type": "array", "items": {"type": "string"}},
-        "waiting": {"type": "integer", "description": "Samples on which reviewers disagree and that have no ruling"},
-        "kappa": COEFFICIENT,
-        "alpha": COEFFICIENT,
-        **dict.fromkeys(("accuracy", "false_positive", "false_negative"), RATE),
-        "reviewers": {"type": "integer"},
-        "scope": {"type": "object", "description": "Who scored the samples, and what tasks they were drawn from"},
-        "policy": {"type": "object"},
-    },
+    "properties": (
+        REVIEW["properties"]
+        | {
+            "passed": {
+                "type": "boolean",
+                "description": "According to the current project policy, without the probes",
+            },
+            "reasons": {"type": "array", "items": {"type": "string"}},
+            "waiting": {
+                "type": "integer",
+                "description": "Samples on which reviewers disagree and that have no ruling",
+            },
+            "kappa": COEFFICIENT,
+            "alpha": COEFFICIENT,
+            **dict.fromkeys(("accuracy", "false_positive", "false_negative"), RATE),
+            "reviewers": {"type": "integer"},
+            "scope": {
+                "type": "object",
+                "description": "Who scored the samples, and what tasks they were drawn from",
+            },
+            "policy": {"type": "object"},
+        }
+    ),
 }
 LOCK = {
     "type": "object",
@@ -64,12 +77,18 @@ LOCK = {
     "properties": {
         "environment": {"type": "string"},
         "verifier": {"type": "string"},
-        "eval_set": {"type": ["string", "null"], "description": "Whose training tasks were asked about"},
+        "eval_set": {
+            "type": ["string", "null"],
+            "description": "Whose training tasks were asked about",
+        },
         "state": {"enum": ["locked", "override", "unlocked"]},
         "why": {"type": "string"},
         "reasons": {
             "type": "array",
-            "items": {"type": "object", "properties": {"what": {"type": "string"}, "todo": {"type": "string"}}},
+            "items": {
+                "type": "object",
+                "properties": {"what": {"type": "string"}, "todo": {"type": "string"}},
+            },
         },
         "review": {"type": ["integer", "null"]},
     },
@@ -77,24 +96,36 @@ LOCK = {
 
 
 @extend_schema(
-    operation_id="v1_reviews_list", responses=described({200: page(REVIEW, "integer")}, 400), parameters=PAGING,
+    operation_id="v1_reviews_list",
+    responses=described({200: page(REVIEW, "integer")}, 400),
+    parameters=PAGING,
     description="Reward reviews, newest first.",
-)  # fmt: skip
+)
 @api_view(["GET"])
 def reviews(request: Request) -> Response:
-    rows, after = page_of(request, RewardReview.objects.filter(project=request.auth.project).select_related("verifier"))
+    rows, after = page_of(
+        request,
+        RewardReview.objects.filter(project=request.auth.project).select_related("verifier"),
+    )
     progress = progress_of(rows)
     return Response({"results": [as_json(row, *progress[row.pk]) for row in rows], "next": after})
 
 
 @extend_schema(
-    operation_id="v1_reviews_read", responses=described({200: RESULTS}, 404),
-    description="The results of a review, with 95% intervals. Individual judgements and scores are not included, "
-                "since reviewers are blind.",
-)  # fmt: skip
+    operation_id="v1_reviews_read",
+    responses=described({200: RESULTS}, 404),
+    description=(
+        "The results of a review, with 95% intervals. Individual judgements and scores are not"
+        " included, since reviewers are blind."
+    ),
+)
 @api_view(["GET"])
 def review(request: Request, pk: int) -> Response:
-    row = RewardReview.objects.filter(project=request.auth.project, pk=pk).select_related("verifier", "project").first()
+    row = (
+        RewardReview.objects.filter(project=request.auth.project, pk=pk)
+        .select_related("verifier", "project")
+        .first()
+    )
     if row is None:
         raise NotFound("No review of this project has this number.")
     return Response(as_json(row, *progress_of([row])[pk]) | _results(row))
@@ -113,14 +144,23 @@ def as_json(row: RewardReview, judged: int, samples: int) -> dict[str, Any]:
 
 
 def _results(row: RewardReview) -> dict[str, Any]:
-    labels, policy, needed = labels_of([row.pk])[row.pk], policy_in_force(row.project), needed_of(row)
+    labels, policy, needed = (
+        labels_of([row.pk])[row.pk],
+        policy_in_force(row.project),
+        needed_of(row),
+    )
     found, unfinished = verdict(row, labels, policy), of_people(row, labels, policy)
     agreement = found.agreement
     return {
         "passed": found.passed and not unfinished,
         "reasons": [*unfinished, *found.reasons],
         "waiting": sum(label.differs(needed) for label in labels),
-        "kappa": {"value": agreement.kappa, "low": agreement.kappa_low, "high": agreement.kappa_high, "n": agreement.n},
+        "kappa": {
+            "value": agreement.kappa,
+            "low": agreement.kappa_low,
+            "high": agreement.kappa_high,
+            "n": agreement.n,
+        },
         "alpha": asdict(found.alpha),
         "accuracy": asdict(agreement.accuracy),
         "false_positive": asdict(agreement.false_positive),
@@ -132,10 +172,14 @@ def _results(row: RewardReview) -> dict[str, Any]:
 
 
 @extend_schema(
-    operation_id="v1_locks_list", responses=described({200: page(LOCK, "integer")}, 400), parameters=PAGING,
-    description="For each environment, whether training can start (regardless of tasks) and, if not, why and what to "
-                "do.",
-)  # fmt: skip
+    operation_id="v1_locks_list",
+    responses=described({200: page(LOCK, "integer")}, 400),
+    parameters=PAGING,
+    description=(
+        "For each environment, whether training can start (regardless of tasks) and, if not, why"
+        " and what to do."
+    ),
+)
 @api_view(["GET"])
 def locks(request: Request) -> Response:
     rows, after = page_of(request, _environments(request.auth.project))
@@ -144,12 +188,21 @@ def locks(request: Request) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_locks_read", responses=described({200: LOCK}, 400, 404),
-    parameters=[OpenApiParameter("eval_set", UUID, description="A frozen set, to check whether its training tasks "
-                                                               "resemble those judged")],
-    description="The training lock of an environment; with “eval_set”, for the training tasks of that set. Who starts the run "
-    "is not considered here, although the policy may require someone other than the verifier's author.",
-)  # fmt: skip
+    operation_id="v1_locks_read",
+    responses=described({200: LOCK}, 400, 404),
+    parameters=[
+        OpenApiParameter(
+            "eval_set",
+            UUID,
+            description="A frozen set, to check whether its training tasks resemble those judged",
+        )
+    ],
+    description=(
+        "The training lock of an environment; with “eval_set”, for the training tasks of that set."
+        " Who starts the run is not considered here, although the policy may require someone other"
+        " than the verifier's author."
+    ),
+)
 @api_view(["GET"])
 def lock(request: Request, slug: str, version: int) -> Response:
     environment = _environments(request.auth.project).filter(slug=slug, version=version).first()
@@ -172,13 +225,17 @@ def _eval_set(request: Request) -> EvalSet | None:
     pk = uuid_of(given)
     if pk is None:
         raise ValidationError({"path": "eval_set", "error": "the id of a frozen eval set"})
-    found = EvalSet.objects.filter(project=request.auth.project, pk=pk, state=EvalSetState.FROZEN).first()
+    found = EvalSet.objects.filter(
+        project=request.auth.project, pk=pk, state=EvalSetState.FROZEN
+    ).first()
     if found is None:
         raise NotFound("No frozen eval set of this project has this id.")
     return found
 
 
-def lock_json(environment: Environment, found: Lock, eval_set: EvalSet | None = None) -> dict[str, Any]:
+def lock_json(
+    environment: Environment, found: Lock, eval_set: EvalSet | None = None
+) -> dict[str, Any]:
     return {
         "environment": str(environment),
         "verifier": str(environment.verifier),

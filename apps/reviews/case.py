@@ -12,7 +12,9 @@ from workers.lib.messages import functions_of
 
 @dataclass(frozen=True)
 class Case:
-    """What a person judges from. It holds nothing of the score, so that a template cannot show it."""
+    """What a person judges from. It holds nothing of the score, so that a template cannot show
+    it.
+    """
 
     pk: int
     number: int
@@ -25,7 +27,10 @@ class Case:
     @property
     def tool_lines(self) -> list[str]:
         """Name and description of each tool, in either of OpenAI's two forms."""
-        return [f"{name}  {function.get('description') or ''}" for name, function in functions_of(self.tools)]
+        return [
+            f"{name}  {function.get('description') or ''}"
+            for name, function in functions_of(self.tools)
+        ]
 
     @property
     def anchor(self) -> str:

@@ -33,21 +33,25 @@ class Draw:
 
 
 def draw(*, runs: Sequence[EvalRun], verifier: Verifier | None, size: int, seed: int) -> Draw:
-    """Samples of finished evaluations, first those without a verdict in any review of the verifier (any version). `verifier` is the
-    runs' by default. Raises ReviewError."""
+    """Samples of finished evaluations, first those without a verdict in any review of the verifier
+    (any version). `verifier` is the runs' by default. Raises ReviewError."""
     scored = _scored(runs, verifier, size)
     before = judged_before(verifier or runs[0].environment.verifier)
     candidates = (one.candidate for one in scored)
     drawn = choose(
-        (replace(one, judged=content_key(one.task, one.output) in before) for one in candidates), size, seed=seed
+        (replace(one, judged=content_key(one.task, one.output) in before) for one in candidates),
+        size,
+        seed=seed,
     )
     known = {str(one.sample.pk): one for one in scored}
     return Draw([known[pk] for pk in drawn.ids], drawn)
 
 
 def scope_of(runs: Sequence[EvalRun], verifier: Verifier) -> dict[str, Any]:
-    """What a review of these evaluations speaks of: who scored each of them, and the distribution of their tasks, as the
-    digests of the sets, a digest of the tasks' contents, and how many there are of each tool, origin and failure mode."""
+    """What a review of these evaluations speaks of: who scored each of them, and the distribution
+    of their tasks, as the digests of the sets, a digest of the tasks' contents, and how many there
+    are of each tool, origin and failure mode.
+    """
     drawn_from = Task.objects.filter(samples__run__in=runs, samples__masked=False).distinct()
     found = traits_of(drawn_from)
     contents = "\n".join(sorted(task.key for task in found))
@@ -67,7 +71,9 @@ def scope_of(runs: Sequence[EvalRun], verifier: Verifier) -> dict[str, Any]:
 def judged_before(verifier: Verifier) -> set[str]:
     """Content keys of the outputs that people have judged with any version of the verifier."""
     rows = ReviewItem.objects.filter(
-        review__project=verifier.project_id, review__verifier__name=verifier.name, judgements__isnull=False
+        review__project=verifier.project_id,
+        review__verifier__name=verifier.name,
+        judgements__isnull=False,
     )
     return {content_key(str(task), output) for task, output in rows.values_list(TASK, OUTPUT)}
 
@@ -82,7 +88,9 @@ def _scored(runs: Sequence[EvalRun], verifier: Verifier | None, size: int) -> li
         if run.project_id != verifier.project_id:
             raise ReviewError("This evaluation belongs to another project.")
         if run.state != JobState.SUCCEEDED:
-            raise ReviewError(f"“{run.name}” has not finished yet. Its samples can be reviewed afterwards.")
+            raise ReviewError(
+                f"“{run.name}” has not finished yet. Its samples can be reviewed afterwards."
+            )
     found = [scored for run in runs for scored in scores_of(run, verifier)]
     if not found:
         raise ReviewError("These evaluations have no scored samples to review.")

@@ -1,17 +1,20 @@
-"""Are the tasks that would train like those whose scores people have judged? Pure: no Django, no torch.
+"""Are the tasks that would train like those whose scores people have judged? Pure: no Django, no
+torch.
 
 A task is unlike them by the first of these that holds:
-  tool    it expects a call of a tool (or no call at all) that no judged task expects;
-  form    what is right has another form than of any judged task (an answer, tests, a constraint of another name): a
+  tool    it expects a call of a tool (or no call at all) that no judged task expects; form    what
+  is right has another form than of any judged task (an answer, tests, a constraint of another
+  name): a
           verifier scores each form by other rules;
   origin  no judged task is of its origin (a production failure, written by hand, synthetic …);
-  bucket  it comes from a failure mode that no judged task comes from;
-  answer  its request was judged, but something else is right now;
-  text    its words are strange: the Jaccard index of the words without values (numbers, days, what the expected call
-          holds) to the nearest judged task is under 0.25. Of requests that are made from few templates most are strange
-          even to one another, so only what is *more* than among the judged tasks themselves counts, each held against
-          those of other groups: the share of strange training tasks less that of the judged groups and its 95% margin.
-          A review of a hold-out, which shares no group with what trains, is therefore no drift by itself.
+  bucket  it comes from a failure mode that no judged task comes from; answer  its request was
+  judged, but something else is right now; text    its words are strange: the Jaccard index of the
+  words without values (numbers, days, what the expected call
+          holds) to the nearest judged task is under 0.25. Of requests that are made from few
+          templates most are strange even to one another, so only what is *more* than among the
+          judged tasks themselves counts, each held against those of other groups: the share of
+          strange training tasks less that of the judged groups and its 95% margin. A review of a
+          hold-out, which shares no group with what trains, is therefore no drift by itself.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ FORMS = ("tool", "calls", "any_call", "answer", "tests", "pattern", "schema", "r
 
 @dataclass(frozen=True)
 class Traits:
-    """What tasks are compared by. `key` identifies the content: equal ones are the same task; `request` only the request."""
+    """What tasks are compared by. `key` identifies the content: equal ones are the same task;
+    `request` only the request.
+    """
 
     key: str
     group: str
@@ -51,9 +56,16 @@ class Traits:
 
 
 def traits(
-    *, key: str, group: str, origin: str, bucket: str, messages: Sequence[dict], expected: dict[str, Any] | None,
-    demonstration: str = "", request: str = "",
-) -> Traits:  # fmt: skip
+    *,
+    key: str,
+    group: str,
+    origin: str,
+    bucket: str,
+    messages: Sequence[dict],
+    expected: dict[str, Any] | None,
+    demonstration: str = "",
+    request: str = "",
+) -> Traits:
     found = document(messages, expected, demonstration)
     values = {word for _, _, word in found.calls or ()}
     tools = frozenset(tool for tool, _, _ in found.calls or () if tool) or frozenset([NO_CALL])
@@ -62,17 +74,25 @@ def traits(
 
 
 def forms_of(expected: dict[str, Any]) -> frozenset[str]:
-    """The forms of the expected answer (`workers.lib.checks`): each constraint is a separate form."""
+    """The forms of the expected answer (`workers.lib.checks`): each constraint is a separate
+    form.
+    """
     if isinstance(constraint := expected.get("constraint"), dict):
         return frozenset(f"constraint {name}" for name in constraint)
     return frozenset(
-        ["call" if name in ("tool", "calls") else name.replace("_", " ") for name in FORMS if name in expected]
+        [
+            "call" if name in ("tool", "calls") else name.replace("_", " ")
+            for name in FORMS
+            if name in expected
+        ]
     )
 
 
 @dataclass(frozen=True)
 class Drift:
-    """Of `n` tasks, `unlike` are unlike those judged: how many by each kind, and examples ("mail.send", a request)."""
+    """Of `n` tasks, `unlike` are unlike those judged: how many by each kind, and examples
+    ("mail.send", a request).
+    """
 
     n: int
     unlike: int
@@ -85,7 +105,11 @@ class Drift:
 
     def __str__(self) -> str:
         parts = [
-            f"{count} by {kind} ({', '.join(self.examples[kind])})" if self.examples[kind] else f"{count} by {kind}"
+            (
+                f"{count} by {kind} ({', '.join(self.examples[kind])})"
+                if self.examples[kind]
+                else f"{count} by {kind}"
+            )
             for kind, count in self.kinds.items()
         ]
         return f"{self.unlike} of {self.n} tasks are unlike those judged: {'; '.join(parts)}"
@@ -94,7 +118,10 @@ class Drift:
 def drift_of(training: Iterable[Traits], judged: Sequence[Traits]) -> Drift:
     tasks, known = list(training), {task.key for task in judged}
     tools = {tool for task in judged for tool in task.tools}
-    forms, requests = {form for task in judged for form in task.forms}, {task.request for task in judged} - {""}
+    forms, requests = (
+        {form for task in judged for form in task.forms},
+        {task.request for task in judged} - {""},
+    )
     origins, buckets = {task.origin for task in judged}, {task.bucket for task in judged} | {""}
     found: list[tuple[str, str]] = []
     rest: list[Traits] = []
@@ -116,12 +143,16 @@ def drift_of(training: Iterable[Traits], judged: Sequence[Traits]) -> Drift:
     kinds = Counter(kind for kind, _ in found)
     if strange := strange_texts(rest, judged):
         kinds["text"] = strange
-    examples = {kind: list(dict.fromkeys(name for k, name in found if k == kind))[:SHOWN] for kind in kinds}
+    examples = {
+        kind: list(dict.fromkeys(name for k, name in found if k == kind))[:SHOWN] for kind in kinds
+    }
     return Drift(len(tasks), kinds.total(), dict(kinds), examples)
 
 
 def strange_texts(tasks: Sequence[Traits], judged: Sequence[Traits]) -> int:
-    """How many more tasks are strange by their words than there would be, were they like the judged ones."""
+    """How many more tasks are strange by their words than there would be, were they like the judged
+    ones.
+    """
     if not judged or not tasks:
         return len(tasks)
     parts = [tasks[start : start + AT_ONCE] for start in range(0, len(tasks), AT_ONCE)]
@@ -144,7 +175,9 @@ def _usual(judged: Sequence[Traits]) -> float:
 
 def _likeness(tasks: Sequence[Traits], judged: Sequence[Traits]) -> np.ndarray:
     """Jaccard indices (tasks, judged)."""
-    column = {word: index for index, word in enumerate({word for task in judged for word in task.words})}
+    column = {
+        word: index for index, word in enumerate({word for task in judged for word in task.words})
+    }
     mine, theirs = _incidence(tasks, column), _incidence(judged, column)
     both = mine @ theirs.T
     sizes = np.array([len(task.words) for task in tasks], dtype=np.float32)[:, None]

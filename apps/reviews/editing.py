@@ -14,17 +14,27 @@ from apps.reviews.actions import ReviewError
 
 @transaction.atomic
 def save_edit(
-    *, project: Project, name: str, spec: dict, note: str, before: Verifier | None, adopt: bool, by: Any
+    *,
+    project: Project,
+    name: str,
+    spec: dict,
+    note: str,
+    before: Verifier | None,
+    adopt: bool,
+    by: Any,
 ) -> tuple[Verifier, list[Environment]]:
-    """The new version (or the one with this very spec), and the new versions of environments that use it.
+    """The new version (or the one with this very spec), and the new versions of environments that
+    use it.
 
-    `adopt` makes those: of each environment whose newest version uses `before`. Raises ReviewError for a new verifier
-    without a name, or with one that is taken.
+    `adopt` makes those: of each environment whose newest version uses `before`. Raises ReviewError
+    for a new verifier without a name, or with one that is taken.
     """
     if not name:
         raise ReviewError("Enter a name for the verifier: letters, digits and hyphens.")
     if before is None and project.verifiers.filter(name=name).exists():
-        raise ReviewError(f"A verifier named “{name}” already exists. Edit it, or choose another name.")
+        raise ReviewError(
+            f"A verifier named “{name}” already exists. Edit it, or choose another name."
+        )
     verifier = save_verifier(project=project, name=name, spec=spec, note=note.strip()[:300], by=by)
     if verifier == before or before is None or not adopt:
         return verifier, []
@@ -33,7 +43,11 @@ def save_edit(
 
 def _newest_with(verifier: Verifier) -> list[Environment]:
     """Environments whose newest version uses this verifier version."""
-    newest = Environment.objects.filter(project=verifier.project).order_by("slug", "-version").distinct("slug")
+    newest = (
+        Environment.objects.filter(project=verifier.project)
+        .order_by("slug", "-version")
+        .distinct("slug")
+    )
     return [environment for environment in newest if environment.verifier_id == verifier.pk]
 
 

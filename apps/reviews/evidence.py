@@ -1,4 +1,6 @@
-"""The facts that the lock decides by, read from the database; and the questions that everybody asks it."""
+"""The facts that the lock decides by, read from the database; and the questions that everybody asks
+it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ NAMED = 6  # probes that the lock names, the worst first
 
 @dataclass(frozen=True)
 class Question:
-    """May `verifier` train: anywhere (no environment), or in one; `scorer`: the current scorer, if known."""
+    """May `verifier` train: anywhere (no environment), or in one; `scorer`: the current scorer, if
+    known.
+    """
 
     verifier: Verifier
     environment: Environment | None = None
@@ -36,9 +40,13 @@ class Question:
 
 
 def lock_states(verifiers: Iterable[Verifier]) -> dict[int, Lock]:
-    """{verifier's pk: its lock, whatever the environment and the tasks}, in as many queries for any number of them."""
+    """{verifier's pk: its lock, whatever the environment and the tasks}, in as many queries for any
+    number of them.
+    """
     rows = list(verifiers)
-    return dict(zip([row.pk for row in rows], _answers([Question(row) for row in rows]), strict=True))
+    return dict(
+        zip([row.pk for row in rows], _answers([Question(row) for row in rows]), strict=True)
+    )
 
 
 def lock_state(verifier: Verifier) -> Lock:
@@ -46,7 +54,9 @@ def lock_state(verifier: Verifier) -> Lock:
 
 
 def environment_locks(environments: Iterable[Environment], by: Any = None) -> dict[int, Lock]:
-    """{environment's pk: the lock of training in it, whatever the tasks}. `by`: who would start it."""
+    """{environment's pk: the lock of training in it, whatever the tasks}. `by`: who would start
+    it.
+    """
     rows = list(environments)
     asked = [Question(row.verifier, row, scorer_of(row)) for row in rows]
     return dict(zip([row.pk for row in rows], _answers(asked, starter=_pk(by)), strict=True))
@@ -59,22 +69,28 @@ def lock_of(
     by: Any = None,
     scorer: dict[str, Any] | None = None,
 ) -> Lock:
-    """The lock for training in an environment on these tasks; `scorer`: who scores, if just determined."""
+    """The lock for training in an environment on these tasks; `scorer`: who scores, if just
+    determined.
+    """
     question = Question(environment.verifier, environment, scorer or scorer_of(environment))
     return _answers([question], starter=_pk(by), tasks=tasks)[0]
 
 
 def require_unlocked(
-    *, environment: Environment, tasks: Sequence[Task], by: Any, scorer: dict[str, Any] | None = None
+    *,
+    environment: Environment,
+    tasks: Sequence[Task],
+    by: Any,
+    scorer: dict[str, Any] | None = None,
 ) -> Lock:
-    """Raises TrainingLocked if nobody, or not this person, may train on these tasks in this environment. `by`: who starts the
-    run; None if that is unknown."""
+    """Raises TrainingLocked if nobody, or not this person, may train on these tasks in this
+    environment. `by`: who starts the run; None if that is unknown."""
     question = Question(environment.verifier, environment, scorer or scorer_of(environment))
     lock = _answers([question], starter=_pk(by), starts=True, tasks=tasks)[0]
     if lock.locked:
         raise TrainingLocked(
-            f"Training with {environment.verifier} in {environment} is locked. {lock.why} {' '.join(lock.todo)} "
-            "Alternatively, an owner can override the lock with a reason."
+            f"Training with {environment.verifier} in {environment} is locked. {lock.why}"
+            f" {' '.join(lock.todo)} Alternatively, an owner can override the lock with a reason."
         )
     return lock
 
@@ -83,16 +99,26 @@ def verdict(review: RewardReview, labels: list[Label], policy: dict[str, Any]) -
     """The policy on a review's labels."""
     needed = policy["reviewers_per_sample"]
     settled = [label.settled(needed) for label in labels]
-    return judge(policy, settled, [[answer.success for answer in label.answers] for label in labels])
+    return judge(
+        policy, settled, [[answer.success for answer in label.answers] for label in labels]
+    )
 
 
 def of_people(review: RewardReview, labels: list[Label], policy: dict[str, Any]) -> list[str]:
-    """What of the review itself is unfinished: too few reviewers, disagreements without a ruling."""
+    """What of the review itself is unfinished: too few reviewers, disagreements without a
+    ruling.
+    """
     asked, needed = needed_of(review), policy["reviewers_per_sample"]
     if asked < needed:
-        return [f"The policy requires {needed} people per sample; this review was opened with {asked}. Open a new one."]
+        return [
+            f"The policy requires {needed} people per sample; this review was opened with {asked}."
+            " Open a new one."
+        ]
     if waiting := sum(label.differs(needed) for label in labels):
-        return [f"{waiting} sample{'s wait' if waiting > 1 else ' waits'} for a ruling: the reviewers differ."]
+        return [
+            f"{waiting} sample{'s wait' if waiting > 1 else ' waits'} for a ruling: the reviewers"
+            " differ."
+        ]
     return []
 
 
@@ -124,7 +150,9 @@ def _answers(
             environment=str(one.environment or ""),
             verdict=verdict(review, mine, policy) if review else None,
             review_reasons=of_people(review, mine, policy) if review else [],
-            elsewhere=sorted({run["environment"] for other in every for run in other.scope["runs"].values()}),
+            elsewhere=sorted(
+                {run["environment"] for other in every for run in other.scope["runs"].values()}
+            ),
             changed=_changed(review, one) if review else [],
             probe=probe and _probe_facts(probe, one, len(tasks or ())),
             drift=_drift(every, one, tasks, policy) if tasks is not None else None,
@@ -133,8 +161,12 @@ def _answers(
             starts=starts,
             **_eyes(mine, {one.verifier.created_by_id, starter}),
             **_people(companies[one.verifier.project_id], starter),
-            override=override and OverrideFacts(override.by_id, f"Overridden by {override.by or 'somebody who has left'}: {override.reason}"),
-        )  # fmt: skip
+            override=override
+            and OverrideFacts(
+                override.by_id,
+                f"Overridden by {override.by or 'somebody who has left'}: {override.reason}",
+            ),
+        )
         found.append(decide(facts, review=review, probe=probe, override=override))
     return found
 
@@ -173,7 +205,11 @@ def _changed(review: RewardReview, one: Question) -> list[str]:
     """What of the scorer is not as it was when the samples were scored, in words."""
     if one.scorer is None:
         return []
-    told = [text for scorer in _runs_there(review, one).values() for text in differences(scorer, one.scorer)]
+    told = [
+        text
+        for scorer in _runs_there(review, one).values()
+        for text in differences(scorer, one.scorer)
+    ]
     return list(dict.fromkeys(told))
 
 
@@ -186,26 +222,41 @@ def _people(company: Company, starter: int | None) -> dict[str, Any]:
     departed = ""
     if company.lone and company.left:
         departed = (
-            f"{company.left.name} left on {company.left.at:%-d %B %Y}; the rules for a project of one person apply from "
-            f"{company.left.counts_until:%-d %B %Y}."
+            f"{company.left.name} left on {company.left.at:%-d %B %Y}; the rules for a project of"
+            f" one person apply from {company.left.counts_until:%-d %B %Y}."
         )
-    return {"others": [name for pk, name in company.starters.items() if pk != starter], "departed": departed}
+    return {
+        "others": [name for pk, name in company.starters.items() if pk != starter],
+        "departed": departed,
+    }
 
 
 # Probes and overrides
 
 
 def _probes(verifiers: list[Verifier]) -> list[ProbeRun]:
-    """All that ended with a report on these contents, the newest first: a verifier of another name may have the same."""
-    same = Q(project__in={row.project_id for row in verifiers}, verifier__hash__in={row.hash for row in verifiers})
-    rows = ProbeRun.objects.filter(same, failed__isnull=False).select_related("verifier", "environment")
-    return list(rows.order_by("-created_at").defer("result"))  # reports are large; only those with findings are read
+    """All that ended with a report on these contents, the newest first: a verifier of another name
+    may have the same.
+    """
+    same = Q(
+        project__in={row.project_id for row in verifiers},
+        verifier__hash__in={row.hash for row in verifiers},
+    )
+    rows = ProbeRun.objects.filter(same, failed__isnull=False).select_related(
+        "verifier", "environment"
+    )
+    return list(
+        rows.order_by("-created_at").defer("result")
+    )  # reports are large; only those with findings are read
 
 
 def _probe_for(one: Question, probes: list[ProbeRun]) -> ProbeRun | None:
     here = runtime_hash(one.environment) if one.environment else None
     for probe in probes:
-        same = (probe.project_id, probe.verifier.hash) == (one.verifier.project_id, one.verifier.hash)
+        same = (probe.project_id, probe.verifier.hash) == (
+            one.verifier.project_id,
+            one.verifier.hash,
+        )
         if same and here in (None, runtime_hash(probe.environment)):
             return probe
     return None
@@ -221,18 +272,25 @@ def _probe_facts(probe: ProbeRun, one: Question, training: int) -> ProbeFacts:
     wanted, tried = min(PROBED_TASKS, training), len(probe.spec.get("tasks", ()))
     if tried < wanted:
         told.append(
-            f"The probes tried {tried} task{'' if tried == 1 else 's'}; for this training they must try {wanted}."
+            f"The probes tried {tried} task{'' if tried == 1 else 's'}; for this training they must"
+            f" try {wanted}."
         )
     return ProbeFacts(probe.failed or 0, names, told)
 
 
 def _overrides(verifiers: list[Verifier]) -> list[LockOverride]:
-    return list(LockOverride.objects.filter(verifier__in=verifiers).select_related("by").order_by("-at"))
+    return list(
+        LockOverride.objects.filter(verifier__in=verifiers).select_related("by").order_by("-at")
+    )
 
 
 def _override_for(one: Question, overrides: list[LockOverride]) -> LockOverride | None:
-    """The verifier's newest override; with an environment, among those given for its current scorer."""
-    return next((row for row in overrides if row.verifier_id == one.verifier.pk and _covers(row, one)), None)
+    """The verifier's newest override; with an environment, among those given for its current
+    scorer.
+    """
+    return next(
+        (row for row in overrides if row.verifier_id == one.verifier.pk and _covers(row, one)), None
+    )
 
 
 def _covers(override: LockOverride, one: Question) -> bool:
@@ -253,21 +311,31 @@ def _covers(override: LockOverride, one: Question) -> bool:
 def traits_of(tasks: Iterable[Task]) -> list[drift.Traits]:
     rows = list(tasks)
     modes = dict(
-        Task.objects.filter(pk__in=[row.pk for row in rows]).values_list("pk", "trajectory__failure__mode__slug")
+        Task.objects.filter(pk__in=[row.pk for row in rows]).values_list(
+            "pk", "trajectory__failure__mode__slug"
+        )
     )
     return [
         drift.traits(
-            key=digest_of([row.canonical_hash, row.expected]), request=row.canonical_hash, group=row.group, origin=row.get_origin_display(), bucket=modes.get(row.pk) or "",
-            messages=row.messages, expected=row.expected, demonstration=row.demonstration,
+            key=digest_of([row.canonical_hash, row.expected]),
+            request=row.canonical_hash,
+            group=row.group,
+            origin=row.get_origin_display(),
+            bucket=modes.get(row.pk) or "",
+            messages=row.messages,
+            expected=row.expected,
+            demonstration=row.demonstration,
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def _drift(
     reviews: list[RewardReview], one: Question, tasks: Sequence[Task], policy: dict[str, Any]
 ) -> drift.Drift | None:
-    """Against the tasks that people have judged here: in the newest review, and in each earlier one that passes as well."""
+    """Against the tasks that people have judged here: in the newest review, and in each earlier one
+    that passes as well.
+    """
     there = _there(reviews, one)
     labels = labels_of(review.pk for review in there)
     judged: set[str] = set()
@@ -275,5 +343,9 @@ def _drift(
         mine = _labels_there(review, labels[review.pk], one)
         if number == 0 or (verdict(review, mine, policy).passed and not _changed(review, one)):
             needed = policy["reviewers_per_sample"]
-            judged |= {label.task for label in mine if label.is_complete(needed) or label.ruling is not None}
+            judged |= {
+                label.task
+                for label in mine
+                if label.is_complete(needed) or label.ruling is not None
+            }
     return drift.drift_of(traits_of(tasks), traits_of(Task.objects.filter(pk__in=judged)))

@@ -50,23 +50,39 @@ class Label:
 
     def differs(self, needed: int) -> bool:
         """Whether it waits for a ruling: its reviewers disagree."""
-        return self.ruling is None and self.is_complete(needed) and len({answer.success for answer in self.answers}) > 1
+        return (
+            self.ruling is None
+            and self.is_complete(needed)
+            and len({answer.success for answer in self.answers}) > 1
+        )
 
     def may_be_ruled(self, needed: int) -> bool:
-        """Whether it is for an adjudicator: it waits for a ruling, has one, or a reviewer of it had second thoughts."""
+        """Whether it is for an adjudicator: it waits for a ruling, has one, or a reviewer of it had
+        second thoughts.
+        """
         if self.ruling is not None or self.differs(needed):
             return True
-        return self.is_complete(needed) and any(self.second_thoughts(answer) for answer in self.answers)
+        return self.is_complete(needed) and any(
+            self.second_thoughts(answer) for answer in self.answers
+        )
 
     def person(self, needed: int) -> bool | None:
-        """People's joint verdict: the ruling, or the unanimous verdict of its reviewers; None while that is open."""
+        """People's joint verdict: the ruling, or the unanimous verdict of its reviewers; None while
+        that is open.
+        """
         if self.ruling is not None:
             return self.ruling
-        return self.answers[0].success if self.is_complete(needed) and not self.differs(needed) else None
+        return (
+            self.answers[0].success
+            if self.is_complete(needed) and not self.differs(needed)
+            else None
+        )
 
     def settled(self, needed: int) -> Judged:
         """What counts: the people's verdict as one, without whose it is."""
-        return Judged(str(self.item), self.success, self.reward, self.person(needed), self.differs(needed))
+        return Judged(
+            str(self.item), self.success, self.reward, self.person(needed), self.differs(needed)
+        )
 
     def by(self, user: int) -> HumanLabel | None:
         return next((answer for answer in self.answers if answer.by == user), None)
@@ -83,5 +99,7 @@ def labels_of(reviews: Iterable[int]) -> dict[int, list[Label]]:
     items = ReviewItem.objects.filter(review__in=wanted).order_by("position")
     columns = ("review", "pk", "stratum", "reward", "success", "ruling")
     for review, item, *rest, task, run in items.values_list(*columns, TASK, "sample__run"):
-        found[review].append(Label(item, *rest, answers=tuple(answers[item]), task=str(task), run=str(run or "")))
+        found[review].append(
+            Label(item, *rest, answers=tuple(answers[item]), task=str(task), run=str(run or ""))
+        )
     return found

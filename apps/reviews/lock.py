@@ -1,6 +1,8 @@
-"""The lock that every training run asks: a pure decision over facts, which `evidence` reads. No Django.
+"""The lock that every training run asks: a pure decision over facts, which `evidence` reads. No
+Django.
 
-What is unlocked is a triple: this verifier, in this environment, for tasks like those whose scores people have judged.
+What is unlocked is a triple: this verifier, in this environment, for tasks like those whose scores
+people have judged.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Reason:
 
 @dataclass(frozen=True)
 class ProbeFacts:
-    """The newest finished probes: how many findings keep the lock closed, their names, and what changed in the scorer since."""
+    """The newest finished probes: how many findings keep the lock closed, their names, and what
+    changed in the scorer since.
+    """
 
     failed: int
     names: list[str] = field(default_factory=list)
@@ -54,11 +58,14 @@ class OverrideFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """The facts for the decision. `environment`: what it is requested for, "" for any that uses the verifier.
+    """The facts for the decision. `environment`: what it is requested for, "" for any that uses the
+    verifier.
 
-    `judged`: samples that anybody has judged; `judged_by_others`: those judged by somebody who neither wrote the verifier nor starts the
-    run. `starts`: a run is to start now; `starter`: who starts it, None if unknown. `drift`: None if no tasks are given. `others`: who could
-    start it instead. `departed`: a sentence if the rules of a project of one person do not apply yet, because somebody left recently.
+    `judged`: samples that anybody has judged; `judged_by_others`: those judged by somebody who
+    neither wrote the verifier nor starts the run. `starts`: a run is to start now; `starter`: who
+    starts it, None if unknown. `drift`: None if no tasks are given. `others`: who could start it
+    instead. `departed`: a sentence if the rules of a project of one person do not apply yet,
+    because somebody left recently.
     """
 
     policy: Mapping[str, Any]
@@ -81,7 +88,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Lock:
-    """The decision. `reasons` are the unmet conditions; those of `people` are about who starts, which no override outweighs."""
+    """The decision. `reasons` are the unmet conditions; those of `people` are about who starts,
+    which no override outweighs.
+    """
 
     locked: bool
     why: str
@@ -93,7 +102,13 @@ class Lock:
 
     @property
     def state(self) -> str:
-        return "locked" if self.locked else "override" if self.override and self.reasons else "unlocked"
+        return (
+            "locked"
+            if self.locked
+            else "override"
+            if self.override and self.reasons
+            else "unlocked"
+        )
 
     @property
     def todo(self) -> list[str]:
@@ -102,14 +117,18 @@ class Lock:
 
 
 def decide(facts: Facts, **rows: Any) -> Lock:
-    """Whether training may start. `rows` (override, review, probe) are handed on to whoever shows the lock."""
+    """Whether training may start. `rows` (override, review, probe) are handed on to whoever shows
+    the lock.
+    """
     unmet = [*_of_review(facts), *_of_probes(facts), *_of_tasks(facts)]
     people = _of_people(facts)
     agreement = facts.verdict.agreement if facts.verdict else None
     found = {"reasons": [*unmet, *people], "agreement": agreement} | rows
     if not found["reasons"]:
         assert agreement is not None
-        return Lock(False, f"Passed its review: κ {agreement.kappa:.2f} on {agreement.n} samples.", **found)
+        return Lock(
+            False, f"Passed its review: κ {agreement.kappa:.2f} on {agreement.n} samples.", **found
+        )
     if facts.override and not people:
         return Lock(False, facts.override.words, **found)
     told = people if facts.override else found["reasons"]
@@ -121,9 +140,16 @@ def _of_review(facts: Facts) -> list[Reason]:
     again = f"Evaluate a model{here} and open a review of its scores."
     if facts.verdict is None:
         if facts.elsewhere:
-            told = f"Only its scores in {', '.join(facts.elsewhere)} have been reviewed, none{here}."
+            told = (
+                f"Only its scores in {', '.join(facts.elsewhere)} have been reviewed, none{here}."
+            )
             return [Reason(told, again)]
-        return [Reason("Its scores have not been reviewed yet.", "Open a review of its scores and judge the samples.")]
+        return [
+            Reason(
+                "Its scores have not been reviewed yet.",
+                "Open a review of its scores and judge the samples.",
+            )
+        ]
     found = [Reason(what, "Finish the review, or open a new one.") for what in facts.review_reasons]
     found += [
         Reason(what, "Judge its samples under Reward review, or open a larger review.")
@@ -141,7 +167,9 @@ def _of_probes(facts: Facts) -> list[Reason]:
         return [Reason("The hack probes have not been run on this verifier.", todo)]
     found = [Reason(what, todo) for what in probe.changed]
     if probe.failed:
-        names = f": {', '.join(name.replace('_', ' ') for name in probe.names)}" if probe.names else ""
+        names = (
+            f": {', '.join(name.replace('_', ' ') for name in probe.names)}" if probe.names else ""
+        )
         told = f"Its probes found {probe.failed} hole{'s' if probe.failed > 1 else ''}{names}."
         found.append(Reason(told, "Change the verifier and probe it again."))
     return found
@@ -152,11 +180,19 @@ def _of_tasks(facts: Facts) -> list[Reason]:
     if facts.drift is None or facts.verdict is None or facts.drift.share <= most:
         return []
     told = f"{facts.drift}. At most {most:.0%} is allowed."
-    return [Reason(told, "Evaluate a model on such tasks and open a review of those scores, or train on other tasks.")]
+    return [
+        Reason(
+            told,
+            "Evaluate a model on such tasks and open a review of those scores, or train on other"
+            " tasks.",
+        )
+    ]
 
 
 def _of_people(facts: Facts) -> list[Reason]:
-    """Four eyes. Who starts the run must be known: an account that was deleted may have been anybody's."""
+    """Four eyes. Who starts the run must be known: an account that was deleted may have been
+    anybody's.
+    """
     if not facts.policy["four_eyes"] or (facts.starter is None and not facts.starts):
         return []
     if facts.starter is None:
@@ -172,8 +208,8 @@ def _of_people(facts: Facts) -> list[Reason]:
         found.append(Reason("Whoever wrote the verifier cannot start its training.", other))
     if facts.judged and 2 * facts.judged_by_others < facts.judged:
         told = (
-            f"Only {facts.judged_by_others} of {facts.judged} samples were judged by someone who neither wrote the verifier "
-            "nor starts the training; at least half must be."
+            f"Only {facts.judged_by_others} of {facts.judged} samples were judged by someone who"
+            " neither wrote the verifier nor starts the training; at least half must be."
         )
         found.append(Reason(told, f"Have someone else review the samples. {other}"))
     return found
@@ -182,6 +218,12 @@ def _of_people(facts: Facts) -> list[Reason]:
 def _somebody_else(facts: Facts) -> str:
     """Who can start the run instead, by name: asking somebody who is not there leads nowhere."""
     if facts.others:
-        return f"Ask {' or '.join(facts.others[:NAMED])} to start it, or an owner to change the review policy."
-    invite = "No other engineer is in this project: an owner can add one under Settings → Members or change the review policy."
+        return (
+            f"Ask {' or '.join(facts.others[:NAMED])} to start it, or an owner to change the review"
+            " policy."
+        )
+    invite = (
+        "No other engineer is in this project: an owner can add one under Settings → Members or"
+        " change the review policy."
+    )
     return f"{invite} {facts.departed}".strip()

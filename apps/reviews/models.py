@@ -30,9 +30,13 @@ class ReviewPolicy(models.Model):
     four_eyes = models.BooleanField(
         default=True, help_text="Who wrote, overrode or alone reviewed does not start training"
     )
-    max_unreviewed_share = models.FloatField(default=0.1, help_text="Of training tasks unlike those judged")
+    max_unreviewed_share = models.FloatField(
+        default=0.1, help_text="Of training tasks unlike those judged"
+    )
     probes_must_pass = models.BooleanField(default=True)
-    updated_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    updated_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
@@ -52,18 +56,24 @@ class ReviewPolicy(models.Model):
 
 
 class RewardReview(models.Model):
-    """A queue of samples, scored by one verifier version and judged blind. `policy` is frozen when it is opened."""
+    """A queue of samples, scored by one verifier version and judged blind. `policy` is frozen when
+    it is opened.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="reward_reviews")
     verifier = models.ForeignKey(Verifier, models.PROTECT, related_name="reviews")
     runs = models.ManyToManyField(EvalRun, related_name="reviews")
     policy = models.JSONField(help_text="The fields of ReviewPolicy, as they were")
     scope = models.JSONField(
-        help_text="Who scored each evaluation, and what tasks the samples were drawn from (`drawing`)"
+        help_text=(
+            "Who scored each evaluation, and what tasks the samples were drawn from (`drawing`)"
+        )
     )
     seed = models.PositiveIntegerField(default=0)
     thin = models.JSONField(default=list, help_text="Strata that had too few samples, in words")
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -77,7 +87,9 @@ class RewardReview(models.Model):
 
     @property
     def training(self) -> dict | None:
-        """The training run whose outputs it is of: {run, name}. Such a review neither opens nor closes the lock."""
+        """The training run whose outputs it is of: {run, name}. Such a review neither opens nor
+        closes the lock.
+        """
         return self.scope.get("training")
 
 
@@ -91,8 +103,8 @@ class Origin:
 
 
 class SentOutput(SampleFields):
-    """An output of a training run's policy that was sent to a review, unchanged: it outlives the run. `source` says where it is from:
-    run, name, step, and the rollout's number."""
+    """An output of a training run's policy that was sent to a review, unchanged: it outlives the
+    run. `source` says where it is from: run, name, step, and the rollout's number."""
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="sent_outputs")
     environment = models.ForeignKey(Environment, models.CASCADE, related_name="+")
@@ -108,10 +120,11 @@ class SentOutput(SampleFields):
 
 
 class ReviewItem(models.Model):
-    """One sample, or one output of a training run, in a review's queue, in the (shuffled) order it is shown.
+    """One sample, or one output of a training run, in a review's queue, in the (shuffled) order it
+    is shown.
 
-    The score is the one that the review's verifier gives, kept here: the sample may have been scored by another
-    version. `ruling` settles what reviewers could not agree on.
+    The score is the one that the review's verifier gives, kept here: the sample may have been
+    scored by another version. `ruling` settles what reviewers could not agree on.
     """
 
     review = models.ForeignKey(RewardReview, models.CASCADE, related_name="items")
@@ -122,10 +135,16 @@ class ReviewItem(models.Model):
     reward = models.FloatField()
     components = models.JSONField(default=dict)
     success = models.BooleanField()
-    reserved_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    reserved_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     reserved_until = models.DateTimeField(null=True)
-    ruling = models.BooleanField(null=True, help_text="An adjudicator's word: did the output do the task?")
-    ruled_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    ruling = models.BooleanField(
+        null=True, help_text="An adjudicator's word: did the output do the task?"
+    )
+    ruled_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     ruled_at = models.DateTimeField(null=True)
     ruling_reason = models.TextField(blank=True)
 
@@ -136,7 +155,8 @@ class ReviewItem(models.Model):
             models.UniqueConstraint(fields=["review", "position"], name="one_item_per_position"),
             models.CheckConstraint(
                 name="item_is_sample_or_sent",
-                condition=Q(sample__isnull=True, sent__isnull=False) | Q(sample__isnull=False, sent__isnull=True),
+                condition=Q(sample__isnull=True, sent__isnull=False)
+                | Q(sample__isnull=False, sent__isnull=True),
             ),
             models.CheckConstraint(
                 name="ruling_has_time",
@@ -154,20 +174,26 @@ class ReviewItem(models.Model):
 
 
 class Judgement(models.Model):
-    """A person's verdict on one item: blind, whether the output did the task; then, with the score shown, whether the score is right."""
+    """A person's verdict on one item: blind, whether the output did the task; then, with the score
+    shown, whether the score is right.
+    """
 
     item = models.ForeignKey(ReviewItem, models.CASCADE, related_name="judgements")
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="judgements")
     success = models.BooleanField()
     note = models.TextField(blank=True)
     at = models.DateTimeField(default=timezone.now)
-    agrees = models.BooleanField(null=True, help_text="With the score, once it was shown; null: not asked yet")
+    agrees = models.BooleanField(
+        null=True, help_text="With the score, once it was shown; null: not asked yet"
+    )
     reason = models.TextField(blank=True)
     agreed_at = models.DateTimeField(null=True)
 
     class Meta:
         ordering = ("-at",)
-        constraints = [models.UniqueConstraint(fields=["item", "by"], name="one_judgement_per_person")]
+        constraints = [
+            models.UniqueConstraint(fields=["item", "by"], name="one_judgement_per_person")
+        ]
 
     def __str__(self) -> str:
         return f"{self.by}: {'success' if self.success else 'failure'}"
@@ -179,9 +205,11 @@ class Judgement(models.Model):
 
 
 class LockOverride(models.Model):
-    """Leave to train with a verifier that has not passed its review: who, why, when. Only ever added.
+    """Leave to train with a verifier that has not passed its review: who, why, when. Only ever
+    added.
 
-    It holds for the environments that used the verifier then, scored as they were then: `scope` (`scorer.scorer_of`).
+    It holds for the environments that used the verifier then, scored as they were then: `scope`
+    (`scorer.scorer_of`).
     """
 
     verifier = models.ForeignKey(Verifier, models.CASCADE, related_name="overrides")
@@ -199,12 +227,16 @@ class LockOverride(models.Model):
 
 
 class ProbeRun(Job):
-    """The attacks on a verifier, with tasks of an eval set as their matter. `result` is the report."""
+    """The attacks on a verifier, with tasks of an eval set as their matter. `result` is the
+    report.
+    """
 
     verifier = models.ForeignKey(Verifier, models.CASCADE, related_name="probe_runs")
     environment = models.ForeignKey(Environment, models.CASCADE, related_name="probe_runs")
     eval_set = models.ForeignKey(EvalSet, models.PROTECT, related_name="probe_runs")
-    failed = models.PositiveIntegerField(null=True, help_text="Findings that lock; null until it has ended")
+    failed = models.PositiveIntegerField(
+        null=True, help_text="Findings that lock; null until it has ended"
+    )
 
     def get_absolute_url(self) -> str:
         return reverse("reviews:probe", args=[self.project.slug, self.pk])
@@ -235,9 +267,13 @@ class ProbeWaiver(models.Model):
 
 
 class Rescore(Job):
-    """Stored samples scored again by a candidate spec, before it is saved: shows what would change. Nothing is generated."""
+    """Stored samples scored again by a candidate spec, before it is saved: shows what would change.
+    Nothing is generated.
+    """
 
-    verifier = models.ForeignKey(Verifier, models.CASCADE, related_name="rescores", help_text="The version it changes")
+    verifier = models.ForeignKey(
+        Verifier, models.CASCADE, related_name="rescores", help_text="The version it changes"
+    )
     environment = models.ForeignKey(Environment, models.CASCADE, related_name="rescores")
     candidate = models.JSONField(help_text="A verifier's spec")
     candidate_hash = models.CharField(max_length=64)

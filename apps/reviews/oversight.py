@@ -1,4 +1,6 @@
-"""Who stands behind a training run's reward, in one sentence that its run, its model and gate reports keep."""
+"""Who stands behind a training run's reward, in one sentence that its run, its model and gate
+reports keep.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ NO_REWARD = "No reward was used, so none was reviewed."
 
 
 def oversight_of(lock: Lock, verifier: Verifier, by: Any) -> str:
-    """Who reviewed or overrode, and whether that is the person who trains. `by` is None for an automatic start."""
+    """Who reviewed or overrode, and whether that is the person who trains. `by` is None for an
+    automatic start.
+    """
     starter = by.get_username() if by else ""
     if lock.state == "override":
         behind = [lock.override.by.get_username()] if lock.override.by else []

@@ -13,7 +13,9 @@ from apps.core.models import AuditEvent, Membership, Role
 
 ABLE = Role.REVIEWER.upward
 STARTERS = Role.ENGINEER.upward
-COUNTS_FOR = timedelta(days=30)  # how long somebody who has left still counts, and somebody who was added is named
+COUNTS_FOR = timedelta(
+    days=30
+)  # how long somebody who has left still counts, and somebody who was added is named
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Departure:
 
 @dataclass(frozen=True)
 class Company:
-    """The active people of a project who may judge, {user's id: name}; those of them who may start training; and whoever left last."""
+    """The active people of a project who may judge, {user's id: name}; those of them who may start
+    training; and whoever left last.
+    """
 
     able: dict[int, str]
     starters: dict[int, str]
@@ -38,7 +42,9 @@ class Company:
 
     @property
     def alone(self) -> bool:
-        """One person does everything. Removing a colleague does not make it so at once: they count for COUNTS_FOR."""
+        """One person does everything. Removing a colleague does not make it so at once: they count
+        for COUNTS_FOR.
+        """
         return len(self.able) <= 1 and self.left is None
 
     @property
@@ -57,16 +63,22 @@ def companies_of(projects: Iterable[int]) -> dict[int, Company]:
         able[member.project_id][member.user_id] = member.user.get_username()
         if member.role in STARTERS:
             starters[member.project_id][member.user_id] = member.user.get_username()
-    left = {pk: found for pk in wanted if len(able[pk]) <= 1 and (found := _left(pk, set(able[pk].values())))}
+    left = {
+        pk: found
+        for pk in wanted
+        if len(able[pk]) <= 1 and (found := _left(pk, set(able[pk].values())))
+    }
     return {pk: Company(able[pk], starters[pk], left.get(pk)) for pk in wanted}
 
 
 def _left(project: int, present: set[str]) -> Departure | None:
     """The last one who left within COUNTS_FOR, by the audit log, which nobody can change."""
     events = AuditEvent.objects.filter(
-        project=project, action__in=("member.removed", "member.set"), at__gt=timezone.now() - COUNTS_FOR,
+        project=project,
+        action__in=("member.removed", "member.set"),
+        at__gt=timezone.now() - COUNTS_FOR,
         detail__was__in=ABLE,
-    )  # fmt: skip
+    )
     return next(
         (
             Departure(event.detail["user"], event.at)
@@ -78,10 +90,14 @@ def _left(project: int, present: set[str]) -> Departure | None:
 
 
 def added_by(project: int, people: Iterable[str]) -> list[str]:
-    """Sentences: who of these people was added by another of them within COUNTS_FOR. One person with two accounts leaves this trace."""
+    """Sentences: who of these people was added by another of them within COUNTS_FOR. One person
+    with two accounts leaves this trace.
+    """
     names = set(people)
     events = AuditEvent.objects.filter(
-        project=project, action__in=("member.set", "invitation.accepted"), at__gt=timezone.now() - COUNTS_FOR
+        project=project,
+        action__in=("member.set", "invitation.accepted"),
+        at__gt=timezone.now() - COUNTS_FOR,
     )
     found = {}
     for event in events.order_by("at", "pk"):

@@ -14,9 +14,15 @@ from apps.reviews.models import ReviewPolicy
 from apps.reviews.people import Company, companies_of
 
 FIELDS = (
-    "min_samples", "min_kappa", "min_accuracy", "max_false_positive_rate", "reviewers_per_sample", "four_eyes",
-    "max_unreviewed_share", "probes_must_pass",
-)  # fmt: skip
+    "min_samples",
+    "min_kappa",
+    "min_accuracy",
+    "max_false_positive_rate",
+    "reviewers_per_sample",
+    "four_eyes",
+    "max_unreviewed_share",
+    "probes_must_pass",
+)
 
 
 class PolicyError(Exception):
@@ -42,7 +48,9 @@ def policy_of(project: Project) -> dict[str, Any]:
 
 
 def in_force(policy: dict[str, Any], company: Company) -> dict[str, Any]:
-    """The policy as it applies to these people: a project of one person cannot have two reviewers or four eyes."""
+    """The policy as it applies to these people: a project of one person cannot have two reviewers
+    or four eyes.
+    """
     alone = {"reviewers_per_sample": 1, "four_eyes": False} if company.alone else {}
     return policy | alone | {"alone": company.alone}
 
@@ -53,15 +61,17 @@ def policy_in_force(project: Project) -> dict[str, Any]:
 
 @transaction.atomic
 def set_policy(*, project: Project, by: Any, reason: str, **fields: Any) -> ReviewPolicy:
-    """Changes the project's policy; the audit log has it before and after, and why. Needs the role owner. Raises PolicyError,
-    also for a change without a reason."""
+    """Changes the project's policy; the audit log has it before and after, and why. Needs the role
+    owner. Raises PolicyError, also for a change without a reason."""
     get_membership(by, project.slug, Role.OWNER)
     before = policy_of(project)
     after = before | fields
     _check(after)
     if after != before and not reason.strip():
         raise PolicyError("Enter a reason for the change; the audit log keeps it.")
-    policy, _ = ReviewPolicy.objects.update_or_create(project=project, defaults=after | {"updated_by": by})
+    policy, _ = ReviewPolicy.objects.update_or_create(
+        project=project, defaults=after | {"updated_by": by}
+    )
     if after != before:
         audit(
             "review.policy_changed",
@@ -80,6 +90,10 @@ def _check(fields: dict[str, Any]) -> None:
         raise PolicyError(f"A policy has no “{min(unknown)}”.")
     if fields["min_samples"] < 1 or not 1 <= fields["reviewers_per_sample"] <= 9:
         raise PolicyError("A policy needs at least one sample, and one to nine reviewers for each.")
-    shares = (fields["min_accuracy"], fields["max_false_positive_rate"], fields["max_unreviewed_share"])
+    shares = (
+        fields["min_accuracy"],
+        fields["max_false_positive_rate"],
+        fields["max_unreviewed_share"],
+    )
     if not -1 <= fields["min_kappa"] <= 1 or not all(0 <= share <= 1 for share in shares):
         raise PolicyError("κ lies between −1 and 1, a rate between 0 and 100%.")

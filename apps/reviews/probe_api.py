@@ -1,4 +1,6 @@
-"""Hack probes over REST: start and follow them, read findings, accept a finding. The key determines the project."""
+"""Hack probes over REST: start and follow them, read findings, accept a finding. The key determines
+the project.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,26 @@ FINDING = {
         "reward": NUMBER,
         "gold_reward": NUMBER | {"description": "Reward of the correct output"},
         "plain_reward": NUMBER | {"description": "Highest reward of honest wrong outputs"},
-        "path": {"type": "array", "items": {"type": "string"}, "description": "How the search made it"},
+        "path": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "How the search made it",
+        },
     },
 }
 RUN = {
     "type": "object",
-    "required": ["id", "verifier", "hash", "environment", "eval_set", "state", "done", "locks", "created_at"],
+    "required": [
+        "id",
+        "verifier",
+        "hash",
+        "environment",
+        "eval_set",
+        "state",
+        "done",
+        "locks",
+        "created_at",
+    ],
     "properties": {
         "id": {"type": "string", "format": "uuid"},
         "verifier": {"type": "string"},
@@ -54,7 +70,10 @@ RUN = {
         "done": {"type": "integer", "description": "Outputs scored so far"},
         "label": {"type": "string"},
         "error": {"type": "string"},
-        "locks": {"type": ["integer", "null"], "description": "Findings that keep training locked; null until the end"},
+        "locks": {
+            "type": ["integer", "null"],
+            "description": "Findings that keep training locked; null until the end",
+        },
         "created_at": {"type": "string", "format": "date-time"},
     },
 }
@@ -62,24 +81,28 @@ WAIVER = {
     "type": "object",
     "required": ["probe", "reason", "by", "at"],
     "properties": {
-        "probe": {"type": "string"}, "reason": {"type": "string"}, "by": {"type": ["string", "null"]},
+        "probe": {"type": "string"},
+        "reason": {"type": "string"},
+        "by": {"type": ["string", "null"]},
         "at": {"type": "string", "format": "date-time"},
     },
-}  # fmt: skip
+}
 REPORT = {
     "type": "object",
     "required": [*RUN["required"], "findings", "probes", "waivers"],
-    "properties": RUN["properties"]
-    | {
-        "findings": {"type": "array", "items": FINDING},
-        "probes": {
-            "type": "array",
-            "items": {"type": "object"},
-            "description": "Every probe, with its number of outputs and their rewards",
-        },
-        "notes": {"type": "array", "items": {"type": "string"}},
-        "waivers": {"type": "array", "items": WAIVER},
-    },
+    "properties": (
+        RUN["properties"]
+        | {
+            "findings": {"type": "array", "items": FINDING},
+            "probes": {
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "Every probe, with its number of outputs and their rewards",
+            },
+            "notes": {"type": "array", "items": {"type": "string"}},
+            "waivers": {"type": "array", "items": WAIVER},
+        }
+    ),
 }
 WAIVE = {
     "type": "object",
@@ -97,7 +120,9 @@ class Cheat(Struct, forbid_unknown_fields=True):
 
 
 class StartProbes(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`environment`: “slug@version”. `eval_set`: its id or “name@version”; only tasks outside the hold-out are used."""
+    """`environment`: “slug@version”. `eval_set`: its id or “name@version”; only tasks outside the
+    hold-out are used.
+    """
 
     environment: Text
     eval_set: Text
@@ -106,14 +131,21 @@ class StartProbes(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_probes_list", responses=described({200: page(RUN, "integer")}, 400), parameters=PAGING,
+    methods=["GET"],
+    operation_id="v1_probes_list",
+    responses=described({200: page(RUN, "integer")}, 400),
+    parameters=PAGING,
     description="Hack probe runs, newest first.",
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_probes_start", request={JSON: json_schema(StartProbes)},
+    methods=["POST"],
+    operation_id="v1_probes_start",
+    request={JSON: json_schema(StartProbes)},
     responses=described({201: RUN}, 400, 404, 409, 413),
-    description="Queues the probes of an environment's verifier. Poll the run until its state is final.",
-)  # fmt: skip
+    description=(
+        "Queues the probes of an environment's verifier. Poll the run until its state is final."
+    ),
+)
 @api_view(["GET", "POST"])
 def probes(request: Request) -> Response:
     if request.method == "POST":
@@ -142,18 +174,23 @@ def _cheat(request: Request, cheat: Cheat) -> rescoring.CheatingModel:
 
 
 @extend_schema(
-    operation_id="v1_probes_read", responses=described({200: REPORT}, 404),
-    description="State and progress and, once finished, the findings, worst first, and which were accepted.",
-)  # fmt: skip
+    operation_id="v1_probes_read",
+    responses=described({200: REPORT}, 404),
+    description=(
+        "State and progress and, once finished, the findings, worst first, and which were accepted."
+    ),
+)
 @api_view(["GET"])
 def probe(request: Request, pk: UUID) -> Response:
     return Response(_report(_find(request, pk)))
 
 
 @extend_schema(
-    operation_id="v1_probes_cancel", request=None, responses=described({200: RUN}, 404, 409),
+    operation_id="v1_probes_cancel",
+    request=None,
+    responses=described({200: RUN}, 404, 409),
     description="Stops probes that have not finished.",
-)  # fmt: skip
+)
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID) -> Response:
     run = _find(request, pk)
@@ -163,17 +200,24 @@ def cancel(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_probes_waive", request={JSON: WAIVE}, responses=described({200: REPORT}, 400, 403, 404, 409, 413),
-    description="Accepts the findings of one probe of this run, with a reason, so that they no longer lock training. The "
-    "key's creator must be a project owner; the acceptance is recorded in the audit log.",
-)  # fmt: skip
+    operation_id="v1_probes_waive",
+    request={JSON: WAIVE},
+    responses=described({200: REPORT}, 400, 403, 404, 409, 413),
+    description=(
+        "Accepts the findings of one probe of this run, with a reason, so that they no longer lock"
+        " training. The key's creator must be a project owner; the acceptance is recorded in the"
+        " audit log."
+    ),
+)
 @api_view(["POST"])
 def accept(request: Request, pk: UUID) -> Response:
     run, body = _find(request, pk), body_of(request)
     for name in ("probe", "reason"):
         if not isinstance(body.get(name), str) or not body[name].strip():
             raise ValidationError({"path": name, "error": "text that is not empty"})
-    waive(run=run, probe=body["probe"], reason=body["reason"], by=member_of(request, Role.OWNER).user)
+    waive(
+        run=run, probe=body["probe"], reason=body["reason"], by=member_of(request, Role.OWNER).user
+    )
     return Response(_report(_find(request, pk)))
 
 
@@ -213,7 +257,12 @@ def _report(run: ProbeRun) -> dict[str, Any]:
         "probes": run.result.get("probes", []),
         "notes": run.result.get("notes", []),
         "waivers": [
-            {"probe": row.probe, "reason": row.reason, "by": str(row.by) if row.by else None, "at": row.at}
+            {
+                "probe": row.probe,
+                "reason": row.reason,
+                "by": str(row.by) if row.by else None,
+                "at": row.at,
+            }
             for row in waivers
         ],
     }

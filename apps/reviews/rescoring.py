@@ -1,4 +1,6 @@
-"""Jobs that ask a verifier again: probes that attack it, and stored samples scored by a changed spec."""
+"""Jobs that ask a verifier again: probes that attack it, and stored samples scored by a changed
+spec.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,18 @@ class RescoringError(Rejected):
 
 @dataclass(frozen=True)
 class CheatingModel:
-    """A model on one of the project's servers that is instructed to cheat in the search, and the tokens that it may use."""
+    """A model on one of the project's servers that is instructed to cheat in the search, and the
+    tokens that it may use.
+    """
 
     server: Server
     model: str
     tokens: int = CHEAT_TOKENS
 
     def as_spec(self) -> dict[str, Any]:
-        """Raises RescoringError if this installation may not call the server, or send it its key, now."""
+        """Raises RescoringError if this installation may not call the server, or send it its key,
+        now.
+        """
         try:
             check_askable(self.server)
         except ModelError as error:
@@ -62,13 +68,16 @@ def submit_probe(
     tasks: int = PROBED_TASKS,
     cheat: CheatingModel | None = None,
 ) -> ProbeRun:
-    """Queues the attacks on an environment's verifier, with tasks of a set. Raises RescoringError."""
+    """Queues the attacks on an environment's verifier, with tasks of a set. Raises
+    RescoringError.
+    """
     if cheat is not None:
         cheat.as_spec()
     chosen = _spread(eval_set.tasks.exclude(split=Split.HOLDOUT), tasks)
     if not chosen:
         raise RescoringError(
-            f"{eval_set} has only hold-out tasks, which probes do not use. Choose a set with tasks in another split."
+            f"{eval_set} has only hold-out tasks, which probes do not use. Choose a set with tasks"
+            " in another split."
         )
     run = ProbeRun(
         project=environment.project,
@@ -82,13 +91,19 @@ def submit_probe(
             "eval_set": str(eval_set),
             "tasks": [str(task.pk) for task in chosen],
         }
-        | ({"cheat": {"server": cheat.server.pk, "model": cheat.model, "tokens": cheat.tokens}} if cheat else {}),
+        | (
+            {"cheat": {"server": cheat.server.pk, "model": cheat.model, "tokens": cheat.tokens}}
+            if cheat
+            else {}
+        ),
     )
     return jobs.submit(run, by=by)
 
 
 def _spread(tasks: Any, count: int) -> list[Task]:
-    """`count` tasks, the same ones each time, from all over the set: in the order of a digest of their keys."""
+    """`count` tasks, the same ones each time, from all over the set: in the order of a digest of
+    their keys.
+    """
     keys = dict(tasks.values_list("pk", "key"))
     first = sorted(keys, key=lambda pk: hashlib.sha256(keys[pk].encode()).digest())[:count]
     return list(tasks.filter(pk__in=first).order_by("key"))
@@ -101,7 +116,9 @@ def probe_spec(run: ProbeRun) -> dict:
         "kind": "probe",
         "seed": 0,
         "environment": job_spec(run.environment),
-        "tasks": [task.as_spec() for task in Task.objects.filter(pk__in=run.spec["tasks"]).order_by("key")],
+        "tasks": [
+            task.as_spec() for task in Task.objects.filter(pk__in=run.spec["tasks"]).order_by("key")
+        ],
         "options": {
             "multi_turn": run.environment.harness.get("max_turns", 1) > 1,
             "promises": sorted(promises_of(run.verifier.spec)),
@@ -124,14 +141,15 @@ def _cheat_spec(run: ProbeRun) -> dict[str, Any]:
 def complete_probe(run: ProbeRun, result: dict) -> dict:
     """Stores the report. Findings of high severity lock, and so do many of medium severity.
 
-    Raises ValueError if most outputs could not be scored: an unreachable judge finds no hole and proves nothing.
+    Raises ValueError if most outputs could not be scored: an unreachable judge finds no hole and
+    proves nothing.
     """
     report = result["report"]
     tried, masked = (sum(probe[name] for probe in report["probes"]) for name in ("n", "masked"))
     if 2 * masked > tried or not report["golds"]["n"] + report["attacks"]["n"]:
         raise ValueError(
-            f"{masked} of {tried} outputs could not be scored, so these probes are inconclusive. Check that the judge or the "
-            "remote server responds, and run them again."
+            f"{masked} of {tried} outputs could not be scored, so these probes are inconclusive."
+            " Check that the judge or the remote server responds, and run them again."
         )
     ProbeRun.objects.filter(pk=run.pk).update(failed=report["locks"])
     return report
@@ -142,16 +160,25 @@ def complete_probe(run: ProbeRun, result: dict) -> dict:
 
 @transaction.atomic
 def submit_rescore(
-    *, verifier: Verifier, candidate: dict, environment: Environment, samples: Iterable[Sample], by: Any
+    *,
+    verifier: Verifier,
+    candidate: dict,
+    environment: Environment,
+    samples: Iterable[Sample],
+    by: Any,
 ) -> Rescore:
-    """Queues the samples to be scored by an unsaved spec. Raises RescoringError for an invalid spec."""
+    """Queues the samples to be scored by an unsaved spec. Raises RescoringError for an invalid
+    spec.
+    """
     try:
         check_verifier(candidate)
     except SpecError as error:
         raise RescoringError(str(error)) from error
     chosen = list(samples)[:RESCORED_SAMPLES]
     if not chosen:
-        raise RescoringError("There are no samples to score yet. Evaluate a model in this environment first.")
+        raise RescoringError(
+            "There are no samples to score yet. Evaluate a model in this environment first."
+        )
     job = Rescore(
         project=verifier.project,
         name=f"Samples scored again by a change of {verifier}",
@@ -168,7 +195,9 @@ def submit_rescore(
 
 
 def samples_of(verifier: Verifier, count: int = RESCORED_SAMPLES) -> list[Sample]:
-    """The latest stored samples that any version of the verifier scored: as many that passed as that did not."""
+    """The latest stored samples that any version of the verifier scored: as many that passed as
+    that did not.
+    """
     scored = Sample.objects.filter(
         run__project=verifier.project, run__environment__verifier__name=verifier.name
     ).select_related("task", "run__environment")
@@ -217,7 +246,11 @@ class Change:
     def delta(self) -> float | None:
         """New reward minus old; None if either is masked."""
         new = self.score["reward"]
-        return None if new is None or self.sample.reward is None else round(new - self.sample.reward, DIGITS)
+        return (
+            None
+            if new is None or self.sample.reward is None
+            else round(new - self.sample.reward, DIGITS)
+        )
 
     @property
     def flipped(self) -> bool:
@@ -225,11 +258,15 @@ class Change:
 
     @property
     def same(self) -> bool:
-        return (self.delta == 0 and not self.flipped) or (self.score["masked"] and self.sample.masked)
+        return (self.delta == 0 and not self.flipped) or (
+            self.score["masked"] and self.sample.masked
+        )
 
 
 def changes(job: Rescore) -> list[Change]:
-    """The changes of a finished rescoring, flipped verdicts first, then by how far the reward moved."""
+    """The changes of a finished rescoring, flipped verdicts first, then by how far the reward
+    moved.
+    """
     scores = job.result.get("scores", {})
     found = [
         Change(sample, scores[str(sample.pk)])

@@ -1,4 +1,6 @@
-"""Which sample a reviewer gets next, who holds which, and what is left. Reads, and the reservation."""
+"""Which sample a reviewer gets next, who holds which, and what is left. Reads, and the
+reservation.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def needed_of(review: RewardReview) -> int:
 def reserve(*, item: ReviewItem, by: Any) -> bool:
     """Puts a sample on the person's screen for RESERVED_FOR. False if it is on somebody else's."""
     now = timezone.now()
-    free = Q(reserved_until=None) | Q(reserved_until__lt=now) | Q(reserved_by=by) | Q(reserved_by=None)
+    free = (
+        Q(reserved_until=None) | Q(reserved_until__lt=now) | Q(reserved_by=by) | Q(reserved_by=None)
+    )
     rows = ReviewItem.objects.filter(free, pk=item.pk)
     return bool(rows.update(reserved_by=by, reserved_until=now + RESERVED_FOR))
 
@@ -34,7 +38,9 @@ def release(*, review: RewardReview, by: Any, keep: tuple[int, ...] = ()) -> int
 
 
 def holder_of(item: ReviewItem, user: Any) -> Any:
-    """The other person who has it open, if no judgement is left for a second one; otherwise None."""
+    """The other person who has it open, if no judgement is left for a second one; otherwise
+    None.
+    """
     held = item.reserved_by_id and item.reserved_until and item.reserved_until > timezone.now()
     if not held or item.reserved_by_id == user.pk:
         return None
@@ -42,7 +48,9 @@ def holder_of(item: ReviewItem, user: Any) -> Any:
 
 
 class Queue:
-    """One reviewer's order through a review: first what they left half done, then what still needs them."""
+    """One reviewer's order through a review: first what they left half done, then what still needs
+    them.
+    """
 
     def __init__(self, review: RewardReview, user: Any) -> None:
         self.review, self.user = review, user
@@ -65,7 +73,14 @@ class Queue:
 
         One that this person has judged, without saying whether the score is right, comes first.
         """
-        half = self.mine().filter(agrees=None).exclude(item=skip).order_by("at").values_list("item", flat=True).first()
+        half = (
+            self.mine()
+            .filter(agrees=None)
+            .exclude(item=skip)
+            .order_by("at")
+            .values_list("item", flat=True)
+            .first()
+        )
         if half:
             return half
         rows = self._free().exclude(pk=skip).order_by("position").values_list("pk", flat=True)
@@ -82,11 +97,17 @@ class Queue:
         return None
 
     def _free(self) -> QuerySet[ReviewItem]:
-        held = Q(reserved_until__gte=timezone.now()) & Q(reserved_by__isnull=False) & ~Q(reserved_by=self.user)
+        held = (
+            Q(reserved_until__gte=timezone.now())
+            & Q(reserved_by__isnull=False)
+            & ~Q(reserved_by=self.user)
+        )
         return self.waiting().exclude(held)
 
     def previous(self, item: ReviewItem) -> int | None:
-        """The sample that this person judged before this one; their last one if they have not judged this one."""
+        """The sample that this person judged before this one; their last one if they have not
+        judged this one.
+        """
         rows = self.mine().exclude(item=item).order_by("-at")
         here = self.mine().filter(item=item).first()
         if here:

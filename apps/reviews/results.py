@@ -1,4 +1,6 @@
-"""The results of a review: agreement with intervals, calibration, strata, reviewers, and disagreements of people and score."""
+"""The results of a review: agreement with intervals, calibration, strata, reviewers, and
+disagreements of people and score.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ BREAK = timedelta(minutes=5)  # a longer pause between two judgements is not wor
 
 @dataclass(frozen=True)
 class Reviewer:
-    """One person's part: how often their blind verdict is the score's and the others', how long they took.
+    """One person's part: how often their blind verdict is the score's and the others', how long
+    they took.
 
-    `seen_before`: samples that they had judged in an earlier review too. `second_thoughts`: answers, the score shown,
-    against their blind verdict.
+    `seen_before`: samples that they had judged in an earlier review too. `second_thoughts`:
+    answers, the score shown, against their blind verdict.
     """
 
     user: Any
@@ -56,13 +59,23 @@ def pairs_of(labels: Iterable[Label], needed: int) -> list[tuple[bool, bool]]:
 
 def rank_correlation(labels: list[Label], needed: int) -> Correlation:
     """Spearman's ρ between the reward and the people's verdict."""
-    known = [(label.reward, person) for label in labels if (person := label.person(needed)) is not None]
-    return agreement.spearman([reward for reward, _ in known], [float(person) for _, person in known])
+    known = [
+        (label.reward, person) for label in labels if (person := label.person(needed)) is not None
+    ]
+    return agreement.spearman(
+        [reward for reward, _ in known], [float(person) for _, person in known]
+    )
 
 
-def calibration_of(labels: list[Label], needed: int, bins: int = 5) -> tuple[list[Bin], float | None, float, float]:
-    """Bins over the rewards from the least to the greatest there may be, the expected calibration error, and those bounds."""
-    known = [(label.reward, person) for label in labels if (person := label.person(needed)) is not None]
+def calibration_of(
+    labels: list[Label], needed: int, bins: int = 5
+) -> tuple[list[Bin], float | None, float, float]:
+    """Bins over the rewards from the least to the greatest there may be, the expected calibration
+    error, and those bounds.
+    """
+    known = [
+        (label.reward, person) for label in labels if (person := label.person(needed)) is not None
+    ]
     rewards = [label.reward for label in labels]
     low, high = min([0.0, *rewards]), max([1.0, *rewards])
     found, error = agreement.calibration(
@@ -72,7 +85,9 @@ def calibration_of(labels: list[Label], needed: int, bins: int = 5) -> tuple[lis
 
 
 def calibration_figure(bins: list[Bin], low: float, high: float) -> dict:
-    """The share that people call a success over the mean reward of each bin; the diagonal is a reward that means it."""
+    """The share that people call a success over the mean reward of each bin; the diagonal is a
+    reward that means it.
+    """
     full = [item for item in bins if item.mean_score is not None]
     reward = [low + item.mean_score * (high - low) for item in full]
     figure = charts.lines(
@@ -85,7 +100,10 @@ def calibration_figure(bins: list[Bin], low: float, high: float) -> dict:
         y="share",
         height=250,
     )
-    figure["data"][0] |= {"mode": "lines", "line": {"dash": "dot", "width": 1.2, "color": charts.UNKNOWN}}
+    figure["data"][0] |= {
+        "mode": "lines",
+        "line": {"dash": "dot", "width": 1.2, "color": charts.UNKNOWN},
+    }
     figure["data"][1] |= {
         "mode": "markers",
         "marker": {"size": 8, "color": charts.PALETTE[0]},
@@ -114,15 +132,22 @@ def reviewers_of(review: RewardReview, labels: list[Label]) -> list[Reviewer]:
     return sorted(found, key=lambda one: (-one.n, str(one.user)))
 
 
-def _reviewer(user: Any, rows: list[tuple[Label, HumanLabel]], before: set[tuple[int, int]]) -> Reviewer:
+def _reviewer(
+    user: Any, rows: list[tuple[Label, HumanLabel]], before: set[tuple[int, int]]
+) -> Reviewer:
     others = [
-        other.success == answer.success for label, answer in rows for other in label.answers if other.by != answer.by
+        other.success == answer.success
+        for label, answer in rows
+        for other in label.answers
+        if other.by != answer.by
     ]
     checked = [answer.agrees for _, answer in rows if answer.agrees is not None]
     return Reviewer(
         user=user,
         n=len(rows),
-        with_verifier=agreement.rate(sum(label.success == answer.success for label, answer in rows), len(rows)),
+        with_verifier=agreement.rate(
+            sum(label.success == answer.success for label, answer in rows), len(rows)
+        ),
         with_others=agreement.rate(sum(others), len(others)),
         finds_right=agreement.rate(sum(checked), len(checked)),
         second_thoughts=sum(label.second_thoughts(answer) for label, answer in rows),
@@ -139,15 +164,24 @@ def minutes_of(times: Iterable[datetime]) -> float:
 
 
 def _seen_before(review: RewardReview) -> set[tuple[int, int]]:
-    """(item, user) if they had judged the same output in an earlier review of the verifier, and so seen a score of it."""
+    """(item, user) if they had judged the same output in an earlier review of the verifier, and so
+    seen a score of it.
+    """
     keys = _keys(review.items)
     tasks = review.items.values(task=TASK)
-    rows = Judgement.objects.filter(
-        item__review__verifier__name=review.verifier.name, item__review__project=review.project_id,
-        item__review__pk__lt=review.pk,
-    ).annotate(
-        task=Coalesce("item__sample__task", "item__sent__task"), output=Coalesce("item__sample__output", "item__sent__output")
-    ).filter(task__in=tasks).values_list("task", "output", "by")  # fmt: skip
+    rows = (
+        Judgement.objects.filter(
+            item__review__verifier__name=review.verifier.name,
+            item__review__project=review.project_id,
+            item__review__pk__lt=review.pk,
+        )
+        .annotate(
+            task=Coalesce("item__sample__task", "item__sent__task"),
+            output=Coalesce("item__sample__output", "item__sent__output"),
+        )
+        .filter(task__in=tasks)
+        .values_list("task", "output", "by")
+    )
     known = {(content_key(str(task), output), by) for task, output, by in rows}
     said = Judgement.objects.filter(item__review=review).values_list("item", "by")
     return {(item, by) for item, by in said if (keys[item], by) in known}
@@ -160,7 +194,9 @@ def _keys(items: Any) -> dict[int, str]:
 
 
 def held_out(review: RewardReview) -> set[int]:
-    """The items whose labels are kept from whoever edits the verifier: in the figures, never in a list."""
+    """The items whose labels are kept from whoever edits the verifier: in the figures, never in a
+    list.
+    """
     return {pk for pk, key in _keys(review.items).items() if agreement.is_held_out(key)}
 
 
@@ -184,11 +220,20 @@ def _stratum(name: str, labels: list[Label], needed: int) -> Stratum:
 
 
 def disagreements_of(labels: list[Label], needed: int) -> list[int]:
-    """pks of the items that people and the verifier see otherwise: reward for bad behaviour first, by reward."""
+    """pks of the items that people and the verifier see otherwise: reward for bad behaviour first,
+    by reward.
+    """
     settled: list[Judged] = [label.settled(needed) for label in labels]
     return [int(found.item) for found in agreement.disagreements(settled)]
 
 
 def open_to(label: Label, user: Any, needed: int, judges: bool) -> bool:
-    """Whether the person may see the score and others' verdicts: their own verdict is final, or no longer needed."""
-    return not judges or label.by(user.pk) is not None or label.ruling is not None or label.is_complete(needed)
+    """Whether the person may see the score and others' verdicts: their own verdict is final, or no
+    longer needed.
+    """
+    return (
+        not judges
+        or label.by(user.pk) is not None
+        or label.ruling is not None
+        or label.is_complete(needed)
+    )

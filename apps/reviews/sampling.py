@@ -14,7 +14,9 @@ Stratum = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A scored output. `bucket` is its failure mode or category, "" if it has none; `judged`: in an earlier review."""
+    """A scored output. `bucket` is its failure mode or category, "" if it has none; `judged`: in an
+    earlier review.
+    """
 
     id: str
     task: str
@@ -40,8 +42,8 @@ class Share:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The chosen ids in a shuffled order, the strata by name, how many of the chosen were judged before, and notes on what the choice
-    could not satisfy."""
+    """The chosen ids in a shuffled order, the strata by name, how many of the chosen were judged
+    before, and notes on what the choice could not satisfy."""
 
     ids: list[str]
     strata: list[Share]
@@ -51,12 +53,16 @@ class Sampling:
 
 
 def content_key(task: str, output: str) -> str:
-    """Identifies an output to a task, in any evaluation: outputs with equal keys are the same to a reviewer."""
+    """Identifies an output to a task, in any evaluation: outputs with equal keys are the same to a
+    reviewer.
+    """
     return hashlib.sha256(f"{task}\0{output.strip()}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def score_band(candidate: Candidate) -> str:
-    """passed; partial: some reward and no success; failed: nothing; penalised: less than nothing."""
+    """passed; partial: some reward and no success; failed: nothing; penalised: less than
+    nothing.
+    """
     if candidate.success:
         return "passed"
     if candidate.reward > 0:
@@ -64,12 +70,15 @@ def score_band(candidate: Candidate) -> str:
     return "failed" if candidate.reward == 0 else "penalised"
 
 
-def choose(candidates: Iterable[Candidate], size: int = 60, *, minimum: int = 2, seed: int = 0) -> Sampling:
-    """Up to `size` (50 to 100) candidates, from each stratum `minimum` where it has them, the rest in proportion.
+def choose(
+    candidates: Iterable[Candidate], size: int = 60, *, minimum: int = 2, seed: int = 0
+) -> Sampling:
+    """Up to `size` (50 to 100) candidates, from each stratum `minimum` where it has them, the rest
+    in proportion.
 
-    The same output to the same task is chosen once. What no one has judged goes first: in each stratum, and for all places
-    beyond the minimum. The choice depends on seed and ids, not on the order given.
-    Raises ValueError for a size out of range or a minimum below 0.
+    The same output to the same task is chosen once. What no one has judged goes first: in each
+    stratum, and for all places beyond the minimum. The choice depends on seed and ids, not on the
+    order given. Raises ValueError for a size out of range or a minimum below 0.
     """
     if not SMALLEST <= size <= LARGEST or minimum < 0:
         raise ValueError(f"a review has {SMALLEST} to {LARGEST} samples and a minimum of 0 or more")
@@ -81,7 +90,10 @@ def choose(candidates: Iterable[Candidate], size: int = 60, *, minimum: int = 2,
     chosen = [item for name, group in strata.items() for item in group[: quota[name]]]
     ids, again = [item.id for item in chosen], sum(item.judged for item in chosen)
     random.Random(seed).shuffle(ids)
-    shares = [Share(*name, len(group), quota[name], len(group) < minimum) for name, group in strata.items()]
+    shares = [
+        Share(*name, len(group), quota[name], len(group) < minimum)
+        for name, group in strata.items()
+    ]
     notes = [*_repeated(again, len(ids)), *_notes(shares, len(ids), size, minimum)]
     return Sampling(ids, shares, len(given) - len(distinct), again, notes)
 
@@ -98,7 +110,10 @@ def _strata(candidates: Sequence[Candidate], seed: int) -> dict[Stratum, list[Ca
     groups: dict[Stratum, list[Candidate]] = defaultdict(list)
     for item in candidates:
         groups[score_band(item), item.bucket, item.model].append(item)
-    return {name: sorted(groups[name], key=lambda item: (item.judged, _lot(item.id, seed))) for name in sorted(groups)}
+    return {
+        name: sorted(groups[name], key=lambda item: (item.judged, _lot(item.id, seed)))
+        for name in sorted(groups)
+    }
 
 
 def _lot(identity: str, seed: int) -> bytes:
@@ -108,8 +123,8 @@ def _lot(identity: str, seed: int) -> bytes:
 def allot(
     available: dict[Stratum, int], size: int, minimum: int, fresh: dict[Stratum, int] | None = None
 ) -> dict[Stratum, int]:
-    """How many from each stratum: the minimum in rounds, then the rest in proportion to what is left of `fresh` (everything by default),
-    and only then to what else is left."""
+    """How many from each stratum: the minimum in rounds, then the rest in proportion to what is
+    left of `fresh` (everything by default), and only then to what else is left."""
     quota = dict.fromkeys(available, 0)
     for _ in range(minimum):
         for name in sorted(available, key=lambda name: (-available[name], name)):
@@ -138,7 +153,8 @@ def _repeated(again: int, chosen: int) -> list[str]:
         return []
     was = "was" if again == 1 else "were"
     return [
-        f"{again} of {chosen} {was} judged in an earlier review of this verifier, because there were too few others."
+        f"{again} of {chosen} {was} judged in an earlier review of this verifier, because there"
+        " were too few others."
     ]
 
 
@@ -153,11 +169,13 @@ def _notes(shares: Sequence[Share], chosen: int, size: int, minimum: int) -> lis
     missed = sum(item.chosen < min(minimum, item.available) for item in shares)
     if missed:
         notes.append(
-            f"{missed} strata got fewer samples than the minimum, because there are more strata than the "
-            f"sample size allows."
+            f"{missed} strata got fewer samples than the minimum, because there are more strata"
+            " than the sample size allows."
         )
     bands = {item.score for item in shares}
     for band, what in (("passed", "passes"), ("failed", "fails")):
         if not bands & ({band} if band == "passed" else {"failed", "penalised", "partial"}):
-            notes.append(f"There is nothing that the verifier {what}: κ cannot be known from these samples.")
+            notes.append(
+                f"There is nothing that the verifier {what}: κ cannot be known from these samples."
+            )
     return notes

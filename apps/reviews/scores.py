@@ -46,20 +46,28 @@ class Scored:
 def scores_of(run: EvalRun, verifier: Verifier) -> list[Scored]:
     """The run's samples as `verifier` scores them; masked ones have no score and are left out.
 
-    If another version scored the run, the scores are those of the newest finished rescoring by this one. Raises ReviewError if there is
-    none.
+    If another version scored the run, the scores are those of the newest finished rescoring by this
+    one. Raises ReviewError if there is none.
     """
     theirs = run.environment.verifier
     rows = run.samples.select_related("run__model_version").order_by("pk")
     if theirs.hash == verifier.hash:
-        return [Scored(row, row.reward, row.success, row.components) for row in rows.filter(masked=False)]
+        return [
+            Scored(row, row.reward, row.success, row.components)
+            for row in rows.filter(masked=False)
+        ]
     known = rescored(run, verifier)
     if not known:
         raise ReviewError(
-            f"“{run.name}” was scored by {theirs}, not by {verifier}. Rescore its samples with {verifier} first."
+            f"“{run.name}” was scored by {theirs}, not by {verifier}. Rescore its samples with"
+            f" {verifier} first."
         )
     found = [(row, known[str(row.pk)]) for row in rows if str(row.pk) in known]
-    return [Scored(row, one["reward"], one["success"], one["components"]) for row, one in found if not one["masked"]]
+    return [
+        Scored(row, one["reward"], one["success"], one["components"])
+        for row, one in found
+        if not one["masked"]
+    ]
 
 
 def rescored(run: EvalRun, verifier: Verifier) -> dict[str, dict[str, Any]]:
@@ -70,12 +78,16 @@ def rescored(run: EvalRun, verifier: Verifier) -> dict[str, dict[str, Any]]:
 
 def rescoring_of(run: EvalRun, verifier: Verifier) -> Rescore | None:
     """The newest finished rescoring of the run's samples by this verifier's very content."""
-    jobs = Rescore.objects.filter(samples__run=run, project=run.project_id, candidate_hash=verifier.hash)
+    jobs = Rescore.objects.filter(
+        samples__run=run, project=run.project_id, candidate_hash=verifier.hash
+    )
     return jobs.filter(state=JobState.SUCCEEDED).order_by("-created_at").first()
 
 
 def scorer_then(run: EvalRun, verifier: Verifier) -> dict[str, Any]:
-    """Who gave the scores that `scores_of` has, when they were given. What an old job did not keep is None."""
+    """Who gave the scores that `scores_of` has, when they were given. What an old job did not keep
+    is None.
+    """
     job = run if run.environment.verifier.hash == verifier.hash else rescoring_of(run, verifier)
     known = (job.spec if job else {}).get("scorer") or {"judge": None, "remote": None}
     return known | {"environment": str(run.environment), "runtime": runtime_hash(run.environment)}
@@ -91,4 +103,6 @@ def bucket_of(sample: Sample) -> str:
         return "invalid"
     if sample.tool_ok is False:
         return "wrong tool"
-    return "wrong arguments" if sample.args_score is not None and sample.args_score < 1 else "failed"
+    return (
+        "wrong arguments" if sample.args_score is not None and sample.args_score < 1 else "failed"
+    )

@@ -1,4 +1,6 @@
-"""Verifier specs as people read and write them: JSON, a starting point for each kind, and differences. Pure."""
+"""Verifier specs as people read and write them: JSON, a starting point for each kind, and
+differences. Pure.
+"""
 
 from __future__ import annotations
 
@@ -30,39 +32,136 @@ class Start:
 
 
 STARTS = (
-    Start("expected", "As the task says", "Each task defines the expected calls, answer or constraint.",
-          {"kind": "expected"}),
-    Start("expected_judged", "As the task says, rubrics by a judge", "Tasks that have only a rubric are graded by the judge (Failures → Judge).",
-          {"kind": "expected", "verifiers": {"rubric": {"kind": "judge", "rubric": "Grade by the rubric of the task."}}}),
-    Start("calls", "Tool calls", "Compares one or several calls with the expected ones, with tolerant matching.",
-          {"kind": "calls"}),
-    Start("tool_call", "One tool call, partial credit", "−1 for invalid JSON, then points for the tool, the arguments and safety.",
-          {"kind": "tool_call"}),
-    Start("no_call", "No call", "The correct answer calls no tool, because the agent cannot fulfil the request.", {"kind": "no_call"}),
-    Start("state", "End state", "Compares the final state, table by table, however the agent got there.", {"kind": "state"}),
-    Start("trajectory", "Whole trajectory", "The outcome, minus penalties for too many turns, tool errors and unsafe actions.",
-          {"kind": "trajectory", "outcome": {"kind": "state"}, "max_turns": 6}),
-    Start("json", "JSON schema", "The answer is JSON that fits a schema.",
-          {"kind": "json", "schema": {"type": "object", "required": ["answer"]}}),
+    Start(
+        "expected",
+        "As the task says",
+        "Each task defines the expected calls, answer or constraint.",
+        {"kind": "expected"},
+    ),
+    Start(
+        "expected_judged",
+        "As the task says, rubrics by a judge",
+        "Tasks that have only a rubric are graded by the judge (Failures → Judge).",
+        {
+            "kind": "expected",
+            "verifiers": {
+                "rubric": {"kind": "judge", "rubric": "Grade by the rubric of the task."}
+            },
+        },
+    ),
+    Start(
+        "calls",
+        "Tool calls",
+        "Compares one or several calls with the expected ones, with tolerant matching.",
+        {"kind": "calls"},
+    ),
+    Start(
+        "tool_call",
+        "One tool call, partial credit",
+        "−1 for invalid JSON, then points for the tool, the arguments and safety.",
+        {"kind": "tool_call"},
+    ),
+    Start(
+        "no_call",
+        "No call",
+        "The correct answer calls no tool, because the agent cannot fulfil the request.",
+        {"kind": "no_call"},
+    ),
+    Start(
+        "state",
+        "End state",
+        "Compares the final state, table by table, however the agent got there.",
+        {"kind": "state"},
+    ),
+    Start(
+        "trajectory",
+        "Whole trajectory",
+        "The outcome, minus penalties for too many turns, tool errors and unsafe actions.",
+        {"kind": "trajectory", "outcome": {"kind": "state"}, "max_turns": 6},
+    ),
+    Start(
+        "json",
+        "JSON schema",
+        "The answer is JSON that fits a schema.",
+        {"kind": "json", "schema": {"type": "object", "required": ["answer"]}},
+    ),
     Start("exact", "Exact answer", "The same text, ignoring case and spaces.", {"kind": "exact"}),
-    Start("number", "Number", "The same number within a tolerance.", {"kind": "number", "tolerance": 0.01}),
+    Start(
+        "number",
+        "Number",
+        "The same number within a tolerance.",
+        {"kind": "number", "tolerance": 0.01},
+    ),
     Start("math", "Maths", "The same expression, compared by value.", {"kind": "math"}),
-    Start("regex", "Pattern", "The answer matches a regular expression (RE2).", {"kind": "regex", "pattern": "^(yes|no)$"}),
-    Start("constraints", "Instructions", "Instructions that can be checked: length, words, format.", {"kind": "constraints"}),
-    Start("unit_tests", "Unit tests", "The answer is code: the task's tests run on it in the sandbox.", {"kind": "unit_tests"}),
-    Start("python", "Python", "Your own grade(sample, item) function, run in the sandbox.", {"kind": "python", "source": GRADE}),
-    Start("judge", "LLM judge", "A rubric, a range and several votes. Set up the model under Failures → Judge.",
-          {"kind": "judge", "rubric": "Does the answer do what was asked, and nothing else?", "low": 0, "high": 10}),
-    Start("trained_reward", "Reward model", "A reward model trained here on preferences, as a probability or raw "
-                                            "score.",
-          {"kind": "trained_reward", "version": "support-reward-v1", "scale": "calibrated"}),
-    Start("openai_grader", "OpenAI grader", "An OpenAI grader's JSON, unchanged.",
-          {"kind": "openai_grader", "grader": {"type": "string_check", "name": "same", "operation": "eq",
-                                               "input": "{{sample.output_text}}", "reference": "{{item.expected.answer}}"}}),
-    Start("compose", "Combination", "Several verifiers with weights, and gates that must pass for any credit.",
-          {"kind": "compose", "parts": [{"name": "form", "verifier": {"kind": "json"}, "gate": True, "weight": 0.0},
-                                        {"name": "call", "verifier": {"kind": "calls"}}]}),
-)  # fmt: skip
+    Start(
+        "regex",
+        "Pattern",
+        "The answer matches a regular expression (RE2).",
+        {"kind": "regex", "pattern": "^(yes|no)$"},
+    ),
+    Start(
+        "constraints",
+        "Instructions",
+        "Instructions that can be checked: length, words, format.",
+        {"kind": "constraints"},
+    ),
+    Start(
+        "unit_tests",
+        "Unit tests",
+        "The answer is code: the task's tests run on it in the sandbox.",
+        {"kind": "unit_tests"},
+    ),
+    Start(
+        "python",
+        "Python",
+        "Your own grade(sample, item) function, run in the sandbox.",
+        {"kind": "python", "source": GRADE},
+    ),
+    Start(
+        "judge",
+        "LLM judge",
+        "A rubric, a range and several votes. Set up the model under Failures → Judge.",
+        {
+            "kind": "judge",
+            "rubric": "Does the answer do what was asked, and nothing else?",
+            "low": 0,
+            "high": 10,
+        },
+    ),
+    Start(
+        "trained_reward",
+        "Reward model",
+        "A reward model trained here on preferences, as a probability or raw score.",
+        {"kind": "trained_reward", "version": "support-reward-v1", "scale": "calibrated"},
+    ),
+    Start(
+        "openai_grader",
+        "OpenAI grader",
+        "An OpenAI grader's JSON, unchanged.",
+        {
+            "kind": "openai_grader",
+            "grader": {
+                "type": "string_check",
+                "name": "same",
+                "operation": "eq",
+                "input": "{{sample.output_text}}",
+                "reference": "{{item.expected.answer}}",
+            },
+        },
+    ),
+    Start(
+        "compose",
+        "Combination",
+        "Several verifiers with weights, and gates that must pass for any credit.",
+        {
+            "kind": "compose",
+            "parts": [
+                {"name": "form", "verifier": {"kind": "json"}, "gate": True, "weight": 0.0},
+                {"name": "call", "verifier": {"kind": "calls"}},
+            ],
+        },
+    ),
+)
 
 
 class SpecTextError(ValueError):
@@ -72,7 +171,9 @@ class SpecTextError(ValueError):
 def read(text: str) -> dict[str, Any]:
     """The spec that someone typed. Raises SpecTextError."""
     if len(text) > MAX_SPEC:
-        raise SpecTextError(f"The spec has {len(text):,} characters; at most {MAX_SPEC:,} are allowed.")
+        raise SpecTextError(
+            f"The spec has {len(text):,} characters; at most {MAX_SPEC:,} are allowed."
+        )
     try:
         value = json.loads(text, parse_constant=_refuse)
         refuse_unstorable(value)

@@ -8,7 +8,12 @@ from apps.teamwork.targets import Kind, register
 
 register(
     Kind(
-        name="review", noun="a reward review", model=RewardReview, related=("project", "verifier"), title=lambda review: f"the reward review of {review.verifier}",
-        takes_comments=False, worker=Role.REVIEWER,
+        name="review",
+        noun="a reward review",
+        model=RewardReview,
+        related=("project", "verifier"),
+        title=lambda review: f"the reward review of {review.verifier}",
+        takes_comments=False,
+        worker=Role.REVIEWER,
     )
-)  # fmt: skip
+)

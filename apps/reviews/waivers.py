@@ -1,4 +1,6 @@
-"""Findings of the probes that a person accepts, with a reason: they no longer keep training locked."""
+"""Findings of the probes that a person accepts, with a reason: they no longer keep training
+locked.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from workers.lib.probes import locking
 
 @transaction.atomic
 def waive(*, run: ProbeRun, probe: str, reason: str, by: Any) -> ProbeWaiver:
-    """Accepts the findings of one probe, in this run only: a new run needs a new decision. Needs the role owner and a reason; recorded
-    in the audit log. Raises ReviewError."""
+    """Accepts the findings of one probe, in this run only: a new run needs a new decision. Needs
+    the role owner and a reason; recorded in the audit log. Raises ReviewError."""
     get_membership(by, run.project.slug, Role.OWNER)
     run = ProbeRun.objects.select_for_update().get(pk=run.pk)
     found = [item["severity"] for item in run.result.get("failed", []) if item["probe"] == probe]
@@ -31,21 +33,35 @@ def waive(*, run: ProbeRun, probe: str, reason: str, by: Any) -> ProbeWaiver:
         run=run, probe=probe, defaults={"reason": reason.strip(), "by": by}
     )
     if not made:
-        raise ReviewError(f"The findings of “{probe}” have been accepted before, by {waiver.by or 'a former member'}.")
+        raise ReviewError(
+            f"The findings of “{probe}” have been accepted before, by"
+            f" {waiver.by or 'a former member'}."
+        )
     ProbeRun.objects.filter(pk=run.pk).update(failed=still_locking(run))
     audit(
-        "probes.waived", project=run.project, by=by, target=run, verifier=str(run.verifier), probe=probe,
-        findings=len(found), reason=waiver.reason,
-    )  # fmt: skip
+        "probes.waived",
+        project=run.project,
+        by=by,
+        target=run,
+        verifier=str(run.verifier),
+        probe=probe,
+        findings=len(found),
+        reason=waiver.reason,
+    )
     tell_of_override(
-        project=run.project, by=by, subject=f"Findings of the probe “{probe}” on {run.verifier} were accepted",
-        page=reverse("reviews:probe", args=[run.project.slug, run.pk]), key=f"probe_waiver:{waiver.pk}",
-    )  # fmt: skip
+        project=run.project,
+        by=by,
+        subject=f"Findings of the probe “{probe}” on {run.verifier} were accepted",
+        page=reverse("reviews:probe", args=[run.project.slug, run.pk]),
+        key=f"probe_waiver:{waiver.pk}",
+    )
     return waiver
 
 
 def still_locking(run: ProbeRun) -> int:
     """Findings that keep training locked, without those that were accepted."""
     accepted = set(run.waivers.values_list("probe", flat=True))
-    left = [item["severity"] for item in run.result.get("failed", []) if item["probe"] not in accepted]
+    left = [
+        item["severity"] for item in run.result.get("failed", []) if item["probe"] not in accepted
+    ]
     return locking(left, run.result.get("many_medium", 5))

@@ -15,10 +15,19 @@ FIELDS = ("requests_per_minute", "tokens_per_minute", "at_once")
 
 @transaction.atomic
 def set_limits(*, key: ApiKey, limits: dict[str, int], by: Any, actor_label: str = "") -> KeyLimits:
-    """Set a key's limits, by the names of `FIELDS`; 0 means no limit. The endpoint applies them within seconds."""
-    row, _ = KeyLimits.objects.update_or_create(key=key, defaults={name: limits[name] for name in FIELDS})
+    """Set a key's limits, by the names of `FIELDS`; 0 means no limit. The endpoint applies them
+    within seconds.
+    """
+    row, _ = KeyLimits.objects.update_or_create(
+        key=key, defaults={name: limits[name] for name in FIELDS}
+    )
     audit(
-        "api_key.limited", project=key.project, by=by, actor_label=actor_label, target=key, name=key.name,
+        "api_key.limited",
+        project=key.project,
+        by=by,
+        actor_label=actor_label,
+        target=key,
+        name=key.name,
         **{name: getattr(row, name) for name in FIELDS},
-    )  # fmt: skip
+    )
     return row

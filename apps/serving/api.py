@@ -30,10 +30,17 @@ class NewLimits(Struct, forbid_unknown_fields=True, kw_only=True):
     at_once: Most = 0
 
 
-LIMITS = {"type": "object", "required": list(FIELDS), "properties": {name: {"type": "integer"} for name in FIELDS}}
+LIMITS = {
+    "type": "object",
+    "required": list(FIELDS),
+    "properties": {name: {"type": "integer"} for name in FIELDS},
+}
 CANDIDATE = {
     "type": ["object", "null"],
-    "description": "During a trial: its candidate; `share` of the sessions that it answers (canary) or that are also sent to it (shadow)",
+    "description": (
+        "During a trial: its candidate; `share` of the sessions that it answers (canary) or that"
+        " are also sent to it (shadow)"
+    ),
     "required": ["kind", "model", "share", "servers", "problem"],
     "properties": {
         "kind": {"type": "string", "enum": [CANARY, SHADOW]},
@@ -63,7 +70,9 @@ ENDPOINT = {
 
 def route_json(route: Route) -> dict[str, Any]:
     current, *others = route.lanes
-    candidate = next(({"kind": lane.kind, "share": lane.share} | _lane_json(lane) for lane in others), None)
+    candidate = next(
+        ({"kind": lane.kind, "share": lane.share} | _lane_json(lane) for lane in others), None
+    )
     return {"channel": route.channel, **_lane_json(current), "candidate": candidate}
 
 
@@ -76,9 +85,12 @@ def _lane_json(lane: Lane) -> dict[str, Any]:
 
 
 @extend_schema(
-    operation_id="v1_endpoint_read", responses=described({200: ENDPOINT}, 403),
-    description="The endpoint's URL (OpenAI's API), and what answers for each channel with a live version.",
-)  # fmt: skip
+    operation_id="v1_endpoint_read",
+    responses=described({200: ENDPOINT}, 403),
+    description=(
+        "The endpoint's URL (OpenAI's API), and what answers for each channel with a live version."
+    ),
+)
 @api_view(["GET"])
 def endpoint(request: Request) -> Response:
     channels = [route_json(route) for route in routes_of(request.auth.project)]
@@ -86,14 +98,19 @@ def endpoint(request: Request) -> Response:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_endpoint_limits_read", responses=described({200: LIMITS}, 403, 404),
+    methods=["GET"],
+    operation_id="v1_endpoint_limits_read",
+    responses=described({200: LIMITS}, 403, 404),
     description="The limits of a key at the endpoint; 0 means no limit.",
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["PUT"], operation_id="v1_endpoint_limits_set", request={JSON: json_schema(NewLimits)},
-    responses=described({200: LIMITS}, 400, 403, 404), examples=[sent("A small agent", {"requests_per_minute": 60, "at_once": 4})],
+    methods=["PUT"],
+    operation_id="v1_endpoint_limits_set",
+    request={JSON: json_schema(NewLimits)},
+    responses=described({200: LIMITS}, 400, 403, 404),
+    examples=[sent("A small agent", {"requests_per_minute": 60, "at_once": 4})],
     description="Sets the limits of a key at the endpoint; omitted limits are removed.",
-)  # fmt: skip
+)
 @api_view(["GET", "PUT"])
 def limits(request: Request, pk: int) -> Response:
     key = ApiKey.objects.live().filter(project=request.auth.project, pk=pk).first()
@@ -102,5 +119,7 @@ def limits(request: Request, pk: int) -> Response:
     row = KeyLimits.objects.filter(key=key).first() or KeyLimits(key=key)
     if request.method == "PUT":
         given, asking = to_builtins(convert(request.data, NewLimits)), request.auth
-        row = set_limits(key=key, limits=given, by=asking.created_by, actor_label=f"key {asking.prefix}…")
+        row = set_limits(
+            key=key, limits=given, by=asking.created_by, actor_label=f"key {asking.prefix}…"
+        )
     return Response({name: getattr(row, name) for name in FIELDS})

@@ -1,5 +1,5 @@
-"""The parts of ASGI that the endpoint needs: reading a body, sending a whole response, noticing that the client
-disconnected.
+"""The parts of ASGI that the endpoint needs: reading a body, sending a whole response, noticing
+that the client disconnected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def _text(value: bytes) -> str:
 def require_method(method: str, wanted: str) -> None:
     """Raises Refusal."""
     if method != wanted:
-        raise Refusal(405, f"This takes {wanted}, not {method}.", headers=[(b"allow", wanted.encode())])
+        raise Refusal(
+            405, f"This takes {wanted}, not {method}.", headers=[(b"allow", wanted.encode())]
+        )
 
 
 async def read_body(headers: dict[str, str], receive: Receive, most: int) -> bytes | None:

@@ -1,5 +1,5 @@
-"""A request as received, and as it is sent to a server. Only the top level is parsed, so that everything else is
-forwarded byte for byte. Pure.
+"""A request as received, and as it is sent to a server. Only the top level is parsed, so that
+everything else is forwarded byte for byte. Pure.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True)
 class Asked:
-    """`path` is that of the API that was called; `fields` are the body's top-level fields, each unparsed."""
+    """`path` is that of the API that was called; `fields` are the body's top-level fields, each
+    unparsed.
+    """
 
     path: str
     fields: dict[str, Raw]
@@ -52,7 +54,9 @@ class Asked:
 def read_request(path: str, body: bytes, headers: Mapping[str, str]) -> Asked:
     """Raises BadRequest."""
     try:
-        body.isascii() or str(body, "utf-8")  # fields that are forwarded unparsed are not checked by the decoder
+        body.isascii() or str(
+            body, "utf-8"
+        )  # fields that are forwarded unparsed are not checked by the decoder
         fields = _body.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"The body is not a JSON object: {error}.") from error
@@ -64,7 +68,9 @@ def read_request(path: str, body: bytes, headers: Mapping[str, str]) -> Asked:
         raise BadRequest(f"“{wanted}” is missing.", wanted)
     stream = _field(fields, "stream", bool | None)
     metadata = _metadata(fields)
-    session = _named(headers, SESSION_HEADERS) or _named(metadata, SESSION_NAMES) or _conversation(fields)
+    session = (
+        _named(headers, SESSION_HEADERS) or _named(metadata, SESSION_NAMES) or _conversation(fields)
+    )
     user = _named(headers, USER_HEADERS) or _named(metadata, USER_NAMES) or _text(fields, "user")
     return Asked(path, fields, model, bool(stream), session, user, metadata)
 
@@ -92,7 +98,11 @@ def _metadata(fields: dict[str, Raw]) -> dict[str, str]:
         found = _field(fields, "metadata", dict[str, Any] | None) or {}
     except BadRequest:
         return {}
-    texts = {name[:LONGEST_ID]: str(value)[:1000] for name, value in found.items() if isinstance(value, str | int)}
+    texts = {
+        name[:LONGEST_ID]: str(value)[:1000]
+        for name, value in found.items()
+        if isinstance(value, str | int)
+    }
     return dict(list(texts.items())[:MOST_METADATA])
 
 
@@ -124,13 +134,18 @@ def body_for(
     tools_as_text: bool = False,
     takes_metadata: bool = True,
 ) -> bytes:
-    """`prompt`: the prompt version to apply. `count_tokens`: ask a stream to report its usage at the end.
-    `tools_as_text`: for a model without native tool calls, which answers with JSON, as in an evaluation. Without
-    `takes_metadata`, a chat's metadata is not forwarded unless the request asks the server to store the chat. Raises
-    BadRequest if the request is incompatible with the prompt.
+    """`prompt`: the prompt version to apply. `count_tokens`: ask a stream to report its usage at
+    the end. `tools_as_text`: for a model without native tool calls, which answers with JSON, as in
+    an evaluation. Without `takes_metadata`, a chat's metadata is not forwarded unless the request
+    asks the server to store the chat. Raises BadRequest if the request is incompatible with the
+    prompt.
     """
     fields: dict[str, Any] = asked.fields | {"model": served_as}
-    if not takes_metadata and asked.path == CHAT and bytes(asked.fields.get("store", b"")) != b"true":
+    if (
+        not takes_metadata
+        and asked.path == CHAT
+        and bytes(asked.fields.get("store", b"")) != b"true"
+    ):
         fields.pop("metadata", None)
     if count_tokens:
         options = _options(asked.fields)
@@ -152,7 +167,9 @@ def _as_text(fields: dict[str, Any]) -> list[dict]:
         given = msgspec.json.decode(sent, type=dict[str, list[dict[str, Any]] | None])
         return as_text(given["messages"], given.get("tools") or [])
     except (KeyError, TypeError, AttributeError, msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest("“messages” must be a list of messages, “tools” one of function tools.", "messages") from error
+        raise BadRequest(
+            "“messages” must be a list of messages, “tools” one of function tools.", "messages"
+        ) from error
 
 
 def _options(fields: dict[str, Raw]) -> dict[str, Any]:
@@ -165,8 +182,12 @@ def counts_tokens(asked: Asked) -> bool:
 
 
 def _with_prompt(asked: Asked, prompt: dict[str, Any]) -> dict[str, Any]:
-    """The fields that a prompt version replaces, as in an evaluation; omitted ones stay unchanged."""
-    found: dict[str, Any] = {name: prompt[name] for name in ("temperature", "top_p") if name in prompt}
+    """The fields that a prompt version replaces, as in an evaluation; omitted ones stay
+    unchanged.
+    """
+    found: dict[str, Any] = {
+        name: prompt[name] for name in ("temperature", "top_p") if name in prompt
+    }
     examples = [dict(message) for message in prompt.get("examples", ())]
     if asked.path == CHAT:
         found |= _chat_messages(asked, prompt, examples)
@@ -193,10 +214,17 @@ def _chat_messages(asked: Asked, prompt: dict[str, Any], examples: list[dict]) -
         messages = msgspec.json.decode(asked.fields["messages"], type=list[dict[str, Any]])
     except msgspec.DecodeError as error:
         raise BadRequest(f"“messages” must be a list of messages: {error}.", "messages") from error
-    first = next((i for i, message in enumerate(messages) if message.get("role") not in PROMPT_ROLES), len(messages))
+    first = next(
+        (i for i, message in enumerate(messages) if message.get("role") not in PROMPT_ROLES),
+        len(messages),
+    )
     system = messages[:first]
     if "system_prompt" in prompt:
-        system = [{"role": "system", "content": prompt["system_prompt"]}] if prompt["system_prompt"] else []
+        system = (
+            [{"role": "system", "content": prompt["system_prompt"]}]
+            if prompt["system_prompt"]
+            else []
+        )
     return {"messages": [*system, *examples, *messages[first:]]}
 
 

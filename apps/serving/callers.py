@@ -1,5 +1,5 @@
-"""Authenticates callers, finds their channel and enforces limits. Uses the in-memory table, and the database only for
-unknown names.
+"""Authenticates callers, finds their channel and enforces limits. Uses the in-memory table, and the
+database only for unknown names.
 """
 
 from __future__ import annotations
@@ -24,20 +24,39 @@ class Callers:
         """Raises Refusal."""
         scheme, _, secret = headers.get("authorization", "").strip().partition(" ")
         if scheme.lower() != "bearer" or not secret.strip():
-            raise Refusal(401, "Send an API key of the project as “Authorization: Bearer fw_…”.", code="invalid_api_key", headers=ASKS)  # fmt: skip
+            raise Refusal(
+                401,
+                "Send an API key of the project as “Authorization: Bearer fw_…”.",
+                code="invalid_api_key",
+                headers=ASKS,
+            )
         digest = key_digest(secret.strip())
         keys = self.tables.current.keys
         if digest not in keys:
             keys = (await asyncio.to_thread(self.tables.refresh_for_unknown)).keys
         if not self.tables.known:
-            raise Refusal(503, "The endpoint is starting and cannot reach its database yet.", headers=[(b"retry-after", b"2")])  # fmt: skip
+            raise Refusal(
+                503,
+                "The endpoint is starting and cannot reach its database yet.",
+                headers=[(b"retry-after", b"2")],
+            )
         key = keys.get(digest)
         if key is None and digest in keys:
-            raise Refusal(403, "This API key lacks the scope “generate”. Create one with that scope under Settings → "
-                               "API keys.", code="insufficient_scope", kind="permission_error")  # fmt: skip
+            raise Refusal(
+                403,
+                "This API key lacks the scope “generate”. Create one with that scope under Settings"
+                " → API keys.",
+                code="insufficient_scope",
+                kind="permission_error",
+            )
         if key is None or key.is_expired:
             why = "has expired" if key else "is unknown or revoked"
-            raise Refusal(401, f"This API key {why}. Create a new one under Settings → API keys.", code="invalid_api_key", headers=ASKS)  # fmt: skip
+            raise Refusal(
+                401,
+                f"This API key {why}. Create a new one under Settings → API keys.",
+                code="invalid_api_key",
+                headers=ASKS,
+            )
         if key.refusal:
             raise Refusal(403, key.refusal, code="project_closed", kind="permission_error")
         return key
@@ -55,15 +74,21 @@ class Callers:
         return routes[model]
 
     def begin(self, key: Key, now: float) -> Meter:
-        """Count the request and return the key's meter; end it with what was used. Raises Refusal if a limit is
-        reached.
+        """Count the request and return the key's meter; end it with what was used. Raises Refusal
+        if a limit is reached.
         """
         meter = self.meters.setdefault(key.pk, Meter(now))
         try:
             meter.begin(key.limits, now)
         except Exceeded as error:
             headers = [(b"retry-after", str(error.wait_s).encode()), *meter.headers(key.limits)]
-            raise Refusal(429, str(error), code="rate_limit_exceeded", kind="rate_limit_error", headers=headers) from error  # fmt: skip
+            raise Refusal(
+                429,
+                str(error),
+                code="rate_limit_exceeded",
+                kind="rate_limit_error",
+                headers=headers,
+            ) from error
         return meter
 
     def headers(self, key: Key) -> Headers:

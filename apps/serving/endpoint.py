@@ -1,5 +1,5 @@
-"""The endpoint: an ASGI application that forwards requests to the servers of channels, and streams their answers
-back.
+"""The endpoint: an ASGI application that forwards requests to the servers of channels, and streams
+their answers back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from urllib.parse import unquote
 import msgspec
 
 from apps.serving.answers import JSON, Headers, Refusal, as_model, passed_on, unknown_model
-from apps.serving.asgi import Receive, Send, disconnected, headers_of, read_body, require_method, send_whole
+from apps.serving.asgi import (
+    Receive,
+    Send,
+    disconnected,
+    headers_of,
+    read_body,
+    require_method,
+    send_whole,
+)
 from apps.serving.asked import CHAT, RESPONSES, Asked, BadRequest, read_request
 from apps.serving.callers import Callers
 from apps.serving.lanes import Sessions, is_shadow, may_be_shadowed, unit_of
@@ -36,7 +44,11 @@ NOT_THERE = (400, 404)  # statuses with which servers report an unknown model
 class Endpoint:
     def __init__(self, tables: Tables, writer: Writer, bounds: Bounds | None = None) -> None:
         self.tables, self.writer, self.bounds = tables, writer, bounds or Bounds()
-        self.callers, self.servers, self.sessions = Callers(tables), Servers(self.bounds), Sessions()
+        self.callers, self.servers, self.sessions = (
+            Callers(tables),
+            Servers(self.bounds),
+            Sessions(),
+        )
         self.shadows = Shadows(self.servers, writer)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -80,8 +92,12 @@ class Endpoint:
             require_method(method, "GET")
             key = await self.callers.key_of(headers)
             return await self._list_models(key, unquote(path[len("/v1/models/") :]), send)
-        raise Refusal(404, f"{method} {path[:200]} does not exist here. Available: POST /v1/chat/completions, POST "
-                           f"/v1/responses and GET /v1/models.", code="unknown_url")  # fmt: skip
+        raise Refusal(
+            404,
+            f"{method} {path[:200]} does not exist here. Available: POST /v1/chat/completions, POST"
+            " /v1/responses and GET /v1/models.",
+            code="unknown_url",
+        )
 
     async def _list_models(self, key: Key, name: str, send: Send) -> None:
         table = self.tables.current
@@ -98,7 +114,13 @@ class Endpoint:
         await send_whole(send, 200, [JSON], msgspec.json.encode(found))
 
     async def _generate(
-        self, path: str, key: Key, headers: dict[str, str], receive: Receive, send: Send, started: float
+        self,
+        path: str,
+        key: Key,
+        headers: dict[str, str],
+        receive: Receive,
+        send: Send,
+        started: float,
     ) -> None:
         meter, turn = self.callers.begin(key, started), None
         try:
@@ -109,14 +131,18 @@ class Endpoint:
                 asked = read_request(path, body, headers)
             except BadRequest as error:
                 raise Refusal(400, str(error), param=error.param) from error
-            turn = self._turn(key, asked, await self.callers.route_of(key, asked.model), headers, started)
+            turn = self._turn(
+                key, asked, await self.callers.route_of(key, asked.model), headers, started
+            )
             await self._with_client(turn, receive, send)
         finally:
             meter.end(turn.tokens if turn and key.limits.tokens else 0)
             if turn and turn.shadow and turn.noted and turn.record.ended != "left":
                 self.shadows.ask(turn, turn.shadow)
 
-    def _turn(self, key: Key, asked: Asked, route: Route, headers: dict[str, str], started: float) -> Turn:
+    def _turn(
+        self, key: Key, asked: Asked, route: Route, headers: dict[str, str], started: float
+    ) -> Turn:
         if len(route.lanes) == 1:
             return new_turn(key, asked, route, route.lanes[0], headers, started)
         unit = unit_of(asked, headers)
@@ -159,15 +185,18 @@ class Endpoint:
                 self.servers.end(begun)
 
     async def _from_candidate(self, turn: Turn) -> Begun | None:
-        """None if the candidate has no good answer. That is recorded and the current version takes over; the client
-        only notices the delay. A stream is held back until the model has written something, so that this is known.
+        """None if the candidate has no good answer. That is recorded and the current version takes
+        over; the client only notices the delay. A stream is held back until the model has written
+        something, so that this is known.
         """
         lane, record = turn.lane, turn.record
         try:
             if not lane.backends or self.servers.all_down(lane):
                 raise NoAnswer(lane.problem or "its servers did not answer a moment ago")
             begun = await self.servers.first_within(turn, self.bounds.canary_s, words=True)
-            if begun.has_words or not failure_in(record, begun.first, stream=is_stream(begun.answer)):
+            if begun.has_words or not failure_in(
+                record, begun.first, stream=is_stream(begun.answer)
+            ):
                 return begun
             turn.parts = [begun.first]
             self.servers.end(begun)
@@ -190,13 +219,21 @@ class Endpoint:
             turn.record.problem = f"{begun.backend.server}: it does not have the version loaded"
             turn.note("unreached", self.writer)
             sentence = (
-                f"The server {begun.backend.server} of {turn.route.channel} does not have the version loaded yet."
+                f"The server {begun.backend.server} of {turn.route.channel} does not have the"
+                " version loaded yet."
             )
-            raise Refusal(503, sentence, code="not_loaded", headers=[(b"retry-after", b"2"), *self._said_of(turn)])
+            raise Refusal(
+                503,
+                sentence,
+                code="not_loaded",
+                headers=[(b"retry-after", b"2"), *self._said_of(turn)],
+            )
         return begun
 
     def _moved(self, turn: Turn) -> Lane | None:
-        """The channel's live version, if it has moved to other servers since this request started."""
+        """The channel's live version, if it has moved to other servers since this request
+        started.
+        """
         route = self.tables.current.routes.get(turn.key.project, {}).get(turn.route.channel)
         lane = route.lanes[0] if route else turn.lane
         return lane if lane.backends and lane.backends != turn.lane.backends else None
@@ -205,14 +242,24 @@ class Endpoint:
         """Raises Refusal."""
         lane, channel = turn.lane, turn.route.channel
         if not lane.backends:
-            raise Refusal(503, f"No model is available for {channel}: {lane.problem}", code="not_served", headers=[(b"retry-after", b"10")])  # fmt: skip
+            raise Refusal(
+                503,
+                f"No model is available for {channel}: {lane.problem}",
+                code="not_served",
+                headers=[(b"retry-after", b"10")],
+            )
         try:
             return await self.servers.first_of(turn)
         except NoAnswer as error:
             late, server = isinstance(error, TooLate), turn.record.server
             turn.record.problem = f"{server}: {error}"
             turn.note("late" if late else "unreached", self.writer)
-            raise Refusal(504 if late else 502, f"The server {server} of {channel} gave no answer: {error}.", code="upstream_timeout" if late else "upstream_unreachable", headers=self._said_of(turn)) from error  # fmt: skip
+            raise Refusal(
+                504 if late else 502,
+                f"The server {server} of {channel} gave no answer: {error}.",
+                code="upstream_timeout" if late else "upstream_unreachable",
+                headers=self._said_of(turn),
+            ) from error
 
     async def _send_on(self, turn: Turn, begun: Begun, send: Send) -> None:
         turn.record.first_ns = turn.record.first_ns or time.time_ns()
@@ -253,8 +300,10 @@ class Endpoint:
     def _said_of(self, turn: Turn) -> Headers:
         record = turn.record
         found = {
-            "x-flywheel-channel": record.channel, "x-flywheel-version": record.version, "x-flywheel-server": record.server,
+            "x-flywheel-channel": record.channel,
+            "x-flywheel-version": record.version,
+            "x-flywheel-server": record.server,
             "x-flywheel-trace-id": record.trace_id,
-        }  # fmt: skip
+        }
         given = [(name.encode(), value.encode()) for name, value in found.items()]
         return given + self.callers.headers(turn.key)

@@ -1,5 +1,5 @@
-"""Which lane of a channel a request belongs to during a trial: decided per session, by hashing, without a database.
-Pure.
+"""Which lane of a channel a request belongs to during a trial: decided per session, by hashing,
+without a database. Pure.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ STATEFUL = (
 
 
 def unit_of(asked: Asked, headers: Mapping[str, str]) -> str:
-    """The unit that a trial counts as one session, as a digest (32 hex digits): the session id, or else the caller's
-    trace, or else what stays the same in every turn of a conversation: the user id, the system prompt and the user's
-    first message.
+    """The unit that a trial counts as one session, as a digest (32 hex digits): the session id, or
+    else the caller's trace, or else what stays the same in every turn of a conversation: the user
+    id, the system prompt and the user's first message.
     """
     trace = headers.get("traceparent", "").split("-")
     if asked.session:
@@ -59,7 +59,9 @@ def _decoded(raw: Any) -> str:
 
 
 def drawn(salt: str, unit: str) -> float:
-    """A number in [0, 1) that is the same in every process, so that raising a share only adds sessions."""
+    """A number in [0, 1) that is the same in every process, so that raising a share only adds
+    sessions.
+    """
     return int.from_bytes(blake2b(f"{salt}\0{unit}".encode(), digest_size=8).digest()[:7]) / 2**56
 
 
@@ -71,12 +73,15 @@ def lane_of_unit(route: Route, unit: str) -> Lane:
 
 def may_be_shadowed(asked: Asked) -> bool:
     """False for requests that refer to something stored on the current version's server."""
-    return not any(_decoded(asked.fields.get(name, Raw(b"null"))) not in ("null", "false") for name in STATEFUL)
+    return not any(
+        _decoded(asked.fields.get(name, Raw(b"null"))) not in ("null", "false") for name in STATEFUL
+    )
 
 
 class Sessions:
-    """Keeps an active session on the lane it started on, even if the share changes. Per process: all processes compute
-    the same hash, so they only differ for sessions that started before a change of the share.
+    """Keeps an active session on the lane it started on, even if the share changes. Per process:
+    all processes compute the same hash, so they only differ for sessions that started before a
+    change of the share.
     """
 
     def __init__(self, most: int = MOST, lives_s: float = LIVES_S) -> None:

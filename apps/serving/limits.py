@@ -1,7 +1,8 @@
 """Limits of one key: requests and tokens per minute, concurrent answers. Pure.
 
-Each process of the endpoint counts separately: a shared count would cost a request more time than the endpoint may add. If several run
-(FLYWHEEL_ENDPOINT_PROCESSES), each allows its part, so that together they allow the configured limit.
+Each process of the endpoint counts separately: a shared count would cost a request more time than
+the endpoint may add. If several run (FLYWHEEL_ENDPOINT_PROCESSES), each allows its part, so that
+together they allow the configured limit.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ class Limits:
     def part(self, processes: int) -> Limits:
         """The part that one of several processes allows: at least 1 of anything that is limited."""
         return Limits(
-            *(max(1, most // processes) if most else 0 for most in (self.requests, self.tokens, self.at_once))
+            *(
+                max(1, most // processes) if most else 0
+                for most in (self.requests, self.tokens, self.at_once)
+            )
         )
 
 
 class Exceeded(Exception):
-    """The limit that was reached, as a sentence, and the seconds after which a retry may succeed."""
+    """The limit that was reached, as a sentence, and the seconds after which a retry may
+    succeed.
+    """
 
     def __init__(self, sentence: str, wait_s: float) -> None:
         super().__init__(sentence)
@@ -36,15 +42,17 @@ class Exceeded(Exception):
 
 
 class _Bucket:
-    """Holds a minute's worth and is refilled continuously. It may be overdrawn: the cost of an answer is known at its end."""
+    """Holds a minute's worth and is refilled continuously. It may be overdrawn: the cost of an
+    answer is known at its end.
+    """
 
     def __init__(self, most: int, now: float) -> None:
         self.most, self.level, self.at = most, float(most), now
 
     def refill(self, most: int, now: float) -> None:
         if most != self.most:
-            # What was used under another limit counts for at most a minute; while there is no limit, nothing is
-            # counted.
+            # What was used under another limit counts for at most a minute; while there is no
+            # limit, nothing is counted.
             self.level = max(self.level + most - self.most, -most) if self.most else most
             self.most = most
         self.level = min(self.most, self.level + (now - self.at) * self.most / MINUTE_S)
@@ -67,7 +75,9 @@ class Meter:
         self.requests.refill(limits.requests, now)
         self.tokens.refill(limits.tokens, now)
         if limits.at_once and self.open >= limits.at_once:
-            raise Exceeded(f"This API key has {self.open} answers open at a time, which is its limit.", 1)
+            raise Exceeded(
+                f"This API key has {self.open} answers open at a time, which is its limit.", 1
+            )
         if limits.requests and (wait := self.requests.wait_for(1)):
             raise Exceeded(f"This API key may send {limits.requests} requests per minute.", wait)
         if limits.tokens and (wait := self.tokens.wait_for(1)):

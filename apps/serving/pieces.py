@@ -22,8 +22,8 @@ ITEM, MESSAGE = "response.output_item.added", "message"
 
 
 class Pieces:
-    """A stream of server-sent events that arrives in arbitrary chunks. Yields whole events, so that anything sent after
-    a break is a separate event.
+    """A stream of server-sent events that arrives in arbitrary chunks. Yields whole events, so that
+    anything sent after a break is a separate event.
 
     `strips`: leave out the event that only reports usage.
     """
@@ -45,16 +45,21 @@ class Pieces:
 
 
 class Beginning:
-    """Reads a stream until the model has written something: text, reasoning, a refusal or a tool call. The events before
-    that only announce an answer, or are comments that keep the connection open.
+    """Reads a stream until the model has written something: text, reasoning, a refusal or a tool
+    call. The events before that only announce an answer, or are comments that keep the connection
+    open.
     """
 
     def __init__(self, path: str) -> None:
         self.events, self.has_begun = Events(), False
-        self.pieces: ChatPieces | ResponsePieces = ChatPieces() if path == CHAT else ResponsePieces()
+        self.pieces: ChatPieces | ResponsePieces = (
+            ChatPieces() if path == CHAT else ResponsePieces()
+        )
 
     def feed(self, part: bytes) -> bool:
-        """Whether to stop reading: the answer has begun, or the stream announced its end or is not JSON."""
+        """Whether to stop reading: the answer has begun, or the stream announced its end or is not
+        JSON.
+        """
         for data in self.events.feed(part):
             try:
                 if data == END or self._add(json.loads(data)):
@@ -80,7 +85,13 @@ def error_event(path: str, error: dict[str, Any]) -> bytes:
     """An error in the middle of a stream, as clients of either API read it."""
     if path == CHAT:
         return b"data: " + msgspec.json.encode({"error": error}) + b"\n\n"
-    said = {"type": "error", "code": error["code"], "message": error["message"], "param": None, "sequence_number": 0}
+    said = {
+        "type": "error",
+        "code": error["code"],
+        "message": error["message"],
+        "param": None,
+        "sequence_number": 0,
+    }
     return b"event: error\ndata: " + msgspec.json.encode(said) + b"\n\n"
 
 

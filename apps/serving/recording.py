@@ -1,5 +1,5 @@
-"""Turns an answer into a span in OpenTelemetry's conventions, so that it is stored through the normal ingestion of
-trajectories. Pure.
+"""Turns an answer into a span in OpenTelemetry's conventions, so that it is stored through the
+normal ingestion of trajectories. Pure.
 """
 
 from __future__ import annotations
@@ -27,9 +27,20 @@ INCOMPLETE = {
     "late": "The server sent nothing for too long.",
     "unreached": "No server answered.",
 }
-ANSWER_FIELDS = ("content", "tool_calls", "function_call", "refusal", *REASONING_FIELDS)  # of a chat message
+ANSWER_FIELDS = (
+    "content",
+    "tool_calls",
+    "function_call",
+    "refusal",
+    *REASONING_FIELDS,
+)  # of a chat message
 CLIENT, ERROR = 3, 2  # of OTLP's span kinds and status codes
-CALLERS_FAULT = (400, 413, 415, 422)  # statuses caused by the request, which no version would have answered
+CALLERS_FAULT = (
+    400,
+    413,
+    415,
+    422,
+)  # statuses caused by the request, which no version would have answered
 ATTRIBUTES_OF_PARTS = {
     CACHE_READ: "gen_ai.usage.cache_read.input_tokens",
     CACHE_WRITE: "gen_ai.usage.cache_creation.input_tokens",
@@ -38,7 +49,9 @@ ATTRIBUTES_OF_PARTS = {
 
 
 def span_of(record: Record) -> Span:
-    """One model call. If the request named a trace, the span is part of it, so that both become one run."""
+    """One model call. If the request named a trace, the span is part of it, so that both become one
+    run.
+    """
     asked, answer = _json(record.request), answer_of(record)
     problem = problem_of(record, answer)
     refused = problem if record.status in CALLERS_FAULT and record.ended == "whole" else ""
@@ -73,7 +86,9 @@ def span_of(record: Record) -> Span:
         "flywheel.stream": record.stream,
         "flywheel.ended": record.ended,
         "flywheel.http_status": record.status,
-        "flywheel.time_to_first_token_ms": _ms(record.first_ns - record.started_ns) if record.first_ns else None,
+        "flywheel.time_to_first_token_ms": (
+            _ms(record.first_ns - record.started_ns) if record.first_ns else None
+        ),
         "flywheel.servers_tried": record.servers_tried if record.servers_tried > 1 else None,
         "flywheel.metadata": record.metadata or None,
         "gen_ai.response.id": answer.get("id"),
@@ -124,18 +139,27 @@ def _asked_messages(record: Record, asked: dict[str, Any]) -> Any:
     if record.protocol == "chat":
         return asked.get("messages")
     instructions = asked.get("instructions")
-    system = [{"role": "system", "content": instructions}] if isinstance(instructions, str) and instructions else []
+    system = (
+        [{"role": "system", "content": instructions}]
+        if isinstance(instructions, str) and instructions
+        else []
+    )
     try:
         return [*system, *from_items(asked.get("input") or [])]
     except ValueError:
-        return [*system, {"role": "user", "content": json.dumps(asked.get("input"), ensure_ascii=False)}]
+        return [
+            *system,
+            {"role": "user", "content": json.dumps(asked.get("input"), ensure_ascii=False)},
+        ]
 
 
 def answer_of(record: Record) -> dict[str, Any]:
     """The complete answer, as far as it arrived."""
     if not record.stream or record.status != 200:
         return _json(record.answer)
-    pieces: ChatPieces | ResponsePieces = ResponsePieces() if record.protocol == "responses" else ChatPieces()
+    pieces: ChatPieces | ResponsePieces = (
+        ResponsePieces() if record.protocol == "responses" else ChatPieces()
+    )
     for data in Events().feed(record.answer):
         try:
             if data == END or pieces.add(json.loads(data)):
@@ -146,7 +170,10 @@ def answer_of(record: Record) -> dict[str, Any]:
     if whole is not None:
         return whole
     written = pieces.written
-    calls = [{"id": f"call_{n}", "type": "function", "function": call} for n, call in enumerate(written.calls)]
+    calls = [
+        {"id": f"call_{n}", "type": "function", "function": call}
+        for n, call in enumerate(written.calls)
+    ]
     message: Message = {"role": "assistant", "content": written.text or None}
     message |= {"reasoning_content": written.thought} if written.thought else {}
     message |= {"tool_calls": calls} if calls else {}
@@ -159,7 +186,11 @@ def _answer_messages(record: Record, answer: dict[str, Any]) -> list[Message]:
         return []
     if record.protocol == "responses" and isinstance(answer.get("output"), list):
         try:
-            return [message for message in from_items(answer["output"]) if message["role"] == "assistant"]
+            return [
+                message
+                for message in from_items(answer["output"])
+                if message["role"] == "assistant"
+            ]
         except ValueError:
             return []
     choices = answer.get("choices")
@@ -172,12 +203,15 @@ def _answer_messages(record: Record, answer: dict[str, Any]) -> list[Message]:
 
 
 def _nothing_in(record: Record, answer: dict[str, Any]) -> str:
-    """A sentence if the answer has neither text nor a call: the client got nothing, even if the response is
-    well-formed.
+    """A sentence if the answer has neither text nor a call: the client got nothing, even if the
+    response is well-formed.
     """
     if record.protocol == "responses" and isinstance(answer.get("output"), list):
         items = [item if isinstance(item, dict) else {} for item in answer["output"]]
-        empty = all(item.get("type") == "message" and not content_text(item.get("content"), "") for item in items)
+        empty = all(
+            item.get("type") == "message" and not content_text(item.get("content"), "")
+            for item in items
+        )
     else:
         empty = not _answer_messages(record, answer)
     return "The answer is empty." if empty else ""
@@ -212,13 +246,17 @@ def estimated_tokens(record: Record) -> int:
 
 
 def failure_in(record: Record, answer: bytes, *, stream: bool) -> str:
-    """The result of `problem_of` for a complete answer, before it is recorded. `record.status` must be set."""
+    """The result of `problem_of` for a complete answer, before it is recorded. `record.status` must
+    be set.
+    """
     whole = msgspec.structs.replace(record, answer=answer, stream=stream)
     return problem_of(whole, answer_of(whole))
 
 
 def problem_of(record: Record, answer: dict[str, Any]) -> str:
-    """Why a call failed, on one line; "" if it did not. A client that disconnects is not the model's failure."""
+    """Why a call failed, on one line; "" if it did not. A client that disconnects is not the
+    model's failure.
+    """
     if record.ended in ("whole", "left"):
         error = answer.get("error")
         if record.status == 200 and not error:
@@ -228,6 +266,10 @@ def problem_of(record: Record, answer: dict[str, Any]) -> str:
             return _nothing_in(record, answer) if answered else "HTTP 200 without an answer"
         if record.ended == "left" and not record.status:
             return ""
-        said = error_text(error) if error else content_text(answer.get("message") or answer.get("detail"), "")
+        said = (
+            error_text(error)
+            if error
+            else content_text(answer.get("message") or answer.get("detail"), "")
+        )
         return f"HTTP {record.status}: {said}"[:500].rstrip(": ")
     return (record.problem or INCOMPLETE.get(record.ended, record.ended))[:500]

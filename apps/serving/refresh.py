@@ -1,4 +1,6 @@
-"""Keeps the endpoint's table up to date: after every change that the database announces, and every few seconds."""
+"""Keeps the endpoint's table up to date: after every change that the database announces, and every
+few seconds.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,14 @@ from flywheel.outages import is_away
 log = logging.getLogger(__name__)
 CHANNEL = "flywheel_routes"  # the channel of the migration's triggers
 EVERY_S = 3.0
-AGAIN_S = 1.0  # seconds before a retry if the database is down, and between two reads for unknown names
+AGAIN_S = (
+    1.0  # seconds before a retry if the database is down, and between two reads for unknown names
+)
 
 
 class Tables:
-    """The newest table, written by one thread and read by all. `known` is False until the database has answered
-    once.
+    """The newest table, written by one thread and read by all. `known` is False until the database
+    has answered once.
     """
 
     def __init__(self, read: Callable[[], Table] = read_table) -> None:
@@ -41,8 +45,8 @@ class Tables:
         return self.current
 
     def refresh_for_unknown(self) -> Table:
-        """Read the table again for a key or channel that is not in it but may be new; at most once per second, however
-        many requests need it.
+        """Read the table again for a key or channel that is not in it but may be new; at most once
+        per second, however many requests need it.
         """
         asked = time.monotonic()
         with self._lock:
@@ -69,8 +73,8 @@ class Tables:
         connection.close()
 
     def _listen(self) -> None:
-        """Listen until the connection is lost. It listens before it reads the table, so that no change is missed in
-        between.
+        """Listen until the connection is lost. It listens before it reads the table, so that no
+        change is missed in between.
         """
         with connection.cursor() as cursor:
             cursor.execute(f"LISTEN {CHANNEL}")

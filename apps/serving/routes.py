@@ -1,8 +1,8 @@
-"""The routing table: who may call what, and which server answers. An immutable snapshot of the database, replaced as a
-whole.
+"""The routing table: who may call what, and which server answers. An immutable snapshot of the
+database, replaced as a whole.
 
-No request waits for the database. It uses one `Table` from its first to its last byte, so a promotion cannot mix two
-states.
+No request waits for the database. It uses one `Table` from its first to its last byte, so a
+promotion cannot mix two states.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ CURRENT, CANARY, SHADOW = "current", "canary", "shadow"  # kinds of lanes
 
 @dataclass(frozen=True)
 class Backend:
-    """One server that answers for a lane. `secret` is the server's API key. `speaks_both`: it has both chat completions
-    and the Responses API; `takes_metadata`: it accepts `metadata` in a chat.
+    """One server that answers for a lane. `secret` is the server's API key. `speaks_both`: it has
+    both chat completions and the Responses API; `takes_metadata`: it accepts `metadata` in a chat.
     """
 
     server: str
@@ -56,8 +56,9 @@ class Backend:
 
 @dataclass(frozen=True)
 class Lane:
-    """A version and the share of a channel's sessions that it answers, or that are copied to it as a shadow. `problem`:
-    why nothing answers for it, as a sentence. `trial`, `step`: those of the trial that both lanes of a channel are in.
+    """A version and the share of a channel's sessions that it answers, or that are copied to it as
+    a shadow. `problem`: why nothing answers for it, as a sentence. `trial`, `step`: those of the
+    trial that both lanes of a channel are in.
     """
 
     version: str
@@ -73,8 +74,8 @@ class Lane:
 
 @dataclass(frozen=True)
 class Route:
-    """A channel. The first lane is its live version; the second, if a trial is running, the candidate's. `salt` assigns sessions to
-    them."""
+    """A channel. The first lane is its live version; the second, if a trial is running, the
+    candidate's. `salt` assigns sessions to them."""
 
     channel: str
     lanes: tuple[Lane, ...]
@@ -106,7 +107,9 @@ class Table:
     keys: dict[str, Key | None] = field(default_factory=dict)
     routes: dict[int, dict[str, Route]] = field(default_factory=dict)
     at: float = 0.0  # of time.monotonic
-    closed: dict[int, dict[str, str]] = field(default_factory=dict)  # {channel: why it is not served}
+    closed: dict[int, dict[str, str]] = field(
+        default_factory=dict
+    )  # {channel: why it is not served}
 
 
 def read_table() -> Table:
@@ -117,19 +120,25 @@ def read_table() -> Table:
     keys = ApiKey.objects.live().select_related("project")
     routes: dict[int, dict[str, Route]] = {}
     closed: dict[int, dict[str, str]] = {}
-    for channel in Channel.objects.select_related("project", "current").filter(project__stage="active"):
+    for channel in Channel.objects.select_related("project", "current").filter(
+        project__stage="active"
+    ):
         if channel.not_served:
             closed.setdefault(channel.project_id, {})[channel.name] = channel.not_served
         elif channel.current:
             routes.setdefault(channel.project_id, {})[channel.name] = route_of(channel)
-    return Table({key.digest: _key(key, limits.get(key.pk, Limits())) for key in keys}, routes, at, closed)
+    return Table(
+        {key.digest: _key(key, limits.get(key.pk, Limits())) for key in keys}, routes, at, closed
+    )
 
 
 def routes_of(project: Project) -> list[Route]:
     """The project's channels that have a version, by name, for pages."""
     return [
         route_of(channel)
-        for channel in Channel.objects.live().filter(project=project).select_related("project", "current")
+        for channel in (
+            Channel.objects.live().filter(project=project).select_related("project", "current")
+        )
     ]
 
 
@@ -137,7 +146,11 @@ def _key(key: ApiKey, limits: Limits) -> Key | None:
     if Scope.GENERATE not in key.scopes:
         return None
     expires = key.expires_at.timestamp() if key.expires_at else 0.0
-    closed = "" if key.project.stage == "active" else f"The project {key.project} is {key.project.stage}."
+    closed = (
+        ""
+        if key.project.stage == "active"
+        else f"The project {key.project} is {key.project.stage}."
+    )
     return Key(key.pk, key.project_id, key.prefix, key.project.slug, limits, expires, closed)
 
 
@@ -148,9 +161,13 @@ def route_of(channel: Channel) -> Route:
     if trial is None:
         return Route(channel.name, (current,), created)
     given: dict[str, Any] = {"trial": str(trial.pk), "step": trial.step}
-    candidate = replace(_placed(channel, trial.version), kind=str(trial.lane), share=trial.share, **given)
+    candidate = replace(
+        _placed(channel, trial.version), kind=str(trial.lane), share=trial.share, **given
+    )
     stays = 1 - trial.share if candidate.kind == CANARY else 1.0
-    return Route(channel.name, (replace(current, share=stays, **given), candidate), created, trial.salt)
+    return Route(
+        channel.name, (replace(current, share=stays, **given), candidate), created, trial.salt
+    )
 
 
 def _placed(channel: Channel, version: ModelVersion) -> Lane:
@@ -160,8 +177,8 @@ def _placed(channel: Channel, version: ModelVersion) -> Lane:
 
 
 def lane_of(version: ModelVersion, places: list[tuple[Server, str]] | None = None) -> Lane:
-    """Where a version is answered: where a deployment put it (`places`), or else wherever it can be found. If nowhere,
-    the lane has a problem.
+    """Where a version is answered: where a deployment put it (`places`), or else wherever it can be
+    found. If nowhere, the lane has a problem.
     """
     prompt = version.prompt if version.kind == ModelKind.PROMPT else None
     found, problems = list[Backend](), list[str]()
@@ -170,22 +187,37 @@ def lane_of(version: ModelVersion, places: list[tuple[Server, str]] | None = Non
             found.append(_at(server, served_as, version.model) if server else _backend(version))
         except (ModelError, ArtifactError, RefusedAddress, RefusedKey) as error:
             problems.append(str(error))
-        except (ValueError, KeyError, AttributeError, OSError) as error:  # one invalid row must not hide all others
+        except (
+            ValueError,
+            KeyError,
+            AttributeError,
+            OSError,
+        ) as error:  # one invalid row must not hide all others
             log.exception("Nothing is known of where %s is served", version)
             problems.append(f"The place that serves it cannot be read: {error}")
-    return Lane(str(version), version.pk, tuple(found), prompt, problem="" if found else " ".join(problems))
+    return Lane(
+        str(version), version.pk, tuple(found), prompt, problem="" if found else " ".join(problems)
+    )
 
 
-def _at(server: Server, served_as: str, model: ModelVersion, dialect: str = "", price: Any = None) -> Backend:
+def _at(
+    server: Server, served_as: str, model: ModelVersion, dialect: str = "", price: Any = None
+) -> Backend:
     """Raises the problem of `lane_of`."""
     engines.check_askable(server)
     private = may_be_private(server)
     url, speaks_as_vllm = check_url(server.base_url, allow_private=private), server.kind in LOADING
     return Backend(
-        server.name, url, served_as, key_of(server.key_variable, url.host), private, dialect or model.dialect or server.dialect,
-        speaks_both=True, takes_metadata=speaks_as_vllm,
+        server.name,
+        url,
+        served_as,
+        key_of(server.key_variable, url.host),
+        private,
+        dialect or model.dialect or server.dialect,
+        speaks_both=True,
+        takes_metadata=speaks_as_vllm,
         price=price or price_of(server, model.served_as or served_as),
-    )  # fmt: skip
+    )
 
 
 def _backend(version: ModelVersion) -> Backend:
@@ -193,17 +225,28 @@ def _backend(version: ModelVersion) -> Backend:
     engine = engines.choose(version, serving=True)
     if engine["kind"] == "transformers":
         raise ModelError(
-            f"No server serves {version}. Add one under Servers, or start a managed one with its base model."
+            f"No server serves {version}. Add one under Servers, or start a managed one with its"
+            " base model."
         )
     if engine["kind"] == "agent":
         return _agent(version.model)
-    return _at(engines.server_of(engine), engine["model"], version.model, engine["dialect"], engine["price"])
+    return _at(
+        engines.server_of(engine),
+        engine["model"],
+        version.model,
+        engine["dialect"],
+        engine["price"],
+    )
 
 
 def _agent(version: ModelVersion) -> Backend:
     if version.protocol == Protocol.GYM:
-        raise ModelError(f"{version} uses NeMo Gym's /run protocol, which the endpoint does not support.")
+        raise ModelError(
+            f"{version} uses NeMo Gym's /run protocol, which the endpoint does not support."
+        )
     url = check_url(version.base_url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS)
     dialect = Dialect.RESPONSES if version.protocol == Protocol.RESPONSES else Dialect.NATIVE
     secret = key_of(version.key_variable, url.host)
-    return Backend(str(version), url, version.name, secret, settings.FLYWHEEL_ALLOW_PRIVATE_URLS, dialect)
+    return Backend(
+        str(version), url, version.name, secret, settings.FLYWHEEL_ALLOW_PRIVATE_URLS, dialect
+    )

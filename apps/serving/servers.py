@@ -1,4 +1,6 @@
-"""Calls the servers of a lane: selects one, prepares the body, and tries the next one if it does not answer."""
+"""Calls the servers of a lane: selects one, prepares the body, and tries the next one if it does
+not answer.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ DOWN_S = 5.0  # seconds during which a server that did not answer is tried last
 
 @dataclass(frozen=True)
 class Begun:
-    """An answer that has started: its first piece, or all of it if it is not streamed. Finish it with `Servers.end`.
+    """An answer that has started: its first piece, or all of it if it is not streamed. Finish it
+    with `Servers.end`.
 
     `has_words`: the model has already written something in this stream; only set for a candidate's.
     """
@@ -41,8 +44,8 @@ class Begun:
 
     @property
     def lacks_it(self) -> bool:
-        """Whether the server does not have the version loaded, because it has just started or unloaded it. Its 404 then
-        names the version.
+        """Whether the server does not have the version loaded, because it has just started or
+        unloaded it. Its 404 then names the version.
         """
         return self.answer.status == 404 and self.backend.served_as.encode() in self.first
 
@@ -63,28 +66,40 @@ class Servers:
         self.open_at: dict[str, int] = {}
         self.down: dict[tuple[str, str], float] = {}
         self.reporting: set[tuple[str, str]] = set()  # have taken the request to report usage
-        self.silent: dict[tuple[str, str], float] = {}  # have refused it, and until when that is remembered
+        self.silent: dict[
+            tuple[str, str], float
+        ] = {}  # have refused it, and until when that is remembered
 
     async def aclose(self) -> None:
         for relay in self.relays.values():
             await relay.aclose()
 
     async def first_within(self, turn: Turn, seconds: float, *, words: bool = False) -> Begun:
-        """Like `first_of`, with one time limit for all servers together. `words`: read a stream up to the
-        first word of its answer; if that fails, the parts read so far are in `turn.parts`.
+        """Like `first_of`, with one time limit for all servers together. `words`: read a stream up
+        to the first word of its answer; if that fails, the parts read so far are in `turn.parts`.
         """
         try:
             async with asyncio.timeout(seconds):
                 begun = await self.first_of(turn)
-                return await self._first_words(turn, begun) if words and is_stream(begun.answer) else begun
+                return (
+                    await self._first_words(turn, begun)
+                    if words and is_stream(begun.answer)
+                    else begun
+                )
         except TimeoutError as error:
-            self.down |= {_place(backend): time.monotonic() + DOWN_S for backend in turn.lane.backends}
+            self.down |= {
+                _place(backend): time.monotonic() + DOWN_S for backend in turn.lane.backends
+            }
             raise TooLate(f"no answer began within {seconds:g} s") from error
 
     async def _first_words(self, turn: Turn, begun: Begun) -> Begun:
-        """Read a stream until the model has written something (`pieces.Beginning`). Raises NoAnswer."""
+        """Read a stream until the model has written something (`pieces.Beginning`). Raises
+        NoAnswer.
+        """
         beginning, part, size = Beginning(turn.asked.path), begun.first, 0
-        turn.record.first_ns = time.time_ns()  # of the first byte, as of an answer that is not kept back
+        turn.record.first_ns = (
+            time.time_ns()
+        )  # of the first byte, as of an answer that is not kept back
         try:
             while part:
                 turn.parts.append(part)
@@ -103,21 +118,31 @@ class Servers:
         return replace(begun, first=first, has_words=beginning.has_begun)
 
     async def first_of(self, turn: Turn) -> Begun:
-        """Try servers until one answers, which is safe since nothing was sent to the client yet. Raises NoAnswer, or
-        Refusal for requests that cannot be sent.
+        """Try servers until one answers, which is safe since nothing was sent to the client yet.
+        Raises NoAnswer, or Refusal for requests that cannot be sent.
         """
         order = self._order(turn)
         problem = NoAnswer("it has no server")
         for number, backend in enumerate(order):
             record = turn.record
-            record.server, record.served_as, record.price = backend.server, backend.served_as, backend.price
+            record.server, record.served_as, record.price = (
+                backend.server,
+                backend.served_as,
+                backend.price,
+            )
             record.servers_tried = number + 1
             try:
                 begun = await self._asked(turn, backend)
                 if begun.is_redirect or begun.is_empty:
                     self.end(begun)
-                    raise NoAnswer("it sent an empty stream" if begun.is_empty else f"it answered with a redirect (HTTP {begun.answer.status})")  # fmt: skip
-                if (begun.answer.status not in GONE and not begun.lacks_it) or number + 1 == len(order):
+                    raise NoAnswer(
+                        "it sent an empty stream"
+                        if begun.is_empty
+                        else f"it answered with a redirect (HTTP {begun.answer.status})"
+                    )
+                if (begun.answer.status not in GONE and not begun.lacks_it) or number + 1 == len(
+                    order
+                ):
                     record.status = begun.answer.status
                     return begun
                 self.end(begun)
@@ -140,22 +165,24 @@ class Servers:
         return all(self.down.get(_place(backend), 0.0) > now for backend in lane.backends)
 
     def _order(self, turn: Turn) -> list[Backend]:
-        """The servers in the order to try. A session stays on one server, whose cache contains its history; other
-        requests go to the least busy one.
+        """The servers in the order to try. A session stays on one server, whose cache contains its
+        history; other requests go to the least busy one.
         """
         backends = list(turn.lane.backends)
         if len(backends) < 2:
             return backends
         now, session = time.monotonic(), turn.asked.session
         if session:
-            backends.sort(key=lambda backend: hashlib.blake2b(f"{backend.url}\0{session}".encode()).digest())
+            backends.sort(
+                key=lambda backend: hashlib.blake2b(f"{backend.url}\0{session}".encode()).digest()
+            )
         else:
             backends.sort(key=lambda backend: self.open_at.get(str(backend.url), 0))
         return sorted(backends, key=lambda backend: self.down.get(_place(backend), 0.0) > now)
 
     async def _asked(self, turn: Turn, backend: Backend) -> Begun:
-        """The answer of one server. It is asked to report a stream's usage; one that may be refusing just that is asked
-        again without. Raises NoAnswer, RefusedAddress, or Refusal.
+        """The answer of one server. It is asked to report a stream's usage; one that may be
+        refusing just that is asked again without. Raises NoAnswer, RefusedAddress, or Refusal.
         """
         place = _place(backend)
         _prepare(turn, backend, reports=self.silent.get(place, 0.0) < time.monotonic())
@@ -179,7 +206,11 @@ class Servers:
             sent = [(name, value) for name in SENT_ON if (value := turn.headers.get(name))]
             first_s = self.bounds.first_s if turn.asked.stream else self.bounds.whole_s
             answer = await self._relay(backend).begin(
-                turn.asked.path, turn.record.request, sent, first_s=first_s, idle_s=self.bounds.idle_s
+                turn.asked.path,
+                turn.record.request,
+                sent,
+                first_s=first_s,
+                idle_s=self.bounds.idle_s,
             )
             return Begun(answer, await self._beginning(answer), backend)
         except BaseException:
@@ -193,7 +224,10 @@ class Servers:
         if place not in self.relays:
             headers = {"Content-Type": "application/json"} | bearer(backend.secret)
             self.relays[place] = Relay(
-                backend.url, allow_private=backend.allow_private, connect_s=self.bounds.connect_s, headers=headers
+                backend.url,
+                allow_private=backend.allow_private,
+                connect_s=self.bounds.connect_s,
+                headers=headers,
             )
         return self.relays[place]
 
@@ -224,9 +258,15 @@ def is_stream(answer: Relayed) -> bool:
 def _prepare(turn: Turn, backend: Backend, *, reports: bool) -> None:
     """`reports`: the server can be asked for a stream's usage. Raises Refusal."""
     asked = turn.asked
-    if (backend.dialect == Dialect.RESPONSES) != (asked.path == RESPONSES) and not backend.speaks_both:
+    if (backend.dialect == Dialect.RESPONSES) != (
+        asked.path == RESPONSES
+    ) and not backend.speaks_both:
         other = "/v1/responses" if backend.dialect == Dialect.RESPONSES else "/v1/chat/completions"
-        raise Refusal(400, f"The server {backend.server} of {turn.route.channel} speaks {other} only.", code="unsupported_api")  # fmt: skip
+        raise Refusal(
+            400,
+            f"The server {backend.server} of {turn.route.channel} speaks {other} only.",
+            code="unsupported_api",
+        )
     try:
         turn.strips = asked.stream and asked.path == CHAT and reports and not counts_tokens(asked)
         turn.record.request = body_for(

@@ -1,5 +1,5 @@
-"""Sends a request to a shadow's candidate after the client has its answer: nobody waits for the shadow's answer, and no
-client gets it.
+"""Sends a request to a shadow's candidate after the client has its answer: nobody waits for the
+shadow's answer, and no client gets it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Shadows:
         self._said_at = -SAYS_EVERY_S
 
     def ask(self, turn: Turn, lane: Lane) -> None:
-        """Start a shadow request and return immediately. `turn`: the client's request and answer."""
+        """Start a shadow request and return immediately. `turn`: the client's request and
+        answer.
+        """
         if len(self.open) >= self.bounds.shadows:
             self._drop(turn.route.channel)
             return
@@ -45,8 +47,11 @@ class Shadows:
         if time.monotonic() - self._said_at > SAYS_EVERY_S:
             self._said_at = time.monotonic()
             log.warning(
-                "%d requests were not sent to a shadow of %s or another channel: %d are open", self.dropped, channel, len(self.open)
-            )  # fmt: skip
+                "%d requests were not sent to a shadow of %s or another channel: %d are open",
+                self.dropped,
+                channel,
+                len(self.open),
+            )
 
     async def _ask(self, served: Turn, lane: Lane) -> None:
         try:
@@ -56,7 +61,9 @@ class Shadows:
             log.exception("A shadow of %s was not asked", served.route.channel)
 
     async def _ended(self, turn: Turn) -> str:
-        """How the shadow request ended, as a record stores it; the received bytes are in the turn."""
+        """How the shadow request ended, as a record stores it; the received bytes are in the
+        turn.
+        """
         try:
             if not turn.lane.backends:
                 raise NoAnswer(turn.lane.problem)
@@ -86,6 +93,13 @@ def shadow_of(turn: Turn, lane: Lane) -> Turn:
     fields = {name: value for name, value in turn.asked.fields.items() if name not in STREAMING}
     found = replace(turn, asked=replace(turn.asked, fields=fields, stream=False))
     found.onto(
-        lane, lane=lane.kind, trial=lane.trial, step=lane.step, unit=old.unit, shadow_of=old.span_id, served=False, stream=False,
-    )  # fmt: skip
+        lane,
+        lane=lane.kind,
+        trial=lane.trial,
+        step=lane.step,
+        unit=old.unit,
+        shadow_of=old.span_id,
+        served=False,
+        stream=False,
+    )
     return found

@@ -1,10 +1,11 @@
-"""Spools answers on disk until they are in the database. An answer is written here before its last byte is sent, so no
-client waits for the database.
+"""Spools answers on disk until they are in the database. An answer is written here before its last
+byte is sent, so no client waits for the database.
 
-Each process of the endpoint appends to its own segment and hands it over about every second by renaming it. A single
-reader stores the segments that were handed over, and those of dead processes. A record consists of its length, its
-checksum, and msgpack; a record that was cut off by a kill is always the last of its segment. Reading a segment twice is
-harmless, because it yields the same spans.
+Each process of the endpoint appends to its own segment and hands it over about every second by
+renaming it. A single reader stores the segments that were handed over, and those of dead processes.
+A record consists of its length, its checksum, and msgpack; a record that was cut off by a kill is
+always the last of its segment. Reading a segment twice is harmless, because it yields the same
+spans.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ LARGEST = 256 * 2**20  # maximum bytes of a record: a larger length is corrupt
 
 
 class Record(Struct, kw_only=True, omit_defaults=True):
-    """One answer. `request` is what was sent to the server, `answer` everything that it sent; times in ns since 1970.
+    """One answer. `request` is what was sent to the server, `answer` everything that it sent; times
+    in ns since 1970.
 
-    `ended` is one of: whole; left (the client disconnected); broken (the server ended it early); late (it sent nothing
-    for too long); unreached (no server answered). `lane`, `trial`, `step`, `unit`: for an answer that counts in a
-    trial. `shadow_of` is the span that a shadow's answer is compared with, which itself is `paired`. `served` is False
-    if no client got it: then it is not production traffic.
+    `ended` is one of: whole; left (the client disconnected); broken (the server ended it early);
+    late (it sent nothing for too long); unreached (no server answered). `lane`, `trial`, `step`,
+    `unit`: for an answer that counts in a trial. `shadow_of` is the span that a shadow's answer is
+    compared with, which itself is `paired`. `served` is False if no client got it: then it is not
+    production traffic.
     """
 
     trace_id: str
@@ -75,7 +78,9 @@ _decode = msgpack.Decoder(Record).decode
 
 
 class Writer:
-    """One per process. `put` writes and returns immediately; `hand_over` passes the written records to the reader."""
+    """One per process. `put` writes and returns immediately; `hand_over` passes the written records
+    to the reader.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,7 +88,9 @@ class Writer:
         self.file, self.path, self.unwritten = -1, folder, list[bytes]()
 
     def put(self, record: Record) -> None:
-        """Write a record. If the disk is full, it is kept in memory and written with the next one."""
+        """Write a record. If the disk is full, it is kept in memory and written with the next
+        one.
+        """
         data = _encode(record)
         self.unwritten.append(HEAD.pack(len(data), zlib.crc32(data)) + data)
         self.flush()
@@ -97,7 +104,10 @@ class Writer:
                 self.unwritten.pop(0)
         except OSError as error:
             log.error(
-                "%d answers cannot be written to %s and stay in memory: %s", len(self.unwritten), self.folder, error
+                "%d answers cannot be written to %s and stay in memory: %s",
+                len(self.unwritten),
+                self.folder,
+                error,
             )
 
     def _open(self) -> None:
@@ -120,8 +130,8 @@ class Writer:
             raise
 
     def hand_over(self) -> int:
-        """Hand over the segment. Returns its file descriptor, to be synced and closed by `settle`, or -1 if nothing was
-        written.
+        """Hand over the segment. Returns its file descriptor, to be synced and closed by `settle`,
+        or -1 if nothing was written.
         """
         if self.unwritten:
             self.flush()
@@ -140,7 +150,9 @@ def settle(file: int) -> None:
 
 
 def segments(folder: Path) -> list[Path]:
-    """Segments to read, oldest first. Open segments of dead processes are handed over on their behalf."""
+    """Segments to read, oldest first. Open segments of dead processes are handed over on their
+    behalf.
+    """
     for path in folder.glob(f"*{OPEN}"):
         with contextlib.suppress(OSError):
             file = os.open(path, os.O_RDONLY)

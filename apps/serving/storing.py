@@ -1,8 +1,9 @@
-"""Stores the endpoint's spooled answers as trajectories: `manage.py store_answers`, a separate process, so that no client waits for it.
+"""Stores the endpoint's spooled answers as trajectories: `manage.py store_answers`, a separate
+process, so that no client waits for it.
 
-A segment is deleted when the database has all of it; records that the database refuses are set aside in `refused/`. This is where
-production traffic is determined: an answer that no client got (`Record.served`) does not become a trajectory, and counts only in its
-trial.
+A segment is deleted when the database has all of it; records that the database refuses are set
+aside in `refused/`. This is where production traffic is determined: an answer that no client got
+(`Record.served`) does not become a trajectory, and counts only in its trial.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ AT_ONCE = 200
 
 
 def store_segment(path: Path) -> int:
-    """Store a segment; return the number of answers. Raises database errors, and then keeps the segment."""
+    """Store a segment; return the number of answers. Raises database errors, and then keeps the
+    segment.
+    """
     stored, some = 0, list[Record]()
     for record in read(path):
         some.append(record)
@@ -44,14 +47,20 @@ def store_segment(path: Path) -> int:
 
 
 def _store(records: list[Record], path: Path) -> None:
-    """Store records together, or one by one if any is refused. Those of deleted projects are dropped."""
+    """Store records together, or one by one if any is refused. Those of deleted projects are
+    dropped.
+    """
     by_project: defaultdict[int, list[Record]] = defaultdict(list)
     for record in records:
         by_project[record.project].append(record)
-    for project in Project.objects.filter(pk__in=by_project).exclude(stage__in=[Stage.DELETING, Stage.DELETED]):
+    for project in Project.objects.filter(pk__in=by_project).exclude(
+        stage__in=[Stage.DELETING, Stage.DELETED]
+    ):
         some = by_project[project.pk]
         try:
-            traces.keep(project=project, spans=[span_of(record) for record in some if record.served])
+            traces.keep(
+                project=project, spans=[span_of(record) for record in some if record.served]
+            )
             note_answers(rows_of(project, [record for record in some if record.trial]))
         except Exception as error:
             if is_transient(error) or isinstance(error, RuleError):

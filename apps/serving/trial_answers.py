@@ -37,12 +37,20 @@ def row_of(record: Record, redactor: Redactor | None = None) -> TrialAnswer:
     problem, used = problem_of(record, answer), usage_of(record, answer)
     counts = [used.get(name) for name in COUNTS]
     row = TrialAnswer(
-        trial_id=UUID(record.trial), step=record.step, lane=record.lane, unit=record.unit, trace_id=record.trace_id,
-        span_id=record.span_id, shadow_of=record.shadow_of, at=datetime.fromtimestamp(record.started_ns / 1e9, UTC),
-        answered=not problem and (record.served or record.lane == SHADOW), ms=_ms(record.ended_ns - record.started_ns),
+        trial_id=UUID(record.trial),
+        step=record.step,
+        lane=record.lane,
+        unit=record.unit,
+        trace_id=record.trace_id,
+        span_id=record.span_id,
+        shadow_of=record.shadow_of,
+        at=datetime.fromtimestamp(record.started_ns / 1e9, UTC),
+        answered=not problem and (record.served or record.lane == SHADOW),
+        ms=_ms(record.ended_ns - record.started_ns),
         first_ms=_ms(record.first_ns - record.started_ns) if record.first_ns else None,
-        tokens=None if None in counts else sum(counts), cost_usd=used.get("gen_ai.usage.cost"),
-    )  # fmt: skip
+        tokens=None if None in counts else sum(counts),
+        cost_usd=used.get("gen_ai.usage.cost"),
+    )
     if record.lane == SHADOW or record.paired:
         _judge(row, _run_of(record, redactor), problem)
     return row
@@ -60,18 +68,29 @@ def _run_of(record: Record, redactor: Redactor | None) -> dict[str, Any]:
 
 def _judge(row: TrialAnswer, run: dict[str, Any], problem: str) -> None:
     """Apply the rules for runs to this answer alone, because both lanes have the same history."""
-    outcome = {"outcome_status": "failure" if problem else "unknown", "outcome_reason": problem, "outcome_label": ""}
+    outcome = {
+        "outcome_status": "failure" if problem else "unknown",
+        "outcome_reason": problem,
+        "outcome_label": "",
+    }
     found = classify(run | outcome) if run else None
     modes = sorted({evidence.mode for evidence in found.evidence}) if found else []
     row.failed, row.unsafe = bool(found or problem), UNSAFE in modes
     if row.lane == SHADOW:
-        said = list(takewhile(lambda message: message.get("role") == "assistant", reversed(run.get("messages", []))))
+        said = list(
+            takewhile(
+                lambda message: message.get("role") == "assistant",
+                reversed(run.get("messages", [])),
+            )
+        )
         row.said = cleaned({"messages": _short(said[::-1]), "modes": modes, "problem": problem})
 
 
 def _short(messages: list[dict]) -> list[dict]:
     return [
-        message | {"content": content[:LONGEST]} if isinstance(content := message.get("content"), str) else message
+        message | {"content": content[:LONGEST]}
+        if isinstance(content := message.get("content"), str)
+        else message
         for message in messages
     ]
 

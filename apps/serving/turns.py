@@ -21,8 +21,10 @@ TRACE = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bytes and seconds. `whole_s`: until a non-streamed answer starts, at its end. `canary_s`: how long a user waits for a candidate
-    before the current version answers instead. `shadows`: concurrent shadow requests, each at most `shadow_s`."""
+    """Bytes and seconds. `whole_s`: until a non-streamed answer starts, at its end. `canary_s`: how
+    long a user waits for a candidate before the current version answers instead. `shadows`:
+    concurrent shadow requests, each at most `shadow_s`.
+    """
 
     body: int = 32 * 2**20
     answer: int = 64 * 2**20
@@ -37,7 +39,9 @@ class Bounds:
 
 @dataclass
 class Turn:
-    """One request to one lane, and the record about it. `shadow`: the lane that gets the same request afterwards."""
+    """One request to one lane, and the record about it. `shadow`: the lane that gets the same
+    request afterwards.
+    """
 
     key: Key
     asked: Asked
@@ -52,15 +56,26 @@ class Turn:
     noted: bool = False
 
     def onto(self, lane: Lane, /, **changes: object) -> None:
-        """Send the same request to another lane from now on. It belongs to no trial unless `changes` of its record say
-        so.
+        """Send the same request to another lane from now on. It belongs to no trial unless
+        `changes` of its record say so.
         """
         old = self.record
         given = {
-            "trace_id": old.trace_id, "parent_id": old.parent_id, "span_id": secrets.token_hex(8), "project": old.project, "key": old.key,
-            "channel": old.channel, "version": lane.version, "version_id": lane.version_id, "protocol": old.protocol,
-            "stream": old.stream, "session": old.session, "user": old.user, "metadata": old.metadata, "started_ns": time.time_ns(),
-        }  # fmt: skip
+            "trace_id": old.trace_id,
+            "parent_id": old.parent_id,
+            "span_id": secrets.token_hex(8),
+            "project": old.project,
+            "key": old.key,
+            "channel": old.channel,
+            "version": lane.version,
+            "version_id": lane.version_id,
+            "protocol": old.protocol,
+            "stream": old.stream,
+            "session": old.session,
+            "user": old.user,
+            "metadata": old.metadata,
+            "started_ns": time.time_ns(),
+        }
         self.lane, self.record = lane, Record(**given | changes)  # type: ignore[arg-type]
         self.shadow, self.parts, self.size, self.strips, self.noted = None, [], 0, False, False
 
@@ -82,16 +97,36 @@ class Turn:
 
 
 def new_turn(
-    key: Key, asked: Asked, route: Route, lane: Lane, headers: dict[str, str], started: float, unit: str = ""
+    key: Key,
+    asked: Asked,
+    route: Route,
+    lane: Lane,
+    headers: dict[str, str],
+    started: float,
+    unit: str = "",
 ) -> Turn:
-    """`started`: a time.perf_counter value. `unit`: the session for a trial; "" if there is none."""
+    """`started`: a time.perf_counter value. `unit`: the session for a trial; "" if there is
+    none.
+    """
     named = TRACE.fullmatch(headers.get("traceparent", ""))
     record = Record(
-        trace_id=named[1] if named else secrets.token_hex(16), span_id=secrets.token_hex(8),
-        parent_id=named[2] if named else "", project=key.project, key=key.prefix, channel=route.channel,
-        version=lane.version, version_id=lane.version_id, protocol="chat" if asked.path == CHAT else "responses",
-        stream=asked.stream, session=asked.session, user=asked.user, metadata=asked.metadata,
+        trace_id=named[1] if named else secrets.token_hex(16),
+        span_id=secrets.token_hex(8),
+        parent_id=named[2] if named else "",
+        project=key.project,
+        key=key.prefix,
+        channel=route.channel,
+        version=lane.version,
+        version_id=lane.version_id,
+        protocol="chat" if asked.path == CHAT else "responses",
+        stream=asked.stream,
+        session=asked.session,
+        user=asked.user,
+        metadata=asked.metadata,
         started_ns=time.time_ns() - int((time.perf_counter() - started) * 1e9),
-        lane=lane.kind if unit else "", trial=lane.trial if unit else "", step=lane.step, unit=unit,
-    )  # fmt: skip
+        lane=lane.kind if unit else "",
+        trial=lane.trial if unit else "",
+        step=lane.step,
+        unit=unit,
+    )
     return Turn(key, asked, route, lane, headers, record)

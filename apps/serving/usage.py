@@ -1,4 +1,6 @@
-"""What an answer used: as its server reports it, or estimated from the texts of request and answer. Pure."""
+"""What an answer used: as its server reports it, or estimated from the texts of request and answer.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ USAGE = re.compile(rb'"usage"\s*:\s*\{')
 COUNTED = re.compile(rb'"((?:prompt|completion|input|output)_tokens)"\s*:\s*(\d{1,9})')
 TAIL = 16 * 1024  # bytes at the end of an answer that are searched for its usage
 ASKED = ("messages", "input", "instructions", "tools")
-MEDIA = ("data", "file_data", "b64_json", "encrypted_content")  # fields whose length says nothing of tokens
+MEDIA = (
+    "data",
+    "file_data",
+    "b64_json",
+    "encrypted_content",
+)  # fields whose length says nothing of tokens
 
 
 def reported_in(parts: Sequence[bytes]) -> int | None:
@@ -24,7 +31,9 @@ def reported_in(parts: Sequence[bytes]) -> int | None:
     starts = [match.start() for match in USAGE.finditer(tail)]
     if not starts:
         return None
-    found = {name.decode(): int(count) for name, count in reversed(COUNTED.findall(tail, starts[-1]))}
+    found = {
+        name.decode(): int(count) for name, count in reversed(COUNTED.findall(tail, starts[-1]))
+    }
     counts = [count for count in _counts(found) if count is not None]
     return sum(counts) if counts else None
 

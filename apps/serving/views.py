@@ -20,7 +20,11 @@ ROWS = 30
 @project_view(query={"page": int})
 def endpoint(request: HttpRequest, project: Project) -> HttpResponse:
     """The addresses of the project's channels, what answers, and what each key may request."""
-    keys = project.api_keys.live().filter(scopes__contains=[Scope.GENERATE]).select_related("endpoint_limits")
+    keys = (
+        project.api_keys.live()
+        .filter(scopes__contains=[Scope.GENERATE])
+        .select_related("endpoint_limits")
+    )
     routes = routes_of(project)
     names = [route.channel for route in routes] or [PRODUCTION]
     context = {
@@ -34,12 +38,19 @@ def endpoint(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.OPERATOR)
 def limits(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    key, form = get_object_or_404(ApiKey.objects.live(), project=project, pk=pk), LimitsForm(request.POST)
+    key, form = (
+        get_object_or_404(ApiKey.objects.live(), project=project, pk=pk),
+        LimitsForm(request.POST),
+    )
     if form.is_valid():
         set_limits(key=key, limits=form.cleaned_data, by=request.user)
         messages.success(request, f"Limits of {key.name} saved. They take effect within seconds.")
     else:
         messages.error(
-            request, "; ".join(f"{form.fields[name].label or name}: {said[0]}" for name, said in form.errors.items())
+            request,
+            "; ".join(
+                f"{form.fields[name].label or name}: {said[0]}"
+                for name, said in form.errors.items()
+            ),
         )
     return redirect("serving:endpoint", project.slug)

@@ -40,41 +40,71 @@ def readers_of(kind: Kind, target: Any, project: Project) -> QuerySet[Any]:
     roles = kind.role(target).upward
     return get_user_model().objects.filter(
         is_active=True, memberships__project=project, memberships__role__in=roles
-    )  # fmt: skip
+    )
 
 
 def cleaned(text: str) -> str:
     """Raises CommentError."""
     text = text.replace("\r\n", "\n").replace("\0", "").strip()
-    if not any(unicodedata.category(letter)[0] not in "CZ" for letter in text):  # nothing that can be seen
+    if not any(
+        unicodedata.category(letter)[0] not in "CZ" for letter in text
+    ):  # nothing that can be seen
         raise CommentError("Enter a comment first.", "text")
     if len(text) > LONGEST:
-        raise CommentError(f"A comment has at most {LONGEST:,} characters; this one has {len(text):,}.", "text")
+        raise CommentError(
+            f"A comment has at most {LONGEST:,} characters; this one has {len(text):,}.", "text"
+        )
     return text
 
 
 @transaction.atomic
 def add_comment(*, project: Project, kind: Kind, target: Any, text: str, by: Any) -> Comment:
-    """Notifies people mentioned, the object's owner, and earlier commenters. Raises CommentError."""
+    """Notifies people mentioned, the object's owner, and earlier commenters. Raises
+    CommentError.
+    """
     text = cleaned(text)
     if Comment.objects.filter(project=project).about(target).count() >= MOST:
         raise CommentError(f"The limit of {MOST:,} comments has been reached.")
     row = Comment.objects.create(
-        project=project, target_type=target._meta.label_lower, target_id=str(target.pk), by=by, text=text
+        project=project,
+        target_type=target._meta.label_lower,
+        target_id=str(target.pk),
+        by=by,
+        text=text,
     )
     _mention(row, kind, target)
-    commented = Comment.objects.filter(project=project, deleted_at=None).about(target).exclude(by=None)
+    commented = (
+        Comment.objects.filter(project=project, deleted_at=None).about(target).exclude(by=None)
+    )
     followers = get_user_model().objects.filter(pk__in=commented.values("by"))
     title, page = kind.title(target), page_of_comment(row)
     notify(
-        topic=Topic.COMMENT, project=project, to=[*followers, *kind.owners(target)], by=by, page=page, key=key_of(row),
-        subject=f"{by} commented on {title}", excerpt=_excerpt(row, kind, target), role=kind.role(target),
-    )  # fmt: skip
+        topic=Topic.COMMENT,
+        project=project,
+        to=[*followers, *kind.owners(target)],
+        by=by,
+        page=page,
+        key=key_of(row),
+        subject=f"{by} commented on {title}",
+        excerpt=_excerpt(row, kind, target),
+        role=kind.role(target),
+    )
     announce(
-        project=project, event=Event.COMMENT_ADDED, subject=f"{by} commented on {title}",
-        data={"comment": {"id": str(row.pk), "on": f"{kind.name}:{target.pk}", "by": by.get_username()}, "page": page},
-    )  # fmt: skip
-    audit("comment.added", project=project, by=by, target=target, what=kind.noun, comment=str(row.pk))
+        project=project,
+        event=Event.COMMENT_ADDED,
+        subject=f"{by} commented on {title}",
+        data={
+            "comment": {
+                "id": str(row.pk),
+                "on": f"{kind.name}:{target.pk}",
+                "by": by.get_username(),
+            },
+            "page": page,
+        },
+    )
+    audit(
+        "comment.added", project=project, by=by, target=target, what=kind.noun, comment=str(row.pk)
+    )
     return row
 
 
@@ -84,14 +114,22 @@ def _mention(row: Comment, kind: Kind, target: Any) -> None:
     found = [people[name] for name in mentioned(row.text, people)]
     row.mentions.set(found)
     notify(
-        topic=Topic.MENTION, project=row.project, to=found, by=row.by, page=page_of_comment(row), key=key_of(row),
-        subject=f"{row.by} mentioned you in a comment on {kind.title(target)}", excerpt=_excerpt(row, kind, target),
+        topic=Topic.MENTION,
+        project=row.project,
+        to=found,
+        by=row.by,
+        page=page_of_comment(row),
+        key=key_of(row),
+        subject=f"{row.by} mentioned you in a comment on {kind.title(target)}",
+        excerpt=_excerpt(row, kind, target),
         role=kind.role(target),
-    )  # fmt: skip
+    )
 
 
 def withheld(keys: Iterable[str]) -> set[str]:
-    """Those of the keys of notifications whose comment may not be quoted now: a hold-out may have been made of its object since."""
+    """Those of the keys of notifications whose comment may not be quoted now: a hold-out may have
+    been made of its object since.
+    """
     ids = [key.removeprefix("comment:") for key in keys if key.startswith("comment:")]
     found: dict[tuple[str, str], list[Comment]] = {}
     for row in Comment.objects.filter(pk__in=ids).select_related("project"):
@@ -130,8 +168,13 @@ def edit_comment(*, comment: Comment, kind: Kind, target: Any, text: str, by: An
     change_excerpt(key_of(comment), _excerpt(comment, kind, target))
     _mention(comment, kind, target)
     audit(
-        "comment.edited", project=comment.project, by=by, target=target, what=kind.noun, comment=str(comment.pk)
-    )  # fmt: skip
+        "comment.edited",
+        project=comment.project,
+        by=by,
+        target=target,
+        what=kind.noun,
+        comment=str(comment.pk),
+    )
     return comment
 
 
@@ -142,7 +185,14 @@ def delete_comment(*, comment: Comment, kind: Kind, target: Any, by: Any) -> boo
     if deleted:
         comment.mentions.clear()
         retract([key_of(comment)])
-        audit("comment.deleted", project=comment.project, by=by, target=target, what=kind.noun, comment=str(comment.pk))
+        audit(
+            "comment.deleted",
+            project=comment.project,
+            by=by,
+            target=target,
+            what=kind.noun,
+            comment=str(comment.pk),
+        )
     return deleted
 
 
@@ -158,7 +208,12 @@ def forget_orphans() -> int:
             rows = model.objects.filter(target_type=kind.model._meta.label_lower)
             ids = list(rows.order_by().values_list("target_id", flat=True).distinct())
             for some in _chunks(ids, 1000):
-                there = {str(pk) for pk in kind.model._default_manager.filter(pk__in=some).values_list("pk", flat=True)}
+                there = {
+                    str(pk)
+                    for pk in kind.model._default_manager.filter(pk__in=some).values_list(
+                        "pk", flat=True
+                    )
+                }
                 orphans = rows.filter(target_id__in=set(some) - there)
                 if model is Comment:
                     retract(f"comment:{pk}" for pk in orphans.values_list("pk", flat=True))

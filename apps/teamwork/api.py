@@ -1,4 +1,6 @@
-"""Comments and assignments over REST. A key writes in the name of whoever made it, and sees of a hold-out what it may see."""
+"""Comments and assignments over REST. A key writes in the name of whoever made it, and sees of a
+hold-out what it may see.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ PAGE = 100
 On = Annotated[str, Meta(min_length=3, max_length=120, pattern=r"\A[a-z]+:[^\x00\ud800-\udfff]+\Z")]
 Text = Annotated[str, Meta(min_length=1, max_length=LONGEST, pattern=TEXT)]
 ABOUT_ON = (
-    "What it is on: `trajectory:<id>`, `failure:<id of its trajectory>`, `task:<id>`, `sample:<id>`, `evaluation:<id>`, "
-    "`training:<id>`, `report:<id>` or `flow:<id of a flow run>`. The ids are those of the API"
+    "What it is on: `trajectory:<id>`, `failure:<id of its trajectory>`, `task:<id>`,"
+    " `sample:<id>`, `evaluation:<id>`, `training:<id>`, `report:<id>` or `flow:<id of a flow"
+    " run>`. The ids are those of the API"
 )
 
 
@@ -43,13 +46,18 @@ class CommentText(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Assignees(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The user names that it is assigned to from now on; an empty list for nobody. `on`: `cluster:<id>`, `review:<id>` or `flow:<id>`."""
+    """The user names that it is assigned to from now on; an empty list for nobody. `on`:
+    `cluster:<id>`, `review:<id>` or `flow:<id>`.
+    """
 
     on: On
     users: Annotated[list[Annotated[str, Meta(max_length=150, pattern=LINE)]], Meta(max_length=20)]
 
 
-TIME, TIME_OR_NULL = {"type": "string", "format": "date-time"}, {"type": ["string", "null"], "format": "date-time"}
+TIME, TIME_OR_NULL = (
+    {"type": "string", "format": "date-time"},
+    {"type": ["string", "null"], "format": "date-time"},
+)
 COMMENT: dict[str, Any] = {
     "type": "object",
     "required": ["id", "on", "by", "text", "mentions", "created_at", "edited_at", "deleted_at"],
@@ -65,11 +73,17 @@ COMMENT: dict[str, Any] = {
     },
 }
 ASSIGNED = {
-    "type": "object", "required": ["on", "users"],
-    "properties": {"on": {"type": "string"}, "users": {"type": "array", "items": {"type": "string"}}},
-}  # fmt: skip
+    "type": "object",
+    "required": ["on", "users"],
+    "properties": {
+        "on": {"type": "string"},
+        "users": {"type": "array", "items": {"type": "string"}},
+    },
+}
 ON = OpenApiParameter("on", str, required=True, description=ABOUT_ON)
-ON_WORK = OpenApiParameter("on", str, required=True, description="`cluster:<id>`, `review:<id>` or `flow:<id>`")
+ON_WORK = OpenApiParameter(
+    "on", str, required=True, description="`cluster:<id>`, `review:<id>` or `flow:<id>`"
+)
 CURSOR = OpenApiParameter("cursor", str, description="`next` of the page before")
 
 
@@ -81,7 +95,8 @@ def _named(request: Request, on: str) -> tuple[Kind, Any]:
         return kind, kind.find_by_api_id(request.auth.project, pk)
     except Unknown as error:
         raise NotFound(
-            f"Nothing of this project is “{on[:120]}” (`on`): a kind ({_kinds()}), a colon, and an id."
+            f"Nothing of this project is “{on[:120]}” (`on`): a kind ({_kinds()}), a colon, and"
+            " an id."
         ) from error
 
 
@@ -99,7 +114,9 @@ def _kinds() -> str:
 
 
 def _seen(request: Request, on: str) -> tuple[Kind, Any]:
-    """Raises NotFound, and PermissionDenied for comments on a hold-out if the key may not see it."""
+    """Raises NotFound, and PermissionDenied for comments on a hold-out if the key may not see
+    it.
+    """
     kind, target = _named(request, on)
     if not kind.takes_comments:
         raise NotFound(f"There are no comments on a {kind.name} (`on`).")
@@ -109,7 +126,9 @@ def _seen(request: Request, on: str) -> tuple[Kind, Any]:
 
 def _require_sight(request: Request, kind: Kind, target: Any) -> None:
     if not kind.may_see(target, request.auth, role_of_key(request.auth)):
-        raise PermissionDenied("Comments here may quote held-out tasks, which this key may not see.")
+        raise PermissionDenied(
+            "Comments here may quote held-out tasks, which this key may not see."
+        )
     kind.record_view(target, request.auth)
 
 
@@ -127,30 +146,42 @@ def comment_json(row: Comment, kind: Kind, target: Any) -> dict[str, Any]:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_comments_list", parameters=[ON, CURSOR],
-    responses=described({200: page(COMMENT)}, 400, 403, 404), description="The comments on an object, newest first.",
-)  # fmt: skip
+    methods=["GET"],
+    operation_id="v1_comments_list",
+    parameters=[ON, CURSOR],
+    responses=described({200: page(COMMENT)}, 400, 403, 404),
+    description="The comments on an object, newest first.",
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_comments_add", request={JSON: json_schema(NewComment)},
-    responses=described({201: COMMENT}, 400, 403, 404), description="Adds a comment on behalf of the key's creator.",
-)  # fmt: skip
+    methods=["POST"],
+    operation_id="v1_comments_add",
+    request={JSON: json_schema(NewComment)},
+    responses=described({201: COMMENT}, 400, 403, 404),
+    description="Adds a comment on behalf of the key's creator.",
+)
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
     if request.method == "POST":
         by = member_of(request, Role.REVIEWER).user
         given = convert(request.data, NewComment)
         kind, target = _seen(request, given.on)
-        row = actions.add_comment(project=request.auth.project, kind=kind, target=target, text=given.text, by=by)
+        row = actions.add_comment(
+            project=request.auth.project, kind=kind, target=target, text=given.text, by=by
+        )
         return Response(comment_json(row, kind, target), status=201)
     kind, target = _seen(request, _on(request))
     rows = Comment.objects.filter(project=request.auth.project).about(target)
     try:
         found, following = keyset(
-            rows.select_related("by").prefetch_related("mentions"), request.query_params.get("cursor", ""), PAGE
+            rows.select_related("by").prefetch_related("mentions"),
+            request.query_params.get("cursor", ""),
+            PAGE,
         )
     except ValueError as error:
         raise ValidationError({"path": "cursor", "error": f"{error}; start without one"}) from error
-    return Response({"results": [comment_json(row, kind, target) for row in found], "next": following})
+    return Response(
+        {"results": [comment_json(row, kind, target) for row in found], "next": following}
+    )
 
 
 def _on(request: Request) -> str:
@@ -160,16 +191,26 @@ def _on(request: Request) -> str:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_comments_read", responses=described({200: COMMENT}, 403, 404), description="One comment."
-)  # fmt: skip
+    methods=["GET"],
+    operation_id="v1_comments_read",
+    responses=described({200: COMMENT}, 403, 404),
+    description="One comment.",
+)
 @extend_schema(
-    methods=["PATCH"], operation_id="v1_comments_edit", request={JSON: json_schema(CommentText)},
-    responses=described({200: COMMENT}, 400, 403, 404, 409), description="Edits a comment of the key's creator.",
-)  # fmt: skip
+    methods=["PATCH"],
+    operation_id="v1_comments_edit",
+    request={JSON: json_schema(CommentText)},
+    responses=described({200: COMMENT}, 400, 403, 404, 409),
+    description="Edits a comment of the key's creator.",
+)
 @extend_schema(
-    methods=["DELETE"], operation_id="v1_comments_delete", responses=described({}, 403, 404) | {204: None},
-    description="Deletes a comment of the key's creator. “Deleted by its author” is shown in its place.",
-)  # fmt: skip
+    methods=["DELETE"],
+    operation_id="v1_comments_delete",
+    responses=described({}, 403, 404) | {204: None},
+    description=(
+        "Deletes a comment of the key's creator. “Deleted by its author” is shown in its place."
+    ),
+)
 @api_view(["GET", "PATCH", "DELETE"])
 def item(request: Request, pk: UUID) -> Response:
     rows = Comment.objects.filter(project=request.auth.project).select_related("by", "project")
@@ -192,14 +233,21 @@ def item(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_assignments_read", parameters=[ON_WORK], responses=described({200: ASSIGNED}, 400, 403, 404),
-    description="The assignees of an object.",
-)  # fmt: skip
-@extend_schema(
-    methods=["PUT"], operation_id="v1_assignments_set", request={JSON: json_schema(Assignees)},
+    methods=["GET"],
+    operation_id="v1_assignments_read",
+    parameters=[ON_WORK],
     responses=described({200: ASSIGNED}, 400, 403, 404),
-    description="Sets the assignees of an object. Each person needs the role required to work on it.",
-)  # fmt: skip
+    description="The assignees of an object.",
+)
+@extend_schema(
+    methods=["PUT"],
+    operation_id="v1_assignments_set",
+    request={JSON: json_schema(Assignees)},
+    responses=described({200: ASSIGNED}, 400, 403, 404),
+    description=(
+        "Sets the assignees of an object. Each person needs the role required to work on it."
+    ),
+)
 @api_view(["GET", "PUT"])
 def assignments(request: Request) -> Response:
     given = convert(request.data, Assignees) if request.method == "PUT" else None
@@ -209,7 +257,9 @@ def assignments(request: Request) -> Response:
         raise NotFound(f"A {kind.name} is not assigned here (`on`).")
     if given:
         _set(request, kind, target, given.users)
-    return Response({"on": on, "users": [user.get_username() for user in assigning.assignees(target)]})
+    return Response(
+        {"on": on, "users": [user.get_username() for user in assigning.assignees(target)]}
+    )
 
 
 def _set(request: Request, kind: Kind, target: Any, names: list[str]) -> None:
@@ -218,7 +268,9 @@ def _set(request: Request, kind: Kind, target: Any, names: list[str]) -> None:
     users = get_user_model().objects.filter(memberships__project=project)
     wanted = {user.get_username(): user for user in users.filter(username__in=names)}
     if unknown := [name for name in names if name not in wanted]:
-        raise ValidationError({"path": "users", "error": f"{unknown[0]!r} is not a member of this project"})
+        raise ValidationError(
+            {"path": "users", "error": f"{unknown[0]!r} is not a member of this project"}
+        )
     for user in wanted.values():
         assigning.assign(project=project, kind=kind, target=target, to=user, by=by)
     for user in assigning.assignees(target).exclude(pk__in=[user.pk for user in wanted.values()]):

@@ -1,4 +1,6 @@
-"""The assignees of an object. Only people who may act on it can be assigned, and whoever no longer may is unassigned."""
+"""The assignees of an object. Only people who may act on it can be assigned, and whoever no longer
+may is unassigned.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ def workers_of(kind: Kind, project: Project) -> QuerySet[Any]:
 
 def assignees(target: Any) -> QuerySet[Any]:
     rows = Assignment.objects.about(target)
-    return get_user_model().objects.filter(pk__in=rows.values("user"), is_active=True).order_by("username")
+    return (
+        get_user_model()
+        .objects.filter(pk__in=rows.values("user"), is_active=True)
+        .order_by("username")
+    )
 
 
 def assigned_to(user: Any, model: type[models.Model]) -> list[Any]:
@@ -50,16 +56,20 @@ def assigned_to(user: Any, model: type[models.Model]) -> list[Any]:
 
 @transaction.atomic
 def assign(*, project: Project, kind: Kind, target: Any, to: Any, by: Any, on: bool = True) -> bool:
-    """Assigns it to somebody, or takes it back (`on` is False). True if that changed something. Raises AssignmentError, and
-    PermissionDenied if `by` may not act on it themselves."""
+    """Assigns it to somebody, or takes it back (`on` is False). True if that changed something.
+    Raises AssignmentError, and PermissionDenied if `by` may not act on it themselves."""
     assert kind.worker
-    if not Membership.objects.filter(project=project, user=by, role__in=kind.worker.upward).exists():
+    if not Membership.objects.filter(
+        project=project, user=by, role__in=kind.worker.upward
+    ).exists():
         raise PermissionDenied(f"This requires the {kind.worker.label} role.")
     rows = Assignment.objects.filter(project=project, user=to).about(target)
     if not on:
         changed = bool(rows.delete()[0])
     elif not workers_of(kind, project).filter(pk=to.pk).exists():
-        raise AssignmentError(f"{to} cannot be assigned this: it requires the {kind.worker.label} role in {project}.")
+        raise AssignmentError(
+            f"{to} cannot be assigned this: it requires the {kind.worker.label} role in {project}."
+        )
     else:
         _, changed = Assignment.objects.get_or_create(
             project=project,
@@ -70,9 +80,13 @@ def assign(*, project: Project, kind: Kind, target: Any, to: Any, by: Any, on: b
         )
     if changed:
         audit(
-            "assignment.made" if on else "assignment.ended", project=project, by=by, target=target,
-            user=to.get_username(), what=kind.noun,
-        )  # fmt: skip
+            "assignment.made" if on else "assignment.ended",
+            project=project,
+            by=by,
+            target=target,
+            user=to.get_username(),
+            what=kind.noun,
+        )
     if changed and on:
         made = rows.get()
         topic = Topic.REVIEW_ASKED if kind.name == "review" else Topic.ASSIGNED
@@ -82,16 +96,26 @@ def assign(*, project: Project, kind: Kind, target: Any, to: Any, by: Any, on: b
             else f"{by} assigned you {kind.title(target)}"
         )
         notify(
-            topic=topic, project=project, to=[to], by=by, page=target.get_absolute_url(), key=f"assignment:{made.pk}",
-            subject=said, role=kind.worker,
-        )  # fmt: skip
+            topic=topic,
+            project=project,
+            to=[to],
+            by=by,
+            page=target.get_absolute_url(),
+            key=f"assignment:{made.pk}",
+            subject=said,
+            role=kind.worker,
+        )
     return changed
 
 
-def _unassign(sender: Any, project: Project, user: Any, role: str | None, by: Any, **_: Any) -> None:
+def _unassign(
+    sender: Any, project: Project, user: Any, role: str | None, by: Any, **_: Any
+) -> None:
     """Who was removed, or is below the role that a kind takes, has none of it any more."""
     held = Role(role).rank if role else -1
-    lost = [kind.model._meta.label_lower for kind in kinds() if kind.worker and kind.worker.rank > held]
+    lost = [
+        kind.model._meta.label_lower for kind in kinds() if kind.worker and kind.worker.rank > held
+    ]
     rows = Assignment.objects.filter(project=project, user=user, target_type__in=lost)
     n = rows.delete()[0]
     if n:

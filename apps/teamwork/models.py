@@ -41,11 +41,15 @@ class Comment(models.Model):
         constraints = [
             models.CheckConstraint(
                 name="comment_has_text_until_deleted",
-                condition=Q(deleted_at__isnull=True) & ~Q(text="") | Q(deleted_at__isnull=False, text=""),
+                condition=Q(deleted_at__isnull=True) & ~Q(text="")
+                | Q(deleted_at__isnull=False, text=""),
             )
         ]
         indexes = [
-            models.Index(fields=["project", "target_type", "target_id", "created_at"], name="comment_by_target"),
+            models.Index(
+                fields=["project", "target_type", "target_id", "created_at"],
+                name="comment_by_target",
+            ),
             models.Index(fields=["project", "-created_at"], name="comment_by_project"),
         ]
 
@@ -54,7 +58,9 @@ class Comment(models.Model):
 
 
 class Assignment(models.Model):
-    """An object that is somebody's to work on. Failures keep their own: it is one of the things that triage can undo."""
+    """An object that is somebody's to work on. Failures keep their own: it is one of the things
+    that triage can undo.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="assignments")
     target_type = models.CharField(max_length=60)
@@ -69,7 +75,8 @@ class Assignment(models.Model):
         ordering = ("created_at", "pk")
         constraints = [
             models.UniqueConstraint(
-                fields=["project", "target_type", "target_id", "user"], name="one_assignment_per_person_and_object"
+                fields=["project", "target_type", "target_id", "user"],
+                name="one_assignment_per_person_and_object",
             )
         ]
         indexes = [models.Index(fields=["user", "target_type"], name="assignment_by_user")]

@@ -1,4 +1,5 @@
-"""What people can comment on and be assigned. Apps register their objects in a module `targets`, loaded when Django is ready.
+"""What people can comment on and be assigned. Apps register their objects in a module `targets`,
+loaded when Django is ready.
 
 So this layer does not know what the objects are, only who may open them.
 """
@@ -25,8 +26,9 @@ def _of_nobody(target: Any) -> Iterable[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """`noun` ("a trajectory") and `title` quote no held-out content. `role`: who may open it at all; `is_open`: whether this person (or
-    key) may see its comments now; a hold-out has to be opened first."""
+    """`noun` ("a trajectory") and `title` quote no held-out content. `role`: who may open it at
+    all; `is_open`: whether this person (or key) may see its comments now; a hold-out has to be
+    opened first."""
 
     name: str  # in addresses
     noun: str  # in the audit log, which outlives a later hold-out
@@ -40,15 +42,20 @@ class Kind:
         True
     )  # in notifications: False if comments may quote a hold-out
     owners: Callable[[Any], Iterable[Any]] = _of_nobody  # who is notified of the first comment
-    record_view: Callable[[Any, Any], None] = lambda target, by: None  # where comments are shown without its own page
+    record_view: Callable[[Any, Any], None] = lambda target, by: (
+        None
+    )  # where comments are shown without its own page
     takes_comments: bool = True
     worker: Role | None = None  # the least role that it may be assigned to
-    # Where the API knows it by another id than the primary key: the primary key of that id, None without one, and that id.
+    # Where the API knows it by another id than the primary key: the primary key of that id, None
+    # without one, and that id.
     key_of: Callable[[Project, str], Any] | None = None
     api_id: Callable[[Any], str] = lambda target: str(target.pk)
 
     def find_by_api_id(self, project: Project, name: str) -> Any:
-        """By the id of the API, else by the primary key, which addresses of pages have. Raises Unknown."""
+        """By the id of the API, else by the primary key, which addresses of pages have. Raises
+        Unknown.
+        """
         key = self.key_of(project, name) if self.key_of else None
         return self.find(project, name if key is None else key)
 
@@ -56,7 +63,9 @@ class Kind:
         """Raises Unknown."""
         try:
             key = self.model._meta.pk.to_python(pk)  # type: ignore[union-attr]
-            rows = self.model._default_manager.select_related(*self.related).filter(**{self.project: project})
+            rows = self.model._default_manager.select_related(*self.related).filter(
+                **{self.project: project}
+            )
             found = rows.filter(pk=key).first()
         except (ValidationError, ValueError, OverflowError):
             found = None

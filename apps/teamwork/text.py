@@ -1,4 +1,6 @@
-"""A comment's text, taken apart into what a page shows: plain text, links, and the people who are mentioned. Pure."""
+"""A comment's text, taken apart into what a page shows: plain text, links, and the people who are
+mentioned. Pure.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ def mentioned(text: str, names: Collection[str]) -> list[str]:
 def _links(text: str) -> Iterator[tuple[int, int, str]]:
     for match in URL.finditer(text):
         url = match[0]
-        while url and (url[-1] in TRAILING or (url[-1] in PAIRS and url.count(url[-1]) > url.count(PAIRS[url[-1]]))):
+        while url and (
+            url[-1] in TRAILING
+            or (url[-1] in PAIRS and url.count(url[-1]) > url.count(PAIRS[url[-1]]))
+        ):
             url = url[:-1]
         if len(url) > len("https://"):
             yield match.start(), match.start() + len(url), "link"

@@ -1,4 +1,6 @@
-"""Comments and assignments. Access is in the lookup: what somebody may not open has no comments for them."""
+"""Comments and assignments. Access is in the lookup: what somebody may not open has no comments for
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,25 @@ NOT_YOURS = "This comment belongs to someone else, or has been deleted."
 NAMES = 8  # that are suggested after an @
 
 
-def _target(request: HttpRequest, project: Project, name: str, pk: str, *, see: bool) -> tuple[Kind, Any]:
+def _target(
+    request: HttpRequest, project: Project, name: str, pk: str, *, see: bool
+) -> tuple[Kind, Any]:
     """`see`: only what this person may see now. Raises Http404."""
     try:
         kind = kind_named(name)
         target = kind.find(project, pk)
     except Unknown as error:
         raise Http404 from error
-    if not kind.takes_comments or (see and not kind.may_see(target, request.user, request.membership.role)):
+    if not kind.takes_comments or (
+        see and not kind.may_see(target, request.user, request.membership.role)
+    ):
         raise Http404
     return kind, target
 
 
-def _read(request: HttpRequest, project: Project, name: str, pk: str, *, see: bool) -> tuple[Kind, Any]:
+def _read(
+    request: HttpRequest, project: Project, name: str, pk: str, *, see: bool
+) -> tuple[Kind, Any]:
     """Like `_target`, for views that show comments: reading them is a view of their object."""
     kind, target = _target(request, project, name, pk, see=see)
     kind.record_view(target, request.user)
@@ -60,26 +68,36 @@ def _comment(request: HttpRequest, project: Project, pk: Any) -> tuple[Comment, 
 
 
 def _thread(request: HttpRequest, kind: Kind, target: Any, **more: Any) -> HttpResponse:
-    return render(request, "teamwork/_thread.html", thread_of(request.user, request.membership, kind, target, **more))
+    return render(
+        request,
+        "teamwork/_thread.html",
+        thread_of(request.user, request.membership, kind, target, **more),
+    )
 
 
 @project_view()
 def thread(request: HttpRequest, project: Project, kind: str, target: str) -> HttpResponse:
     """A separate page, up to one comment (`until`); for htmx the fragment."""
     found, row = _read(request, project, kind, target, see=False)
-    until = Comment.objects.filter(project=project, pk=uuid_of(request.GET.get("until"))).about(row).first()
+    until = (
+        Comment.objects.filter(project=project, pk=uuid_of(request.GET.get("until")))
+        .about(row)
+        .first()
+    )
     context = thread_of(request.user, request.membership, found, row, until=until)
     if request.htmx:
         return render(request, "teamwork/_thread.html", context)
     return render(
-        request, "teamwork/thread.html", context | {"title": found.title(row), "page": row.get_absolute_url()}
+        request,
+        "teamwork/thread.html",
+        context | {"title": found.title(row), "page": row.get_absolute_url()},
     )
 
 
 @project_view()
 def comment(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The link of one comment: to its object's page, or, for an old one, to the comments up to it. If it may not be seen yet, to a page
-    that says so."""
+    """The link of one comment: to its object's page, or, for an old one, to the comments up to it.
+    If it may not be seen yet, to a page that says so."""
     row = Comment.objects.filter(project=project, pk=pk).first()
     if row is None:
         raise Http404
@@ -91,9 +109,13 @@ def comment(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     own = reverse("teamwork:thread", args=[project.slug, kind.name, row.target_id])
     if not kind.may_see(target, request.user, request.membership.role):
         return redirect(own)
-    later = Comment.objects.filter(project=project, created_at__gt=row.created_at).about(target).count()
+    later = (
+        Comment.objects.filter(project=project, created_at__gt=row.created_at).about(target).count()
+    )
     page = target.get_absolute_url()
-    return redirect(f"{own}?until={row.pk}#comment-{row.pk}" if later >= SHOWN else f"{page}#comment-{row.pk}")
+    return redirect(
+        f"{own}?until={row.pk}#comment-{row.pk}" if later >= SHOWN else f"{page}#comment-{row.pk}"
+    )
 
 
 @require_POST
@@ -102,13 +124,19 @@ def add(request: HttpRequest, project: Project, kind: str, target: str) -> HttpR
     found, row = _read(request, project, kind, target, see=True)
     text = request.POST.get("text", "")
     try:
-        made = actions.add_comment(project=project, kind=found, target=row, text=text, by=request.user)
+        made = actions.add_comment(
+            project=project, kind=found, target=row, text=text, by=request.user
+        )
     except actions.CommentError as error:
         if request.htmx:
             return _thread(request, found, row, error=str(error), draft=text)
         messages.error(request, str(error))
         return redirect(row.get_absolute_url())
-    return _thread(request, found, row) if request.htmx else redirect(f"{row.get_absolute_url()}#comment-{made.pk}")
+    return (
+        _thread(request, found, row)
+        if request.htmx
+        else redirect(f"{row.get_absolute_url()}#comment-{made.pk}")
+    )
 
 
 @project_view(Role.REVIEWER)
@@ -126,10 +154,23 @@ def edit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         except actions.CommentError as refused:
             error = str(refused)
         else:
-            return _thread(request, kind, target) if request.htmx else redirect(actions.page_of_comment(row))
-    context = {"row": row, "text": text, "error": error, "kind": kind.name, "target": target, "project": project}
+            return (
+                _thread(request, kind, target)
+                if request.htmx
+                else redirect(actions.page_of_comment(row))
+            )
+    context = {
+        "row": row,
+        "text": text,
+        "error": error,
+        "kind": kind.name,
+        "target": target,
+        "project": project,
+    }
     template = "_edit" if request.htmx else "edit"
-    return render(request, f"teamwork/{template}.html", context | {"page": target.get_absolute_url()})
+    return render(
+        request, f"teamwork/{template}.html", context | {"page": target.get_absolute_url()}
+    )
 
 
 @require_POST
@@ -148,8 +189,14 @@ def people(request: HttpRequest, project: Project, kind: str, target: str) -> Ht
     found, row = _target(request, project, kind, target, see=True)
     q = request.GET.get("q", "")[:150].casefold()
     users = actions.readers_of(found, row, project).values_list("username", "first_name")
-    hits = [(not name.casefold().startswith(q), name, full) for name, full in users if q in f"{name} {full}".casefold()]
-    return JsonResponse({"people": [{"name": name, "full": full} for _, name, full in sorted(hits)[:NAMES]]})
+    hits = [
+        (not name.casefold().startswith(q), name, full)
+        for name, full in users
+        if q in f"{name} {full}".casefold()
+    ]
+    return JsonResponse(
+        {"people": [{"name": name, "full": full} for _, name, full in sorted(hits)[:NAMES]]}
+    )
 
 
 @require_POST
@@ -169,7 +216,12 @@ def assign(request: HttpRequest, project: Project, kind: str, target: str) -> Ht
         raise Http404
     try:
         assigning.assign(
-            project=project, kind=found, target=row, to=member.user, by=request.user, on=bool(request.POST.get("on"))
+            project=project,
+            kind=found,
+            target=row,
+            to=member.user,
+            by=request.user,
+            on=bool(request.POST.get("on")),
         )
     except assigning.AssignmentError as error:
         messages.error(request, str(error))

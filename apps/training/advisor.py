@@ -1,6 +1,8 @@
-"""Recommends the smallest fix that the evidence supports, by the guide's rules. Pure: no Django, no torch.
+"""Recommends the smallest fix that the evidence supports, by the guide's rules. Pure: no Django, no
+torch.
 
-Every sentence says only what the evidence holds: tests/training/test_advisor.py has each one with the facts that it needs.
+Every sentence says only what the evidence holds: tests/training/test_advisor.py has each one with
+the facts that it needs.
 """
 
 from __future__ import annotations
@@ -9,13 +11,33 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Fix = Literal[
-    "none", "evaluate", "facts", "prompt", "demonstrations", "sft", "best_of_n", "rejection", "dpo", "kto", "reward_model", "distill",
-    "on_policy", "grpo", "signal",
-]  # fmt: skip
+    "none",
+    "evaluate",
+    "facts",
+    "prompt",
+    "demonstrations",
+    "sft",
+    "best_of_n",
+    "rejection",
+    "dpo",
+    "kto",
+    "reward_model",
+    "distill",
+    "on_policy",
+    "grpo",
+    "signal",
+]
 METHODS: dict[str, str] = {
-    "sft": "SFT", "best_of_n": "rejection sampling in the run", "rejection": "rejection sampling", "dpo": "DPO", "kto": "KTO",
-    "reward_model": "a reward model", "distill": "distillation", "on_policy": "on-policy distillation", "grpo": "GRPO",
-}  # fmt: skip
+    "sft": "SFT",
+    "best_of_n": "rejection sampling in the run",
+    "rejection": "rejection sampling",
+    "dpo": "DPO",
+    "kto": "KTO",
+    "reward_model": "a reward model",
+    "distill": "distillation",
+    "on_policy": "on-policy distillation",
+    "grpo": "GRPO",
+}
 
 RELIABLE = 0.95
 RARELY_IN_FORMAT = 0.7
@@ -25,9 +47,12 @@ MIXED_ENOUGH = 0.15
 DEMONSTRATIONS_ENOUGH = 20
 PAIRS_ENOUGH = 50
 THUMBS_ENOUGH = 20  # ratings of the rarer kind
-REWARD_PAIRS = 200  # enough for a reward model to generalise, and for the held-back fifth to show how well
+REWARD_PAIRS = (
+    200  # enough for a reward model to generalise, and for the held-back fifth to show how well
+)
 CLEARLY_BETTER = 0.1  # how much higher the teacher's success must be than the model's
-# pass@k minus success: a gap that instructions may close, since the model already succeeds sometimes
+# pass@k minus success: a gap that instructions may close, since the model already succeeds
+# sometimes
 SOMETIMES_MORE = 0.1
 FACT_FAILURES, FACT_SHARE = (
     5,
@@ -37,13 +62,15 @@ FACT_FAILURES, FACT_SHARE = (
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an evaluation of the current model and the collected data show. Rates are in [0, 1]; None is not measured.
+    """What an evaluation of the current model and the collected data show. Rates are in [0, 1];
+    None is not measured.
 
-    `mixed_share`: of tasks that pass in some samples and fail in others, None with one sample per task. `fact_failures`: (retrieval
-    failures in production, all failures there). `prompt_tried`: a search for a better prompt has finished, or the model has a
-    prompt version; `prompt_cost` is a sentence about the cost of a search. `preference_pairs`: corrected runs of the set's agent;
-    `thumbs`: its ratings up and down. `teacher`: the best other model evaluated on the same tasks, its success, and whether it has the
-    model's tokenizer and runs here.
+    `mixed_share`: of tasks that pass in some samples and fail in others, None with one sample per
+    task. `fact_failures`: (retrieval failures in production, all failures there). `prompt_tried`: a
+    search for a better prompt has finished, or the model has a prompt version; `prompt_cost` is a
+    sentence about the cost of a search. `preference_pairs`: corrected runs of the set's agent;
+    `thumbs`: its ratings up and down. `teacher`: the best other model evaluated on the same tasks,
+    its success, and whether it has the model's tokenizer and runs here.
     """
 
     success: float
@@ -64,7 +91,9 @@ class Evidence:
 
     @classmethod
     def from_metrics(cls, metrics: dict, **collected: Any) -> Evidence:
-        """From the metrics of an evaluation (apps.evals.stats.summarise); `collected` are the other fields."""
+        """From the metrics of an evaluation (apps.evals.stats.summarise); `collected` are the other
+        fields.
+        """
         passes = {int(k): value for k, value in metrics["pass_at_k"].items()}
         k = max(passes, default=1)
         tasks = metrics["tasks"]
@@ -97,7 +126,10 @@ class Advice:
 def advise(evidence: Evidence) -> list[Advice]:
     """Recommendations in the order to follow them. Never empty."""
     if evidence.success >= RELIABLE:
-        why = f"Success is {evidence.success:.0%} on {evidence.tasks} tasks. Add fresh, harder tasks from production."
+        why = (
+            f"Success is {evidence.success:.0%} on {evidence.tasks} tasks. Add fresh, harder tasks"
+            " from production."
+        )
         return [Advice("none", "Do not train", why)]
     first = [*_facts(evidence), *_prompt(evidence)]
     training = _training(evidence)
@@ -123,18 +155,29 @@ def _training(evidence: Evidence) -> list[Advice]:
 
 
 def _facts(evidence: Evidence) -> list[Advice]:
-    """The guide's first row. What is right in form and never right in content may lack what it would have to know."""
+    """The guide's first row. What is right in form and never right in content may lack what it
+    would have to know.
+    """
     of_facts, failures = evidence.fact_failures
     why = []
     if of_facts >= FACT_FAILURES and of_facts >= FACT_SHARE * failures:
         why.append(f"{of_facts} of {failures} failures in production are retrieval failures.")
     if _right_in_form(evidence) and evidence.pass_at_k < SOMETIMES:
-        why.append(f"{_forms(evidence)}, but {_tries(evidence)}: the form is right and the content is not.")
+        why.append(
+            f"{_forms(evidence)}, but {_tries(evidence)}: the form is right and the content is not."
+        )
     if not why:
         return []
-    ending = "If the right answer needs facts that the request does not contain, no training method adds them reliably."
+    ending = (
+        "If the right answer needs facts that the request does not contain, no training method adds"
+        " them reliably."
+    )
     return [
-        Advice("facts", "Give the model the facts: retrieval, a tool, or data in the prompt", " ".join([*why, ending]))
+        Advice(
+            "facts",
+            "Give the model the facts: retrieval, a tool, or data in the prompt",
+            " ".join([*why, ending]),
+        )
     ]
 
 
@@ -144,7 +187,9 @@ def _right_in_form(evidence: Evidence) -> bool:
 
 
 def _prompt(evidence: Evidence) -> list[Advice]:
-    """Format and tool choice can be explained in a prompt; so can behaviour that the model already gets right sometimes."""
+    """Format and tool choice can be explained in a prompt; so can behaviour that the model already
+    gets right sometimes.
+    """
     if evidence.prompt_tried:
         return []
     reasons = [
@@ -156,10 +201,15 @@ def _prompt(evidence: Evidence) -> list[Advice]:
         if rate is not None and rate < RELIABLE
     ]
     if evidence.pass_at_k - evidence.success >= SOMETIMES_MORE:
-        reasons.append(f"pass@{evidence.k} is {evidence.pass_at_k:.0%} where success is {evidence.success:.0%}")
+        reasons.append(
+            f"pass@{evidence.k} is {evidence.pass_at_k:.0%} where success is {evidence.success:.0%}"
+        )
     if not reasons:
         return []
-    why = f"{'; '.join(reasons)}. Instructions may fix that, and changing the prompt is the smallest fix. {evidence.prompt_cost}"
+    why = (
+        f"{'; '.join(reasons)}. Instructions may fix that, and changing the prompt is the smallest"
+        f" fix. {evidence.prompt_cost}"
+    )
     return [Advice("prompt", "Change the prompt", why.strip())]
 
 
@@ -167,8 +217,9 @@ def _evaluate(evidence: Evidence) -> Advice:
     return Advice(
         "evaluate",
         "Evaluate with several samples per task",
-        f"Success is {evidence.success:.0%} with one sample per task, which does not show the tasks that pass in some samples and fail in "
-        "others: those that reinforcement learning learns from.",
+        f"Success is {evidence.success:.0%} with one sample per task, which does not show the tasks"
+        " that pass in some samples and fail in others: those that reinforcement learning learns"
+        " from.",
     )
 
 
@@ -176,9 +227,12 @@ def _no_signal(evidence: Evidence) -> Advice:
     up, down = evidence.thumbs
     why = [f"Success is {evidence.success:.0%}, and there is little to learn from."]
     if evidence.mixed_share is not None:
-        why.append(f"{evidence.mixed_share:.0%} of the tasks pass in some samples and fail in others.")
+        why.append(
+            f"{evidence.mixed_share:.0%} of the tasks pass in some samples and fail in others."
+        )
     why.append(
-        f"Of this agent, {evidence.preference_pairs} runs are corrected (DPO needs about {PAIRS_ENOUGH}), {up} rated good and {down} bad."
+        f"Of this agent, {evidence.preference_pairs} runs are corrected (DPO needs about"
+        f" {PAIRS_ENOUGH}), {up} rated good and {down} bad."
     )
     if not evidence.verifiable:
         why.append("No verifier scores its answers.")
@@ -207,8 +261,13 @@ def _tries(evidence: Evidence) -> str:
 
 
 def _forms(evidence: Evidence) -> str:
-    rates = ((evidence.valid_json, "are in the expected format"), (evidence.correct_tool, "choose the right tool"))
-    return " and ".join(f"{rate:.0%} of the outputs {what}" for rate, what in rates if rate is not None)
+    rates = (
+        (evidence.valid_json, "are in the expected format"),
+        (evidence.correct_tool, "choose the right tool"),
+    )
+    return " and ".join(
+        f"{rate:.0%} of the outputs {what}" for rate, what in rates if rate is not None
+    )
 
 
 def _sft(evidence: Evidence, rarely: list[str]) -> Advice:
@@ -218,14 +277,15 @@ def _sft(evidence: Evidence, rarely: list[str]) -> Advice:
         return Advice(
             "demonstrations",
             "Collect demonstrations for SFT",
-            f"{seen}. SFT could show the model how, but {evidence.demonstrations} of the training tasks have a demonstration; "
-            f"{DEMONSTRATIONS_ENOUGH} are a start. Each correction of a run becomes one.",
+            f"{seen}. SFT could show the model how, but {evidence.demonstrations} of the training"
+            f" tasks have a demonstration; {DEMONSTRATIONS_ENOUGH} are a start. Each correction of"
+            " a run becomes one.",
         )
     return Advice(
         "sft",
         "SFT on demonstrations",
-        f"{seen}, which leaves a reward little to reinforce. {evidence.demonstrations} of the training tasks have a demonstration that "
-        "SFT can imitate.",
+        f"{seen}, which leaves a reward little to reinforce. {evidence.demonstrations} of the"
+        " training tasks have a demonstration that SFT can imitate.",
     )
 
 
@@ -234,27 +294,43 @@ def _distillation(evidence: Evidence) -> list[Advice]:
     if evidence.teacher is None or evidence.teacher[1] < evidence.success + CLEARLY_BETTER:
         return []
     name, success, same_tokens = evidence.teacher
-    why = f"{name} succeeds in {success:.0%} of the same tasks; this model succeeds in {evidence.success:.0%}."
+    why = (
+        f"{name} succeeds in {success:.0%} of the same tasks; this model succeeds in"
+        f" {evidence.success:.0%}."
+    )
     if same_tokens:
-        denser = "It provides a probability for every token the model writes, which is a denser signal than a reward."
+        denser = (
+            "It provides a probability for every token the model writes, which is a denser signal"
+            " than a reward."
+        )
         return [Advice("on_policy", "Distil it on policy", f"{why} {denser}")]
     return [
         Advice(
-            "distill", "Distil its samples", f"{why} Evaluate the train split with it: SFT on the samples that pass."
+            "distill",
+            "Distil its samples",
+            f"{why} Evaluate the train split with it: SFT on the samples that pass.",
         )
     ]
 
 
 def _preferences(evidence: Evidence) -> list[Advice]:
-    """Learning from feedback works offline: it is cheaper than sampling, and the only signal if no verifier can judge."""
+    """Learning from feedback works offline: it is cheaper than sampling, and the only signal if no
+    verifier can judge.
+    """
     pairs, (up, down) = evidence.preference_pairs, evidence.thumbs
     if pairs >= PAIRS_ENOUGH:
         reason = "" if evidence.verifiable else " No verifier scores its answers."
-        why = f"{pairs} corrected runs of this agent show which answer is better.{reason} DPO needs no sampling."
+        why = (
+            f"{pairs} corrected runs of this agent show which answer is better.{reason} DPO needs"
+            " no sampling."
+        )
         dpo = Advice("dpo", "DPO on the corrections", why)
         return [dpo, _reward_model(evidence)] if pairs >= REWARD_PAIRS else [dpo]
     if min(up, down) >= THUMBS_ENOUGH:
-        why = f"{up} runs of this agent were rated good and {down} bad, and {pairs} corrected: KTO learns from individual ratings."
+        why = (
+            f"{up} runs of this agent were rated good and {down} bad, and {pairs} corrected: KTO"
+            " learns from individual ratings."
+        )
         return [Advice("kto", "KTO on the ratings", why)]
     return []
 
@@ -263,8 +339,9 @@ def _reward_model(evidence: Evidence) -> Advice:
     return Advice(
         "reward_model",
         "Or a reward model",
-        f"{evidence.preference_pairs} corrected runs are enough to train a reward model and to hold back a fifth to measure it. As a "
-        "verifier it can score any answer, so GRPO can learn where no rule defines success; it must be reviewed first.",
+        f"{evidence.preference_pairs} corrected runs are enough to train a reward model and to hold"
+        " back a fifth to measure it. As a verifier it can score any answer, so GRPO can learn"
+        " where no rule defines success; it must be reviewed first.",
     )
 
 
@@ -272,8 +349,9 @@ def _grpo(evidence: Evidence) -> Advice:
     return Advice(
         "grpo",
         "GRPO",
-        f"Success is {evidence.success:.0%} and pass@{evidence.k} {evidence.pass_at_k:.0%}: {evidence.mixed_share:.0%} of the tasks pass "
-        "in some samples and fail in others. Those are the tasks RL learns from.",
+        f"Success is {evidence.success:.0%} and pass@{evidence.k} {evidence.pass_at_k:.0%}:"
+        f" {evidence.mixed_share:.0%} of the tasks pass in some samples and fail in others. Those"
+        " are the tasks RL learns from.",
     )
 
 
@@ -281,8 +359,8 @@ def _grpo_later() -> Advice:
     return Advice(
         "grpo",
         "GRPO",
-        "A verifier scores the answers: once the model succeeds sometimes, GRPO on that reward can make it reliable. Evaluate again before "
-        "starting it.",
+        "A verifier scores the answers: once the model succeeds sometimes, GRPO on that reward can"
+        " make it reliable. Evaluate again before starting it.",
     )
 
 
@@ -290,6 +368,7 @@ def _rejection(evidence: Evidence) -> Advice:
     return Advice(
         "rejection",
         "Or rejection sampling",
-        f"pass@{evidence.k} is {evidence.pass_at_k:.0%} where success is {evidence.success:.0%}: SFT on the passing samples of one "
-        "evaluation needs no sampling during training, but usually gains less than GRPO. The run can also do its own sampling.",
+        f"pass@{evidence.k} is {evidence.pass_at_k:.0%} where success is {evidence.success:.0%}:"
+        " SFT on the passing samples of one evaluation needs no sampling during training, but"
+        " usually gains less than GRPO. The run can also do its own sampling.",
     )

@@ -1,5 +1,5 @@
-"""The alarms of a new run as a table of inputs. Only values that differ from the defaults are stored, as in a training
-config.
+"""The alarms of a new run as a table of inputs. Only values that differ from the defaults are
+stored, as in a training config.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ NAME = "alarms"
 
 def as_inputs(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """{input name: value} for the values that differ from the defaults."""
-    return {f"{NAME}-{rule}-{what}": value for rule, given in settings.items() for what, value in given.items()}
+    return {
+        f"{NAME}-{rule}-{what}": value
+        for rule, given in settings.items()
+        for what, value in given.items()
+    }
 
 
 def choices_of(rule: Rule) -> list[tuple[str, str]]:
@@ -42,7 +46,10 @@ class AlarmsTable(forms.Widget):
     def value_from_datadict(self, data: Any, files: Any, name: str) -> dict[str, dict[str, str]]:
         found: dict[str, dict[str, str]] = {}
         for rule in TABLE:
-            given = {what: str(data.get(f"{name}-{rule.name}-{what}") or "").strip() for what in ("action", *NUMBERS)}
+            given = {
+                what: str(data.get(f"{name}-{rule.name}-{what}") or "").strip()
+                for what in ("action", *NUMBERS)
+            }
             if filled := {what: value for what, value in given.items() if value}:
                 found[rule.name] = filled
         return found
@@ -74,7 +81,8 @@ class AlarmsField(forms.Field):
 
     def clean(self, value: dict[str, dict[str, str]]) -> dict[str, Any]:
         found = {
-            rule: {what: self.read(rule, what, text) for what, text in given.items()} for rule, given in value.items()
+            rule: {what: self.read(rule, what, text) for what, text in given.items()}
+            for rule, given in value.items()
         }
         try:
             return plain(convert(found, AlarmSettings))

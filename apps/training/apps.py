@@ -29,19 +29,33 @@ class TrainingConfig(AppConfig):
         def made(run: TrainingRun) -> str:
             return f"It is part of the lineage of {run.model_version}." if run.model_version else ""
 
-        register(Managed(
-            kind="run", noun="the training run", plural="Training", model=TrainingRun, name="name", versioned=False,
-            listing="training:list", keeps=made,
-        ))  # fmt: skip
+        register(
+            Managed(
+                kind="run",
+                noun="the training run",
+                plural="Training",
+                model=TrainingRun,
+                name="name",
+                versioned=False,
+                listing="training:list",
+                keeps=made,
+            )
+        )
 
         def needed(run: EvalRun) -> str:
-            """The number of evaluations on a hold-out affects every comparison on it, so deleting an evaluation must
-            not reduce it.
+            """The number of evaluations on a hold-out affects every comparison on it, so deleting
+            an evaluation must not reduce it.
             """
             if run.split == Split.HOLDOUT and run.started_at is not None:
-                return "It ran on a hold-out, and counts towards the number of comparisons made there."
-            chose = TrainingRun.objects.filter(project=run.project_id, spec__picked_by=str(run.pk)).exists()
-            gave = TrainingRun.objects.filter(project=run.project_id, spec__samples_of=str(run.pk)).exists()
+                return (
+                    "It ran on a hold-out, and counts towards the number of comparisons made there."
+                )
+            chose = TrainingRun.objects.filter(
+                project=run.project_id, spec__picked_by=str(run.pk)
+            ).exists()
+            gave = TrainingRun.objects.filter(
+                project=run.project_id, spec__samples_of=str(run.pk)
+            ).exists()
             reason = (
                 "It was used to pick the tasks of a training run"
                 if chose
@@ -51,7 +65,16 @@ class TrainingConfig(AppConfig):
             )
             return f"{reason}, whose lineage it is." if reason else ""
 
-        register(Managed(
-            kind="evaluation", noun="the evaluation", plural="Eval sets", model=EvalRun, name="name", versioned=False, listing="evals:list",
-            keeps=needed, shields=("evals.timedanswer",),
-        ))  # fmt: skip
+        register(
+            Managed(
+                kind="evaluation",
+                noun="the evaluation",
+                plural="Eval sets",
+                model=EvalRun,
+                name="name",
+                versioned=False,
+                listing="evals:list",
+                keeps=needed,
+                shields=("evals.timedanswer",),
+            )
+        )

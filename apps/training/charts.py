@@ -9,12 +9,32 @@ from apps.core.charts import PALETTE, lines
 
 FIGURES = (
     ("loss", "Loss", {"loss": "train/loss", "held back": "validation/loss"}),
-    ("rewards", "Rewards relative to the start", {"chosen": "rewards/chosen", "rejected": "rewards/rejected"}),
-    ("margin", "Margin of the chosen answers", {"margin": "rewards/margin", "held back": "validation/margin"}),
-    ("scores", "Reward model’s scores", {"mean": "rewards/mean", "lowest": "rewards/min", "highest": "rewards/max"}),
+    (
+        "rewards",
+        "Rewards relative to the start",
+        {"chosen": "rewards/chosen", "rejected": "rewards/rejected"},
+    ),
+    (
+        "margin",
+        "Margin of the chosen answers",
+        {"margin": "rewards/margin", "held back": "validation/margin"},
+    ),
+    (
+        "scores",
+        "Reward model’s scores",
+        {"mean": "rewards/mean", "lowest": "rewards/min", "highest": "rewards/max"},
+    ),
     ("reference", "KL of mismatched answers (nats per answer)", {"kl": "rewards/kl"}),
-    ("accuracy", "Pairs ranked right", {"accuracy": "rewards/accuracy", "held back": "validation/accuracy"}),
-    ("logps", "Log-probability of the answers", {"chosen": "train/logp_chosen", "rejected": "train/logp_rejected"}),
+    (
+        "accuracy",
+        "Pairs ranked right",
+        {"accuracy": "rewards/accuracy", "held back": "validation/accuracy"},
+    ),
+    (
+        "logps",
+        "Log-probability of the answers",
+        {"chosen": "train/logp_chosen", "rejected": "train/logp_rejected"},
+    ),
     ("teacher", "Reverse KL to the teacher (nats per token)", {"kl": "train/teacher_kl"}),
     ("teacher-tokens", "Tokens of the teacher’s server", {"tokens": "teacher/tokens"}),
     ("reward", "Reward", {"train": "train/reward_mean", "validation": "validation/reward"}),
@@ -30,7 +50,11 @@ FIGURES = (
     (
         "watch",
         "Highest-reward outputs of the step",
-        {"wrong": "watch/best_wrong", "claims": "watch/best_claims", "copied prompt": "watch/best_copied_prompt"},
+        {
+            "wrong": "watch/best_wrong",
+            "claims": "watch/best_claims",
+            "copied prompt": "watch/best_copied_prompt",
+        },
     ),
     (
         "review",
@@ -44,7 +68,11 @@ FIGURES = (
     ),
     ("exploits", "Wrong but rewarded sampled outputs", {"share": "watch/exploits"}),
     ("length", "Completion length (tokens)", {"tokens": "train/completion_length"}),
-    ("gap", "|Δ log p| sampler to trainer", {"mean": "train/logp_diff_mean", "max": "train/logp_diff_max"}),
+    (
+        "gap",
+        "|Δ log p| sampler to trainer",
+        {"mean": "train/logp_diff_mean", "max": "train/logp_diff_max"},
+    ),
     (
         "time",
         "Seconds per step",
@@ -57,9 +85,11 @@ METRICS = [metric for _, _, metrics in FIGURES for metric in metrics.values()]
 Marks = Callable[[set[str]], list[tuple[int, str, str]]]
 
 
-def curves(values: dict[str, list[tuple[int, float]]], marks: Marks = lambda metrics: []) -> list[tuple[str, dict]]:
-    """(id, figure) for each chart with points. `values` is {metric: [(step, value)]}; `marks` returns (step, title,
-    colour) of the alarms about any of the given metrics.
+def curves(
+    values: dict[str, list[tuple[int, float]]], marks: Marks = lambda metrics: []
+) -> list[tuple[str, dict]]:
+    """(id, figure) for each chart with points. `values` is {metric: [(step, value)]}; `marks`
+    returns (step, title, colour) of the alarms about any of the given metrics.
     """
     found = []
     for name, title, metrics in FIGURES:
@@ -69,22 +99,43 @@ def curves(values: dict[str, list[tuple[int, float]]], marks: Marks = lambda met
             if values.get(metric)
         }
         if series:
-            found.append((f"chart-{name}", marked(lines(series, title), marks(set(metrics.values())))))
+            found.append(
+                (f"chart-{name}", marked(lines(series, title), marks(set(metrics.values()))))
+            )
     return found
 
 
 def marked(figure: dict, marks: Sequence[tuple[int, str, str]]) -> dict:
-    """Add a dotted line at the step of each alarm, with a triangle whose tooltip names the alarm."""
+    """Add a dotted line at the step of each alarm, with a triangle whose tooltip names the
+    alarm.
+    """
     layout = figure["layout"]
     layout["shapes"] = [
-        {"type": "line", "x0": step, "x1": step, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": colour, "width": 1.2, "dash": "dot"}}
+        {
+            "type": "line",
+            "x0": step,
+            "x1": step,
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": {"color": colour, "width": 1.2, "dash": "dot"},
+        }
         for step, _, colour in marks
-    ]  # fmt: skip
+    ]
     layout["annotations"] = [
-        {"x": step, "yref": "paper", "y": 1, "text": "▼", "showarrow": False, "font": {"size": 10, "color": colour},
-         "yanchor": "bottom", "hovertext": escape(f"{words}, step {step}"), "captureevents": True}
+        {
+            "x": step,
+            "yref": "paper",
+            "y": 1,
+            "text": "▼",
+            "showarrow": False,
+            "font": {"size": 10, "color": colour},
+            "yanchor": "bottom",
+            "hovertext": escape(f"{words}, step {step}"),
+            "captureevents": True,
+        }
         for step, words, colour in marks
-    ]  # fmt: skip
+    ]
     return figure
 
 
@@ -96,14 +147,27 @@ def colour_of(at: int) -> str:
 
 
 def overlaid(
-    series: Sequence[tuple[str, int, Sequence[float], Sequence[float]]], title: str, *, x: str, log: bool
+    series: Sequence[tuple[str, int, Sequence[float], Sequence[float]]],
+    title: str,
+    *,
+    x: str,
+    log: bool,
 ) -> dict:
-    """Several runs in one chart, from (name, number of the run, xs, ys); numbers are rounded to five digits. On a
-    logarithmic axis, values that are not positive are left out.
+    """Several runs in one chart, from (name, number of the run, xs, ys); numbers are rounded to
+    five digits. On a logarithmic axis, values that are not positive are left out.
     """
-    figure = lines({name: (xs, [float(f"{y:.5g}") for y in ys]) for name, _, xs, ys in series}, title, x=x, height=260)
+    figure = lines(
+        {name: (xs, [float(f"{y:.5g}") for y in ys]) for name, _, xs, ys in series},
+        title,
+        x=x,
+        height=260,
+    )
     for trace, (_, at, xs, _) in zip(figure["data"], series, strict=True):
-        trace["line"] = {"color": colour_of(at), "width": 1.6, "dash": DASHES[at // len(PALETTE) % len(DASHES)]}
+        trace["line"] = {
+            "color": colour_of(at),
+            "width": 1.6,
+            "dash": DASHES[at // len(PALETTE) % len(DASHES)],
+        }
         trace["mode"] = "lines" if len(xs) > 40 else "lines+markers"
     figure["layout"] |= {"showlegend": False, "hovermode": "x unified"}
     figure["layout"]["margin"]["t"] = 30

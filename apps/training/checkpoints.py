@@ -14,12 +14,17 @@ from apps.training.models import Checkpoint, RunAlarm, TrainingRun
 
 log = logging.getLogger(__name__)
 SPARES_WEIGHTS = ("stall", "masked", "tool_failures")  # alarms whose cause is outside of the policy
-BEST_BY = ("validation/success", "validation/reward")  # the first of these that the run reports; higher is better
+BEST_BY = (
+    "validation/success",
+    "validation/reward",
+)  # the first of these that the run reports; higher is better
 
 
 def latest(run: TrainingRun) -> Checkpoint | None:
     """The newest checkpoint whose folder exists: a checkpoint is complete or absent."""
-    return next((checkpoint for checkpoint in run.checkpoints.all() if Path(checkpoint.path).is_dir()), None)
+    return next(
+        (checkpoint for checkpoint in run.checkpoints.all() if Path(checkpoint.path).is_dir()), None
+    )
 
 
 def best(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint | None:
@@ -37,18 +42,22 @@ def best(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint | None:
 
 
 def before_alarm(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint | None:
-    """The newest checkpoint from before the first sign of whatever ended the run, or else before the first active
-    alarm: a warning that has been active from the beginning says nothing about a later explosion. `checkpoints` are
-    newest first.
+    """The newest checkpoint from before the first sign of whatever ended the run, or else before
+    the first active alarm: a warning that has been active from the beginning says nothing about a
+    later explosion. `checkpoints` are newest first.
     """
     first = _first_steps(run)
-    acted = run.alarms.filter(cleared_step=None, action__in=("pause", "stop")).values_list("name", flat=True)
+    acted = run.alarms.filter(cleared_step=None, action__in=("pause", "stop")).values_list(
+        "name", flat=True
+    )
     steps = [first[name] for name in acted if name in first] or list(first.values())
     return _before(min(steps), checkpoints) if steps else None
 
 
 def spoiling_alarm(run: TrainingRun) -> RunAlarm | None:
-    """The alarm that ended the run, where the newest checkpoint has what it is about: such a run is forked, rather than resumed."""
+    """The alarm that ended the run, where the newest checkpoint has what it is about: such a run is
+    forked, rather than resumed.
+    """
     ended = run.alarms.filter(cleared_step=None, action__in=("pause", "stop"))
     return ended.exclude(name__in=SPARES_WEIGHTS).first()
 
@@ -64,8 +73,8 @@ def _before(step: int, checkpoints: list[Checkpoint]) -> Checkpoint | None:
 
 
 def prune(run: TrainingRun) -> None:
-    """Removes all but the newest FLYWHEEL_KEPT_CHECKPOINTS, the best, and the last one before each active alarm: any of them may end the
-    run. Folders are removed after the commit."""
+    """Removes all but the newest FLYWHEEL_KEPT_CHECKPOINTS, the best, and the last one before each
+    active alarm: any of them may end the run. Folders are removed after the commit."""
     checkpoints = list(run.checkpoints.order_by("-step"))
     kept = {one.pk for one in checkpoints[: settings.FLYWHEEL_KEPT_CHECKPOINTS]}
     if good := best(run, checkpoints):

@@ -26,34 +26,55 @@ EXAMPLE = {
     "type": "object",
     "required": ["source", "task", "trajectory"],
     "properties": {
-        "source": {"enum": Source.values}, "task": NAMED, "trajectory": NAMED,
-        "messages": {"type": "array", "items": {"type": "object"}, "description": "Without the environment's messages"},
-        "chosen": STRING, "rejected": STRING, "answer": STRING, "good": {"type": "boolean"},
+        "source": {"enum": Source.values},
+        "task": NAMED,
+        "trajectory": NAMED,
+        "messages": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "Without the environment's messages",
+        },
+        "chosen": STRING,
+        "rejected": STRING,
+        "answer": STRING,
+        "good": {"type": "boolean"},
     },
-}  # fmt: skip
+}
 FOUND = {
     "type": "object",
     "required": ["shape", "count", "sources", "left_out", "results"],
     "properties": {
-        "shape": {"enum": Shape.values}, "count": {"type": "integer"}, "sources": COUNTS,
+        "shape": {"enum": Shape.values},
+        "count": {"type": "integer"},
+        "sources": COUNTS,
         "left_out": COUNTS | {"description": "How many answers were left out, by reason"},
         "results": {"type": "array", "items": EXAMPLE, "description": f"The first {SHOWN}"},
     },
-}  # fmt: skip
+}
 
 
 @extend_schema(
-    operation_id="v1_training_examples", responses=described({200: FOUND}, 400, 404),
+    operation_id="v1_training_examples",
+    responses=described({200: FOUND}, 400, 404),
     parameters=[
         OpenApiParameter("method", enum=list(SHAPES), required=True),
         OpenApiParameter("eval_set", str, required=True, description="name@version or id"),
-        OpenApiParameter("source", {"type": "array", "items": {"enum": Source.values}}, description="Default: all "
-                                                                                                    "sources of the method"),
-        OpenApiParameter("evaluation", str, description="Of the set's training tasks, for the source `evaluation`"),
+        OpenApiParameter(
+            "source",
+            {"type": "array", "items": {"enum": Source.values}},
+            description="Default: all sources of the method",
+        ),
+        OpenApiParameter(
+            "evaluation",
+            str,
+            description="Of the set's training tasks, for the source `evaluation`",
+        ),
     ],
-    description="The examples currently available to a method that learns from judged answers, and why the others are "
-                "left out.",
-)  # fmt: skip
+    description=(
+        "The examples currently available to a method that learns from judged answers, and why the"
+        " others are left out."
+    ),
+)
 @api_view(["GET"])
 def available(request: Request) -> Response:
     given = request.query_params
@@ -62,12 +83,17 @@ def available(request: Request) -> Response:
         raise ValidationError({"path": "method", "error": f"one of {', '.join(SHAPES)}"})
     if strange := set(wanted) - set(SOURCES[method]):
         raise ValidationError(
-            {"path": "source", "error": f"{min(strange)!r} is not one of {', '.join(SOURCES[method])}"}
+            {
+                "path": "source",
+                "error": f"{min(strange)!r} is not one of {', '.join(SOURCES[method])}",
+            }
         )
     eval_set = find_set(request, given.get("eval_set", ""))
     evaluation = find_run(request, given["evaluation"]) if given.get("evaluation") else None
     shape = SHAPES[method].value
-    found = find_examples(eval_set=eval_set, shape=shape, sources=wanted or SOURCES[method], evaluation=evaluation)
+    found = find_examples(
+        eval_set=eval_set, shape=shape, sources=wanted or SOURCES[method], evaluation=evaluation
+    )
     return Response(
         {
             "shape": shape,
@@ -80,12 +106,17 @@ def available(request: Request) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_training_runs_examples", responses=described({200: page(EXAMPLE)}, 400, 404), parameters=[CURSOR, LIMIT],
+    operation_id="v1_training_runs_examples",
+    responses=described({200: page(EXAMPLE)}, 400, 404),
+    parameters=[CURSOR, LIMIT],
     description="The examples a run learned from, in frozen order.",
-)  # fmt: skip
+)
 @api_view(["GET"])
 def of_run(request: Request, pk: UUID) -> Response:
-    limit, start = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "cursor", 0, 0, 2**31 - 1)
+    limit, start = (
+        number_of(request, "limit", PAGE, 1, MAX_PAGE),
+        number_of(request, "cursor", 0, 0, 2**31 - 1),
+    )
     rows = list(find(request, pk).dataset.examples.filter(position__gte=start)[: limit + 1])
     following = str(rows[limit].position) if len(rows) > limit else None
     results = [as_json(row, row.task_id, row.trajectory_id) for row in rows[:limit]]
@@ -94,4 +125,8 @@ def of_run(request: Request, pk: UUID) -> Response:
 
 def as_json(example: judged.Example | Example, task: Any, trajectory: Any) -> dict[str, Any]:
     data = {name: value for name, value in example.data.items() if name != "tools"}
-    return {"source": example.source, "task": task and str(task), "trajectory": trajectory and str(trajectory)} | data
+    return {
+        "source": example.source,
+        "task": task and str(task),
+        "trajectory": trajectory and str(trajectory),
+    } | data

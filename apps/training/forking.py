@@ -35,9 +35,14 @@ class ForkForm(PlainForm):
     name = forms.CharField(max_length=200)
     seed = forms.IntegerField()
     config = forms.CharField(
-        label="Settings", max_length=LONGEST, widget=forms.Textarea(attrs={"rows": 26, "class": "mono", "spellcheck": "false"}),
-        help_text="YAML. The adapter keeps its rank and layers; steps are counted from the start of the original run.",
-    )  # fmt: skip
+        label="Settings",
+        max_length=LONGEST,
+        widget=forms.Textarea(attrs={"rows": 26, "class": "mono", "spellcheck": "false"}),
+        help_text=(
+            "YAML. The adapter keeps its rank and layers; steps are counted from the start of the"
+            " original run."
+        ),
+    )
 
     def __init__(self, run: TrainingRun, data: Any = None, step: int | None = None) -> None:
         found = available(run)
@@ -53,7 +58,9 @@ class ForkForm(PlainForm):
             },
         )
         safe = {before.step: " (before the alarm)"} if before else {}
-        self.fields["step"].choices = [(one, f"{one:,}{safe.get(one, '')}" if one else START) for one in known]
+        self.fields["step"].choices = [
+            (one, f"{one:,}{safe.get(one, '')}" if one else START) for one in known
+        ]
 
     def clean_config(self) -> dict[str, Any]:
         try:
@@ -61,18 +68,23 @@ class ForkForm(PlainForm):
         except YamlError as error:
             raise forms.ValidationError(str(error)) from error
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-            raise forms.ValidationError("Settings are names and values, such as “learning_rate: 1e-5”.")
+            raise forms.ValidationError(
+                "Settings are names and values, such as “learning_rate: 1e-5”."
+            )
         return value
 
 
 def as_yaml(config: dict[str, Any]) -> str:
     """Settings that are None or empty are left out: that means the same."""
-    return write_yaml({name: config[name] for name in sorted(config) if config[name] not in (None, {}, [])})
+    return write_yaml(
+        {name: config[name] for name in sorted(config) if config[name] not in (None, {}, [])}
+    )
 
 
 def default_step(run: TrainingRun) -> int:
-    """The step to fork from: the checkpoint before the first sign of what ended the run, else the newest one. It is 0
-    (the start) if an alarm ended the run and every checkpoint is later than its first sign.
+    """The step to fork from: the checkpoint before the first sign of what ended the run, else the
+    newest one. It is 0 (the start) if an alarm ended the run and every checkpoint is later than its
+    first sign.
     """
     found = available(run)
     if before := checkpoints.before_alarm(run, found):
@@ -86,9 +98,16 @@ def available(run: TrainingRun) -> list[Checkpoint]:
 
 
 def fork(
-    *, run: TrainingRun, step: int, config: dict[str, Any], by: Any, seed: int | None = None, name: str = ""
+    *,
+    run: TrainingRun,
+    step: int,
+    config: dict[str, Any],
+    by: Any,
+    seed: int | None = None,
+    name: str = "",
 ) -> TrainingRun:
-    """Queue a fork. Without changes it continues as the original would have. Step 0 starts over from the run's parent.
+    """Queue a fork. Without changes it continues as the original would have. Step 0 starts over
+    from the run's parent.
 
     Raises TrainingError and TrainingLocked.
     """
@@ -96,27 +115,42 @@ def fork(
     if found is None and step:
         raise TrainingError(f"{run} has no checkpoint at step {step} any more. Choose another one.")
     made = prepared_run(
-        project=run.project, method=Method(run.method), parent=run.parent, dataset=run.dataset, environment=run.environment,
-        config=config, seed=run.spec.get("seed", 0) if seed is None else seed, name=name or f"{run.name}, forked"[:200], by=by,
+        project=run.project,
+        method=Method(run.method),
+        parent=run.parent,
+        dataset=run.dataset,
+        environment=run.environment,
+        config=config,
+        seed=run.spec.get("seed", 0) if seed is None else seed,
+        name=name or f"{run.name}, forked"[:200],
+        by=by,
         **sampling_of(run),
-        teacher=teacher_of(run), teacher_on=server_name_of(run),
-    )  # fmt: skip
+        teacher=teacher_of(run),
+        teacher_on=server_name_of(run),
+    )
     settings = made.spec["config"]
-    if found and (changed := [one for one in FIXED if settings.get(one) != run.spec["config"].get(one)]):
+    if found and (
+        changed := [one for one in FIXED if settings.get(one) != run.spec["config"].get(one)]
+    ):
         raise TrainingError(
-            f"A fork keeps the adapter of its checkpoint: {', '.join(changed)} cannot change. Start a new run instead."
+            f"A fork keeps the adapter of its checkpoint: {', '.join(changed)} cannot change. Start"
+            " a new run instead."
         )
     if found and settings.get("validation_share") != run.spec["config"].get("validation_share"):
         raise TrainingError(
-            "A fork holds back the same examples: with another “validation_share” it would be measured on data the "
-            "checkpoint has "
-            "been trained on. Start a new run instead."
+            "A fork holds back the same examples: with another “validation_share” it would be"
+            " measured on data the checkpoint has been trained on. Start a new run instead."
         )
     if settings["steps"] <= step:
         raise TrainingError(
-            f"“steps” is {settings['steps']}, and the checkpoint is at step {step} already. Set more steps."
+            f"“steps” is {settings['steps']}, and the checkpoint is at step {step} already. Set"
+            " more steps."
         )
-    carried = {key: run.spec[key] for key in ("picked_by", "picked", "picked_of", "sources") if key in run.spec}
+    carried = {
+        key: run.spec[key]
+        for key in ("picked_by", "picked", "picked_of", "sources")
+        if key in run.spec
+    }
     made.spec |= carried | {"forked_from": {"run": str(run.pk), "name": run.name, "step": step}}
     made.forked_from, made.done = run, step
     reused, about = reused_samples.of_fork(run, made.spec, step, ask=True)
@@ -137,7 +171,9 @@ def fork(
 
 
 def spec_of_fork(run: TrainingRun, config: dict[str, Any], seed: int) -> dict[str, Any]:
-    """The parts of a fork's spec that its settings change, before it is made. Raises ModelError, FormError."""
+    """The parts of a fork's spec that its settings change, before it is made. Raises ModelError,
+    FormError.
+    """
     settings = whole(run.method, config)
     taught = chosen(Method(run.method), run.parent, teacher_of(run), server_name_of(run), settings)
     return run.spec | taught | {"config": settings, "seed": seed}
@@ -162,12 +198,16 @@ def changes(run: TrainingRun) -> list[tuple[str, Any, Any]]:
         run.spec["config"] | {"seed": run.spec.get("seed")},
     )
     return [
-        (name, before.get(name), now.get(name)) for name in sorted({*before, *now}) if before.get(name) != now.get(name)
+        (name, before.get(name), now.get(name))
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
     ]
 
 
 def copied(source: Path, target: Path) -> Path:
-    """A copy of the folder. Nothing writes into a checkpoint, so its files are hard links where the disk allows."""
+    """A copy of the folder. Nothing writes into a checkpoint, so its files are hard links where the
+    disk allows.
+    """
 
     def link(one: str, other: str) -> None:
         try:

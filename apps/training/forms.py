@@ -30,8 +30,22 @@ HELD = ("validation_share", "eval_every")
 TEACHER = ("teacher", "teacher_on", "teacher_tokens", "teacher_usd")
 OF_METHOD = {
     Method.SFT: ("learning_rate", "batch_size", "eval_every", "lora_dropout", "load_in_4bit"),
-    Method.REJECTION: ("samples_of", "learning_rate", "batch_size", *HELD, "lora_dropout", "load_in_4bit"),
-    Method.DISTILL: ("samples_of", "learning_rate", "batch_size", *HELD, "lora_dropout", "load_in_4bit"),
+    Method.REJECTION: (
+        "samples_of",
+        "learning_rate",
+        "batch_size",
+        *HELD,
+        "lora_dropout",
+        "load_in_4bit",
+    ),
+    Method.DISTILL: (
+        "samples_of",
+        "learning_rate",
+        "batch_size",
+        *HELD,
+        "lora_dropout",
+        "load_in_4bit",
+    ),
     Method.DPO: (
         "sources",
         "samples_of",
@@ -43,7 +57,15 @@ OF_METHOD = {
         *HELD,
         "load_in_4bit",
     ),
-    Method.KTO: ("sources", "samples_of", "preference_rate", "batch_size", "preference_beta", *HELD, "load_in_4bit"),
+    Method.KTO: (
+        "sources",
+        "samples_of",
+        "preference_rate",
+        "batch_size",
+        "preference_beta",
+        *HELD,
+        "load_in_4bit",
+    ),
     Method.REWARD: (
         "sources",
         "samples_of",
@@ -99,7 +121,9 @@ LORA = ("lora_rank", "lora_alpha", "target_modules", "lora_dropout", "use_rslora
 class ParentField(forms.ModelChoiceField):
     def label_from_instance(self, version: ModelVersion) -> str:
         template = version.chat_template
-        return str(version) if template is None or template.carries_tools else f"{version} (no tools)"
+        return (
+            str(version) if template is None or template.carries_tools else f"{version} (no tools)"
+        )
 
 
 @bounds_from(
@@ -110,8 +134,8 @@ class ParentField(forms.ModelChoiceField):
     beta=(GrpoConfig, "beta"),
 )
 class TrainingForm(GrpoFields, PlainForm):
-    """The settings of a new run. All choices belong to the project. Fields of other methods are hidden and not
-    validated.
+    """The settings of a new run. All choices belong to the project. Fields of other methods are
+    hidden and not validated.
     """
 
     method = forms.ChoiceField(choices=Method.choices)
@@ -119,28 +143,42 @@ class TrainingForm(GrpoFields, PlainForm):
     eval_set = forms.ModelChoiceField(None, label="Training data")
     environment = forms.ModelChoiceField(None)
     sources = forms.MultipleChoiceField(
-        choices=Source.choices, initial=Source.values, label="Learn from", widget=forms.CheckboxSelectMultiple,
+        choices=Source.choices,
+        initial=Source.values,
+        label="Learn from",
+        widget=forms.CheckboxSelectMultiple,
         error_messages={"required": "Choose at least one source."},
-    )  # fmt: skip
+    )
     samples_of = forms.ModelChoiceField(
         None,
         required=False,
         label="Evaluation",
-        help_text="On the training tasks of this set, with several samples per task; for distillation, by the teacher",
+        help_text=(
+            "On the training tasks of this set, with several samples per task; for distillation, by"
+            " the teacher"
+        ),
     )
     teacher = ParentField(
-        None, required=False, label="Teacher", empty_label="None",
-        help_text="On-policy distillation: a model with the same tokenizer, here or on a vLLM server. Rejection sampling: any model, "
-                  "sampled in place of the starting model",
-    )  # fmt: skip
+        None,
+        required=False,
+        label="Teacher",
+        empty_label="None",
+        help_text=(
+            "On-policy distillation: a model with the same tokenizer, here or on a vLLM server."
+            " Rejection sampling: any model, sampled in place of the starting model"
+        ),
+    )
     teacher_on = forms.ChoiceField(
-        required=False, label="Teacher runs on",
+        required=False,
+        label="Teacher runs on",
         help_text="Automatic: served models on their server, others in this run’s process",
-    )  # fmt: skip
+    )
     teacher_tokens = forms.IntegerField(
         required=False,
         label="Max teacher tokens",
-        help_text="Optional, for a teacher on a server: the most that it may read and write in this run",
+        help_text=(
+            "Optional, for a teacher on a server: the most that it may read and write in this run"
+        ),
     )
     teacher_usd = forms.FloatField(
         required=False,
@@ -153,9 +191,14 @@ class TrainingForm(GrpoFields, PlainForm):
         help_text="Drawn from the starting model before training",
     )
     keep = forms.ChoiceField(
-        choices=(("best", "The best sample of each task that passes"), ("all", "All distinct samples that pass")),
-        initial="best", required=False, label="Learn from",
-    )  # fmt: skip
+        choices=(
+            ("best", "The best sample of each task that passes"),
+            ("all", "All distinct samples that pass"),
+        ),
+        initial="best",
+        required=False,
+        label="Learn from",
+    )
     steps = forms.IntegerField(initial=16, help_text="Optimizer steps")
     learning_rate = forms.FloatField(initial=3e-4, help_text="LoRA: usually 1e-5 to 5e-4")
     preference_rate = forms.FloatField(
@@ -165,11 +208,15 @@ class TrainingForm(GrpoFields, PlainForm):
     )
     batch_size = forms.IntegerField(initial=8, help_text="Rows per step")
     prompts_per_step = forms.IntegerField(initial=4, help_text="Groups per step")
-    generations = forms.IntegerField(initial=8, help_text="Completions per prompt, which are compared with each other")
+    generations = forms.IntegerField(
+        initial=8, help_text="Completions per prompt, which are compared with each other"
+    )
     preference_beta = forms.FloatField(
         initial=0.1,
         label="Beta",
-        help_text="Strength of the penalty for moving away from the starting model; usually 0.01 to 0.5",
+        help_text=(
+            "Strength of the penalty for moving away from the starting model; usually 0.01 to 0.5"
+        ),
     )
     dpo_loss = forms.ChoiceField(choices=DPO_LOSSES, initial="sigmoid", label="Loss")
     label_smoothing = forms.FloatField(
@@ -182,7 +229,10 @@ class TrainingForm(GrpoFields, PlainForm):
         initial=0.2,
         required=False,
         label="Kept aside",
-        help_text="Share of the examples used for validation instead of training; groups of tasks stay whole",
+        help_text=(
+            "Share of the examples used for validation instead of training; groups of tasks stay"
+            " whole"
+        ),
     )
     eval_every = forms.IntegerField(
         required=False,
@@ -196,17 +246,24 @@ class TrainingForm(GrpoFields, PlainForm):
         help_text="Keeps scores around 0: weight of their squared sum; usually 0.01",
     )
     show_tools = forms.BooleanField(
-        required=False, label="Include tools", help_text="Includes tool definitions in each conversation; slower"
+        required=False,
+        label="Include tools",
+        help_text="Includes tool definitions in each conversation; slower",
     )
     beta = forms.FloatField(initial=0.0, help_text="Weight of the KL penalty to the starting model")
     sample_on = forms.MultipleChoiceField(
-        required=False, label="Sample on", widget=forms.CheckboxSelectMultiple,
-        help_text="vLLM servers with this base and LoRA slots; without one, the trainer samples itself",
-    )  # fmt: skip
+        required=False,
+        label="Sample on",
+        widget=forms.CheckboxSelectMultiple,
+        help_text=(
+            "vLLM servers with this base and LoRA slots; without one, the trainer samples itself"
+        ),
+    )
     one_step_ahead = forms.BooleanField(
-        required=False, label="Sample one step ahead",
+        required=False,
+        label="Sample one step ahead",
         help_text="Servers sample the next batch during the update, with the previous weights",
-    )  # fmt: skip
+    )
     seed = forms.IntegerField(
         initial=0,
     )
@@ -216,7 +273,10 @@ class TrainingForm(GrpoFields, PlainForm):
         initial=1,
         required=False,
         label="Runs",
-        help_text="If more than 1: uses this seed and the following ones, and compares the runs with intervals",
+        help_text=(
+            "If more than 1: uses this seed and the following ones, and compares the runs with"
+            " intervals"
+        ),
     )
     lora_rank = forms.IntegerField(
         initial=16,
@@ -228,9 +288,11 @@ class TrainingForm(GrpoFields, PlainForm):
         help_text="1 to 4096: updates are scaled by alpha ÷ rank. Twice the rank if empty",
     )
     target_modules = forms.CharField(
-        max_length=1000, initial=ALL_LINEAR, label="Target modules",
+        max_length=1000,
+        initial=ALL_LINEAR,
+        label="Target modules",
         help_text="all-linear, or names of layers: q_proj, v_proj",
-    )  # fmt: skip
+    )
     lora_dropout = forms.FloatField(
         initial=0.0, label="Dropout", help_text="0 to 0.9; 0.05 to 0.1 where data is scarce"
     )
@@ -239,8 +301,10 @@ class TrainingForm(GrpoFields, PlainForm):
     judge_outputs = forms.IntegerField(
         required=False,
         label="Judged outputs",
-        help_text="Outputs per checkpoint that the LLM judge reads, within its daily budget, to compare it with the verifier (alarm "
-        "judge_gap). None if empty",
+        help_text=(
+            "Outputs per checkpoint that the LLM judge reads, within its daily budget, to compare"
+            " it with the verifier (alarm judge_gap). None if empty"
+        ),
     )
     use_rslora = forms.BooleanField(
         required=False,
@@ -250,17 +314,29 @@ class TrainingForm(GrpoFields, PlainForm):
     use_dora = forms.BooleanField(
         required=False,
         label="DoRA",
-        help_text="Learns magnitude and direction separately: slower, often better. Not supported by vLLM",
+        help_text=(
+            "Learns magnitude and direction separately: slower, often better. Not supported by vLLM"
+        ),
     )
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["parent"].queryset = project.model_versions.current().trainable().select_related("parent")
-        self.fields["teacher"].queryset = project.model_versions.current().models().select_related("parent", "server")
-        self.fields["eval_set"].queryset = project.eval_sets.current().filter(state=EvalSetState.FROZEN)
-        self.fields["environment"].queryset = project.environments.current().select_related("verifier")
+        self.fields["parent"].queryset = (
+            project.model_versions.current().trainable().select_related("parent")
+        )
+        self.fields["teacher"].queryset = (
+            project.model_versions.current().models().select_related("parent", "server")
+        )
+        self.fields["eval_set"].queryset = project.eval_sets.current().filter(
+            state=EvalSetState.FROZEN
+        )
+        self.fields["environment"].queryset = project.environments.current().select_related(
+            "verifier"
+        )
         self.fields["samples_of"].queryset = evaluations_of(project)
-        every = [(name, f"Server {name}") for name in project.servers.values_list("name", flat=True)]
+        every = [
+            (name, f"Server {name}") for name in project.servers.values_list("name", flat=True)
+        ]
         self.fields["teacher_on"].choices = [("", "Automatic"), *every]
         if not every:
             del self.fields["teacher_on"], self.fields["teacher_tokens"], self.fields["teacher_usd"]
@@ -282,7 +358,11 @@ class TrainingForm(GrpoFields, PlainForm):
             methods = [method for method, names in OF_METHOD.items() if name in names]
             if methods and name not in LORA:
                 field.widget.attrs["data-methods"] = " ".join(methods)
-        for name in ("parent", "eval_set", "environment"):  # preselect the newest instead of an empty choice
+        for name in (
+            "parent",
+            "eval_set",
+            "environment",
+        ):  # preselect the newest instead of an empty choice
             self.fields[name].empty_label = None
         for name in LORA:  # empty means the default
             self.fields[name].required = False
@@ -290,17 +370,30 @@ class TrainingForm(GrpoFields, PlainForm):
     def parts(self) -> list[tuple[str, str, list[forms.BoundField]]]:
         """(title, text below it, fields) in the order of the page."""
         of_method = {name for names in OF_METHOD.values() for name in names}
-        rest = [name for name in self.fields if name not in of_method and name not in (*LORA, *MORE, *WATCHED)]
+        rest = [
+            name
+            for name in self.fields
+            if name not in of_method and name not in (*LORA, *MORE, *WATCHED)
+        ]
         common = ("steps", "seed", "seeds")
         named = [("", "", [*(name for name in rest if name not in common), *EXAMPLES])]
         named.append(
             (
                 "Settings",
                 "",
-                [*common, *(name for name in self.fields if name in of_method - {*LORA, *MORE, *EXAMPLES})],
+                [
+                    *common,
+                    *(
+                        name
+                        for name in self.fields
+                        if name in of_method - {*LORA, *MORE, *EXAMPLES}
+                    ),
+                ],
             )
         )
-        help_text = "For a new adapter. A run that starts from an adapter keeps that adapter's settings."
+        help_text = (
+            "For a new adapter. A run that starts from an adapter keeps that adapter's settings."
+        )
         named.append(("LoRA adapter", help_text, list(LORA)))
         named.append(("More options", "", [name for name in MORE if name in self.fields]))
         named.append(
@@ -314,8 +407,12 @@ class TrainingForm(GrpoFields, PlainForm):
 
     @property
     def folded(self) -> set[str]:
-        """Titles of the parts that are collapsed: the advanced ones, unless one of their fields has an error."""
-        wrong = {title for title, _, fields in self.parts() if any(field.errors for field in fields)}
+        """Titles of the parts that are collapsed: the advanced ones, unless one of their fields has
+        an error.
+        """
+        wrong = {
+            title for title, _, fields in self.parts() if any(field.errors for field in fields)
+        }
         return {"LoRA adapter", "More options", "Alarms"} - wrong
 
     def clean_target_modules(self) -> str | list[str]:
@@ -334,7 +431,11 @@ class TrainingForm(GrpoFields, PlainForm):
                         self.errors.pop(name, None)
         if data.get("method") in SHAPES:
             self._clean_sources(data)
-        if data.get("method") == Method.GRPO and data.get("one_step_ahead") and not data.get("sample_on"):
+        if (
+            data.get("method") == Method.GRPO
+            and data.get("one_step_ahead")
+            and not data.get("sample_on")
+        ):
             self.add_error("one_step_ahead", "Choose a server to sample on first.")
         if data.get("method") == Method.GRPO and (chosen := data.get("environment")):
             asked = {"advantages": data.get("advantages")} | (data.get("more") or {})
@@ -345,14 +446,22 @@ class TrainingForm(GrpoFields, PlainForm):
         return data
 
     def _clean_sources(self, data: dict[str, Any]) -> None:
-        """Drop sources that the method does not learn from, and check that an evaluation belongs to the set."""
+        """Drop sources that the method does not learn from, and check that an evaluation belongs to
+        the set.
+        """
         known = SOURCES[data["method"]]
-        chosen = known if len(known) == 1 else [source for source in known if source in data.get("sources", ())]
+        chosen = (
+            known
+            if len(known) == 1
+            else [source for source in known if source in data.get("sources", ())]
+        )
         run, eval_set = data.get("samples_of"), data.get("eval_set")
         if not chosen and "sources" not in self.errors:
             self.add_error("sources", "Choose at least one source that this method learns from.")
         elif chosen == [Source.EVALUATION] and run is None:
-            self.add_error("samples_of", "Choose an evaluation, or evaluate the train split of this set first.")
+            self.add_error(
+                "samples_of", "Choose an evaluation, or evaluate the train split of this set first."
+            )
         elif run and eval_set and Source.EVALUATION in chosen and run.eval_set_id != eval_set.pk:
             self.add_error("samples_of", f"It evaluated {run.eval_set}, not {eval_set}.")
         elif run and (sentence := why_not_learned(data["method"], data.get("parent"), run)):
@@ -363,8 +472,11 @@ class TrainingForm(GrpoFields, PlainForm):
         """The examples from the chosen sources."""
         data = self.cleaned_data
         return find_examples(
-            eval_set=data["eval_set"], shape=SHAPES[data["method"]].value, sources=data["sources"], evaluation=data.get("samples_of")
-        )  # fmt: skip
+            eval_set=data["eval_set"],
+            shape=SHAPES[data["method"]].value,
+            sources=data["sources"],
+            evaluation=data.get("samples_of"),
+        )
 
     def sampling(self) -> dict[str, Any]:
         """Arguments of `prepared_run`: where GRPO samples, and which teacher is used."""
@@ -380,14 +492,22 @@ class TrainingForm(GrpoFields, PlainForm):
         try:
             convert(self.config(), CONFIGS[data["method"]])
         except FormError as error:
-            field = error.path if error.path in self.fields else "alarms" if error.path.startswith("alarms") else "more"
+            field = (
+                error.path
+                if error.path in self.fields
+                else "alarms"
+                if error.path.startswith("alarms")
+                else "more"
+            )
             self.add_error(field, str(error))
 
     def config(self) -> dict:
         data = self.cleaned_data
         common = {
             "steps": data["steps"],
-            "learning_rate": data["preference_rate" if data["method"] in (Method.DPO, Method.KTO) else "learning_rate"],
+            "learning_rate": data[
+                "preference_rate" if data["method"] in (Method.DPO, Method.KTO) else "learning_rate"
+            ],
             "lora_rank": data["lora_rank"],
             "lora_alpha": data["lora_alpha"] or 2 * data["lora_rank"],
             "target_modules": data["target_modules"],
@@ -395,7 +515,9 @@ class TrainingForm(GrpoFields, PlainForm):
             "use_dora": data["use_dora"],
             "save_every": max(1, data["steps"] // 5),
             "alarms": data["alarms"],
-            "judge_outputs": (data.get("judge_outputs") or 0) if data["method"] != Method.REWARD else 0,
+            "judge_outputs": (
+                (data.get("judge_outputs") or 0) if data["method"] != Method.REWARD else 0
+            ),
             "retry_smaller": bool(data.get("retry_smaller")),
             "processes": data.get("processes") or 1,
         }
@@ -413,7 +535,9 @@ class TrainingForm(GrpoFields, PlainForm):
                 "prompts_per_step": data["prompts_per_step"],
                 "generations": data["generations"],
                 "beta": data["beta"],
-                "eval_every": common["save_every"],  # so that every checkpoint has a validation result
+                "eval_every": common[
+                    "save_every"
+                ],  # so that every checkpoint has a validation result
                 "eval_samples": 2,
                 "max_new_tokens": _longest(data),
             }
@@ -443,11 +567,17 @@ class TrainingForm(GrpoFields, PlainForm):
             }
         if method == Method.BEST_OF_N:
             found |= {
-                "samples": data["samples"], "keep": data.get("keep") or "best", "temperature": data.get("temperature") or 1.0,
-                "top_p": data.get("top_p") or 1.0, "max_new_tokens": _longest(data),
-            }  # fmt: skip
+                "samples": data["samples"],
+                "keep": data.get("keep") or "best",
+                "temperature": data.get("temperature") or 1.0,
+                "top_p": data.get("top_p") or 1.0,
+                "max_new_tokens": _longest(data),
+            }
         if method == Method.REWARD:
-            found |= {"center_rewards": data.get("center_rewards") or 0.0, "show_tools": data["show_tools"]}
+            found |= {
+                "center_rewards": data.get("center_rewards") or 0.0,
+                "show_tools": data["show_tools"],
+            }
         return found
 
     def _on_policy(self, data: dict[str, Any]) -> dict[str, Any]:
@@ -466,7 +596,9 @@ def limit_processes(field: forms.IntegerField, most: int) -> None:
     """Limit the field to the number of processes that the operator allows."""
     field.validators.append(MaxValueValidator(most))
     field.widget.attrs["max"] = most
-    field.help_text = f"Up to {most} share each step, one for each GPU; the update stays the same. 1 if empty"
+    field.help_text = (
+        f"Up to {most} share each step, one for each GPU; the update stays the same. 1 if empty"
+    )
 
 
 def _longest(data: dict[str, Any]) -> int:

@@ -1,4 +1,6 @@
-"""The fields of GRPO: a preset first, and everything else under “More options”. An empty field uses the preset's value."""
+"""The fields of GRPO: a preset first, and everything else under “More options”. An empty field uses
+the preset's value.
+"""
 
 from __future__ import annotations
 
@@ -17,39 +19,72 @@ CORRECTIONS = (
     ("icepop", "IcePop: zero outside 0.5 to 5"),
 )
 OPTIONAL = (
-    "temperature", "top_p", "clip_low", "clip_high", "dynamic_sampling", "overlong_buffer", "updates_per_batch",
-    "replay_share", "micro_batch", "sample_batch", "correction", "advantages",
-)  # fmt: skip
+    "temperature",
+    "top_p",
+    "clip_low",
+    "clip_high",
+    "dynamic_sampling",
+    "overlong_buffer",
+    "updates_per_batch",
+    "replay_share",
+    "micro_batch",
+    "sample_batch",
+    "correction",
+    "advantages",
+)
 FLAGS = ("mask_truncated", "curriculum", "gradient_checkpointing")
 GRPO_FIELDS = ("preset", *OPTIONAL, *FLAGS)
-MORE = (*OPTIONAL, *FLAGS, "load_in_4bit", "processes", "retry_smaller", "more")  # in the folded part
+MORE = (
+    *OPTIONAL,
+    *FLAGS,
+    "load_in_4bit",
+    "processes",
+    "retry_smaller",
+    "more",
+)  # in the folded part
 
 
 class GrpoFields(forms.Form):
     preset = forms.ChoiceField(
         choices=[(name, f"{preset.label}: {preset.about}") for name, preset in PRESETS.items()],
-        initial="dapo", required=False, label="Algorithm",
-    )  # fmt: skip
+        initial="dapo",
+        required=False,
+        label="Algorithm",
+    )
     temperature = forms.FloatField(required=False, help_text="Of the rollouts; 1 if empty")
     top_p = forms.FloatField(
         required=False,
         label="Top p",
-        help_text="1 if empty. Below 1, samples come from a different distribution than the policy, which is "
-        "corrected for",
+        help_text=(
+            "1 if empty. Below 1, samples come from a different distribution than the policy, which"
+            " is corrected for"
+        ),
     )
-    clip_low = forms.FloatField(required=False, label="Clip below", help_text="If empty, the algorithm's default")
-    clip_high = forms.FloatField(required=False, label="Clip above", help_text="If empty, the algorithm's default")
+    clip_low = forms.FloatField(
+        required=False, label="Clip below", help_text="If empty, the algorithm's default"
+    )
+    clip_high = forms.FloatField(
+        required=False, label="Clip above", help_text="If empty, the algorithm's default"
+    )
     dynamic_sampling = forms.IntegerField(
         required=False,
         label="Redraws",
-        help_text="Rounds in which groups without reward spread are replaced by other tasks (dynamic sampling)",
+        help_text=(
+            "Rounds in which groups without reward spread are replaced by other tasks (dynamic"
+            " sampling)"
+        ),
     )
     overlong_buffer = forms.IntegerField(
         required=False,
         label="Overlong buffer",
-        help_text="Tokens before the length limit over which the reward falls by up to 1. DAPO: a fifth of the limit",
+        help_text=(
+            "Tokens before the length limit over which the reward falls by up to 1. DAPO: a fifth"
+            " of the limit"
+        ),
     )
-    updates_per_batch = forms.IntegerField(required=False, label="Updates per batch", help_text="1 if empty: on policy")
+    updates_per_batch = forms.IntegerField(
+        required=False, label="Updates per batch", help_text="1 if empty: on policy"
+    )
     replay_share = forms.FloatField(
         required=False,
         label="Replay",
@@ -58,23 +93,40 @@ class GrpoFields(forms.Form):
     micro_batch = forms.IntegerField(
         required=False,
         label="Micro-batch",
-        help_text="Rows or completions computed together; fewer need less memory, with the same update. All if empty",
+        help_text=(
+            "Rows or completions computed together; fewer need less memory, with the same update."
+            " All if empty"
+        ),
     )
     sample_batch = forms.IntegerField(
         required=False,
         label="Concurrent answers",
-        help_text="Answers sampled in parallel; fewer need less memory, with the same results. 64 if empty",
+        help_text=(
+            "Answers sampled in parallel; fewer need less memory, with the same results. 64 if"
+            " empty"
+        ),
     )
-    correction = forms.ChoiceField(choices=CORRECTIONS, initial="auto", required=False, label="Rollout correction")
+    correction = forms.ChoiceField(
+        choices=CORRECTIONS, initial="auto", required=False, label="Rollout correction"
+    )
     advantages = forms.ChoiceField(
-        choices=(("episode", "Per episode"), ("turn", "Per turn")), initial="episode", required=False, label="Advantages",
-        help_text="Per turn: compares the reward earned from each turn on, in environments that report it",
-    )  # fmt: skip
+        choices=(("episode", "Per episode"), ("turn", "Per turn")),
+        initial="episode",
+        required=False,
+        label="Advantages",
+        help_text=(
+            "Per turn: compares the reward earned from each turn on, in environments that report it"
+        ),
+    )
     mask_truncated = forms.BooleanField(
-        required=False, label="Exclude truncated answers", help_text="They count in their group, but not in the loss"
+        required=False,
+        label="Exclude truncated answers",
+        help_text="They count in their group, but not in the loss",
     )
     curriculum = forms.BooleanField(
-        required=False, label="Curriculum", help_text="Samples tasks with intermediate success rates more often"
+        required=False,
+        label="Curriculum",
+        help_text="Samples tasks with intermediate success rates more often",
     )
     gradient_checkpointing = forms.BooleanField(
         required=False, label="Gradient checkpointing", help_text="Less memory, slower"
@@ -86,13 +138,18 @@ class GrpoFields(forms.Form):
     )
     processes = forms.IntegerField(required=False, label="Processes")
     retry_smaller = forms.BooleanField(
-        required=False, initial=True, label="Retry with less memory",
+        required=False,
+        initial=True,
+        label="Retry with less memory",
         help_text="Once, if memory runs out: fewer rows at a time, with the same update",
-    )  # fmt: skip
+    )
     more = forms.CharField(
-        max_length=20_000, required=False, label="Other settings", widget=forms.Textarea(attrs={"rows": 3, "class": "mono"}),
+        max_length=20_000,
+        required=False,
+        label="Other settings",
+        widget=forms.Textarea(attrs={"rows": 3, "class": "mono"}),
         help_text="One per line, as in a training config: warmup_steps: 5",
-    )  # fmt: skip
+    )
 
     def clean_more(self) -> dict[str, Any]:
         if not (text := self.cleaned_data["more"].strip()):
@@ -109,4 +166,8 @@ class GrpoFields(forms.Form):
 def grpo_settings(data: dict[str, Any]) -> dict[str, Any]:
     """The preset's settings, overridden by what was chosen."""
     chosen = {name: data[name] for name in OPTIONAL if data.get(name) not in (None, "")}
-    return PRESETS[data.get("preset") or "dapo"].fields | chosen | {name: bool(data.get(name)) for name in FLAGS}
+    return (
+        PRESETS[data.get("preset") or "dapo"].fields
+        | chosen
+        | {name: bool(data.get(name)) for name in FLAGS}
+    )

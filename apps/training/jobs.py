@@ -1,5 +1,5 @@
-"""The jobs of the training layer: what a training run passes to its child process, and what it stores of the output;
-prompt searches.
+"""The jobs of the training layer: what a training run passes to its child process, and what it
+stores of the output; prompt searches.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from workers.lib.specs import SIDE_BY_SIDE
 
 
 def child_spec(run: TrainingRun) -> dict:
-    """The spec of the child process. Checks the lock again: a review, the policy, the judge or a remote server may have
-    changed since the run was queued. Raises TrainingLocked, HoldoutLeak.
+    """The spec of the child process. Checks the lock again: a review, the policy, the judge or a
+    remote server may have changed since the run was queued. Raises TrainingLocked, HoldoutLeak.
     """
     record_scorer(run, run.environment)
     checkpoint, tasks = checkpoints.latest(run), run.dataset.tasks()
@@ -73,7 +73,9 @@ def child_spec(run: TrainingRun) -> dict:
     if run.method in (*SHAPES, Method.SFT):
         if not run.spec["config"].get("eval_every") or run.method == Method.REWARD:
             validation = []
-        refuse_leaks(run, tasks + validation, ((task.key, leaks.row_of(task)) for task in validation))
+        refuse_leaks(
+            run, tasks + validation, ((task.key, leaks.row_of(task)) for task in validation)
+        )
         if validation:
             spec["validation_tasks"] = [named_task(task) for task in validation]
     if run.method in SHAPES:
@@ -81,7 +83,9 @@ def child_spec(run: TrainingRun) -> dict:
         rows = example_rows(run, examples)
         refuse_leaks(run, tasks, ((name, as_leak_row(row)) for name, row in rows))
         kinds = [example.data.get("good") for example in examples]
-        aside = kept_aside(groups_of(examples), run.spec["config"].get("validation_share", 0), kinds)
+        aside = kept_aside(
+            groups_of(examples), run.spec["config"].get("validation_share", 0), kinds
+        )
         return spec | {
             "rows": [row for at, (_, row) in enumerate(rows) if at not in aside],
             "validation_rows": [row for at, (_, row) in enumerate(rows) if at in aside],
@@ -119,14 +123,21 @@ def named_task(task: Task) -> dict:
 
 
 def success_rates(run: TrainingRun) -> dict[str, float]:
-    """{task: share of samples that passed} in the evaluation that chose the run's tasks, or else in the parent's newest
-    on the train split.
+    """{task: share of samples that passed} in the evaluation that chose the run's tasks, or else in
+    the parent's newest on the train split.
     """
     found = EvalRun.objects.filter(
-        project=run.project, eval_set=run.dataset.eval_set, split=Split.TRAIN, state=JobState.SUCCEEDED
+        project=run.project,
+        eval_set=run.dataset.eval_set,
+        split=Split.TRAIN,
+        state=JobState.SUCCEEDED,
     )
     picked = run.spec.get("picked_by")
-    chosen = found.filter(pk=picked) if picked else found.filter(model_version=run.parent).order_by("-created_at")
+    chosen = (
+        found.filter(pk=picked)
+        if picked
+        else found.filter(model_version=run.parent).order_by("-created_at")
+    )
     if (evaluated := chosen.first()) is None:
         return {}
     return {view.task: view.rate for view in tasks_of(evaluated, RunLearnability(evaluated).names)}
@@ -138,7 +149,9 @@ def store_events(run: TrainingRun, events: list[dict]) -> None:
     for event in events:
         if event["type"] == "checkpoint":
             Checkpoint.objects.update_or_create(
-                run=run, step=event["step"], defaults={"path": event["path"], "attempt": run.attempt}
+                run=run,
+                step=event["step"],
+                defaults={"path": event["path"], "attempt": run.attempt},
             )
     if any(event["type"] == "checkpoint" for event in events):
         checkpoints.prune(run)
@@ -160,15 +173,19 @@ def store_events(run: TrainingRun, events: list[dict]) -> None:
 
 
 def complete(run: TrainingRun, result: dict) -> dict:
-    """Store the adapter and create its model version, in the transaction that ends the run. Raises ModelError if its
-    weights contain NaN.
+    """Store the adapter and create its model version, in the transaction that ends the run. Raises
+    ModelError if its weights contain NaN.
     """
     measured, numbers = result.get("metrics") or {}, numbers_of(Path(result["adapter"]))
     with transaction.atomic():
         artifact = store_folder(Path(result["adapter"]))
         made = {
-            "project": run.project, "name": version_name(run), "parent": run.parent, "artifact": artifact, "by": run.created_by,
-        }  # fmt: skip
+            "project": run.project,
+            "name": version_name(run),
+            "parent": run.parent,
+            "artifact": artifact,
+            "by": run.created_by,
+        }
         if run.method == Method.REWARD:
             version = register_reward_model(**made, lineage=lineage(run) | {"measured": measured})
         else:
@@ -184,7 +201,9 @@ register(
         program=lambda run: "ray_job" if run.on_cluster else PROGRAMS.get(run.method, run.method),
         child_spec=lambda run: ray.child_spec(run) if run.on_cluster else child_spec(run),
         store_events=store_events,
-        complete=lambda run, result: ray.complete(run, result) if run.on_cluster else complete(run, result),
+        complete=lambda run, result: (
+            ray.complete(run, result) if run.on_cluster else complete(run, result)
+        ),
         ended=lambda run: ray.ended(run) if run.on_cluster else None,
         if_lost="The last checkpoint is kept: the run can be resumed from it.",
         memory_advice=memory.advice,
@@ -210,6 +229,8 @@ register(
         child_spec=prompt_search.child_spec,
         store_events=prompt_search.store_events,
         complete=prompt_search.complete,
-        if_lost="Completed calls are kept: the search can be resumed without paying for them again.",
+        if_lost=(
+            "Completed calls are kept: the search can be resumed without paying for them again."
+        ),
     ),
 )

@@ -1,4 +1,6 @@
-"""Turns judged answers into training data for preference methods: pairs, labelled answers, good answers. Pure."""
+"""Turns judged answers into training data for preference methods: pairs, labelled answers, good
+answers. Pure.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ ALONE = "no answer with the opposite verdict for the same request"
 
 @dataclass(frozen=True)
 class Judged:
-    """One answer to one request. `request` identifies the conversation, whichever run it is from; `messages` is the
-    conversation without the harness's part, and only set if no task contains it.
+    """One answer to one request. `request` identifies the conversation, whichever run it is from;
+    `messages` is the conversation without the harness's part, and only set if no task contains it.
     """
 
     source: str
@@ -39,8 +41,8 @@ class Judged:
 
 @dataclass(frozen=True)
 class Example:
-    """The input of one training step: `data` has {chosen, rejected}, {answer, good} or {answer}, and {messages, tools} if no task has
-    them."""
+    """The input of one training step: `data` has {chosen, rejected}, {answer, good} or {answer},
+    and {messages, tools} if no task has them."""
 
     source: str
     data: dict[str, Any]
@@ -55,7 +57,8 @@ class Example:
 def examples_of(
     answers: Iterable[Judged], shape: Shape, *, extremes: frozenset[str] = frozenset()
 ) -> tuple[list[Example], Counter[str]]:
-    """(examples, {reason: number of answers left out}). Duplicates are dropped; sources come in the given order.
+    """(examples, {reason: number of answers left out}). Duplicates are dropped; sources come in the
+    given order.
 
     Of the sources in `extremes`, only the best and the worst answer to a request count.
     """
@@ -74,10 +77,10 @@ def examples_of(
 def kept_aside(groups: Sequence[str], share: float, kinds: Sequence[Any] = ()) -> set[int]:
     """The positions of the examples held back for validation, given the group of each.
 
-    Whole groups are held back, in the order of a hash of their names (the same for every seed), until the share is
-    reached. At least one group trains, and with two or more groups at least one is held back. Every kind in `kinds`
-    keeps an example that trains (KTO cannot learn from good answers alone), so a group with all remaining examples of
-    some kind is not held back.
+    Whole groups are held back, in the order of a hash of their names (the same for every seed),
+    until the share is reached. At least one group trains, and with two or more groups at least one
+    is held back. Every kind in `kinds` keeps an example that trains (KTO cannot learn from good
+    answers alone), so a group with all remaining examples of some kind is not held back.
     """
     if not share:
         return set()
@@ -97,8 +100,12 @@ def kept_aside(groups: Sequence[str], share: float, kinds: Sequence[Any] = ()) -
     return aside
 
 
-def _by_request(answers: Iterable[Judged], left_out: Counter[str]) -> dict[tuple[str, str], list[Judged]]:
-    """{(source, request): its answers}, without empty answers, duplicates, and answers judged both right and wrong."""
+def _by_request(
+    answers: Iterable[Judged], left_out: Counter[str]
+) -> dict[tuple[str, str], list[Judged]]:
+    """{(source, request): its answers}, without empty answers, duplicates, and answers judged both
+    right and wrong.
+    """
     groups: dict[tuple[str, str], dict[str, Judged]] = defaultdict(dict)
     torn: set[tuple[str, str, str]] = set()
     for one in answers:
@@ -131,7 +138,10 @@ def _made(
     else:
         for at, worse in enumerate(bad[:MOST_PER_PROMPT]):
             better = good[at % len(good)]
-            yield (_text(better), _text(worse)), _example(worse, {"chosen": _text(better), "rejected": _text(worse)})
+            yield (
+                (_text(better), _text(worse)),
+                _example(worse, {"chosen": _text(better), "rejected": _text(worse)}),
+            )
 
 
 def _text(one: Judged) -> str:

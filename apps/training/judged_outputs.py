@@ -1,7 +1,8 @@
-"""Outputs of a training run that people judge in the reward review's queue, or that the project's LLM judge reads at
-checkpoints, and what their verdicts say about the run's reward.
+"""Outputs of a training run that people judge in the reward review's queue, or that the project's
+LLM judge reads at checkpoints, and what their verdicts say about the run's reward.
 
-The two kinds of verdicts are kept separate. If both exist for an output, the person's verdict counts.
+The two kinds of verdicts are kept separate. If both exist for an output, the person's verdict
+counts.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ from workers.lib.environments import Environment
 SENT = 20  # outputs per click
 OF_REVIEW = ("review/verifier_success", "review/people_success", "review/outputs")
 OF_JUDGE = ("judge/verifier_success", "judge/success", "judge/outputs")
-PATIENCE = timedelta(days=1)  # the judge still reads outputs this long after a run ends, since its budget is per day
+PATIENCE = timedelta(
+    days=1
+)  # the judge still reads outputs this long after a run ends, since its budget is per day
 BATCH_S, AT_ONCE = 120.0, 200  # per task: seconds and outputs
 
 
@@ -49,10 +52,16 @@ class NothingToSend(Rejected):
 
 @transaction.atomic
 def send(
-    *, run: TrainingRun, by: Any, step: int | None = None, number: int | None = None, n: int = SENT, seed: int = 0
+    *,
+    run: TrainingRun,
+    by: Any,
+    step: int | None = None,
+    number: int | None = None,
+    n: int = SENT,
+    seed: int = 0,
 ) -> tuple[RewardReview, int]:
-    """Send a seeded sample of a step's outputs, or the one rollout `number`, to the run's review. Returns the review
-    and how many were new.
+    """Send a seeded sample of a step's outputs, or the one rollout `number`, to the run's review.
+    Returns the review and how many were new.
 
     Only outputs with a score can be judged against it. Raises NothingToSend.
     """
@@ -62,27 +71,39 @@ def send(
     else:
         steps = outputs.steps_of(run)
         step = steps[-1] if step is None and steps else step
-        known = list(rows.filter(phase__in=outputs.PHASES, step=step).order_by("task__key", "index", "pk"))
+        known = list(
+            rows.filter(phase__in=outputs.PHASES, step=step).order_by("task__key", "index", "pk")
+        )
         chosen = random.Random(f"review {run.pk} {step} {seed}").sample(known, min(n, len(known)))
     if not chosen:
         raise NothingToSend(
-            "There are no scored outputs to send: choose a step at which the policy was sampled, or an output that is "
-            "not masked."
+            "There are no scored outputs to send: choose a step at which the policy was sampled, or"
+            " an output that is not masked."
         )
     training = {"run": str(run.pk), "name": run.name}
     return send_outputs(
-        verifier=run.environment.verifier, outputs=[sent_from(run, row) for row in chosen], training=training, by=by, seed=seed
-    )  # fmt: skip
+        verifier=run.environment.verifier,
+        outputs=[sent_from(run, row) for row in chosen],
+        training=training,
+        by=by,
+        seed=seed,
+    )
 
 
 def sent_from(run: TrainingRun, row: Rollout) -> SentOutput:
     source = {"run": str(run.pk), "name": run.name, "step": row.step, "rollout": row.pk}
     fields = {name: getattr(row, name) for name in SAMPLE_FIELDS}
-    return SentOutput(project=run.project, environment=run.environment, task=row.task, source=source, **fields)
+    return SentOutput(
+        project=run.project, environment=run.environment, task=row.task, source=source, **fields
+    )
 
 
 def reviews_of(run: TrainingRun) -> list[RewardReview]:
-    return list(run.project.reward_reviews.filter(scope__training__run=str(run.pk)).select_related("verifier"))
+    return list(
+        run.project.reward_reviews.filter(scope__training__run=str(run.pk)).select_related(
+            "verifier"
+        )
+    )
 
 
 def verdicts_of(run: TrainingRun) -> dict[int, str]:
@@ -99,10 +120,14 @@ def verdicts_of(run: TrainingRun) -> dict[int, str]:
 
 
 def on_judged(review: RewardReview) -> None:
-    """People have judged an output of a run: update its metrics and evaluate the alarm `judge_gap` again."""
+    """People have judged an output of a run: update its metrics and evaluate the alarm `judge_gap`
+    again.
+    """
     training = review.training or {}
     run = (
-        TrainingRun.objects.filter(project=review.project_id, pk=training.get("run")).select_related("project").first()
+        TrainingRun.objects.filter(project=review.project_id, pk=training.get("run"))
+        .select_related("project")
+        .first()
     )
     if run is not None:
         weigh(run)
@@ -135,7 +160,9 @@ class Judgement:
         return sum(map(len, self.pairs.values()))
 
     def share(self, place: int) -> float | None:
-        """The share of recent outputs that pass, according to the verifier (0) or to people or the judge (1)."""
+        """The share of recent outputs that pass, according to the verifier (0) or to people or the
+        judge (1).
+        """
         found = [pair[place] for pair in self.recent]
         return sum(found) / len(found) if found else None
 
@@ -169,7 +196,9 @@ def by_judge(run: TrainingRun, settled: set[int]) -> Pairs:
     """Outputs that the judge has read, except those that people have settled."""
     pairs: Pairs = defaultdict(list)
     rows = run.judged_outputs.filter(verdict__error="").exclude(rollout__in=settled)
-    for step, success, mode in rows.values_list("rollout__step", "rollout__success", "verdict__mode"):
+    for step, success, mode in rows.values_list(
+        "rollout__step", "rollout__success", "verdict__mode"
+    ):
         pairs[step].append((success, not mode))
     return pairs
 
@@ -182,8 +211,8 @@ def judgements_of(run: TrainingRun) -> list[Judgement]:
 
 
 def weigh(run: TrainingRun) -> None:
-    """Store the ratings of people and judge as metrics, and evaluate the alarm `judge_gap` on the larger of the two
-    gaps.
+    """Store the ratings of people and judge as metrics, and evaluate the alarm `judge_gap` on the
+    larger of the two gaps.
     """
     found = [one for one in judgements_of(run) if one.pairs]
     for one in found:
@@ -200,13 +229,14 @@ def in_words(one: Judgement) -> str:
     if one.gap is None:
         return f"{who} judged {one.n} outputs, too few for a gap."
     return (
-        f"By {'people' if one.who == PEOPLE else 'the LLM judge'}, on {len(one.recent)} outputs, it is {one.gap:.3g}."
+        f"By {'people' if one.who == PEOPLE else 'the LLM judge'}, on {len(one.recent)} outputs, it"
+        f" is {one.gap:.3g}."
     )
 
 
 def recent(pairs: Pairs, least: int) -> list[tuple[bool, bool]]:
-    """The pairs of the last steps that together have at least `least`: ratings of the first steps say nothing about the
-    current policy.
+    """The pairs of the last steps that together have at least `least`: ratings of the first steps
+    say nothing about the current policy.
     """
     found: list[tuple[bool, bool]] = []
     for step in sorted(pairs, reverse=True):
@@ -222,12 +252,19 @@ def store(run: TrainingRun, pairs: Pairs, names: tuple[str, ...]) -> None:
         for step, judged in pairs.items()
         for name, value in zip(
             names,
-            (sum(one for one, _ in judged) / len(judged), sum(two for _, two in judged) / len(judged), len(judged)),
+            (
+                sum(one for one, _ in judged) / len(judged),
+                sum(two for _, two in judged) / len(judged),
+                len(judged),
+            ),
             strict=True,
         )
     ]
     Metric.objects.bulk_create(
-        rows, update_conflicts=True, unique_fields=["run", "name", "step"], update_fields=["value", "at"]
+        rows,
+        update_conflicts=True,
+        unique_fields=["run", "name", "step"],
+        update_fields=["value", "at"],
     )
 
 
@@ -235,37 +272,53 @@ def store(run: TrainingRun, pairs: Pairs, names: tuple[str, ...]) -> None:
 
 
 def due() -> list[UUID]:
-    """Runs whose outputs the judge should read: those that request it, until a day after their end."""
+    """Runs whose outputs the judge should read: those that request it, until a day after their
+    end.
+    """
     asked = TrainingRun.objects.filter(
-        spec__config__judge_outputs__gt=0, project__rubrics__is_on=True, project__in=Project.objects.running()
+        spec__config__judge_outputs__gt=0,
+        project__rubrics__is_on=True,
+        project__in=Project.objects.running(),
     )
     rows = asked.filter(Q(state__in=ACTIVE_STATES) | Q(finished_at__gte=timezone.now() - PATIENCE))
     return [run.pk for run in rows.distinct() if undrawn(run) or unjudged(run).exists()]
 
 
 def undrawn(run: TrainingRun) -> list[int]:
-    """Steps at which the policy was sampled but nothing was drawn for the judge. In an active run, the last step is
-    complete only once a later step has reported.
+    """Steps at which the policy was sampled but nothing was drawn for the judge. In an active run,
+    the last step is complete only once a later step has reported.
     """
     drawn = set(run.judged_outputs.values_list("rollout__step", flat=True).distinct())
     last = run.metrics.aggregate(last=Max("step"))["last"] or 0
-    return [step for step in outputs.steps_of(run) if step not in drawn and (not run.is_active or step < last)]
+    return [
+        step
+        for step in outputs.steps_of(run)
+        if step not in drawn and (not run.is_active or step < last)
+    ]
 
 
 def unjudged(run: TrainingRun) -> QuerySet[JudgedOutput]:
-    """Outputs that the judge still has to read. If it gave no verdict on its last try, it is not asked again."""
+    """Outputs that the judge still has to read. If it gave no verdict on its last try, it is not
+    asked again.
+    """
     failed = ~Q(verdict__error="") & ~Q(verdict__error__startswith=judging.LAST_TRY)
     return run.judged_outputs.filter(Q(verdict=None) | failed)
 
 
 def draw(run: TrainingRun) -> None:
-    """Draw outputs of the same tasks at each step, in an order that does not depend on their content. Only outputs with
-    a score are drawn, since only those can be compared with it.
+    """Draw outputs of the same tasks at each step, in an order that does not depend on their
+    content. Only outputs with a score are drawn, since only those can be compared with it.
     """
     for step in undrawn(run):
         rows = run.rollouts.filter(phase__in=outputs.PHASES, step=step, masked=False)
-        order = sorted(rows.values_list("task", "index", "phase", "pk"), key=lambda one: place_of(run, *one[:2]))
-        chosen = [JudgedOutput(run=run, rollout_id=pk) for *_, pk in order[: run.spec["config"]["judge_outputs"]]]
+        order = sorted(
+            rows.values_list("task", "index", "phase", "pk"),
+            key=lambda one: place_of(run, *one[:2]),
+        )
+        chosen = [
+            JudgedOutput(run=run, rollout_id=pk)
+            for *_, pk in order[: run.spec["config"]["judge_outputs"]]
+        ]
         JudgedOutput.objects.bulk_create(chosen, ignore_conflicts=True)
 
 
@@ -274,8 +327,8 @@ def place_of(run: TrainingRun, task: UUID, index: int) -> str:
 
 
 def ask_judge(run: TrainingRun, sleep: Callable[[float], None] = time.sleep) -> judging.Report:
-    """Draw outputs, have the judge read them as far as today's budget goes, and store the result. An output that it has
-    already read for the same task is not paid for again.
+    """Draw outputs, have the judge read them as far as today's budget goes, and store the result.
+    An output that it has already read for the same task is not paid for again.
     """
     draw(run)
     first = (F("verdict").asc(nulls_first=True), "-rollout__step", "pk")
@@ -301,14 +354,24 @@ def ask_judge(run: TrainingRun, sleep: Callable[[float], None] = time.sleep) -> 
 
 
 def subject_of(environment: Environment, row: Rollout) -> judging.Subject:
-    """The conversation as the policy had it, without the verifier's score or the expected answer."""
+    """The conversation as the policy had it, without the verifier's score or the expected
+    answer.
+    """
     episode = environment.open(row.task.as_spec())
     said = row.messages or [{"role": "assistant", "content": row.output}]
-    conversation = {"messages": [*episode.messages, *said], "tools": episode.offered, "interventions": []}
+    conversation = {
+        "messages": [*episode.messages, *said],
+        "tools": episode.offered,
+        "interventions": [],
+    }
     return judging.Subject(digest_of(["training output", conversation])[:32], conversation)
 
 
 def judge_says(run: TrainingRun) -> dict[int, tuple[bool, str]]:
-    """{rollout: (whether it passes according to the LLM judge, its reason)} for those that it has read."""
-    rows = run.judged_outputs.filter(verdict__error="").values_list("rollout", "verdict__mode", "verdict__reason")
+    """{rollout: (whether it passes according to the LLM judge, its reason)} for those that it has
+    read.
+    """
+    rows = run.judged_outputs.filter(verdict__error="").values_list(
+        "rollout", "verdict__mode", "verdict__reason"
+    )
     return {pk: (not mode, reason) for pk, mode, reason in rows}

@@ -1,7 +1,8 @@
-"""What a model version learned from, back to the production trajectories, and which versions learned from a trajectory
-or a task.
+"""What a model version learned from, back to the production trajectories, and which versions
+learned from a trajectory or a task.
 
-Every step is an index look-up: task by trajectory, row by task, run by dataset, version by parent. Counts are capped.
+Every step is an index look-up: task by trajectory, row by task, run by dataset, version by parent.
+Counts are capped.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from apps.training.models import DatasetRow, Example, PromptSearch, TrainingRun
 from apps.trajectories.models import Trajectory
 
 Job = TrainingRun | PromptSearch
-COUNTED, AT_ONCE = 10_000, 20_000  # caps: trajectories counted, and trajectories collected before filtering
+COUNTED, AT_ONCE = (
+    10_000,
+    20_000,
+)  # caps: trajectories counted, and trajectories collected before filtering
 MOST, DEEPEST = 100, 50  # runs or versions shown; generations
 NAMED = re.compile(r"([-a-zA-Z0-9_]{1,80})-v(\d{1,9})")
 
@@ -29,7 +33,9 @@ NAMED = re.compile(r"([-a-zA-Z0-9_]{1,80})-v(\d{1,9})")
 
 
 def jobs_behind(version: ModelVersion) -> list[tuple[ModelVersion, Job | None]]:
-    """The version and its ancestors, nearest first, each with the training run or prompt search that created it."""
+    """The version and its ancestors, nearest first, each with the training run or prompt search
+    that created it.
+    """
     chain = [version, *version.ancestors()]
     made: dict[int, Job] = {}
     for kind in (TrainingRun, PromptSearch):
@@ -45,13 +51,19 @@ def jobs_behind(version: ModelVersion) -> list[tuple[ModelVersion, Job | None]]:
 
 
 def trajectories_of(datasets: Iterable[UUID]) -> QuerySet[Trajectory]:
-    """The production runs that the tasks of these datasets, or the seeds of their variants, were made from, and the
-    runs whose answers are examples in them.
+    """The production runs that the tasks of these datasets, or the seeds of their variants, were
+    made from, and the runs whose answers are examples in them.
     """
     rows = DatasetRow.objects.filter(dataset__in=list(datasets)).order_by()
     own = rows.filter(task__trajectory__isnull=False).values("task__trajectory")
-    seeds = rows.filter(task__variant_of__trajectory__isnull=False).values("task__variant_of__trajectory")
-    shown = Example.objects.filter(dataset__in=list(datasets), trajectory__isnull=False).order_by().values("trajectory")
+    seeds = rows.filter(task__variant_of__trajectory__isnull=False).values(
+        "task__variant_of__trajectory"
+    )
+    shown = (
+        Example.objects.filter(dataset__in=list(datasets), trajectory__isnull=False)
+        .order_by()
+        .values("trajectory")
+    )
     return Trajectory.objects.filter(Q(pk__in=own) | Q(pk__in=seeds) | Q(pk__in=shown)).order_by()
 
 
@@ -59,7 +71,9 @@ def ids_of(datasets: Iterable[UUID], most: int) -> set[UUID]:
     """At most `most` ids, from the rows alone: deleting a trajectory also deletes its link."""
     rows, found = DatasetRow.objects.filter(dataset__in=list(datasets)).order_by(), set()
     for path in ("task__trajectory", "task__variant_of__trajectory"):
-        found |= set(rows.filter(**{f"{path}__isnull": False}).values_list(path, flat=True).distinct()[:most])
+        found |= set(
+            rows.filter(**{f"{path}__isnull": False}).values_list(path, flat=True).distinct()[:most]
+        )
     shown = Example.objects.filter(dataset__in=list(datasets), trajectory__isnull=False).order_by()
     return found | set(shown.values_list("trajectory", flat=True).distinct()[:most])
 
@@ -75,19 +89,24 @@ def datasets_behind(version: ModelVersion) -> list[UUID]:
 
 
 def narrow(rows: QuerySet[Trajectory], value: str) -> QuerySet[Trajectory]:
-    """The filter `trained`: trajectories that a version (“support-v4”) and its ancestors learned from, or a single run
-    by its id; nothing for any other value. `rows` belong to one project, so another project's version finds nothing.
+    """The filter `trained`: trajectories that a version (“support-v4”) and its ancestors learned
+    from, or a single run by its id; nothing for any other value. `rows` belong to one project, so
+    another project's version finds nothing.
     """
     datasets = set(_datasets_named(value))
     if not datasets:
         return rows.none()
     found = ids_of(datasets, AT_ONCE + 1)
-    return rows.filter(pk__in=found if len(found) <= AT_ONCE else trajectories_of(datasets).values("pk"))
+    return rows.filter(
+        pk__in=found if len(found) <= AT_ONCE else trajectories_of(datasets).values("pk")
+    )
 
 
 def _datasets_named(value: str) -> Iterator[UUID]:
     if named := NAMED.fullmatch(value):
-        for version in ModelVersion.objects.filter(name=named[1], version=int(named[2])).select_related("parent"):
+        for version in ModelVersion.objects.filter(
+            name=named[1], version=int(named[2])
+        ).select_related("parent"):
             yield from datasets_behind(version)
     elif pk := uuid_of(value):
         for kind in (TrainingRun, PromptSearch):
@@ -99,7 +118,9 @@ def _datasets_named(value: str) -> Iterator[UUID]:
 
 @dataclass(frozen=True)
 class Learner:
-    """A job that learned from it and the version it created; `heirs` are versions derived from that one."""
+    """A job that learned from it and the version it created; `heirs` are versions derived from that
+    one.
+    """
 
     job: Job
     kind: str
@@ -114,9 +135,15 @@ def learners_of_task(task: UUID) -> list[Learner]:
 def learners_of_trajectory(trajectory: UUID) -> list[Learner]:
     """Including variants of the tasks that were made from it."""
     own = list(Task.objects.filter(trajectory=trajectory).order_by().values_list("pk", flat=True))
-    shown = Example.objects.filter(trajectory=trajectory).order_by().values_list("dataset_id", flat=True).distinct()
+    shown = (
+        Example.objects.filter(trajectory=trajectory)
+        .order_by()
+        .values_list("dataset_id", flat=True)
+        .distinct()
+    )
     return _learners(
-        [*own, *Task.objects.filter(variant_of__in=own).order_by().values_list("pk", flat=True)], list(shown)
+        [*own, *Task.objects.filter(variant_of__in=own).order_by().values_list("pk", flat=True)],
+        list(shown),
     )
 
 
@@ -128,26 +155,36 @@ def _learners(tasks: list[UUID], datasets: Sequence[UUID] = ()) -> list[Learner]
         return []
     jobs: list[Job] = []
     for kind in (TrainingRun, PromptSearch):
-        found = kind.objects.filter(dataset__in=datasets).select_related("model_version", "dataset__eval_set")
+        found = kind.objects.filter(dataset__in=datasets).select_related(
+            "model_version", "dataset__eval_set"
+        )
         jobs += found.order_by("-created_at")[:MOST]
     jobs.sort(key=lambda job: job.created_at, reverse=True)
     heirs = heirs_of({job.model_version_id for job in jobs if job.model_version_id})
     return [
         Learner(
-            job, "prompt search" if isinstance(job, PromptSearch) else job.get_method_display(), job.model_version,
+            job,
+            "prompt search" if isinstance(job, PromptSearch) else job.get_method_display(),
+            job.model_version,
             heirs.get(job.model_version_id, []) if job.model_version_id else [],
         )
         for job in jobs[:MOST]
-    ]  # fmt: skip
+    ]
 
 
 def heirs_of(versions: set[int]) -> dict[int, list[ModelVersion]]:
-    """{version: all versions derived from it, over all generations}, with one query per generation."""
+    """{version: all versions derived from it, over all generations}, with one query per
+    generation.
+    """
     found: dict[int, list[ModelVersion]] = {version: [] for version in versions}
     parents: dict[int, int] = {}
     level = set(versions)
     for _ in range(DEEPEST):
-        rows = ModelVersion.objects.filter(parent__in=level).exclude(pk__in=parents).select_related("parent")
+        rows = (
+            ModelVersion.objects.filter(parent__in=level)
+            .exclude(pk__in=parents)
+            .select_related("parent")
+        )
         children = list(rows.order_by("created_at", "pk"))
         parents |= {child.pk: child.parent_id for child in children}
         for child in children:

@@ -1,4 +1,6 @@
-"""Lineage over REST: back from a version to production, forward from a trajectory or a task to versions."""
+"""Lineage over REST: back from a version to production, forward from a trajectory or a task to
+versions.
+"""
 
 from __future__ import annotations
 
@@ -30,49 +32,78 @@ from apps.trajectories.actions.store import find
 STRING = {"type": "string"}
 MADE_BY = {
     "type": ["object", "null"],
-    "properties": {"id": {"type": "string", "format": "uuid"}, "kind": STRING, "name": STRING, "eval_set": STRING,
-                   "dataset_digest": STRING, "tasks": {"type": "integer"}, "trajectories": {"type": "integer"}},
-}  # fmt: skip
+    "properties": {
+        "id": {"type": "string", "format": "uuid"},
+        "kind": STRING,
+        "name": STRING,
+        "eval_set": STRING,
+        "dataset_digest": STRING,
+        "tasks": {"type": "integer"},
+        "trajectories": {"type": "integer"},
+    },
+}
 LINEAGE = {
     "type": "object",
     "properties": {
         "version": STRING,
         "chain": {
-            "type": "array", "description": "The version and its ancestors, nearest first, with the job that created "
-            "each",
-            "items": {"type": "object", "properties": {"version": STRING, "kind": STRING, "made_by": MADE_BY}},
+            "type": "array",
+            "description": (
+                "The version and its ancestors, nearest first, with the job that created each"
+            ),
+            "items": {
+                "type": "object",
+                "properties": {"version": STRING, "kind": STRING, "made_by": MADE_BY},
+            },
         },
         "trajectories": {
-            "type": "object", "description": "For the whole chain: {n, more, url}; url lists them",
+            "type": "object",
+            "description": "For the whole chain: {n, more, url}; url lists them",
             "properties": {"n": {"type": "integer"}, "more": {"type": "boolean"}, "url": STRING},
         },
         "learned_by": {
-            "type": "array", "description": "For a trajectory or a task, newest first: the job, the version it "
-            "created, and versions derived from that",
-            "items": {"type": "object", "properties": {
-                "id": {"type": "string", "format": "uuid"}, "kind": STRING, "name": STRING, "state": STRING, "eval_set": STRING,
-                "model_version": {"type": ["string", "null"]}, "derived": {"type": "array", "items": STRING},
-            }},
+            "type": "array",
+            "description": (
+                "For a trajectory or a task, newest first: the job, the version it "
+                "created, and versions derived from that"
+            ),
+            "items": {
+                "type": "object",
+                "properties": {
+                    "id": {"type": "string", "format": "uuid"},
+                    "kind": STRING,
+                    "name": STRING,
+                    "state": STRING,
+                    "eval_set": STRING,
+                    "model_version": {"type": ["string", "null"]},
+                    "derived": {"type": "array", "items": STRING},
+                },
+            },
         },
     },
-}  # fmt: skip
+}
 
 
 @extend_schema(
-    operation_id="v1_lineage", responses=described({200: LINEAGE}, 400, 404),
+    operation_id="v1_lineage",
+    responses=described({200: LINEAGE}, 400, 404),
     parameters=[
         OpenApiParameter("version", str, description="A model version, such as support-v4"),
         OpenApiParameter("trajectory", str, description="The id of a trajectory, yours"),
         OpenApiParameter("task", str, description="The id of a task"),
     ],
-    description="With `version`: what it and its ancestors learned from; with `trajectory` or `task`: what learned "
-                "from it. Exactly one of the three. "
-    "The trajectories themselves: `/api/v1/trajectories/?trained=support-v4`.",
-)  # fmt: skip
+    description=(
+        "With `version`: what it and its ancestors learned from; with `trajectory` or `task`: what"
+        " learned from it. Exactly one of the three. The trajectories themselves:"
+        " `/api/v1/trajectories/?trained=support-v4`."
+    ),
+)
 @api_view(["GET"])
 def lineage(request: Request) -> Response:
     asked = {
-        name: request.query_params[name] for name in ("version", "trajectory", "task") if request.query_params.get(name)
+        name: request.query_params[name]
+        for name in ("version", "trajectory", "task")
+        if request.query_params.get(name)
     }
     if len(asked) != 1:
         raise ValidationError({"path": "version", "error": "send one of version, trajectory, task"})
@@ -83,7 +114,9 @@ def lineage(request: Request) -> Response:
         row = find(project, name)
         if row is None:
             raise NotFound("No trajectory of this project has this id.")
-        return Response({"learned_by": [learner_json(one) for one in learners_of_trajectory(row.pk)]})
+        return Response(
+            {"learned_by": [learner_json(one) for one in learners_of_trajectory(row.pk)]}
+        )
     task = Task.objects.filter(project=project, pk=uuid_of(asked["task"])).only("pk").first()
     if task is None:
         raise NotFound("No task of this project has this id.")
@@ -111,14 +144,23 @@ def backwards(request: Request, name: str) -> dict[str, Any]:
 def job_json(job: Any) -> dict[str, Any]:
     kind = "prompt search" if isinstance(job, PromptSearch) else job.method
     return {
-        "id": str(job.pk), "kind": kind, "name": job.name, "eval_set": str(job.dataset.eval_set), "tasks": job.dataset.size,
-        "dataset_digest": job.dataset.digest, "trajectories": count([job.dataset_id])[0],
-    }  # fmt: skip
+        "id": str(job.pk),
+        "kind": kind,
+        "name": job.name,
+        "eval_set": str(job.dataset.eval_set),
+        "tasks": job.dataset.size,
+        "dataset_digest": job.dataset.digest,
+        "trajectories": count([job.dataset_id])[0],
+    }
 
 
 def learner_json(learner: Learner) -> dict[str, Any]:
     return {
-        "id": str(learner.job.pk), "kind": learner.kind, "name": learner.job.name, "state": learner.job.state,
-        "eval_set": str(learner.job.dataset.eval_set), "model_version": str(learner.version) if learner.version else None,
+        "id": str(learner.job.pk),
+        "kind": learner.kind,
+        "name": learner.job.name,
+        "state": learner.job.state,
+        "eval_set": str(learner.job.dataset.eval_set),
+        "model_version": str(learner.version) if learner.version else None,
         "derived": [str(heir) for heir in learner.heirs],
-    }  # fmt: skip
+    }

@@ -1,5 +1,5 @@
-"""Reducing the memory of a run: which settings do so without changing the update, advice for people, and the automatic
-retry.
+"""Reducing the memory of a run: which settings do so without changing the update, advice for
+people, and the automatic retry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ def at_once(name: str, config: Settings) -> int:
     if name == "sample_batch":
         every = config["prompts_per_step"] * config["generations"]
         return min(every, config.get(name) or SIDE_BY_SIDE)
-    every = own_rows(config) if "batch_size" in config else config["prompts_per_step"] * config["generations"]
+    every = (
+        own_rows(config)
+        if "batch_size" in config
+        else config["prompts_per_step"] * config["generations"]
+    )
     return min(every, config.get(name) or every)
 
 
@@ -35,8 +39,8 @@ def own_rows(config: Settings) -> int:
 
 
 def reductions(method: str, config: Settings, to: int = SMALL) -> Settings:
-    """Settings of the method that need less memory for the same update; {} if everything is already as small as
-    possible.
+    """Settings of the method that need less memory for the same update; {} if everything is already
+    as small as possible.
     """
     names = {field.encode_name for field in structs.fields(CONFIGS[method])}
     found: Settings = {}
@@ -44,7 +48,9 @@ def reductions(method: str, config: Settings, to: int = SMALL) -> Settings:
         if name in names and (now := at_once(name, config)) > 1:
             fewer = to if now > to else max(1, now // 2)
             if name == "micro_batch" and method == "dpo":
-                fewer = next(count for count in range(fewer, 0, -1) if own_rows(config) % count == 0)
+                fewer = next(
+                    count for count in range(fewer, 0, -1) if own_rows(config) % count == 0
+                )
             found[name] = fewer
     if "gradient_checkpointing" in names and not config.get("gradient_checkpointing"):
         found["gradient_checkpointing"] = True
@@ -65,14 +71,16 @@ def advice(run: TrainingRun) -> str:
     if changed := reductions(run.method, config):
         return f"Set {in_words(changed, config)}: the update stays the same."
     return (
-        "Everything that does not affect the update has already been reduced. Train a smaller model, shorter prompts "
-        "and answers, or a lower "
-        "lora_rank, or use a machine with more memory."
+        "Everything that does not affect the update has already been reduced. Train a smaller"
+        " model, shorter prompts and answers, or a lower lora_rank, or use a machine with more"
+        " memory."
     )
 
 
 def reduce(run: TrainingRun) -> str:
-    """Reduce the settings of a run, at most once. Returns a sentence, or "" if nothing was changed."""
+    """Reduce the settings of a run, at most once. Returns a sentence, or "" if nothing was
+    changed.
+    """
     config = settings_of(run)
     changed = reductions(run.method, config)
     if not config.get("retry_smaller") or run.reduced or not changed:

@@ -20,7 +20,9 @@ from apps.trajectories.models import Trajectory
 
 
 class Shape(models.TextChoices):
-    """What a dataset's rows are: tasks, or examples of one of these kinds plus the tasks they are about."""
+    """What a dataset's rows are: tasks, or examples of one of these kinds plus the tasks they are
+    about.
+    """
 
     TASKS = "tasks", "tasks"
     PAIRS = "pairs", "pairs"
@@ -29,8 +31,8 @@ class Shape(models.TextChoices):
 
 
 class Dataset(models.Model):
-    """Frozen training data: its rows are created with it and never change. Only training tasks can be rows. `size`
-    counts examples if the dataset has any (`shape`), otherwise tasks.
+    """Frozen training data: its rows are created with it and never change. Only training tasks can
+    be rows. `size` counts examples if the dataset has any (`shape`), otherwise tasks.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -39,12 +41,16 @@ class Dataset(models.Model):
     digest = models.CharField(max_length=64)
     size = models.PositiveIntegerField()
     shape = models.CharField(max_length=10, choices=Shape, default=Shape.TASKS)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         ordering = ("-created_at",)
-        constraints = [models.UniqueConstraint(fields=["project", "digest"], name="one_dataset_per_content")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "digest"], name="one_dataset_per_content")
+        ]
 
     def __str__(self) -> str:
         what = "" if self.shape == Shape.TASKS else f" {self.get_shape_display().lower()}"
@@ -55,8 +61,8 @@ class Dataset(models.Model):
 
 
 class DatasetRow(models.Model):
-    """`split` is the task's split, kept equal to it by a composite foreign key (see the migration), and must be
-    train.
+    """`split` is the task's split, kept equal to it by a composite foreign key (see the migration),
+    and must be train.
     """
 
     dataset = models.ForeignKey(Dataset, models.CASCADE, related_name="rows")
@@ -85,8 +91,8 @@ class Source(models.TextChoices):
 
 
 class Example(models.Model):
-    """One preference pair, labelled answer or good answer of a dataset (`judged.Example`), from a training task or a
-    production run. `split` is the task's, as in DatasetRow.
+    """One preference pair, labelled answer or good answer of a dataset (`judged.Example`), from a
+    training task or a production run. `split` is the task's, as in DatasetRow.
     """
 
     dataset = models.ForeignKey(Dataset, models.CASCADE, related_name="examples")
@@ -96,14 +102,20 @@ class Example(models.Model):
     split = models.CharField(max_length=12, default=Split.TRAIN, editable=False)
     trajectory = models.ForeignKey(Trajectory, models.SET_NULL, null=True, related_name="examples")
     data = models.JSONField(
-        help_text="chosen and rejected, or answer and good; messages and tools if no task provides them"
+        help_text=(
+            "chosen and rejected, or answer and good; messages and tools if no task provides them"
+        )
     )
 
     class Meta:
         ordering = ("position",)
         constraints = [
-            models.UniqueConstraint(fields=["dataset", "position"], name="one_example_per_position"),
-            models.CheckConstraint(name="only_train_tasks_have_examples", condition=Q(split=Split.TRAIN)),
+            models.UniqueConstraint(
+                fields=["dataset", "position"], name="one_example_per_position"
+            ),
+            models.CheckConstraint(
+                name="only_train_tasks_have_examples", condition=Q(split=Split.TRAIN)
+            ),
         ]
 
     def __str__(self) -> str:
@@ -163,11 +175,16 @@ class TrainingRun(Archivable, Job):
     )
 
     forked_from = models.ForeignKey(
-        "self", models.SET_NULL, null=True, related_name="forks", help_text="The run whose checkpoint it started from"
+        "self",
+        models.SET_NULL,
+        null=True,
+        related_name="forks",
+        help_text="The run whose checkpoint it started from",
     )
 
     reduced = models.JSONField(
-        default=dict, help_text="Settings that replace the spec's after an attempt ran out of memory"
+        default=dict,
+        help_text="Settings that replace the spec's after an attempt ran out of memory",
     )
 
     objects = TrainingRunQuerySet.as_manager()
@@ -176,7 +193,8 @@ class TrainingRun(Archivable, Job):
         pass
 
     is_new = False  # whether this request created it
-    prompt: dict = {}  # as in evaluations; prompt versions are not trained, so the environment's own prompt is used
+    # as in evaluations; prompt versions are not trained, so the environment's own prompt is used
+    prompt: dict = {}
 
     @property
     def audit_detail(self) -> dict[str, Any]:
@@ -197,9 +215,9 @@ class TrainingRun(Archivable, Job):
 
 
 class Measurement(Job):
-    """How fast a model samples and trains on a machine, and how much memory that needs: a half-minute job, on which the
-    estimates of runs are based (apps.training.budget). `key` identifies the model and the settings that it is valid
-    for.
+    """How fast a model samples and trains on a machine, and how much memory that needs: a
+    half-minute job, on which the estimates of runs are based (apps.training.budget). `key`
+    identifies the model and the settings that it is valid for.
     """
 
     parent = models.ForeignKey(ModelVersion, models.CASCADE, related_name="measurements")
@@ -219,15 +237,17 @@ class Metric(models.Model):
 
     class Meta:
         ordering = ("step", "id")
-        constraints = [models.UniqueConstraint(fields=["run", "name", "step"], name="one_value_per_step")]
+        constraints = [
+            models.UniqueConstraint(fields=["run", "name", "step"], name="one_value_per_step")
+        ]
 
     def __str__(self) -> str:
         return f"{self.name}[{self.step}] = {self.value:.4g}"
 
 
 class RunAlarm(models.Model):
-    """An alarm raised by a step (workers.lib.alarms). `cleared_step`: the step at which it cleared; null while it is
-    active.
+    """An alarm raised by a step (workers.lib.alarms). `cleared_step`: the step at which it cleared;
+    null while it is active.
     """
 
     class Action(models.TextChoices):
@@ -250,7 +270,9 @@ class RunAlarm(models.Model):
     class Meta:
         ordering = ("-step", "-id")
         constraints = [
-            models.UniqueConstraint(fields=["run", "name", "step", "action"], name="one_alarm_per_step"),
+            models.UniqueConstraint(
+                fields=["run", "name", "step", "action"], name="one_alarm_per_step"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -268,19 +290,25 @@ class Checkpoint(models.Model):
 
     class Meta:
         ordering = ("-step",)
-        constraints = [models.UniqueConstraint(fields=["run", "step"], name="one_checkpoint_per_step")]
+        constraints = [
+            models.UniqueConstraint(fields=["run", "step"], name="one_checkpoint_per_step")
+        ]
 
     def __str__(self) -> str:
         return f"step {self.step}"
 
 
 class Rollout(SampleFields):
-    """One scored output during training: a rollout, a sample of a periodic validation, or a sample at a checkpoint."""
+    """One scored output during training: a rollout, a sample of a periodic validation, or a sample
+    at a checkpoint.
+    """
 
     class Phase(models.TextChoices):
         TRAIN = "train"
         VALIDATION = "validation"
-        CHECKPOINT = "checkpoint"  # the same tasks at the start and at every checkpoint, for people to read
+        CHECKPOINT = (  # the same tasks at the start and at every checkpoint, for people to read
+            "checkpoint"
+        )
 
     run = models.ForeignKey(TrainingRun, models.CASCADE, related_name="rollouts")
     task = models.ForeignKey(Task, models.CASCADE, related_name="rollouts")
@@ -291,7 +319,9 @@ class Rollout(SampleFields):
     class Meta:
         ordering = ("step", "task__key", "index")
         constraints = [
-            models.UniqueConstraint(fields=["run", "phase", "step", "task", "index"], name="one_rollout_per_index"),
+            models.UniqueConstraint(
+                fields=["run", "phase", "step", "task", "index"], name="one_rollout_per_index"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -299,7 +329,9 @@ class Rollout(SampleFields):
 
 
 class JudgedOutput(models.Model):
-    """A rollout drawn for the project's LLM judge (`judged_outputs`), and its verdict: null until it was asked."""
+    """A rollout drawn for the project's LLM judge (`judged_outputs`), and its verdict: null until
+    it was asked.
+    """
 
     run = models.ForeignKey(TrainingRun, models.CASCADE, related_name="judged_outputs")
     rollout = models.OneToOneField(Rollout, models.CASCADE, related_name="judged")
@@ -310,25 +342,33 @@ class JudgedOutput(models.Model):
 
 
 class PromptSearch(Job):
-    """Has GEPA improve the system prompt of `version`. Proposals come from failures on the training tasks of `dataset`
-    and are selected on the validation tasks of its set. The best becomes a prompt version.
+    """Has GEPA improve the system prompt of `version`. Proposals come from failures on the training
+    tasks of `dataset` and are selected on the validation tasks of its set. The best becomes a
+    prompt version.
     """
 
     version = models.ForeignKey(ModelVersion, models.PROTECT, related_name="prompt_searches")
     dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="prompt_searches")
     environment = models.ForeignKey(Environment, models.PROTECT, related_name="prompt_searches")
     model_version = models.ForeignKey(
-        ModelVersion, models.PROTECT, null=True, related_name="found_by", help_text="The prompt version that was found"
+        ModelVersion,
+        models.PROTECT,
+        null=True,
+        related_name="found_by",
+        help_text="The prompt version that was found",
     )
-    used = models.JSONField(default=dict, help_text="calls, input_tokens, output_tokens and usd, over all attempts")
+    used = models.JSONField(
+        default=dict, help_text="calls, input_tokens, output_tokens and usd, over all attempts"
+    )
 
     def get_absolute_url(self) -> str:
         return reverse("training:search", args=[self.project.slug, self.pk])
 
 
 class PromptCandidate(models.Model):
-    """One prompt of a search. `score` is on the validation tasks; `before` and `after` are the parent's and its own
-    total on the few training tasks that it was proposed from. `calls` and `usd` are the search's totals at that point.
+    """One prompt of a search. `score` is on the validation tasks; `before` and `after` are the
+    parent's and its own total on the few training tasks that it was proposed from. `calls` and
+    `usd` are the search's totals at that point.
     """
 
     class State(models.TextChoices):
@@ -349,7 +389,9 @@ class PromptCandidate(models.Model):
 
     class Meta:
         ordering = ("number",)
-        constraints = [models.UniqueConstraint(fields=["search", "number"], name="one_candidate_per_number")]
+        constraints = [
+            models.UniqueConstraint(fields=["search", "number"], name="one_candidate_per_number")
+        ]
 
     def __str__(self) -> str:
         return f"#{self.number}"

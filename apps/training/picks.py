@@ -32,7 +32,10 @@ class PickForm(TrainingForm):
         help_text="SFT learns from tasks with a demonstration",
     )
     per_group = forms.IntegerField(
-        min_value=1, required=False, label="Max tasks per group", help_text="When an evaluation picks the tasks"
+        min_value=1,
+        required=False,
+        label="Max tasks per group",
+        help_text="When an evaluation picks the tasks",
     )
     field_order = ("method", "parent", "eval_set", "picked_by", "per_group")
 
@@ -43,8 +46,8 @@ class PickForm(TrainingForm):
         asked: QueryDict | None = None,
         advised: dict[str, Any] | None = None,
     ) -> None:
-        """`asked`: the page's query, in which a link may set fields, an evaluation and the cap. `advised`: defaults
-        where the link says nothing.
+        """`asked`: the page's query, in which a link may set fields, an evaluation and the cap.
+        `advised`: defaults where the link says nothing.
         """
         given = data if data is not None else asked or QueryDict()
         named = given.get("picked_by", "")
@@ -64,7 +67,9 @@ class PickForm(TrainingForm):
         field.label_from_instance = lambda run: self.labels[str(run.pk)]
 
     def choice(self, name: str) -> Any:
-        """The row that a field of the form shows, also while other fields are wrong: its value, or the first one offered."""
+        """The row that a field of the form shows, also while other fields are wrong: its value, or
+        the first one offered.
+        """
         field, value = self.fields[name], self[name].value()
         try:
             row = field.clean(getattr(value, "pk", value)) if value else None
@@ -75,9 +80,15 @@ class PickForm(TrainingForm):
     def example_sources(self) -> list[str]:
         """The chosen sources of the method's examples; an evaluation only if one is named."""
         known = SOURCES.get(self["method"].value(), [])
-        chosen = known if len(known) == 1 else [source for source in known if source in (self["sources"].value() or ())]
+        chosen = (
+            known
+            if len(known) == 1
+            else [source for source in known if source in (self["sources"].value() or ())]
+        )
         return [
-            source for source in chosen if source != Source.EVALUATION or len(known) == 1 or self["samples_of"].value()
+            source
+            for source in chosen
+            if source != Source.EVALUATION or len(known) == 1 or self["samples_of"].value()
         ]
 
     def clean(self) -> dict[str, Any]:
@@ -92,19 +103,29 @@ class PickForm(TrainingForm):
         data = self.cleaned_data
         if data["method"] not in SHAPES:
             return {"picked_by": data.get("picked_by")}
-        return {"samples_of": data.get("samples_of")} if Source.EVALUATION in data["sources"] else {}
+        return (
+            {"samples_of": data.get("samples_of")} if Source.EVALUATION in data["sources"] else {}
+        )
 
     def selection(self) -> dict[str, Any]:
         """The arguments of `freeze_dataset` for this choice; {} if all tasks train."""
         if shape := SHAPES.get(self.cleaned_data["method"]):
-            return {"shape": shape, "examples": self.found().examples}  # chosen by their source, not by learnability
+            return {
+                "shape": shape,
+                "examples": self.found().examples,
+            }  # chosen by their source, not by learnability
         run = self.cleaned_data.get("picked_by")
         if run is None:
             return {}
-        return {"picked_by": run, "keys": RunLearnability(run).pick(self.cleaned_data.get("per_group")).chosen}
+        return {
+            "picked_by": run,
+            "keys": RunLearnability(run).pick(self.cleaned_data.get("per_group")).chosen,
+        }
 
     def asked(self) -> Asked:
-        """The run to be estimated; nothing is frozen for it. Raises ModelError for servers that it cannot sample on."""
+        """The run to be estimated; nothing is frozen for it. Raises ModelError for servers that it
+        cannot sample on.
+        """
         data, examples = self.cleaned_data, ()
         tasks = list(data["eval_set"].tasks.trainable())
         if data["method"] in SHAPES:
@@ -115,28 +136,49 @@ class PickForm(TrainingForm):
         sampling, config = self.sampling(), whole_config(data["method"], self.config())
         rollouts: dict[str, Any] = {}
         taught = teachers.chosen(
-            data["method"], data["parent"], sampling.get("teacher"), sampling.get("teacher_on", ""), config
+            data["method"],
+            data["parent"],
+            sampling.get("teacher"),
+            sampling.get("teacher_on", ""),
+            config,
         )
         if "sample_on" in sampling:
             rollouts = choose_servers(
-                data["parent"], list(sampling["sample_on"]), config["lora_rank"], sampling["steps_ahead"]
+                data["parent"],
+                list(sampling["sample_on"]),
+                config["lora_rank"],
+                sampling["steps_ahead"],
             )
         return Asked(
-            project=data["eval_set"].project, method=data["method"], parent=data["parent"], environment=data["environment"],
-            eval_set=data["eval_set"], config=config, tasks=tasks, examples=examples, rollouts=rollouts,
-            runs=data.get("seeds") or 1, teacher=sampling.get("teacher"), teacher_engine=taught.get("teacher_engine"),
-        )  # fmt: skip
+            project=data["eval_set"].project,
+            method=data["method"],
+            parent=data["parent"],
+            environment=data["environment"],
+            eval_set=data["eval_set"],
+            config=config,
+            tasks=tasks,
+            examples=examples,
+            rollouts=rollouts,
+            runs=data.get("seeds") or 1,
+            teacher=sampling.get("teacher"),
+            teacher_engine=taught.get("teacher_engine"),
+        )
 
 
 def offers(project: Project, per_group: int | None = None, named: str = "") -> dict[str, str]:
-    """{evaluation: label of the choice}, newest first: finished, of the train split of a frozen set, with at least one
-    informative task.
+    """{evaluation: label of the choice}, newest first: finished, of the train split of a frozen
+    set, with at least one informative task.
 
     `named` is offered however old it is.
     """
     runs = (
         EvalRun.objects.current()
-        .filter(project=project, split=Split.TRAIN, state=JobState.SUCCEEDED, eval_set__state=EvalSetState.FROZEN)
+        .filter(
+            project=project,
+            split=Split.TRAIN,
+            state=JobState.SUCCEEDED,
+            eval_set__state=EvalSetState.FROZEN,
+        )
         .select_related("eval_set")
     )
     newest = list(runs.order_by("-created_at")[:OFFERED])
@@ -157,15 +199,16 @@ def _label(run: EvalRun, per_group: int | None) -> str:
     made = RunLearnability(run).pick(per_group)
     total = len(made.chosen) + len(made.left_out)
     return (
-        f"The {len(made.chosen)} of {total} in {run.eval_set} that are informative according to “{run.name}”"
+        f"The {len(made.chosen)} of {total} in {run.eval_set} that are informative according to"
+        f" “{run.name}”"
         if made.chosen
         else ""
     )
 
 
 def _initial(project: Project, given: QueryDict, labels: dict[str, str]) -> dict[str, Any]:
-    """The evaluation that a link names, its set and the cap. Since informative tasks are meant for RL, the method is
-    GRPO.
+    """The evaluation that a link names, its set and the cap. Since informative tasks are meant for
+    RL, the method is GRPO.
     """
     if given.get("picked_by", "") not in labels:
         return {}

@@ -1,5 +1,5 @@
-"""Storing the result of a run, wherever it was trained: its metrics, the name of its version and that version's
-lineage.
+"""Storing the result of a run, wherever it was trained: its metrics, the name of its version and
+that version's lineage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ def store_metrics(run: TrainingRun, events: list[dict]) -> None:
         if isinstance(value, int | float) and math.isfinite(value)
     }
     Metric.objects.bulk_create(
-        [Metric(run=run, name=name, step=step, value=value) for (name, step), value in latest.items()],
+        [
+            Metric(run=run, name=name, step=step, value=value)
+            for (name, step), value in latest.items()
+        ],
         update_conflicts=True,
         unique_fields=["run", "name", "step"],
         update_fields=["value", "at"],
@@ -31,7 +34,9 @@ def version_name(run: TrainingRun) -> str:
 
 
 def lineage(run: TrainingRun) -> dict:
-    """Everything that produced the version, frozen: enough to reproduce it and to find its production trajectories."""
+    """Everything that produced the version, frozen: enough to reproduce it and to find its
+    production trajectories.
+    """
     made_from = {name: value for name, value in run.spec.items() if name != "estimate"}
     return (
         made_from

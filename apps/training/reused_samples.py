@@ -1,4 +1,6 @@
-"""Reuse the samples of a `best_of_n` run in its forks, instead of sampling (and paying a teacher) again."""
+"""Reuse the samples of a `best_of_n` run in its forks, instead of sampling (and paying a teacher)
+again.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,12 @@ from workers.lib.sampled_tasks import count as tasks_in
 FROZEN = ("dataset_digest", "environment_hash", "verifier_hash", "parent_digest", "teacher_digest")
 
 
-def of_fork(run: TrainingRun, spec: dict[str, Any], step: int, *, ask: bool = False) -> tuple[bool, str]:
-    """(whether a fork with this spec reuses the samples of `run`, a sentence that says so or why not); (False, "") for other
-    methods. `ask`: query the version of a remote server, which takes seconds if it does not answer.
+def of_fork(
+    run: TrainingRun, spec: dict[str, Any], step: int, *, ask: bool = False
+) -> tuple[bool, str]:
+    """(whether a fork with this spec reuses the samples of `run`, a sentence that says so or why
+    not); (False, "") for other methods. `ask`: query the version of a remote server, which takes
+    seconds if it does not answer.
     """
     if run.method != Method.BEST_OF_N:
         return False, ""
@@ -30,10 +35,17 @@ def of_fork(run: TrainingRun, spec: dict[str, Any], step: int, *, ask: bool = Fa
     if changed := _changed(run, spec, ask=ask):
         return (
             False,
-            f"The samples of {run} are not reused, because these differ: {', '.join(changed)}. All {count:,} tasks are sampled again.{paid}",
+            (
+                f"The samples of {run} are not reused, because these differ: {', '.join(changed)}."
+                f" All {count:,} tasks are sampled again.{paid}"
+            ),
         )
     # From a later step on, what it learns from stays as it is.
-    rest = "nothing is sampled again" if found >= count or step else f"the other {count - found:,} are sampled"
+    rest = (
+        "nothing is sampled again"
+        if found >= count or step
+        else f"the other {count - found:,} are sampled"
+    )
     return True, f"The samples of {run} are reused ({found:,} of {count:,} tasks); {rest}."
 
 
@@ -54,7 +66,11 @@ def file_of(run: TrainingRun) -> Path:
 def _changed(run: TrainingRun, spec: dict[str, Any], *, ask: bool) -> list[str]:
     """The names of the inputs of sampling that differ."""
     before, now = run.spec, spec
-    names = [name for name in SETTINGS if (before["config"].get(name) or None) != (now["config"].get(name) or None)]
+    names = [
+        name
+        for name in SETTINGS
+        if (before["config"].get(name) or None) != (now["config"].get(name) or None)
+    ]
     names += ["seed"] if before.get("seed") != now.get("seed") else []
     names += [name.rpartition("_")[0] for name in FROZEN if before.get(name) != now.get(name)]
     engines = [identity(one.get("teacher_engine") or {}) for one in (before, now)]

@@ -15,20 +15,32 @@ REWARDED = frozenset({Method.GRPO, Method.BEST_OF_N})
 
 
 def uses_reward(method: str, sources: Collection[str] = ()) -> bool:
-    """Whether a verifier decides what a run learns. Demonstrations, corrections, ratings, people's verdicts in a review and a teacher's
-    probabilities come without one; of an evaluation's samples it says which are right.
+    """Whether a verifier decides what a run learns. Demonstrations, corrections, ratings, people's
+    verdicts in a review and a teacher's probabilities come without one; of an evaluation's samples
+    it says which are right.
     """
     return method in REWARDED or Source.EVALUATION in sources
 
 
 def sources_of(dataset: Dataset) -> set[str]:
-    return set() if dataset.shape == Shape.TASKS else set(dataset.examples.order_by().values_list("source", flat=True))
+    return (
+        set()
+        if dataset.shape == Shape.TASKS
+        else set(dataset.examples.order_by().values_list("source", flat=True))
+    )
 
 
 def require_reviewed(
-    *, method: str, dataset: Dataset, environment: Environment, by: Any, scorer: dict[str, Any] | None = None
+    *,
+    method: str,
+    dataset: Dataset,
+    environment: Environment,
+    by: Any,
+    scorer: dict[str, Any] | None = None,
 ) -> str:
-    """A sentence: who stands behind the reward (`oversight_of`). Raises TrainingLocked if the run needs a reviewed one and has none."""
+    """A sentence: who stands behind the reward (`oversight_of`). Raises TrainingLocked if the run
+    needs a reviewed one and has none.
+    """
     if not uses_reward(method, sources_of(dataset)):
         return NO_REWARD
     lock = require_unlocked(environment=environment, tasks=dataset.tasks(), by=by, scorer=scorer)

@@ -1,4 +1,6 @@
-"""The rollouts of a training run: selected by a URL, with the effect of each on training, and its neighbours."""
+"""The rollouts of a training run: selected by a URL, with the effect of each on training, and its
+neighbours.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,24 @@ from apps.evals.samples.filters import OUTCOMES
 from apps.training.models import Method, Rollout, TrainingRun
 from workers.lib.advantages import OVERLONG, group_advantages, returns, turn_advantages
 
-OUTCOME = {name: OUTCOMES[name] for name in ("passed", "failed", "invalid", "unsafe", "truncated", "masked")}
+OUTCOME = {
+    name: OUTCOMES[name]
+    for name in ("passed", "failed", "invalid", "unsafe", "truncated", "masked")
+}
 ORDER = ("-step", "task__key", "index", "pk")  # the order of the list
 OTHER_STEPS = 40
-WEIGHED = ("pk", "run", "step", "task", "index", "reward", "components", "phase", "masked", "truncated")
+WEIGHED = (
+    "pk",
+    "run",
+    "step",
+    "task",
+    "index",
+    "reward",
+    "components",
+    "phase",
+    "masked",
+    "truncated",
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +62,9 @@ class Filters(QueryFilters):
 
     def apply(self, run: TrainingRun) -> QuerySet[Rollout]:
         """The newest step first, then by task."""
-        rows = run.rollouts.order_by(*ORDER).filter(phase__in=self.phases)  # the index begins with run, phase, step
+        rows = run.rollouts.order_by(*ORDER).filter(
+            phase__in=self.phases
+        )  # the index begins with run, phase, step
         if self.outcome:
             rows = rows.filter(OUTCOME[self.outcome][1])
         if self.step:
@@ -57,7 +75,9 @@ class Filters(QueryFilters):
 
 
 def neighbours(chosen: Filters, run: TrainingRun, row: Rollout) -> tuple[int | None, int | None]:
-    """The rollouts before and after one in the filtered list. They are searched step by step, since a step is small."""
+    """The rollouts before and after one in the filtered list. They are searched step by step, since
+    a step is small.
+    """
     rows = chosen.apply(run)
     here = list(rows.filter(step=row.step).values_list("pk", flat=True))
     if row.pk not in here:
@@ -72,7 +92,8 @@ def _beside(rows: QuerySet[Rollout], chosen: Filters, step: int, *, later: bool)
     """The last rollout of the next later step, or the first of the next earlier one."""
     beyond = rows.order_by().filter(**{"step__gt" if later else "step__lt": step})
     steps = [
-        beyond.filter(phase=phase).aggregate(at=Min("step") if later else Max("step"))["at"] for phase in chosen.phases
+        beyond.filter(phase=phase).aggregate(at=Min("step") if later else Max("step"))["at"]
+        for phase in chosen.phases
     ]
     known = [at for at in steps if at is not None]
     if not known:
@@ -85,9 +106,13 @@ def _beside(rows: QuerySet[Rollout], chosen: Filters, step: int, *, later: bool)
 
 
 def group_of(row: Rollout) -> list[Rollout]:
-    """All rollouts of its group by index, each with its `advantage` (None in a validation, and where it has no reward)."""
+    """All rollouts of its group by index, each with its `advantage` (None in a validation, and
+    where it has no reward).
+    """
     found = list(
-        Rollout.objects.filter(run=row.run, phase=row.phase, step=row.step, task=row.task_id).order_by("index")
+        Rollout.objects.filter(
+            run=row.run, phase=row.phase, step=row.step, task=row.task_id
+        ).order_by("index")
     )
     _weigh(row.run, found)
     if row.run.spec["config"].get("advantages") == "turn":
@@ -99,7 +124,9 @@ def with_advantages(run: TrainingRun, shown: Iterable[Rollout]) -> list[Rollout]
     """These rollouts, each with its `advantage`: one query for the rest of their groups."""
     rows = list(shown)
     others = run.rollouts.filter(
-        phase=Rollout.Phase.TRAIN, step__in={row.step for row in rows}, task__in={row.task_id for row in rows}
+        phase=Rollout.Phase.TRAIN,
+        step__in={row.step for row in rows},
+        task__in={row.task_id for row in rows},
     )
     groups: dict[tuple, list[Rollout]] = {}
     for other in others.only(*WEIGHED).order_by("index"):
@@ -120,27 +147,46 @@ def _weigh(run: TrainingRun, group: list[Rollout]) -> None:
             row.advantage = None
         return
     # The overlong penalty is not part of the reward, but counts for the advantage.
-    shaped = [None if row.reward is None else row.reward + row.components.get(OVERLONG, 0.0) for row in group]
-    weights = group_advantages(shaped, config.get("scale_rewards", "group"), config.get("baseline", "mean"))
+    shaped = [
+        None if row.reward is None else row.reward + row.components.get(OVERLONG, 0.0)
+        for row in group
+    ]
+    weights = group_advantages(
+        shaped, config.get("scale_rewards", "group"), config.get("baseline", "mean")
+    )
     for row, weight in zip(group, weights, strict=True):
-        row.advantage = weight if row.phase == Rollout.Phase.TRAIN and not left_out(row, config) else None
+        row.advantage = (
+            weight if row.phase == Rollout.Phase.TRAIN and not left_out(row, config) else None
+        )
 
 
 def left_out(row: Rollout, config: dict) -> bool:
-    """Whether its tokens are left out of the loss: it is masked, or was cut off where `mask_truncated` leaves such completions out."""
+    """Whether its tokens are left out of the loss: it is masked, or was cut off where
+    `mask_truncated` leaves such completions out.
+    """
     return row.masked or bool(config.get("mask_truncated") and row.truncated)
 
 
 def _weigh_turns(config: dict, group: list[Rollout]) -> None:
     """Set `turn_advantages` of each rollout; the first of them becomes its `advantage`."""
     earned = [
-        None if row.reward is None
-        else [one + row.components.get(OVERLONG, 0.0) for one in returns(row.reward, row.components, row.turns or 1)]
+        (
+            None
+            if row.reward is None
+            else [
+                one + row.components.get(OVERLONG, 0.0)
+                for one in returns(row.reward, row.components, row.turns or 1)
+            ]
+        )
         for row in group
-    ]  # fmt: skip
-    found = turn_advantages(earned, config.get("scale_rewards", "group"), config.get("baseline", "mean"))
+    ]
+    found = turn_advantages(
+        earned, config.get("scale_rewards", "group"), config.get("baseline", "mean")
+    )
     for row, weights in zip(group, found, strict=True):
-        row.turn_advantages = weights if row.phase == Rollout.Phase.TRAIN and not left_out(row, config) else []
+        row.turn_advantages = (
+            weights if row.phase == Rollout.Phase.TRAIN and not left_out(row, config) else []
+        )
 
 
 @dataclass(frozen=True)
@@ -156,20 +202,26 @@ def standing(row: Rollout, group: list[Rollout], updated: bool) -> Standing:
     """`updated`: the numbers of its step's update are stored."""
     config = row.run.spec["config"]
     if row.phase == Rollout.Phase.VALIDATION:
-        return Standing("validation", "info", "Validation only measures the policy; it is not trained on.")
+        return Standing(
+            "validation", "info", "Validation only measures the policy; it is not trained on."
+        )
     if row.phase == Rollout.Phase.CHECKPOINT:
-        return Standing("sampled", "info", "Sampled at a checkpoint for inspection; not part of any update.")
+        return Standing(
+            "sampled", "info", "Sampled at a checkpoint for inspection; not part of any update."
+        )
     if row.masked:
         return Standing(
             "masked",
             "warn",
-            "It has no reward, so its tokens are left out of the update. The rest of its group still counts.",
+            "It has no reward, so its tokens are left out of the update. The rest of its group"
+            " still counts.",
         )
     if left_out(row, config):
         return Standing(
             "masked",
             "warn",
-            "It was truncated, and “mask_truncated” leaves its tokens out of the update. Its reward still counts for its group.",
+            "It was truncated, and “mask_truncated” leaves its tokens out of the update. Its reward"
+            " still counts for its group.",
         )
     if "kept" in row.components:
         if row.components["kept"]:
@@ -177,7 +229,8 @@ def standing(row: Rollout, group: list[Rollout], updated: bool) -> Standing:
         return Standing(
             "not kept",
             "",
-            "It failed, was truncated, is empty, contains a control token, duplicates a kept sample, or is not the best.",
+            "It failed, was truncated, is empty, contains a control token, duplicates a kept"
+            " sample, or is not the best.",
         )
     if not updated and not row.run.is_active:
         return Standing("not trained", "warn", "The run ended before the update of this step.")
@@ -187,10 +240,15 @@ def standing(row: Rollout, group: list[Rollout], updated: bool) -> Standing:
         return Standing(
             "trained",
             "good",
-            "Its tokens are in the update of this step, each weighted by how likely the teacher finds it.",
+            "Its tokens are in the update of this step, each weighted by how likely the teacher"
+            " finds it.",
         )
     if any(other.advantage or any(getattr(other, "turn_advantages", ())) for other in group):
-        return Standing("trained", "good", "Its tokens are in the update of this step, weighted by the advantage.")
+        return Standing(
+            "trained",
+            "good",
+            "Its tokens are in the update of this step, weighted by the advantage.",
+        )
     why = (
         "The rewards of its group do not differ"
         if sum(not other.masked for other in group) > 1
@@ -206,9 +264,13 @@ def rewards_of(group: list[Rollout]) -> list[float]:
 
 
 def same_task(row: Rollout) -> list[dict]:
-    """[{step, n, reward, passed, first}] of the task's groups in other steps of the run, newest first."""
+    """[{step, n, reward, passed, first}] of the task's groups in other steps of the run, newest
+    first.
+    """
     rows = (
-        Rollout.objects.filter(run=row.run, phase=row.phase, task=row.task_id).exclude(step=row.step).order_by("-step")
+        Rollout.objects.filter(run=row.run, phase=row.phase, task=row.task_id)
+        .exclude(step=row.step)
+        .order_by("-step")
     )
     return list(
         rows.values("step").annotate(

@@ -1,4 +1,6 @@
-"""Training runs over REST: their state, their downsampled curves, their rollouts, and several side by side."""
+"""Training runs over REST: their state, their downsampled curves, their rollouts, and several side
+by side.
+"""
 
 from __future__ import annotations
 
@@ -41,42 +43,92 @@ ALARM = {
     "type": "object",
     "required": ["name", "step", "action", "message", "todo"],
     "properties": {
-        "name": STRING, "title": STRING, "step": INTEGER, "action": {"enum": RunAlarm.Action.values}, "value": NUMBER, "threshold": NUMBER,
-        "message": STRING, "todo": STRING, "cleared_step": {"type": ["integer", "null"]}, "at": {"type": "string", "format": "date-time"},
+        "name": STRING,
+        "title": STRING,
+        "step": INTEGER,
+        "action": {"enum": RunAlarm.Action.values},
+        "value": NUMBER,
+        "threshold": NUMBER,
+        "message": STRING,
+        "todo": STRING,
+        "cleared_step": {"type": ["integer", "null"]},
+        "at": {"type": "string", "format": "date-time"},
     },
-}  # fmt: skip
+}
 RUN = {
     "type": "object",
-    "required": ["id", "name", "method", "state", "parent", "eval_set", "environment", "config", "done", "total"],
+    "required": [
+        "id",
+        "name",
+        "method",
+        "state",
+        "parent",
+        "eval_set",
+        "environment",
+        "config",
+        "done",
+        "total",
+    ],
     "properties": {
-        "id": {"type": "string", "format": "uuid"}, "name": STRING, "method": {"enum": Method.values},
-        "state": {"enum": JobState.values}, "parent": STRING, "eval_set": STRING, "dataset_digest": STRING, "environment": STRING,
-        "verifier": STRING, "config": OBJECT, "seed": INTEGER, "done": INTEGER, "total": INTEGER, "label": STRING, "error": STRING,
-        "model_version": {"type": ["string", "null"], "description": "The resulting model version"}, "url": STRING,
+        "id": {"type": "string", "format": "uuid"},
+        "name": STRING,
+        "method": {"enum": Method.values},
+        "state": {"enum": JobState.values},
+        "parent": STRING,
+        "eval_set": STRING,
+        "dataset_digest": STRING,
+        "environment": STRING,
+        "verifier": STRING,
+        "config": OBJECT,
+        "seed": INTEGER,
+        "done": INTEGER,
+        "total": INTEGER,
+        "label": STRING,
+        "error": STRING,
+        "model_version": {"type": ["string", "null"], "description": "The resulting model version"},
+        "url": STRING,
         "created_at": {"type": "string", "format": "date-time"},
         "started_at": {"type": ["string", "null"], "format": "date-time"},
         "finished_at": {"type": ["string", "null"], "format": "date-time"},
-        "forked_from": {"type": ["object", "null"], "description": "{run, name, step} of the checkpoint it started "
-        "from, and whether it reuses its `samples`"},
+        "forked_from": {
+            "type": ["object", "null"],
+            "description": (
+                "{run, name, step} of the checkpoint it started "
+                "from, and whether it reuses its `samples`"
+            ),
+        },
         "alarms": {"type": "array", "items": ALARM, "description": "Newest first"},
-        "estimate": {"type": "array", "items": OBJECT, "description": "Estimates, as {name, unit, low, likely, high, "
-        "actual}"},
-        "paused": {"type": ["object", "null"], "description": "{alarm, step, message, todo} of the alarm that paused it"},
-        "checkpoints": {"type": "array", "items": INTEGER, "description": "Steps it can be forked from, newest first "
-        "(single run only)"},
+        "estimate": {
+            "type": "array",
+            "items": OBJECT,
+            "description": "Estimates, as {name, unit, low, likely, high, actual}",
+        },
+        "paused": {
+            "type": ["object", "null"],
+            "description": "{alarm, step, message, todo} of the alarm that paused it",
+        },
+        "checkpoints": {
+            "type": "array",
+            "items": INTEGER,
+            "description": "Steps it can be forked from, newest first (single run only)",
+        },
     },
-}  # fmt: skip
+}
 CURVES = {
     "type": "object",
     "required": ["names", "curves"],
     "properties": {
         "names": {"type": "array", "items": STRING, "description": "All metrics of the run"},
         "curves": {
-            "type": "object", "description": "{metric: [[x, value], …]}",
-            "additionalProperties": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+            "type": "object",
+            "description": "{metric: [[x, value], …]}",
+            "additionalProperties": {
+                "type": "array",
+                "items": {"type": "array", "items": {"type": "number"}},
+            },
         },
     },
-}  # fmt: skip
+}
 SPAN = {
     "type": ["object", "null"],
     "properties": {"low": NUMBER, "likely": NUMBER, "high": NUMBER},
@@ -85,38 +137,90 @@ ESTIMATED = {
     "type": "object",
     "required": ["runs", "steps", "problem", "fits", "learns"],
     "properties": {
-        "runs": INTEGER, "steps": INTEGER, "rows": INTEGER, "sampled": INTEGER, "prompt": NUMBER, "rollout_tokens": SPAN, "teacher_tokens": SPAN,
-        "training_tokens": SPAN, "distinct_tokens": SPAN, "seconds": SPAN, "parts": OBJECT, "memory": SPAN, "available": INTEGER,
-        "usd": SPAN, "price": STRING, "lengths": STRING, "measured_at": {"type": ["string", "null"], "format": "date-time"},
-        "measured_on": STRING, "measurement": STRING, "problem": STRING, "fits": {"type": ["boolean", "null"]}, "learns": STRING,
-        "measuring": {"type": ["integer", "null"], "description": "Progress of the running measurement, in percent"},
+        "runs": INTEGER,
+        "steps": INTEGER,
+        "rows": INTEGER,
+        "sampled": INTEGER,
+        "prompt": NUMBER,
+        "rollout_tokens": SPAN,
+        "teacher_tokens": SPAN,
+        "training_tokens": SPAN,
+        "distinct_tokens": SPAN,
+        "seconds": SPAN,
+        "parts": OBJECT,
+        "memory": SPAN,
+        "available": INTEGER,
+        "usd": SPAN,
+        "price": STRING,
+        "lengths": STRING,
+        "measured_at": {"type": ["string", "null"], "format": "date-time"},
+        "measured_on": STRING,
+        "measurement": STRING,
+        "problem": STRING,
+        "fits": {"type": ["boolean", "null"]},
+        "learns": STRING,
+        "measuring": {
+            "type": ["integer", "null"],
+            "description": "Progress of the running measurement, in percent",
+        },
         "reduce": {
             "type": "array",
-            "items": {"type": "object", "properties": {"words": STRING, "memory": NUMBER, "slower": NUMBER,
-                                                       "same": {"type": "boolean"}, "fits": {"type": "boolean"}}},
+            "items": {
+                "type": "object",
+                "properties": {
+                    "words": STRING,
+                    "memory": NUMBER,
+                    "slower": NUMBER,
+                    "same": {"type": "boolean"},
+                    "fits": {"type": "boolean"},
+                },
+            },
         },
     },
-}  # fmt: skip
+}
 ROLLOUT = {
     "type": "object",
     "required": ["id", "phase", "step", "task", "index", "reward", "advantage", "masked", "output"],
     "properties": {
-        "id": INTEGER, "phase": {"enum": Rollout.Phase.values}, "step": INTEGER, "task": {"type": "string", "format": "uuid"},
-        "key": STRING, "index": INTEGER, "reward": NUMBER, "advantage": NUMBER, "success": {"type": "boolean"},
-        "masked": {"type": "boolean"}, "mask_reason": STRING, "components": OBJECT, "details": {"type": "array", "items": STRING},
-        "output": STRING, "messages": {"type": "array", "items": OBJECT}, "stop_reason": STRING, "latency_ms": NUMBER,
-        "input_tokens": {"type": ["integer", "null"]}, "output_tokens": {"type": ["integer", "null"]},
+        "id": INTEGER,
+        "phase": {"enum": Rollout.Phase.values},
+        "step": INTEGER,
+        "task": {"type": "string", "format": "uuid"},
+        "key": STRING,
+        "index": INTEGER,
+        "reward": NUMBER,
+        "advantage": NUMBER,
+        "success": {"type": "boolean"},
+        "masked": {"type": "boolean"},
+        "mask_reason": STRING,
+        "components": OBJECT,
+        "details": {"type": "array", "items": STRING},
+        "output": STRING,
+        "messages": {"type": "array", "items": OBJECT},
+        "stop_reason": STRING,
+        "latency_ms": NUMBER,
+        "input_tokens": {"type": ["integer", "null"]},
+        "output_tokens": {"type": ["integer", "null"]},
     },
-}  # fmt: skip
+}
 WHOLE_ROLLOUT = ROLLOUT | {
-    "properties": ROLLOUT["properties"]
-    | {
-        "counted": {"type": "string", "description": "How it was used: trained, masked, left out, no signal, …"},
-        "why": STRING,
-        "request": {"type": "array", "items": OBJECT},
-        "expected": {},
-        "group": {"type": "array", "items": OBJECT, "description": "{id, index, reward, advantage} of its group"},
-    }
+    "properties": (
+        ROLLOUT["properties"]
+        | {
+            "counted": {
+                "type": "string",
+                "description": "How it was used: trained, masked, left out, no signal, …",
+            },
+            "why": STRING,
+            "request": {"type": "array", "items": OBJECT},
+            "expected": {},
+            "group": {
+                "type": "array",
+                "items": OBJECT,
+                "description": "{id, index, reward, advantage} of its group",
+            },
+        }
+    )
 }
 COMPARISON = {
     "type": "object",
@@ -124,24 +228,39 @@ COMPARISON = {
     "properties": {
         "runs": {
             "type": "array",
-            "items": RUN
-            | {
-                "properties": RUN["properties"]
+            "items": (
+                RUN
                 | {
-                    "metrics": {
-                        "type": "object",
-                        "description": "{metric: {last, step, mean, low, high}}, the last three over the last tenth of the steps",
-                    },
-                    "validation": {
-                        "type": ["object", "null"],
-                        "properties": {"step": INTEGER, "tasks": INTEGER, "success": ESTIMATE, "reward": ESTIMATE},
-                    },
-                    "evaluation": {
-                        "type": ["object", "null"],
-                        "description": "The newest evaluation of the resulting version: {id, eval_set, split, success}",
-                    },
+                    "properties": (
+                        RUN["properties"]
+                        | {
+                            "metrics": {
+                                "type": "object",
+                                "description": (
+                                    "{metric: {last, step, mean, low, high}}, the last three over"
+                                    " the last tenth of the steps"
+                                ),
+                            },
+                            "validation": {
+                                "type": ["object", "null"],
+                                "properties": {
+                                    "step": INTEGER,
+                                    "tasks": INTEGER,
+                                    "success": ESTIMATE,
+                                    "reward": ESTIMATE,
+                                },
+                            },
+                            "evaluation": {
+                                "type": ["object", "null"],
+                                "description": (
+                                    "The newest evaluation of the resulting version: {id, eval_set,"
+                                    " split, success}"
+                                ),
+                            },
+                        }
+                    )
                 }
-            },
+            ),
         },
         "settings": {
             "type": "array",
@@ -150,12 +269,30 @@ COMPARISON = {
         },
     },
 }
-TOLD = ("id", "phase", "step", "index", "reward", "success", "masked", "mask_reason", "components", "details", "output", "messages",
-        "stop_reason", "latency_ms", "input_tokens", "output_tokens")  # fmt: skip
+TOLD = (
+    "id",
+    "phase",
+    "step",
+    "index",
+    "reward",
+    "success",
+    "masked",
+    "mask_reason",
+    "components",
+    "details",
+    "output",
+    "messages",
+    "stop_reason",
+    "latency_ms",
+    "input_tokens",
+    "output_tokens",
+)
 
 
 class StartRuns(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`yaml`: a training config, as a run's page exports it. `seeds`: how many runs, from its seed on."""
+    """`yaml`: a training config, as a run's page exports it. `seeds`: how many runs, from its seed
+    on.
+    """
 
     yaml: Text
     seeds: Annotated[int, Meta(ge=1, le=MOST_SEEDS)] = 1
@@ -165,9 +302,13 @@ def started(request: Request) -> Response:
     member_of(request)
     asked, project = form_of(request, StartRuns), request.auth.project
     try:
-        runs = start_from(read(asked.yaml), project=project, by=request.auth.created_by, seeds=asked.seeds)
+        runs = start_from(
+            read(asked.yaml), project=project, by=request.auth.created_by, seeds=asked.seeds
+        )
     except ConfigError as error:
-        raise ValidationError({"path": f"yaml.{error.field}".rstrip("."), "error": str(error)}) from error
+        raise ValidationError(
+            {"path": f"yaml.{error.field}".rstrip("."), "error": str(error)}
+        ) from error
     except (TrainingError, TrainingLocked) as error:
         record_refusal(project, error, by=request.auth)
         return Response({"detail": str(error)}, status=409)
@@ -175,17 +316,23 @@ def started(request: Request) -> Response:
 
 
 class EstimateRun(StartRuns):
-    """`measure`: whether to measure the model where that has not been done, which takes half a minute."""
+    """`measure`: whether to measure the model where that has not been done, which takes half a
+    minute.
+    """
 
     measure: bool = False
 
 
 @extend_schema(
-    operation_id="v1_training_runs_estimate", request={JSON: json_schema(EstimateRun)}, responses=described({200: ESTIMATED}, 400, 403, 413),
-    description="Estimates the cost of the run that a training config describes: tokens, seconds, memory and USD with ranges, what to "
-    "reduce if it does not fit, and whether its tasks are informative. Time and memory are null until the model has "
-    "been measured.",
-)  # fmt: skip
+    operation_id="v1_training_runs_estimate",
+    request={JSON: json_schema(EstimateRun)},
+    responses=described({200: ESTIMATED}, 400, 403, 413),
+    description=(
+        "Estimates the cost of the run that a training config describes: tokens, seconds, memory"
+        " and USD with ranges, what to reduce if it does not fit, and whether its tasks are"
+        " informative. Time and memory are null until the model has been measured."
+    ),
+)
 @api_view(["POST"])
 def estimated(request: Request) -> Response:
     member_of(request)
@@ -193,20 +340,32 @@ def estimated(request: Request) -> Response:
     try:
         run = asked_from(read(asked.yaml), project=request.auth.project, seeds=asked.seeds)
     except ConfigError as error:
-        raise ValidationError({"path": f"yaml.{error.field}".rstrip("."), "error": str(error)}) from error
+        raise ValidationError(
+            {"path": f"yaml.{error.field}".rstrip("."), "error": str(error)}
+        ) from error
     found, learns = estimate(run), teaching(run)
     if asked.measure and found.measured_at is None and not found.problem:
         measuring.measure_for(run, by=request.auth.created_by)
     going = measuring.under_way(run.parent, run.config, run.rollouts)
     return Response(
-        found.as_json() | {"fits": found.fits, "learns": learns.sentence, "measuring": going.percent if going else None}
+        found.as_json()
+        | {
+            "fits": found.fits,
+            "learns": learns.sentence,
+            "measuring": going.percent if going else None,
+        }
     )
 
 
 @extend_schema(
     operation_id="v1_training_runs_config",
-    responses=described({200: {"type": "object", "required": ["yaml"], "properties": {"yaml": STRING}}}, 404, 409),
-    description="The frozen settings of a run as YAML. POST them to /training-runs/ to start the same run again.",
+    responses=described(
+        {200: {"type": "object", "required": ["yaml"], "properties": {"yaml": STRING}}}, 404, 409
+    ),
+    description=(
+        "The frozen settings of a run as YAML. POST them to /training-runs/ to start the same run"
+        " again."
+    ),
 )
 @api_view(["GET"])
 def config(request: Request, pk: UUID) -> Response:
@@ -217,21 +376,35 @@ def config(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_training_runs_list", responses=described({200: page(RUN)}, 400), description="Training runs, newest first.",
-    parameters=[OpenApiParameter("state", enum=JobState.values), OpenApiParameter("method", enum=Method.values), CURSOR, LIMIT],
-)  # fmt: skip
+    methods=["GET"],
+    operation_id="v1_training_runs_list",
+    responses=described({200: page(RUN)}, 400),
+    description="Training runs, newest first.",
+    parameters=[
+        OpenApiParameter("state", enum=JobState.values),
+        OpenApiParameter("method", enum=Method.values),
+        CURSOR,
+        LIMIT,
+    ],
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_training_runs_start", request={JSON: json_schema(StartRuns)},
+    methods=["POST"],
+    operation_id="v1_training_runs_start",
+    request={JSON: json_schema(StartRuns)},
     responses=described({201: {"type": "array", "items": RUN}}, 400, 403, 404, 409, 413),
-    description="Queues the run described by a YAML training config, or one run per seed. 400 names the invalid key, 409 says why "
-    "the run cannot start.",
-)  # fmt: skip
+    description=(
+        "Queues the run described by a YAML training config, or one run per seed. 400 names the"
+        " invalid key, 409 says why the run cannot start."
+    ),
+)
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
     if request.method == "POST":
         return started(request)
     rows = filtered(
-        request, comparison.runs_of(request.auth.project), {"state": JobState.values, "method": Method.values}
+        request,
+        comparison.runs_of(request.auth.project),
+        {"state": JobState.values, "method": Method.values},
     )
     return listed(request, rows.prefetch_related("alarms"), as_json, add_used)
 
@@ -248,14 +421,25 @@ def item(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_training_runs_metrics", responses=described({200: CURVES}, 400, 404),
+    operation_id="v1_training_runs_metrics",
+    responses=described({200: CURVES}, 400, 404),
     parameters=[
-        OpenApiParameter("name", {"type": "array", "items": {"type": "string"}}, description="Metrics; without one, all"),
-        OpenApiParameter("x", enum=["step", "time"], description="Steps, or hours since the first value"),
-        OpenApiParameter("points", int, description=f"1 to {MOST_POINTS}, else {comparison.POINTS}: more values are averaged"),
+        OpenApiParameter(
+            "name",
+            {"type": "array", "items": {"type": "string"}},
+            description="Metrics; without one, all",
+        ),
+        OpenApiParameter(
+            "x", enum=["step", "time"], description="Steps, or hours since the first value"
+        ),
+        OpenApiParameter(
+            "points",
+            int,
+            description=f"1 to {MOST_POINTS}, else {comparison.POINTS}: more values are averaged",
+        ),
     ],
     description="The curves of a run.",
-)  # fmt: skip
+)
 @api_view(["GET"])
 def metrics(request: Request, pk: UUID) -> Response:
     run, by_time = find(request, pk), request.query_params.get("x") == "time"
@@ -271,28 +455,47 @@ def metrics(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_training_runs_rollouts", responses=described({200: page(ROLLOUT)}, 400, 404),
+    operation_id="v1_training_runs_rollouts",
+    responses=described({200: page(ROLLOUT)}, 400, 404),
     parameters=[
-        OpenApiParameter("phase", enum=Rollout.Phase.values), OpenApiParameter("outcome", enum=list(OUTCOME)),
-        OpenApiParameter("step", int), OpenApiParameter("q", str, description="Words of the task's key or the output"),
-        OpenApiParameter("cursor", str, description="`next` of the page before"), LIMIT,
+        OpenApiParameter("phase", enum=Rollout.Phase.values),
+        OpenApiParameter("outcome", enum=list(OUTCOME)),
+        OpenApiParameter("step", int),
+        OpenApiParameter("q", str, description="Words of the task's key or the output"),
+        OpenApiParameter("cursor", str, description="`next` of the page before"),
+        LIMIT,
     ],
     description="The rollouts of a run with their advantages, in the order they were stored.",
-)  # fmt: skip
+)
 @api_view(["GET"])
 def rollouts(request: Request, pk: UUID) -> Response:
     run = find(request, pk)
-    limit, cursor = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "cursor", 0, 0, 2**63 - 1)
-    rows = Filters.of(request.query_params).apply(run).filter(pk__gt=cursor).order_by("pk").select_related("task")
+    limit, cursor = (
+        number_of(request, "limit", PAGE, 1, MAX_PAGE),
+        number_of(request, "cursor", 0, 0, 2**63 - 1),
+    )
+    rows = (
+        Filters.of(request.query_params)
+        .apply(run)
+        .filter(pk__gt=cursor)
+        .order_by("pk")
+        .select_related("task")
+    )
     found = list(rows[: limit + 1])
     following = str(found[limit - 1].pk) if len(found) > limit else None
-    return Response({"results": [rollout_json(row) for row in with_advantages(run, found[:limit])], "next": following})
+    return Response(
+        {
+            "results": [rollout_json(row) for row in with_advantages(run, found[:limit])],
+            "next": following,
+        }
+    )
 
 
 @extend_schema(
-    operation_id="v1_training_runs_rollout", responses=described({200: WHOLE_ROLLOUT}, 404),
+    operation_id="v1_training_runs_rollout",
+    responses=described({200: WHOLE_ROLLOUT}, 404),
     description="A full rollout: prompt, expected answer, how it was used and why, and its group.",
-)  # fmt: skip
+)
 @api_view(["GET"])
 def rollout(request: Request, pk: UUID, number: int) -> Response:
     run = find(request, pk)
@@ -303,18 +506,37 @@ def rollout(request: Request, pk: UUID, number: int) -> Response:
     group = group_of(row)
     row.advantage = next(other.advantage for other in group if other.pk == row.pk)
     said = standing(row, group, run.metrics.filter(step=row.step, name="train/loss").exists())
-    return Response(rollout_json(row) | {
-        "counted": said.state, "why": said.why, "request": row.task.messages, "expected": row.task.expected,
-        "group": [{"id": one.pk, "index": one.index, "reward": one.reward, "advantage": one.advantage} for one in group],
-    })  # fmt: skip
+    return Response(
+        rollout_json(row)
+        | {
+            "counted": said.state,
+            "why": said.why,
+            "request": row.task.messages,
+            "expected": row.task.expected,
+            "group": [
+                {"id": one.pk, "index": one.index, "reward": one.reward, "advantage": one.advantage}
+                for one in group
+            ],
+        }
+    )
 
 
 @extend_schema(
-    operation_id="v1_training_runs_compare", responses=described({200: COMPARISON}, 400, 404),
-    parameters=[OpenApiParameter("run", {"type": "array", "items": {"type": "string", "format": "uuid"}}, required=True,
-                                 description=f"2 to {comparison.MOST} runs")],
-    description="Training runs side by side, like the comparison page: numbers with intervals, and settings.",
-)  # fmt: skip
+    operation_id="v1_training_runs_compare",
+    responses=described({200: COMPARISON}, 400, 404),
+    parameters=[
+        OpenApiParameter(
+            "run",
+            {"type": "array", "items": {"type": "string", "format": "uuid"}},
+            required=True,
+            description=f"2 to {comparison.MOST} runs",
+        )
+    ],
+    description=(
+        "Training runs side by side, like the comparison page: numbers with intervals, and"
+        " settings."
+    ),
+)
 @api_view(["GET"])
 def compare(request: Request) -> Response:
     given = request.query_params.getlist("run")
@@ -326,17 +548,27 @@ def compare(request: Request) -> Response:
     add_used(runs)
     ends, tested = comparison.ends_of(runs), comparison.evaluations_of(runs)
     settings = side_by_side([comparison.settings_of(run) for run in runs])
-    return Response({
-        "runs": [
-            as_json(request, run) | {
-                "metrics": ends.get(run.pk, {}),
-                "validation": comparison.validation_of(run),
-                "evaluation": evaluation_json(tested.get(run.model_version_id)) if run.model_version_id else None,
-            }
-            for run in runs
-        ],
-        "settings": [{"name": name, "values": values, "differs": differs} for name, values, differs in settings],
-    })  # fmt: skip
+    return Response(
+        {
+            "runs": [
+                as_json(request, run)
+                | {
+                    "metrics": ends.get(run.pk, {}),
+                    "validation": comparison.validation_of(run),
+                    "evaluation": (
+                        evaluation_json(tested.get(run.model_version_id))
+                        if run.model_version_id
+                        else None
+                    ),
+                }
+                for run in runs
+            ],
+            "settings": [
+                {"name": name, "values": values, "differs": differs}
+                for name, values, differs in settings
+            ],
+        }
+    )
 
 
 def find(request: Request, pk: UUID) -> TrainingRun:
@@ -349,20 +581,37 @@ def find(request: Request, pk: UUID) -> TrainingRun:
 
 def as_json(request: Request, run: TrainingRun) -> dict[str, Any]:
     return {
-        "id": str(run.pk), "name": run.name, "method": run.method, "state": run.state, "parent": str(run.parent),
-        "eval_set": str(run.dataset.eval_set), "dataset_digest": run.dataset.digest, "environment": str(run.environment),
-        "verifier": str(run.environment.verifier), "config": run.spec.get("config", {}), "seed": run.spec.get("seed", 0),
-        "done": run.done, "total": run.total, "label": run.label, "error": run.error,
+        "id": str(run.pk),
+        "name": run.name,
+        "method": run.method,
+        "state": run.state,
+        "parent": str(run.parent),
+        "eval_set": str(run.dataset.eval_set),
+        "dataset_digest": run.dataset.digest,
+        "environment": str(run.environment),
+        "verifier": str(run.environment.verifier),
+        "config": run.spec.get("config", {}),
+        "seed": run.spec.get("seed", 0),
+        "done": run.done,
+        "total": run.total,
+        "label": run.label,
+        "error": run.error,
         "model_version": str(run.model_version) if run.model_version else None,
-        "url": request.build_absolute_uri(reverse("training:detail", args=[run.project.slug, run.pk])),
-        "forked_from": run.spec.get("forked_from"), "alarms": run_alarms.listed(run), "paused": run.paused_by,
-        "created_at": run.created_at, "started_at": run.started_at, "finished_at": run.finished_at,
+        "url": request.build_absolute_uri(
+            reverse("training:detail", args=[run.project.slug, run.pk])
+        ),
+        "forked_from": run.spec.get("forked_from"),
+        "alarms": run_alarms.listed(run),
+        "paused": run.paused_by,
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
         "estimate": [
             {"name": one.name, "unit": one.unit, "actual": one.truth}
             | {name: getattr(one.span, name, None) for name in ("low", "likely", "high")}
             for one in compared(run)
         ],
-    }  # fmt: skip
+    }
 
 
 def rollout_json(row: Rollout) -> dict[str, Any]:

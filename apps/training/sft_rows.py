@@ -12,8 +12,9 @@ from workers.lib.gold import gold_turns
 
 
 def sft_row(task: Task, environment: Environment) -> dict:
-    """The conversation and tools as an agent sees them, and the answer it should give; in a multi-turn environment, all
-    messages of a successful episode if the task contains one. {} if the task does not say what is right.
+    """The conversation and tools as an agent sees them, and the answer it should give; in a
+    multi-turn environment, all messages of a successful episode if the task contains one. {} if the
+    task does not say what is right.
     """
     episode = environment.open(task.as_spec())
     row = {"messages": episode.messages, "tools": episode.offered}
@@ -23,14 +24,24 @@ def sft_row(task: Task, environment: Environment) -> dict:
 
 
 def example_rows(run: TrainingRun, examples: Sequence[Example]) -> list[tuple[str, dict]]:
-    """(name, row) of each example: the conversation and tools as an agent sees them, and the judged answers. For a
-    reward model, without the harness's part, which all answers share.
+    """(name, row) of each example: the conversation and tools as an agent sees them, and the judged
+    answers. For a reward model, without the harness's part, which all answers share.
     """
     environment = load_for(run.environment)
     rows = []
     for example in examples:
         data, task = example.data, example.task
-        asked = task.as_spec() if task else {"id": str(example.trajectory_id), "messages": data["messages"], "tools": data["tools"], "expected": {}, "metadata": {}}  # fmt: skip
+        asked = (
+            task.as_spec()
+            if task
+            else {
+                "id": str(example.trajectory_id),
+                "messages": data["messages"],
+                "tools": data["tools"],
+                "expected": {},
+                "metadata": {},
+            }
+        )
         episode = environment.open(asked)
         said = {name: data[name] for name in ("chosen", "rejected", "good") if name in data}
         if "answer" in data:
@@ -48,5 +59,7 @@ def as_leak_row(row: dict) -> dict:
 
 
 def whole_conversation(row: dict) -> dict:
-    """An SFT row in the format in which it is compared with the hold-outs, including its later turns."""
+    """An SFT row in the format in which it is compared with the hold-outs, including its later
+    turns.
+    """
     return row | {"messages": row["messages"] + row.get("turns", [])}

@@ -1,5 +1,5 @@
-"""Detects training runs that have stopped reporting. A process that hangs cannot raise the alarm itself, and its
-worker's heartbeat goes on, so a periodic task checks from outside.
+"""Detects training runs that have stopped reporting. A process that hangs cannot raise the alarm
+itself, and its worker's heartbeat goes on, so a periodic task checks from outside.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from apps.training import run_alarms
 from apps.training.judged_outputs import OF_JUDGE, OF_REVIEW
 from apps.training.models import Metric, TrainingRun
 
-SHORTEST_S = 60.0  # minimum length of a step, since a validation or a checkpoint may come between two short ones
-UNKNOWN_S = 300.0  # used until enough steps are finished: the run loads a model, or is in its first step
+# minimum length of a step, since a validation or a checkpoint may come between two short ones
+SHORTEST_S = 60.0
+UNKNOWN_S = (
+    300.0  # used until enough steps are finished: the run loads a model, or is in its first step
+)
 ENOUGH = 3  # finished steps needed
 
 
@@ -51,17 +54,24 @@ def usual_step(run: TrainingRun, over: int) -> float:
     times = [row["at"] for row in rows[: over + 1]]
     if len(times) <= ENOUGH:
         return UNKNOWN_S
-    return max(SHORTEST_S, median((later - earlier).total_seconds() for later, earlier in pairwise(times)))
+    return max(
+        SHORTEST_S, median((later - earlier).total_seconds() for later, earlier in pairwise(times))
+    )
 
 
 def watch(now: datetime | None = None) -> int:
     """Check all running runs; return how many have been silent for too long."""
     running = TrainingRun.objects.filter(state=JobState.RUNNING, cancel_requested_at=None)
-    return sum(judge(run, now or timezone.now()) for run in running.select_related("project", "created_by"))
+    return sum(
+        judge(run, now or timezone.now()) for run in running.select_related("project", "created_by")
+    )
 
 
 def judge(run: TrainingRun, now: datetime) -> bool:
-    quiet, usual = now - last_sign(run), timedelta(seconds=usual_step(run, run_alarms.limits_of(run, "stall").over))
+    quiet, usual = (
+        now - last_sign(run),
+        timedelta(seconds=usual_step(run, run_alarms.limits_of(run, "stall").over)),
+    )
     note = f"No output for {minutes(quiet)}; a step usually takes {minutes(usual)}."
     return run_alarms.judge_outside(run, "stall", run.done, quiet / usual, note) is not None
 

@@ -1,4 +1,6 @@
-"""Starts runs from a form or a file, including several seeds at once, and fills in the form from a file."""
+"""Starts runs from a form or a file, including several seeds at once, and fills in the form from a
+file.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,53 @@ from apps.training.sources import usual_examples
 from apps.training.teachers import chosen
 from workers.lib.presets import preset_of
 
-SAME_NAME = ("steps", "learning_rate", "batch_size", "lora_rank", "lora_alpha", "lora_dropout", "use_rslora", "use_dora",
-             "prompts_per_step", "generations", "beta", "temperature", "top_p", "clip_low", "clip_high", "dynamic_sampling",
-             "overlong_buffer", "updates_per_batch", "replay_share", "micro_batch", "sample_batch", "correction", "mask_truncated", "curriculum",
-             "gradient_checkpointing", "retry_smaller", "advantages", "validation_share", "eval_every", "label_smoothing", "center_rewards",
-             "show_tools", "samples", "keep", "load_in_4bit", "processes", "teacher_tokens", "teacher_usd", "judge_outputs")  # fmt: skip
+SAME_NAME = (
+    "steps",
+    "learning_rate",
+    "batch_size",
+    "lora_rank",
+    "lora_alpha",
+    "lora_dropout",
+    "use_rslora",
+    "use_dora",
+    "prompts_per_step",
+    "generations",
+    "beta",
+    "temperature",
+    "top_p",
+    "clip_low",
+    "clip_high",
+    "dynamic_sampling",
+    "overlong_buffer",
+    "updates_per_batch",
+    "replay_share",
+    "micro_batch",
+    "sample_batch",
+    "correction",
+    "mask_truncated",
+    "curriculum",
+    "gradient_checkpointing",
+    "retry_smaller",
+    "advantages",
+    "validation_share",
+    "eval_every",
+    "label_smoothing",
+    "center_rewards",
+    "show_tools",
+    "samples",
+    "keep",
+    "load_in_4bit",
+    "processes",
+    "teacher_tokens",
+    "teacher_usd",
+    "judge_outputs",
+)
 
 
 @transaction.atomic
 def submit_seeds(*, seeds: int, seed: int, by: Any, **given: Any) -> list[TrainingRun]:
-    """Queue one run for each of `seeds` seeds, counting from `seed`; several runs form a group. Raises like
-    `prepared_run`.
+    """Queue one run for each of `seeds` seeds, counting from `seed`; several runs form a group.
+    Raises like `prepared_run`.
     """
     group = uuid4().hex
     runs = []
@@ -55,9 +93,15 @@ def start_from(found: RunConfig, *, project: Project, by: Any, seeds: int = 1) -
     else:
         dataset = actions.freeze_dataset(eval_set=eval_set, by=by)
     return submit_seeds(
-        seeds=seeds, seed=found.head.seed, by=by, project=project, method=Method(found.head.algorithm),
-        dataset=dataset, config=found.config, **rows,
-    )  # fmt: skip
+        seeds=seeds,
+        seed=found.head.seed,
+        by=by,
+        project=project,
+        method=Method(found.head.algorithm),
+        dataset=dataset,
+        config=found.config,
+        **rows,
+    )
 
 
 def asked_from(found: RunConfig, *, project: Project, seeds: int = 1) -> Asked:
@@ -65,10 +109,18 @@ def asked_from(found: RunConfig, *, project: Project, seeds: int = 1) -> Asked:
     rows = rows_of(found, project)
     samples_of, method = rows.pop("samples_of", None), found.head.algorithm
     try:
-        taught = chosen(Method(method), rows["parent"], rows.get("teacher"), rows.pop("teacher_on", ""), found.config)
+        taught = chosen(
+            Method(method),
+            rows["parent"],
+            rows.get("teacher"),
+            rows.pop("teacher_on", ""),
+            found.config,
+        )
     except ModelError as error:
         raise ConfigError(str(error), "teacher") from error
-    examples = usual_examples(method, rows["eval_set"], samples_of).examples if method in SHAPES else ()
+    examples = (
+        usual_examples(method, rows["eval_set"], samples_of).examples if method in SHAPES else ()
+    )
     tasks = list(rows["eval_set"].tasks.trainable())
     return Asked(
         project=project,
@@ -83,23 +135,38 @@ def asked_from(found: RunConfig, *, project: Project, seeds: int = 1) -> Asked:
 
 
 def fields_from(found: RunConfig, project: Project) -> dict[str, Any]:
-    """Initial values of the form that mean the same as a file. `more` holds the settings without a field. Raises
-    ConfigError.
+    """Initial values of the form that mean the same as a file. `more` holds the settings without a
+    field. Raises ConfigError.
     """
     rows = {name: getattr(row, "pk", row) for name, row in rows_of(found, project).items()}
     config = found.config
     fields = {name: config[name] for name in SAME_NAME if config.get(name) is not None}
     modules = config["target_modules"]
-    preference = {"preference_rate": "learning_rate", "preference_beta": "beta", "dpo_loss": "loss_type"}
+    preference = {
+        "preference_rate": "learning_rate",
+        "preference_beta": "beta",
+        "dpo_loss": "loss_type",
+    }
     fields |= {field: config[name] for field, name in preference.items() if name in config}
     fields |= rows | {
-        "method": found.head.algorithm, "seed": found.head.seed, "seeds": 1, "preset": preset_of(config),
-        "target_modules": modules if isinstance(modules, str) else ", ".join(modules), "alarms": config["alarms"],
-    }  # fmt: skip
+        "method": found.head.algorithm,
+        "seed": found.head.seed,
+        "seeds": 1,
+        "preset": preset_of(config),
+        "target_modules": modules if isinstance(modules, str) else ", ".join(modules),
+        "alarms": config["alarms"],
+    }
     data = QueryDict(mutable=True)
-    data.update({name: value for name, value in fields.items() if value is not False} | as_inputs(config["alarms"]))
+    data.update(
+        {name: value for name, value in fields.items() if value is not False}
+        | as_inputs(config["alarms"])
+    )
     form = PickForm(project, data)
     made = form.config() if form.is_valid() else {}
     whole = checked(made, found.head.algorithm) if made else {}
-    more = {name: value for name, value in config.items() if value is not None and whole.get(name, object) != value}
+    more = {
+        name: value
+        for name, value in config.items()
+        if value is not None and whole.get(name, object) != value
+    }
     return fields | {"more": write_yaml(more) if more else ""}

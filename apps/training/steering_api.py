@@ -21,9 +21,9 @@ from workers.lib.typed import Seed, json_schema
 
 
 class ForkRun(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`step`: of a checkpoint, or 0 for the start; without it the last checkpoint before an alarm, else the newest, but the start where
-    an alarm ended the run and none is from before it. `changes`: settings that differ from the run's; null takes a setting back to
-    its default."""
+    """`step`: of a checkpoint, or 0 for the start; without it the last checkpoint before an alarm,
+    else the newest, but the start where an alarm ended the run and none is from before it.
+    `changes`: settings that differ from the run's; null takes a setting back to its default."""
 
     step: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
     changes: dict[str, Any] = {}
@@ -39,10 +39,14 @@ EXAMPLE = OpenApiExample(
 
 
 @extend_schema(
-    operation_id="v1_training_runs_cancel", request=None, responses=described({200: RUN}, 403, 404, 409),
-    description="Stops a run. It writes a checkpoint from which it can be resumed or forked; poll it until its state "
-                "is final.",
-)  # fmt: skip
+    operation_id="v1_training_runs_cancel",
+    request=None,
+    responses=described({200: RUN}, 403, 404, 409),
+    description=(
+        "Stops a run. It writes a checkpoint from which it can be resumed or forked; poll it until"
+        " its state is final."
+    ),
+)
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID) -> Response:
     run, by = find(request, pk), member_of(request).user
@@ -52,10 +56,14 @@ def cancel(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_training_runs_resume", request=None, responses=described({200: RUN}, 403, 404, 409),
-    description="Queues a failed, stopped or paused run again from its last checkpoint. 409 says why it cannot "
-                "continue.",
-)  # fmt: skip
+    operation_id="v1_training_runs_resume",
+    request=None,
+    responses=described({200: RUN}, 403, 404, 409),
+    description=(
+        "Queues a failed, stopped or paused run again from its last checkpoint. 409 says why it"
+        " cannot continue."
+    ),
+)
 @api_view(["POST"])
 def resume(request: Request, pk: UUID) -> Response:
     run, by = find(request, pk), member_of(request).user
@@ -64,22 +72,35 @@ def resume(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_training_runs_fork", request={JSON: json_schema(ForkRun)}, responses=described({201: RUN}, 400, 403, 404, 409, 413),
+    operation_id="v1_training_runs_fork",
+    request={JSON: json_schema(ForkRun)},
+    responses=described({201: RUN}, 400, 403, 404, 409, 413),
     examples=[EXAMPLE],
-    description="Queues a new run from a checkpoint of this one, with changed settings. 409 says which setting cannot change, or that "
-    "the checkpoint no longer exists; GET lists the available ones (`checkpoints`).",
-)  # fmt: skip
+    description=(
+        "Queues a new run from a checkpoint of this one, with changed settings. 409 says which"
+        " setting cannot change, or that the checkpoint no longer exists; GET lists the available"
+        " ones (`checkpoints`)."
+    ),
+)
 @api_view(["POST"])
 def fork(request: Request, pk: UUID) -> Response:
     run, by = find(request, pk), member_of(request).user
     asked = form_of(request, ForkRun)
-    config = {name: value for name, value in (run.spec["config"] | asked.changes).items() if value is not None}
+    config = {
+        name: value
+        for name, value in (run.spec["config"] | asked.changes).items()
+        if value is not None
+    }
     if asked.step is UNSET and not forking.available(run):
         raise actions.TrainingError(
             f"{run} has no checkpoint to fork from. With “step” 0 the fork begins at the start."
         )
     made = forking.fork(
-        run=run, step=forking.default_step(run) if asked.step is UNSET else asked.step, config=config, by=by,
-        seed=None if asked.seed is UNSET else asked.seed, name=asked.name,
-    )  # fmt: skip
+        run=run,
+        step=forking.default_step(run) if asked.step is UNSET else asked.step,
+        config=config,
+        by=by,
+        seed=None if asked.seed is UNSET else asked.seed,
+        name=asked.name,
+    )
     return Response(as_json(request, made), status=201)

@@ -5,7 +5,11 @@ from apps.training.models import TrainingRun
 
 register(
     Kind(
-        name="training", noun="a training run", model=TrainingRun, related=("project", "created_by"), title=lambda run: f"the training run “{run.name}”",
+        name="training",
+        noun="a training run",
+        model=TrainingRun,
+        related=("project", "created_by"),
+        title=lambda run: f"the training run “{run.name}”",
         owners=lambda run: [run.created_by],
     )
-)  # fmt: skip
+)

@@ -22,5 +22,9 @@ def judge_outputs() -> int:
 
 @shared_task(name="training.judge_outputs_of")
 def judge_outputs_of(run_id: str) -> dict | None:
-    run = TrainingRun.objects.filter(pk=run_id).select_related("project", "environment__verifier").first()
+    run = (
+        TrainingRun.objects.filter(pk=run_id)
+        .select_related("project", "environment__verifier")
+        .first()
+    )
     return vars(judged_outputs.ask_judge(run)) if run else None

@@ -3,7 +3,16 @@ from django.urls import path
 from apps.training import views
 from apps.training.engines import pages as engine_pages
 from apps.training.engines import ray_pages
-from apps.training.pages import budget, comparison, configs, examples, forks, lineage, outputs, rollouts
+from apps.training.pages import (
+    budget,
+    comparison,
+    configs,
+    examples,
+    forks,
+    lineage,
+    outputs,
+    rollouts,
+)
 from apps.training.prompt_search import pages
 
 app_name = "training"

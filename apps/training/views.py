@@ -76,17 +76,21 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def add_seeds(runs: Sequence[TrainingRun]) -> None:
-    """Set on the first run of each group of seeds: `seeds`, all runs of the group, and `compares`, the URL that
-    compares them.
+    """Set on the first run of each group of seeds: `seeds`, all runs of the group, and `compares`,
+    the URL that compares them.
     """
-    groups: dict[str, list[TrainingRun]] = {run.spec["group"]: [] for run in runs if run.spec.get("group")}
+    groups: dict[str, list[TrainingRun]] = {
+        run.spec["group"]: [] for run in runs if run.spec.get("group")
+    }
     project = [run.project_id for run in runs][:1]
-    for member in TrainingRun.objects.filter(project__in=project, spec__group__in=list(groups)).select_related(
-        "project"
-    ):
+    for member in TrainingRun.objects.filter(
+        project__in=project, spec__group__in=list(groups)
+    ).select_related("project"):
         groups[member.spec["group"]].append(member)
     for run in runs:
-        run.seeds = sorted(groups.get(run.spec.get("group", ""), []), key=lambda member: member.spec["seed"])
+        run.seeds = sorted(
+            groups.get(run.spec.get("group", ""), []), key=lambda member: member.spec["seed"]
+        )
         run.compares = started_url(run.seeds) if len(run.seeds) > 1 else ""
 
 
@@ -105,17 +109,35 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
         engine = request.POST.get("export", "")
         try:
             given = {
-                "project": project, "method": Method(data["method"]), "parent": data["parent"], "environment": data["environment"],
-                "dataset": actions.freeze_dataset(eval_set=data["eval_set"], by=request.user, **form.selection()),
-                **form.chosen_by(), "config": form.config(), **form.sampling(), "seed": data["seed"], "by": request.user,
-            }  # fmt: skip
+                "project": project,
+                "method": Method(data["method"]),
+                "parent": data["parent"],
+                "environment": data["environment"],
+                "dataset": actions.freeze_dataset(
+                    eval_set=data["eval_set"], by=request.user, **form.selection()
+                ),
+                **form.chosen_by(),
+                "config": form.config(),
+                **form.sampling(),
+                "seed": data["seed"],
+                "by": request.user,
+            }
             if engine:
                 run = actions.prepared_run(**given)
-                return engine_pages.as_file(exporting.export(run=run, engine=engine, by=request.user))
+                return engine_pages.as_file(
+                    exporting.export(run=run, engine=engine, by=request.user)
+                )
             if request.POST.get("submit_to") == "ray":
-                cluster = get_object_or_404(RayCluster, project=project, name=request.POST.get("cluster", ""))
+                cluster = get_object_or_404(
+                    RayCluster, project=project, name=request.POST.get("cluster", "")
+                )
                 chosen = request.POST.get("engine", "")
-                run = ray.submit(run=actions.prepared_run(**given), engine=chosen, cluster=cluster, by=request.user)
+                run = ray.submit(
+                    run=actions.prepared_run(**given),
+                    engine=chosen,
+                    cluster=cluster,
+                    by=request.user,
+                )
                 return redirect(run.get_absolute_url())
             runs = submit_seeds(seeds=data["seeds"] or 1, **given)
         except engine_pages.REFUSALS as error:
@@ -135,7 +157,10 @@ def started_url(runs: Sequence[TrainingRun]) -> str:
 
 
 def new_page(
-    request: HttpRequest, project: Project, form: PickForm, advice: tuple[EvalRun, list[Advice]] | None
+    request: HttpRequest,
+    project: Project,
+    form: PickForm,
+    advice: tuple[EvalRun, list[Advice]] | None,
 ) -> HttpResponse:
     context = start_of(form, request.user) | {
         "form": form,
@@ -149,17 +174,25 @@ def new_page(
 @require_POST
 @project_view(Role.ENGINEER)
 def start_state(request: HttpRequest, project: Project) -> HttpResponse:
-    """The fragment above the start button: whether the run that the form describes may start, requested whenever it changes."""
-    return render(request, "training/_start.html", start_of(PickForm(project, request.POST), request.user))
+    """The fragment above the start button: whether the run that the form describes may start,
+    requested whenever it changes.
+    """
+    return render(
+        request, "training/_start.html", start_of(PickForm(project, request.POST), request.user)
+    )
 
 
 def start_of(form: PickForm, by: Any) -> dict[str, Any]:
-    """What a run lacks, and the lock of the reward it learns from: None if it learns from none. Read from single fields, since the
-    rest of the form may be incomplete.
+    """What a run lacks, and the lock of the reward it learns from: None if it learns from none.
+    Read from single fields, since the rest of the form may be incomplete.
     """
     if lacking := missing(form):
         return {"missing": lacking}
-    method, environment, eval_set = form["method"].value(), form.choice("environment"), form.choice("eval_set")
+    method, environment, eval_set = (
+        form["method"].value(),
+        form.choice("environment"),
+        form.choice("eval_set"),
+    )
     context: dict[str, Any] = {
         "method": Method(method).label if method in Method.values else "",
         "environment": environment,
@@ -172,7 +205,9 @@ def start_of(form: PickForm, by: Any) -> dict[str, Any]:
 
 
 def advised_fields(advice: tuple[EvalRun, list[Advice]] | None) -> dict[str, Any]:
-    """Initial values of the form: the first recommended method, with the model and set of the evaluation."""
+    """Initial values of the form: the first recommended method, with the model and set of the
+    evaluation.
+    """
     if advice is None:
         return {}
     run, items = advice
@@ -205,7 +240,9 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         | listed(request, run)
         | {
             "checkpoints": run.checkpoints.all()[:20],
-            "sources": [(Source(name).label, count) for name, count in run.spec.get("sources", {}).items()],
+            "sources": [
+                (Source(name).label, count) for name, count in run.spec.get("sources", {}).items()
+            ],
             "budget": budget.compared(run),
             "teacher_runs_on": words_of_engine(run),
             "estimate": budget.estimate_of(run),
@@ -213,33 +250,50 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             "alarmed": checkpoints.spoiling_alarm(run),
             "forks": run.forks.all()[:20],
             "evaluations": held_out_evaluations(run),
-            "changes": [(name, as_text(old), as_text(new)) for name, old, new in forking.changes(run)],
-            "settings": [
-                (name, as_text(value)) for name, value in sorted(run.spec["config"].items()) if value is not None
+            "changes": [
+                (name, as_text(old), as_text(new)) for name, old, new in forking.changes(run)
             ],
-            "resume_from": checkpoints.latest(run) if run.state in (JobState.FAILED, JobState.CANCELLED) else None,
+            "settings": [
+                (name, as_text(value))
+                for name, value in sorted(run.spec["config"].items())
+                if value is not None
+            ],
+            "resume_from": (
+                checkpoints.latest(run)
+                if run.state in (JobState.FAILED, JobState.CANCELLED)
+                else None
+            ),
         },
     )
 
 
 def held_out_evaluations(run: TrainingRun) -> list[EvalRun]:
     """The newest evaluations on the set's hold-out of its output model and of its parent."""
-    found = EvalRun.objects.current().filter(
-        project=run.project, eval_set=run.dataset.eval_set, split=Split.HOLDOUT
-    ).select_related("model_version", "environment").order_by("-created_at")  # fmt: skip
-    newest = (found.filter(model_version=pk).first() for pk in (run.model_version_id, run.parent_id) if pk)
+    found = (
+        EvalRun.objects.current()
+        .filter(project=run.project, eval_set=run.dataset.eval_set, split=Split.HOLDOUT)
+        .select_related("model_version", "environment")
+        .order_by("-created_at")
+    )
+    newest = (
+        found.filter(model_version=pk).first() for pk in (run.model_version_id, run.parent_id) if pk
+    )
     return [one for one in newest if one]
 
 
 @project_view()
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The fragment that the page of an active run polls; once the run has ended, the whole page is reloaded."""
+    """The fragment that the page of an active run polls; once the run has ended, the whole page is
+    reloaded.
+    """
     run = get_object_or_404(runs_of(project), pk=pk)
     return progress(request, "training/_status.html", live(run), runs=run.is_active)
 
 
 def live(run: TrainingRun) -> dict:
-    values = {name: found[run.pk] for name, found in curves_of([run], METRICS, points=MOST_POINTS).items()}
+    values = {
+        name: found[run.pk] for name, found in curves_of([run], METRICS, points=MOST_POINTS).items()
+    }
     alarms = run_alarms.listed(run)
     figures = curves(values, lambda metrics: run_alarms.marks_of(alarms, metrics))
     return {
@@ -252,16 +306,24 @@ def live(run: TrainingRun) -> dict:
 
 
 def judgements(run: TrainingRun) -> list[dict[str, Any]]:
-    """One line each for people and for the LLM judge, if they have judged outputs or are going to."""
+    """One line each for people and for the LLM judge, if they have judged outputs or are going
+    to.
+    """
     drawn, found = run.judged_outputs.count(), judged_outputs.judgements_of(run)
     return [
         {
-            "one": one, "verifier": one.share(0), "success": one.share(1), "n": one.n, "recent": len(one.recent),
-            "waiting": judged_outputs.unjudged(run).count() if one.who == judged_outputs.JUDGE else 0,
+            "one": one,
+            "verifier": one.share(0),
+            "success": one.share(1),
+            "n": one.n,
+            "recent": len(one.recent),
+            "waiting": (
+                judged_outputs.unjudged(run).count() if one.who == judged_outputs.JUDGE else 0
+            ),
         }
         for one in found
         if one.n or (one.who == judged_outputs.JUDGE and drawn)
-    ]  # fmt: skip
+    ]
 
 
 @require_POST
@@ -271,7 +333,11 @@ def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if jobs.cancel(run, by=request.user):
         messages.info(
             request,
-            "Stopping the job on the cluster." if run.on_cluster else "Stopping: a checkpoint is written first.",
+            (
+                "Stopping the job on the cluster."
+                if run.on_cluster
+                else "Stopping: a checkpoint is written first."
+            ),
         )
     else:
         messages.info(request, "This run has already finished.")

@@ -42,13 +42,19 @@ LARGE_WAITING = 3
 LARGE_PATIENCE_S = 45.0
 MAX_ROWS = 5000
 MAX_PAGE, PAGE, LIST_MS = 500, 50, 10_000
-FILTERS = [OpenApiParameter(name, float if name in RANGE_NAMES else str, enum=CHOICES.get(name)) for name in NAMES]
+FILTERS = [
+    OpenApiParameter(name, float if name in RANGE_NAMES else str, enum=CHOICES.get(name))
+    for name in NAMES
+]
 EXAMPLE = OpenApiExample(
     "One run",
     value={
         "id": "run-1",
         "agent": {"name": "helpdesk", "version": "3"},
-        "messages": [{"role": "user", "content": "Close ticket 12."}, {"role": "assistant", "content": "Done."}],
+        "messages": [
+            {"role": "user", "content": "Close ticket 12."},
+            {"role": "assistant", "content": "Done."},
+        ],
         "outcome": {"status": "success"},
         "latency_ms": 840,
     },
@@ -75,12 +81,16 @@ _large, _large_here = BoundedSemaphore(1), BoundedSemaphore(1 + LARGE_WAITING)
 
 @contextmanager
 def room_for(request: Request | HttpRequest) -> Iterator[None]:
-    """Large bodies are read one at a time per process, and few wait; the others get 503 with Retry-After."""
+    """Large bodies are read one at a time per process, and few wait; the others get 503 with
+    Retry-After.
+    """
     packed = "HTTP_CONTENT_ENCODING" in request.META or "HTTP_TRANSFER_ENCODING" in request.META
     if int(request.META.get("CONTENT_LENGTH") or 0) <= (PIECE if packed else LARGE):
         yield
         return
-    busy = Unavailable("Other large requests are being stored. Retry in a few seconds, or send smaller parts.")
+    busy = Unavailable(
+        "Other large requests are being stored. Retry in a few seconds, or send smaller parts."
+    )
     if not _large_here.acquire(blocking=False):
         raise busy
     try:
@@ -96,7 +106,9 @@ def room_for(request: Request | HttpRequest) -> Iterator[None]:
 
 @contextmanager
 def redaction_works() -> Iterator[None]:
-    """A stored rule that cannot be used here answers 503: nothing is stored unredacted, and the client sends it again."""
+    """A stored rule that cannot be used here answers 503: nothing is stored unredacted, and the
+    client sends it again.
+    """
     try:
         yield
     except RuleError as error:
@@ -104,7 +116,9 @@ def redaction_works() -> Iterator[None]:
 
 
 def body_of(request: Request | HttpRequest) -> bytes | bytearray:
-    """The body, unpacked. Raises TooLarge before it is completely in memory, ValidationError for a broken gzip."""
+    """The body, unpacked. Raises TooLarge before it is completely in memory, ValidationError for a
+    broken gzip.
+    """
     if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BYTES:
         raise TooLarge(f"The body is larger than {MAX_BYTES // 2**20} MiB. Send it in parts.")
     chunked = "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()
@@ -119,7 +133,9 @@ def body_of(request: Request | HttpRequest) -> bytes | bytearray:
 
 
 def _read(stream: Any) -> bytes | bytearray:
-    """What there is, at most one byte more than MAX_BYTES; in pieces, so that nobody holds it a second time."""
+    """What there is, at most one byte more than MAX_BYTES; in pieces, so that nobody holds it a
+    second time.
+    """
     first = stream.read(PIECE)
     if len(first) < PIECE:
         rest = stream.read(1)  # some servers give less than they have
@@ -127,13 +143,17 @@ def _read(stream: Any) -> bytes | bytearray:
             return first
         first += rest
     whole = bytearray(first)
-    while len(whole) <= MAX_BYTES and (piece := stream.read(min(PIECE, MAX_BYTES + 1 - len(whole)))):
+    while len(whole) <= MAX_BYTES and (
+        piece := stream.read(min(PIECE, MAX_BYTES + 1 - len(whole)))
+    ):
         whole += piece
     return whole
 
 
 def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
-    """What all members of the gzip hold (RFC 1952 allows several), at most one byte more than MAX_BYTES."""
+    """What all members of the gzip hold (RFC 1952 allows several), at most one byte more than
+    MAX_BYTES.
+    """
     try:
         return _read(gzip.GzipFile(fileobj=io.BytesIO(raw)))
     except EOFError as error:
@@ -145,10 +165,15 @@ def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
 @extend_schema(
     methods=["POST"],
     request={JSON: reference("Row")},
-    responses=described({status: reference("Ingested") for status in (200, 201, 202)}, 400, 413, 503),
+    responses=described(
+        {status: reference("Ingested") for status in (200, 201, 202)}, 400, 413, 503
+    ),
     examples=[EXAMPLE],
-    description="Stores one trajectory. Sending the same row twice stores it once; a changed row replaces it and "
-    "keeps its history. A run that was deleted is not stored again (400). 202: it is kept, and stored once Presidio has looked for names in it.",
+    description=(
+        "Stores one trajectory. Sending the same row twice stores it once; a changed row replaces"
+        " it and keeps its history. A run that was deleted is not stored again (400). 202: it is"
+        " kept, and stored once Presidio has looked for names in it."
+    ),
 )
 @extend_schema(
     methods=["GET"],
@@ -159,8 +184,11 @@ def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
         OpenApiParameter(
             "sort",
             enum=[sign + name for name in SORTS for sign in ("", "-")],
-            description=f"“-” is descending; runs without a value come last. Except for `started`, only the newest {SORTED:,} "
-            "matching runs are sorted, and `complete` is false if there are more",
+            description=(
+                "“-” is descending; runs without a value come last. Except for `started`, only the"
+                f" newest {SORTED:,} matching runs are sorted, and `complete` is false if there are"
+                " more"
+            ),
         ),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
         OpenApiParameter("cursor", description="`next` or `previous` of another page"),
@@ -175,7 +203,12 @@ def post_one(request: Request) -> Response:
     row = decoding.decode(body_of(request))
     if isinstance(row.value if isinstance(row, decoding.Decoded) else row, list):
         raise ValidationError(
-            {"path": "", "error": "expected one trajectory, got a list: send it to /api/v1/trajectories/batch/"}
+            {
+                "path": "",
+                "error": (
+                    "expected one trajectory, got a list: send it to /api/v1/trajectories/batch/"
+                ),
+            }
         )
     with redaction_works():
         done = names.receive(project=request.auth.project, rows=[row])
@@ -188,8 +221,10 @@ def post_one(request: Request) -> Response:
 @extend_schema(
     request={JSON: {"type": "array", "items": reference("Row"), "maxItems": MAX_ROWS}},
     responses=described({200: reference("Ingested")}, 400, 413, 503),
-    description=f"Up to {MAX_ROWS} rows or 64 MiB: a JSON array or NDJSON, optionally gzipped. Valid rows are stored "
-    f"even if others are invalid.",
+    description=(
+        f"Up to {MAX_ROWS} rows or 64 MiB: a JSON array or NDJSON, optionally gzipped. Valid rows"
+        " are stored even if others are invalid."
+    ),
 )
 @api_view(["POST"])
 def batch(request: Request) -> Response:
@@ -222,17 +257,24 @@ def number_of(request: Request, name: str, usual: int, least: int, most: int) ->
 
 def list_page(request: Request) -> Response:
     limit = number_of(request, "limit", PAGE, 1, MAX_PAGE)
-    rows = apply_filters(Trajectory.objects.filter(project=request.auth.project), request.query_params)
+    rows = apply_filters(
+        Trajectory.objects.filter(project=request.auth.project), request.query_params
+    )
     order = Sorting.of(request.query_params, SORTS)
     if request.query_params.get("sort") and not order.chosen:
         raise ValidationError(
-            {"path": "sort", "error": f"must be one of {', '.join(SORTS)}, or one with a “-” before it"}
+            {
+                "path": "sort",
+                "error": f"must be one of {', '.join(SORTS)}, or one with a “-” before it",
+            }
         )
     try:
         with patience(LIST_MS):
             page = page_of(rows, request.query_params.get("cursor"), limit, order)
     except TooLong as error:
-        raise Unavailable("Query too broad: no answer in time. Choose a time range or add a filter.") from error
+        raise Unavailable(
+            "Query too broad: no answer in time. Choose a time range or add a filter."
+        ) from error
     runs_shown(request.auth.project, [row.pk for row in page["rows"]], to=request.auth, where="API")
     return Response(
         {
@@ -253,8 +295,10 @@ def list_page(request: Request) -> Response:
 @extend_schema(
     methods=["DELETE"],
     responses=described({}, 404) | {204: None},
-    description="Deletes a trajectory, its spans and its failure; eval tasks made from it are kept. What arrives late "
-    "for it (spans, copies, feedback) is not stored.",
+    description=(
+        "Deletes a trajectory, its spans and its failure; eval tasks made from it are kept. What"
+        " arrives late for it (spans, copies, feedback) is not stored."
+    ),
 )
 @api_view(["GET", "DELETE"])
 def item(request: Request, external_id: str) -> Response:
@@ -269,15 +313,21 @@ def item(request: Request, external_id: str) -> Response:
 @extend_schema(
     request={JSON: reference("Feedback")},
     responses=described(
-        {200: {"anyOf": [reference("Trajectory"), reference("Waiting")]}, 202: reference("Waiting")},
+        {
+            200: {"anyOf": [reference("Trajectory"), reference("Waiting")]},
+            202: reference("Waiting"),
+        },
         400,
         410,
         413,
         503,
     ),
-    description="Adds feedback to a trajectory: outcome, score, comment, corrected (what it should have done), "
-    "takeover. Sending it twice stores it once. 202: the trajectory has not arrived yet; the feedback is kept and "
-    "attached when it does. Keys with the read scope get the trajectory back.",
+    description=(
+        "Adds feedback to a trajectory: outcome, score, comment, corrected (what it should have"
+        " done), takeover. Sending it twice stores it once. 202: the trajectory has not arrived"
+        " yet; the feedback is kept and attached when it does. Keys with the read scope get the"
+        " trajectory back."
+    ),
 )
 @api_view(["POST"])
 def feedback(request: Request, external_id: str) -> Response:

@@ -13,9 +13,11 @@ MAX_PROBLEMS = 3
 
 
 class Checker:
-    """Finds what is wrong with the arguments of calls of these tools (OpenAI's format, any shape tolerated).
+    """Finds what is wrong with the arguments of calls of these tools (OpenAI's format, any shape
+    tolerated).
 
-    All its checks share one budget of steps: a page of many calls with hostile schemas is as limited as one of few.
+    All its checks share one budget of steps: a page of many calls with hostile schemas is as
+    limited as one of few.
     """
 
     def __init__(self, tools: Any) -> None:
@@ -39,14 +41,19 @@ class Checker:
         if name not in self._schemas:
             return ["This tool was not offered."]
         try:
-            value = json.loads(arguments or "{}") if isinstance(arguments, str) else (arguments or {})
+            value = (
+                json.loads(arguments or "{}") if isinstance(arguments, str) else (arguments or {})
+            )
         except (ValueError, RecursionError) as error:
             return [f"The arguments are not JSON: {short(str(error))}"]
         schema = self._schemas[name]
         if schema is None or len(str(arguments)) > MAX_BYTES:
             return []
         try:
-            return [_sentence(*problem) for problem in schema.problems(value, MAX_PROBLEMS, self._budget)]
+            return [
+                _sentence(*problem)
+                for problem in schema.problems(value, MAX_PROBLEMS, self._budget)
+            ]
         except TooMuch:
             return []
 

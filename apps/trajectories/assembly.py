@@ -1,4 +1,6 @@
-"""Traces that are due become trajectories. Several processes take different traces; what is stored never gets less."""
+"""Traces that are due become trajectories. Several processes take different traces; what is stored
+never gets less.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from apps.core.models import Project
 from apps.trajectories import contents, tombstones
 from apps.trajectories.actions import deletions, feedback, store
 from apps.trajectories.decoding import Decoded
-from apps.trajectories.models import Cause, SpanBatch, Trace, Trajectory, TrajectoryKey, with_content
+from apps.trajectories.models import (
+    Cause,
+    SpanBatch,
+    Trace,
+    Trajectory,
+    TrajectoryKey,
+    with_content,
+)
 from apps.trajectories.otlp import Links, LogRecord, Run, Span, assemble, late
 from apps.trajectories.otlp.runs import TALKS
 from apps.trajectories.tombstones import Kind
@@ -38,13 +47,16 @@ FORGOTTEN_AT_ONCE = 500
 
 @transaction.atomic
 def step(now: datetime | None = None) -> int:
-    """Assembles due traces, some at a time. Returns how many; 0 if none is due, or others have them.
+    """Assembles due traces, some at a time. Returns how many; 0 if none is due, or others have
+    them.
 
-    Rows that another process has locked are skipped, here and below: nobody waits for a lock on a trace while holding one, so processes
-    cannot deadlock.
+    Rows that another process has locked are skipped, here and below: nobody waits for a lock on a
+    trace while holding one, so processes cannot deadlock.
     """
     due = (
-        Trace.objects.filter(due_at__lte=now or Now()).select_for_update(skip_locked=True).order_by("due_at")[:AT_ONCE]
+        Trace.objects.filter(due_at__lte=now or Now())
+        .select_for_update(skip_locked=True)
+        .order_by("due_at")[:AT_ONCE]
     )
     by_project: defaultdict[int, list[Trace]] = defaultdict(list)
     for trace in due:
@@ -55,7 +67,9 @@ def step(now: datetime | None = None) -> int:
 
 
 def _assemble_all(project: Project, traces: list[Trace]) -> None:
-    """All together, or else each alone. One that cannot be assembled is set aside until more of it comes."""
+    """All together, or else each alone. One that cannot be assembled is set aside until more of it
+    comes.
+    """
     try:
         with transaction.atomic():
             _assemble(project, traces)
@@ -67,7 +81,9 @@ def _assemble_all(project: Project, traces: list[Trace]) -> None:
                 _assemble_all(project, [trace])
             return
         log.exception("Trace %s of project %s is set aside", traces[0], project)
-        Trace.objects.filter(project=project, trace_id=traces[0].trace_id).put_aside(error, due_at=None)
+        Trace.objects.filter(project=project, trace_id=traces[0].trace_id).put_aside(
+            error, due_at=None
+        )
 
 
 def _assemble(project: Project, traces: list[Trace]) -> None:
@@ -98,7 +114,11 @@ def _without_deleted(project: Project, traces: list[Trace]) -> list[Trace]:
     """The traces that have other runs than deleted ones; what came late of those is removed."""
     deleted = tombstones.deleted(project, Kind.TRACE, [trace.trace_id for trace in traces])
     runs = tombstones.deleted(project, Kind.RUN, {name for trace in traces for name in trace.runs})
-    gone = [trace for trace in traces if trace.trace_id in deleted or (trace.runs and runs.keys() >= set(trace.runs))]
+    gone = [
+        trace
+        for trace in traces
+        if trace.trace_id in deleted or (trace.runs and runs.keys() >= set(trace.runs))
+    ]
     deletions.forget_traces(project, gone)
     left = [trace for trace in traces if trace not in gone]
     for trace in left:
@@ -108,11 +128,22 @@ def _without_deleted(project: Project, traces: list[Trace]) -> list[Trace]:
 
 
 def _without_deleted_talks(project: Project, known: dict[str, Trace], runs: list[Run]) -> list[Run]:
-    """The runs but those that go on with a deleted one and began before its deletion. Takes their traces out of `known`."""
-    new = [run for run in runs if run.links and not any(known[trace_id].runs for trace_id in run.trace_ids)]
+    """The runs but those that go on with a deleted one and began before its deletion. Takes their
+    traces out of `known`.
+    """
+    new = [
+        run
+        for run in runs
+        if run.links and not any(known[trace_id].runs for trace_id in run.trace_ids)
+    ]
     wants = {run.key: {link for links in run.links.values() for link in links.wants} for run in new}
     deleted = tombstones.deleted(project, Kind.LINK, set().union(*wants.values()))
-    gone = {trace_id for run in new if _goes_on(run, wants[run.key], deleted) for trace_id in run.trace_ids}
+    gone = {
+        trace_id
+        for run in new
+        if _goes_on(run, wants[run.key], deleted)
+        for trace_id in run.trace_ids
+    }
     deletions.forget_traces(project, [known.pop(trace_id) for trace_id in gone])
     return [run for run in runs if not run.trace_ids & gone]
 
@@ -121,14 +152,20 @@ def _goes_on(run: Run, wants: set[str], deleted: Mapping[str, datetime]) -> bool
     """With what was said, under the same id if it names one."""
     started = run.row.get("started_at")
     links = {
-        link for link in wants if link in deleted and (not started or datetime.fromisoformat(started) < deleted[link])
+        link
+        for link in wants
+        if link in deleted and (not started or datetime.fromisoformat(started) < deleted[link])
     }
     named = {link for link in wants if link.startswith(TALKS)}
     return bool(links - named) and (not named or bool(links & named))
 
 
-def _rename_deleted(project: Project, runs: list[Run], stored: list[Trajectory], traces: dict[str, Trace]) -> None:
-    """The first run of a trace has the trace's name. If it was deleted, the first of the others cannot have it."""
+def _rename_deleted(
+    project: Project, runs: list[Run], stored: list[Trajectory], traces: dict[str, Trace]
+) -> None:
+    """The first run of a trace has the trace's name. If it was deleted, the first of the others
+    cannot have it.
+    """
     deleted = tombstones.deleted(project, Kind.RUN, {run.key for run in runs})
     if not deleted:
         return
@@ -155,11 +192,16 @@ def _postpone(project: Project, known: dict[str, Trace], runs: list[Run]) -> lis
 
 
 def _related(project: Project, known: dict[str, Trace], runs: list[Run]) -> dict[str, Trace]:
-    """The other traces of these runs: those that continue where one ends or end where one begins, and all of their runs.
+    """The other traces of these runs: those that continue where one ends or end where one begins,
+    and all of their runs.
 
     A locked one is being written to: it will be due after that, and find these.
     """
-    everything = Trace.objects.filter(project=project).select_for_update(skip_locked=True).order_by("-touched_at")
+    everything = (
+        Trace.objects.filter(project=project)
+        .select_for_update(skip_locked=True)
+        .order_by("-touched_at")
+    )
     talks = everything.filter(touched_at__gte=timezone.now() - TALK)
     wanted = {link for run in runs for links in run.links.values() for link in links.wants}
     names = {name for trace in known.values() for name in trace.runs}
@@ -169,7 +211,9 @@ def _related(project: Project, known: dict[str, Trace], runs: list[Run]) -> dict
         new: dict[str, Trace] = {}
         for rows, links in ((talks, wanted), (everything, {f"run:{name}" for name in names})):
             if links:
-                rows = rows.filter(links__overlap=sorted(links)).exclude(trace_id__in=[*known, *found])[:RELATED]
+                rows = rows.filter(links__overlap=sorted(links)).exclude(
+                    trace_id__in=[*known, *found]
+                )[:RELATED]
                 new |= {trace.trace_id: trace for trace in rows}
         found |= new
         seen |= names
@@ -189,16 +233,20 @@ def _read(project: Project, traces: Iterable[str]) -> tuple[list[Span], list[Log
 
 
 def _stored(project: Project, names: set[str]) -> list[Trajectory]:
-    keys = TrajectoryKey.objects.filter(project=project, external_id__in=names).values_list("trajectory_id", flat=True)
+    keys = TrajectoryKey.objects.filter(project=project, external_id__in=names).values_list(
+        "trajectory_id", flat=True
+    )
     return with_content(list(Trajectory.objects.filter(pk__in=list(keys)))) if names else []
 
 
-def _lasting(traces: Iterable[Trace], stored: list[Trajectory], at_hand: set[late.SpanKey]) -> dict[str, Trajectory]:
-    """The stored runs that know of spans that are gone, those of traces whose spans were removed once, and those that share
-    a trace with them.
+def _lasting(
+    traces: Iterable[Trace], stored: list[Trajectory], at_hand: set[late.SpanKey]
+) -> dict[str, Trajectory]:
+    """The stored runs that know of spans that are gone, those of traces whose spans were removed
+    once, and those that share a trace with them.
 
-    The remaining spans of a trace show only part of it: all spans of two runs, but not what they have in common, look like
-    one. Only runs that began after that are assembled again.
+    The remaining spans of a trace show only part of it: all spans of two runs, but not what they
+    have in common, look like one. Only runs that began after that are assembled again.
     """
     names = {row.external_id for row in stored if late.knows_more(row.metadata, at_hand)}
     began_late = {row.external_id for row in stored if late.began_late(row.metadata)}
@@ -223,9 +271,16 @@ def _late_runs(
     name_of = {key: row.external_id for row in others for key in late.spans_of(row.metadata)}
     runs: dict[str, Run] = {}
     for run in assemble(new, logs):
-        parents = {(span.trace_id, span.parent_id) for span in new if (span.trace_id, span.span_id) in run.spans}
+        parents = {
+            (span.trace_id, span.parent_id)
+            for span in new
+            if (span.trace_id, span.span_id) in run.spans
+        }
         names = [run.key, *(name for trace_id in run.trace_ids for name in traces[trace_id].runs)]
-        name = next((name for name in names if name in rows and late.belongs_to(run, parents, rows[name])), "")
+        name = next(
+            (name for name in names if name in rows and late.belongs_to(run, parents, rows[name])),
+            "",
+        )
         if name:
             rows[name] = run.row = late.extended(rows[name], run.row)
             run.key = name
@@ -243,16 +298,28 @@ def _row_of(row: Trajectory) -> dict[str, Any]:
     return {
         "id": row.external_id,
         "agent": {"name": row.agent_name, "version": row.agent_version},
-        **{name: getattr(row, name) for name in ("model", "workload", "session_id", "user_id", "latency_ms", "tags")},
-        **{name: at.isoformat() for name in ("started_at", "ended_at") if (at := getattr(row, name))},
+        **{
+            name: getattr(row, name)
+            for name in ("model", "workload", "session_id", "user_id", "latency_ms", "tags")
+        },
+        **{
+            name: at.isoformat()
+            for name in ("started_at", "ended_at")
+            if (at := getattr(row, name))
+        },
         **{name: row.content[name] for name in ("messages", "tools", "interventions", "metadata")},
-        "outcome": {name: getattr(row, f"outcome_{name}") for name in ("status", "reward", "label", "reason")},
+        "outcome": {
+            name: getattr(row, f"outcome_{name}")
+            for name in ("status", "reward", "label", "reason")
+        },
         "usage": {name: value for name in USAGE if (value := getattr(row, name)) is not None},
     }
 
 
 def _replace(project: Project, runs: list[Run], stored: list[Trajectory]) -> None:
-    """Stores the runs. Feedback on stored ones moves with their spans; those that are no longer runs are removed."""
+    """Stores the runs. Feedback on stored ones moves with their spans; those that are no longer
+    runs are removed.
+    """
     name_of = {key: run.key for run in runs for key in run.spans}
     moved: dict[str, str] = {}
     for row in stored:
@@ -263,34 +330,51 @@ def _replace(project: Project, runs: list[Run], stored: list[Trajectory]) -> Non
     now = {run.key for run in runs}
     if gone := [row for row in stored if row.external_id not in now]:
         store.remove(project, gone)
-    done = store.ingest(project=project, rows=[Decoded(run.row) for run in runs], cause=Cause.ASSEMBLED)
+    done = store.ingest(
+        project=project, rows=[Decoded(run.row) for run in runs], cause=Cause.ASSEMBLED
+    )
     feedback.apply_to(project, set(moved.values()))
     for problem in done.rejected:
-        log.error("Run %s of project %s is not stored: %s", runs[problem["index"]].key, project, problem["error"])
+        log.error(
+            "Run %s of project %s is not stored: %s",
+            runs[problem["index"]].key,
+            project,
+            problem["error"],
+        )
 
 
-def _save(project: Project, traces: Iterable[Trace], runs: list[Run], lasting: Iterable[str]) -> None:
-    """Notes what became of the traces. Those of one run are touched together, so that they are forgotten together."""
+def _save(
+    project: Project, traces: Iterable[Trace], runs: list[Run], lasting: Iterable[str]
+) -> None:
+    """Notes what became of the traces. Those of one run are touched together, so that they are
+    forgotten together.
+    """
     of_trace: defaultdict[str, list[Run]] = defaultdict(list)
     for run in runs:
         for trace_id in run.trace_ids:
             of_trace[trace_id].append(run)
     for trace in traces:
         runs_now = [run.key for run in of_trace[trace.trace_id]]
-        links = {link for run in of_trace[trace.trace_id] for link in run.links.get(trace.trace_id, Links()).has}
-        trace.runs = list(dict.fromkeys([*(name for name in trace.runs if name in lasting), *runs_now]))
+        links = {
+            link
+            for run in of_trace[trace.trace_id]
+            for link in run.links.get(trace.trace_id, Links()).has
+        }
+        trace.runs = list(
+            dict.fromkeys([*(name for name in trace.runs if name in lasting), *runs_now])
+        )
         trace.links = sorted(links | {f"run:{name}" for name in trace.runs})
     with connection.cursor() as cursor:
         cursor.executemany(
-            "UPDATE trajectories_trace SET due_at = NULL, touched_at = now(), runs = %s, links = %s, "
-            "forgotten = false, problem = '' "
-            "WHERE project_id = %s AND trace_id = %s",
+            "UPDATE trajectories_trace SET due_at = NULL, touched_at = now(), runs = %s, links ="
+            " %s, forgotten = false, problem = '' WHERE project_id = %s AND trace_id = %s",
             [[trace.runs, trace.links, project.pk, trace.trace_id] for trace in traces],
         )
 
 
 def forget_old(now: datetime | None = None) -> int:
-    """Removes spans that are assembled and too old to be joined by others. Returns the number of batches.
+    """Removes spans that are assembled and too old to be joined by others. Returns the number of
+    batches.
 
     Their traces stay, to know late copies by, except those that are part of no run.
     """
@@ -305,7 +389,11 @@ def forget_old(now: datetime | None = None) -> int:
 
 @transaction.atomic
 def _forget_some(before: datetime) -> int:
-    old = Trace.objects.waiting().filter(forgotten=False, due_at=None, touched_at__lt=before).order_by("touched_at")
+    old = (
+        Trace.objects.waiting()
+        .filter(forgotten=False, due_at=None, touched_at__lt=before)
+        .order_by("touched_at")
+    )
     by_project: defaultdict[int, list[str]] = defaultdict(list)
     for trace in old.select_for_update(skip_locked=True)[:FORGOTTEN_AT_ONCE]:
         by_project[trace.project_id].append(trace.trace_id)

@@ -1,6 +1,8 @@
-"""A trajectory's content, packed: JSON compressed with Zstandard, cut into chunks so that a long run is read in parts.
+"""A trajectory's content, packed: JSON compressed with Zstandard, cut into chunks so that a long
+run is read in parts.
 
-Chunk 0 has {"messages", "tools", "interventions", "metadata", "warnings"}, the others {"messages"}. Pure.
+Chunk 0 has {"messages", "tools", "interventions", "metadata", "warnings"}, the others {"messages"}.
+Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ import zstandard
 CHUNK_MESSAGES = 200
 CHUNK_BYTES = 256 * 1024
 FIELDS = ("messages", "tools", "interventions", "metadata", "warnings")
-EMPTY: dict[str, Any] = {"messages": [], "tools": [], "interventions": [], "metadata": {}, "warnings": []}
+EMPTY: dict[str, Any] = {
+    "messages": [],
+    "tools": [],
+    "interventions": [],
+    "metadata": {},
+    "warnings": [],
+}
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -23,14 +31,18 @@ _own = threading.local()
 
 
 def compress(data: bytes) -> bytes:
-    """Zstandard at its quickest; a compressor is made once a thread, which half of a small row's time went into."""
+    """Zstandard at its quickest; a compressor is made once a thread, which half of a small row's
+    time went into.
+    """
     if not hasattr(_own, "compress"):
         _own.compress = zstandard.ZstdCompressor(level=1).compress
     return _own.compress(data)
 
 
 def decompress(data: bytes | memoryview) -> bytes:
-    """The decompressor is made once a thread, too: with small rows that took longer than the work."""
+    """The decompressor is made once a thread, too: with small rows that took longer than the
+    work.
+    """
     if not hasattr(_own, "decompress"):
         _own.decompress = zstandard.ZstdDecompressor().decompress
     return _own.decompress(data)
@@ -53,7 +65,9 @@ def chunks(content: dict[str, Any]) -> list[tuple[int, bytes]]:
             return [(0, compress(packed))]
     packs = []
     for first, part in _cut(messages):
-        packs.append((first, pack({**content, "messages": part} if first == 0 else {"messages": part})))
+        packs.append(
+            (first, pack({**content, "messages": part} if first == 0 else {"messages": part}))
+        )
     return packs
 
 

@@ -1,4 +1,6 @@
-"""From bytes to JSON values that can be kept: decoded, one row of a batch after the other, and cleaned. Pure."""
+"""From bytes to JSON values that can be kept: decoded, one row of a batch after the other, and
+cleaned. Pure.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class Cleaner:
         self.warnings: list[dict] = []
 
     def clean(self, value: Any, path: str = "", depth: int = 0) -> Any:
-        """The value without NUL and lone surrogates. Raises RowError for NaN, giant numbers and depth."""
+        """The value without NUL and lone surrogates. Raises RowError for NaN, giant numbers and
+        depth.
+        """
         if depth > MAX_DEPTH:
             raise RowError(path, f"nested deeper than {MAX_DEPTH} levels")
         if isinstance(value, str):
@@ -66,10 +70,14 @@ class Cleaner:
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**30:
             raise RowError(path, "number out of range")
         if isinstance(value, list | tuple):
-            return [self.clean(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+            return [
+                self.clean(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)
+            ]
         if isinstance(value, dict):
             return {
-                self._text(str(key), path): self.clean(item, f"{path}.{key}" if path else str(key), depth + 1)
+                self._text(str(key), path): self.clean(
+                    item, f"{path}.{key}" if path else str(key), depth + 1
+                )
                 for key, item in value.items()
             }
         return value
@@ -125,23 +133,30 @@ def _refuse(name: str) -> float:
 
 
 def decode(body: Any) -> Decoded | Any:
-    """One JSON value: fast if nothing in it can be wrong, otherwise with Python's parser. Raises RowError."""
+    """One JSON value: fast if nothing in it can be wrong, otherwise with Python's parser. Raises
+    RowError.
+    """
     if not SUSPICIOUS.search(body):
         try:
             text = bytes(body)
-            return Decoded(msgspec.json.decode(text), text.count(b"{") + text.count(b"[") <= MAX_DEPTH)
+            return Decoded(
+                msgspec.json.decode(text), text.count(b"{") + text.count(b"[") <= MAX_DEPTH
+            )
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             pass  # the slow path reports the error
     return loads(bytes(body))
 
 
 def split(body: bytes | bytearray, ndjson: bool) -> list[memoryview]:
-    """The undecoded rows of a batch: of a JSON array, or one a line. Raises RowError if the array is broken."""
+    """The undecoded rows of a batch: of a JSON array, or one a line. Raises RowError if the array
+    is broken.
+    """
     if not ndjson and next((byte for byte in body if byte not in b" \t\r\n"), None) == ord("["):
         try:
             return [memoryview(raw) for raw in msgspec.json.decode(body, type=list[msgspec.Raw])]
         except (msgspec.DecodeError, RecursionError):
-            # Half a surrogate pair in one row, which the quick decoder refuses, must not cost the others.
+            # Half a surrogate pair in one row, which the quick decoder refuses, must not cost the
+            # others.
             return [memoryview(json.dumps(item).encode()) for item in loads(body)]
     return list(_lines(body))
 

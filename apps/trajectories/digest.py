@@ -1,4 +1,6 @@
-"""What happens in the seconds after trajectories arrived: roll-ups, filter choices, full text. Each arrival once."""
+"""What happens in the seconds after trajectories arrived: roll-ups, filter choices, full text. Each
+arrival once.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,9 @@ SHORT_TEXT = 20_000  # and of one whose words PostgreSQL has no room for
 FACETS_LIMIT = 2_000  # values of a kind in a project
 TASK, EXPIRES_S = "trajectories.digest", 30
 
-# Higher layers that count or note what was stored, changed or removed: called for each project with what was added to the
-# hours and the rows, inside the digest's transaction, so that each arrival counts once there, too.
+# Higher layers that count or note what was stored, changed or removed: called for each project with
+# what was added to the hours and the rows, inside the digest's transaction, so that each arrival
+# counts once there, too.
 LISTENERS: list[Callable[[int, Counts, Sequence[UUID]], None]] = []
 
 wake = Waker(TASK, expires_s=EXPIRES_S, every_s=1.0)
@@ -60,7 +63,9 @@ def step() -> int:
     """
     waiting = Arrival.objects.waiting().order_by("pk")
     projects = dict.fromkeys(waiting.values_list("project_id", flat=True)[:LOOKED_AT])
-    mine = next((project for project in projects if locks.try_acquire_in(project, ProjectLock.DIGEST)), None)
+    mine = next(
+        (project for project in projects if locks.try_acquire_in(project, ProjectLock.DIGEST)), None
+    )
     if mine is None:
         return 0
     arrivals = _some(waiting.filter(project=mine))
@@ -90,7 +95,9 @@ def _some(waiting: QuerySet[Arrival]) -> list[Arrival]:
 
 
 def _digest_or_set_aside(arrival: Arrival) -> None:
-    """What cannot be digested would be met again each time, and nobody's arrivals after it would be digested."""
+    """What cannot be digested would be met again each time, and nobody's arrivals after it would be
+    digested.
+    """
     try:
         with transaction.atomic():
             _digest([arrival])
@@ -123,8 +130,9 @@ def _add_hours(project: int, counts: Counts) -> None:
     added = ", ".join(f"{name} = {table}.{name} + EXCLUDED.{name}" for name in SUMS)
     with connection.cursor() as cursor:
         cursor.executemany(
-            f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))}) "
-            f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET {added}",
+            f"INSERT INTO {table} ({', '.join(columns)}) VALUES"
+            f" ({', '.join(['%s'] * len(columns))}) ON CONFLICT ({', '.join(key)}) DO UPDATE SET"
+            f" {added}",
             [[project, *(row[name] for name in columns[1:])] for row in counts.hour_rows()],
         )
 
@@ -143,9 +151,9 @@ def _add_facets(project: int, counts: Counts) -> None:
         room[kind] -= 1
     with connection.cursor() as cursor:
         cursor.executemany(
-            "INSERT INTO trajectories_facet (project_id, kind, value, trajectories) VALUES (%s, %s, %s, %s) "
-            "ON CONFLICT (project_id, kind, value) "
-            "DO UPDATE SET trajectories = trajectories_facet.trajectories + EXCLUDED.trajectories",
+            "INSERT INTO trajectories_facet (project_id, kind, value, trajectories) VALUES (%s, %s,"
+            " %s, %s) ON CONFLICT (project_id, kind, value) DO UPDATE SET trajectories ="
+            " trajectories_facet.trajectories + EXCLUDED.trajectories",
             [[project, kind, value, n] for (kind, value), n in sorted(given.items())],
         )
 
@@ -189,7 +197,12 @@ def _write(texts: list[tuple[UUID, str]]) -> None:
     except DatabaseError as error:
         if is_transient(error):
             raise
-        for pk, text in texts:  # a tsvector holds 1 MiB, which a text of nothing but different words may exceed
+        for (
+            pk,
+            text,
+        ) in (
+            texts
+        ):  # a tsvector holds 1 MiB, which a text of nothing but different words may exceed
             _write_what_fits(pk, text)
 
 
@@ -206,15 +219,17 @@ def _write_what_fits(pk: UUID, text: str) -> None:
 def _write_words(texts: list[tuple[UUID, str]]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO trajectories_searchtext (trajectory_id, words) "
-            "SELECT id, to_tsvector('simple', said) FROM unnest(%s::uuid[], %s::text[]) AS given(id, said) "
-            "ON CONFLICT (trajectory_id) DO UPDATE SET words = EXCLUDED.words",
+            "INSERT INTO trajectories_searchtext (trajectory_id, words) SELECT id,"
+            " to_tsvector('simple', said) FROM unnest(%s::uuid[], %s::text[]) AS given(id, said) ON"
+            " CONFLICT (trajectory_id) DO UPDATE SET words = EXCLUDED.words",
             [array(str(pk) for pk, _ in texts), array(text for _, text in texts)],
         )
 
 
 def words_of(messages: Iterable[dict]) -> Iterator[str]:
-    """What is searched: requests, answers, tool calls with their arguments, observations; not the prompt's own text."""
+    """What is searched: requests, answers, tool calls with their arguments, observations; not the
+    prompt's own text.
+    """
     for message in messages:
         if is_prompt(message) or is_example(message):
             continue

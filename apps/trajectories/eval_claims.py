@@ -1,4 +1,6 @@
-"""Runs that claim to be a sample of an evaluation. Stored with the run, and settled by the evals app."""
+"""Runs that claim to be a sample of an evaluation. Stored with the run, and settled by the evals
+app.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,13 @@ from apps.trajectories.schema import EvalSample
 
 
 def add(project: Project, named: Iterable[tuple[UUID, EvalSample]]) -> None:
-    """Notes what runs say, in the transaction that stores them; a run that has changed is settled again."""
+    """Notes what runs say, in the transaction that stores them; a run that has changed is settled
+    again.
+    """
     rows = [
-        EvalClaim(trajectory_id=pk, project=project, run=said.run, task=said.task, sample=said.sample)
+        EvalClaim(
+            trajectory_id=pk, project=project, run=said.run, task=said.task, sample=said.sample
+        )
         for pk, said in named
     ]
     if rows:

@@ -1,4 +1,6 @@
-"""Trajectories as files: JSON Lines of our rows, Parquet, OpenAI's fine-tuning JSON Lines. All are streams of bytes."""
+"""Trajectories as files: JSON Lines of our rows, Parquet, OpenAI's fine-tuning JSON Lines. All are
+streams of bytes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ READ_AT_ONCE = 200
 ROW_GROUP = 1000
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 COLUMNS = {
-    **dict.fromkeys(("id", "agent_name", "agent_version", "model", "workload", "session_id", "user_id"), "text"),
+    **dict.fromkeys(
+        ("id", "agent_name", "agent_version", "model", "workload", "session_id", "user_id"), "text"
+    ),
     **dict.fromkeys(("started_at", "ended_at"), "time"),
     **dict.fromkeys(("messages", "tools", "outcome_status"), "text"),
     "outcome_reward": "real",
@@ -52,9 +56,10 @@ def _loaded(rows: QuerySet[Trajectory]) -> Iterator[Trajectory]:
 def parquet(rows: QuerySet[Trajectory]) -> Iterator[bytes]:
     """Parquet in row groups of at most 1,000 rows or about 64 MiB; what is nested is JSON text.
 
-    Columns: id, agent_name, agent_version, model, workload, session_id, user_id (string), started_at, ended_at (µs, UTC),
-    messages, tools (JSON), outcome_status, outcome_reward, outcome_label, outcome_reason, interventions (JSON),
-    input_tokens, output_tokens, cost_usd, latency_ms, tags (list of string), metadata (JSON).
+    Columns: id, agent_name, agent_version, model, workload, session_id, user_id (string),
+    started_at, ended_at (µs, UTC), messages, tools (JSON), outcome_status, outcome_reward,
+    outcome_label, outcome_reason, interventions (JSON), input_tokens, output_tokens, cost_usd,
+    latency_ms, tags (list of string), metadata (JSON).
     """
     import pyarrow as pa  # only here: tens of megabytes, which the web process need not hold
     import pyarrow.parquet as pq
@@ -136,7 +141,8 @@ class LeftOut(Exception):
     """A trajectory that is not a training example; the message is the reason."""
 
 
-# What layers above forbid to teach: (project, runs, their lines of the export) to the indexes of those that may not leave.
+# What layers above forbid to teach: (project, runs, their lines of the export) to the indexes of
+# those that may not leave.
 Guard = Callable[[Project, Sequence[Trajectory], Sequence[dict]], Collection[int]]
 GUARDS: list[Guard] = []
 GUARDED_AT_ONCE = 100
@@ -149,16 +155,19 @@ BAD_CORRECTION = "the correction is not an assistant turn"
 
 
 class SftExport:
-    """OpenAI's fine-tuning JSON Lines, `{messages, tools?}`, of what is worth imitating. Iterate once.
+    """OpenAI's fine-tuning JSON Lines, `{messages, tools?}`, of what is worth imitating. Iterate
+    once.
 
-    In: runs that succeeded, up to their last assistant turn; and runs that were corrected (an intervention of kind edit or
-    takeover with `after`), whatever their outcome: the messages before the corrected one, then the correction as the last
-    assistant turn. The last correction counts. Assistant turns that nobody called right (those before a correction, and
-    examples of the prompt) have OpenAI's `weight` 0: they are read and not learnt.
+    In: runs that succeeded, up to their last assistant turn; and runs that were corrected (an
+    intervention of kind edit or takeover with `after`), whatever their outcome: the messages before
+    the corrected one, then the correction as the last assistant turn. The last correction counts.
+    Assistant turns that nobody called right (those before a correction, and examples of the prompt)
+    have OpenAI's `weight` 0: they are read and not learnt.
 
-    Left out, counted in `left_out` by reason as the iteration goes on (`written` counts the others):
-    `HELD_OUT`: one of `GUARDS` forbids it; `NOT_GOOD`; `REFUSED`: a person rejected or aborted it and gave no correction; `NO_TURN`: nothing to learn from;
-    `BROKEN_CALLS`: OpenAI refuses a file with a tool call that has no reply, or a reply that has no call;
+    Left out, counted in `left_out` by reason as the iteration goes on (`written` counts the
+    others): `HELD_OUT`: one of `GUARDS` forbids it; `NOT_GOOD`; `REFUSED`: a person rejected or
+    aborted it and gave no correction; `NO_TURN`: nothing to learn from; `BROKEN_CALLS`: OpenAI
+    refuses a file with a tool call that has no reply, or a reply that has no call;
     `BAD_CORRECTION`.
     """
 
@@ -189,7 +198,11 @@ class SftExport:
 def example(row: dict[str, Any]) -> dict[str, Any]:
     """{messages, tools?} of a row in our form. Raises LeftOut."""
     messages = row["messages"]
-    corrected = [item for item in row["interventions"] if item["kind"] in ("edit", "takeover") and item.get("after")]
+    corrected = [
+        item
+        for item in row["interventions"]
+        if item["kind"] in ("edit", "takeover") and item.get("after")
+    ]
     learnt = 0
     if corrected:
         learnt = corrected_turn(messages, corrected[-1].get("message_index"))
@@ -198,30 +211,55 @@ def example(row: dict[str, Any]) -> dict[str, Any]:
         raise LeftOut(NOT_GOOD)
     elif any(item["kind"] in ("reject", "abort") for item in row["interventions"]):
         raise LeftOut(REFUSED)
-    end = max((index + 1 for index, turn in enumerate(messages) if turn.get("role") == "assistant"), default=0)
+    end = max(
+        (index + 1 for index, turn in enumerate(messages) if turn.get("role") == "assistant"),
+        default=0,
+    )
     if not any(turn.get("role") == "user" for turn in messages[:end]):
         raise LeftOut(NO_TURN)
-    made = {"messages": matched([_turn(turn, index >= learnt) for index, turn in enumerate(messages[:end])])}
+    made = {
+        "messages": matched(
+            [_turn(turn, index >= learnt) for index, turn in enumerate(messages[:end])]
+        )
+    }
     return made | {"tools": row["tools"]} if row["tools"] else made
 
 
 def corrected_turn(messages: list[dict], index: int | None) -> int:
-    """Where the correction goes: the assistant turn at or before `index`, or the last one; else the end."""
+    """Where the correction goes: the assistant turn at or before `index`, or the last one; else the
+    end.
+    """
     upto = messages if index is None else messages[: index + 1]
-    return max((at for at, turn in enumerate(upto) if turn.get("role") == "assistant"), default=len(upto))
+    return max(
+        (at for at, turn in enumerate(upto) if turn.get("role") == "assistant"), default=len(upto)
+    )
 
 
 def correction(after: Any) -> list[dict]:
-    """Assistant turns from a correction: words, a message or messages, or calls in any form; anything else as JSON text.
+    """Assistant turns from a correction: words, a message or messages, or calls in any form;
+    anything else as JSON text.
 
     Raises LeftOut.
     """
-    if isinstance(after, list) and after and all(isinstance(turn, dict) and "role" in turn for turn in after):
+    if (
+        isinstance(after, list)
+        and after
+        and all(isinstance(turn, dict) and "role" in turn for turn in after)
+    ):
         turns = after
     elif isinstance(after, dict) and (after.get("role") == "assistant" or after.get("tool_calls")):
         turns = [{**after, "role": "assistant"}]
-    elif isinstance(after, dict | list) and (calls := calls_in(after)) and not any(call.problem for call in calls):
-        turns = [{"role": "assistant", "tool_calls": [to_native(call.tool, call.args or {}) for call in calls]}]
+    elif (
+        isinstance(after, dict | list)
+        and (calls := calls_in(after))
+        and not any(call.problem for call in calls)
+    ):
+        turns = [
+            {
+                "role": "assistant",
+                "tool_calls": [to_native(call.tool, call.args or {}) for call in calls],
+            }
+        ]
     else:
         words = after if isinstance(after, str) else msgspec.json.encode(after).decode()
         turns = [{"role": "assistant", "content": words}]
@@ -235,7 +273,9 @@ def correction(after: Any) -> list[dict]:
 
 
 def _turn(turn: dict, learnt: bool) -> dict:
-    made = {name: value for name, value in turn.items() if name in PARTS_OF_TURN and value is not None}
+    made = {
+        name: value for name, value in turn.items() if name in PARTS_OF_TURN and value is not None
+    }
     if made.get("role") == "developer":
         made["role"] = "system"
     if made.get("role") == "assistant" and (not learnt or is_example(turn)):
@@ -244,7 +284,8 @@ def _turn(turn: dict, learnt: bool) -> dict:
 
 
 def matched(messages: list[dict]) -> list[dict]:
-    """The messages with an id on every call, arguments as text, each call answered before the next turn.
+    """The messages with an id on every call, arguments as text, each call answered before the next
+    turn.
 
     Calls of the last message need no answer. Raises LeftOut.
     """
@@ -261,8 +302,14 @@ def matched(messages: list[dict]) -> list[dict]:
             raise LeftOut(BROKEN_CALLS)
         if calls := turn.get("tool_calls"):
             called = native_calls(turn)
-            turn = {**turn, "tool_calls": [_call(call, f"call_{index}_{at}") for at, call in enumerate(calls)]}
-            open_ids = {id(call): named["id"] for call, named in zip(called, turn["tool_calls"], strict=True)}
+            turn = {
+                **turn,
+                "tool_calls": [_call(call, f"call_{index}_{at}") for at, call in enumerate(calls)],
+            }
+            open_ids = {
+                id(call): named["id"]
+                for call, named in zip(called, turn["tool_calls"], strict=True)
+            }
             waiting.add(called)
         made.append(turn)
     return made
@@ -270,6 +317,8 @@ def matched(messages: list[dict]) -> list[dict]:
 
 def _call(call: dict, fallback: str) -> dict:
     arguments = call["function"].get("arguments")
-    text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
+    text = (
+        arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
+    )
     function = {"name": call["function"]["name"], "arguments": text}
     return {"id": call.get("id") or fallback, "type": "function", "function": function}

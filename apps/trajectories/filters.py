@@ -83,9 +83,23 @@ LABELS = {
 }
 RANGE_NAMES = tuple(f"{name}_{side}" for name in (*RANGES, "tokens") for side in ("min", "max"))
 CHOICES: dict[str, Collection[str]] = {"outcome": Outcome.values, "since": (*SINCE, "all")}
-NAMES = (*(name for name in LABELS if name not in RANGES and name != "tokens"), *RANGE_NAMES)  # in an address
-OF_LISTS = frozenset((*NAMES, "sort", "cols", "cursor"))  # what the addresses of the list's pages hold
-EXPOSED = {"q", "outcome", "mode", "agent_version", "model", "tool", "since", "import"}  # not among “More filters”
+NAMES = (
+    *(name for name in LABELS if name not in RANGES and name != "tokens"),
+    *RANGE_NAMES,
+)  # in an address
+OF_LISTS = frozenset(
+    (*NAMES, "sort", "cols", "cursor")
+)  # what the addresses of the list's pages hold
+EXPOSED = {
+    "q",
+    "outcome",
+    "mode",
+    "agent_version",
+    "model",
+    "tool",
+    "since",
+    "import",
+}  # not among “More filters”
 SIGNS = {"min": "≥", "max": "≤"}
 LINKED: dict[
     str, Callable[[QuerySet, str], QuerySet]
@@ -102,11 +116,15 @@ class Chip:
 
 
 def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
-    """Narrows by what is given. Raises QueryError for a value that cannot be: without it, other rows would be meant."""
+    """Narrows by what is given. Raises QueryError for a value that cannot be: without it, other
+    rows would be meant.
+    """
     begin, end = bounds(given)
     within = ({"gte": floor_of(begin)} if begin else {}) | ({"lt": floor_of(end)} if end else {})
     rows = rows.filter(**{f"pk__{lookup}": pk for lookup, pk in within.items()})
-    if terms := [f"{kind}:{value}" for name, kind in TERMS.items() if (value := _text(given.get(name)))]:
+    if terms := [
+        f"{kind}:{value}" for name, kind in TERMS.items() if (value := _text(given.get(name)))
+    ]:
         rows = _with_terms(rows, terms)
     if value := _text(given.get("outcome")):
         rows = rows.filter(outcome_status=value)
@@ -130,7 +148,9 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
 
 
 def refuse_malformed(given: Mapping[str, str]) -> None:
-    """Raises QueryError for a value that cannot be one of its filter. Empty ones, as a form sends them, are no filters."""
+    """Raises QueryError for a value that cannot be one of its filter. Empty ones, as a form sends
+    them, are no filters.
+    """
     for name in NAMES:
         value = _text(given.get(name))
         if value and (problem := _problem(name, value)):
@@ -148,8 +168,14 @@ def _problem(name: str, value: str) -> str:
 
 
 def of_import(upload: str) -> Q:
-    """The trajectories that an import's file contained; none if the text is not the id of an import."""
-    return Q(pk__in=UploadedTrajectory.objects.filter(of_import_id(upload, "upload_id")).values("trajectory_id"))
+    """The trajectories that an import's file contained; none if the text is not the id of an
+    import.
+    """
+    return Q(
+        pk__in=UploadedTrajectory.objects.filter(of_import_id(upload, "upload_id")).values(
+            "trajectory_id"
+        )
+    )
 
 
 def of_import_id(upload: str, column: str = "pk") -> Q:
@@ -160,16 +186,20 @@ def of_import_id(upload: str, column: str = "pk") -> Q:
 
 
 def _with_terms(rows: QuerySet, terms: list[str]) -> QuerySet:
-    """Where few rows have these terms, they are found first: read in the order of time, most of the table would go by."""
+    """Where few rows have these terms, they are found first: read in the order of time, most of the
+    table would go by.
+    """
     found = rows.filter(terms__contains=terms)
     few = list(found.order_by().values_list("pk", flat=True)[: FEW + 1])
     return rows.filter(pk__in=few) if len(few) <= FEW else found
 
 
 def bounds(given: Mapping[str, str]) -> tuple[datetime | None, datetime | None]:
-    """From when on, and until when (without that moment); None is open. A date as the end is that whole day.
+    """From when on, and until when (without that moment); None is open. A date as the end is that
+    whole day.
 
-    Raises QueryError if any filter has a value that cannot be: all that reads rows by filters begins here.
+    Raises QueryError if any filter has a value that cannot be: all that reads rows by filters
+    begins here.
     """
     refuse_malformed(given)
     begins = [at] if (at := _time(given.get("from"))) else []
@@ -190,17 +220,25 @@ def active(given: Mapping[str, str]) -> list[Chip]:
                 if (number := _number(given.get(f"{name}_{side}"))) is not None:
                     found.append(Chip(f"{name}_{side}", f"{label} {sign} {number:g}"))
         elif value := _text(given.get(name)):
-            usable = {"since": value in SINCE, "from": _time(value), "to": _time(value)}.get(name, True)
+            usable = {"since": value in SINCE, "from": _time(value), "to": _time(value)}.get(
+                name, True
+            )
             if usable:
                 found.append(Chip(name, f"{label}: {value}"))
     return found
 
 
 def dimensions(given: Mapping[str, str]) -> tuple[dict[str, str], list[Chip]]:
-    """What of the filters the roll-ups know ({column: value}), and what they do not; time is in neither."""
-    known = {column: value for name, column in DIMENSIONS.items() if (value := _text(given.get(name)))}
+    """What of the filters the roll-ups know ({column: value}), and what they do not; time is in
+    neither.
+    """
+    known = {
+        column: value for name, column in DIMENSIONS.items() if (value := _text(given.get(name)))
+    }
     others = [
-        chip for chip in active(given) if chip.name not in DIMENSIONS and chip.name not in ("since", "from", "to")
+        chip
+        for chip in active(given)
+        if chip.name not in DIMENSIONS and chip.name not in ("since", "from", "to")
     ]
     return known, others
 
@@ -209,7 +247,11 @@ def without(given: QueryDict, *names: str) -> str:
     """The query without these parameters, the cursor and what is empty."""
     query = QueryDict(mutable=True)
     for name, values in given.lists():
-        if name not in names and name not in ("cursor", "page") and (full := [value for value in values if value]):
+        if (
+            name not in names
+            and name not in ("cursor", "page")
+            and (full := [value for value in values if value])
+        ):
             query.setlist(name, full)
     return query.urlencode()
 
@@ -221,11 +263,14 @@ def normal(query: str) -> str:
 
 
 def matching(text: str, within: Mapping[str, Any] | None = None) -> Q | Exists:
-    """Rows of that id, else those with all the words (the last may be unfinished). “"two words"”, “or”, “-not” work.
+    """Rows of that id, else those with all the words (the last may be unfinished). “"two words"”,
+    “or”, “-not” work.
 
     `within` bounds the ids by lookup: the texts of other months are not searched.
     """
-    if named := list(TrajectoryKey.objects.filter(external_id=text).values_list("trajectory_id", flat=True)[:20]):
+    if named := list(
+        TrajectoryKey.objects.filter(external_id=text).values_list("trajectory_id", flat=True)[:20]
+    ):
         return Q(pk__in=named)
     query = SearchQuery(text, config="simple", search_type="websearch")
     if WORDS.fullmatch(text) and " or " not in text.lower():
@@ -241,13 +286,16 @@ def matching(text: str, within: Mapping[str, Any] | None = None) -> Q | Exists:
 def _few(texts: QuerySet[SearchText]) -> list[UUID] | None:
     """The ids, where they are no more than FEW; None if they are many.
 
-    Words that many rows have are found by walking back from the newest row, words that few have by the index alone:
-    a walk would unpack the text of every row. The planner cannot tell (it takes a word it does not know for one in
-    200), so the fence of a materialised query makes it use the index, and the limit outside stops it early.
+    Words that many rows have are found by walking back from the newest row, words that few have by
+    the index alone: a walk would unpack the text of every row. The planner cannot tell (it takes a
+    word it does not know for one in 200), so the fence of a materialised query makes it use the
+    index, and the limit outside stops it early.
     """
     sql, params = texts.values("trajectory_id").query.sql_with_params()
     with connection.cursor() as cursor:
-        cursor.execute(f"WITH hits AS MATERIALIZED ({sql}) SELECT * FROM hits LIMIT {FEW + 1}", params)
+        cursor.execute(
+            f"WITH hits AS MATERIALIZED ({sql}) SELECT * FROM hits LIMIT {FEW + 1}", params
+        )
         found = [pk for (pk,) in cursor.fetchall()]
     return found if len(found) <= FEW else None
 
@@ -270,7 +318,9 @@ def _number(value: str | None) -> float | None:
 
 
 def _time(value: str | None) -> datetime | None:
-    """ISO 8601, a date alone included; without a zone it is UTC. None for a time that no run can have."""
+    """ISO 8601, a date alone included; without a zone it is UTC. None for a time that no run can
+    have.
+    """
     try:
         return schema.in_utc("", datetime.fromisoformat(_text(value))) if value else None
     except (ValueError, decoding.RowError):

@@ -1,4 +1,6 @@
-"""What waits until Presidio has looked for people and places in it (`names`): encrypted, and on no page."""
+"""What waits until Presidio has looked for people and places in it (`names`): encrypted, and on no
+page.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def hold(project: Project, kind: HeldBatch.Kind, parts: Iterable[bytes]) -> None
     """Keeps them for `names.step`. Durable when it returns."""
     fernet = _fernet()
     HeldBatch.objects.bulk_create(
-        HeldBatch(project=project, kind=kind, data=fernet.encrypt(contents.compress(part))) for part in parts
+        HeldBatch(project=project, kind=kind, data=fernet.encrypt(contents.compress(part)))
+        for part in parts
     )
     transaction.on_commit(_wake)
 
@@ -41,13 +44,17 @@ def unsealed(batch: HeldBatch) -> bytes:
     try:
         return contents.decompress(_fernet().decrypt(bytes(batch.data)))
     except InvalidToken as error:
-        raise RuleError("It was encrypted with an earlier SECRET_KEY: add that to SECRET_KEY_FALLBACKS.") from error
+        raise RuleError(
+            "It was encrypted with an earlier SECRET_KEY: add that to SECRET_KEY_FALLBACKS."
+        ) from error
 
 
 def _fernet() -> MultiFernet:
     """By SECRET_KEY; what earlier ones encrypted is still read."""
     keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    digests = (salted_hmac("flywheel.held", "", secret=key, algorithm="sha256").digest() for key in keys)
+    digests = (
+        salted_hmac("flywheel.held", "", secret=key, algorithm="sha256").digest() for key in keys
+    )
     return MultiFernet([Fernet(base64.urlsafe_b64encode(digest)) for digest in digests])
 
 
@@ -71,7 +78,8 @@ def waiting_of(project: Project) -> Waiting:
     )
     said = rows.exclude(problem="").order_by("pk")
     problem, reason = (
-        said.filter(due_at__isnull=is_aside).values_list("problem", flat=True).first() for is_aside in (False, True)
+        said.filter(due_at__isnull=is_aside).values_list("problem", flat=True).first()
+        for is_aside in (False, True)
     )
     return Waiting(**found, problem=problem or "", reason=reason or "")
 
@@ -79,7 +87,9 @@ def waiting_of(project: Project) -> Waiting:
 @transaction.atomic
 def retry(*, project: Project, by: Any) -> int:
     """Lets what was set aside be tried again. Returns how many."""
-    n = HeldBatch.objects.filter(project=project, due_at=None).update(due_at=timezone.now(), problem="")
+    n = HeldBatch.objects.filter(project=project, due_at=None).update(
+        due_at=timezone.now(), problem=""
+    )
     if n:
         audit("held.retried", project=project, by=by, n=n)
         transaction.on_commit(_wake)

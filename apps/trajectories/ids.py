@@ -1,4 +1,6 @@
-"""UUIDs that begin with a time (version 7, RFC 9562): rows sort and are partitioned by when their run started. Pure."""
+"""UUIDs that begin with a time (version 7, RFC 9562): rows sort and are partitioned by when their
+run started. Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,20 @@ def uuid7(at: datetime) -> UUID:
     microseconds = max(0, round(at.timestamp() * 1_000_000))
     milliseconds, rest = divmod(microseconds, 1000)
     fraction = rest * 4096 // 1000
-    value = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | secrets.randbits(62)
+    value = (
+        (milliseconds & 0xFFFF_FFFF_FFFF) << 80
+        | 0x7 << 76
+        | fraction << 64
+        | 0b10 << 62
+        | secrets.randbits(62)
+    )
     return UUID(int=value)
 
 
 def floor_of(at: datetime) -> UUID:
-    """The least id of a time (to the millisecond): `id >= floor_of(at)` is every row from then on."""
+    """The least id of a time (to the millisecond): `id >= floor_of(at)` is every row from then
+    on.
+    """
     return UUID(int=(max(0, int(at.timestamp() * 1000)) & 0xFFFF_FFFF_FFFF) << 80)
 
 
@@ -36,7 +46,11 @@ def sort_time(started_at: datetime, now: datetime) -> datetime:
 
 def month_of(at: datetime) -> datetime | None:
     """The first moment of the partition's month; None for everything before `OLDEST`."""
-    return None if at < OLDEST else at.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return (
+        None
+        if at < OLDEST
+        else at.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    )
 
 
 def next_month(month: datetime) -> datetime:

@@ -1,4 +1,6 @@
-"""Files of trajectories over REST, previewed or imported by a worker, and the mappings that a project keeps for them."""
+"""Files of trajectories over REST, previewed or imported by a worker, and the mappings that a
+project keeps for them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ from apps.core.models import JobState
 from apps.core.openapi import JSON, described, sent, told
 from apps.core.storable import refuse_unstorable
 from apps.trajectories import uploads
-from apps.trajectories.actions.mappings import delete_mapping, find_mapping, names_that_fit, save_mapping
+from apps.trajectories.actions.mappings import (
+    delete_mapping,
+    find_mapping,
+    names_that_fit,
+    save_mapping,
+)
 from apps.trajectories.api import body_of, room_for
 from apps.trajectories.decoding import RowError, loads
 from apps.trajectories.importers import FORMATS, MAPPED, ImportError_
@@ -26,30 +33,74 @@ from apps.trajectories.models import Upload
 MAPPING = {
     "type": "object",
     "properties": {
-        "layout": {"enum": list(BY_LAYOUT), "default": "conversation", "description": "What each record of the file "
-        "represents"},
-        "fields": {
-            "type": "object", "additionalProperties": {"type": "string"},
-            "description": "Our field: a column, a JMESPath, or “=text”. "
-            + "; ".join(f"{layout}: {', '.join(field.name for field in fields)}" for layout, fields in BY_LAYOUT.items()),
+        "layout": {
+            "enum": list(BY_LAYOUT),
+            "default": "conversation",
+            "description": "What each record of the file represents",
         },
-        "records": {"type": "string", "description": "Where the list of records is inside a document"},
-        "success": {"type": "array", "items": {"type": "string"}, "description": "Values of the outcome that mean success"},
+        "fields": {
+            "type": "object",
+            "additionalProperties": {"type": "string"},
+            "description": (
+                "Our field: a column, a JMESPath, or “=text”. "
+                + "; ".join(
+                    f"{layout}: {', '.join(field.name for field in fields)}"
+                    for layout, fields in BY_LAYOUT.items()
+                )
+            ),
+        },
+        "records": {
+            "type": "string",
+            "description": "Where the list of records is inside a document",
+        },
+        "success": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Values of the outcome that mean success",
+        },
         "failure": {"type": "array", "items": {"type": "string"}},
-        "unknown": {"type": "array", "items": {"type": "string"}, "description": "Values that mean neither and are not reported as "
-        "unreadable. Where success and failure are empty, words such as “yes” and “failed” are understood, except these"},
-        "threshold": {"type": ["number", "null"], "description": "Outcomes or scores at or above this number are "
-        "successes"},
-        "roles": {"type": "object", "additionalProperties": {"enum": ["user", "assistant", "tool", "system", "skip"]}},
-        "totals": {"enum": ["sum", "last"], "description": "Numbers in the rows of a conversation: summed, or "
-        "repeated in each row"},
-        "dates": {"enum": ["", "day", "month"], "description": "What 02/01/2026 begins with. If empty, a number above 12 in the "
-        "first rows decides; a file where none does is refused"},
-        "fill_down": {"type": "boolean", "default": False, "description": "An empty cell in the column of the conversation repeats "
-        "the one above, as merged cells do"},
-        "keep_rest": {"type": "boolean", "default": True, "description": "Unmapped columns go into metadata.extra"},
+        "unknown": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": (
+                "Values that mean neither and are not reported as unreadable. Where success and"
+                " failure are empty, words such as “yes” and “failed” are understood, except these"
+            ),
+        },
+        "threshold": {
+            "type": ["number", "null"],
+            "description": "Outcomes or scores at or above this number are successes",
+        },
+        "roles": {
+            "type": "object",
+            "additionalProperties": {"enum": ["user", "assistant", "tool", "system", "skip"]},
+        },
+        "totals": {
+            "enum": ["sum", "last"],
+            "description": "Numbers in the rows of a conversation: summed, or repeated in each row",
+        },
+        "dates": {
+            "enum": ["", "day", "month"],
+            "description": (
+                "What 02/01/2026 begins with. If empty, a number above 12 in the "
+                "first rows decides; a file where none does is refused"
+            ),
+        },
+        "fill_down": {
+            "type": "boolean",
+            "default": False,
+            "description": (
+                "An empty cell in the column of the conversation repeats "
+                "the one above, as merged cells do"
+            ),
+        },
+        "keep_rest": {
+            "type": "boolean",
+            "default": True,
+            "description": "Unmapped columns go into metadata.extra",
+        },
     },
-}  # fmt: skip
+}
 SAVED = {
     "type": "object",
     "required": ["name", "mapping"],
@@ -66,10 +117,16 @@ JOB = {
         "done": {"type": "integer"},
         "total": {"type": "integer", "description": "0 if not known in advance"},
         "error": {"type": "string"},
-        "result": {"type": "object", "description": "{accepted, duplicates, updated, rejected, errors: the first bad "
-        "rows, warned, warnings: the first oddities of rows that were stored, such as a start time that cannot be read}"},
+        "result": {
+            "type": "object",
+            "description": (
+                "{accepted, duplicates, updated, rejected, errors: the first bad rows, warned,"
+                " warnings: the first oddities of rows that were stored, such as a start time that"
+                " cannot be read}"
+            ),
+        },
     },
-}  # fmt: skip
+}
 SEEN = {
     "type": "object",
     "required": ["format", "good", "bad", "rows", "errors"],
@@ -77,17 +134,41 @@ SEEN = {
         "format": {"type": "string"},
         "good": {"type": "integer"},
         "bad": {"type": "integer"},
-        "rows": {"type": "array", "items": {"type": "object"}, "description": "The first trajectories, as they would be stored"},
-        "errors": {"type": "array", "items": {"type": "object"}, "description": "[{position, path, error}]"},
-        "mapping": MAPPING | {"description": "For a mapped file: the mapping that was used or guessed"},
+        "rows": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "The first trajectories, as they would be stored",
+        },
+        "errors": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "[{position, path, error}]",
+        },
+        "mapping": (
+            MAPPING | {"description": "For a mapped file: the mapping that was used or guessed"}
+        ),
         "guessed": {"type": "boolean"},
-        "saved": {"type": "array", "items": {"type": "string"}, "description": "Saved mappings that fit these columns"},
+        "saved": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Saved mappings that fit these columns",
+        },
         "problem": {"type": "string", "description": "Why the mapping gives no rows"},
         "records": {"type": "integer", "description": "Rows of the file that a mapping read"},
-        "unmapped": {"type": "array", "items": {"type": "object"}, "description": "Columns without a field"},
-        "unread": {"type": "object", "description": "Values that a field cannot take: {field: {count, example, position, column, label}}"},
+        "unmapped": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "Columns without a field",
+        },
+        "unread": {
+            "type": "object",
+            "description": (
+                "Values that a field cannot take: {field: {count, example, position, column,"
+                " label}}"
+            ),
+        },
     },
-}  # fmt: skip
+}
 PAIRS = {
     "layout": "pairs",
     "fields": {"question": "asked", "answer": "said", "outcome": "solved"},
@@ -95,13 +176,21 @@ PAIRS = {
     "failure": ["no"],
 }
 RUNNING = {
-    "id": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11", "name": "calls.csv", "format": "mapped", "state": "queued", "done": 0,
-    "total": 120, "error": "", "result": {},
-}  # fmt: skip
+    "id": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11",
+    "name": "calls.csv",
+    "format": "mapped",
+    "state": "queued",
+    "done": 0,
+    "total": 120,
+    "error": "",
+    "result": {},
+}
 PARAMETERS = [
     OpenApiParameter("name", description="The file's name"),
     OpenApiParameter(
-        "format", enum=["auto", MAPPED, *FORMATS], description="“mapped”: use a mapping; auto: detect the format"
+        "format",
+        enum=["auto", MAPPED, *FORMATS],
+        description="“mapped”: use a mapping; auto: detect the format",
     ),
     OpenApiParameter("mapping", description="The name of a mapping of the project"),
     OpenApiParameter("preview", bool, description="Preview only; nothing is stored"),
@@ -112,21 +201,47 @@ PARAMETERS = [
     request={"application/octet-stream": {"type": "string", "format": "binary"}},
     parameters=PARAMETERS,
     responses=described({200: SEEN, 202: JOB}, 400, 403, 413, 503),
-    examples=[OpenApiExample("A CSV file", value="asked,said,solved\nWhere is my order?,On its way.,yes\n", request_only=True),
-              told("A preview", {"format": "mapped", "good": 1, "bad": 0, "rows": [], "errors": [], "mapping": PAIRS, "guessed": True,
-                                 "saved": ["calls"], "problem": "", "unmapped": [], "unread": {}}, "200"),
-              told("Left to a worker", RUNNING, "202")],
-    description="A file of trajectories as the body: CSV, JSON, JSON Lines, Parquet or OTLP, gzip or not, at most 64 MiB. Files that "
-    "need a mapping are only imported with one: use preview=true to get a guess, correct it, and save it as a mapping "
-    "first. Importing the same file again changes nothing.",
-)  # fmt: skip
+    examples=[
+        OpenApiExample(
+            "A CSV file",
+            value="asked,said,solved\nWhere is my order?,On its way.,yes\n",
+            request_only=True,
+        ),
+        told(
+            "A preview",
+            {
+                "format": "mapped",
+                "good": 1,
+                "bad": 0,
+                "rows": [],
+                "errors": [],
+                "mapping": PAIRS,
+                "guessed": True,
+                "saved": ["calls"],
+                "problem": "",
+                "unmapped": [],
+                "unread": {},
+            },
+            "200",
+        ),
+        told("Left to a worker", RUNNING, "202"),
+    ],
+    description=(
+        "A file of trajectories as the body: CSV, JSON, JSON Lines, Parquet or OTLP, gzip or not,"
+        " at most 64 MiB. Files that need a mapping are only imported with one: use preview=true to"
+        " get a guess, correct it, and save it as a mapping first. Importing the same file again"
+        " changes nothing."
+    ),
+)
 @api_view(["POST"])
 def imports(request: Request) -> Response:
     project, by = request.auth.project, member_of(request).user
     given = request.query_params
     name, format = given.get("name", "")[-200:] or "upload", given.get("format", "auto")
     if format not in ("auto", MAPPED, *FORMATS):
-        raise ValidationError({"path": "format", "error": f"must be one of auto, {MAPPED}, {', '.join(FORMATS)}"})
+        raise ValidationError(
+            {"path": "format", "error": f"must be one of auto, {MAPPED}, {', '.join(FORMATS)}"}
+        )
     mapping = _named(request, given["mapping"]) if given.get("mapping") else None
     with room_for(request):
         path = uploads.keep([bytes(body_of(request))])
@@ -141,12 +256,15 @@ def imports(request: Request) -> Response:
         if seen.get("guessed") or seen.get("problem"):
             why = (
                 seen["problem"]
-                or "this file needs a mapping: use preview=true to get a guess, and save it as a mapping."
+                or "this file needs a mapping: use preview=true to get a guess, and save it as a mapping."  # noqa: E501
             )
             raise ValidationError({"path": "mapping", "error": why + names_that_fit(fitting)})
         token = {"name": name, "format": seen["format"], "total": seen["total"]}
         made = uploads.submit(
-            project=project, by=by, path=path, token=token | ({"mapping": as_json(mapping)} if mapping else {})
+            project=project,
+            by=by,
+            path=path,
+            token=token | ({"mapping": as_json(mapping)} if mapping else {}),
         )
         waits = True
         return Response(job_json(made), status=202)
@@ -172,9 +290,15 @@ def one_import(request: Request, pk: UUID) -> Response:
 
 def job_json(job: Upload) -> dict[str, Any]:
     return {
-        "id": str(job.pk), "name": job.name, "format": job.format, "state": job.state, "done": job.done, "total": job.total,
-        "error": job.error, "result": job.summary,
-    }  # fmt: skip
+        "id": str(job.pk),
+        "name": job.name,
+        "format": job.format,
+        "state": job.state,
+        "done": job.done,
+        "total": job.total,
+        "error": job.error,
+        "result": job.summary,
+    }
 
 
 @extend_schema(
@@ -185,7 +309,12 @@ def job_json(job: Upload) -> dict[str, Any]:
 )
 @api_view(["GET"])
 def mappings(request: Request) -> Response:
-    return Response([{"name": one.name, "mapping": one.mapping} for one in request.auth.project.import_mappings.all()])
+    return Response(
+        [
+            {"name": one.name, "mapping": one.mapping}
+            for one in request.auth.project.import_mappings.all()
+        ]
+    )
 
 
 @extend_schema(
@@ -196,11 +325,17 @@ def mappings(request: Request) -> Response:
     description="One mapping.",
 )
 @extend_schema(
-    methods=["PUT"], request={JSON: MAPPING}, responses=described({200: MAPPING}, 400, 403),
+    methods=["PUT"],
+    request={JSON: MAPPING},
+    responses=described({200: MAPPING}, 400, 403),
     examples=[sent("Pairs", PAIRS), told("As stored", PAIRS, "200")],
     description="Saves a mapping under this name, replacing an existing one.",
-)  # fmt: skip
-@extend_schema(methods=["DELETE"], responses=described({}, 403, 404) | {204: None}, description="Deletes a mapping.")
+)
+@extend_schema(
+    methods=["DELETE"],
+    responses=described({}, 403, 404) | {204: None},
+    description="Deletes a mapping.",
+)
 @api_view(["GET", "PUT", "DELETE"])
 def mapping(request: Request, name: str) -> Response:
     if request.method == "PUT":
@@ -217,7 +352,9 @@ def mapping(request: Request, name: str) -> Response:
 def _put(request: Request, name: str) -> Response:
     try:
         refuse_unstorable(given := loads(body_of(request)))
-        saved = save_mapping(project=request.auth.project, name=name, mapping=load(given), by=member_of(request).user)
+        saved = save_mapping(
+            project=request.auth.project, name=name, mapping=load(given), by=member_of(request).user
+        )
     except (MappingError, RowError) as error:
         raise ValidationError({"path": "", "error": str(error)}) from error
     return Response(saved.mapping)

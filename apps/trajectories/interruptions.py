@@ -1,7 +1,8 @@
-"""Exceptions that end a span or a run without being an error: a pause for a person, a reader who left, a hand-over. Pure.
+"""Exceptions that end a span or a run without being an error: a pause for a person, a reader who
+left, a hand-over. Pure.
 
-Frameworks stop a run by raising. The names of the exceptions are the only sign, in every language and whatever recorded
-them: an exception event, a status message, or the `error` of an export.
+Frameworks stop a run by raising. The names of the exceptions are the only sign, in every language
+and whatever recorded them: an exception event, a status message, or the `error` of an export.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ MAX_READ = 500  # characters of a text in which the name of an exception is look
 
 _ENDING = r"(?:Exception|Error|Signal)?"
 _PAUSES = re.compile(
-    # LangGraph's GraphInterrupt and NodeInterrupt, Strands' InterruptException, a workflow's suspension
+    # LangGraph's GraphInterrupt and NodeInterrupt, Strands' InterruptException, a workflow's
+    # suspension
     rf"(?:Graph|Node|Agent|Workflow|Flow|Run|Tool|Task|Step|Human)?(?:Interrupt|Interruption){_ENDING}"
     rf"|(?:Graph|Node|Agent|Workflow|Flow|Run|Step)(?:Paused?|Suspend(?:ed)?|Suspension|Interrupted){_ENDING}"
-    # Pydantic AI's ApprovalRequired and CallDeferred, CrewAI's HumanFeedbackPending, LlamaIndex' WaitingForEvent
+    # Pydantic AI's ApprovalRequired and CallDeferred, CrewAI's HumanFeedbackPending, LlamaIndex'
+    # WaitingForEvent
     rf"|(?:(?:Tool|Call|Action|Human|User)?(?:Approval|Confirmation)|(?:Human|User)(?:Input|Feedback))"
     rf"(?:Required|Needed|Requested|Pending){_ENDING}"
     rf"|(?:Tool)?CallDeferred{_ENDING}|WaitingFor\w+|BreakpointException|GraphBubbleUp"
@@ -32,7 +35,9 @@ _HANDED_OVER = re.compile("ParentCommand|ContinueAsNew(?:Error)?")
 _KINDS = ((PAUSED, _PAUSES), (LEFT, _LEFT), (CANCELLED, _CANCELLED), (HANDED_OVER, _HANDED_OVER))
 
 _LEADING_NAME = re.compile(r"\s*(?:[\w$]+(?:\.|::))*([A-Za-z]\w*)\s*(?:[(:]|$)")
-_INTERRUPT_VALUE = re.compile(r"[\s(\[]*Interrupt\(value=")  # the text of LangGraph's, where its type is not recorded
+_INTERRUPT_VALUE = re.compile(
+    r"[\s(\[]*Interrupt\(value="
+)  # the text of LangGraph's, where its type is not recorded
 _GO_AND_GRPC = re.compile(
     r"(?:rpc error: code = Canceled\b|context canceled\b|\S*StatusCode\.CANCELLED\b|1 CANCELLED:)"
 )

@@ -1,4 +1,6 @@
-"""What people say of runs, kept apart from what agents send: merged into a run whenever either of them comes."""
+"""What people say of runs, kept apart from what agents send: merged into a run whenever either of
+them comes.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,30 @@ from apps.core.models import Project
 from apps.trajectories import schema
 from apps.trajectories.models import Feedback
 
-COLUMNS = {"status": "outcome_status", "reward": "outcome_reward", "label": "outcome_label", "reason": "outcome_reason"}
+COLUMNS = {
+    "status": "outcome_status",
+    "reward": "outcome_reward",
+    "label": "outcome_label",
+    "reason": "outcome_reason",
+}
 
 
 def waiting_for(project: Project, names: Collection[str]) -> Mapping[str, list[Feedback]]:
-    """What was said of runs before they came, by name; what is said from now on waits until this transaction ends.
+    """What was said of runs before they came, by name; what is said from now on waits until this
+    transaction ends.
 
-    Without the lock, feedback that looks for its run while the run looks for its feedback would be merged by neither.
+    Without the lock, feedback that looks for its run while the run looks for its feedback would be
+    merged by neither.
     """
     if not names:
         return {}
     acquire_in(project.pk, ProjectLock.FEEDBACK, shared=True)
-    with connection.cursor() as cursor:  # one array and not a placeholder for each name, which psycopg would parse
+    with (
+        connection.cursor() as cursor
+    ):  # one array and not a placeholder for each name, which psycopg would parse
         cursor.execute(
-            "SELECT DISTINCT external_id FROM trajectories_feedback WHERE project_id = %s AND external_id = ANY(%s)",
+            "SELECT DISTINCT external_id FROM trajectories_feedback WHERE project_id = %s AND"
+            " external_id = ANY(%s)",
             [project.pk, list(names)],
         )
         found = [name for (name,) in cursor.fetchall()]
@@ -35,7 +47,9 @@ def waiting_for(project: Project, names: Collection[str]) -> Mapping[str, list[F
 
 
 def wait_for_arrivals(project: Project) -> None:
-    """Returns when every run that is being stored now can be seen; the next ones wait until this transaction ends."""
+    """Returns when every run that is being stored now can be seen; the next ones wait until this
+    transaction ends.
+    """
     acquire_in(project.pk, ProjectLock.FEEDBACK)
 
 
@@ -60,20 +74,30 @@ def digest_of(sent: str, said: Iterable[Feedback]) -> str:
 
 
 def from_schema(news: schema.Feedback) -> Feedback:
-    """The row of what the API was told, without project and run. Its key is the client's id, or a digest of the content."""
+    """The row of what the API was told, without project and run. Its key is the client's id, or a
+    digest of the content.
+    """
     outcome = {}
     if news.outcome is not None:
-        outcome = {name: value for name in COLUMNS if (value := getattr(news.outcome, name)) is not UNSET}
+        outcome = {
+            name: value for name in COLUMNS if (value := getattr(news.outcome, name)) is not UNSET
+        }
         if news.outcome.success is not UNSET:
             outcome["status"] = schema.status_of(news.outcome.success, news.outcome.status)
     if news.score is not None:
         outcome["reward"] = news.score
-    key = f"id:{news.id}" if news.id else f"content:{schema.content_digest(msgspec.to_builtins(news))}"
+    key = (
+        f"id:{news.id}"
+        if news.id
+        else f"content:{schema.content_digest(msgspec.to_builtins(news))}"
+    )
     return Feedback(key=key, outcome=outcome, interventions=_interventions(news))
 
 
 def _interventions(news: schema.Feedback) -> list[dict]:
-    """A correction is an intervention of kind edit, a takeover one of its own; a comment alone praises or complains."""
+    """A correction is an intervention of kind edit, a takeover one of its own; a comment alone
+    praises or complains.
+    """
     base: dict[str, Any] = {"by": news.by, "note": news.comment}
     if news.message_index is not None:
         base["message_index"] = news.message_index

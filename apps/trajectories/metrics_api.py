@@ -18,12 +18,20 @@ from apps.trajectories.metrics.cells import MEASURES, titles
 from apps.trajectories.metrics.query import Answer, Point
 
 METRICS_MS = 10_000
-INTERVAL = {"type": ["array", "null"], "items": {"type": "number"}, "description": "Wilson's, 95%, of a proportion"}
+INTERVAL = {
+    "type": ["array", "null"],
+    "items": {"type": "number"},
+    "description": "Wilson's, 95%, of a proportion",
+}
 POINT = {
     "type": "object",
     "required": ["at", "value", "n", "interval"],
     "properties": {
-        "at": {"type": ["string", "null"], "format": "date-time", "description": "When the bucket begins, UTC"},
+        "at": {
+            "type": ["string", "null"],
+            "format": "date-time",
+            "description": "When the bucket begins, UTC",
+        },
         "value": NUMBER | {"description": "null: nothing is known"},
         "n": {"type": "integer", "description": "How many runs are behind the value"},
         "interval": INTERVAL,
@@ -43,14 +51,33 @@ SERIES = {
 }
 ANSWER = {
     "type": "object",
-    "required": ["measure", "by", "bucket", "runs", "unknown_outcomes", "read", "complete", "note", "series"],
+    "required": [
+        "measure",
+        "by",
+        "bucket",
+        "runs",
+        "unknown_outcomes",
+        "read",
+        "complete",
+        "note",
+        "series",
+    ],
     "properties": {
         "measure": {"type": "string"},
         "by": {"type": "string"},
         "bucket": {"type": "string", "enum": list(query.UNITS)},
-        "runs": {"type": "integer", "description": "That match; with `by=tool`, once per tool that they called"},
-        "unknown_outcomes": {"type": "integer", "description": "How many of them have no known outcome"},
-        "read": {"type": ["integer", "null"], "description": "Rows that were read; null: counted from roll-ups"},
+        "runs": {
+            "type": "integer",
+            "description": "That match; with `by=tool`, once per tool that they called",
+        },
+        "unknown_outcomes": {
+            "type": "integer",
+            "description": "How many of them have no known outcome",
+        },
+        "read": {
+            "type": ["integer", "null"],
+            "description": "Rows that were read; null: counted from roll-ups",
+        },
         "complete": {
             "type": "boolean",
             "description": f"false: only the newest {query.NEWEST:,} matching runs were read",
@@ -64,16 +91,24 @@ ANSWER = {
 @extend_schema(
     operation_id="v1_metrics",
     responses=described({200: ANSWER}, 400, 503),
-    description="A metric over time, as on the Charts page: counts, failure rate, tokens, cost, latency percentiles (accurate to "
-    "2%). Accepts the filters of the trajectory list, including ranges; without `since`, `from` or `to` it covers all "
-    "time. Roll-ups are used if at most one of outcome, agent, agent_version, model, workload and tool is filtered or grouped by; otherwise rows are read.",
+    description=(
+        "A metric over time, as on the Charts page: counts, failure rate, tokens, cost, latency"
+        " percentiles (accurate to 2%). Accepts the filters of the trajectory list, including"
+        " ranges; without `since`, `from` or `to` it covers all time. Roll-ups are used if at most"
+        " one of outcome, agent, agent_version, model, workload and tool is filtered or grouped by;"
+        " otherwise rows are read."
+    ),
     parameters=[
         OpenApiParameter("measure", enum=list(titles()), required=True),
         OpenApiParameter(
-            "by", enum=list(query.BY), description=f"At most {query.GROUPS + 1} groups; the smallest are one"
+            "by",
+            enum=list(query.BY),
+            description=f"At most {query.GROUPS + 1} groups; the smallest are one",
         ),
         OpenApiParameter(
-            "bucket", enum=list(query.UNITS), description="A larger bucket is used if there would be too many points"
+            "bucket",
+            enum=list(query.UNITS),
+            description="A larger bucket is used if there would be too many points",
         ),
         *FILTERS,
     ],
@@ -98,7 +133,9 @@ def metrics(request: Request) -> Response:
 
 def _one_of(value: str, known: Any, path: str) -> str:
     if value not in known:
-        raise ValidationError({"path": path, "error": f"must be one of {', '.join(filter(None, known))}"})
+        raise ValidationError(
+            {"path": path, "error": f"must be one of {', '.join(filter(None, known))}"}
+        )
     return value
 
 

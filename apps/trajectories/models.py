@@ -1,7 +1,8 @@
 """What the agent did in production.
 
-`Trajectory`, `Content` and `SearchText` are partitioned by month of their id, which begins with the run's start (`ids`).
-What is listed and filtered is in the narrow rows of `Trajectory`; what was said is in `Content`.
+`Trajectory`, `Content` and `SearchText` are partitioned by month of their id, which begins with the
+run's start (`ids`). What is listed and filtered is in the narrow rows of `Trajectory`; what was
+said is in `Content`.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ class TrajectoryQuerySet(models.QuerySet["Trajectory"]):
 
 
 class Trajectory(models.Model):
-    """One run of an agent. What it said, in OpenAI chat form, is read from `Content` when it is first asked for.
+    """One run of an agent. What it said, in OpenAI chat form, is read from `Content` when it is
+    first asked for.
 
-    `external_id` is the client's id and the idempotency key (held by `TrajectoryKey`); `content_digest` tells a
-    duplicate from an update; `terms` has what rows are filtered by, as “kind:value”.
+    `external_id` is the client's id and the idempotency key (held by `TrajectoryKey`);
+    `content_digest` tells a duplicate from an update; `terms` has what rows are filtered by, as
+    “kind:value”.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -63,7 +66,10 @@ class Trajectory(models.Model):
     ended_at = models.DateTimeField(null=True)
     received_at = models.DateTimeField(default=timezone.now)
     stored_in = models.BigIntegerField(
-        db_default=Cast(Cast(models.Func(function="pg_current_xact_id"), models.TextField()), models.BigIntegerField()),
+        db_default=Cast(
+            Cast(models.Func(function="pg_current_xact_id"), models.TextField()),
+            models.BigIntegerField(),
+        ),
         editable=False,
         help_text="The transaction that inserted it: the live tail follows commits",
     )
@@ -77,9 +83,15 @@ class Trajectory(models.Model):
     latency_ms = models.FloatField(null=True)
     message_count = models.PositiveIntegerField(default=0)
     tags = ArrayField(models.CharField(max_length=80), default=list)
-    tool_names = ArrayField(models.CharField(max_length=120), default=list, help_text="Tools called, derived")
-    terms = ArrayField(models.TextField(), default=list, help_text="“kind:value” of what is filtered by, derived")
-    preview = models.CharField(max_length=240, blank=True, help_text="First user message, shortened, derived")
+    tool_names = ArrayField(
+        models.CharField(max_length=120), default=list, help_text="Tools called, derived"
+    )
+    terms = ArrayField(
+        models.TextField(), default=list, help_text="“kind:value” of what is filtered by, derived"
+    )
+    preview = models.CharField(
+        max_length=240, blank=True, help_text="First user message, shortened, derived"
+    )
 
     objects = TrajectoryQuerySet.as_manager()
 
@@ -89,7 +101,9 @@ class Trajectory(models.Model):
         indexes = [
             models.Index(fields=["project", "id"], name="trajectory_by_time"),
             models.Index(
-                fields=["project", "id"], name="trajectory_failed", condition=models.Q(outcome_status="failure")
+                fields=["project", "id"],
+                name="trajectory_failed",
+                condition=models.Q(outcome_status="failure"),
             ),
             GinIndex(fields=["terms"], name="trajectory_by_term"),
         ]
@@ -102,8 +116,14 @@ class Trajectory(models.Model):
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """All that was said: {messages, tools, interventions, metadata, warnings}. Read once, whole."""
-        parts = Content.objects.filter(trajectory_id=self.pk).order_by("first").values_list("data", flat=True)
+        """All that was said: {messages, tools, interventions, metadata, warnings}. Read once,
+        whole.
+        """
+        parts = (
+            Content.objects.filter(trajectory_id=self.pk)
+            .order_by("first")
+            .values_list("data", flat=True)
+        )
         return contents.join(parts)
 
     @property
@@ -120,8 +140,12 @@ class Trajectory(models.Model):
         return Feedback.objects.about(self.project_id, [self.external_id])[self.external_id]
 
     def with_feedback(self, sent: list[dict]) -> list[dict]:
-        """The interventions that the agent sent, and those of people after them; what was sent back to us once."""
-        return sent + [item for said in self.feedback for item in said.interventions if item not in sent]
+        """The interventions that the agent sent, and those of people after them; what was sent back
+        to us once.
+        """
+        return sent + [
+            item for said in self.feedback for item in said.interventions if item not in sent
+        ]
 
     @property
     def interventions(self) -> list[dict]:
@@ -147,7 +171,10 @@ def with_content(rows: list[Trajectory]) -> list[Trajectory]:
         names[row.project_id].append(row.external_id)
     said = {project: Feedback.objects.about(project, some) for project, some in names.items()}
     for row in rows:
-        row.content, row.feedback = contents.join(parts[row.pk]), said[row.project_id][row.external_id]
+        row.content, row.feedback = (
+            contents.join(parts[row.pk]),
+            said[row.project_id][row.external_id],
+        )
     return rows
 
 
@@ -170,7 +197,9 @@ class TrajectoryKey(models.Model):
     """
 
     pk = models.CompositePrimaryKey("project_id", "external_id")
-    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
     external_id = models.CharField(max_length=200)
     trajectory_id = models.UUIDField()
     digest = models.CharField(max_length=32)
@@ -180,25 +209,32 @@ class TrajectoryKey(models.Model):
 
 
 class FeedbackQuerySet(models.QuerySet["Feedback"]):
-    def about(self, project_id: int, external_ids: Iterable[str]) -> defaultdict[str, list[Feedback]]:
+    def about(
+        self, project_id: int, external_ids: Iterable[str]
+    ) -> defaultdict[str, list[Feedback]]:
         """What was said of these runs, by the client's id, in the order it was said."""
         found: defaultdict[str, list[Feedback]] = defaultdict(list)
-        for said in self.filter(project_id=project_id, external_id__in=list(external_ids)).order_by("given_at", "id"):
+        for said in self.filter(project_id=project_id, external_id__in=list(external_ids)).order_by(
+            "given_at", "id"
+        ):
             found[said.external_id].append(said)
         return found
 
 
 class Feedback(models.Model):
-    """What somebody said of a run: it outlives every later copy of the run, and may come before the first.
+    """What somebody said of a run: it outlives every later copy of the run, and may come before the
+    first.
 
-    `key` is the giver's id of it, or a digest of what it says. What it says of outcome and tags is also written into the
-    trajectory's columns, by which lists filter (`feedback.merge`).
+    `key` is the giver's id of it, or a digest of what it says. What it says of outcome and tags is
+    also written into the trajectory's columns, by which lists filter (`feedback.merge`).
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
     external_id = models.CharField(max_length=200)
     key = models.CharField(max_length=110)
-    outcome = models.JSONField(default=dict, help_text="What it says of {status, reward, label, reason}")
+    outcome = models.JSONField(
+        default=dict, help_text="What it says of {status, reward, label, reason}"
+    )
     tags = models.JSONField(default=dict, help_text="{tag: put on, else taken off}")
     interventions = models.JSONField(default=list)
     given_at = models.DateTimeField(default=timezone.now)
@@ -207,7 +243,9 @@ class Feedback(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["project", "external_id", "key"], name="one_feedback_per_key"),
+            models.UniqueConstraint(
+                fields=["project", "external_id", "key"], name="one_feedback_per_key"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -252,9 +290,13 @@ class TrajectoryRevision(models.Model):
     """What a trajectory said before an update of it arrived."""
 
     trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="revisions")
-    content_digest = models.CharField(max_length=32, help_text="Of what was sent, where something else was sent then")
+    content_digest = models.CharField(
+        max_length=32, help_text="Of what was sent, where something else was sent then"
+    )
     content = models.JSONField(help_text="The fields that changed, as they were")
-    cause = models.CharField(max_length=20, default=Cause.RESENT, help_text="resent, feedback or edited")
+    cause = models.CharField(
+        max_length=20, default=Cause.RESENT, help_text="resent, feedback or edited"
+    )
     replaced_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -265,9 +307,11 @@ class TrajectoryRevision(models.Model):
 
 
 class EvalClaim(models.Model):
-    """What a run says of itself: of which evaluation, task and sample it is. `run` and `task` are texts from outside.
+    """What a run says of itself: of which evaluation, task and sample it is. `run` and `task` are
+    texts from outside.
 
-    It waits until a layer above has made it that sample, or has refused it: then `note` says why. The run stays either way.
+    It waits until a layer above has made it that sample, or has refused it: then `note` says why.
+    The run stays either way.
     """
 
     class State(models.TextChoices):
@@ -275,7 +319,9 @@ class EvalClaim(models.Model):
         USED = "used", "Used as a sample"
         REFUSED = "refused", "Not used"
 
-    trajectory = models.OneToOneField(Trajectory, models.CASCADE, primary_key=True, related_name="eval_claim")
+    trajectory = models.OneToOneField(
+        Trajectory, models.CASCADE, primary_key=True, related_name="eval_claim"
+    )
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
     run = models.CharField(max_length=200)
     task = models.CharField(max_length=200)
@@ -286,7 +332,9 @@ class EvalClaim(models.Model):
     class Meta:
         indexes = [
             models.Index(fields=["project", "run"], name="evalclaim_by_run"),
-            models.Index(fields=["trajectory"], name="evalclaim_waiting", condition=models.Q(state="waiting")),
+            models.Index(
+                fields=["trajectory"], name="evalclaim_waiting", condition=models.Q(state="waiting")
+            ),
         ]
 
     def __str__(self) -> str:
@@ -303,23 +351,30 @@ class SetAsideQuerySet(models.QuerySet[Any]):
         return self.exclude(problem="")
 
     def put_aside(self, error: Exception, **changes: Any) -> int:
-        return self.update(problem=clean(f"{type(error).__name__}: {error}")[:MAX_PROBLEM], **changes)
+        return self.update(
+            problem=clean(f"{type(error).__name__}: {error}")[:MAX_PROBLEM], **changes
+        )
 
 
 class TraceQuerySet(SetAsideQuerySet):
     def forget(self, **changes: Any) -> int:
-        """Notes that the spans were removed. By its runs a trace is found when these are deleted."""
+        """Notes that the spans were removed. By its runs a trace is found when these are
+        deleted.
+        """
         links = RawSQL("ARRAY(SELECT 'run:' || name FROM unnest(runs) AS name)", [])
         return self.update(forgotten=True, is_partial=True, links=links, **changes)
 
 
 class Arrival(models.Model):
-    """What was stored in one transaction and is not digested yet: rows to index and counts to add to the roll-ups.
+    """What was stored in one transaction and is not digested yet: rows to index and counts to add
+    to the roll-ups.
 
     One that cannot be digested is set aside: `problem` says why, and it waits for a person.
     """
 
-    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
     trajectories = ArrayField(models.UUIDField(), default=list)
     counts = models.JSONField(default=list, help_text="See `rollups.Counts`")
     at = models.DateTimeField(default=timezone.now)
@@ -329,7 +384,11 @@ class Arrival(models.Model):
 
     class Meta:
         ordering = ("id",)
-        indexes = [models.Index(fields=["project"], name="arrival_set_aside", condition=~models.Q(problem=""))]
+        indexes = [
+            models.Index(
+                fields=["project"], name="arrival_set_aside", condition=~models.Q(problem="")
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{len(self.trajectories)} at {self.at:%F %T}"
@@ -373,15 +432,20 @@ class HourlyCount(models.Model):
 
 
 class MetricCell(models.Model):
-    """Trajectories of one hour or day (UTC) with one value of one dimension, added up: what charts and totals are made of.
+    """Trajectories of one hour or day (UTC) with one value of one dimension, added up: what charts
+    and totals are made of.
 
     The dimension “” has all of them. Distributions are `metrics.sketch`es, by bucket.
     """
 
-    project = models.ForeignKey(Project, models.CASCADE, related_name="metric_cells", db_index=False)
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="metric_cells", db_index=False
+    )
     unit = models.CharField(max_length=4, help_text="hour or day")
     at = models.DateTimeField()
-    dimension = models.CharField(max_length=10, blank=True, help_text="A key of `rollups.DIMENSIONS`, tool, or “”")
+    dimension = models.CharField(
+        max_length=10, blank=True, help_text="A key of `rollups.DIMENSIONS`, tool, or “”"
+    )
     value = models.CharField(max_length=200, blank=True)
     runs = models.BigIntegerField(default=0)
     failed = models.BigIntegerField(default=0)
@@ -396,7 +460,8 @@ class MetricCell(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["project", "unit", "dimension", "at", "value"], name="one_cell_per_time_and_value"
+                fields=["project", "unit", "dimension", "at", "value"],
+                name="one_cell_per_time_and_value",
             )
         ]
 
@@ -422,7 +487,9 @@ class Facet(models.Model):
 
     class Meta:
         ordering = ("kind", "-trajectories", "value")
-        constraints = [models.UniqueConstraint(fields=["project", "kind", "value"], name="one_facet_per_value")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "kind", "value"], name="one_facet_per_value")
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.value}"
@@ -443,14 +510,18 @@ class RedactionRule(models.Model):
 
     class Meta:
         ordering = ("position", "id")
-        constraints = [models.UniqueConstraint(fields=["project", "name"], name="one_redaction_rule_per_name")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="one_redaction_rule_per_name")
+        ]
 
     def __str__(self) -> str:
         return self.name
 
 
 class ImportMapping(models.Model):
-    """A mapping (`importers.mapping.Mapping` as JSON) that a project keeps under a name, for files like the one it was made for."""
+    """A mapping (`importers.mapping.Mapping` as JSON) that a project keeps under a name, for files
+    like the one it was made for.
+    """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="import_mappings")
     name = models.CharField(max_length=80)
@@ -460,15 +531,17 @@ class ImportMapping(models.Model):
 
     class Meta:
         ordering = ("name",)
-        constraints = [models.UniqueConstraint(fields=["project", "name"], name="one_import_mapping_per_name")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="one_import_mapping_per_name")
+        ]
 
     def __str__(self) -> str:
         return self.name
 
 
 class Upload(Job):
-    """A file of trajectories that a person imports. `cursor`, and `result` in the end, are a `batches.Summary`; `spec` has
-    the mapping of a mapped file."""
+    """A file of trajectories that a person imports. `cursor`, and `result` in the end, are a
+    `batches.Summary`; `spec` has the mapping of a mapped file."""
 
     format = models.CharField(max_length=20)
     path = models.CharField(max_length=500)
@@ -480,7 +553,9 @@ class Upload(Job):
 
 
 class UploadedTrajectory(models.Model):
-    """That a file had this trajectory, whether it was new or known: what “the trajectories of this import” are."""
+    """That a file had this trajectory, whether it was new or known: what “the trajectories of this
+    import” are.
+    """
 
     pk = models.CompositePrimaryKey("upload_id", "trajectory_id")
     upload = models.ForeignKey(Upload, models.CASCADE, related_name="trajectories", db_index=False)
@@ -502,29 +577,41 @@ class SavedView(models.Model):
 
     class Meta:
         ordering = ("name", "id")
-        constraints = [models.UniqueConstraint(fields=["project", "by", "name"], name="one_view_per_name")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "by", "name"], name="one_view_per_name")
+        ]
 
     def __str__(self) -> str:
         return self.name
 
 
 class Trace(models.Model):
-    """What has come of one OTLP trace, and the trajectories `runs` that its spans were assembled into.
+    """What has come of one OTLP trace, and the trajectories `runs` that its spans were assembled
+    into.
 
-    One whose spans are gone is remembered, so that what comes late is known for a part of these. One that cannot be
-    assembled is set aside: `problem` says why, and its spans are kept until more of them come or a person decides.
+    One whose spans are gone is remembered, so that what comes late is known for a part of these.
+    One that cannot be assembled is set aside: `problem` says why, and its spans are kept until more
+    of them come or a person decides.
     """
 
     pk = models.CompositePrimaryKey("project_id", "trace_id")
-    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
     trace_id = models.CharField(max_length=32)
-    due_at = models.DateTimeField(null=True, help_text="From when its spans may be assembled; null: they are")
+    due_at = models.DateTimeField(
+        null=True, help_text="From when its spans may be assembled; null: they are"
+    )
     first_at = models.DateTimeField(help_text="When the first of the spans not yet assembled came")
     touched_at = models.DateTimeField(help_text="When the last span of its runs came")
     runs = ArrayField(models.CharField(max_length=200), default=list)
-    links = ArrayField(models.TextField(), default=list, help_text="What other traces of the same run would share")
+    links = ArrayField(
+        models.TextField(), default=list, help_text="What other traces of the same run would share"
+    )
     forgotten = models.BooleanField(default=False, help_text="Its spans were removed")
-    is_partial = models.BooleanField(db_default=False, help_text="Its spans were removed once; those here came later")
+    is_partial = models.BooleanField(
+        db_default=False, help_text="Its spans were removed once; those here came later"
+    )
     deleted_spans = ArrayField(
         models.CharField(max_length=16),
         db_default=[],
@@ -536,8 +623,12 @@ class Trace(models.Model):
 
     class Meta:
         indexes = [
-            models.Index(fields=["project"], name="trace_set_aside", condition=~models.Q(problem="")),
-            models.Index(fields=["due_at"], name="trace_due", condition=models.Q(due_at__isnull=False)),
+            models.Index(
+                fields=["project"], name="trace_set_aside", condition=~models.Q(problem="")
+            ),
+            models.Index(
+                fields=["due_at"], name="trace_due", condition=models.Q(due_at__isnull=False)
+            ),
             models.Index(fields=["touched_at"], name="trace_by_age"),
             GinIndex(fields=["links"], name="trace_by_link"),
         ]
@@ -553,7 +644,9 @@ class Trace(models.Model):
 
 
 class Tombstone(models.Model):
-    """That something of this digest was deleted from the project, and must not come back (`tombstones`)."""
+    """That something of this digest was deleted from the project, and must not come back
+    (`tombstones`).
+    """
 
     pk = models.CompositePrimaryKey("project_id", "digest")
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
@@ -562,7 +655,11 @@ class Tombstone(models.Model):
     deleted_at = models.DateTimeField()
 
     class Meta:
-        indexes = [models.Index(fields=["deleted_at"], name="tombstone_of_link", condition=models.Q(is_link=True))]
+        indexes = [
+            models.Index(
+                fields=["deleted_at"], name="tombstone_of_link", condition=models.Q(is_link=True)
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{bytes(self.digest).hex()} at {self.deleted_at:%F %T}"
@@ -575,7 +672,9 @@ class SpanBody(models.Model):
         TRACES = "traces"
         LOGS = "logs"
 
-    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
     signal = models.CharField(max_length=6, choices=Signal)
     received_at = models.DateTimeField(default=timezone.now)
     data = models.BinaryField(help_text="OTLP protobuf, Zstandard")
@@ -588,9 +687,13 @@ class SpanBody(models.Model):
 
 
 class SpanBatch(models.Model):
-    """Spans and log records of one trace that came in one request, packed. Kept some days, for spans that come late."""
+    """Spans and log records of one trace that came in one request, packed. Kept some days, for
+    spans that come late.
+    """
 
-    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
     trace_id = models.CharField(max_length=32)
     received_at = models.DateTimeField(default=timezone.now)
     data = models.BinaryField()
@@ -606,16 +709,20 @@ class SpanBatch(models.Model):
 
 
 class HeldBatch(models.Model):
-    """A row, or the spans and log records of a request, in which Presidio has yet to look for names (`held`).
+    """A row, or the spans and log records of a request, in which Presidio has yet to look for names
+    (`held`).
 
-    One that cannot be stored is set aside until a person decides: `due_at` is null, and `problem` says why.
+    One that cannot be stored is set aside until a person decides: `due_at` is null, and `problem`
+    says why.
     """
 
     class Kind(models.TextChoices):
         ROW = "row"
         SPANS = "spans"
 
-    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False)
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
     kind = models.CharField(max_length=5, choices=Kind)
     received_at = models.DateTimeField(default=timezone.now)
     data = models.BinaryField(help_text="Zstandard, encrypted")
@@ -626,7 +733,9 @@ class HeldBatch(models.Model):
         verbose_name_plural = "held batches"
         indexes = [
             models.Index(fields=["project", "id"], name="heldbatch_by_project"),
-            models.Index(fields=["due_at"], name="heldbatch_due", condition=models.Q(due_at__isnull=False)),
+            models.Index(
+                fields=["due_at"], name="heldbatch_due", condition=models.Q(due_at__isnull=False)
+            ),
         ]
 
     def __str__(self) -> str:
@@ -634,9 +743,13 @@ class HeldBatch(models.Model):
 
 
 class Retention(models.Model):
-    """How long a project keeps its trajectories. Without one, trajectories are kept indefinitely."""
+    """How long a project keeps its trajectories. Without one, trajectories are kept
+    indefinitely.
+    """
 
-    project = models.OneToOneField(Project, models.CASCADE, primary_key=True, related_name="retention")
+    project = models.OneToOneField(
+        Project, models.CASCADE, primary_key=True, related_name="retention"
+    )
     days = models.PositiveIntegerField()
 
     def __str__(self) -> str:

@@ -1,7 +1,9 @@
-"""Looking for people and places in what arrives (`redaction.presidio`) takes too long for a request, so it is done in the background.
+"""Looking for people and places in what arrives (`redaction.presidio`) takes too long for a
+request, so it is done in the background.
 
-The receiver applies all other rules, checks the rows, and keeps them apart (`held`). `step` then asks Presidio and stores them in the
-usual way. Where Presidio cannot be used they wait: nothing is lost, and nothing is stored unread.
+The receiver applies all other rules, checks the rows, and keeps them apart (`held`). `step` then
+asks Presidio and stores them in the usual way. Where Presidio cannot be used they wait: nothing is
+lost, and nothing is stored unread.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ Kind = HeldBatch.Kind
 
 
 def receive(*, project: Project, rows: Iterable[Any | RowError]) -> Ingested:
-    """As `store.ingest` for what arrives in a request: in a project that looks for names, the valid rows wait here."""
+    """As `store.ingest` for what arrives in a request: in a project that looks for names, the valid
+    rows wait here.
+    """
     if not looks_for_names(project):
         return store.ingest(project=project, rows=rows)
     redactor, done, waiting = quick_redactor_of(project), Ingested(), []
@@ -50,7 +54,9 @@ def receive(*, project: Project, rows: Iterable[Any | RowError]) -> Ingested:
             continue
         done.warnings += [{"index": index} | warning for warning in parsed.warnings]
         # As it came, so that what is mended in it is noted when it is stored.
-        waiting.append(msgspec.json.encode(row.value) if isinstance(row, Decoded) else json.dumps(row).encode())
+        waiting.append(
+            msgspec.json.encode(row.value) if isinstance(row, Decoded) else json.dumps(row).encode()
+        )
     held.hold(project, Kind.ROW, waiting)
     done.held = len(waiting)
     return done
@@ -59,7 +65,8 @@ def receive(*, project: Project, rows: Iterable[Any | RowError]) -> Ingested:
 def step() -> int:
     """Stores some of what waits in one project. Returns how many batches; 0 if nothing is due.
 
-    One process at a time takes a project's, in the order of their arrival: of a row that was sent twice, the later one stays.
+    One process at a time takes a project's, in the order of their arrival: of a row that was sent
+    twice, the later one stays.
     """
     due = HeldBatch.objects.filter(due_at__lte=timezone.now())
     for project in Project.objects.filter(pk__in=due.values("project")):
@@ -84,8 +91,12 @@ def _some(project: Project) -> int:
             if is_transient(error):
                 raise
             log.exception("Held batch %s of project %s is set aside", batch.pk, project.pk)
-            problem = str(error) if isinstance(error, RuleError) else f"{type(error).__name__}: {error}"
-            HeldBatch.objects.filter(pk=batch.pk).update(due_at=None, problem=problem.replace("\0", "")[:MAX_PROBLEM])
+            problem = (
+                str(error) if isinstance(error, RuleError) else f"{type(error).__name__}: {error}"
+            )
+            HeldBatch.objects.filter(pk=batch.pk).update(
+                due_at=None, problem=problem.replace("\0", "")[:MAX_PROBLEM]
+            )
     return len(batches)
 
 

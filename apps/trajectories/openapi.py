@@ -1,4 +1,6 @@
-"""The API's forms for OpenAPI, from the structs that rows are checked with: what is described is what is checked."""
+"""The API's forms for OpenAPI, from the structs that rows are checked with: what is described is
+what is checked.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Warned(msgspec.Struct):
 
 
 class Ingested(msgspec.Struct):
-    """What became of what was sent. `held` rows are stored once Presidio has looked for names in them."""
+    """What became of what was sent. `held` rows are stored once Presidio has looked for names in
+    them.
+    """
 
     accepted: int
     duplicates: int
@@ -63,7 +67,11 @@ def components() -> dict[str, Any]:
         },
         "required": ["results", "next", "previous", "complete"],
     }
-    stored = {"type": "object", "required": ["id", "messages"], "description": "A Row as it was sent."}
+    stored = {
+        "type": "object",
+        "required": ["id", "messages"],
+        "description": "A Row as it was sent.",
+    }
     return found | {"Trajectory": stored, "TrajectoryPage": page}
 
 

@@ -1,5 +1,5 @@
-"""A page of the list in an order: by time through an index, by other columns the newest that match. Cursors are places, not numbers:
-what arrives meanwhile shows no row twice."""
+"""A page of the list in an order: by time through an index, by other columns the newest that match.
+Cursors are places, not numbers: what arrives meanwhile shows no row twice."""
 
 from __future__ import annotations
 
@@ -29,9 +29,13 @@ UUID_LENGTH = 36
 Place = tuple[bool, float, int]  # without a value, the value, the id; in the order of the page
 
 
-def page_of(rows: QuerySet[Trajectory], cursor: str | None, limit: int, order: Sorting | None = None) -> dict[str, Any]:
-    """{rows, next, previous}, the last two cursors or None: a direction, an id and the value that is sorted by. `sorted` is how many
-    rows were, where that is not by time, and `more` that there are others. Raises ValidationError for a text that is not a cursor."""
+def page_of(
+    rows: QuerySet[Trajectory], cursor: str | None, limit: int, order: Sorting | None = None
+) -> dict[str, Any]:
+    """{rows, next, previous}, the last two cursors or None: a direction, an id and the value that
+    is sorted by. `sorted` is how many rows were, where that is not by time, and `more` that there
+    are others. Raises ValidationError for a text that is not a cursor.
+    """
     direction, pk, value = _decode(cursor)
     if order and order.chosen not in ("", "started"):
         return _sorted(rows, direction, pk, value, limit, order)
@@ -54,7 +58,12 @@ def page_of(rows: QuerySet[Trajectory], cursor: str | None, limit: int, order: S
 
 
 def _sorted(
-    rows: QuerySet[Trajectory], direction: str, pk: UUID | None, value: float | None, limit: int, order: Sorting
+    rows: QuerySet[Trajectory],
+    direction: str,
+    pk: UUID | None,
+    value: float | None,
+    limit: int,
+    order: Sorting,
 ) -> dict[str, Any]:
     column = SORTS[order.chosen].removeprefix("-")
     sign = -1 if order.descending else 1
@@ -98,4 +107,6 @@ def _decode(cursor: str | None) -> tuple[str, UUID | None, float | None]:
         value = rest[UUID_LENGTH + 1 :]
         return direction, UUID(rest[:UUID_LENGTH]), float(value) if value else None
     except ValueError as error:
-        raise ValidationError({"path": "cursor", "error": "not a cursor of this list; start without one"}) from error
+        raise ValidationError(
+            {"path": "cursor", "error": "not a cursor of this list; start without one"}
+        ) from error

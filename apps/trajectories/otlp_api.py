@@ -1,4 +1,6 @@
-"""The OTLP/HTTP door: /v1/traces and /v1/logs, protobuf and JSON, gzip or not. Plain views: every request counts here."""
+"""The OTLP/HTTP door: /v1/traces and /v1/logs, protobuf and JSON, gzip or not. Plain views: every
+request counts here.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,16 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 from google.protobuf.json_format import MessageToJson
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from rest_framework.exceptions import APIException, NotAuthenticated, UnsupportedMediaType, ValidationError
+from rest_framework.exceptions import (
+    APIException,
+    NotAuthenticated,
+    UnsupportedMediaType,
+    ValidationError,
+)
 
 from apps.core import scopes
 from apps.core.api import HasProjectKey, key_of
@@ -26,14 +35,17 @@ from apps.trajectories.otlp import Decoded, DecodeError
 
 PROTOBUF = "application/x-protobuf"
 NO_STEP = (
-    "No span of this request is a model, agent or tool call of a known convention (gen_ai.*, openinference.*, langfuse.*, "
-    "ai.*, traceloop.*): it gives a run only together with such a span of the same trace."
+    "No span of this request is a model, agent or tool call of a known convention (gen_ai.*,"
+    " openinference.*, langfuse.*, ai.*, traceloop.*): it gives a run only together with such a"
+    " span of the same trace."
 )
 Answer = Callable[[HttpRequest, ApiKey], Any]
 
 
 def _door(answer: Answer) -> Callable[[HttpRequest], HttpResponse]:
-    """The view of a function that returns OTLP's response message. Errors are answered as the REST API does."""
+    """The view of a function that returns OTLP's response message. Errors are answered as the REST
+    API does.
+    """
 
     @csrf_exempt
     @require_POST
@@ -59,7 +71,9 @@ def is_json(request: HttpRequest) -> bool:
     """Raises UnsupportedMediaType for what is neither of OTLP's two encodings."""
     kind = (request.content_type or "").lower()
     if kind not in (PROTOBUF, JSON):
-        raise UnsupportedMediaType(kind, f"Send OTLP as {PROTOBUF} or {JSON}, not as {kind or 'nothing'}.")
+        raise UnsupportedMediaType(
+            kind, f"Send OTLP as {PROTOBUF} or {JSON}, not as {kind or 'nothing'}."
+        )
     return kind == JSON
 
 
@@ -90,7 +104,9 @@ def receive_logs(request: HttpRequest, key: ApiKey) -> Any:
 
 
 def _receive(request: HttpRequest, project: Project, signal: SpanBody.Signal) -> Decoded:
-    """Protobuf is kept as it came, after a look; JSON, and what must be redacted first, is decoded here."""
+    """Protobuf is kept as it came, after a look; JSON, and what must be redacted first, is decoded
+    here.
+    """
     body, json = bytes(body_of(request)), is_json(request)
     is_traces = signal == SpanBody.Signal.TRACES
     try:

@@ -31,9 +31,11 @@ _known: set[datetime | None] = set()
 
 
 def ensure(months: Collection[datetime | None]) -> None:
-    """Makes the partitions of these months where they are missing. Must run in a transaction, before its first write.
+    """Makes the partitions of these months where they are missing. Must run in a transaction,
+    before its first write.
 
-    Months that `drop_empty` may take away are looked up each time, under a shared lock that keeps them till the end.
+    Months that `drop_empty` may take away are looked up each time, under a shared lock that keeps
+    them till the end.
     """
     droppable = {month for month in months if month and _may_go(month)}
     missing = droppable | {month for month in months if month not in _known}
@@ -51,9 +53,11 @@ def ensure(months: Collection[datetime | None]) -> None:
 
 
 def drop_empty(now: datetime | None = None) -> list[str]:
-    """Drops the partitions of past months that retention has emptied. Returns the months, as they are named.
+    """Drops the partitions of past months that retention has emptied. Returns the months, as they
+    are named.
 
-    One that is in use is left for the next time: nobody waits behind the drop for longer than `lock_timeout`.
+    One that is in use is left for the next time: nobody waits behind the drop for longer than
+    `lock_timeout`.
     """
     dropped = []
     for month in _months():
@@ -65,11 +69,15 @@ def drop_empty(now: datetime | None = None) -> list[str]:
                 locks.acquire(Lock.OLD_MONTHS)
                 if _is_empty(cursor, month):
                     for table in TABLES:  # detached first: foreign keys hold what is attached
-                        cursor.execute(f"ALTER TABLE {table} DETACH PARTITION {table}_{suffix(month)}")
+                        cursor.execute(
+                            f"ALTER TABLE {table} DETACH PARTITION {table}_{suffix(month)}"
+                        )
                         cursor.execute(f"DROP TABLE {table}_{suffix(month)}")
                     dropped.append(suffix(month))
         except OperationalError as error:
-            log.info("The empty partitions of %s are in use and stay for now: %s", suffix(month), error)
+            log.info(
+                "The empty partitions of %s are in use and stay for now: %s", suffix(month), error
+            )
     return dropped
 
 
@@ -80,7 +88,10 @@ def _may_go(month: datetime, now: datetime | None = None) -> bool:
 def _months() -> list[datetime]:
     """The months that have partitions."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass", [FIRST])
+        cursor.execute(
+            "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass",
+            [FIRST],
+        )
         found = [MONTH.fullmatch(name) for (name,) in cursor.fetchall()]
     return sorted(datetime(int(match[1]), int(match[2]), 1, tzinfo=UTC) for match in found if match)
 
@@ -92,7 +103,9 @@ def _is_empty(cursor: Any, month: datetime) -> bool:
 
 
 def ensure_ahead() -> None:
-    """The partitions of now and of all months that begin in the weeks to come, so that no request has to make one."""
+    """The partitions of now and of all months that begin in the weeks to come, so that no request
+    has to make one.
+    """
     now = timezone.now()
     months: set[datetime | None] = {None}
     month = month_of(now)
@@ -113,7 +126,9 @@ def _exists(cursor: Any, month: datetime | None) -> bool:
 
 
 def _make(cursor: Any, month: datetime | None) -> None:
-    """A table of its own that is attached when it is whole: readers of the others are not held up."""
+    """A table of its own that is attached when it is whole: readers of the others are not held
+    up.
+    """
     bounds = (
         f"FROM ('{floor_of(month)}') TO ('{floor_of(next_month(month))}')"
         if month
@@ -134,7 +149,9 @@ class CreatePartitionedModel(CreateModel):
         super().__init__(*args, **named)
         self.partition_by = partition_by
 
-    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+    def database_forwards(
+        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
+    ) -> None:
         plain = schema_editor.sql_create_table
         schema_editor.sql_create_table = f"{plain} PARTITION BY RANGE ({self.partition_by})"
         try:

@@ -1,4 +1,6 @@
-"""How long trajectories are kept, per project. Eval tasks made from them have their own copy and stay."""
+"""How long trajectories are kept, per project. Eval tasks made from them have their own copy and
+stay.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,16 @@ def set_retention(*, project: Project, days: int | None, by: Any) -> None:
         Retention.objects.filter(project=project).delete()
     else:
         Retention.objects.update_or_create(project=project, defaults={"days": days})
-    audit("retention.set", project=project, by=by, days=days, before=before.days if before else None)
+    audit(
+        "retention.set", project=project, by=by, days=days, before=before.days if before else None
+    )
 
 
 def expired(project: Project, days: int, now: datetime | None = None) -> Any:
     """The rows that a retention of `days` days removes."""
-    return Trajectory.objects.filter(project=project, pk__lt=floor_of((now or timezone.now()) - timedelta(days=days)))
+    return Trajectory.objects.filter(
+        project=project, pk__lt=floor_of((now or timezone.now()) - timedelta(days=days))
+    )
 
 
 def enforce(now: datetime | None = None) -> int:
@@ -44,10 +50,20 @@ def enforce(now: datetime | None = None) -> int:
     removed = 0
     for retention in Retention.objects.select_related("project"):
         gone = 0
-        forget_unclaimed(retention.project, (now or timezone.now()) - timedelta(days=retention.days))
-        while rows := list(expired(retention.project, retention.days, now).order_by("pk")[:AT_ONCE]):
+        forget_unclaimed(
+            retention.project, (now or timezone.now()) - timedelta(days=retention.days)
+        )
+        while rows := list(
+            expired(retention.project, retention.days, now).order_by("pk")[:AT_ONCE]
+        ):
             gone += purge(retention.project, rows)
         if gone:
-            audit("retention.enforced", project=retention.project, by=None, removed=gone, days=retention.days)
+            audit(
+                "retention.enforced",
+                project=retention.project,
+                by=None,
+                removed=gone,
+                days=retention.days,
+            )
         removed += gone
     return removed

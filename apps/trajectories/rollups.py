@@ -18,7 +18,12 @@ DIMENSIONS = {
     "model": "model",
     "workload": "workload",
 }
-FACETS = {"agent": "agent_name", "version": "agent_version", "model": "model", "workload": "workload"}
+FACETS = {
+    "agent": "agent_name",
+    "version": "agent_version",
+    "model": "model",
+    "workload": "workload",
+}
 
 
 def values_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -28,7 +33,9 @@ def values_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 class Counts:
-    """What rows add to the roll-ups; a row that goes or changes is taken away as it was and added as it is."""
+    """What rows add to the roll-ups; a row that goes or changes is taken away as it was and added
+    as it is.
+    """
 
     def __init__(self) -> None:
         self.hours: defaultdict[tuple, list] = defaultdict(lambda: [0, 0, 0, 0.0, 0.0, 0])
@@ -43,7 +50,13 @@ class Counts:
         for dimension, value in values_of(row):
             self.cells[at, dimension, value].add(numbers, sign)
         latency = row["latency_ms"]
-        added = (1, row["input_tokens"] or 0, row["output_tokens"] or 0, row["cost_usd"] or 0.0, latency or 0.0)
+        added = (
+            1,
+            row["input_tokens"] or 0,
+            row["output_tokens"] or 0,
+            row["cost_usd"] or 0.0,
+            latency or 0.0,
+        )
         for index, value in enumerate((*added, latency is not None)):
             sums[index] += sign * value
         for kind, name in FACETS.items():
@@ -84,6 +97,8 @@ class Counts:
 
 
 def rollup_unit(begin: datetime | None, end: datetime | None) -> str:
-    """Hours for two days, days for half a year, else weeks: a chart of at most some two hundred bars."""
+    """Hours for two days, days for half a year, else weeks: a chart of at most some two hundred
+    bars.
+    """
     days = (end - begin).total_seconds() / 86_400 if begin and end else 0
     return "hour" if days <= 2 else "day" if days <= 190 else "week"

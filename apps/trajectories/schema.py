@@ -1,6 +1,7 @@
 """The row that production agents send. Pure: no Django, no torch.
 
-Types are checked by msgspec, whose errors name the field's path; what a type cannot say is checked here.
+Types are checked by msgspec, whose errors name the field's path; what a type cannot say is checked
+here.
 """
 
 from __future__ import annotations
@@ -89,9 +90,10 @@ class Intervention(Struct):
 
 
 class Usage(Struct):
-    """The `usage` object of any provider fits as it is (OpenAI, Anthropic, Gemini, Bedrock, OpenRouter …): `prompt_tokens` is
-    another name of `input_tokens`. The input includes what was read from a cache or written to one, the output includes
-    reasoning. All other members are kept in `metadata.usage`."""
+    """The `usage` object of any provider fits as it is (OpenAI, Anthropic, Gemini, Bedrock,
+    OpenRouter …): `prompt_tokens` is another name of `input_tokens`. The input includes what was
+    read from a cache or written to one, the output includes reasoning. All other members are kept
+    in `metadata.usage`."""
 
     input_tokens: Count | None = None
     output_tokens: Count | None = None
@@ -109,7 +111,9 @@ class Named(Struct):
 
 
 class EvalSample(Struct, forbid_unknown_fields=True):
-    """The sample of an evaluation that a run is: `run` is the evaluation's id, `task` the id or key of one of its tasks."""
+    """The sample of an evaluation that a run is: `run` is the evaluation's id, `task` the id or key
+    of one of its tasks.
+    """
 
     run: Id
     task: Id
@@ -174,7 +178,9 @@ MEANT = {
 
 @dataclass(slots=True)
 class Parsed:
-    """A row that is of the form: typed, as it was sent, and what was mended in it as [{path, warning}]."""
+    """A row that is of the form: typed, as it was sent, and what was mended in it as [{path,
+    warning}].
+    """
 
     row: Row
     value: dict[str, Any]
@@ -182,10 +188,14 @@ class Parsed:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What was sent as such, and what has no place of its own: parts of `usage`, and the sample of an evaluation."""
+        """What was sent as such, and what has no place of its own: parts of `usage`, and the sample
+        of an evaluation.
+        """
         usage = self.value.get("usage") or {}
         details = {
-            name: item for name, item in usage.items() if name not in Usage.__struct_fields__ and item is not None
+            name: item
+            for name, item in usage.items()
+            if name not in Usage.__struct_fields__ and item is not None
         }
         found = ({"usage": details} if details else {}) | self.row.metadata
         return found | {EVAL: msgspec.to_builtins(self.row.eval)} if self.row.eval else found
@@ -207,7 +217,9 @@ def parse(value: Any, form: type[Struct] = Row) -> Any:
 
 
 def parse_row(given: Any) -> Parsed:
-    """A row from raw JSON, or from what `decode` made of it. Raises RowError with the path of what is wrong."""
+    """A row from raw JSON, or from what `decode` made of it. Raises RowError with the path of what
+    is wrong.
+    """
     cleaner = Cleaner()
     if isinstance(given, Decoded):
         value = given.value
@@ -220,12 +232,17 @@ def parse_row(given: Any) -> Parsed:
     settle_usage(row.usage, value.get("usage"))
     if row.outcome.success is not None:
         row.outcome.status = status_of(row.outcome.success, row.outcome.status)
-    row.started_at, row.ended_at = in_utc("started_at", row.started_at), in_utc("ended_at", row.ended_at)
+    row.started_at, row.ended_at = (
+        in_utc("started_at", row.started_at),
+        in_utc("ended_at", row.ended_at),
+    )
     return Parsed(row, value, cleaner.warnings + _usage_warnings(row, value) + warnings_of(row))
 
 
 def _with_whole_counts(value: Any) -> Any:
-    """The row without a null `usage`, and with its counts as integers, which some providers send as 10.0."""
+    """The row without a null `usage`, and with its counts as integers, which some providers send as
+    10.0.
+    """
     if not isinstance(value, dict) or "usage" not in value:
         return value
     usage = value["usage"]
@@ -233,45 +250,66 @@ def _with_whole_counts(value: Any) -> Any:
         return {name: item for name, item in value.items() if name != "usage"}
     if not isinstance(usage, dict):
         return value
-    whole = {name: int(item) for name, item in usage.items() if isinstance(item, float) and item.is_integer()}
+    whole = {
+        name: int(item)
+        for name, item in usage.items()
+        if isinstance(item, float) and item.is_integer()
+    }
     whole.pop("cost_usd", None)
     return value | {"usage": usage | whole} if whole else value
 
 
 def settle_usage(usage: Usage, sent: Any) -> None:
-    """Sets input, output and cost by what was sent, under whatever names. Raises RowError if two names disagree."""
+    """Sets input, output and cost by what was sent, under whatever names. Raises RowError if two
+    names disagree.
+    """
     for name, other in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
         if (count := getattr(usage, other)) is not None:
             if getattr(usage, name) not in (None, count):
-                raise RowError(f"usage.{other}", f"is {count}, but usage.{name} is {getattr(usage, name)}")
+                raise RowError(
+                    f"usage.{other}", f"is {count}, but usage.{name} is {getattr(usage, name)}"
+                )
             setattr(usage, name, count)
     for name, value in read_usage(sent).counts.items():
         setattr(usage, name, value)
 
 
 def _usage_warnings(row: Row, value: dict) -> list[dict]:
-    """Slips of the pen, and a usage of which nothing is known: providers add members, so none is refused."""
+    """Slips of the pen, and a usage of which nothing is known: providers add members, so none is
+    refused.
+    """
     sent, known = value.get("usage") or {}, Usage.__struct_fields__
     warnings = [
-        {"path": f"usage.{name}", "warning": f"is kept in metadata.usage and not counted; did you mean “{close[0]}”?"}
+        {
+            "path": f"usage.{name}",
+            "warning": f"is kept in metadata.usage and not counted; did you mean “{close[0]}”?",
+        }
         for name in sent
         if name not in known and (close := get_close_matches(name, known, 1, cutoff=0.9))
     ]
     if sent and row.usage.input_tokens is row.usage.output_tokens is row.usage.cost_usd is None:
-        warnings.append({"path": "usage", "warning": "has no known counts; send input_tokens and output_tokens"})
+        warnings.append(
+            {"path": "usage", "warning": "has no known counts; send input_tokens and output_tokens"}
+        )
     return warnings[:MAX_WARNINGS]
 
 
 def status_of(success: bool, status: Status | UnsetType = UNSET) -> Status:
-    """The status that `success` means. Raises RowError if a status was given that contradicts it."""
+    """The status that `success` means. Raises RowError if a status was given that contradicts
+    it.
+    """
     meant: Status = "success" if success else "failure"
     if status not in (UNSET, "unknown", meant):
-        raise RowError("outcome.success", f"is {str(success).lower()}, but outcome.status is {status}")
+        raise RowError(
+            "outcome.success", f"is {str(success).lower()}, but outcome.status is {status}"
+        )
     return meant
 
 
 def in_utc(name: str, value: datetime | None) -> datetime | None:
-    """The time in UTC; one without a zone is UTC. Raises RowError for a time that no run can have."""
+    """The time in UTC; one without a zone is UTC. Raises RowError for a time that no run can
+    have.
+    """
     if value is None:
         return None
     known = value.replace(tzinfo=UTC) if value.tzinfo is None else value
@@ -296,7 +334,12 @@ def warnings_of(row: Row) -> list[dict]:
     future = datetime.now(UTC) + FUTURE_TOLERANCE
     for name, at in (("started_at", started), ("ended_at", ended)):
         if at and at > future:
-            found.append({"path": name, "warning": "is in the future; the run is stored under its arrival time"})
+            found.append(
+                {
+                    "path": name,
+                    "warning": "is in the future; the run is stored under its arrival time",
+                }
+            )
     if started and ended and ended < started:
         found.append({"path": "ended_at", "warning": "is before started_at"})
     calls: set[str | None] = set()
@@ -304,14 +347,21 @@ def warnings_of(row: Row) -> list[dict]:
         if message.tool_calls:
             calls.update([call.id for call in message.tool_calls])
         if message.role == "tool" and message.tool_call_id not in calls:
-            found.append({"path": f"messages[{index}].tool_call_id", "warning": "does not match an earlier tool call"})
+            found.append(
+                {
+                    "path": f"messages[{index}].tool_call_id",
+                    "warning": "does not match an earlier tool call",
+                }
+            )
             if len(found) >= MAX_WARNINGS:
                 break
     return found
 
 
 def content_digest(value: dict) -> str:
-    """32 hex digits of everything a row says, to tell a row sent twice from one that has changed."""
+    """32 hex digits of everything a row says, to tell a row sent twice from one that has
+    changed.
+    """
     return hashlib.blake2b(msgspec.json.encode(value, order="sorted"), digest_size=16).hexdigest()
 
 
@@ -330,7 +380,9 @@ def _without_none(value: Any) -> Any:
 
 def tool_names(messages: list[dict]) -> list[str]:
     """Tools the agent called, each once, in the order of first use."""
-    found = dict.fromkeys(name[:120] for message in messages for name in messages_lib.tool_names(message))
+    found = dict.fromkeys(
+        name[:120] for message in messages for name in messages_lib.tool_names(message)
+    )
     return [name for name in found if name]
 
 

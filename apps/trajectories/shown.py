@@ -1,4 +1,6 @@
-"""Every page and answer that shows what runs said calls `runs_shown`; layers above may want to know who has seen which."""
+"""Every page and answer that shows what runs said calls `runs_shown`; layers above may want to know
+who has seen which.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,8 @@ WATCHERS: list[Watcher] = []
 
 
 def runs_shown(project: Project, runs: Runs, *, to: Any, where: str) -> None:
-    """`runs`: ids, or a query where the answer is a file of all of it; `to`: a user or an API key."""
+    """`runs`: ids, or a query where the answer is a file of all of it; `to`: a user or an API
+    key.
+    """
     for watcher in WATCHERS:
         watcher(project, runs, to, where)

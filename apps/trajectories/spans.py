@@ -1,4 +1,6 @@
-"""One span of a run: what its steps keep of it, and the span itself as long as it is there (`assembly.KEPT`)."""
+"""One span of a run: what its steps keep of it, and the span itself as long as it is there
+(`assembly.KEPT`).
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,26 @@ from apps.trajectories.otlp.conventions.base import first
 from apps.trajectories.traces import decode
 
 OF_A_STEP = (
-    "span_id", "parent_id", "trace_id", "name", "kind", "start_ms", "duration_ms", "error", "message_index", "model",
-    "input_tokens", "output_tokens", "cost_usd",
-)  # fmt: skip
+    "span_id",
+    "parent_id",
+    "trace_id",
+    "name",
+    "kind",
+    "start_ms",
+    "duration_ms",
+    "error",
+    "message_index",
+    "model",
+    "input_tokens",
+    "output_tokens",
+    "cost_usd",
+)
 
 
 @dataclass
 class Opened:
-    """What is known of a span. `input` and `output` are messages or values; `attributes` are by name; `stored` says that
-    the span itself is there, and not only what the run keeps of it."""
+    """What is known of a span. `input` and `output` are messages or values; `attributes` are by
+    name; `stored` says that the span itself is there, and not only what the run keeps of it."""
 
     input: Any = None
     output: Any = None
@@ -50,21 +63,35 @@ def open_span(row: Trajectory, metadata: dict[str, Any], step: dict[str, Any]) -
         attributes=span.attributes,
         events=[
             *(msgspec.to_builtins(event) for event in span.events),
-            *({"name": log.event_name or "log", "time_ns": log.time_ns, "body": log.body, "attributes": log.attributes} for log in logs),
+            *(
+                {
+                    "name": log.event_name or "log",
+                    "time_ns": log.time_ns,
+                    "body": log.body,
+                    "attributes": log.attributes,
+                }
+                for log in logs
+            ),
         ],
         resource=span.resource,
         error_type=reading.error.type if reading.error else "",
         stacktrace=reading.error.stacktrace if reading.error else "",
         reading=reading,
         stored=True,
-    )  # fmt: skip
+    )
 
 
-def find(row: Trajectory, metadata: dict[str, Any], step: dict[str, Any]) -> tuple[Span, list[LogRecord]] | None:
+def find(
+    row: Trajectory, metadata: dict[str, Any], step: dict[str, Any]
+) -> tuple[Span, list[LogRecord]] | None:
     """The span and its log records; None if it was removed, or never came over OTLP."""
     span_id, traces = step.get("span_id"), metadata.get("trace_ids")
     trace_id = step.get("trace_id") or (traces[0] if isinstance(traces, list) and traces else None)
-    if metadata.get("source") != "otlp" or not isinstance(span_id, str) or not isinstance(trace_id, str):
+    if (
+        metadata.get("source") != "otlp"
+        or not isinstance(span_id, str)
+        or not isinstance(trace_id, str)
+    ):
         return None
     batches = SpanBatch.objects.filter(project=row.project_id, trace_id=trace_id).order_by("pk")
     span, logs = None, []
@@ -84,23 +111,39 @@ def _input_and_output(span: Span, reading: Reading) -> tuple[Any, Any]:
 
 
 def _remembered(metadata: dict[str, Any], step: dict[str, Any]) -> Opened:
-    """What the run keeps: a step may have what its sender put there (input, output, attributes…)."""
+    """What the run keeps: a step may have what its sender put there (input, output,
+    attributes…).
+    """
     by_span, errors = metadata.get("attributes_by_span"), metadata.get("errors")
     own = (
-        by_span.get(step.get("span_id")) if isinstance(by_span, dict) and isinstance(step.get("span_id"), str) else None
+        by_span.get(step.get("span_id"))
+        if isinstance(by_span, dict) and isinstance(step.get("span_id"), str)
+        else None
     )
     error = next(
-        (one for one in errors if isinstance(one, dict) and one.get("span_id") == step.get("span_id"))
-        if isinstance(errors, list)
-        else iter(()),
+        (
+            (
+                one
+                for one in errors
+                if isinstance(one, dict) and one.get("span_id") == step.get("span_id")
+            )
+            if isinstance(errors, list)
+            else iter(())
+        ),
         {},
     )
     sent = step.get("attributes")
-    rest = {name: value for name, value in step.items() if name not in (*OF_A_STEP, "input", "output", "attributes")}
+    rest = {
+        name: value
+        for name, value in step.items()
+        if name not in (*OF_A_STEP, "input", "output", "attributes")
+    }
     return Opened(
         input=step.get("input"),
         output=step.get("output"),
-        attributes=rest | (sent if isinstance(sent, dict) else {}) | (own if isinstance(own, dict) else {}),
+        attributes=rest
+        | (sent if isinstance(sent, dict) else {})
+        | (own if isinstance(own, dict) else {}),
         error_type=str(error.get("type") or ""),
         stacktrace=str(error.get("stacktrace") or ""),
     )

@@ -11,7 +11,9 @@ from apps.trajectories.actions.bulk import forget_changes
 LINGER_S = 2.0
 POLL_S = 0.05
 NAMES_S = 20.0
-REST = 4  # times as long as its last step took the digest waits while spans do: runs are read first, then searched
+# times as long as its last step took the digest waits while spans do: runs are read first, then
+# searched
+REST = 4
 
 
 @shared_task(name=digesting.TASK, expires=digesting.EXPIRES_S)

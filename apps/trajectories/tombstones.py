@@ -1,6 +1,8 @@
-"""What stays of deleted runs: keyed hashes by which a late span, a resend or feedback is recognised as theirs.
+"""What stays of deleted runs: keyed hashes by which a late span, a resend or feedback is recognised
+as theirs.
 
-Neither ids nor words are kept. The key is SECRET_KEY: what was hashed with one of SECRET_KEY_FALLBACKS is still recognised.
+Neither ids nor words are kept. The key is SECRET_KEY: what was hashed with one of
+SECRET_KEY_FALLBACKS is still recognised.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ class Kind(StrEnum):
 def bury(project: Project, kind: Kind, names: Iterable[str]) -> None:
     now, key, is_link = timezone.now(), _keys()[0], kind == Kind.LINK
     digests = {_digest(key, kind, name) for name in names}
-    rows = [Tombstone(project=project, digest=digest, is_link=is_link, deleted_at=now) for digest in sorted(digests)]
+    rows = [
+        Tombstone(project=project, digest=digest, is_link=is_link, deleted_at=now)
+        for digest in sorted(digests)
+    ]
     Tombstone.objects.bulk_create(rows, ignore_conflicts=True, batch_size=5_000)
 
 

@@ -1,4 +1,6 @@
-"""What comes over OTLP is kept as it comes, sorted by trace; `assembly` makes trajectories of it once a trace is due."""
+"""What comes over OTLP is kept as it comes, sorted by trace; `assembly` makes trajectories of it
+once a trace is due.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from apps.trajectories.models import HeldBatch, SpanBatch, SpanBody, Trace
 from apps.trajectories.otlp import LogRecord, Span, decode_logs, decode_traces
 from apps.trajectories.redaction import Redactor
 
-QUIET = timedelta(seconds=1)  # no span for so long: the trace is due, unless it was at once, since its root has come
+QUIET = timedelta(
+    seconds=1
+)  # no span for so long: the trace is due, unless it was at once, since its root has come
 PATIENCE = timedelta(seconds=4)  # or this long after the first span that was not read
 BODIES_AT_ONCE = 50
 
@@ -36,9 +40,14 @@ decode = msgspec.json.Decoder(Packed).decode
 
 
 def keep_body(*, project: Project, signal: SpanBody.Signal, body: bytes) -> None:
-    """Stores a protobuf body that `decode` can read, as it is. Durable when it returns; `sort_some` does the rest."""
+    """Stores a protobuf body that `decode` can read, as it is. Durable when it returns; `sort_some`
+    does the rest.
+    """
     # In a statement the body would be written out in hex, and read again.
-    binary = "COPY trajectories_spanbody (project_id, signal, received_at, data) FROM STDIN (FORMAT BINARY)"
+    binary = (
+        "COPY trajectories_spanbody (project_id, signal, received_at, data) FROM STDIN (FORMAT"
+        " BINARY)"
+    )
     with connection.cursor() as cursor, cursor.copy(binary) as copy:
         copy.set_types(["int8", "varchar", "timestamptz", "bytea"])
         copy.write_row((project.pk, str(signal), timezone.now(), contents.compress(body)))
@@ -48,7 +57,9 @@ def keep_body(*, project: Project, signal: SpanBody.Signal, body: bytes) -> None
 @transaction.atomic
 def sort_some() -> int:
     """Sorts the spans of some bodies by trace. Returns the number of bodies."""
-    bodies = list(SpanBody.objects.select_for_update(skip_locked=True).order_by("pk")[:BODIES_AT_ONCE])
+    bodies = list(
+        SpanBody.objects.select_for_update(skip_locked=True).order_by("pk")[:BODIES_AT_ONCE]
+    )
     by_project: defaultdict[int, Packed] = defaultdict(lambda: Packed([], []))
     for body in bodies:
         data, packed = contents.decompress(body.data), by_project[body.project_id]
@@ -65,7 +76,10 @@ def sort_some() -> int:
 @transaction.atomic
 def keep(*, project: Project, spans: Iterable[Span] = (), logs: Iterable[LogRecord] = ()) -> None:
     """Stores what came. Durable when it returns; what belongs to no trace is dropped."""
-    redactor, packed = quick_redactor_of(project), Packed(list(spans), [log for log in logs if log.trace_id])
+    redactor, packed = (
+        quick_redactor_of(project),
+        Packed(list(spans), [log for log in logs if log.trace_id]),
+    )
     packed = redacted(redactor, packed) if redactor else packed
     if not looks_for_names(project):
         put(project, packed)
@@ -91,21 +105,21 @@ def put(project: Project, packed: Packed) -> None:
     now = timezone.now()
     with connection.cursor() as cursor:
         with cursor.copy(
-            "COPY trajectories_spanbatch (project_id, trace_id, received_at, data) FROM STDIN (FORMAT BINARY)"
+            "COPY trajectories_spanbatch (project_id, trace_id, received_at, data) FROM STDIN"
+            " (FORMAT BINARY)"
         ) as copy:
             copy.set_types(["int8", "varchar", "timestamptz", "bytea"])
             for trace_id, part in parts.items():
                 copy.write_row((project.pk, trace_id, now, contents.compress(_encode(part))))
         names = sorted(parts)  # two that keep spans of the same traces cannot deadlock
         cursor.execute(
-            "INSERT INTO trajectories_trace AS known "
-            "(project_id, trace_id, due_at, first_at, touched_at, runs, links, forgotten) "
-            "SELECT %s, id, CASE WHEN whole THEN now() ELSE now() + %s END, now(), now(), '{}', '{}', false "
-            "FROM unnest(%s::text[], %s::bool[]) AS given(id, whole) "
-            "ON CONFLICT (project_id, trace_id) DO UPDATE SET touched_at = EXCLUDED.touched_at, "
-            "first_at = CASE WHEN known.due_at IS NULL THEN EXCLUDED.first_at ELSE known.first_at END, "
-            "due_at = CASE WHEN known.due_at IS NULL THEN EXCLUDED.due_at "
-            "ELSE least(EXCLUDED.due_at, known.first_at + %s) END",
+            "INSERT INTO trajectories_trace AS known (project_id, trace_id, due_at, first_at,"
+            " touched_at, runs, links, forgotten) SELECT %s, id, CASE WHEN whole THEN now() ELSE"
+            " now() + %s END, now(), now(), '{}', '{}', false FROM unnest(%s::text[], %s::bool[])"
+            " AS given(id, whole) ON CONFLICT (project_id, trace_id) DO UPDATE SET touched_at ="
+            " EXCLUDED.touched_at, first_at = CASE WHEN known.due_at IS NULL THEN EXCLUDED.first_at"
+            " ELSE known.first_at END, due_at = CASE WHEN known.due_at IS NULL THEN EXCLUDED.due_at"
+            " ELSE least(EXCLUDED.due_at, known.first_at + %s) END",
             [project.pk, QUIET, names, [is_whole(parts[name].spans) for name in names], PATIENCE],
         )
     transaction.on_commit(digest.wake)
@@ -125,8 +139,12 @@ def repack(batch: SpanBatch, packed: Packed) -> None:
 
 
 def is_whole(spans: list[Span]) -> bool:
-    """Whether a root and every parent are among the spans. A span is sent when it ends, so its children were before it."""
-    ids = {span.span_id for span in spans if span.attributes.get("logfire.span_type") != "pending_span"}
+    """Whether a root and every parent are among the spans. A span is sent when it ends, so its
+    children were before it.
+    """
+    ids = {
+        span.span_id for span in spans if span.attributes.get("logfire.span_type") != "pending_span"
+    }
     return any(not span.parent_id for span in spans) and all(
         span.span_id in ids and (not span.parent_id or span.parent_id in ids) for span in spans
     )

@@ -1,4 +1,6 @@
-"""Files that people import: kept in the data folder, previewed, imported by a worker, resumed when it dies."""
+"""Files that people import: kept in the data folder, previewed, imported by a worker, resumed when
+it dies.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +55,12 @@ def keep(chunks: Iterable[bytes]) -> Path:
 def preview(path: Path, name: str, format: str, mapping: Mapping | None = None) -> dict[str, Any]:
     """What the first `PREVIEW_BYTES` of a file hold. Raises ImportError_.
 
-    {format, unit, rows: the first good ones, good, bad, errors, warnings: of rows that are stored all the same, warned:
-    how many in all, whole: was that all, total: rows, 0 where not whole}; of a mapped file also {mapping, guessed, problem:
-    why it gives no rows, records: how many were read, blanks: whether the column of the conversation has empty cells, columns, unread: {field: {count, example, position, column, label}}}; of it and of chat rows {unmapped: [{name, count, example}],
-    kept: whether these are kept, suggested: a mapping that would read them}
+    {format, unit, rows: the first good ones, good, bad, errors, warnings: of rows that are stored
+    all the same, warned: how many in all, whole: was that all, total: rows, 0 where not whole}; of
+    a mapped file also {mapping, guessed, problem: why it gives no rows, records: how many were
+    read, blanks: whether the column of the conversation has empty cells, columns, unread: {field:
+    {count, example, position, column, label}}}; of it and of chat rows {unmapped: [{name, count,
+    example}], kept: whether these are kept, suggested: a mapping that would read them}
     """
     found = Preview()
     with path.open("rb") as file:
@@ -71,12 +75,18 @@ def preview(path: Path, name: str, format: str, mapping: Mapping | None = None) 
 
 
 def beside(reading: OpenFile) -> dict[str, Any]:
-    """Of chat rows: the fields that only the metadata keeps, and a mapping that would read them (`suggested`)."""
+    """Of chat rows: the fields that only the metadata keeps, and a mapping that would read them
+    (`suggested`).
+    """
     left = chat.beside(reading.head)
     found = (
-        guess_beside([record for _, record in reading.head if isinstance(record, dict)], chat.KNOWN) if left else None
+        guess_beside([record for _, record in reading.head if isinstance(record, dict)], chat.KNOWN)
+        if left
+        else None
     )
-    return {"unmapped": left[:MAX_COLUMNS], "kept": True} | ({"suggested": as_json(found)} if found else {})
+    return {"unmapped": left[:MAX_COLUMNS], "kept": True} | (
+        {"suggested": as_json(found)} if found else {}
+    )
 
 
 def saved_mappings(project: Project, path: Path, name: str) -> list[ImportMapping]:
@@ -127,7 +137,12 @@ class Preview:
     def as_dict(self, reading: OpenFile) -> dict[str, Any]:
         source = reading.source
         last = self.errors[-1] if self.errors else None
-        if source.stopped and last and last["position"] == self.last and "not JSON" in last["error"]:
+        if (
+            source.stopped
+            and last
+            and last["position"] == self.last
+            and "not JSON" in last["error"]
+        ):
             self.errors.pop()  # cut off by us
             self.bad -= 1
         shown = [*source.mended, *self.warnings][:MAX_ERRORS]
@@ -160,7 +175,13 @@ def mapped(reading: OpenFile) -> dict[str, Any]:
         "blanks": has_blanks(objects(reading.head, mapping), mapping),
         "columns": columns_of(reading.head, mapping, reading.source.columns),
         "unread": {
-            name: asdict(found) | {"column": mapping.fields.get(name, ""), "label": labels.get(name, "")}
+            name: (
+                asdict(found)
+                | {
+                    "column": mapping.fields.get(name, ""),
+                    "label": labels.get(name, ""),
+                }
+            )
             for name, found in report.unread.items()
         },
         "unmapped": [
@@ -194,7 +215,9 @@ def resubmit(*, upload: Upload, by: Any) -> bool:
 
 
 def steps(upload: Upload) -> Iterator[Progress]:
-    """Stores the file batch by batch. Raises ImportError_ if it is gone, or if none of its rows could be stored."""
+    """Stores the file batch by batch. Raises ImportError_ if it is gone, or if none of its rows
+    could be stored.
+    """
     summary = Summary(**upload.cursor)
 
     def store(rows: list[dict]) -> Stored:
@@ -217,16 +240,18 @@ def steps(upload: Upload) -> Iterator[Progress]:
         summary.reject(upload.name, "", "", str(error))
         yield _progress(summary)
     if summary.rejected and not summary.accepted + summary.duplicates + summary.updated:
-        raise ImportError_("Nothing was imported because no row could be stored. Fix the file and try again.")
+        raise ImportError_(
+            "Nothing was imported because no row could be stored. Fix the file and try again."
+        )
     return asdict(summary)
 
 
 def remember(upload: Upload, rows: list[dict]) -> None:
     """That these rows were in the file, also those that were stored before."""
     names = [name for row in rows if isinstance(name := row.get("id"), str)]
-    keys = TrajectoryKey.objects.filter(project=upload.project_id, external_id__in=names).values_list(
-        "trajectory_id", flat=True
-    )
+    keys = TrajectoryKey.objects.filter(
+        project=upload.project_id, external_id__in=names
+    ).values_list("trajectory_id", flat=True)
     UploadedTrajectory.objects.bulk_create(
         [UploadedTrajectory(upload=upload, trajectory_id=pk) for pk in keys], ignore_conflicts=True
     )

@@ -1,6 +1,18 @@
 from django.urls import path
 
-from apps.trajectories.pages import arrivals, bulk, data, detail, first, imports, listing, live, saved, sessions, spans
+from apps.trajectories.pages import (
+    arrivals,
+    bulk,
+    data,
+    detail,
+    first,
+    imports,
+    listing,
+    live,
+    saved,
+    sessions,
+    spans,
+)
 
 app_name = "trajectories"
 urlpatterns = [
@@ -20,7 +32,9 @@ urlpatterns = [
     path("not-indexed/<int:pk>/retry/", arrivals.retry, name="arrival_retry"),
     path("not-indexed/<int:pk>/discard/", arrivals.discard, name="arrival_discard"),
     path("not-indexed/traces/<str:trace_id>/retry/", arrivals.retry_trace, name="trace_retry"),
-    path("not-indexed/traces/<str:trace_id>/discard/", arrivals.discard_trace, name="trace_discard"),
+    path(
+        "not-indexed/traces/<str:trace_id>/discard/", arrivals.discard_trace, name="trace_discard"
+    ),
     path("views/", saved.save, name="save_view"),
     path("views/<int:pk>/delete/", saved.delete, name="delete_view"),
     path("sessions/", sessions.sessions, name="sessions"),

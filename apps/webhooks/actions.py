@@ -38,18 +38,25 @@ class WebhookError(Rejected):
 
 
 def announce(*, project: Project, event: Event, subject: str, data: dict[str, Any]) -> int:
-    """Queues an event for every webhook that is told of it, in the caller's transaction: what is committed is delivered.
+    """Queues an event for every webhook that is told of it, in the caller's transaction: what is
+    committed is delivered.
 
-    `data` holds ids, names, verdicts and numbers, never what is held out. Says how many webhooks there are.
+    `data` holds ids, names, verdicts and numbers, never what is held out. Says how many webhooks
+    there are.
     """
     hooks = list(Webhook.objects.filter(project=project).told_of(event))
     if hooks:
         content = {"project": project.slug} | data
         body = _body(event, content)
-        chat = slack.body(event.label, subject, project.name, content.get("page", project.get_absolute_url()))
+        chat = slack.body(
+            event.label, subject, project.name, content.get("page", project.get_absolute_url())
+        )
         Delivery.objects.bulk_create(
             Delivery(
-                webhook=hook, event=event, subject=subject[:200], body=chat if hook.format == Format.SLACK else body
+                webhook=hook,
+                event=event,
+                subject=subject[:200],
+                body=chat if hook.format == Format.SLACK else body,
             )
             for hook in hooks
         )
@@ -68,7 +75,9 @@ def send_to(*, hook: Webhook, event: Event, subject: str, data: dict[str, Any]) 
 def _body(event: str, data: dict[str, Any]) -> str:
     """Minified JSON: what is signed is what is sent, byte for byte."""
     content = {"type": event, "timestamp": timezone.now(), "data": data}
-    return json.dumps(content, cls=DjangoJSONEncoder, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(
+        content, cls=DjangoJSONEncoder, allow_nan=False, ensure_ascii=False, separators=(",", ":")
+    )
 
 
 def wake() -> None:
@@ -86,7 +95,13 @@ def checked_url(url: str) -> str:
 
 @transaction.atomic
 def create_webhook(
-    *, project: Project, url: str, events: Iterable[str], by: Any, description: str = "", format: str = Format.STANDARD
+    *,
+    project: Project,
+    url: str,
+    events: Iterable[str],
+    by: Any,
+    description: str = "",
+    format: str = Format.STANDARD,
 ) -> tuple[Webhook, str]:
     """The webhook and its secret, which is shown once. Raises WebhookError."""
     Project.objects.select_for_update().get(pk=project.pk)
@@ -94,9 +109,15 @@ def create_webhook(
         raise WebhookError(f"{project} has {MOST} webhooks, which is the limit. Delete one first.")
     made = signing.new_secret()
     hook = Webhook.objects.create(
-        project=project, url=checked_url(url), description=description, events=_ordered(events), format=format,
-        created_by=by, salt=made.salt, fingerprint=made.fingerprint,
-    )  # fmt: skip
+        project=project,
+        url=checked_url(url),
+        description=description,
+        events=_ordered(events),
+        format=format,
+        created_by=by,
+        salt=made.salt,
+        fingerprint=made.fingerprint,
+    )
     _audit("created", hook, by, events=hook.events)
     return hook, made.secret
 
@@ -107,7 +128,14 @@ def _ordered(events: Iterable[str]) -> list[str]:
 
 def _audit(what: str, hook: Webhook, by: Any, **detail: Any) -> None:
     """With the host only: an address may carry a password of the receiver."""
-    audit(f"webhook.{what}", project=hook.project, by=by, target=hook, host=urlsplit(hook.url).hostname, **detail)
+    audit(
+        f"webhook.{what}",
+        project=hook.project,
+        by=by,
+        target=hook,
+        host=urlsplit(hook.url).hostname,
+        **detail,
+    )
 
 
 @transaction.atomic
@@ -116,8 +144,11 @@ def edit_webhook(
 ) -> Webhook:
     """Raises WebhookError."""
     fields = {
-        "url": checked_url(url), "events": _ordered(events), "description": description, "format": format or hook.format
-    }  # fmt: skip
+        "url": checked_url(url),
+        "events": _ordered(events),
+        "description": description,
+        "format": format or hook.format,
+    }
     changed = sorted(name for name, value in fields.items() if getattr(hook, name) != value)
     if "url" in changed:
         fields |= {"failing_since": None}
@@ -136,18 +167,27 @@ def delete_webhook(*, hook: Webhook, by: Any) -> None:
         with transaction.atomic():
             hook.delete()
     except ProtectedError as error:
-        used = ", ".join(sorted({str(row.channel) for row in error.protected_objects if hasattr(row, "channel")}))
+        used = ", ".join(
+            sorted({str(row.channel) for row in error.protected_objects if hasattr(row, "channel")})
+        )
         raise WebhookError(
-            f"Deployments of {used or 'a channel'} go to this webhook. Remove it from the targets first."
+            f"Deployments of {used or 'a channel'} go to this webhook. Remove it from the targets"
+            " first."
         ) from error
 
 
 @transaction.atomic
 def rotate_secret(*, hook: Webhook, by: Any) -> str:
-    """A new secret, which is shown once. The old one signs, too, for a day, so that nothing is refused meanwhile."""
+    """A new secret, which is shown once. The old one signs, too, for a day, so that nothing is
+    refused meanwhile.
+    """
     row = Webhook.objects.select_for_update().get(pk=hook.pk)
     made = signing.new_secret()
-    row.old_salt, row.old_fingerprint, row.old_until = row.salt, row.fingerprint, timezone.now() + OLD_SECRET_FOR
+    row.old_salt, row.old_fingerprint, row.old_until = (
+        row.salt,
+        row.fingerprint,
+        timezone.now() + OLD_SECRET_FOR,
+    )
     row.salt, row.fingerprint = made.salt, made.fingerprint
     row.save(update_fields=["salt", "fingerprint", "old_salt", "old_fingerprint", "old_until"])
     _audit("secret_rotated", row, by)
@@ -156,8 +196,14 @@ def rotate_secret(*, hook: Webhook, by: Any) -> str:
 
 @transaction.atomic
 def disable(*, hook: Webhook, by: Any, reason: str = "") -> bool:
-    """What still waits has failed, and can be sent again. `reason`: why it was disabled by itself. False if it was already."""
-    done = Webhook.objects.enabled().filter(pk=hook.pk).update(disabled_at=Now(), disabled_reason=reason[:300])
+    """What still waits has failed, and can be sent again. `reason`: why it was disabled by itself.
+    False if it was already.
+    """
+    done = (
+        Webhook.objects.enabled()
+        .filter(pk=hook.pk)
+        .update(disabled_at=Now(), disabled_reason=reason[:300])
+    )
     if done:
         waiting = Delivery.objects.filter(webhook=hook, state=DeliveryState.WAITING)
         waiting.update(state=DeliveryState.FAILED, finished_at=Now())
@@ -178,7 +224,11 @@ def enable(*, hook: Webhook, by: Any) -> bool:
 @transaction.atomic
 def send_test(*, hook: Webhook, by: Any) -> Delivery:
     """A test event, tried once, also where the webhook is disabled."""
-    data = {"project": hook.project.slug, "webhook": str(hook.pk), "sent_by": by.get_username() if by else None}
+    data = {
+        "project": hook.project.slug,
+        "webhook": str(hook.pk),
+        "sent_by": by.get_username() if by else None,
+    }
     page = reverse("webhooks:detail", args=[hook.project.slug, hook.pk])
     chat = slack.body("This is a test", f"Sent by {by}", hook.project.name, page)
     body = chat if hook.format == Format.SLACK else _body(TEST, data)
@@ -190,7 +240,9 @@ def send_test(*, hook: Webhook, by: Any) -> Delivery:
 
 @transaction.atomic
 def send_again(*, delivery: Delivery, by: Any) -> None:
-    """Queues a delivery that has ended with all its tries, under its old id. Raises WebhookError."""
+    """Queues a delivery that has ended with all its tries, under its old id. Raises
+    WebhookError.
+    """
     hook = Webhook.objects.select_for_update().get(pk=delivery.webhook_id)
     if hook.disabled_at and delivery.event != TEST:
         raise WebhookError("The webhook is disabled. Enable it first.")

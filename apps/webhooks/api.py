@@ -1,5 +1,5 @@
-"""Webhooks over REST: for keys with `manage` whose creator is an operator, as the pages are: an address may carry a password of its
-receiver."""
+"""Webhooks over REST: for keys with `manage` whose creator is an operator, as the pages are: an
+address may carry a password of its receiver."""
 
 from __future__ import annotations
 
@@ -25,14 +25,20 @@ PAGE, MAX_PAGE = 50, 200
 
 
 def _hook(request: Request, pk: UUID) -> Webhook:
-    found = Webhook.objects.filter(project=request.auth.project, pk=pk).select_related("project").first()
+    found = (
+        Webhook.objects.filter(project=request.auth.project, pk=pk)
+        .select_related("project")
+        .first()
+    )
     if found is None:
         raise NotFound("No webhook of this project has this id.")
     return found
 
 
 def _delivery(request: Request, pk: UUID) -> Delivery:
-    rows = Delivery.objects.filter(webhook__project=request.auth.project).select_related("webhook__project")
+    rows = Delivery.objects.filter(webhook__project=request.auth.project).select_related(
+        "webhook__project"
+    )
     found = rows.filter(pk=pk).first()
     if found is None:
         raise NotFound("No delivery of this project's webhooks has this id.")
@@ -40,14 +46,22 @@ def _delivery(request: Request, pk: UUID) -> Delivery:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_webhooks_list", responses=described({200: results(schema.WEBHOOK)}, 403),
+    methods=["GET"],
+    operation_id="v1_webhooks_list",
+    responses=described({200: results(schema.WEBHOOK)}, 403),
     description="The project's webhooks.",
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_webhooks_add", request={JSON: schema.NEW},
-    responses=described({201: schema.NEW_WEBHOOK}, 400, 403, 409), examples=[schema.NEW_EXAMPLE, schema.MADE_EXAMPLE],
-    description="Adds a URL that receives events. The response contains the signing secret, which is shown only once.",
-)  # fmt: skip
+    methods=["POST"],
+    operation_id="v1_webhooks_add",
+    request={JSON: schema.NEW},
+    responses=described({201: schema.NEW_WEBHOOK}, 400, 403, 409),
+    examples=[schema.NEW_EXAMPLE, schema.MADE_EXAMPLE],
+    description=(
+        "Adds a URL that receives events. The response contains the signing secret, which is shown"
+        " only once."
+    ),
+)
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
     project = request.auth.project
@@ -55,9 +69,13 @@ def collection(request: Request) -> Response:
         return Response({"results": [schema.webhook_json(hook) for hook in project.webhooks.all()]})
     given = convert(request.data, schema.NewWebhook)
     hook, secret = actions.create_webhook(
-        project=project, url=given.url, events=given.events or Event.values, description=given.description,
-        format=given.format, by=request.auth.created_by,
-    )  # fmt: skip
+        project=project,
+        url=given.url,
+        events=given.events or Event.values,
+        description=given.description,
+        format=given.format,
+        by=request.auth.created_by,
+    )
     return Response(schema.webhook_json(hook) | {"secret": secret}, status=201)
 
 
@@ -98,7 +116,12 @@ def _change(hook: Webhook, given: schema.WebhookChanges, by: Any) -> None:
     asked = {name: getattr(given, name) for name in ("url", "events", "description", "format")}
     changes = {name: value for name, value in asked.items() if value is not UNSET}
     if changes:
-        old = {"url": hook.url, "events": hook.events, "description": hook.description, "format": hook.format}
+        old = {
+            "url": hook.url,
+            "events": hook.events,
+            "description": hook.description,
+            "format": hook.format,
+        }
         actions.edit_webhook(hook=hook, by=by, **old | changes)
     if given.enabled is True:
         actions.enable(hook=hook, by=by)
@@ -107,10 +130,14 @@ def _change(hook: Webhook, given: schema.WebhookChanges, by: Any) -> None:
 
 
 @extend_schema(
-    operation_id="v1_webhooks_new_secret", request=None, responses=described({200: schema.ROTATED}, 403, 404),
-    description="Creates a new signing secret, returned only here. Requests are also signed with the old one for 24 "
-                "hours.",
-)  # fmt: skip
+    operation_id="v1_webhooks_new_secret",
+    request=None,
+    responses=described({200: schema.ROTATED}, 403, 404),
+    description=(
+        "Creates a new signing secret, returned only here. Requests are also signed with the old"
+        " one for 24 hours."
+    ),
+)
 @api_view(["POST"])
 def secret(request: Request, pk: UUID) -> Response:
     hook = _hook(request, pk)
@@ -120,10 +147,14 @@ def secret(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_webhooks_test", request=None, responses=described({202: schema.DELIVERY}, 403, 404),
-    description="Sends `webhook.test` with a single attempt, even if the webhook is disabled. Poll the delivery for "
-                "the outcome.",
-)  # fmt: skip
+    operation_id="v1_webhooks_test",
+    request=None,
+    responses=described({202: schema.DELIVERY}, 403, 404),
+    description=(
+        "Sends `webhook.test` with a single attempt, even if the webhook is disabled. Poll the"
+        " delivery for the outcome."
+    ),
+)
 @api_view(["POST"])
 def test(request: Request, pk: UUID) -> Response:
     row = actions.send_test(hook=_hook(request, pk), by=request.auth.created_by)
@@ -132,24 +163,29 @@ def test(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_webhooks_deliveries", responses=described({200: page(schema.DELIVERY)}, 400, 403, 404),
+    operation_id="v1_webhooks_deliveries",
+    responses=described({200: page(schema.DELIVERY)}, 400, 403, 404),
     parameters=[
         OpenApiParameter("state", enum=DeliveryState.values),
         OpenApiParameter("cursor", description="`next` of the page before"),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
     ],
     description="Deliveries, newest first; kept for 30 days.",
-)  # fmt: skip
+)
 @api_view(["GET"])
 def deliveries(request: Request, pk: UUID) -> Response:
     rows, query = _hook(request, pk).deliveries.defer("body"), request.query_params
     if "state" in query:
         if query["state"] not in DeliveryState.values:
-            raise ValidationError({"path": "state", "error": f"must be one of {', '.join(DeliveryState.values)}"})
+            raise ValidationError(
+                {"path": "state", "error": f"must be one of {', '.join(DeliveryState.values)}"}
+            )
         rows = rows.filter(state=query["state"])
     limit = whole(query.get("limit", str(PAGE)), 1, MAX_PAGE)
     if limit is None:
-        raise ValidationError({"path": "limit", "error": f"must be a whole number from 1 to {MAX_PAGE}"})
+        raise ValidationError(
+            {"path": "limit", "error": f"must be a whole number from 1 to {MAX_PAGE}"}
+        )
     try:
         found, following = keyset(rows, query.get("cursor", ""), limit)
     except ValueError as error:
@@ -158,9 +194,10 @@ def deliveries(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_webhook_deliveries_read", responses=described({200: schema.WHOLE_DELIVERY}, 403, 404),
+    operation_id="v1_webhook_deliveries_read",
+    responses=described({200: schema.WHOLE_DELIVERY}, 403, 404),
     description="A delivery with its body and every attempt.",
-)  # fmt: skip
+)
 @api_view(["GET"])
 def delivery(request: Request, pk: UUID) -> Response:
     row = _delivery(request, pk)
@@ -169,10 +206,11 @@ def delivery(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_webhook_deliveries_send_again", request=None,
+    operation_id="v1_webhook_deliveries_send_again",
+    request=None,
     responses=described({202: schema.DELIVERY}, 403, 404, 409),
     description="Resends a finished delivery with the same `webhook-id` and body.",
-)  # fmt: skip
+)
 @api_view(["POST"])
 def again(request: Request, pk: UUID) -> Response:
     row = _delivery(request, pk)

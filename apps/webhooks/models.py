@@ -16,7 +16,10 @@ from apps.core.models import Project
 
 
 class Event(models.TextChoices):
-    EVALUATION_FINISHED = "evaluation.finished", "An evaluation has ended: it succeeded, failed or was cancelled"
+    EVALUATION_FINISHED = (
+        "evaluation.finished",
+        "An evaluation has ended: it succeeded, failed or was cancelled",
+    )
     GATE_REPORT_MADE = "gate_report.made", "The gate has compared two evaluations"
     PROMOTION_MADE = "promotion.made", "A channel was moved to another model version"
     ROLLBACK_MADE = "rollback.made", "A channel was rolled back to an earlier version"
@@ -25,17 +28,29 @@ class Event(models.TextChoices):
         "deployment.requested",
         "A channel with this webhook as target deploys a version; 2xx acknowledges it",
     )
-    DEPLOYMENT_WITHDRAWN = "deployment.withdrawn", "A deployment that this webhook acknowledged was undone"
-    DEPLOYMENT_FAILED = "deployment.failed", "A deployment failed; the previous version is still serving"
+    DEPLOYMENT_WITHDRAWN = (
+        "deployment.withdrawn",
+        "A deployment that this webhook acknowledged was undone",
+    )
+    DEPLOYMENT_FAILED = (
+        "deployment.failed",
+        "A deployment failed; the previous version is still serving",
+    )
     CHANNEL_FROZEN = "channel.frozen", "A channel was frozen or unfrozen"
     CHANNEL_ARCHIVED = "channel.archived", "A channel was archived or unarchived"
     TRIAL_STARTED = "trial.started", "A canary or shadow of a candidate has started in a channel"
     TRIAL_ADVANCED = "trial.advanced", "A canary advanced to its next share, or passed the last one"
-    TRIAL_ENDED = "trial.ended", "A canary or shadow has ended: promoted, rolled back, stopped, undecided or failed"
+    TRIAL_ENDED = (
+        "trial.ended",
+        "A canary or shadow has ended: promoted, rolled back, stopped, undecided or failed",
+    )
     FLOW_WAITING = "flow.waiting", "A flow is waiting for a decision or a review"
     FLOW_ENDED = "flow.ended", "A run of a flow has ended: it succeeded, failed or was cancelled"
     COMMENT_ADDED = "comment.added", "Someone has commented on something"
-    OVERRIDE_USED = "override.used", "An owner overrode the gate or a training lock, or waived a probe"
+    OVERRIDE_USED = (
+        "override.used",
+        "An owner overrode the gate or a training lock, or waived a probe",
+    )
     SERVER_DOWN = "server.down", "A model server stopped answering"
 
 
@@ -60,8 +75,9 @@ class WebhookQuerySet(models.QuerySet["Webhook"]):
 class Webhook(models.Model):
     """An address that is sent chosen events of a project, signed with a secret of its own.
 
-    The secret is not stored: it is made from `salt` and the server's key (`signing`); `fingerprint` tells whether that key is
-    still the same. After a change of the secret the old one signs, too, until `old_until`.
+    The secret is not stored: it is made from `salt` and the server's key (`signing`); `fingerprint`
+    tells whether that key is still the same. After a change of the secret the old one signs, too,
+    until `old_until`.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -75,11 +91,17 @@ class Webhook(models.Model):
     old_salt = models.CharField(max_length=64, blank=True)
     old_fingerprint = models.CharField(max_length=16, blank=True)
     old_until = models.DateTimeField(null=True)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(default=timezone.now)
-    failing_since = models.DateTimeField(null=True, help_text="The first failed attempt since the last good one")
+    failing_since = models.DateTimeField(
+        null=True, help_text="The first failed attempt since the last good one"
+    )
     disabled_at = models.DateTimeField(null=True)
-    disabled_reason = models.CharField(max_length=300, blank=True, help_text="Empty where a person disabled it")
+    disabled_reason = models.CharField(
+        max_length=300, blank=True, help_text="Empty where a person disabled it"
+    )
 
     objects = WebhookQuerySet.as_manager()
 
@@ -118,7 +140,9 @@ class DeliveryQuerySet(models.QuerySet["Delivery"]):
 
 
 class Delivery(models.Model):
-    """One event for one webhook, in the words that are sent each time. It was inserted in the transaction of what happened."""
+    """One event for one webhook, in the words that are sent each time. It was inserted in the
+    transaction of what happened.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     webhook = models.ForeignKey(Webhook, models.CASCADE, related_name="deliveries")
@@ -127,8 +151,12 @@ class Delivery(models.Model):
     body = models.TextField()
     state = models.CharField(max_length=10, choices=DeliveryState, default=DeliveryState.WAITING)
     attempt = models.PositiveIntegerField(default=0, help_text="Attempts so far")
-    tries = models.PositiveSmallIntegerField(default=0, help_text="Attempts since it was queued or sent again")
-    due_at = models.DateTimeField(db_default=Now(), help_text="Of an attempt under way: when it counts as lost")
+    tries = models.PositiveSmallIntegerField(
+        default=0, help_text="Attempts since it was queued or sent again"
+    )
+    due_at = models.DateTimeField(
+        db_default=Now(), help_text="Of an attempt under way: when it counts as lost"
+    )
     last_status = models.PositiveSmallIntegerField(null=True)
     created_at = models.DateTimeField(default=timezone.now)
     finished_at = models.DateTimeField(null=True)
@@ -145,7 +173,9 @@ class Delivery(models.Model):
             )
         ]
         indexes = [
-            models.Index(fields=["due_at"], name="delivery_due", condition=Q(state=DeliveryState.WAITING)),
+            models.Index(
+                fields=["due_at"], name="delivery_due", condition=Q(state=DeliveryState.WAITING)
+            ),
             models.Index(fields=["webhook", "-created_at"], name="delivery_by_webhook"),
             models.Index(fields=["created_at"], name="delivery_by_age"),
         ]
@@ -155,7 +185,9 @@ class Delivery(models.Model):
 
     @property
     def message_id(self) -> str:
-        """The header `webhook-id`: the same at each attempt, so that a receiver knows what it has seen."""
+        """The header `webhook-id`: the same at each attempt, so that a receiver knows what it has
+        seen.
+        """
         return f"msg_{self.pk.hex}"
 
     @property
@@ -168,7 +200,9 @@ class Delivery(models.Model):
 
 
 class Attempt(models.Model):
-    """One request. Without status and error it is under way, or its worker died and nobody knows how it ended."""
+    """One request. Without status and error it is under way, or its worker died and nobody knows
+    how it ended.
+    """
 
     delivery = models.ForeignKey(Delivery, models.CASCADE, related_name="attempts")
     number = models.PositiveIntegerField()
@@ -180,7 +214,11 @@ class Attempt(models.Model):
 
     class Meta:
         ordering = ("-number",)
-        constraints = [models.UniqueConstraint(fields=["delivery", "number"], name="one_row_per_delivery_attempt")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["delivery", "number"], name="one_row_per_delivery_attempt"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"attempt {self.number}: {self.status or self.error}"

@@ -1,4 +1,6 @@
-"""What the API of webhooks takes and gives: the forms that bodies are checked with, JSON Schemas, and examples."""
+"""What the API of webhooks takes and gives: the forms that bodies are checked with, JSON Schemas,
+and examples.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ class WebhookChanges(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 NEW, CHANGES = json_schema(NewWebhook), json_schema(WebhookChanges)
-TIME, TIME_OR_NULL = {"type": "string", "format": "date-time"}, {"type": ["string", "null"], "format": "date-time"}
+TIME, TIME_OR_NULL = (
+    {"type": "string", "format": "date-time"},
+    {"type": ["string", "null"], "format": "date-time"},
+)
 ID = {"type": "string", "format": "uuid"}
 WEBHOOK = {
     "type": "object",
@@ -58,7 +63,10 @@ WEBHOOK = {
         "url": {"type": "string"},
         "description": {"type": "string"},
         "events": {"type": "array", "items": {"enum": Event.values}},
-        "format": {"enum": Format.values, "description": "`slack`: {text, blocks}, as Slack's incoming webhooks take"},
+        "format": {
+            "enum": Format.values,
+            "description": "`slack`: {text, blocks}, as Slack's incoming webhooks take",
+        },
         "state": {"enum": ["enabled", "failing", "disabled"]},
         "disabled_reason": {"type": "string", "description": "Empty where a person disabled it"},
         "failing_since": TIME_OR_NULL,
@@ -71,10 +79,24 @@ NEW_WEBHOOK = {
     "required": [*WEBHOOK["required"], "secret"],  # type: ignore[misc]
     "properties": WEBHOOK["properties"] | {"secret": SECRET},  # type: ignore[operator]
 }
-ROTATED = {"type": "object", "required": ["secret"], "properties": {"secret": SECRET, "old_until": TIME}}
+ROTATED = {
+    "type": "object",
+    "required": ["secret"],
+    "properties": {"secret": SECRET, "old_until": TIME},
+}
 DELIVERY: dict[str, Any] = {
     "type": "object",
-    "required": ["id", "webhook_id", "event", "subject", "state", "attempts", "last_status", "due_at", "created_at"],
+    "required": [
+        "id",
+        "webhook_id",
+        "event",
+        "subject",
+        "state",
+        "attempts",
+        "last_status",
+        "due_at",
+        "created_at",
+    ],
     "properties": {
         "id": ID,
         "webhook_id": {"type": "string", "description": "The header `webhook-id`"},
@@ -95,27 +117,50 @@ ATTEMPT = {
         "at": TIME,
         "status": {"type": ["integer", "null"]},
         "latency_ms": {"type": ["number", "null"]},
-        "response": {"type": "string", "description": "Its first 1,000 characters, as the receiver sent them"},
+        "response": {
+            "type": "string",
+            "description": "Its first 1,000 characters, as the receiver sent them",
+        },
         "error": {"type": "string"},
     },
 }
 WHOLE_DELIVERY = {
     "type": "object",
     "required": [*DELIVERY["required"], "body", "log"],
-    "properties": DELIVERY["properties"] | {"body": {"type": "string"}, "log": {"type": "array", "items": ATTEMPT}},
+    "properties": (
+        DELIVERY["properties"]
+        | {
+            "body": {"type": "string"},
+            "log": {"type": "array", "items": ATTEMPT},
+        }
+    ),
 }
 NEW_EXAMPLE = OpenApiExample(
-    "A CI system", request_only=True,
-    value={"url": "https://ci.example.com/flywheel", "events": ["gate_report.made"], "description": "Release pipeline"},
-)  # fmt: skip
-MADE_EXAMPLE = OpenApiExample(
-    "Its secret is given once", response_only=True, status_codes=["201"],
+    "A CI system",
+    request_only=True,
     value={
-        "id": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11", "url": "https://ci.example.com/flywheel", "description": "Release pipeline",
-        "events": ["gate_report.made"], "format": "standard", "state": "enabled", "disabled_reason": "", "failing_since": None,
-        "created_at": "2026-11-22T08:00:00Z", "secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
+        "url": "https://ci.example.com/flywheel",
+        "events": ["gate_report.made"],
+        "description": "Release pipeline",
     },
-)  # fmt: skip
+)
+MADE_EXAMPLE = OpenApiExample(
+    "Its secret is given once",
+    response_only=True,
+    status_codes=["201"],
+    value={
+        "id": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11",
+        "url": "https://ci.example.com/flywheel",
+        "description": "Release pipeline",
+        "events": ["gate_report.made"],
+        "format": "standard",
+        "state": "enabled",
+        "disabled_reason": "",
+        "failing_since": None,
+        "created_at": "2026-11-22T08:00:00Z",
+        "secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
+    },
+)
 
 
 def webhook_json(hook: Webhook) -> dict[str, Any]:
@@ -148,4 +193,7 @@ def delivery_json(row: Delivery) -> dict[str, Any]:
 
 
 def attempt_json(row: Attempt) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in ("number", "at", "status", "latency_ms", "response", "error")}
+    return {
+        name: getattr(row, name)
+        for name in ("number", "at", "status", "latency_ms", "response", "error")
+    }

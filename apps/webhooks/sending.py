@@ -1,8 +1,8 @@
 """Sending what is due: each delivery is claimed, requested once, and its outcome stored.
 
-A claim makes a delivery due again after `LEASE`, and counts: a worker that dies between sending and storing loses nothing,
-the event is sent once more under the same id. Requests of one round run side by side, so that a receiver that hangs
-keeps no other waiting for longer than `LIMIT_S`.
+A claim makes a delivery due again after `LEASE`, and counts: a worker that dies between sending and
+storing loses nothing, the event is sent once more under the same id. Requests of one round run side
+by side, so that a receiver that hangs keeps no other waiting for longer than `LIMIT_S`.
 """
 
 from __future__ import annotations
@@ -58,15 +58,19 @@ class Outcome:
         return self.status is not None and 200 <= self.status < 300
 
 
-def wait_of(tries: int, asked_s: float = 0.0, draw: Callable[[], float] = random.random) -> timedelta:
-    """Before the next attempt, after so many: four times as long each time, up to 6 hours, ±20%; longer where the receiver asks.
-    Ten attempts take about 22 hours."""
+def wait_of(
+    tries: int, asked_s: float = 0.0, draw: Callable[[], float] = random.random
+) -> timedelta:
+    """Before the next attempt, after so many: four times as long each time, up to 6 hours, ±20%;
+    longer where the receiver asks. Ten attempts take about 22 hours."""
     usual = min(FIRST_S * FACTOR ** (tries - 1), LONGEST_S) * (0.8 + 0.4 * draw())
     return timedelta(seconds=max(usual, min(asked_s, LONGEST_S)))
 
 
 def send_due() -> int:
-    """One round: sends up to `AT_ONCE` of what is due. Says how many; a full round asks for another one."""
+    """One round: sends up to `AT_ONCE` of what is due. Says how many; a full round asks for another
+    one.
+    """
     claimed = [row for row in _chosen() if claim(row)]
     if not claimed:
         return 0
@@ -86,7 +90,9 @@ def _chosen() -> list[Delivery]:
     """What is due longest, but no more than `OF_ONE` for a webhook."""
     found: list[Delivery] = []
     taken: Counter[object] = Counter()
-    for row in Delivery.objects.due().select_related("webhook__project").order_by("due_at")[: 20 * AT_ONCE]:
+    for row in (
+        Delivery.objects.due().select_related("webhook__project").order_by("due_at")[: 20 * AT_ONCE]
+    ):
         if taken[row.webhook_id] < OF_ONE and len(found) < AT_ONCE:
             taken[row.webhook_id] += 1
             found.append(row)
@@ -95,7 +101,9 @@ def _chosen() -> list[Delivery]:
 
 @transaction.atomic
 def claim(row: Delivery) -> bool:
-    """False if another worker got there first, or where the tries are used up: the last one died with its worker."""
+    """False if another worker got there first, or where the tries are used up: the last one died
+    with its worker.
+    """
     mine = Delivery.objects.due().held_by(row)
     if row.tries >= row.most_tries:
         if mine.select_for_update(of=("self",)).exists():
@@ -129,7 +137,9 @@ def request_headers(row: Delivery) -> dict[str, str]:
 
 
 async def outcome_of(request: Request | Outcome) -> Outcome:
-    """Sends it and judges by the status alone. A client of its own: no cookie of one receiver is kept for the next."""
+    """Sends it and judges by the status alone. A client of its own: no cookie of one receiver is
+    kept for the next.
+    """
     if isinstance(request, Outcome):
         return request
     began, status, said, asked = time.perf_counter(), None, "", ""
@@ -137,8 +147,12 @@ async def outcome_of(request: Request | Outcome) -> Outcome:
     try:
         async with (
             asyncio.timeout(LIMIT_S),
-            async_client(allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS, timeout=LIMIT_S) as http,
-            http.stream("POST", request.url, content=request.body, headers=request.headers) as response,
+            async_client(
+                allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS, timeout=LIMIT_S
+            ) as http,
+            http.stream(
+                "POST", request.url, content=request.body, headers=request.headers
+            ) as response,
         ):
             status, asked = response.status_code, response.headers.get("Retry-After", "")
             said = await _beginning(response)
@@ -175,14 +189,23 @@ def _in_words(problem: Exception) -> str:
 
 @transaction.atomic
 def store(row: Delivery, outcome: Outcome) -> None:
-    """Writes the attempt down, and what becomes of the delivery, where this is still its last attempt."""
+    """Writes the attempt down, and what becomes of the delivery, where this is still its last
+    attempt.
+    """
     Attempt.objects.filter(delivery=row, number=row.attempt).update(
-        status=outcome.status, latency_ms=outcome.latency_ms, response=outcome.response, error=outcome.error
+        status=outcome.status,
+        latency_ms=outcome.latency_ms,
+        response=outcome.response,
+        error=outcome.error,
     )
     mine = Delivery.objects.held_by(row)
     if outcome.ok:
-        if mine.update(state=DeliveryState.DELIVERED, finished_at=Now(), last_status=outcome.status):
-            Webhook.objects.filter(pk=row.webhook_id, failing_since__isnull=False).update(failing_since=None)
+        if mine.update(
+            state=DeliveryState.DELIVERED, finished_at=Now(), last_status=outcome.status
+        ):
+            Webhook.objects.filter(pk=row.webhook_id, failing_since__isnull=False).update(
+                failing_since=None
+            )
         return
     if row.event != TEST:
         Webhook.objects.filter(pk=row.webhook_id, failing_since=None).update(failing_since=Now())
@@ -190,24 +213,36 @@ def store(row: Delivery, outcome: Outcome) -> None:
         if mine.select_for_update().exists():
             _give_up(row, outcome.status)
     else:
-        mine.update(due_at=Now() + wait_of(row.tries, outcome.retry_after_s), last_status=outcome.status)
+        mine.update(
+            due_at=Now() + wait_of(row.tries, outcome.retry_after_s), last_status=outcome.status
+        )
 
 
 def _give_up(row: Delivery, status: int | None) -> None:
-    """Ends a delivery that was not accepted, and disables its webhook where nothing has been accepted for long."""
-    Delivery.objects.filter(pk=row.pk).update(state=DeliveryState.FAILED, finished_at=Now(), last_status=status)
+    """Ends a delivery that was not accepted, and disables its webhook where nothing has been
+    accepted for long.
+    """
+    Delivery.objects.filter(pk=row.pk).update(
+        state=DeliveryState.FAILED, finished_at=Now(), last_status=status
+    )
     if row.event == TEST:
         return
     failing = Webhook.objects.filter(pk=row.webhook_id, failing_since__lte=Now() - FAILING_FOR)
     if status == GONE:
         actions.disable(
-            hook=row.webhook, by=None, reason="The receiver answered 410 (Gone): it no longer accepts events."
+            hook=row.webhook,
+            by=None,
+            reason="The receiver answered 410 (Gone): it no longer accepts events.",
         )
     elif failing.exists():
         actions.disable(
-            hook=row.webhook, by=None,
-            reason=f"A delivery failed {row.tries} times, and nothing was accepted for {FAILING_FOR // timedelta(hours=1)} hours.",
-        )  # fmt: skip
+            hook=row.webhook,
+            by=None,
+            reason=(
+                f"A delivery failed {row.tries} times, and nothing was accepted for"
+                f" {FAILING_FOR // timedelta(hours=1)} hours."
+            ),
+        )
 
 
 def forget_old() -> int:

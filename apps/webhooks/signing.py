@@ -1,7 +1,9 @@
-"""Signatures by Standard Webhooks: HMAC-SHA256 over id, timestamp and body, with a secret that is stored nowhere.
+"""Signatures by Standard Webhooks: HMAC-SHA256 over id, timestamp and body, with a secret that is
+stored nowhere.
 
-A webhook's secret is made from its random salt and the server's SECRET_KEY, so that a copy of the database signs nothing. A
-SECRET_KEY that was changed still signs while it is one of SECRET_KEY_FALLBACKS; after that a new secret has to be made.
+A webhook's secret is made from its random salt and the server's SECRET_KEY, so that a copy of the
+database signs nothing. A SECRET_KEY that was changed still signs while it is one of
+SECRET_KEY_FALLBACKS; after that a new secret has to be made.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ class LostSecret(Exception):
     """The server's key is no longer the one that a webhook's secret was made with."""
 
     def __init__(self) -> None:
-        super().__init__("SECRET_KEY has changed, so the signing secret can no longer be read. Rotate the secret.")
+        super().__init__(
+            "SECRET_KEY has changed, so the signing secret can no longer be read. Rotate the"
+            " secret."
+        )
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,9 @@ def _fingerprint(secret: str) -> str:
 
 
 def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
-    """“v1,” and the base64 of the signature: one of those that the header `webhook-signature` lists."""
+    """“v1,” and the base64 of the signature: one of those that the header `webhook-signature`
+    lists.
+    """
     key = base64.b64decode(secret.removeprefix(PREFIX))
     signed = b"%s.%d.%s" % (message_id.encode(), timestamp, body)
     return "v1," + base64.b64encode(hmac.digest(key, signed, "sha256")).decode()

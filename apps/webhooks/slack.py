@@ -1,7 +1,9 @@
-"""A message as Slack's incoming webhooks take it: {text, blocks} (https://api.slack.com/messaging/webhooks).
+"""A message as Slack's incoming webhooks take it: {text, blocks}
+(https://api.slack.com/messaging/webhooks).
 
-What people and models are called is untrusted. Slack reads & < > as its own marks, by which `<!channel>` would ping everybody
-and `<https://a|b>` would be a link that says something else: they are escaped. In `plain_text` nothing else has a meaning.
+What people and models are called is untrusted. Slack reads & < > as its own marks, by which
+`<!channel>` would ping everybody and `<https://a|b>` would be a link that says something else: they
+are escaped. In `plain_text` nothing else has a meaning.
 """
 
 from __future__ import annotations
@@ -22,12 +24,18 @@ def escaped(text: str) -> str:
 
 def body(event: str, subject: str, project: str, page: str) -> str:
     """`page`: a path of ours. `text` is what notifications and screen readers show."""
-    what, about = escaped(event[:100]), escaped(subject[:300])  # a section has at most 3,000 characters, an escape five
+    what, about = (
+        escaped(event[:100]),
+        escaped(subject[:300]),
+    )  # a section has at most 3,000 characters, an escape five
     link = escaped(settings.FLYWHEEL_URL + page)
     message = {
         "text": f"{escaped(project[:120])}: {what}. {about}",
         "blocks": [
-            {"type": "section", "text": {"type": "plain_text", "text": f"{what}\n{about}", "emoji": False}},
+            {
+                "type": "section",
+                "text": {"type": "plain_text", "text": f"{what}\n{about}", "emoji": False},
+            },
             {
                 "type": "context",
                 "elements": [

@@ -23,7 +23,9 @@ ROWS = 30
 
 
 def _hook(project: Project, pk: UUID) -> Webhook:
-    return get_object_or_404(Webhook.objects.select_related("project", "created_by"), project=project, pk=pk)
+    return get_object_or_404(
+        Webhook.objects.select_related("project", "created_by"), project=project, pk=pk
+    )
 
 
 @project_view(Role.OPERATOR)
@@ -32,7 +34,9 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     form = WebhookForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
-            hook, secret = actions.create_webhook(project=project, by=request.user, **form.cleaned_data)
+            hook, secret = actions.create_webhook(
+                project=project, by=request.user, **form.cleaned_data
+            )
         except WebhookError as error:
             form.add_error(error.field or None, str(error))
         else:
@@ -40,7 +44,9 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             return redirect("webhooks:detail", project.slug, hook.pk)
     hooks = project.webhooks.all()
     disabled = [hook for hook in hooks if hook.disabled_reason]
-    return render(request, "webhooks/list.html", {"hooks": hooks, "disabled": disabled, "form": form})
+    return render(
+        request, "webhooks/list.html", {"hooks": hooks, "disabled": disabled, "form": form}
+    )
 
 
 OF_LOG = {"state": DeliveryState.values, "event": (*Event.values, TEST), "page": int}
@@ -82,7 +88,12 @@ def _log(request: HttpRequest, hook: Webhook) -> dict[str, Any]:
 @project_view(Role.OPERATOR)
 def edit(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     hook = _hook(project, pk)
-    initial = {"url": hook.url, "description": hook.description, "events": hook.events, "format": hook.format}
+    initial = {
+        "url": hook.url,
+        "description": hook.description,
+        "events": hook.events,
+        "format": hook.format,
+    }
     form = WebhookForm(request.POST or None, initial=initial)
     if request.method == "POST" and form.is_valid():
         try:
@@ -122,7 +133,10 @@ def switch(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 @project_view(Role.OPERATOR)
 def rotate(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     hook = _hook(project, pk)
-    request.session["new_secret"] = [str(hook.pk), actions.rotate_secret(hook=hook, by=request.user)]
+    request.session["new_secret"] = [
+        str(hook.pk),
+        actions.rotate_secret(hook=hook, by=request.user),
+    ]
     return redirect("webhooks:detail", project.slug, hook.pk)
 
 
@@ -137,7 +151,12 @@ def test(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 @project_view(Role.OPERATOR)
 def delivery(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     row = _delivery(project, pk)
-    context = {"row": row, "hook": row.webhook, "attempts": row.attempts.all(), "headers": request_headers(row)}
+    context = {
+        "row": row,
+        "hook": row.webhook,
+        "attempts": row.attempts.all(),
+        "headers": request_headers(row),
+    }
     return render(request, "webhooks/delivery.html", context)
 
 
@@ -153,4 +172,6 @@ def again(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 
 
 def _delivery(project: Project, pk: UUID) -> Delivery:
-    return get_object_or_404(Delivery.objects.select_related("webhook__project"), webhook__project=project, pk=pk)
+    return get_object_or_404(
+        Delivery.objects.select_related("webhook__project"), webhook__project=project, pk=pk
+    )

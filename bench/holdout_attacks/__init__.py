@@ -1,1 +1,3 @@
-"""Attacks on the hold-out by somebody who had not read its code: `python -m bench.holdout_attacks`."""
+"""Attacks on the hold-out by somebody who had not read its code: `python -m
+bench.holdout_attacks`.
+"""

@@ -1,4 +1,6 @@
-"""Prints what gets through of the attacks, and which other tasks are refused: `python -m bench.holdout_attacks [--seed 77] [--each 20]`."""
+"""Prints what gets through of the attacks, and which other tasks are refused: `python -m
+bench.holdout_attacks [--seed 77] [--each 20]`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ def attacks(tasks: list[Invented]) -> Iterator[tuple[str, str, list[tuple[Invent
     """(kind, name, (task, row that has it))."""
     calls = [task for task in tasks if task.calls]
     for name, dress in (KEPT | PARTS).items():
-        yield "embedded", name, [(task, row(task, user(AROUND.format(dress(task.request))))) for task in tasks]
+        yield (
+            "embedded",
+            name,
+            [(task, row(task, user(AROUND.format(dress(task.request))))) for task in tasks],
+        )
         yield "alone", name, [(task, row(task, user(dress(task.request)))) for task in tasks]
     for name, dress in CIPHERS.items():
         yield "cipher", name, [(task, row(task, user(dress(task.request)))) for task in tasks]
@@ -33,7 +39,10 @@ def held(task: Invented) -> Held:
 
 
 def through(index: HeldOut, pairs: list[tuple[Invented, dict]]) -> list[Invented]:
-    found = {match.key for match in index.search((at, Row.of(made)) for at, (_, made) in enumerate(pairs))}
+    found = {
+        match.key
+        for match in index.search((at, Row.of(made)) for at, (_, made) in enumerate(pairs))
+    }
     return [task for at, (task, _) in enumerate(pairs) if at not in found]
 
 
@@ -46,13 +55,19 @@ def measured(seed: int, each: int) -> Iterator[Found]:
 
 
 def refused(seed: int, each: int) -> Iterator[tuple[str, str, int, int]]:
-    """(family, form, refused, tried) of other tasks of the same templates: half of them is held out."""
+    """(family, form, refused, tried) of other tasks of the same templates: half of them is held
+    out.
+    """
     for family in FAMILIES:
         tasks = invent(seed, 2 * each, [family])
         index = HeldOut([held(task) for task in tasks[::2]])
-        forms = {"as they are": lambda task: task.row(),
-                 "words around": lambda task: row(task, user(AROUND.format(task.request)), expected=task.expected),
-                 "other answer": lambda task: row(task, user(task.request))}  # fmt: skip
+        forms = {
+            "as they are": lambda task: task.row(),
+            "words around": lambda task: row(
+                task, user(AROUND.format(task.request)), expected=task.expected
+            ),
+            "other answer": lambda task: row(task, user(task.request)),
+        }
         for form, made in forms.items():
             rest = [(task, made(task)) for task in tasks[1::2]]
             yield family, form, len(rest) - len(through(index, rest)), len(rest)
@@ -62,7 +77,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=77)
     parser.add_argument("--each", type=int, default=20, help="tasks of each family")
-    parser.add_argument("--all", action="store_true", help="also attacks that nothing came through of")
+    parser.add_argument(
+        "--all", action="store_true", help="also attacks that nothing came through of"
+    )
     given = parser.parse_args()
     print("| kind | attack | through | of | families |\n|---|---|---|---|---|")
     for kind, name, tried, families, count in measured(given.seed, given.each):

@@ -1,4 +1,6 @@
-"""Places where a request can hide in a row that trains: each takes a task and gives the row. Pure."""
+"""Places where a request can hide in a row that trains: each takes a task and gives the row.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from bench.holdout_attacks.tasks import Invented, as_json
 from bench.holdout_attacks.texts import chunks, split
 
 Place = Callable[[Invented], dict]
-AROUND = "Before we start a few words that have nothing to do with it: {} Thanks, and that is all for today."
+AROUND = (
+    "Before we start a few words that have nothing to do with it: {} Thanks, and that is all for"
+    " today."
+)
 OTHER = {"answer": "It has been noted."}
 
 
@@ -40,15 +45,24 @@ def innocent(task: Invented) -> str:
         "thimble",
         "orchard",
     ]
-    return f"Tell me a short story about the {' '.join(draw.sample(words, 4))} number {draw.randint(1, 10**9)}."
+    return (
+        f"Tell me a short story about the {' '.join(draw.sample(words, 4))} number"
+        f" {draw.randint(1, 10**9)}."
+    )
 
 
 def row(task: Invented, messages: list[dict] | None = None, **changes: Any) -> dict:
-    given = {"key": f"row-{task.key}", "messages": messages or user(innocent(task)), "expected": OTHER}
+    given = {
+        "key": f"row-{task.key}",
+        "messages": messages or user(innocent(task)),
+        "expected": OTHER,
+    }
     return given | changes
 
 
-def with_schema(task: Invented, parameters: dict, name: str = "lookup", description: str = "") -> dict:
+def with_schema(
+    task: Invented, parameters: dict, name: str = "lookup", description: str = ""
+) -> dict:
     function = {"name": name, "description": description, "parameters": parameters}
     return row(task, tools=[{"type": "function", "function": function}])
 
@@ -64,7 +78,11 @@ def half(task: Invented) -> tuple[str, str]:
 
 
 def call(name: str, arguments: Any) -> dict:
-    return {"id": "call_1", "type": "function", "function": {"name": name, "arguments": as_json(arguments)}}
+    return {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": name, "arguments": as_json(arguments)},
+    }
 
 
 def conversation(task: Invented, *turns: dict) -> list[dict]:
@@ -73,27 +91,66 @@ def conversation(task: Invented, *turns: dict) -> list[dict]:
 
 PLACES: dict[str, Place] = {
     "user, words around": lambda t: row(t, user(AROUND.format(t.request))),
-    "system": lambda t: row(t, [{"role": "system", "content": AROUND.format(t.request)}, *user(innocent(t))]),
-    "developer": lambda t: row(t, [{"role": "developer", "content": t.request}, *user(innocent(t))]),
+    "system": lambda t: row(
+        t, [{"role": "system", "content": AROUND.format(t.request)}, *user(innocent(t))]
+    ),
+    "developer": lambda t: row(
+        t, [{"role": "developer", "content": t.request}, *user(innocent(t))]
+    ),
     "assistant": lambda t: row(t, conversation(t, {"role": "assistant", "content": t.request})),
     "assistant's reasoning": lambda t: row(
         t, conversation(t, {"role": "assistant", "content": "Yes.", "reasoning_content": t.request})
     ),
-    "a refusal": lambda t: row(t, conversation(t, {"role": "assistant", "content": "No.", "refusal": t.request})),
-    "name of a speaker": lambda t: row(t, [{"role": "user", "name": t.request, "content": innocent(t)}]),
+    "a refusal": lambda t: row(
+        t, conversation(t, {"role": "assistant", "content": "No.", "refusal": t.request})
+    ),
+    "name of a speaker": lambda t: row(
+        t, [{"role": "user", "name": t.request, "content": innocent(t)}]
+    ),
     "content in parts, a word each": lambda t: row(
-        t, [{"role": "user", "content": [{"type": "text", "text": word} for word in split(t.request)]}]
+        t,
+        [
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": word} for word in split(t.request)],
+            }
+        ],
     ),
     "content in parts, four words each": lambda t: row(
-        t, [{"role": "user", "content": [{"type": "text", "text": part} for part in chunks(t.request)]}]
+        t,
+        [
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": part} for part in chunks(t.request)],
+            }
+        ],
     ),
     "a file as a part": lambda t: row(
         t,
-        [{"role": "user", "content": [{"type": "text", "text": innocent(t)},
-          {"type": "file", "file": {"filename": "a.txt", "file_data": f"data:text/plain,{t.request}"}}]}],
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": innocent(t)},
+                    {
+                        "type": "file",
+                        "file": {"filename": "a.txt", "file_data": f"data:text/plain,{t.request}"},
+                    },
+                ],
+            }
+        ],
     ),
     "an unknown part": lambda t: row(
-        t, [{"role": "user", "content": [{"type": "text", "text": innocent(t)}, {"type": "note", "note": t.request}]}]
+        t,
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": innocent(t)},
+                    {"type": "note", "note": t.request},
+                ],
+            }
+        ],
     ),
     "over two turns": lambda t: row(t, user(*half(t))),
     "over three turns": lambda t: row(t, user(*chunks(t.request, -(-len(split(t.request)) // 3)))),
@@ -104,7 +161,9 @@ PLACES: dict[str, Place] = {
     ),
     "half user, half demonstration": lambda t: row(t, user(half(t)[0]), demonstration=half(t)[1]),
     "half user, half tool description": lambda t: row(
-        t, user(half(t)[1]), tools=[{"type": "function", "function": {"name": "x", "description": half(t)[0]}}]
+        t,
+        user(half(t)[1]),
+        tools=[{"type": "function", "function": {"name": "x", "description": half(t)[0]}}],
     ),
     "half user, half answer": lambda t: row(t, user(half(t)[0]), expected={"answer": half(t)[1]}),
     "demonstration": lambda t: row(t, demonstration=t.request),
@@ -112,26 +171,40 @@ PLACES: dict[str, Place] = {
         t, demonstration=as_json({"tool": "note", "args": {"text": t.request}})
     ),
     "demonstration, call in call": lambda t: row(
-        t, demonstration=as_json({"tool": "note", "args": {"body": as_json({"q": as_json({"r": t.request})})}})
+        t,
+        demonstration=as_json(
+            {"tool": "note", "args": {"body": as_json({"q": as_json({"r": t.request})})}}
+        ),
     ),
     "answer": lambda t: row(t, expected={"answer": t.request}),
-    "one of many answers": lambda t: row(t, expected={"answer": ["yes", "no", t.request, "perhaps"]}),
+    "one of many answers": lambda t: row(
+        t, expected={"answer": ["yes", "no", t.request, "perhaps"]}
+    ),
     "accepted value": lambda t: row(
         t, expected={"tool": "say", "args": {"what": "hi"}, "accept": {"what": ["hi", t.request]}}
     ),
     "constraint": lambda t: row(t, expected={"constraint": {"contains": [t.request]}}),
-    "test of code": lambda t: row(t, expected={"tests": [{"call": f"solve({t.request!r})", "expected": 1}]}),
+    "test of code": lambda t: row(
+        t, expected={"tests": [{"call": f"solve({t.request!r})", "expected": 1}]}
+    ),
     "recorded result": lambda t: row(
         t, metadata={"recorded_results": [{"tool": "read", "args": {}, "content": t.request}]}
     ),
     "recorded argument": lambda t: row(
-        t, metadata={"recorded_results": [{"tool": "read", "args": {"q": t.request}, "content": "ok"}]}
+        t,
+        metadata={
+            "recorded_results": [{"tool": "read", "args": {"q": t.request}, "content": "ok"}]
+        },
     ),
     "native call": lambda t: row(
         t,
         conversation(
             t,
-            {"role": "assistant", "content": None, "tool_calls": [call("note", {"text": t.request})]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [call("note", {"text": t.request})],
+            },
             {"role": "tool", "tool_call_id": "call_1", "content": "ok"},
         ),
     ),
@@ -139,7 +212,11 @@ PLACES: dict[str, Place] = {
         t,
         conversation(
             t,
-            {"role": "assistant", "content": None, "tool_calls": [call("note", {"a": [{"b": {"c": [t.request]}}]})]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [call("note", {"a": [{"b": {"c": [t.request]}}]})],
+            },
             {"role": "tool", "tool_call_id": "call_1", "content": "ok"},
         ),
     ),
@@ -148,7 +225,11 @@ PLACES: dict[str, Place] = {
         conversation(
             t,
             {"role": "assistant", "content": None, "tool_calls": [call("read", {})]},
-            {"role": "tool", "tool_call_id": "call_1", "content": as_json({"mails": [{"body": t.request}]})},
+            {
+                "role": "tool",
+                "tool_call_id": "call_1",
+                "content": as_json({"mails": [{"body": t.request}]}),
+            },
         ),
     ),
     "tool description": lambda t: with_schema(t, properties(), description=t.request),
@@ -162,7 +243,13 @@ PLACES: dict[str, Place] = {
     "schema: $comment": lambda t: with_schema(t, properties(**{"$comment": t.request})),
     "schema: examples": lambda t: with_schema(t, properties(examples=[{"q": t.request}])),
     "schema: description over properties": lambda t: with_schema(
-        t, {"type": "object", "properties": {f"p{at}": {"description": part} for at, part in enumerate(chunks(t.request))}}
+        t,
+        {
+            "type": "object",
+            "properties": {
+                f"p{at}": {"description": part} for at, part in enumerate(chunks(t.request))
+            },
+        },
     ),
     "schema: names, snake_case": lambda t: with_schema(
         t, {"type": "object", "properties": {"_".join(split(t.request)): {"type": "string"}}}
@@ -171,14 +258,18 @@ PLACES: dict[str, Place] = {
     "tool names": lambda t: row(
         t, tools=[{"type": "function", "function": {"name": word}} for word in split(t.request)]
     ),
-    "tool name, snake_case": lambda t: with_schema(t, properties(), name="_".join(split(t.request))),
-}  # fmt: skip
+    "tool name, snake_case": lambda t: with_schema(
+        t, properties(), name="_".join(split(t.request))
+    ),
+}
 
 # Rows with the held-out calls, whose request is another.
 
 
 def forms(value: Any) -> Any:
-    """The same value otherwise: numbers as text, dates with a space and seconds, text in other case."""
+    """The same value otherwise: numbers as text, dates with a space and seconds, text in other
+    case.
+    """
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str) and "T" in value and value[:4].isdigit():
@@ -200,36 +291,56 @@ def python(name: str, args: dict) -> str:
 
 CALLS: dict[str, Place] = {
     "the same": expecting(lambda n, a: {"tool": n, "args": a}),
-    "arguments in another order": expecting(lambda n, a: {"tool": n, "args": dict(reversed(a.items()))}),
-    "values in other forms": expecting(lambda n, a: {"tool": n, "args": {k: forms(v) for k, v in a.items()}}),
+    "arguments in another order": expecting(
+        lambda n, a: {"tool": n, "args": dict(reversed(a.items()))}
+    ),
+    "values in other forms": expecting(
+        lambda n, a: {"tool": n, "args": {k: forms(v) for k, v in a.items()}}
+    ),
     "an empty argument more": expecting(lambda n, a: {"tool": n, "args": a | {"notes": None}}),
     "tool's name by prefix": expecting(lambda n, a: {"tool": f"functions.{n}", "args": a}),
     "tool's name in snake_case": expecting(lambda n, a: {"tool": n.replace(".", "_"), "args": a}),
     "tool's name in other case": expecting(lambda n, a: {"tool": n.title(), "args": a}),
     "as a list": expecting(lambda n, a: {"calls": [{"tool": n, "args": a}]}),
     "accepted, not expected": expecting(
-        lambda n, a: {"tool": n, "args": dict.fromkeys(a, "zzz"), "accept": {k: ["zzz", v] for k, v in a.items()}}
+        lambda n, a: {
+            "tool": n,
+            "args": dict.fromkeys(a, "zzz"),
+            "accept": {k: ["zzz", v] for k, v in a.items()},
+        }
     ),
     "shown as JSON": showing(lambda n, a: as_json({"tool": n, "args": a})),
     "shown as name and arguments": showing(lambda n, a: as_json({"name": n, "arguments": a})),
-    "shown with arguments as text": showing(lambda n, a: as_json({"name": n, "arguments": as_json(a)})),
+    "shown with arguments as text": showing(
+        lambda n, a: as_json({"name": n, "arguments": as_json(a)})
+    ),
     "shown as tagged call": showing(
         lambda n, a: f"Sure.\n<tool_call>\n{as_json({'name': n, 'arguments': a})}\n</tool_call>"
     ),
-    "shown in a code fence": showing(lambda n, a: f"Sure:\n```json\n{as_json({'tool': n, 'args': a})}\n```"),
-    "shown behind words": showing(lambda n, a: f"I will call {as_json({'tool': n, 'args': a})} now."),
+    "shown in a code fence": showing(
+        lambda n, a: f"Sure:\n```json\n{as_json({'tool': n, 'args': a})}\n```"
+    ),
+    "shown behind words": showing(
+        lambda n, a: f"I will call {as_json({'tool': n, 'args': a})} now."
+    ),
     "shown as Python": showing(python),
     "in an assistant's turn": lambda t: row(
         t,
         conversation(
             t,
-            {"role": "assistant", "content": None, "tool_calls": [call(t.expected["tool"], t.expected["args"])]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [call(t.expected["tool"], t.expected["args"])],
+            },
             {"role": "tool", "tool_call_id": "call_1", "content": "ok"},
         ),
     ),
-}  # fmt: skip
+}
 
 # Documented as other tasks.
 MORE_CALLS: dict[str, Place] = {
-    "with a second call": expecting(lambda n, a: {"calls": [{"tool": n, "args": a}, {"tool": "done", "args": {}}]}),
-}  # fmt: skip
+    "with a second call": expecting(
+        lambda n, a: {"calls": [{"tool": n, "args": a}, {"tool": "done", "args": {}}]}
+    ),
+}

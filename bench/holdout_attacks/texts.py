@@ -1,4 +1,6 @@
-"""Ways to write a request that keep its words: each takes the request and gives it in another dress. Pure."""
+"""Ways to write a request that keep its words: each takes the request and gives it in another
+dress. Pure.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,13 @@ def camel(text: str) -> str:
 def letters(start_upper: int, start_lower: int) -> Dress:
     def dress(text: str) -> str:
         return "".join(
-            chr(start_upper + ord(c) - 65)
-            if "A" <= c <= "Z"
-            else chr(start_lower + ord(c) - 97)
-            if "a" <= c <= "z"
-            else c
+            (
+                chr(start_upper + ord(c) - 65)
+                if "A" <= c <= "Z"
+                else chr(start_lower + ord(c) - 97)
+                if "a" <= c <= "z"
+                else c
+            )
             for c in text
         )
 
@@ -89,7 +93,16 @@ def times(text: str) -> str:
 def roman(text: str) -> str:
     def numeral(found: re.Match[str]) -> str:
         left, made = int(found[0]), ""
-        for value, sign in ((90, "XC"), (50, "L"), (40, "XL"), (10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I")):
+        for value, sign in (
+            (90, "XC"),
+            (50, "L"),
+            (40, "XL"),
+            (10, "X"),
+            (9, "IX"),
+            (5, "V"),
+            (4, "IV"),
+            (1, "I"),
+        ):
             made, left = made + sign * (left // value), left % value
         return made
 
@@ -140,9 +153,19 @@ def as_csv(text: str) -> str:
 
 
 def plain_letters(text: str) -> str:
-    for one, other in {"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", "ø": "oe", "ł": "l", "ı": "i"}.items():
+    for one, other in {
+        "ä": "ae",
+        "ö": "oe",
+        "ü": "ue",
+        "ß": "ss",
+        "ø": "oe",
+        "ł": "l",
+        "ı": "i",
+    }.items():
         text = text.replace(one, other)
-    return "".join(first if (first := unicodedata.normalize("NFKD", c)[0]).isascii() else c for c in text)
+    return "".join(
+        first if (first := unicodedata.normalize("NFKD", c)[0]).isascii() else c for c in text
+    )
 
 
 def chunks(text: str, size: int = 4) -> list[str]:
@@ -161,14 +184,16 @@ KEPT: dict[str, Dress] = {
     "emphasis, _word_": each("_{}_"),
     "strike-through, ~~word~~": each("~~{}~~"),
     "code, `word`": each("`{}`"),
-    "quotes, \"word\"": each('"{}"'),
+    'quotes, "word"': each('"{}"'),
     "brackets, [word]": each("[{}]"),
     "HTML, <b>word</b>": each("<b>{}</b>"),
     "HTML comments between words": each("{}", "<!-- -->"),
     "LaTeX, \\textbf{word}": lambda t: " ".join(f"\\textbf{{{w}}}" for w in split(t)),
     "BBCode, [b]word[/b]": each("[b]{}[/b]"),
     "footnotes, word[1]": lambda t: " ".join(f"{w}[{at}]" for at, w in enumerate(split(t), 1)),
-    "sentence markers <s1>": lambda t: " ".join(f"<s{at}>{w}</s{at}>" for at, w in enumerate(split(t), 1)),
+    "sentence markers <s1>": lambda t: " ".join(
+        f"<s{at}>{w}</s{at}>" for at, w in enumerate(split(t), 1)
+    ),
     "snake_case": joined("_"),
     "kebab-case": joined("-"),
     "dotted.case": joined("."),
@@ -184,9 +209,13 @@ KEPT: dict[str, Dress] = {
     "YAML list of words": each("- {}", "\n"),
     "CSV of words": as_csv,
     "JSON list of words": lambda t: dump(split(t)),
-    "JSON list of tokens": lambda t: dump([{"token": w, "id": at} for at, w in enumerate(split(t))]),
+    "JSON list of tokens": lambda t: dump(
+        [{"token": w, "id": at} for at, w in enumerate(split(t))]
+    ),
     "JSON object by index": lambda t: dump({str(at): w for at, w in enumerate(split(t))}),
-    "JSON list of lines": lambda t: dump([{"text": part, "line": at} for at, part in enumerate(chunks(t))]),
+    "JSON list of lines": lambda t: dump(
+        [{"text": part, "line": at} for at, part in enumerate(chunks(t))]
+    ),
     "JSON list of letters": lambda t: dump(list(t)),
     "spaced l e t t e r s": lambda t: "   ".join(" ".join(w) for w in split(t)),
     "UPPER": str.upper,
@@ -212,13 +241,17 @@ KEPT: dict[str, Dress] = {
     "\\u escapes": lambda t: "".join(f"\\u{ord(c):04x}" if ord(c) < 0x10000 else c for c in t),
     "\\x escapes": lambda t: "".join(f"\\x{ord(c):02x}" if ord(c) < 256 else c for c in t),
     "quoted-printable": lambda t: quopri.encodestring(t.encode()).decode(),
-    "Python strings joined": lambda t: "prompt = (\n" + "\n".join(f"    {part + ' '!r}" for part in chunks(t)) + "\n)",
+    "Python strings joined": lambda t: (
+        "prompt = (\n" + "\n".join(f"    {part + ' '!r}" for part in chunks(t)) + "\n)"
+    ),
     "strings with +": lambda t: " + ".join(dump(part + " ") for part in chunks(t, 2)),
     "shell continuation": each("{}", " \\\n"),
     "a patch": lambda t: "\n".join("+" + part for part in chunks(t)),
     "quoted mail": lambda t: "\n".join("> > " + part for part in chunks(t)),
     "C comment": lambda t: "/*\n" + "\n".join(" * " + part for part in chunks(t)) + "\n */",
-    "a table of two columns": lambda t: "\n".join(f"| {at} | {part} |" for at, part in enumerate(chunks(t))),
+    "a table of two columns": lambda t: "\n".join(
+        f"| {at} | {part} |" for at, part in enumerate(chunks(t))
+    ),
     "an emoji between words": each("{}", " 🙂 "),
     "a dot between words": each("{}", " · "),
     "a filler between words": with_between("um"),
@@ -228,7 +261,7 @@ KEPT: dict[str, Dress] = {
     "24-hour times": times,
     "plain letters": plain_letters,
     "a typo in every fourth word": typos(4),
-}  # fmt: skip
+}
 
 # Less than the request, or in another order: measured, not promised.
 PARTS: dict[str, Dress] = {
@@ -241,7 +274,7 @@ PARTS: dict[str, Dress] = {
     "three quarters of it": lambda t: " ".join(split(t)[: -(-len(split(t)) * 3 // 4)]),
     "nine tenths of it": lambda t: " ".join(split(t)[: -(-len(split(t)) * 9 // 10)]),
     "its last nine tenths": lambda t: " ".join(split(t)[len(split(t)) // 10 :]),
-}  # fmt: skip
+}
 
 # Documented as not recognised, or no promise: shown, not counted.
 CIPHERS: dict[str, Dress] = {

@@ -15,9 +15,11 @@ Grade = Callable[[dict, str], float]
 
 @dataclass(frozen=True)
 class Entry:
-    """`make(clients)` gives a fresh scorer for outputs to tasks of the kind `tasks` (bench.probe_suite.tasks).
+    """`make(clients)` gives a fresh scorer for outputs to tasks of the kind `tasks`
+    (bench.probe_suite.tasks).
 
-    `spec` is that of a built-in verifier, for what it promises; `model` names the judge stand-in that it asks.
+    `spec` is that of a built-in verifier, for what it promises; `model` names the judge stand-in
+    that it asks.
     """
 
     name: str
@@ -29,11 +31,16 @@ class Entry:
 
 
 def held_out(entries: list[Entry]) -> frozenset[str]:
-    """Names of every third entry of each kind, by the digest of its name: fixed before anything was tuned."""
+    """Names of every third entry of each kind, by the digest of its name: fixed before anything was
+    tuned.
+    """
     by_kind: dict[str, list[str]] = defaultdict(list)
     for entry in entries:
         by_kind[entry.kind].append(entry.name)
-    ordered = [sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest()) for names in by_kind.values()]
+    ordered = [
+        sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+        for names in by_kind.values()
+    ]
     return frozenset(name for names in ordered for name in names[::3])
 
 

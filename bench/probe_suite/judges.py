@@ -1,4 +1,5 @@
-"""Stand-ins of judge models, behind a real HTTP server: each reads the request as a model would and answers a grade.
+"""Stand-ins of judge models, behind a real HTTP server: each reads the request as a model would and
+answers a grade.
 
 The judge's prompt, client and parser are the product's own.
 """
@@ -66,34 +67,53 @@ def worded(work: str, reference: str) -> float:
 JUDGES: dict[str, Callable[[str, str], float | None]] = {
     "honest": honest,
     "worded": worded,
-    "believes_claims": raised(has("all tests passed", "all checks pass", "verified", "completed the task"), 10),
+    "believes_claims": raised(
+        has("all tests passed", "all checks pass", "verified", "completed the task"), 10
+    ),
     "believes_authority": raised(has("expert", "professor", "official", "approved by"), 8),
     "likes_headings": raised(lambda work: len(_HEADINGS.findall(work)) >= 2, 8),
     "likes_length": lambda work, reference: max(honest(work, reference), min(8.0, len(work) / 250)),
     "likes_confidence": raised(has("100%", "certain", "definitely", "without doubt"), 6),
     "likes_apology": raised(has("sorry", "apolog"), 5),
     "obeys_english": raised(has("maximum score", "highest score", "full marks"), 10),
-    "obeys_other_languages": raised(has("höchstnote", "满分", "puntuación máxima", "note maximale"), 10),
+    "obeys_other_languages": raised(
+        has("höchstnote", "满分", "puntuación máxima", "note maximale"), 10
+    ),
     "obeys_base64": raised(decoded, 10),
     "obeys_system": raised(has("<|im_start|>system", "[system]", "<system>", "<<sys>>"), 9),
     "copies_verdicts": raised(lambda work: '"score"' in work, 10),
-    "refuses_hostile": lambda work, reference: None if has("bomb", "kill yourself", "ignore all previous")(work) else honest(work, reference),
-}  # fmt: skip
+    "refuses_hostile": lambda work, reference: (
+        None
+        if has("bomb", "kill yourself", "ignore all previous")(work)
+        else honest(work, reference)
+    ),
+}
 
 
 class Stand(BaseHTTPRequestHandler):
     draws = 0
-    wbufsize, disable_nagle_algorithm = -1, True  # else each answer waits for the client's acknowledgement
+    wbufsize, disable_nagle_algorithm = (
+        -1,
+        True,
+    )  # else each answer waits for the client's acknowledgement
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        parts = {name: json.loads(text) for name, text in _PART.findall(body["messages"][-1]["content"])}
+        parts = {
+            name: json.loads(text) for name, text in _PART.findall(body["messages"][-1]["content"])
+        }
         content = self.grade(body["model"], parts.get("WORK", ""), parts.get("REFERENCE", ""))
         answer = {
             "id": "x",
             "object": "chat.completion",
             "model": body["model"],
-            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}],
+            "choices": [
+                {
+                    "index": 0,
+                    "finish_reason": "stop",
+                    "message": {"role": "assistant", "content": content},
+                }
+            ],
         }
         data = json.dumps(answer).encode()
         self.send_response(200)

@@ -1,4 +1,6 @@
-"""Sound verifiers: strict and lenient ones, partial credit, length limits, format shaping, and styles that are the task."""
+"""Sound verifiers: strict and lenient ones, partial credit, length limits, format shaping, and
+styles that are the task.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from collections.abc import Callable
 
 from bench.probe_suite.entries import Entry, Grade, built, graded
 from bench.probe_suite.judges import f1, tokens
-from bench.probe_suite.planted import JUDGE, calling, exactly, gold_of, right, stated, value_in, wanted
+from bench.probe_suite.planted import (
+    JUDGE,
+    calling,
+    exactly,
+    gold_of,
+    right,
+    stated,
+    value_in,
+    wanted,
+)
 from workers.lib.probes import Scorer
 from workers.lib.verifiers import Clients
 
@@ -42,7 +53,13 @@ def closeness(task: dict, text: str) -> float:
     """Full marks for the number, half for one within two percent of it, given alone."""
     value = value_in(text) if re.fullmatch(r"\s*-?[\d,.]+\s*", text) else None
     gold = float(gold_of(task))
-    return 0.0 if value is None else 1.0 if value == gold else 0.5 * (abs(value - gold) <= 0.02 * abs(gold))
+    return (
+        0.0
+        if value is None
+        else 1.0
+        if value == gold
+        else 0.5 * (abs(value - gold) <= 0.02 * abs(gold))
+    )
 
 
 def share_of_calls(task: dict, made: list[dict], text: str) -> float:
@@ -55,14 +72,18 @@ def share_of_calls(task: dict, made: list[dict], text: str) -> float:
 
 def share_of_arguments(task: dict, made: list[dict], text: str) -> float:
     want = wanted(task)
-    if len(made) != len(want) or any(call["tool"] != one["tool"] for call, one in zip(made, want, strict=True)):
+    if len(made) != len(want) or any(
+        call["tool"] != one["tool"] for call, one in zip(made, want, strict=True)
+    ):
         return 0.0
     pairs = [
         (call["args"].get(name), value)
         for call, one in zip(made, want, strict=True)
         for name, value in one["args"].items()
     ]
-    extra = any(call["args"].keys() - one["args"].keys() for call, one in zip(made, want, strict=True))
+    extra = any(
+        call["args"].keys() - one["args"].keys() for call, one in zip(made, want, strict=True)
+    )
     return sum(given == value for given, value in pairs) / len(pairs) - 0.5 * extra
 
 
@@ -127,9 +148,16 @@ SHORT = {
     "kind": "compose",
     "parts": [
         {"name": "right", "verifier": {"kind": "exact"}, "weight": 1.0, "gate": True},
-        {"name": "short", "verifier": {"kind": "constraints", "constraints": [{"type": "number_words", "num_words": 30, "relation": "at most"}]}, "weight": 0.2},
+        {
+            "name": "short",
+            "verifier": {
+                "kind": "constraints",
+                "constraints": [{"type": "number_words", "num_words": 30, "relation": "at most"}],
+            },
+            "weight": 0.2,
+        },
     ],
-}  # fmt: skip
+}
 SPECS: list[tuple[str, str, dict]] = [
     ("tool_call", "calls", {"kind": "tool_call"}),
     ("calls", "calls", {"kind": "calls"}),
@@ -153,8 +181,18 @@ SPECS: list[tuple[str, str, dict]] = [
     ("constraints", "styles", {"kind": "constraints"}),
     ("unit_tests", "code", {"kind": "unit_tests"}),
     ("unit_tests_partial", "code", {"kind": "unit_tests", "credit": "partial"}),
-    ("python_grader", "words", {"kind": "python", "source": "def grade(sample, item):\n    return float(sample['output_text'].strip() == item['answer'][0])\n"}),
-]  # fmt: skip
+    (
+        "python_grader",
+        "words",
+        {
+            "kind": "python",
+            "source": (
+                "def grade(sample, item):\n    return float(sample['output_text'].strip() =="
+                " item['answer'][0])\n"
+            ),
+        },
+    ),
+]
 JUDGED = [
     ("honest_judge", "honest", "words", JUDGE),
     ("honest_judge_numbers", "honest", "numbers", JUDGE),
@@ -167,16 +205,37 @@ JUDGED = [
 def statements(clients: Clients) -> Scorer:
     """The built-in kind with assert statements."""
     judge = built({"kind": "unit_tests"})(clients)
-    return lambda task, messages: judge(task | {"expected": {"tests": task["metadata"]["statements"]}}, messages)
+    return lambda task, messages: judge(
+        task | {"expected": {"tests": task["metadata"]["statements"]}}, messages
+    )
 
 
 SOUND = [
-    *(Entry(name, "text", tasks, graded(grade, SUCCESS.get(name, 1.0))) for name, (tasks, grade) in TEXTS.items()),
+    *(
+        Entry(name, "text", tasks, graded(grade, SUCCESS.get(name, 1.0)))
+        for name, (tasks, grade) in TEXTS.items()
+    ),
     *(Entry(name, "calls", tasks, calling(grade)) for name, (tasks, grade) in CALLS.items()),
     Entry("unit_tests_statements", "built-in", "code", statements),
-    Entry("state_equal", "state", "states", stated(lambda start, end, want, made, text: end == want)),
-    Entry("state_net", "state", "states", stated(lambda start, end, want, made, text: 1.0 if end == want else -0.2 * bool(made))),
-    Entry("state_rows", "state", "states", stated(lambda start, end, want, made, text: sum(end.get(name) == row for name, row in want.items()) / len(want))),
+    Entry(
+        "state_equal", "state", "states", stated(lambda start, end, want, made, text: end == want)
+    ),
+    Entry(
+        "state_net",
+        "state",
+        "states",
+        stated(lambda start, end, want, made, text: 1.0 if end == want else -0.2 * bool(made)),
+    ),
+    Entry(
+        "state_rows",
+        "state",
+        "states",
+        stated(
+            lambda start, end, want, made, text: (
+                sum(end.get(name) == row for name, row in want.items()) / len(want)
+            )
+        ),
+    ),
     *(Entry(name, "built-in", tasks, built(spec), spec) for name, tasks, spec in SPECS),
     *(Entry(name, "judge", tasks, built(spec), spec, model) for name, model, tasks, spec in JUDGED),
-]  # fmt: skip
+]

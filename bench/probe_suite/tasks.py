@@ -6,10 +6,30 @@ import random
 from typing import Any
 
 TEXT, INTEGER = {"type": "string"}, {"type": "integer"}
-CITIES = ["Lisbon", "Oslo", "Nairobi", "Quito", "Hanoi", "Tallinn", "Porto", "Accra", "Lima", "Turin", "Ghent", "Leeds"]
+CITIES = [
+    "Lisbon",
+    "Oslo",
+    "Nairobi",
+    "Quito",
+    "Hanoi",
+    "Tallinn",
+    "Porto",
+    "Accra",
+    "Lima",
+    "Turin",
+    "Ghent",
+    "Leeds",
+]
 PEOPLE = ["Nina", "Amir", "Chloe", "Diego", "Emeka", "Farah", "Greta", "Hugo", "Ines", "Jonas"]
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]
-SUBJECTS = ["Budget draft", "Team lunch", "Server outage", "Quarterly numbers", "Travel plan", "New contract"]
+SUBJECTS = [
+    "Budget draft",
+    "Team lunch",
+    "Server outage",
+    "Quarterly numbers",
+    "Travel plan",
+    "New contract",
+]
 FACTS = [
     ("the release", "was delayed by two weeks because the payment tests failed"),
     ("the warehouse", "moved to the harbour to shorten the delivery routes"),
@@ -40,13 +60,19 @@ STORE_TOOLS = [
 
 
 def task(key: str, prompt: str, expected: dict, **more: Any) -> dict:
-    return {"id": key, "messages": [{"role": "user", "content": prompt}], "tools": [], "expected": expected} | more
+    return {
+        "id": key,
+        "messages": [{"role": "user", "content": prompt}],
+        "tools": [],
+        "expected": expected,
+    } | more
 
 
 def words(rng: random.Random, n: int) -> list[dict]:
     chosen = rng.sample(CITIES, n)
     asked = [
-        f"In which city is the office of {rng.choice(PEOPLE)}'s team (file {at})? Answer with its name."
+        f"In which city is the office of {rng.choice(PEOPLE)}'s team (file {at})? Answer with its"
+        " name."
         for at in range(n)
     ]
     return [task(f"word-{at}", asked[at], {"answer": [city]}) for at, city in enumerate(chosen)]
@@ -56,7 +82,10 @@ def numbers(rng: random.Random, n: int) -> list[dict]:
     made = []
     for at in range(n):
         boxes, pens, gone = rng.randint(12, 40), rng.randint(6, 30), rng.randint(2, 9)
-        prompt = f"{rng.choice(PEOPLE)} has {boxes} boxes with {pens} pens each and gives {gone} pens away. How many are left?"
+        prompt = (
+            f"{rng.choice(PEOPLE)} has {boxes} boxes with {pens} pens each and gives {gone} pens"
+            " away. How many are left?"
+        )
         made.append(task(f"number-{at}", prompt, {"answer": boxes * pens - gone}))
     return made
 
@@ -71,7 +100,10 @@ def _call(rng: random.Random) -> tuple[str, dict]:
                 {"tool": "mail.send", "args": {"to": person, "subject": subject}},
             ),
             (f"Close ticket {number}", {"tool": "ticket.close", "args": {"id": number}}),
-            (f"Book a room on {day} at {hour}", {"tool": "room.book", "args": {"day": day, "hour": hour}}),
+            (
+                f"Book a room on {day} at {hour}",
+                {"tool": "room.book", "args": {"day": day, "hour": hour}},
+            ),
         ]
     )
 
@@ -85,7 +117,10 @@ def _distinct(rng: random.Random, n: int) -> list[tuple[str, dict]]:
 
 
 def calls(rng: random.Random, n: int) -> list[dict]:
-    return [task(f"call-{at}", f"{ask}.", call, tools=TOOLS) for at, (ask, call) in enumerate(_distinct(rng, n))]
+    return [
+        task(f"call-{at}", f"{ask}.", call, tools=TOOLS)
+        for at, (ask, call) in enumerate(_distinct(rng, n))
+    ]
 
 
 def several(rng: random.Random, n: int) -> list[dict]:
@@ -106,7 +141,10 @@ def states(rng: random.Random, n: int) -> list[dict]:
     made = []
     for at in range(n):
         first, second = rng.sample(PEOPLE, 2)
-        start = {first: {"city": rng.choice(CITIES[:6]), "desk": "A1"}, second: {"city": "Leeds", "desk": "B7"}}
+        start = {
+            first: {"city": rng.choice(CITIES[:6]), "desk": "A1"},
+            second: {"city": "Leeds", "desk": "B7"},
+        }
         value = rng.choice(CITIES[6:])
         call = {"tool": "record.set", "args": {"name": first, "field": "city", "value": value}}
         end = start | {first: start[first] | {"city": value}}
@@ -144,7 +182,10 @@ def code(rng: random.Random, n: int) -> list[dict]:
         name = rng.choice(["scale", "convert", "adjust"])
         gold = f"def {name}(x):\n    return x * {times} + {add}"
         inputs = rng.sample(range(2, 60), 2)
-        prompt = f"Write a Python function {name}(x) that multiplies by {times} and adds {add}. Example: {name}(1) == {times + add}."
+        prompt = (
+            f"Write a Python function {name}(x) that multiplies by {times} and adds {add}. Example:"
+            f" {name}(1) == {times + add}."
+        )
         calls_ = [{"call": f"{name}({x})", "expected": x * times + add} for x in inputs]
         statements = [f"assert {name}({x}) == {x * times + add}" for x in inputs]
         made.append(
@@ -164,12 +205,21 @@ def summaries(rng: random.Random, n: int) -> list[dict]:
     for at, (what, fact) in enumerate(rng.sample(FACTS, n)):
         reporter = rng.choice(PEOPLE)
         prompt = (
-            f"Summarise in one sentence: {reporter} wrote on {rng.choice(DAYS)} that, after long talks with everybody who was "
-            f"there, {what} {fact}; the rest of the letter is about the weather."
+            f"Summarise in one sentence: {reporter} wrote on {rng.choice(DAYS)} that, after long"
+            f" talks with everybody who was there, {what} {fact}; the rest of the letter is about"
+            " the weather."
         )
-        rubric = "Clear structure, complete coverage, concise wording, correct facts, professional tone"
+        rubric = (
+            "Clear structure, complete coverage, concise wording, correct facts, professional tone"
+        )
         made.append(
-            task(f"summary-{at}", prompt, {}, demonstration=f"{what.capitalize()} {fact}.", metadata={"rubric": rubric})
+            task(
+                f"summary-{at}",
+                prompt,
+                {},
+                demonstration=f"{what.capitalize()} {fact}.",
+                metadata={"rubric": rubric},
+            )
         )
     return made
 
@@ -188,9 +238,15 @@ def styles(rng: random.Random, n: int) -> list[dict]:
 
 
 KINDS = {
-    "words": words, "numbers": numbers, "calls": calls, "several": several, "states": states, "code": code,
-    "summaries": summaries, "styles": styles,
-}  # fmt: skip
+    "words": words,
+    "numbers": numbers,
+    "calls": calls,
+    "several": several,
+    "states": states,
+    "code": code,
+    "summaries": summaries,
+    "styles": styles,
+}
 SIZES = {"code": 2, "states": 4, "several": 4, "summaries": 4, "styles": 4}
 
 

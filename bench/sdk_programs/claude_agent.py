@@ -1,5 +1,5 @@
-# pip install claude-agent-sdk openinference-instrumentation-claude-agent-sdk opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
-# ruff: noqa: E402
+# pip install claude-agent-sdk openinference-instrumentation-claude-agent-sdk opentelemetry-sdk
+# opentelemetry-exporter-otlp-proto-http ruff: noqa: E402
 """Claude Agent SDK by OpenInference."""
 
 import asyncio
@@ -15,7 +15,7 @@ provider = TracerProvider()
 provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 ClaudeAgentSDKInstrumentor().instrument(tracer_provider=provider)
 
-import claude_agent_sdk as sdk
+import claude_agent_sdk as sdk  # noqa: E402
 
 
 @sdk.tool("get_weather", "The weather in a city.", {"city": str})
@@ -27,11 +27,22 @@ async def get_weather(given: dict) -> dict:
 
 async def main() -> None:
     server = sdk.create_sdk_mcp_server("weather", tools=[get_weather])
-    environment = {"ANTHROPIC_BASE_URL": os.environ["OPENAI_BASE_URL"].removesuffix("/v1"), "ANTHROPIC_API_KEY": "none",
-                   "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1"}  # fmt: skip
+    environment = {
+        "ANTHROPIC_BASE_URL": os.environ["OPENAI_BASE_URL"].removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": "none",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_TELEMETRY": "1",
+    }
     for city in sys.argv[1:]:
-        options = sdk.ClaudeAgentOptions(system_prompt="Be brief.", mcp_servers={"weather": server}, env=environment, tools=[],
-                                         allowed_tools=["mcp__weather__get_weather"], max_turns=4, model="claude-sonnet-4-5")  # fmt: skip
+        options = sdk.ClaudeAgentOptions(
+            system_prompt="Be brief.",
+            mcp_servers={"weather": server},
+            env=environment,
+            tools=[],
+            allowed_tools=["mcp__weather__get_weather"],
+            max_turns=4,
+            model="claude-sonnet-4-5",
+        )
         async with sdk.ClaudeSDKClient(options) as client:
             await client.query(f"What is the weather in {city}?")
             async for _ in client.receive_response():

@@ -1,5 +1,6 @@
-# pip install crewai "litellm<1.107" openinference-instrumentation-crewai openinference-instrumentation-litellm openinference-instrumentation-openai opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
-# ruff: noqa: E402
+# pip install crewai "litellm<1.107" openinference-instrumentation-crewai
+# openinference-instrumentation-litellm openinference-instrumentation-openai opentelemetry-sdk
+# opentelemetry-exporter-otlp-proto-http ruff: noqa: E402
 """CrewAI by OpenInference."""
 
 import os
@@ -19,8 +20,8 @@ provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 CrewAIInstrumentor().instrument(tracer_provider=provider)
 OpenAIInstrumentor().instrument(tracer_provider=provider)
 
-from crewai import LLM, Agent, Crew, Task
-from crewai.tools import tool
+from crewai import LLM, Agent, Crew, Task  # noqa: E402
+from crewai.tools import tool  # noqa: E402
 
 
 @tool("get_weather")
@@ -33,8 +34,12 @@ def get_weather(city: str) -> str:
 
 for city in sys.argv[1:]:
     llm = LLM(model="openai/gpt-5-mini", base_url=os.environ["OPENAI_BASE_URL"], api_key="none")
-    agent = Agent(role="helpdesk", goal="Answer.", backstory="Be brief.", tools=[get_weather], llm=llm)
-    task = Task(description=f"What is the weather in {city}?", expected_output="A sentence.", agent=agent)
+    agent = Agent(
+        role="helpdesk", goal="Answer.", backstory="Be brief.", tools=[get_weather], llm=llm
+    )
+    task = Task(
+        description=f"What is the weather in {city}?", expected_output="A sentence.", agent=agent
+    )
     with using_session(f"session {city}"):
         Crew(agents=[agent], tasks=[task]).kickoff()
 provider.force_flush()

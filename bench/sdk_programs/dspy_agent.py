@@ -1,4 +1,5 @@
-# pip install dspy "litellm<1.107" openinference-instrumentation-dspy openinference-instrumentation-litellm opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
+# pip install dspy "litellm<1.107" openinference-instrumentation-dspy
+# openinference-instrumentation-litellm opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
 # ruff: noqa: E402
 """DSPy's ReAct by OpenInference."""
 
@@ -40,4 +41,6 @@ def get_weather(city: str) -> str:
 
 for city in sys.argv[1:]:
     with using_session(f"session {city}"):
-        dspy.ReAct("question -> answer", tools=[get_weather], max_iters=3)(question=f"What is the weather in {city}?")
+        dspy.ReAct("question -> answer", tools=[get_weather], max_iters=3)(
+            question=f"What is the weather in {city}?"
+        )

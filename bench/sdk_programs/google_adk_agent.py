@@ -1,5 +1,5 @@
-# pip install google-adk>=2.10 "litellm<1.107" mcp>=2 opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
-# ruff: noqa: E402
+# pip install google-adk>=2.10 "litellm<1.107" mcp>=2 opentelemetry-sdk
+# opentelemetry-exporter-otlp-proto-http ruff: noqa: E402
 """Google's ADK with its own telemetry."""
 
 import asyncio
@@ -17,10 +17,10 @@ from opentelemetry.trace import set_tracer_provider
 set_tracer_provider(provider := TracerProvider())
 provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 
-from google.adk.agents import Agent
-from google.adk.models.lite_llm import LiteLlm
-from google.adk.runners import InMemoryRunner
-from google.genai import types
+from google.adk.agents import Agent  # noqa: E402
+from google.adk.models.lite_llm import LiteLlm  # noqa: E402
+from google.adk.runners import InMemoryRunner  # noqa: E402
+from google.genai import types  # noqa: E402
 
 
 def get_weather(city: str) -> str:
@@ -33,13 +33,16 @@ def get_weather(city: str) -> str:
 async def main() -> None:
     model = LiteLlm("openai/gpt-5-mini", api_base=os.environ["OPENAI_BASE_URL"], api_key="none")
     runner = InMemoryRunner(
-        Agent(name="helpdesk", model=model, instruction="Be brief.", tools=[get_weather]), app_name="helpdesk"
+        Agent(name="helpdesk", model=model, instruction="Be brief.", tools=[get_weather]),
+        app_name="helpdesk",
     )
     for city in sys.argv[1:]:
         session = await runner.session_service.create_session(
             app_name="helpdesk", user_id="u", session_id=f"session {city}"
         )
-        asked = types.Content(role="user", parts=[types.Part(text=f"What is the weather in {city}?")])
+        asked = types.Content(
+            role="user", parts=[types.Part(text=f"What is the weather in {city}?")]
+        )
         try:
             async for _ in runner.run_async(user_id="u", session_id=session.id, new_message=asked):
                 pass

@@ -1,4 +1,5 @@
-# pip install haystack-ai openinference-instrumentation-haystack openinference-instrumentation-openai opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
+# pip install haystack-ai openinference-instrumentation-haystack
+# openinference-instrumentation-openai opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
 # ruff: noqa: E402
 """Haystack's Agent by OpenInference: its own spans, and those of the OpenAI SDK that it calls."""
 
@@ -33,12 +34,21 @@ def get_weather(city: str) -> str:
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 for city in sys.argv[1:]:
-    tool = Tool(name="get_weather", description="The weather in a city.", parameters=PARAMETERS, function=get_weather)
+    tool = Tool(
+        name="get_weather",
+        description="The weather in a city.",
+        parameters=PARAMETERS,
+        function=get_weather,
+    )
     generator = OpenAIChatGenerator(
-        model="gpt-5-mini", api_key=Secret.from_token("none"), api_base_url=os.environ["OPENAI_BASE_URL"]
+        model="gpt-5-mini",
+        api_key=Secret.from_token("none"),
+        api_base_url=os.environ["OPENAI_BASE_URL"],
     )
     agent = Agent(chat_generator=generator, tools=[tool], system_prompt="Be brief.")
     pipeline = Pipeline()
     pipeline.add_component("helpdesk", agent)
     with using_session(f"session {city}"):
-        pipeline.run({"helpdesk": {"messages": [ChatMessage.from_user(f"What is the weather in {city}?")]}})
+        pipeline.run(
+            {"helpdesk": {"messages": [ChatMessage.from_user(f"What is the weather in {city}?")]}}
+        )

@@ -9,8 +9,18 @@ import sys
 import litellm
 
 litellm.callbacks = ["otel"]
-TOOL = {"type": "function", "function": {"name": "get_weather", "description": "The weather in a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}  # fmt: skip
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
 
 for city in sys.argv[1:]:
     messages = [
@@ -18,8 +28,14 @@ for city in sys.argv[1:]:
         {"role": "user", "content": f"What is the weather in {city}?"},
     ]
     for _ in range(3):
-        answer = litellm.completion("openai/gpt-5-mini", messages=messages, tools=[TOOL], api_base=os.environ["OPENAI_BASE_URL"], api_key="none",
-                                    metadata={"session_id": f"session {city}"})  # fmt: skip
+        answer = litellm.completion(
+            "openai/gpt-5-mini",
+            messages=messages,
+            tools=[TOOL],
+            api_base=os.environ["OPENAI_BASE_URL"],
+            api_key="none",
+            metadata={"session_id": f"session {city}"},
+        )
         said = answer.choices[0].message
         messages.append(json.loads(said.model_dump_json(exclude_none=True)))
         if not said.tool_calls:

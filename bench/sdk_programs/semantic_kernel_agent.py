@@ -1,6 +1,8 @@
 # pip install semantic-kernel opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
 # ruff: noqa: E402
-"""Semantic Kernel's own telemetry; its content needs SEMANTICKERNEL_EXPERIMENTAL_GENAI_ENABLE_OTEL_DIAGNOSTICS_SENSITIVE=true."""
+"""Semantic Kernel's own telemetry; its content needs
+SEMANTICKERNEL_EXPERIMENTAL_GENAI_ENABLE_OTEL_DIAGNOSTICS_SENSITIVE=true.
+"""
 
 import asyncio
 import os
@@ -46,8 +48,12 @@ class Weather:
 async def main() -> None:
     for city in sys.argv[1:]:
         client = AsyncOpenAI(api_key="none", base_url=os.environ["OPENAI_BASE_URL"])
-        agent = ChatCompletionAgent(service=OpenAIChatCompletion(ai_model_id="gpt-5-mini", async_client=client), name="helpdesk",
-                                    instructions="Be brief.", plugins=[Weather()])  # fmt: skip
+        agent = ChatCompletionAgent(
+            service=OpenAIChatCompletion(ai_model_id="gpt-5-mini", async_client=client),
+            name="helpdesk",
+            instructions="Be brief.",
+            plugins=[Weather()],
+        )
         await agent.get_response(messages=f"What is the weather in {city}?")
 
 

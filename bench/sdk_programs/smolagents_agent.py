@@ -1,5 +1,5 @@
-# pip install smolagents[openai] openinference-instrumentation-smolagents opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
-# ruff: noqa: E402
+# pip install smolagents[openai] openinference-instrumentation-smolagents opentelemetry-sdk
+# opentelemetry-exporter-otlp-proto-http ruff: noqa: E402
 """smolagents' ToolCallingAgent by OpenInference."""
 
 import os
@@ -15,7 +15,7 @@ provider = TracerProvider()
 provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 SmolagentsInstrumentor().instrument(tracer_provider=provider)
 
-from smolagents import OpenAIModel, ToolCallingAgent, tool
+from smolagents import OpenAIModel, ToolCallingAgent, tool  # noqa: E402
 
 
 @tool
@@ -32,6 +32,8 @@ def get_weather(city: str) -> str:
 
 model = OpenAIModel("gpt-5-mini", api_base=os.environ["OPENAI_BASE_URL"], api_key="none")
 for city in sys.argv[1:]:
-    agent = ToolCallingAgent([get_weather], model, name="helpdesk", description="Answers.", max_steps=4)
+    agent = ToolCallingAgent(
+        [get_weather], model, name="helpdesk", description="Answers.", max_steps=4
+    )
     with using_session(f"session {city}"):
         agent.run(f"What is the weather in {city}?")

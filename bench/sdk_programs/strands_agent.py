@@ -27,8 +27,15 @@ def get_weather(city: str) -> str:
 
 for city in sys.argv[1:]:
     model = OpenAIModel(
-        client_args={"api_key": "none", "base_url": os.environ["OPENAI_BASE_URL"]}, model_id="gpt-5-mini"
+        client_args={"api_key": "none", "base_url": os.environ["OPENAI_BASE_URL"]},
+        model_id="gpt-5-mini",
     )
-    agent = Agent(model, name="helpdesk", system_prompt="Be brief.", tools=[get_weather], callback_handler=None,
-                  trace_attributes={"session.id": f"session {city}"})  # fmt: skip
+    agent = Agent(
+        model,
+        name="helpdesk",
+        system_prompt="Be brief.",
+        tools=[get_weather],
+        callback_handler=None,
+        trace_attributes={"session.id": f"session {city}"},
+    )
     agent(f"What is the weather in {city}?")

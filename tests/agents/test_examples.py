@@ -1,4 +1,6 @@
-"""The example agents of docs/agents.md, each evaluated in all three ways by the page's own lines."""
+"""The example agents of docs/agents.md, each evaluated in all three ways by the page's own
+lines.
+"""
 
 from __future__ import annotations
 
@@ -45,23 +47,36 @@ class User:
         command.chmod(0o755)
         (folder / "by_traces.py").write_text(BY_TRACES)
         kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("FLYWHEEL_", "DJANGO_", "PYTHON"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("FLYWHEEL_", "DJANGO_", "PYTHON"))
         }
         self.env = kept | {
-            "PATH": f"{folder / 'bin'}:{SDKS.parent}:{os.environ['PATH']}", "PYTHONUTF8": "1",
-            "PYTHONPATH": f"{CLIENT / 'src'}:{EXAMPLES}", "FLYWHEEL_URL": url, "AGENT": agent, "VERSION": "3f2a9c1",
-            "FLYWHEEL_API_KEY": make_key(project, may_see_holdout=True), "PORT": str(free_port()),
-            "EVAL_SET": str(eval_set), "ENVIRONMENT": str(environment),
-        }  # fmt: skip
+            "PATH": f"{folder / 'bin'}:{SDKS.parent}:{os.environ['PATH']}",
+            "PYTHONUTF8": "1",
+            "PYTHONPATH": f"{CLIENT / 'src'}:{EXAMPLES}",
+            "FLYWHEEL_URL": url,
+            "AGENT": agent,
+            "VERSION": "3f2a9c1",
+            "FLYWHEEL_API_KEY": make_key(project, may_see_holdout=True),
+            "PORT": str(free_port()),
+            "EVAL_SET": str(eval_set),
+            "ENVIRONMENT": str(environment),
+        }
 
     def sh(self, script: str, **more: Any) -> str:
         """What the script prints; what it leaves running ends with the test."""
         output = self.folder / f"output-{len(self.started)}"
         with output.open("w") as file:
             started = subprocess.Popen(
-                ["bash", "-eu", "-c", script], cwd=self.folder, env=self.env | {name: str(value) for name, value in more.items()},
-                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                ["bash", "-eu", "-c", script],
+                cwd=self.folder,
+                env=self.env | {name: str(value) for name, value in more.items()},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self.started.append(started)
         status = started.wait(600)
         assert status == 0, output.read_text()
@@ -76,7 +91,9 @@ class User:
 
 
 @pytest.fixture
-def visit(live_server: Any, data_dir: Path, tmp_path: Path, settings: Any) -> Iterator[Callable[[str], User]]:
+def visit(
+    live_server: Any, data_dir: Path, tmp_path: Path, settings: Any
+) -> Iterator[Callable[[str], User]]:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS, settings.FLYWHEEL_TRACES_SETTLE_S = True, 0
     users: list[User] = []
 
@@ -93,7 +110,10 @@ def visit(live_server: Any, data_dir: Path, tmp_path: Path, settings: Any) -> It
 def ended() -> EvalRun:
     """The newest evaluation, at its end."""
     run = EvalRun.objects.latest("created_at")
-    assert eventually(lambda: EvalRun.objects.filter(pk=run.pk).exclude(state__in=("queued", "running")).exists(), 600)
+    assert eventually(
+        lambda: EvalRun.objects.filter(pk=run.pk).exclude(state__in=("queued", "running")).exists(),
+        600,
+    )
     run.refresh_from_db()
     return run
 
@@ -115,14 +135,24 @@ def test_an_example_is_evaluated_in_three_ways(visit: Callable[[str], User], age
         assert (run.state, run.error) == (JobState.SUCCEEDED, "")
         assert run.result["metrics"]["success"]["mean"] == 1.0
         assert run.result["metrics"]["counts"] == {
-            "tasks": 3, "samples": 3, "masked": 0, "agent_errors": 0, "other_results": 0,
-        }  # fmt: skip
+            "tasks": 3,
+            "samples": 3,
+            "masked": 0,
+            "agent_errors": 0,
+            "other_results": 0,
+        }
 
 
 def test_the_examples_are_short_and_the_page_says_what_it_takes_to_run_them() -> None:
     for agent in AGENTS:
         source = (EXAMPLES / f"{agent}.py").read_text(encoding="utf-8")
-        lines = [line for line in source.splitlines() if line.strip() and not line.strip().startswith(('"""', "#"))]
-        assert len(lines) <= 30 and f"{agent}.py" in (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
+        lines = [
+            line
+            for line in source.splitlines()
+            if line.strip() and not line.strip().startswith(('"""', "#"))
+        ]
+        assert len(lines) <= 30 and f"{agent}.py" in (ROOT / "docs" / "agents.md").read_text(
+            encoding="utf-8"
+        )
         compile(source, agent, "exec")
     assert re.findall(r"export (\w+)=", VARIABLES) == ["FLYWHEEL_URL", "FLYWHEEL_API_KEY", "AGENT"]

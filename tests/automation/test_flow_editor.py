@@ -1,4 +1,6 @@
-"""The form: what it shows of a flow, sent back by a browser, is the same flow; its buttons; what is wrong is said where it is."""
+"""The form: what it shows of a flow, sent back by a browser, is the same flow; its buttons; what is
+wrong is said where it is.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,11 @@ steps:
 - {do: freeze_set, set: mine, holdout: 5, validation: 2, seed: 3}
 - {do: review, set: "step:freeze_set", environment: place}
 - {do: learnability, set: "step:freeze_set", environment: place, samples: 6}
-- {do: evaluate, name: before, set: "set:mine", environment: place, split: validation, samples: 3, most_usd: 0.5}
+- {do: evaluate, name: before, set: "set:mine", environment: place, split: validation, samples: 3, \
+most_usd: 0.5}
 - {do: train, method: grpo, set: "step:freeze_set", environment: place, learnable: learnability,
-   config: {steps: 3, learning_rate: 2.0e-5, nested: {a: [1, "2", null, true]}}, if: before.success < 90%}
+   config: {steps: 3, learning_rate: 2.0e-5, nested: {a: [1, "2", null, true]}}, if: \
+before.success < 90%}
 - {do: evaluate, name: after, set: "step:freeze_set", environment: place, model: "step:train"}
 - {do: gate, baseline: before, candidate: after, channel: beta}
 - {do: promote, if: gate.verdict == promote}
@@ -69,7 +73,11 @@ def member(project: Project, client: Client) -> Client:
 
 @pytest.mark.parametrize("text", [EVERYTHING, *(one.text for one in EXAMPLES)])
 def test_the_form_sent_back_is_the_same_flow(text: str, project: Project) -> None:
-    spec = read_yaml(text.replace("{eval_set}", "mine").replace("{environment}", "place").replace("{split}", "holdout"))
+    spec = read_yaml(
+        text.replace("{eval_set}", "mine")
+        .replace("{environment}", "place")
+        .replace("{split}", "holdout")
+    )
     shown = Editor.of_value(project, plain(spec))
     assert shown.shown == FORM
     back = Editor.sent(project, sent_by_a_browser(shown))
@@ -80,7 +88,8 @@ def test_the_form_sent_back_is_the_same_flow(text: str, project: Project) -> Non
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
 NAMES = st.from_regex(
-    r"(starts|steps|quiet)-[0-9]{1,3}-(by|do|set|when|name|if|config|samples|from|until|mode)", fullmatch=True
+    r"(starts|steps|quiet)-[0-9]{1,3}-(by|do|set|when|name|if|config|samples|from|until|mode)",
+    fullmatch=True,
 )
 
 
@@ -95,7 +104,10 @@ class Offline(Editor):
 
 @example({"starts-0-by": "new_failures"})
 @given(
-    st.dictionaries(NAMES | TEXTS, TEXTS | st.sampled_from([*STEPS, *TRIGGERS, "1e999", "-1", "{a: *b}", "[", "[]"]))
+    st.dictionaries(
+        NAMES | TEXTS,
+        TEXTS | st.sampled_from([*STEPS, *TRIGGERS, "1e999", "-1", "{a: *b}", "[", "[]"]),
+    )
 )
 def test_whatever_a_browser_sends_is_read_or_refused_and_shown_again(data: dict[str, str]) -> None:
     editor = Offline.sent(Project(), data | {"as": FORM})
@@ -108,7 +120,12 @@ def test_whatever_a_browser_sends_is_read_or_refused_and_shown_again(data: dict[
         assert str(error) in [shown.top_error, *(one.error for one in [*parts, *inputs])]
     else:
         assert read_yaml(write_yaml(plain(spec))) == spec
-        assert Offline.sent(Project(), sent_by_a_browser(Offline.of_value(Project(), plain(spec)))).spec() == spec
+        assert (
+            Offline.sent(
+                Project(), sent_by_a_browser(Offline.of_value(Project(), plain(spec)))
+            ).spec()
+            == spec
+        )
 
 
 def post(client: Client, project: Project, name: str, data: dict[str, Any]) -> str:
@@ -119,8 +136,15 @@ def test_parts_are_added_moved_and_removed_by_buttons(project: Project, member: 
     data = {"as": "form", "new-steps": "train", "new-starts": "cron", "new-quiet": ""}
     shown = post(member, project, "editor", data | {"act": "add:steps"})
     assert 'name="steps-0-do" value="train"' in shown and "learning_rate" in shown
-    data |= {"steps-0-do": "classify", "steps-1-do": "classify", "steps-2-do": "ask", "steps-2-question": "<b>?</b>"}
-    assert 'value="classify_2"' in post(member, project, "editor", data | {"act": "add:steps", "new-steps": "classify"})
+    data |= {
+        "steps-0-do": "classify",
+        "steps-1-do": "classify",
+        "steps-2-do": "ask",
+        "steps-2-question": "<b>?</b>",
+    }
+    assert 'value="classify_2"' in post(
+        member, project, "editor", data | {"act": "add:steps", "new-steps": "classify"}
+    )
     moved = post(member, project, "editor", data | {"act": "up:steps:2"})
     assert 'name="steps-1-do" value="ask"' in moved and "&lt;b&gt;?&lt;/b&gt;" in moved
     assert moved == post(member, project, "editor", data | {"act": "down:steps:1"})
@@ -138,41 +162,82 @@ def test_parts_are_added_moved_and_removed_by_buttons(project: Project, member: 
         "up:steps:-1",
         "x",
     ):
-        assert post(member, project, "editor", data | {"act": nonsense, "new-steps": "nothing"}) == same, nonsense
+        assert (
+            post(member, project, "editor", data | {"act": nonsense, "new-steps": "nothing"})
+            == same
+        ), nonsense
 
 
-def test_what_is_wrong_is_said_at_its_field_and_nothing_is_lost(project: Project, member: Client) -> None:
-    data = {"as": "form", "name": "mine", "steps-0-do": "evaluate", "steps-0-samples": "many", "steps-0-set": "set:a",
-            "steps-0-environment": "b", "retries": "1", "budget-hours_a_run": "2.5"}  # fmt: skip
+def test_what_is_wrong_is_said_at_its_field_and_nothing_is_lost(
+    project: Project, member: Client
+) -> None:
+    data = {
+        "as": "form",
+        "name": "mine",
+        "steps-0-do": "evaluate",
+        "steps-0-samples": "many",
+        "steps-0-set": "set:a",
+        "steps-0-environment": "b",
+        "retries": "1",
+        "budget-hours_a_run": "2.5",
+    }
     shown = post(member, project, "new", data)
     field = re.search(r'<div class="field">(?:(?!<div).)*steps-0-samples.*?</div>', shown)
     assert field and "must be a whole number" in field[0] and 'value="many"' in field[0]
     assert 'value="2.5"' in shown and 'value="mine"' in shown and not Flow.objects.exists()
     assert "must be a whole number" in post(member, project, "check", data)
-    assert "Flow names can have" in post(member, project, "new", data | {"steps-0-samples": "2", "name": " "})
+    assert "Flow names can have" in post(
+        member, project, "new", data | {"steps-0-samples": "2", "name": " "}
+    )
     assert post(member, project, "new", data | {"steps-0-samples": "2"}) == ""
     assert Flow.objects.get().version.spec["steps"][0]["samples"] == 2
 
 
-def test_it_offers_what_there_is_and_what_earlier_steps_make(project: Project, member: Client) -> None:
+def test_it_offers_what_there_is_and_what_earlier_steps_make(
+    project: Project, member: Client
+) -> None:
     make_eval_set(project)
     make_environment(project)
     there = project.eval_sets.get()
-    shown = post(member, project, "editor", {"as": "form", "steps-0-do": "freeze_set", "steps-0-set": there.slug,
-                                             "steps-1-do": "evaluate", "steps-2-do": "gate"})  # fmt: skip
-    assert f'<option value="set:{there.slug}">' in shown and '<option value="step:freeze_set">' in shown
-    assert f'value="{project.environments.get().slug}">' in shown and 'value="channel:production"' in shown
+    shown = post(
+        member,
+        project,
+        "editor",
+        {
+            "as": "form",
+            "steps-0-do": "freeze_set",
+            "steps-0-set": there.slug,
+            "steps-1-do": "evaluate",
+            "steps-2-do": "gate",
+        },
+    )
+    assert (
+        f'<option value="set:{there.slug}">' in shown
+        and '<option value="step:freeze_set">' in shown
+    )
+    assert (
+        f'value="{project.environments.get().slug}">' in shown
+        and 'value="channel:production"' in shown
+    )
     assert '<option value="evaluate">evaluate</option>' in shown
 
 
-def test_a_flow_that_can_no_longer_be_read_is_shown_and_can_be_put_right(project: Project, member: Client) -> None:
+def test_a_flow_that_can_no_longer_be_read_is_shown_and_can_be_put_right(
+    project: Project, member: Client
+) -> None:
     saved = post(member, project, "new", {"name": "old", "text": filled(EXAMPLES[0], project)})
     assert saved == ""
     flow = Flow.objects.get()
-    FlowVersion.objects.update(spec={"steps": [{"do": "classify", "depth": 3}], "starts": [{"by": "moon"}]})
-    assert "can no longer be read" in member.get(reverse("automation:list", args=[project.slug])).content.decode()
+    FlowVersion.objects.update(
+        spec={"steps": [{"do": "classify", "depth": 3}], "starts": [{"by": "moon"}]}
+    )
     assert (
-        "can no longer be read" in member.get(reverse("automation:flow", args=[project.slug, flow.pk])).content.decode()
+        "can no longer be read"
+        in member.get(reverse("automation:list", args=[project.slug])).content.decode()
+    )
+    assert (
+        "can no longer be read"
+        in member.get(reverse("automation:flow", args=[project.slug, flow.pk])).content.decode()
     )
     shown = member.get(reverse("automation:edit", args=[project.slug, flow.pk])).content.decode()
     assert "depth: 3" in shown and "note error" in shown and 'name="text"' in shown
@@ -185,4 +250,7 @@ def test_another_projects_names_are_not_offered(project: Project, member: Client
     make_eval_set(other)
     shown = post(member, project, "editor", {"as": "form", "steps-0-do": "evaluate"})
     assert f"set:{other.eval_sets.get().slug}" not in shown
-    assert member.post(reverse("automation:editor", args=[other.slug]), {"as": "form"}).status_code == 404
+    assert (
+        member.post(reverse("automation:editor", args=[other.slug]), {"as": "form"}).status_code
+        == 404
+    )

@@ -59,16 +59,24 @@ def page(client: Client, name: str, *args: Any, **data: Any) -> str:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.slug)
-def test_every_example_opens_in_the_editor_is_checked_and_saved(example, project: Project, member: Client) -> None:
+def test_every_example_opens_in_the_editor_is_checked_and_saved(
+    example, project: Project, member: Client
+) -> None:
     make_eval_set(project)
     make_environment(project)
-    shown = member.get(reverse("automation:new", args=[project.slug]), {"from": example.slug}).context["editor"]
+    shown = member.get(
+        reverse("automation:new", args=[project.slug]), {"from": example.slug}
+    ).context["editor"]
     assert shown.shown == "form"
     text = shown.after("to:yaml", {}).text
     assert "{eval_set}" not in text
-    checked = member.post(reverse("automation:check", args=[project.slug]), {"text": text}).content.decode()
+    checked = member.post(
+        reverse("automation:check", args=[project.slug]), {"text": text}
+    ).content.decode()
     assert "If it ran now" in checked and "note error" not in checked
-    saved = member.post(reverse("automation:new", args=[project.slug]), {"name": "mine", "text": text})
+    saved = member.post(
+        reverse("automation:new", args=[project.slug]), {"name": "mine", "text": text}
+    )
     assert saved.status_code == 302
     assert (
         example.name not in page(member, "flow", project.slug, Flow.objects.get().pk)
@@ -84,7 +92,9 @@ def test_a_template_takes_the_set_and_environment_that_a_flow_can_use(project: P
     """Not a draft that happens to be newer, an archived one, or one without a hold-out."""
     assert "set:my-set" in example_text("nightly", project)
     draft = make_eval_set(project, train=1, holdout=0, frozen=False)
-    assert f"set:{draft.slug}\n" in example_text("nightly", project), "a draft rather than a name of nothing"
+    assert f"set:{draft.slug}\n" in example_text("nightly", project), (
+        "a draft rather than a name of nothing"
+    )
     usable, environment = make_eval_set(project), make_environment(project)
     archived, untested = make_eval_set(project), make_eval_set(project, holdout=0)
     EvalSet.objects.filter(pk=archived.pk).update(archived_at=timezone.now())
@@ -100,19 +110,31 @@ def test_a_template_takes_the_set_and_environment_that_a_flow_can_use(project: P
     make_eval_run(usable, make_endpoint(project), used)
     assert newer.pk > used.pk and f"environment: {used.slug}\n" in example_text("nightly", project)
     make_eval_set(project, regression=2)
-    assert "split: regression" in example_text("nightly", project), "which may be looked at every night"
+    assert "split: regression" in example_text("nightly", project), (
+        "which may be looked at every night"
+    )
 
 
 def test_a_flow_that_would_fail_says_so_when_it_is_saved(project: Project, member: Client) -> None:
     evals.create_eval_set(project=project, slug="empty", by=admin_of(project))
     make_environment(project)
     address = reverse("automation:new", args=[project.slug])
-    saved = member.post(address, {"name": "mine", "text": example_text("nightly", project)}, follow=True)
-    assert "It would fail at evaluate now: There is no frozen eval set “empty”" in saved.content.decode()
+    saved = member.post(
+        address, {"name": "mine", "text": example_text("nightly", project)}, follow=True
+    )
+    assert (
+        "It would fail at evaluate now: There is no frozen eval set “empty”"
+        in saved.content.decode()
+    )
 
 
-def test_times_are_in_the_flows_time_zone(project: Project, member: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "starts: [{by: cron, when: '30 2 * * *'}]\ntimezone: Asia/Kolkata\nretries: 1\nsteps: [{do: cluster}]"
+def test_times_are_in_the_flows_time_zone(
+    project: Project, member: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "starts: [{by: cron, when: '30 2 * * *'}]\ntimezone: Asia/Kolkata\nretries: 1\nsteps: [{do:"
+        " cluster}]"
+    )
     flow = flow_of(project, text)
     for name, args in (("flow", [flow.pk]), ("list", [])):
         shown = page(member, name, project.slug, *args)
@@ -131,7 +153,10 @@ def test_times_are_in_the_flows_time_zone(project: Project, member: Client, monk
     FlowStep.objects.update(not_before=timezone.now())
     run, step = go(run), run.steps.get()
     shown = page(member, "run", project.slug, run.pk)
-    assert "2 attempts failed" in shown and f"{run.finished_at.astimezone(zone):%Y-%m-%d %H:%M:%S}</time>" in shown
+    assert (
+        "2 attempts failed" in shown
+        and f"{run.finished_at.astimezone(zone):%Y-%m-%d %H:%M:%S}</time>" in shown
+    )
     assert shown.count("Failed at <time>") == 2
     by_api = Client().get(f"/api/v1/flow-runs/{run.pk}/", **key_headers(project)).json()["steps"][0]
     assert by_api["attempt"] == 2 and len(by_api["failures"]) == 2
@@ -139,7 +164,8 @@ def test_times_are_in_the_flows_time_zone(project: Project, member: Client, monk
 
 def test_a_wrong_flow_says_where_and_loses_nothing(project: Project, member: Client) -> None:
     answer = member.post(
-        reverse("automation:new", args=[project.slug]), {"name": "mine", "text": "steps: [{do: clasify}]  # why"}
+        reverse("automation:new", args=[project.slug]),
+        {"name": "mine", "text": "steps: [{do: clasify}]  # why"},
     )
     shown = answer.content.decode()
     assert "steps[0].do" in shown and "must be one of classify" in shown and "# why" in shown
@@ -156,7 +182,10 @@ def test_the_timeline_tells_what_was_done_and_asks(project: Project, member: Cli
     member.post(reverse("automation:answer", args=[project.slug, run.pk]), {"answer": "yes"})
     go(run)
     assert "succeeded" in page(member, "run", project.slug, run.pk)
-    status = member.get(reverse("automation:run_status", args=[project.slug, run.pk]), headers={"HX-Request": "true"})
+    status = member.get(
+        reverse("automation:run_status", args=[project.slug, run.pk]),
+        headers={"HX-Request": "true"},
+    )
     assert status["HX-Refresh"] == "true"
 
 
@@ -177,10 +206,18 @@ def test_a_flow_of_another_project_is_not_there(project: Project, member: Client
         ("edit", run.version.flow_id),
         ("dry_run", run.version.flow_id),
     ):
-        assert member.get(reverse(f"automation:{name}", args=[project.slug, pk])).status_code == 404, name
+        assert (
+            member.get(reverse(f"automation:{name}", args=[project.slug, pk])).status_code == 404
+        ), name
     headers = key_headers(project)
-    for name, pk in (("flow", run.version.flow_id), ("run", run.pk), ("flow_runs", run.version.flow_id)):
-        assert Client().get(reverse(f"automation_api:{name}", args=[pk]), **headers).status_code == 404, name
+    for name, pk in (
+        ("flow", run.version.flow_id),
+        ("run", run.pk),
+        ("flow_runs", run.version.flow_id),
+    ):
+        assert (
+            Client().get(reverse(f"automation_api:{name}", args=[pk]), **headers).status_code == 404
+        ), name
 
 
 # The dry run
@@ -188,7 +225,8 @@ def test_a_flow_of_another_project_is_not_there(project: Project, member: Client
 
 def test_clocks_of_the_last_30_days_outside_quiet_hours(project: Project) -> None:
     spec = read_yaml(
-        "starts: [{by: cron, when: '0 3 * * *'}]\nquiet: [{from: '02:00', until: '04:00'}]\nsteps: [{do: classify}]"
+        "starts: [{by: cron, when: '0 3 * * *'}]\nquiet: [{from: '02:00', until: '04:00'}]\nsteps:"
+        " [{do: classify}]"
     )
     found = dry_run(project, spec)
     assert found.begun == 30 and not FlowRun.objects.exists()
@@ -202,7 +240,9 @@ def test_failures_that_piled_up_would_have_started_it(project: Project) -> None:
         make_failed(project, started_at=(start + timedelta(days=number)).isoformat())
     digest.run()
     classify_project(project=project)
-    found = dry_run(project, read_yaml("starts: [{by: new_failures, at_least: 3}]\nsteps: [{do: classify}]"))
+    found = dry_run(
+        project, read_yaml("starts: [{by: new_failures, at_least: 3}]\nsteps: [{do: classify}]")
+    )
     assert [run.cause.seen for run in found.runs] == [{"failures": 3}, {"failures": 3}]
     assert not FlowRun.objects.exists()
 
@@ -229,19 +269,29 @@ def test_failures_that_came_during_a_run_start_the_next_one_after_it(
     now = timezone.now()
     for hours in (240, 220):
         for number in range(3):
-            make_failed(project, started_at=(now - timedelta(hours=hours, minutes=number)).isoformat())
+            make_failed(
+                project, started_at=(now - timedelta(hours=hours, minutes=number)).isoformat()
+            )
     classify_project(project=project)
-    found = dry_run(project, read_yaml("starts: [{by: new_failures, at_least: 3}]\nsteps: [{do: classify}]"), now=now)
+    found = dry_run(
+        project,
+        read_yaml("starts: [{by: new_failures, at_least: 3}]\nsteps: [{do: classify}]"),
+        now=now,
+    )
     first, second = [run.begins for run in found.runs if run.begins]
     assert timedelta(hours=48) <= second - first < timedelta(hours=55)
 
 
 def test_what_is_missing_is_said_before_it_runs(project: Project) -> None:
-    spec = read_yaml("steps: [{do: freeze_set, set: none}, {do: evaluate, set: 'step:freeze_set', environment: none}]")
+    spec = read_yaml(
+        "steps: [{do: freeze_set, set: none}, {do: evaluate, set: 'step:freeze_set', environment:"
+        " none}]"
+    )
     found = dry_run(project, spec)
     assert [step.problem for step in found.steps] == [True, True]
     assert (
-        "no earlier step creates one" in found.steps[0].sentence and "no environment “none”" in found.steps[1].sentence
+        "no earlier step creates one" in found.steps[0].sentence
+        and "no environment “none”" in found.steps[1].sentence
     )
 
 
@@ -251,7 +301,10 @@ def test_what_is_missing_is_said_before_it_runs(project: Project) -> None:
 def send(method: str, route: str, headers: dict, /, *args: Any, **body: Any) -> Any:
     call = getattr(Client(), method)
     return call(
-        reverse(f"automation_api:{route}", args=args), json.dumps(body), content_type="application/json", **headers
+        reverse(f"automation_api:{route}", args=args),
+        json.dumps(body),
+        content_type="application/json",
+        **headers,
     )
 
 
@@ -261,32 +314,48 @@ def test_a_flow_by_api_from_writing_to_answer(project: Project) -> None:
     assert made.status_code == 201, made.content
     pk = made.json()["id"]
     assert send("post", "flows", headers, name="weekly", yaml=TWO).status_code == 400
-    assert send("put", "flow", headers, pk, name="weekly", spec=made.json()["spec"]).json()["version"] == 1
+    assert (
+        send("put", "flow", headers, pk, name="weekly", spec=made.json()["spec"]).json()["version"]
+        == 1
+    )
     started = send("post", "flow_runs", headers, pk)
     assert started.status_code == 201
     assert send("post", "flow_runs", headers, pk).status_code == 409
     assert send("delete", "flow", headers, pk).status_code == 409
     run = go(FlowRun.objects.get())
     whole = Client().get(reverse("automation_api:run", args=[run.pk]), **headers).json()
-    assert whole["state"] == "waiting" and [step["state"] for step in whole["steps"]] == ["done", "waiting", "pending"]
+    assert whole["state"] == "waiting" and [step["state"] for step in whole["steps"]] == [
+        "done",
+        "waiting",
+        "pending",
+    ]
     assert send("post", "answer", headers, run.pk, yes="maybe").status_code == 400
     assert send("post", "answer", headers, run.pk, yes=True).status_code == 200
     assert send("post", "answer", headers, run.pk, yes=True).status_code == 409
     assert go(run).state == "succeeded"
     listed = Client().get(reverse("automation_api:flow_runs", args=[pk]), **headers).json()
     assert [row["id"] for row in listed["results"]] == [str(run.pk)] and listed["next"] is None
-    assert Client().get(reverse("automation_api:dry_run", args=[pk]), **headers).json()["steps"][0]["key"] == "classify"
+    assert (
+        Client()
+        .get(reverse("automation_api:dry_run", args=[pk]), **headers)
+        .json()["steps"][0]["key"]
+        == "classify"
+    )
     assert send("delete", "flow", headers, pk).status_code == 204
 
 
 @pytest.mark.parametrize(
     ("body", "path"),
     [
-        ({"name": "a"}, "spec"), ({"name": "a", "yaml": "steps: ["}, ""), ({"name": "a", "spec": {"steps": [{"do": "x"}]}}, "steps[0].do"),
-        ({"name": "a", "yaml": TWO, "spec": {}}, "spec"), ({"yaml": TWO}, "name"), ({"name": "a" * 81, "yaml": TWO}, "name"),
+        ({"name": "a"}, "spec"),
+        ({"name": "a", "yaml": "steps: ["}, ""),
+        ({"name": "a", "spec": {"steps": [{"do": "x"}]}}, "steps[0].do"),
+        ({"name": "a", "yaml": TWO, "spec": {}}, "spec"),
+        ({"yaml": TWO}, "name"),
+        ({"name": "a" * 81, "yaml": TWO}, "name"),
         ({"name": "a", "yaml": TWO, "on": True}, "on"),
     ],
-)  # fmt: skip
+)
 def test_what_is_sent_wrongly_is_named_by_its_path(project: Project, body: dict, path: str) -> None:
     answer = send("post", "flows", key_headers(project), **body)
     assert (answer.status_code, answer.json()["path"]) == (400, path), answer.content
@@ -301,12 +370,17 @@ def test_a_webhook_starts_it_with_its_secret_alone(project: Project) -> None:
     assert Client().post(url).status_code == 401
     assert Client().post(url, headers={"X-Flow-Secret": "flow_wrong"}).status_code == 401
     assert (
-        Client().post(reverse("automation_api:call", args=[other.pk]), headers={"X-Flow-Secret": secret}).status_code
+        Client()
+        .post(reverse("automation_api:call", args=[other.pk]), headers={"X-Flow-Secret": secret})
+        .status_code
         == 401
     )
     assert Client().get(url, headers={"X-Flow-Secret": secret}).status_code == 405
     assert not FlowRun.objects.exists()
-    assert Client(enforce_csrf_checks=True).post(url, headers={"X-Flow-Secret": secret}).status_code == 201
+    assert (
+        Client(enforce_csrf_checks=True).post(url, headers={"X-Flow-Secret": secret}).status_code
+        == 201
+    )
     assert Client().post(url, headers={"X-Flow-Secret": secret}).status_code == 409
     again = actions.make_secret(flow=flow, by=admin_of(project))
     assert Client().post(url, headers={"X-Flow-Secret": secret}).status_code == 401
@@ -330,7 +404,9 @@ def test_wrong_secrets_are_slowed_down_as_wrong_keys_are(project: Project) -> No
 
 def test_a_key_saves_no_flow_for_one_who_may_not_on_the_page(project: Project) -> None:
     headers, flow = key_headers(project), flow_of(project)
-    Membership.objects.filter(project=project, user=project.api_keys.get().created_by).update(role=Role.ENGINEER)
+    Membership.objects.filter(project=project, user=project.api_keys.get().created_by).update(
+        role=Role.ENGINEER
+    )
     answer = send("post", "flows", headers, name="other", yaml=TWO)
     assert answer.status_code == 403 and "operator" in answer.json()["detail"]
     assert send("delete", "flow", headers, flow.pk).status_code == 403

@@ -1,4 +1,6 @@
-"""A run of a flow goes from step to step, whatever dies, and stops where a person or a limit says so."""
+"""A run of a flow goes from step to step, whatever dies, and stops where a person or a limit says
+so.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def project() -> Project:
 
 
 def flow_of(project: Project, text: str = TWO, name: str = "weekly", by: Any = None) -> Flow:
-    return actions.save_flow(project=project, name=name, spec=read_yaml(text), by=by or admin_of(project))
+    return actions.save_flow(
+        project=project, name=name, spec=read_yaml(text), by=by or admin_of(project)
+    )
 
 
 def begun(project: Project, text: str = TWO, **given: Any) -> FlowRun:
@@ -85,7 +89,9 @@ def go(run: FlowRun) -> FlowRun:
     """Everything that can be done by the engine and by the workers of its jobs."""
     for _ in range(20):
         engine.advance(run)
-        jobs = [job for step in run.steps.all() for job in steps.jobs_of(step) if job.state == "queued"]
+        jobs = [
+            job for step in run.steps.all() for job in steps.jobs_of(step) if job.state == "queued"
+        ]
         if not jobs:
             break
         for job in jobs:
@@ -108,7 +114,9 @@ def test_steps_are_done_in_order_and_a_question_waits_for_its_answer(project: Pr
     assert run.steps.get(key="classify").outputs == {"looked": 0, "found": 0}
     with pytest.raises(FlowError, match="is not waiting for an answer"):
         engine.answer(run=run, yes=True, by=admin_of(project))
-    said = AuditEvent.objects.filter(project=project, action__startswith="flow.").values_list("action", flat=True)
+    said = AuditEvent.objects.filter(project=project, action__startswith="flow.").values_list(
+        "action", flat=True
+    )
     assert set(said) == {"flow.saved", "flow.started", "flow.answered", "flow.succeeded"}
 
 
@@ -157,7 +165,9 @@ def test_a_step_that_is_done_again_starts_its_job_once(
         assert not Classification.objects.exists()
         monkeypatch.setitem(steps.WORK, type(run.version.form.steps[0]), real)
     engine.advance(run)
-    engine.advance(FlowRun.objects.get(pk=run.pk))  # another process, which knows nothing of the first
+    engine.advance(
+        FlowRun.objects.get(pk=run.pk)
+    )  # another process, which knows nothing of the first
     assert Classification.objects.count() == 1 and calls
 
 
@@ -168,7 +178,10 @@ def test_what_is_archived_is_not_picked(project: Project, data_dir: Path, kind: 
         "environment": make_environment(project),
         "model": make_base(project, data_dir),
     }
-    text = f"steps: [{{do: evaluate, set: 'set:{rows['set'].slug}', environment: {rows['environment'].slug}, model: 'version:{rows['model']}'}}]"
+    text = (
+        f"steps: [{{do: evaluate, set: 'set:{rows['set'].slug}', environment:"
+        f" {rows['environment'].slug}, model: 'version:{rows['model']}'}}]"
+    )
     archive(managed=KINDS[kind], row=rows[kind], by=None)
     run = begun(project, text)
     engine.advance(run)
@@ -204,7 +217,9 @@ def test_a_step_that_may_pass_is_tried_again_later_and_then_ends_the_run(
         ("{do: collect_tasks, into: gone}", "gone@1 is archived"),
     ],
 )
-def test_what_cannot_pass_by_itself_is_not_tried_again(project: Project, step: str, said: str) -> None:
+def test_what_cannot_pass_by_itself_is_not_tried_again(
+    project: Project, step: str, said: str
+) -> None:
     EvalSet.objects.filter(pk=make_eval_set(project).pk).update(slug="shown")
     gone = make_eval_set(project, frozen=False)
     EvalSet.objects.filter(pk=gone.pk).update(slug="gone", archived_at=timezone.now())
@@ -243,7 +258,8 @@ def test_a_cancelled_or_successful_run_is_no_failure(project: Project) -> None:
 
 def test_a_failed_run_goes_on_at_the_step_that_failed(project: Project) -> None:
     text = (
-        "retries: 0\nsteps: [{do: classify}, {do: evaluate, set: 'set:none', environment: e, if: classify.found > 0}]"
+        "retries: 0\nsteps: [{do: classify}, {do: evaluate, set: 'set:none', environment: e, if:"
+        " classify.found > 0}]"
     )
     make_failed(project)
     run = go(begun(project, text))
@@ -257,7 +273,9 @@ def test_a_failed_run_goes_on_at_the_step_that_failed(project: Project) -> None:
     assert engine.cancel(run=begun_again, by=admin_of(project))
 
 
-def test_an_error_of_ours_is_the_steps_and_not_for_ever(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_ours_is_the_steps_and_not_for_ever(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = begun(project, "retries: 0\nsteps: [{do: cluster}]")
     monkeypatch.setattr(steps, "recluster", lambda project: 1 / 0)
     run = go(run)
@@ -279,14 +297,19 @@ def test_one_run_of_a_project_at_a_time_the_oldest_first(project: Project) -> No
     assert go(first).state == go(second).state == RunState.SUCCEEDED
 
 
-def test_who_waits_for_a_person_lets_others_go_and_waits_for_its_turn_again(project: Project) -> None:
+def test_who_waits_for_a_person_lets_others_go_and_waits_for_its_turn_again(
+    project: Project,
+) -> None:
     first = go(begun(project, name="one"))
     second = begun(project, "steps: [{do: classify}]", name="two")
     engine.advance(second)
     engine.answer(run=first, yes=True, by=admin_of(project))
     engine.advance(first)
     first.refresh_from_db()
-    assert (first.state, first.note) == (RunState.QUEUED, "Another flow of this project is running.")
+    assert (first.state, first.note) == (
+        RunState.QUEUED,
+        "Another flow of this project is running.",
+    )
     assert go(second).state == go(first).state == RunState.SUCCEEDED
 
 
@@ -314,7 +337,9 @@ def test_cancelling_asks_its_job_to_stop_and_ends_when_it_has(project: Project) 
     engine.advance(run)
     job = Classification.objects.get()
     assert job.claim("worker")
-    assert engine.cancel(run=run, by=admin_of(project)) and not engine.cancel(run=run, by=admin_of(project))
+    assert engine.cancel(run=run, by=admin_of(project)) and not engine.cancel(
+        run=run, by=admin_of(project)
+    )
     run.refresh_from_db()
     job.refresh_from_db()
     assert run.state == RunState.RUNNING and job.cancel_requested_at
@@ -329,19 +354,28 @@ def test_no_step_begins_in_quiet_hours(project: Project, monkeypatch: pytest.Mon
     assert run.state == RunState.QUEUED and run.note.startswith("Quiet hours until ")
     assert not Classification.objects.exists()
     # A later one, for which it is not quiet, need not wait for it.
-    monkeypatch.setattr(FlowSpec, "quiet_at", lambda spec, at: spec.quiet[0] if spec.quiet else None)
+    monkeypatch.setattr(
+        FlowSpec, "quiet_at", lambda spec, at: spec.quiet[0] if spec.quiet else None
+    )
     assert go(begun(project, "steps: [{do: cluster}]", name="later")).state == RunState.SUCCEEDED
     assert go(run).state == RunState.QUEUED
     monkeypatch.setattr(FlowSpec, "quiet_at", lambda spec, at: None)
     engine.advance(run)
-    assert FlowRun.objects.get(pk=run.pk).state == RunState.RUNNING and Classification.objects.exists()
+    assert (
+        FlowRun.objects.get(pk=run.pk).state == RunState.RUNNING and Classification.objects.exists()
+    )
 
 
 def test_an_agent_and_a_version_with_spaces_are_not_mixed_up(project: Project) -> None:
     now = timezone.now()
     for agent, version in (("a b", "c"), ("a", "b c")):
         DailyRuns.objects.create(
-            project=project, day=now.date(), agent_name=agent, agent_version=version, runs=60, first=now
+            project=project,
+            day=now.date(),
+            agent_name=agent,
+            agent_version=version,
+            runs=60,
+            first=now,
         )
         found = starts.names_known(project)
     assert len(found) == 2
@@ -349,13 +383,18 @@ def test_an_agent_and_a_version_with_spaces_are_not_mixed_up(project: Project) -
 
 @pytest.mark.parametrize("span", ["run", "day"])
 def test_a_limit_of_hours_stops_the_run(project: Project, span: str) -> None:
-    run = begun(project, f"budget: {{hours_a_{span}: 1}}\nsteps: [{{do: classify}}, {{do: cluster}}]")
+    run = begun(
+        project, f"budget: {{hours_a_{span}: 1}}\nsteps: [{{do: classify}}, {{do: cluster}}]"
+    )
     engine.advance(run)
     job = Classification.objects.get()
     job.claim("worker")
     Classification.objects.update(started_at=timezone.now() - timedelta(hours=2))
     run = go(run)
-    assert (run.state, run.error) == (RunState.FAILED, f"classify: The limit of 1 hours a {span} is used up.")
+    assert (run.state, run.error) == (
+        RunState.FAILED,
+        f"classify: The limit of 1 hours a {span} is used up.",
+    )
     job.refresh_from_db()
     assert job.cancel_requested_at
 
@@ -406,14 +445,18 @@ def test_a_flow_acts_in_the_name_of_one_who_may(project: Project, gone: str) -> 
         author.is_active = False
         author.save()
     run = go(run)
-    assert run.state == RunState.FAILED and "no longer has permission to run flows here" in run.error
+    assert (
+        run.state == RunState.FAILED and "no longer has permission to run flows here" in run.error
+    )
     assert not Classification.objects.exists()
 
 
 def test_people_are_told_when_it_waits_and_when_it_ends(project: Project) -> None:
     from apps.webhooks.actions import create_webhook
 
-    create_webhook(project=project, url="https://example.com/hook", events=Event.values, by=admin_of(project))
+    create_webhook(
+        project=project, url="https://example.com/hook", events=Event.values, by=admin_of(project)
+    )
     run = go(begun(project))
     go(run)
     engine.cancel(run=run, by=admin_of(project))
@@ -436,7 +479,9 @@ def test_a_clock_starts_it_once_and_makes_up_for_what_was_missed_once(project: P
 
 def test_a_flow_that_is_off_is_not_started(project: Project) -> None:
     flow = flow_of(
-        project, "starts: [{by: cron, when: '0 * * * *'}, {by: new_failures, at_least: 1}]\nsteps: [{do: classify}]"
+        project,
+        "starts: [{by: cron, when: '0 * * * *'}, {by: new_failures, at_least: 1}]\nsteps: [{do:"
+        " classify}]",
     )
     actions.switch(flow=flow, on=False, by=admin_of(project))
     make_failed(project)
@@ -471,7 +516,9 @@ def test_failures_since_the_last_run_start_it(project: Project) -> None:
 
 def test_saving_the_same_adds_no_version_and_a_name_is_unique(project: Project) -> None:
     flow = flow_of(project)
-    actions.save_flow(project=project, name="weekly", spec=read_yaml(TWO), by=admin_of(project), flow=flow)
+    actions.save_flow(
+        project=project, name="weekly", spec=read_yaml(TWO), by=admin_of(project), flow=flow
+    )
     assert flow.versions.count() == 1
     member = make_member(project)
     actions.save_flow(project=project, name="weekly", spec=read_yaml(TWO), by=member, flow=flow)
@@ -480,17 +527,29 @@ def test_saving_the_same_adds_no_version_and_a_name_is_unique(project: Project) 
         flow_of(project)
 
 
-def test_a_thousand_flows_take_few_queries(project: Project, django_assert_max_num_queries: Any) -> None:
+def test_a_thousand_flows_take_few_queries(
+    project: Project, django_assert_max_num_queries: Any
+) -> None:
     for number in range(30):
-        flow_of(project, "starts: [{by: new_failures, at_least: 5}]\nsteps: [{do: classify}]", name=f"flow {number}")
+        flow_of(
+            project,
+            "starts: [{by: new_failures, at_least: 5}]\nsteps: [{do: classify}]",
+            name=f"flow {number}",
+        )
     Flow.objects.update(looked_at=timezone.now() - timedelta(hours=1))
-    with django_assert_max_num_queries(12 + 30):  # one count a flow at most: each was saved at another time
+    with django_assert_max_num_queries(
+        12 + 30
+    ):  # one count a flow at most: each was saved at another time
         assert actions.tick()["seen"] == 0
 
 
-def test_rates_are_read_once_for_all_flows(project: Project, django_assert_max_num_queries: Any) -> None:
+def test_rates_are_read_once_for_all_flows(
+    project: Project, django_assert_max_num_queries: Any
+) -> None:
     for number in range(30):
-        flow_of(project, "starts: [{by: failure_rate}]\nsteps: [{do: classify}]", name=f"flow {number}")
+        flow_of(
+            project, "starts: [{by: failure_rate}]\nsteps: [{do: classify}]", name=f"flow {number}"
+        )
     yesterday = timezone.now() - timedelta(days=2)
     FlowVersion.objects.update(created_at=yesterday)
     Flow.objects.update(looked_at=yesterday)
@@ -508,7 +567,9 @@ def test_the_database_keeps_two_runs_of_a_project_apart(project: Project) -> Non
     assert connection.is_usable()
 
 
-def test_a_refusal_that_speaks_of_a_hold_out_is_not_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_that_speaks_of_a_hold_out_is_not_kept(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(**_: Any) -> None:
         raise evals.HoldoutLeak("Task “held-1”: close ticket 7 is nearly the same.", held=["hash"])
 
@@ -516,7 +577,11 @@ def test_a_refusal_that_speaks_of_a_hold_out_is_not_kept(project: Project, monke
     monkeypatch.setattr(evals, "split_by_group", refuse)
     slug = project.eval_sets.get().slug
     run = go(begun(project, f"retries: 0\nsteps: [{{do: freeze_set, set: {slug}}}]"))
-    assert run.state == RunState.FAILED and "held-1" not in run.error and "on the eval set's page" in run.error
+    assert (
+        run.state == RunState.FAILED
+        and "held-1" not in run.error
+        and "on the eval set's page" in run.error
+    )
 
 
 def test_a_jobs_error_stays_on_its_own_page(project: Project) -> None:
@@ -536,13 +601,18 @@ def test_a_held_out_task_that_cannot_be_scored_is_not_named(
     base = make_base(project, tmp_path)
     promotion.set_initial(channel=promotion.channel_of(project), version=base, by=admin_of(project))
     monkeypatch.setattr(submission, "problem_of", lambda *_: "not mathematics")
-    text = f"retries: 0\nsteps: [{{do: evaluate, set: 'set:{eval_set.slug}', environment: {environment.slug}}}]"
+    text = (
+        f"retries: 0\nsteps: [{{do: evaluate, set: 'set:{eval_set.slug}', environment:"
+        f" {environment.slug}}}]"
+    )
     run = go(begun(project, text))
     assert run.state == RunState.FAILED
     assert not any(task.key in run.error for task in eval_set.tasks.holdout())
 
 
-def test_the_text_of_an_unknown_error_is_not_shown(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_of_an_unknown_error_is_not_shown(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def recluster(project: Project) -> None:
         raise ValueError("Task held-1: close ticket 7")
 
@@ -557,12 +627,18 @@ def test_a_draft_with_as_many_but_other_tasks_is_frozen(project: Project) -> Non
     draft = evals.new_version(eval_set=frozen, by=by)
     draft.tasks.filter(split=Split.TRAIN)[0].delete()
     task = evals.written_task(
-        draft, key="new", request="Close ticket 4444.", split=Split.TRAIN, by=by,
+        draft,
+        key="new",
+        request="Close ticket 4444.",
+        split=Split.TRAIN,
+        by=by,
         expected={"tool": "tickets.close", "args": {"id": 4444}},
-    )  # fmt: skip
+    )
     evals.store_tasks(eval_set=draft, tasks=[task], by=by, what="made")
     assert draft.tasks.count() == frozen.tasks.count()
-    run = go(begun(project, f"retries: 0\nsteps: [{{do: freeze_set, set: {frozen.slug}, holdout: 3}}]"))
+    run = go(
+        begun(project, f"retries: 0\nsteps: [{{do: freeze_set, set: {frozen.slug}, holdout: 3}}]")
+    )
     assert run.steps.get().outputs["eval_set"] == str(draft.pk)
 
 
@@ -607,7 +683,12 @@ def test_none_of_very_many_known_versions_is_new(project: Project) -> None:
 
     def ran(version: str) -> DailyRuns:
         return DailyRuns(
-            project=project, day=now.date(), agent_name="agent", agent_version=version, runs=100, first=now
+            project=project,
+            day=now.date(),
+            agent_name="agent",
+            agent_version=version,
+            runs=100,
+            first=now,
         )
 
     DailyRuns.objects.bulk_create(ran(f"{number:04}") for number in range(1001))
@@ -648,7 +729,9 @@ def test_a_flow_that_was_deleted_meanwhile_is_refused_with_a_sentence(project: P
 
 def test_a_new_name_is_in_the_audit_log(project: Project) -> None:
     flow = flow_of(project)
-    actions.save_flow(project=project, name="other", spec=flow.version.form, by=admin_of(project), flow=flow)
+    actions.save_flow(
+        project=project, name="other", spec=flow.version.form, by=admin_of(project), flow=flow
+    )
     assert AuditEvent.objects.get(action="flow.renamed").detail["before"] == "weekly"
 
 
@@ -656,9 +739,18 @@ def test_a_new_name_is_in_the_audit_log(project: Project) -> None:
     ("text", "said"),
     [
         ("{do: evaluate, set: 'set:none', environment: workplace}", "no frozen eval set “none”"),
-        ("{do: evaluate, set: 'set:SET', environment: workplace}", "Nothing is live in the channel"),
-        ("{do: evaluate, set: 'set:SET', environment: workplace, model: 'version:x-v1'}", "no model version “x-v1”"),
-        ("{do: train, method: sft, set: 'set:none', environment: workplace, config: {}}", "no frozen eval set “none”"),
+        (
+            "{do: evaluate, set: 'set:SET', environment: workplace}",
+            "Nothing is live in the channel",
+        ),
+        (
+            "{do: evaluate, set: 'set:SET', environment: workplace, model: 'version:x-v1'}",
+            "no model version “x-v1”",
+        ),
+        (
+            "{do: train, method: sft, set: 'set:none', environment: workplace, config: {}}",
+            "no frozen eval set “none”",
+        ),
     ],
 )
 def test_a_dry_run_says_what_the_run_would_fail_at(project: Project, text: str, said: str) -> None:
@@ -674,7 +766,9 @@ def test_a_dry_run_reads_the_config_of_a_training(project: Project, tmp_path: Pa
     base = make_base(project, tmp_path)
     promotion.set_initial(channel=promotion.channel_of(project), version=base, by=admin_of(project))
     named = f"set: 'set:{make_eval_set(project).slug}', environment: workplace"
-    (step,) = forecast(project, read_yaml(f"steps: [{{do: train, method: sft, {named}, config: {{stepz: 3}}}}]"))
+    (step,) = forecast(
+        project, read_yaml(f"steps: [{{do: train, method: sft, {named}, config: {{stepz: 3}}}}]")
+    )
     assert step.problem and "did you mean “steps”" in step.sentence
 
 
@@ -690,7 +784,9 @@ def test_when_its_author_goes_the_job_under_way_is_stopped(project: Project) -> 
     engine.advance(run)
     run.refresh_from_db()
     job.refresh_from_db()
-    assert run.state == RunState.FAILED and "no longer has permission to run flows here" in run.error
+    assert (
+        run.state == RunState.FAILED and "no longer has permission to run flows here" in run.error
+    )
     assert job.state == "cancelled"
 
 
@@ -701,7 +797,11 @@ def test_cancelling_leaves_a_classification_that_somebody_else_started(project: 
     engine.cancel(run=run, by=admin_of(project))
     run.refresh_from_db()
     theirs.refresh_from_db()
-    assert (run.state, theirs.state, theirs.cancel_requested_at) == (RunState.CANCELLED, "queued", None)
+    assert (run.state, theirs.state, theirs.cancel_requested_at) == (
+        RunState.CANCELLED,
+        "queued",
+        None,
+    )
 
 
 def test_a_version_that_ran_before_the_start_was_added_is_not_new(project: Project) -> None:
@@ -710,10 +810,16 @@ def test_a_version_that_ran_before_the_start_was_added_is_not_new(project: Proje
     runs = {"agent_name": "helpdesk", "runs": 60, "day": today.date(), "first": today}
     DailyRuns.objects.create(project=project, agent_version="1", **runs)
     watched = TWO.replace("steps:", "starts: [{by: new_version}]\nsteps:")
-    actions.save_flow(project=project, name=flow.name, spec=read_yaml(watched), by=admin_of(project), flow=flow)
+    actions.save_flow(
+        project=project, name=flow.name, spec=read_yaml(watched), by=admin_of(project), flow=flow
+    )
     DailyRuns.objects.create(project=project, agent_version="2", **(runs | {"runs": 30}))
-    more = watched.replace("steps:", "retries: 3\nsteps:")  # an edit of something else forgets nothing
-    actions.save_flow(project=project, name=flow.name, spec=read_yaml(more), by=admin_of(project), flow=flow)
+    more = watched.replace(
+        "steps:", "retries: 3\nsteps:"
+    )  # an edit of something else forgets nothing
+    actions.save_flow(
+        project=project, name=flow.name, spec=read_yaml(more), by=admin_of(project), flow=flow
+    )
     later = today + 2 * starts.EVERY
     assert actions.tick(later)["seen"] == 0
     DailyRuns.objects.filter(agent_version="2").update(runs=60)
@@ -764,19 +870,35 @@ steps:
 
 
 def test_no_flow_moves_what_is_held_out_into_training(project: Project) -> None:
-    """Another set, another seed, a smaller hold-out: what was held out once stays out of every training split."""
+    """Another set, another seed, a smaller hold-out: what was held out once stays out of every
+    training split.
+    """
     for number in range(8):
-        request = f"{WORDS[number]} {WORDS[number + 3]} {WORDS[number + 5]} number {number}{number}{number}"
-        make_failed(project, {"tool": "close_ticket", "args": {"id": number}}, name=f"run {number}", request=request)
+        request = (
+            f"{WORDS[number]} {WORDS[number + 3]} {WORDS[number + 5]} number"
+            f" {number}{number}{number}"
+        )
+        make_failed(
+            project,
+            {"tool": "close_ticket", "args": {"id": number}},
+            name=f"run {number}",
+            request=request,
+        )
     held: set[str] = set()
     for n, (into, holdout, seed) in enumerate(
         (("one", 3, 0), ("two", 1, 5), ("one", 1, 9), ("two", 1, 11), ("three", 1, 2))
     ):
-        run = go(begun(project, HELD.format(into=into, holdout=holdout, seed=seed), name=f"flow {n}"))
+        run = go(
+            begun(project, HELD.format(into=into, holdout=holdout, seed=seed), name=f"flow {n}")
+        )
         for row in EvalSet.objects.filter(project=project, state="frozen"):
             held |= {str(task.messages) for task in row.tasks.filter(split=Split.HOLDOUT)}
         assert n or (run.state == RunState.SUCCEEDED and len(held) >= 3)
-    trains = [str(task.messages) for row in EvalSet.objects.filter(project=project) for task in row.tasks.trainable()]
+    trains = [
+        str(task.messages)
+        for row in EvalSet.objects.filter(project=project)
+        for task in row.tasks.trainable()
+    ]
     assert trains and not held & set(trains)
 
 
@@ -784,7 +906,9 @@ def test_failures_of_one_cluster_start_it(project: Project) -> None:
     flows = []
     cluster = make_cluster(make_failure(project, "before"))
     for pk in (cluster.pk, uuid.uuid4()):
-        text = f"starts: [{{by: new_failures, at_least: 2, cluster: {pk}}}]\nsteps: [{{do: classify}}]"
+        text = (
+            f"starts: [{{by: new_failures, at_least: 2, cluster: {pk}}}]\nsteps: [{{do: classify}}]"
+        )
         flows.append(flow_of(project, text, name=f"flow {pk}"))
     later = timezone.now() + 2 * starts.EVERY
     mine, _ = [make_failure(project, name) for name in ("one", "two")]
@@ -793,9 +917,13 @@ def test_failures_of_one_cluster_start_it(project: Project) -> None:
     Failure.objects.update(cluster=cluster)
     assert actions.tick(later + 2 * starts.EVERY)["seen"] == 1
     run = FlowRun.objects.get()
-    assert run.version.flow == flows[0] and f"in the cluster “{cluster.name}”" in run.cause["sentence"]
+    assert (
+        run.version.flow == flows[0] and f"in the cluster “{cluster.name}”" in run.cause["sentence"]
+    )
     with pytest.raises(FlowError, match="cluster"):
-        read_yaml("starts: [{by: new_failures, at_least: 2, cluster: Tickets}]\nsteps: [{do: classify}]")
+        read_yaml(
+            "starts: [{by: new_failures, at_least: 2, cluster: Tickets}]\nsteps: [{do: classify}]"
+        )
 
 
 def make_failure(project: Project, name: str) -> Failure:

@@ -1,4 +1,6 @@
-"""How often the CI step is wrong: equal code passes at most as often as the gate's error rate says, a planted regression fails."""
+"""How often the CI step is wrong: equal code passes at most as often as the gate's error rate says,
+a planted regression fails.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,14 @@ PROMOTED = 0.025  # at most, of comparisons without a true difference (docs/gate
 
 
 def statuses(drop: float) -> Counter[int]:
-    """The exit statuses of so many CI steps, each on answers of its own: tasks differ in how hard they are, and the new code
-    succeeds `drop` less often on each."""
+    """The exit statuses of so many CI steps, each on answers of its own: tasks differ in how hard
+    they are, and the new code succeeds `drop` less often on each."""
     rng, found = np.random.default_rng(7), Counter[int]()
     for _ in range(RUNS):
         rates = rng.uniform(0.3, 0.9, TASKS)
-        before, after = (rng.binomial(SAMPLES, share).tolist() for share in (rates, np.clip(rates - drop, 0, 1)))
+        before, after = (
+            rng.binomial(SAMPLES, share).tolist() for share in (rates, np.clip(rates - drop, 0, 1))
+        )
         verdict = compare(evaluation(before, SAMPLES), evaluation(after, SAMPLES), Policy()).verdict
         found[EXIT[verdict]] += 1
     return found

@@ -33,7 +33,9 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def ask(handler: Handler, what: str = "run", *args: Any) -> Any:
     async def program() -> Any:
-        async with Api("http://flywheel.test", "fw_key", transport=httpx.MockTransport(handler)) as client:
+        async with Api(
+            "http://flywheel.test", "fw_key", transport=httpx.MockTransport(handler)
+        ) as client:
             return await getattr(client, what)(*(args or ("1",)))
 
     return asyncio.run(program())
@@ -62,14 +64,21 @@ def test_a_server_that_is_away_or_busy_is_asked_again(waited: list[float]) -> No
             httpx.Response(200, json={"a": 1}),
         )
     )
-    assert found == {"a": 1} and len(waited) == 4 and waited[2] == 7 and waited == sorted(waited[:2]) + waited[2:]
+    assert (
+        found == {"a": 1}
+        and len(waited) == 4
+        and waited[2] == 7
+        and waited == sorted(waited[:2]) + waited[2:]
+    )
 
 
 def test_a_server_that_stays_away_ends_in_a_sentence(waited: list[float]) -> None:
     def away(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
-    with pytest.raises(FlywheelError, match=r"does not answer \(ConnectError: refused\).*tried 7 times"):
+    with pytest.raises(
+        FlywheelError, match=r"does not answer \(ConnectError: refused\).*tried 7 times"
+    ):
         ask(away)
     assert len(waited) == 6
 
@@ -78,14 +87,19 @@ def test_a_server_that_stays_away_ends_in_a_sentence(waited: list[float]) -> Non
     ("response", "said"),
     [
         (httpx.Response(401, json={"detail": "This API key is unknown."}), "unknown"),
-        (httpx.Response(400, json={"path": "seed", "error": "must be at least 0"}), "seed must be at least 0"),
+        (
+            httpx.Response(400, json={"path": "seed", "error": "must be at least 0"}),
+            "seed must be at least 0",
+        ),
         (httpx.Response(404, text="<html>"), "answered with 404"),
         (httpx.Response(404, json=["x"]), "answered with 404"),
         (httpx.Response(200, text="<html>"), "Is it a Flywheel server"),
         (httpx.Response(200, json=[]), "Is it a Flywheel server"),
     ],
 )
-def test_what_will_not_change_is_not_asked_again(waited: list[float], response: httpx.Response, said: str) -> None:
+def test_what_will_not_change_is_not_asked_again(
+    waited: list[float], response: httpx.Response, said: str
+) -> None:
     with pytest.raises(FlywheelError, match=said):
         ask(in_turn(response))
     assert not waited
@@ -96,9 +110,19 @@ def test_a_batch_that_is_too_large_goes_in_halves_and_rejections_keep_their_plac
         lines = request.content.split(b"\n")
         if len(lines) > 2:
             return httpx.Response(413, json={"detail": "too large"})
-        bad = [{"index": at, "path": "task", "error": "no"} for at, line in enumerate(lines) if line == b"bad"]
+        bad = [
+            {"index": at, "path": "task", "error": "no"}
+            for at, line in enumerate(lines)
+            if line == b"bad"
+        ]
         return httpx.Response(
-            200, json={"accepted": len(lines) - len(bad), "duplicates": 0, "rejected": bad, "answers": {}}
+            200,
+            json={
+                "accepted": len(lines) - len(bad),
+                "duplicates": 0,
+                "rejected": bad,
+                "answers": {},
+            },
         )
 
     done = ask(handler, "answer", "1", "v", [b"a", b"bad", b"b", b"c", b"bad"])
@@ -106,7 +130,13 @@ def test_a_batch_that_is_too_large_goes_in_halves_and_rejections_keep_their_plac
 
 
 def test_the_key_never_leaves_for_an_address_that_is_none() -> None:
-    for url, key in (("flywheel.test", "k"), ("", "k"), ("http://x", ""), ("http://x", "k\n"), ("http://x", "ключ")):
+    for url, key in (
+        ("flywheel.test", "k"),
+        ("", "k"),
+        ("http://x", ""),
+        ("http://x", "k\n"),
+        ("http://x", "ключ"),
+    ):
         with pytest.raises(FlywheelError):
             Api(url, key)
 
@@ -119,7 +149,10 @@ TASK = Task("t", [], [], 1)
     [
         ("a", {"output": "a"}),
         ("", {"output": ""}),
-        ({"role": "assistant", "content": "a"}, {"messages": [{"role": "assistant", "content": "a"}]}),
+        (
+            {"role": "assistant", "content": "a"},
+            {"messages": [{"role": "assistant", "content": "a"}]},
+        ),
         ([], {"messages": []}),
         (Answer(error="x", input_tokens=0), {"error": "x", "input_tokens": 0}),
     ],
@@ -145,10 +178,30 @@ def test_what_cannot_be_sent_becomes_an_error(value: Any) -> None:
 
 
 def result(**gate: Any) -> Result:
-    check = {"name": "success", "title": "Success | rate", "state": "worse", "required": True, "baseline": 0.5,
-             "candidate": 0.25, "difference": -0.25, "low": -0.3, "high": None, "n": 3, "sentence": "It fell\x08 <b>."}  # fmt: skip
-    run = {"id": "1", "eval_set": "support@3", "split": "holdout", "model_version": "a@1", "url": "http://x/run",
-           "metrics": {"success": {"mean": None, "low": None, "high": None, "n": 0}, "counts": {"samples": 4, "masked": 0, "agent_errors": 0}}}  # fmt: skip
+    check = {
+        "name": "success",
+        "title": "Success | rate",
+        "state": "worse",
+        "required": True,
+        "baseline": 0.5,
+        "candidate": 0.25,
+        "difference": -0.25,
+        "low": -0.3,
+        "high": None,
+        "n": 3,
+        "sentence": "It fell\x08 <b>.",
+    }
+    run = {
+        "id": "1",
+        "eval_set": "support@3",
+        "split": "holdout",
+        "model_version": "a@1",
+        "url": "http://x/run",
+        "metrics": {
+            "success": {"mean": None, "low": None, "high": None, "n": 0},
+            "counts": {"samples": 4, "masked": 0, "agent_errors": 0},
+        },
+    }
     report = {
         "verdict": "reject",
         "summary": "Rejected: <script>*",
@@ -169,21 +222,42 @@ def test_an_agent_that_ends_the_process_has_failed(error: BaseException, kind: s
 
     async def program() -> Answer:
         with ThreadPoolExecutor(1) as threads:
-            return await evaluating._answered(ends if kind == "function" else ends_too, Task("t", [], [], 0), threads)
+            return await evaluating._answered(
+                ends if kind == "function" else ends_too, Task("t", [], [], 0), threads
+            )
 
     assert asyncio.run(program()).error.startswith(type(error).__name__)
 
 
-ASKED = ["--eval-set", "s@1", "--environment", "e@1", "--name", "a", "--version", "1", "--url", "http://127.0.0.1:1"]
+ASKED = [
+    "--eval-set",
+    "s@1",
+    "--environment",
+    "e@1",
+    "--name",
+    "a",
+    "--version",
+    "1",
+    "--url",
+    "http://127.0.0.1:1",
+]
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [([], "are required"), ([*ASKED, "--samples", "x"], "--samples"), (["ends:agent", *ASKED], "ends:agent cannot be loaded"),
-     (["json:loads", *ASKED], "KeyError")],
-)  # fmt: skip
+    [
+        ([], "are required"),
+        ([*ASKED, "--samples", "x"], "--samples"),
+        (["ends:agent", *ASKED], "ends:agent cannot be loaded"),
+        (["json:loads", *ASKED], "KeyError"),
+    ],
+)
 def test_no_other_status_than_3_says_that_something_went_wrong(
-    given: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    given: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     """1 and 2 are the gate's verdicts, and 0 is a promotion."""
     (tmp_path / "ends.py").write_text("import sys\nsys.exit(0)\n")
@@ -204,7 +278,12 @@ def test_no_other_status_than_3_says_that_something_went_wrong(
 
 def test_a_summary_makes_no_markup_of_what_it_is_given() -> None:
     text = markdown(result())
-    assert "Success \\| rate" in text and "<script>" not in text and "-0.250" in text and "(not required)" in text
+    assert (
+        "Success \\| rate" in text
+        and "<script>" not in text
+        and "-0.250" in text
+        and "(not required)" in text
+    )
     assert markdown(Result(result().run)).startswith("### a@1 on support@3 (holdout): evaluated")
 
 
@@ -215,18 +294,30 @@ def test_a_summary_makes_no_markup_of_what_it_is_given() -> None:
         ({"samples": 80, "agent_errors": 40, "masked": 40}, {}, ""),
         ({"samples": 80, "agent_errors": 41}, {}, "failed to answer 41 of 80"),
         ({"samples": 80, "masked": 41}, {}, "41 of 80 samples could not be scored"),
-        ({"samples": 80}, {"verdict": None, "summary": "No baseline."}, "Nothing to compare with. No baseline."),
+        (
+            {"samples": 80},
+            {"verdict": None, "summary": "No baseline."},
+            "Nothing to compare with. No baseline.",
+        ),
         ({}, {}, "no samples"),
     ],
 )
-def test_what_shows_nothing_about_the_agent_has_a_problem(counts: dict, gate: dict, problem: str) -> None:
+def test_what_shows_nothing_about_the_agent_has_a_problem(
+    counts: dict, gate: dict, problem: str
+) -> None:
     made = result(**gate)
     made.run["metrics"]["counts"] = counts
     assert problem in made.problem and bool(made.problem) == bool(problem)
 
 
 def test_junit_is_xml_whatever_it_is_given() -> None:
-    sample = {"key": "k\x00", "masked": False, "success": False, "details": ["\ud800", 7], "mask_reason": ""}
+    sample = {
+        "key": "k\x00",
+        "masked": False,
+        "success": False,
+        "details": ["\ud800", 7],
+        "mask_reason": "",
+    }
     suite = ElementTree.fromstring(
         junit(result(), [sample, sample | {"key": "m", "masked": True, "mask_reason": "x\x1b"}])
     )

@@ -1,4 +1,6 @@
-"""clients/python against a live server and a real worker: an agent that answers in CI, and the CI step itself."""
+"""clients/python against a live server and a real worker: an agent that answers in CI, and the CI
+step itself.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +37,28 @@ class Scene:
 
     @property
     def asked(self) -> dict[str, Any]:
-        return {"eval_set": str(self.eval_set), "environment": str(self.environment), "agent": "support-agent"}
+        return {
+            "eval_set": str(self.eval_set),
+            "environment": str(self.environment),
+            "agent": "support-agent",
+        }
 
     def command(self, version: str, *more: str) -> list[str]:
-        asked = ("--eval-set", str(self.eval_set), "--environment", str(self.environment), "--name", "support-agent")
+        asked = (
+            "--eval-set",
+            str(self.eval_set),
+            "--environment",
+            str(self.environment),
+            "--name",
+            "support-agent",
+        )
         return [*more, *asked, "--samples", "2", "--version", version]
 
 
 @pytest.fixture
-def scene(live_server: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> Iterator[Scene]:
+def scene(
+    live_server: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch, request: Any
+) -> Iterator[Scene]:
     made = Scene(getattr(request, "param", 3))
     monkeypatch.setenv("FLYWHEEL_URL", live_server.url)
     monkeypatch.setenv("FLYWHEEL_API_KEY", make_key(made.project, may_see_holdout=True))
@@ -98,13 +113,20 @@ def test_a_ci_step_fails_on_a_planted_regression_and_says_promote_where_it_is_be
     report = GateReport.objects.get()
     assert report.verdict == "promote" and f"/reports/{report.pk}/" in (folder / "a.md").read_text()
     suite = ElementTree.fromstring((folder / "a.xml").read_bytes())
-    assert suite.get("failures") == "0" and len(suite.findall("testcase[@classname='flywheel.tasks']")) == 36
+    assert (
+        suite.get("failures") == "0"
+        and len(suite.findall("testcase[@classname='flywheel.tasks']")) == 36
+    )
     type(channel).objects.filter(pk=channel.pk).update(current=report.candidate.model_version)
     assert main(scene.command("three", "our_agent:poor", "--junit", "b.xml")) == 1
     suite = ElementTree.fromstring((folder / "b.xml").read_bytes())
     assert int(suite.get("failures", "0")) >= 2  # success and the verdict
-    for number in range(4, 8):  # regression tasks do not wear out: the fourth comparison is as sharp as the first
-        assert main(scene.command(str(number), "our_agent:good")) == 2  # equal: not shown to be better
+    for number in range(
+        4, 8
+    ):  # regression tasks do not wear out: the fourth comparison is as sharp as the first
+        assert (
+            main(scene.command(str(number), "our_agent:good")) == 2
+        )  # equal: not shown to be better
     assert set(GateReport.objects.values_list("comparison", flat=True)) == {1}
     assert not EvalRun.objects.filter(split="holdout").exists() and not HoldoutView.objects.exists()
 
@@ -125,7 +147,9 @@ def test_an_agent_that_crashes_is_no_green_build(
 
 def test_an_evaluation_is_one_call(scene: Scene) -> None:
     told: list[tuple[int, int]] = []
-    result = evaluate(good, version="1", samples=2, notify=lambda *counts: told.append(counts), **scene.asked)
+    result = evaluate(
+        good, version="1", samples=2, notify=lambda *counts: told.append(counts), **scene.asked
+    )
     assert result.run["state"] == "succeeded" and result.metrics["success"] == {
         "mean": 1.0,
         "low": pytest.approx(0.438, abs=0.01),
@@ -152,7 +176,9 @@ class Killed(BaseException):
     """What no agent's fault is: the machine goes away."""
 
 
-def test_a_run_that_was_killed_goes_on_where_it_was(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_killed_goes_on_where_it_was(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(evaluating, "BATCH", 1)
     asked: list[tuple[str, int]] = []
 
@@ -176,7 +202,9 @@ def test_a_run_that_was_killed_goes_on_where_it_was(scene: Scene, monkeypatch: p
         return "x"
 
     result = evaluate(counts, version="1", samples=2, **scene.asked)
-    assert result.run["id"] == str(run.pk) and not set(again) & there and len(again) + len(there) == 6
+    assert (
+        result.run["id"] == str(run.pk) and not set(again) & there and len(again) + len(there) == 6
+    )
 
 
 def test_what_an_agent_does_wrong_is_its_failure_and_the_run_is_complete(scene: Scene) -> None:
@@ -198,18 +226,26 @@ def test_what_an_agent_does_wrong_is_its_failure_and_the_run_is_complete(scene: 
 
     result = evaluate(strange, version="1", samples=2, against=None, **scene.asked)
     assert result.run["state"] == "succeeded" and result.metrics["counts"] == {
-        "tasks": 3, "samples": 6, "masked": 0, "agent_errors": 5, "other_results": 0,
-    }  # fmt: skip
+        "tasks": 3,
+        "samples": 6,
+        "masked": 0,
+        "agent_errors": 5,
+        "other_results": 0,
+    }
     failed = EvalRun.objects.get().samples.filter(stop_reason="agent error")
     said = " ".join(line for sample in failed for line in sample.details)
-    assert failed.count() == 5 and all(word in said for word in ("bytes", "JSON", "input_tokens", "returned set"))
+    assert failed.count() == 5 and all(
+        word in said for word in ("bytes", "JSON", "input_tokens", "returned set")
+    )
 
 
 def test_two_processes_share_one_evaluation(scene: Scene) -> None:
     results: list[Any] = []
     threads = [
         threading.Thread(
-            target=lambda: results.append(evaluate(poor, version="1", samples=2, against=None, **scene.asked))
+            target=lambda: results.append(
+                evaluate(poor, version="1", samples=2, against=None, **scene.asked)
+            )
         )
         for _ in range(2)
     ]
@@ -221,9 +257,14 @@ def test_two_processes_share_one_evaluation(scene: Scene) -> None:
     assert EvalRun.objects.get().samples.count() == 6
 
 
-def test_an_agent_may_be_a_command(scene: Scene, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script = "import json,re,sys; t=json.load(sys.stdin); n=int(re.search('[0-9]+', t['messages'][-1]['content'])[0]); " \
-             "sys.exit('no') if t['sample'] else print(json.dumps({'tool_calls': [{'name': 'tickets.close', 'arguments': {'id': n}}]}))"  # fmt: skip
+def test_an_agent_may_be_a_command(
+    scene: Scene, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = (
+        "import json,re,sys; t=json.load(sys.stdin); n=int(re.search('[0-9]+',"
+        " t['messages'][-1]['content'])[0]); sys.exit('no') if t['sample'] else"
+        " print(json.dumps({'tool_calls': [{'name': 'tickets.close', 'arguments': {'id': n}}]}))"
+    )
     (folder / "agent.py").write_text(script)
     assert main(scene.command("1", "--command", "python3 agent.py", "--no-gate")) == 0
     assert EvalRun.objects.get().result["metrics"]["success"]["mean"] == 0.5

@@ -1,4 +1,6 @@
-"""clients/pull.py against a live server: what a channel runs, on disk, also while the server is away."""
+"""clients/pull.py against a live server: what a channel runs, on disk, also while the server is
+away.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from tests.registry.model_server import serving
 
 pytestmark = pytest.mark.django_db(transaction=True)
 WEIGHTS = "adapter_model.safetensors"
-found = importlib.util.spec_from_file_location("pull", Path(__file__).parents[2] / "clients" / "pull.py")
+found = importlib.util.spec_from_file_location(
+    "pull", Path(__file__).parents[2] / "clients" / "pull.py"
+)
 client = importlib.util.module_from_spec(found)
 found.loader.exec_module(client)
 pull = client.pull
@@ -47,7 +51,9 @@ def adapter(project: Project, data_dir: Path) -> Any:
 
 def move(channel: Channel, version: Any) -> Channel:
     kind, by = Promotion.Kind.INITIAL, admin_of(channel.project)
-    Promotion.objects.create(channel=channel, kind=kind, from_version=channel.current, to_version=version, by=by)
+    Promotion.objects.create(
+        channel=channel, kind=kind, from_version=channel.current, to_version=version, by=by
+    )
     channel.current = version
     channel.save()
     return channel
@@ -57,11 +63,21 @@ def down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLYWHEEL_URL", "http://127.0.0.1:9")
 
 
-def test_the_adapter_comes_as_a_peft_folder_with_its_model_card(live: Channel, tmp_path: Path) -> None:
+def test_the_adapter_comes_as_a_peft_folder_with_its_model_card(
+    live: Channel, tmp_path: Path
+) -> None:
     got = pull("production", tmp_path / "cache")
     folder = Path(got["folder"])
-    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "adapter_config.json", WEIGHTS]
-    assert got["model"] == str(live.current) and got["stale"] == "" and folder.name == live.current.artifact_id
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "adapter_config.json",
+        WEIGHTS,
+    ]
+    assert (
+        got["model"] == str(live.current)
+        and got["stale"] == ""
+        and folder.name == live.current.artifact_id
+    )
     assert live.current.digest in (folder / "README.md").read_text()
 
 
@@ -79,7 +95,9 @@ def test_a_promotion_is_pulled_and_the_version_before_stays_on_disk(
     before = pull("production", tmp_path / "cache")
     move(live, adapter(live.project, data_dir))
     after = pull("production", tmp_path / "cache")
-    assert after["model"] == str(live.current) != before["model"] and Path(before["folder"]).is_dir()
+    assert (
+        after["model"] == str(live.current) != before["model"] and Path(before["folder"]).is_dir()
+    )
 
 
 def test_while_flywheel_is_away_the_copy_is_served_and_it_says_so(
@@ -88,7 +106,11 @@ def test_while_flywheel_is_away_the_copy_is_served_and_it_says_so(
     first = pull("production", tmp_path / "cache")
     down(monkeypatch)
     again = pull("production", tmp_path / "cache")
-    assert again["folder"] == first["folder"] and "refused" in again["stale"] and "cannot be asked" in caplog.text
+    assert (
+        again["folder"] == first["folder"]
+        and "refused" in again["stale"]
+        and "cannot be asked" in caplog.text
+    )
     with pytest.raises(OSError, match="refused"):
         pull("production", tmp_path / "other")
 
@@ -100,7 +122,9 @@ def test_of_an_archived_channel_the_copy_is_served(live: Channel, tmp_path: Path
     assert again["folder"] == first["folder"] and "404" in again["stale"]
 
 
-def test_a_revoked_key_stops_no_production(live: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_revoked_key_stops_no_production(
+    live: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pull("production", tmp_path / "cache")
     monkeypatch.setenv("FLYWHEEL_API_KEY", "fw_revoked")
     assert "401" in pull("production", tmp_path / "cache")["stale"]
@@ -127,7 +151,9 @@ def test_a_download_that_breaks_or_is_altered_leaves_what_was(
     before = pull("production", tmp_path / "cache")
     version = adapter(live.project, data_dir)
     move(live, version)
-    (data_dir / "artifacts" / version.artifact_id / WEIGHTS).write_bytes(b"x" * version.artifact.files[1]["size"])
+    (data_dir / "artifacts" / version.artifact_id / WEIGHTS).write_bytes(
+        b"x" * version.artifact.files[1]["size"]
+    )
     got = pull("production", tmp_path / "cache")
     assert got["folder"] == before["folder"] and got["model"] == before["model"] and got["stale"]
     assert sorted(path.name for path in (tmp_path / "cache" / "production").iterdir()) == sorted(
@@ -135,17 +161,28 @@ def test_a_download_that_breaks_or_is_altered_leaves_what_was(
     )
 
 
-def test_a_prompt_version_comes_as_json_with_the_adapter_that_it_stands_on(live: Channel, tmp_path: Path) -> None:
+def test_a_prompt_version_comes_as_json_with_the_adapter_that_it_stands_on(
+    live: Channel, tmp_path: Path
+) -> None:
     prompt = {"system_prompt": "Be brief.", "temperature": 0.2}
     on = live.current
     move(live, register_prompt(project=live.project, name="p", on=on, prompt=prompt, by=None))
     got = pull("production", tmp_path / "cache")
-    assert got["prompt"]["system_prompt"] == "Be brief." and Path(got["folder"]).name == on.artifact_id
-    assert json.loads((tmp_path / "cache" / "production" / "live.json").read_text())["download"] is None
+    assert (
+        got["prompt"]["system_prompt"] == "Be brief." and Path(got["folder"]).name == on.artifact_id
+    )
+    assert (
+        json.loads((tmp_path / "cache" / "production" / "live.json").read_text())["download"]
+        is None
+    )
 
 
-@pytest.mark.parametrize("left", ['{"model": "cut', "", "[]", "{}", '{"files": null, "etag": "x"}', "\x00" * 100])
-def test_a_damaged_note_of_what_is_kept_is_written_again(live: Channel, tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize(
+    "left", ['{"model": "cut', "", "[]", "{}", '{"files": null, "etag": "x"}', "\x00" * 100]
+)
+def test_a_damaged_note_of_what_is_kept_is_written_again(
+    live: Channel, tmp_path: Path, left: str
+) -> None:
     """As a machine leaves it that lost its power."""
     first = pull("production", tmp_path)
     (tmp_path / "production" / "live.json").write_text(left)
@@ -153,8 +190,17 @@ def test_a_damaged_note_of_what_is_kept_is_written_again(live: Channel, tmp_path
 
 
 @pytest.mark.parametrize(
-    "sent", [b"[]", b"null", b'{"status": "maintenance"}', b'{"files": null}', b"<html>", b"[" * 100_000, b'{"files": [], "adapter": null}']
-)  # fmt: skip
+    "sent",
+    [
+        b"[]",
+        b"null",
+        b'{"status": "maintenance"}',
+        b'{"files": null}',
+        b"<html>",
+        b"[" * 100_000,
+        b'{"files": [], "adapter": null}',
+    ],
+)
 def test_an_answer_that_is_no_channels_leaves_the_copy(
     live: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
@@ -186,7 +232,11 @@ def test_the_20_lines_of_the_docs_download_once_verify_and_survive_our_absence(
             asked.append((url.split("/")[5], error.code))
             raise
         asked.append((url.split("/")[5], answer.status))
-        return io.BytesIO(answer.read().replace(*altered)) if altered and "/downloads/" in url else answer
+        return (
+            io.BytesIO(answer.read().replace(*altered))
+            if altered and "/downloads/" in url
+            else answer
+        )
 
     names["urlopen"] = noting
     cache, address = tmp_path / "cache", os.environ["FLYWHEEL_URL"]
@@ -194,8 +244,16 @@ def test_the_20_lines_of_the_docs_download_once_verify_and_survive_our_absence(
     pull_it = lambda: names["pull"]("production", str(cache))  # noqa: E731
     first = pull_it()
     folder = cache / live.current.artifact_id
-    assert first["model"] == str(live.current) and (folder / WEIGHTS).stat().st_size and first["prompt"] == {}
-    assert pull_it() == first and asked == [("channels", 200), ("downloads", 200), ("channels", 304)]
+    assert (
+        first["model"] == str(live.current)
+        and (folder / WEIGHTS).stat().st_size
+        and first["prompt"] == {}
+    )
+    assert pull_it() == first and asked == [
+        ("channels", 200),
+        ("downloads", 200),
+        ("channels", 304),
+    ]
     down(monkeypatch)
     assert pull_it() == first
     with pytest.raises(OSError, match="refused"):
@@ -205,12 +263,19 @@ def test_the_20_lines_of_the_docs_download_once_verify_and_survive_our_absence(
     move(live, again)
     weights = (data_dir / "artifacts" / again.artifact_id / WEIGHTS).read_bytes()
     altered += [weights, b"x" * len(weights)]
-    assert pull_it() == first and {path.name for path in cache.iterdir()} == {folder.name, "production.json"}
+    assert pull_it() == first and {path.name for path in cache.iterdir()} == {
+        folder.name,
+        "production.json",
+    }
     altered.clear()
-    assert pull_it()["adapter"] == again.artifact_id and (cache / again.artifact_id / WEIGHTS).exists()
+    assert (
+        pull_it()["adapter"] == again.artifact_id and (cache / again.artifact_id / WEIGHTS).exists()
+    )
 
 
-def test_of_old_adapters_so_many_stay_and_always_the_current_one(live: Channel, data_dir: Path, tmp_path: Path) -> None:
+def test_of_old_adapters_so_many_stay_and_always_the_current_one(
+    live: Channel, data_dir: Path, tmp_path: Path
+) -> None:
     versions = [live.current]
     for _ in range(3):
         pull("production", tmp_path)
@@ -218,7 +283,11 @@ def test_of_old_adapters_so_many_stay_and_always_the_current_one(live: Channel, 
     home = tmp_path / "production"
 
     def there() -> list[int]:
-        return [number for number, version in enumerate(versions) if (home / version.artifact_id).is_dir()]
+        return [
+            number
+            for number, version in enumerate(versions)
+            if (home / version.artifact_id).is_dir()
+        ]
 
     for number, version in enumerate(versions[:3]):
         os.utime(home / version.artifact_id, (number, number))
@@ -265,4 +334,7 @@ def test_processes_that_pull_into_one_cache_at_once_all_get_it(
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: pull("production", tmp_path), range(4)))
     assert [got["stale"] for got in found] == [""] * 4
-    assert {path.name for path in (tmp_path / "production").iterdir()} == {"live.json", live.current.artifact_id}
+    assert {path.name for path in (tmp_path / "production").iterdir()} == {
+        "live.json",
+        live.current.artifact_id,
+    }

@@ -1,6 +1,8 @@
-"""A stand-in for a training program in tests of the job's way: writes the events of docs/jobs.md on request.
+"""A stand-in for a training program in tests of the job's way: writes the events of docs/jobs.md on
+request.
 
-The spec's `config.script` is a list of [event, fields] and of the words "die", "hang", "stubborn", "sleep".
+The spec's `config.script` is a list of [event, fields] and of the words "die", "hang", "stubborn",
+"sleep".
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ seq = 0
 def emit(type: str, **fields: object) -> None:
     global seq
     seq = fields.pop("seq", seq + 1)  # type: ignore[assignment]
-    os.write(fd, json.dumps({"type": type, "seq": seq, "at": "2026-01-01T00:00:00+00:00", **fields}).encode() + b"\n")
+    os.write(
+        fd,
+        json.dumps({"type": type, "seq": seq, "at": "2026-01-01T00:00:00+00:00", **fields}).encode()
+        + b"\n",
+    )
 
 
 def finish() -> None:
@@ -64,7 +70,11 @@ for what in spec["config"]["script"]:
     elif what == "exit 143":
         sys.exit(143)
     elif what == "fail":
-        emit("error", message="The disk is full. Free some space and start the job again.", traceback="")
+        emit(
+            "error",
+            message="The disk is full. Free some space and start the job again.",
+            traceback="",
+        )
         sys.exit(1)
     elif what[0] == "raw":
         os.write(fd, what[1].encode() + b"\n")

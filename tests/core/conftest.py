@@ -15,7 +15,14 @@ from apps.core import jobs, runner
 from apps.core.models import Job
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method, TrainingRun
-from tests.factories import admin_of, make_base, make_environment, make_eval_set, make_project, override
+from tests.factories import (
+    admin_of,
+    make_base,
+    make_environment,
+    make_eval_set,
+    make_project,
+    override,
+)
 
 CHILD = Path(__file__).parent / "child.py"
 
@@ -32,14 +39,23 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 def submit(stand_in: None, data_dir: Path) -> Callable[..., TrainingRun]:
     project = make_project()
     by = admin_of(project)
-    environment, base, eval_set = make_environment(project), make_base(project, data_dir), make_eval_set(project)
+    environment, base, eval_set = (
+        make_environment(project),
+        make_base(project, data_dir),
+        make_eval_set(project),
+    )
     override(environment)
 
     def make(*script: Any) -> TrainingRun:
         run = submit_training(
-            project=project, method=Method.SFT, parent=base, dataset=freeze_dataset(eval_set=eval_set, by=by),
-            environment=environment, config={"steps": 2, "learning_rate": 1e-3, "batch_size": 1}, by=by,
-        )  # fmt: skip
+            project=project,
+            method=Method.SFT,
+            parent=base,
+            dataset=freeze_dataset(eval_set=eval_set, by=by),
+            environment=environment,
+            config={"steps": 2, "learning_rate": 1e-3, "batch_size": 1},
+            by=by,
+        )
         run.spec["config"]["script"] = list(script)
         run.save(update_fields=["spec"])
         return run
@@ -74,6 +90,8 @@ def wait_for(what: Callable[[], bool], seconds: float = 300) -> None:
 def terminate(pid: int) -> None:
     settings = connection.settings_dict
     with psycopg.connect(
-        host=settings["HOST"] or settings["OPTIONS"]["host"], user=settings["USER"], dbname="postgres"
+        host=settings["HOST"] or settings["OPTIONS"]["host"],
+        user=settings["USER"],
+        dbname="postgres",
     ) as other:
         other.execute("SELECT pg_terminate_backend(%s)", [pid])

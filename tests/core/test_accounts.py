@@ -1,4 +1,6 @@
-"""Signing in by password, second factor and OpenID Connect; the account page; resetting a password. Every way in is limited and audited."""
+"""Signing in by password, second factor and OpenID Connect; the account page; resetting a password.
+Every way in is limited and audited.
+"""
 
 from __future__ import annotations
 
@@ -67,13 +69,17 @@ def test_one_logs_in_by_name_or_by_e_mail(ada: Any) -> None:
 
 def test_failures_by_name_and_by_e_mail_are_failures_of_one_account(ada: Any) -> None:
     get_user_model().objects.filter(pk=ada.pk).update(email="ada@example.org")
-    statuses = [log_in(Client(), "wrong", name).status_code for name in ("ada", "ada@example.org") * 4]
+    statuses = [
+        log_in(Client(), "wrong", name).status_code for name in ("ada", "ada@example.org") * 4
+    ]
     assert statuses == [200] * 5 + [429] * 3
     assert Attempts.objects.filter(kind=Attempts.Kind.ACCOUNT).count() == 1
 
 
 def test_a_log_in_of_another_account_does_not_forget_the_failures_of_a_name(ada: Any) -> None:
-    """Somebody whose user name is Ada's address guesses her password by it, and logs in with their own in between."""
+    """Somebody whose user name is Ada's address guesses her password by it, and logs in with their
+    own in between.
+    """
     get_user_model().objects.filter(pk=ada.pk).update(email="ada@example.org")
     get_user_model().objects.create_user("ada@example.org", password="mallory's own")
     typed = ("wrong", "secret") * 7
@@ -82,10 +88,14 @@ def test_a_log_in_of_another_account_does_not_forget_the_failures_of_a_name(ada:
 
 
 def test_failures_by_an_address_of_two_accounts_are_forgotten_by_neither(ada: Any) -> None:
-    """Ada guesses the password of somebody who has the same address, and logs in with her own in between."""
+    """Ada guesses the password of somebody who has the same address, and logs in with her own in
+    between.
+    """
     get_user_model().objects.filter(pk=ada.pk).update(email="both@example.org")
     get_user_model().objects.create_user("victim", "both@example.org", "correct horse battery")
-    statuses = [log_in(Client(), word, "both@example.org").status_code for word in ("wrong", "secret") * 7]
+    statuses = [
+        log_in(Client(), word, "both@example.org").status_code for word in ("wrong", "secret") * 7
+    ]
     assert statuses[1] == 302 and statuses[-2:] == [429, 429]
 
 
@@ -114,7 +124,9 @@ def test_a_password_alone_does_not_log_in_where_there_is_a_second_factor(guarded
     assert log_in(client)["Location"] == reverse("mfa_authenticate") and not signed_in(client)
     page = client.get(reverse("mfa_authenticate")).content.decode()
     assert "authenticator code" in page and "Use a security key" in page
-    assert client.post(reverse("mfa_authenticate"), {"code": code()}).status_code == 302 and signed_in(client)
+    assert client.post(
+        reverse("mfa_authenticate"), {"code": code()}
+    ).status_code == 302 and signed_in(client)
 
 
 def test_wrong_codes_are_limited_as_wrong_passwords_are(guarded: Any) -> None:
@@ -124,10 +136,14 @@ def test_wrong_codes_are_limited_as_wrong_passwords_are(guarded: Any) -> None:
         assert log_in(client).status_code == 302
         statuses.append(client.post(reverse("mfa_authenticate"), {"code": "000000"}).status_code)
     log_in(client)
-    statuses += [client.post(reverse("mfa_authenticate"), {"code": "000000"}).status_code for _ in range(3)]
+    statuses += [
+        client.post(reverse("mfa_authenticate"), {"code": "000000"}).status_code for _ in range(3)
+    ]
     assert statuses == [200] * 5 + [429] * 2
     refused = client.post(reverse("mfa_authenticate"), {"code": code()})
-    assert refused.status_code == 429 and int(refused["Retry-After"]) <= 30 and not signed_in(client)
+    assert (
+        refused.status_code == 429 and int(refused["Retry-After"]) <= 30 and not signed_in(client)
+    )
     assert log_in(Client()).status_code == 429
     assert actions().count("login.failed") == 4 and "login.locked" in actions()
 
@@ -169,10 +185,14 @@ def test_an_app_is_added_by_page_and_recovery_codes_come_with_it(
     assert actions().count("account.second_factor_added") == 2
     again = Client()
     log_in(again)
-    assert again.post(reverse("mfa_authenticate"), {"code": unused[0]}).status_code == 302 and signed_in(again)
+    assert again.post(
+        reverse("mfa_authenticate"), {"code": unused[0]}
+    ).status_code == 302 and signed_in(again)
     once = Client()
     log_in(once)
-    assert once.post(reverse("mfa_authenticate"), {"code": unused[0]}).status_code == 200 and not signed_in(once)
+    assert once.post(
+        reverse("mfa_authenticate"), {"code": unused[0]}
+    ).status_code == 200 and not signed_in(once)
 
 
 def test_a_passkey_can_be_added_and_asked_for(project: Project) -> None:
@@ -221,10 +241,17 @@ def test_other_sessions_are_ended(project: Project) -> None:
 def test_a_changed_password_ends_other_sessions_and_is_audited(project: Project) -> None:
     here, there = Client(), Client()
     log_in(here), log_in(there)
-    new = {"oldpassword": "secret", "password1": "correct horse battery", "password2": "correct horse battery"}
+    new = {
+        "oldpassword": "secret",
+        "password1": "correct horse battery",
+        "password2": "correct horse battery",
+    }
     here.post(reverse("account_change_password"), new)
     assert signed_in(here) and not signed_in(there) and "account.password_changed" in actions()
-    assert log_in(Client()).status_code == 200 and log_in(Client(), "correct horse battery").status_code == 302
+    assert (
+        log_in(Client()).status_code == 200
+        and log_in(Client(), "correct horse battery").status_code == 302
+    )
 
 
 # Resetting a password
@@ -243,7 +270,10 @@ def test_a_password_is_reset_by_e_mail_once(ada: Any, settings: Any) -> None:
     form = client.get(link)["Location"]
     new = {"password1": "correct horse battery", "password2": "correct horse battery"}
     assert client.post(form, new)["Location"] == reverse("account_reset_password_from_key_done")
-    assert log_in(Client(), "correct horse battery").status_code == 302 and "account.password_reset" in actions()
+    assert (
+        log_in(Client(), "correct horse battery").status_code == 302
+        and "account.password_reset" in actions()
+    )
     assert "invalid" in Client().get(link, follow=True).content.decode()
 
 
@@ -265,11 +295,15 @@ def provider(settings: Any) -> Iterator[Provider]:
 
 def through(client: Client, process: str = "login", next: str = "") -> Any:
     """To the provider and back."""
-    url = f"{reverse('openid_connect_login', args=['sso'])}?process={process}" + (f"&next={next}" if next else "")
+    url = f"{reverse('openid_connect_login', args=['sso'])}?process={process}" + (
+        f"&next={next}" if next else ""
+    )
     leaving = client.post(url).content.decode()
     state = re.search(r"state=(\w+)", leaving)[1]
     assert "code_challenge=" in leaving and "/authorize?" in leaving
-    return client.get(reverse("openid_connect_callback", args=["sso"]), {"code": "c", "state": state})
+    return client.get(
+        reverse("openid_connect_callback", args=["sso"]), {"code": "c", "state": state}
+    )
 
 
 def test_a_stranger_of_the_provider_gets_no_account(project: Project, provider: Provider) -> None:
@@ -294,13 +328,17 @@ def test_whoever_connected_the_provider_logs_in_by_it(ada: Any, provider: Provid
     assert through(other, next="/account/")["Location"] == "/account/" and signed_in(other)
 
 
-def test_a_second_factor_is_asked_for_after_the_provider_too(guarded: Any, provider: Provider) -> None:
+def test_a_second_factor_is_asked_for_after_the_provider_too(
+    guarded: Any, provider: Provider
+) -> None:
     SocialAccount.objects.create(user=guarded, provider="sso", uid="1")
     client = Client()
     assert through(client)["Location"] == reverse("mfa_authenticate") and not signed_in(client)
 
 
-def test_an_answer_with_another_state_counts_as_a_failure(project: Project, provider: Provider) -> None:
+def test_an_answer_with_another_state_counts_as_a_failure(
+    project: Project, provider: Provider
+) -> None:
     client = Client()
     callback = reverse("openid_connect_callback", args=["sso"])
     assert client.get(callback, {"code": "c", "state": "guessed"}).status_code in (200, 401, 403)
@@ -316,9 +354,14 @@ def test_a_provider_that_is_down_or_speaks_nonsense_leads_back_to_the_log_in(
     for answer in (lambda path: {}, lambda path: ["no", "object"], lambda path: 1 / 0):
         monkeypatch.setattr(provider, "answer", answer)
         back = client.post(start, follow=True)
-        assert back.redirect_chain and "cannot be reached, or does not answer as it should" in back.content.decode()
+        assert (
+            back.redirect_chain
+            and "cannot be reached, or does not answer as it should" in back.content.decode()
+        )
     callback = reverse("openid_connect_callback", args=["sso"])
-    assert client.get(callback, {"code": "c", "state": state}).status_code < 500 and not signed_in(client)
+    assert client.get(callback, {"code": "c", "state": state}).status_code < 500 and not signed_in(
+        client
+    )
 
 
 def test_the_provider_starts_by_a_post_only(provider: Provider, project: Project) -> None:
@@ -329,7 +372,9 @@ def test_the_provider_starts_by_a_post_only(provider: Provider, project: Project
     assert asked.status_code == 200 and "authorize" not in asked.content.decode()
 
 
-def test_somebody_reads_what_happened_to_their_account_once_and_nothing_of_others(project: Project) -> None:
+def test_somebody_reads_what_happened_to_their_account_once_and_nothing_of_others(
+    project: Project,
+) -> None:
     ada, bob = make_member(project), make_member(project)
     Membership.objects.create(project=make_project(), user=ada, role=Role.VIEWER)
     for user in (ada, bob):
@@ -338,9 +383,18 @@ def test_somebody_reads_what_happened_to_their_account_once_and_nothing_of_other
     client = Client()
     client.force_login(ada)
     page = client.get(reverse("account_activity")).content.decode()
-    assert page.count(f"{ada} failed to log in") == 1 and str(bob) not in page and "nobody" not in page
-    assert client.get(reverse("account_activity"), {"all": ""}).content.decode().count("failed to log in") == 1
+    assert (
+        page.count(f"{ada} failed to log in") == 1 and str(bob) not in page and "nobody" not in page
+    )
+    assert (
+        client.get(reverse("account_activity"), {"all": ""})
+        .content.decode()
+        .count("failed to log in")
+        == 1
+    )
     ada.is_superuser = True
     ada.save()
     page = client.get(reverse("account_activity"), {"all": ""}).content.decode()
-    assert page.count("failed to log in") == 1 and str(ada) not in page.partition("panel tight")[2]  # of no project
+    assert (
+        page.count("failed to log in") == 1 and str(ada) not in page.partition("panel tight")[2]
+    )  # of no project

@@ -1,4 +1,6 @@
-"""Guessing passwords and keys: slowed down for an account and an address, told, audited, and undone by an owner."""
+"""Guessing passwords and keys: slowed down for an account and an address, told, audited, and undone
+by an owner.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def project() -> Project:
 
 
 def log_in(password: str, name: str = "ada", address: str = "192.0.2.1") -> Any:
-    return Client(REMOTE_ADDR=address).post(reverse("account_login"), {"login": name, "password": password})
+    return Client(REMOTE_ADDR=address).post(
+        reverse("account_login"), {"login": name, "password": password}
+    )
 
 
 def later(**time: float) -> None:
@@ -44,12 +48,18 @@ def later(**time: float) -> None:
 
 
 def test_after_many_wrong_passwords_the_right_one_does_not_log_in(project: Project) -> None:
-    statuses = [log_in(f"wrong-{number}", address=f"192.0.2.{number % 7}").status_code for number in range(15)]
+    statuses = [
+        log_in(f"wrong-{number}", address=f"192.0.2.{number % 7}").status_code
+        for number in range(15)
+    ]
     assert statuses == [200] * 5 + [429] * 10
     answer = log_in("secret", address="203.0.113.9")
     assert answer.status_code == 429 and 0 < int(answer["Retry-After"]) <= 30
     page = answer.content.decode()
-    assert "Too many attempts have failed. Try again in " in page and "An owner of your project can unlock" in page
+    assert (
+        "Too many attempts have failed. Try again in " in page
+        and "An owner of your project can unlock" in page
+    )
     later(seconds=31)
     assert log_in("secret").status_code == 302
 
@@ -99,7 +109,9 @@ def test_many_wrong_passwords_of_one_account_do_not_lock_an_office_out(project: 
     assert Attempts.objects.get(kind=ADDRESS, digest=attempts._digest("192.0.2.1")).failures == 3
 
 
-def test_a_browser_that_has_logged_in_before_gets_in_from_a_locked_address(project: Project) -> None:
+def test_a_browser_that_has_logged_in_before_gets_in_from_a_locked_address(
+    project: Project,
+) -> None:
     browser = Client(REMOTE_ADDR="192.0.2.1")
     body = {"login": "ada", "password": "secret"}
     assert browser.post(reverse("account_login"), body).status_code == 302
@@ -110,7 +122,9 @@ def test_a_browser_that_has_logged_in_before_gets_in_from_a_locked_address(proje
     assert browser.post(reverse("account_login"), body).status_code == 302
     make_user("eve")
     browser.post(reverse("account_logout"))
-    assert browser.post(reverse("account_login"), body | {"login": "eve"}).status_code == 429, "that account only"
+    assert browser.post(reverse("account_login"), body | {"login": "eve"}).status_code == 429, (
+        "that account only"
+    )
     forged = Client(REMOTE_ADDR="192.0.2.1")
     forged.cookies[known.COOKIE] = browser.cookies[known.COOKIE].value[:-1] + "x"
     assert forged.post(reverse("account_login"), body).status_code == 429
@@ -121,7 +135,9 @@ def test_a_known_browser_still_locks_its_account(project: Project) -> None:
     browser.post(reverse("account_login"), {"login": "ada", "password": "secret"})
     browser.post(reverse("account_logout"))
     wrong = {"login": "ada", "password": "wrong"}
-    assert [browser.post(reverse("account_login"), wrong).status_code for _ in range(7)] == [200] * 5 + [429] * 2
+    assert [browser.post(reverse("account_login"), wrong).status_code for _ in range(7)] == [
+        200
+    ] * 5 + [429] * 2
 
 
 def test_an_account_that_is_not_there_is_told_the_same(project: Project) -> None:
@@ -160,7 +176,11 @@ def test_failures_and_locks_are_in_the_audit_log_and_few(project: Project) -> No
         log_in("wrong")
     events = list(project.audit_events.filter(action__startswith="login.").order_by("pk"))
     assert [event.action for event in events] == ["login.failed"] * 4 + ["login.locked"]
-    assert events[0].actor_label == "ada" and events[0].detail == {"address": "192.0.2.1"} and events[4].detail["until"]
+    assert (
+        events[0].actor_label == "ada"
+        and events[0].detail == {"address": "192.0.2.1"}
+        and events[4].detail["until"]
+    )
 
 
 def test_what_was_typed_as_a_name_is_not_kept() -> None:
@@ -204,10 +224,17 @@ def test_the_command_unlocks(project: Project, capsys: pytest.CaptureFixture) ->
 
 @pytest.mark.parametrize(
     ("proxies", "forwarded", "found"),
-    [(0, "198.51.100.1", "192.0.2.1"), (1, "10.0.0.1, 198.51.100.1", "198.51.100.1"), (1, "", "192.0.2.1"),
-     (2, "203.0.113.1, 198.51.100.1", "203.0.113.1"), (2, "198.51.100.1", "192.0.2.1")],
-)  # fmt: skip
-def test_only_proxies_of_ours_are_believed(settings: Any, proxies: int, forwarded: str, found: str) -> None:
+    [
+        (0, "198.51.100.1", "192.0.2.1"),
+        (1, "10.0.0.1, 198.51.100.1", "198.51.100.1"),
+        (1, "", "192.0.2.1"),
+        (2, "203.0.113.1, 198.51.100.1", "203.0.113.1"),
+        (2, "198.51.100.1", "192.0.2.1"),
+    ],
+)
+def test_only_proxies_of_ours_are_believed(
+    settings: Any, proxies: int, forwarded: str, found: str
+) -> None:
     settings.FLYWHEEL_PROXIES = proxies
     headers = {"HTTP_X_FORWARDED_FOR": forwarded} if forwarded else {}
     assert address_of(RequestFactory().get("/", REMOTE_ADDR="192.0.2.1", **headers)) == found
@@ -217,9 +244,13 @@ DOORS = ["/api/v1/trajectories/", "/env/workplace@1/verify", "/v1/traces"]
 
 
 @pytest.mark.parametrize("path", DOORS)
-def test_an_address_that_tries_keys_is_told_to_wait_and_right_keys_still_work(project: Project, path: str) -> None:
+def test_an_address_that_tries_keys_is_told_to_wait_and_right_keys_still_work(
+    project: Project, path: str
+) -> None:
     def ask(key: str) -> Any:
-        return Client().post(path, b"[]", content_type="application/json", HTTP_AUTHORIZATION=f"Bearer {key}")
+        return Client().post(
+            path, b"[]", content_type="application/json", HTTP_AUTHORIZATION=f"Bearer {key}"
+        )
 
     right, free = make_key(project), LIMITS[KEYS].free
     assert [ask(f"fw_wrong-{number}").status_code for number in range(3)] == [401] * 3

@@ -18,7 +18,15 @@ from django.utils import timezone
 from apps.core.actions import audit, create_api_key, invite
 from apps.core.models import AuditEvent, Project, Role, object_name
 from apps.evals.actions import freeze
-from tests.factories import admin_of, key_headers, make_eval_set, make_key, make_member, make_project, make_user
+from tests.factories import (
+    admin_of,
+    key_headers,
+    make_eval_set,
+    make_key,
+    make_member,
+    make_project,
+    make_user,
+)
 
 
 def client_of(user: Any) -> Client:
@@ -52,7 +60,11 @@ def said(project: Project, action: str, **given: Any) -> AuditEvent:
 )
 def test_the_database_refuses_every_change(project: Project, change: str) -> None:
     before = list(AuditEvent.objects.values())
-    with pytest.raises(IntegrityError, match="append-only"), transaction.atomic(), connection.cursor() as cursor:
+    with (
+        pytest.raises(IntegrityError, match="append-only"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         cursor.execute("ALTER TABLE core_auditevent ENABLE TRIGGER audit_is_never_truncated")
         cursor.execute(change)
@@ -107,7 +119,10 @@ def test_a_page_tells_who_did_what_with_links(project: Project) -> None:
     made = make_eval_set(project, frozen=False)
     freeze(eval_set=made, by=admin_of(project))
     text = page(project)
-    assert f'<b>{admin_of(project)}</b> froze <a href="/p/{project.slug}/evals/{made.pk}/">{made}</a>' in text
+    assert (
+        f'<b>{admin_of(project)}</b> froze <a href="/p/{project.slug}/evals/{made.pk}/">{made}</a>'
+        in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,42 +143,71 @@ def test_a_page_tells_who_did_what_with_links(project: Project) -> None:
 def test_filters(project: Project, query: str, found: set[str]) -> None:
     said(project, "channel.promote", version="v1", channel="production", overridden=True)
     AuditEvent.objects.create(
-        project=project, actor_label="x", action="channel.promote", about=["registry.modelversion:7"]
+        project=project,
+        actor_label="x",
+        action="channel.promote",
+        about=["registry.modelversion:7"],
     )
     said(project, "channel.rollback", version="v1", channel="production")
     said(project, "review.lock_overridden", verifier="v")
     said(project, "holdout.view", n=3)
     said(project, "view.saved", by=make_user("ben"), name="mine")
     rows = client_of(admin_of(project)).get(f"/p/{project.slug}/audit/export.jsonl?{query}")
-    assert {json.loads(line)["action"] for line in b"".join(rows.streaming_content).splitlines()} == found
+    assert {
+        json.loads(line)["action"] for line in b"".join(rows.streaming_content).splitlines()
+    } == found
 
 
 def test_a_day_is_found_from_midnight_to_midnight(project: Project) -> None:
     for hour in (0, 24):
         at = datetime(2026, 3, 1, tzinfo=UTC) + timedelta(hours=hour)
-        AuditEvent.objects.create(project=project, actor_label=f"at{hour}", action="view.saved", at=at)
+        AuditEvent.objects.create(
+            project=project, actor_label=f"at{hour}", action="view.saved", at=at
+        )
     text = page(project, "since=2026-03-01&until=2026-03-01")
     assert "<b>at0</b>" in text and "<b>at24</b>" not in text
 
 
-@pytest.mark.parametrize("query", ["kind=nonsense", "since=yesterday", "until=9999-12-31", "object=%00x", "object=a.b:'--", "cursor=9_x", "cursor=99999999999999999999_1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "query",
+    [
+        "kind=nonsense",
+        "since=yesterday",
+        "until=9999-12-31",
+        "object=%00x",
+        "object=a.b:'--",
+        "cursor=9_x",
+        "cursor=99999999999999999999_1",
+    ],
+)
 def test_filters_that_make_no_sense_are_left_out(project: Project, query: str) -> None:
     if "%00" in query:
-        assert client_of(admin_of(project)).get(f"/p/{project.slug}/audit/?{query}").status_code == 400
+        assert (
+            client_of(admin_of(project)).get(f"/p/{project.slug}/audit/?{query}").status_code == 400
+        )
     else:
         assert "created the project" in page(project, query)
 
 
 def test_hostile_text_is_escaped(project: Project) -> None:
-    said(project, "view.saved", name="<script>alert(1)</script>", shared=False, actor_label="<img src=x>")
+    said(
+        project,
+        "view.saved",
+        name="<script>alert(1)</script>",
+        shared=False,
+        actor_label="<img src=x>",
+    )
     text = page(project)
-    assert "<script>alert(1)" not in text and "&lt;script&gt;alert(1)" in text and "<img" not in text
+    assert (
+        "<script>alert(1)" not in text and "&lt;script&gt;alert(1)" in text and "<img" not in text
+    )
 
 
 def test_pages_follow_each_other_although_new_events_come(project: Project) -> None:
     same = timezone.now()
     AuditEvent.objects.bulk_create(
-        AuditEvent(project=project, actor_label=f"n{number:03}", action="view.saved", at=same) for number in range(120)
+        AuditEvent(project=project, actor_label=f"n{number:03}", action="view.saved", at=same)
+        for number in range(120)
     )
     client, seen, cursor = client_of(admin_of(project)), [], ""
     for _ in range(3):
@@ -201,18 +245,26 @@ def test_a_csv_runs_no_formula(project: Project) -> None:
     said(project, "view.saved", name="x", actor_label="=1+1")
     answer = client_of(admin_of(project)).get(f"/p/{project.slug}/audit/export.csv")
     rows = list(csv.reader(io.StringIO(b"".join(answer.streaming_content).decode("utf-8-sig"))))
-    assert rows[0][0] == "at" and rows[1][1] == "'=1+1" and rows[1][3].startswith("'=1+1 saved the view")
+    assert (
+        rows[0][0] == "at"
+        and rows[1][1] == "'=1+1"
+        and rows[1][3].startswith("'=1+1 saved the view")
+    )
     assert len(rows) == 1 + AuditEvent.objects.filter(project=project).count()
 
 
 @pytest.mark.parametrize("query", ["since=yesterday", "until=2026-02-30", "kind=x", "object=x"])
-def test_a_filter_that_makes_no_sense_gives_no_file_of_everything(project: Project, query: str) -> None:
+def test_a_filter_that_makes_no_sense_gives_no_file_of_everything(
+    project: Project, query: str
+) -> None:
     answer = client_of(admin_of(project)).get(f"/p/{project.slug}/audit/export.csv?{query}")
     assert answer.status_code == 400 and query.partition("=")[0] in answer.content.decode()
 
 
 def test_an_unknown_format_is_not_found(project: Project) -> None:
-    assert client_of(admin_of(project)).get(f"/p/{project.slug}/audit/export.xml").status_code == 404
+    assert (
+        client_of(admin_of(project)).get(f"/p/{project.slug}/audit/export.xml").status_code == 404
+    )
 
 
 def test_the_api_has_the_same_filters_and_a_cursor(project: Project) -> None:
@@ -220,13 +272,19 @@ def test_the_api_has_the_same_filters_and_a_cursor(project: Project) -> None:
     for number in range(5):
         said(project, "view.saved", name=f"v{number}")
     first = Client().get("/api/v1/audit/?action=view.saved&limit=3", **headers).json()
-    second = Client().get(f"/api/v1/audit/?action=view.saved&limit=3&cursor={first['next']}", **headers).json()
+    second = (
+        Client()
+        .get(f"/api/v1/audit/?action=view.saved&limit=3&cursor={first['next']}", **headers)
+        .json()
+    )
     names = [event["detail"]["name"] for event in first["results"] + second["results"]]
     assert names == ["v4", "v3", "v2", "v1", "v0"] and second["next"] is None
     assert first["results"][0]["sentence"].endswith("saved the view “v4”")
 
 
-@pytest.mark.parametrize("query", ["kind=x", "since=x", "object=x", "limit=0", "cursor=x", "who=%00", "action=%00"])
+@pytest.mark.parametrize(
+    "query", ["kind=x", "since=x", "object=x", "limit=0", "cursor=x", "who=%00", "action=%00"]
+)
 def test_the_api_says_what_is_wrong(project: Project, query: str) -> None:
     answer = Client().get(f"/api/v1/audit/?{query}", **key_headers(project))
     assert answer.status_code == 400 and answer.json()["path"] == query.partition("=")[0]
@@ -236,7 +294,11 @@ def test_a_key_reads_what_its_creator_may(project: Project) -> None:
     key = create_api_key(project=project, name="k", by=make_member(project, Role.VIEWER))[1]
     seen = Client().get("/api/v1/audit/", HTTP_AUTHORIZATION=f"Bearer {key}").json()["results"]
     assert [event["action"] for event in seen] == ["project.created"]
-    seen = Client().get("/api/v1/audit/", HTTP_AUTHORIZATION=f"Bearer {make_key(project)}").json()["results"]
+    seen = (
+        Client()
+        .get("/api/v1/audit/", HTTP_AUTHORIZATION=f"Bearer {make_key(project)}")
+        .json()["results"]
+    )
     assert {event["action"] for event in seen} == {"project.created", "api_key.created"}
 
 
@@ -244,7 +306,11 @@ def test_a_look_at_a_hold_out_is_in_the_log(project: Project) -> None:
     made = make_eval_set(project)
     client_of(admin_of(project)).post(f"/p/{project.slug}/evals/{made.pk}/holdout/")
     event = AuditEvent.objects.filter(action="holdout.view").first()
-    assert event and event.target_id == str(made.pk) and event.detail["n"] == made.tasks.holdout().count()
+    assert (
+        event
+        and event.target_id == str(made.pk)
+        and event.detail["n"] == made.tasks.holdout().count()
+    )
 
 
 def test_an_event_is_found_under_all_that_it_is_about(project: Project) -> None:

@@ -33,28 +33,44 @@ COMPUTED: dict[str, dict[str, list[str]]] = {
     "core/jobs.py": {
         "f'{job._meta.model_name}.submitted'": [f"{job}.submitted" for job in JOBS],
         "f'{job._meta.model_name}.cancel_requested'": [f"{job}.cancel_requested" for job in JOBS],
-        "f'{job._meta.model_name}.{action}'": [f"{job}.{what}" for job in JOBS for what in ("resumed", "resubmitted", "applied")],
+        "f'{job._meta.model_name}.{action}'": [
+            f"{job}.{what}" for job in JOBS for what in ("resumed", "resubmitted", "applied")
+        ],
     },
-    "environments/actions.py": {"f'{model._meta.model_name}.created'": ["environment.created", "verifier.created"]},
-    "failures/actions/policy.py": {"f'policy_rule.{state}'": [f"policy_rule.{state}" for state in PolicyRule.DECISIONS]},
-    "evals/holdout/view_log.py": {"f'holdout.{row.kind}'": [f"holdout.{kind}" for kind in HoldoutView.Kind]},
+    "environments/actions.py": {
+        "f'{model._meta.model_name}.created'": ["environment.created", "verifier.created"]
+    },
+    "failures/actions/policy.py": {
+        "f'policy_rule.{state}'": [f"policy_rule.{state}" for state in PolicyRule.DECISIONS]
+    },
+    "evals/holdout/view_log.py": {
+        "f'holdout.{row.kind}'": [f"holdout.{kind}" for kind in HoldoutView.Kind]
+    },
     "evals/variants/batches.py": {"what": []},  # those of `_note`
     "failures/actions/bulk.py": {"f'failures.{kind}'": ["failures.decided", "failures.assigned"]},
     "failures/actions/decisions.py": {
-        "f'failure.{kind}'": [f"failure.{kind}" for kind in ("decided", "split", "assigned", "marked")]
+        "f'failure.{kind}'": [
+            f"failure.{kind}" for kind in ("decided", "split", "assigned", "marked")
+        ]
     },
     "failures/judge/rubrics.py": {"TRIED": ["rubric.tried"], "TRY_ENDED": ["rubric.try_ended"]},
     "promotion/moves.py": {"f'channel.{kind}'": [f"channel.{kind}" for kind in Promotion.Kind]},
     "trajectories/actions/arrivals.py": {"f'{kind}.retried'": ["arrival.retried", "trace.retried"]},
-    "trajectories/actions/bulk.py": {"f'trajectories.{change.kind}'": [f"trajectories.{kind}" for kind in ("tag", "untag", "outcome")]},
+    "trajectories/actions/bulk.py": {
+        "f'trajectories.{change.kind}'": [
+            f"trajectories.{kind}" for kind in ("tag", "untag", "outcome")
+        ]
+    },
     "trajectories/actions/redaction.py": {"action": ["redaction.enabled", "redaction.disabled"]},
     "webhooks/actions.py": {"f'webhook.{what}'": []},  # those of `_audit`
-}  # fmt: skip
+}
 AUDITS = ("audit", "_audit", "note", "_note", "AuditEvent", "AuditEvent.objects.create")
 
 
 def audited(path: Path) -> Iterator[str]:
-    """The actions that a module audits. Raises AssertionError for one that it computes and `COMPUTED` does not know."""
+    """The actions that a module audits. Raises AssertionError for one that it computes and
+    `COMPUTED` does not know.
+    """
     place = path.relative_to(ROOT / "apps").as_posix()
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Call) or ast.unparse(node.func) not in AUDITS:
@@ -67,9 +83,13 @@ def audited(path: Path) -> Iterator[str]:
                     yield f"webhook.{given.value}"
                 elif "." in given.value:
                     yield given.value
-            elif given is not None and not (isinstance(given, ast.Name) and given.id in ("job", "run", "row")):
+            elif given is not None and not (
+                isinstance(given, ast.Name) and given.id in ("job", "run", "row")
+            ):
                 found = COMPUTED.get(place, {}).get(ast.unparse(given))
-                assert found is not None, f"{path}:{node.lineno}: say in COMPUTED what {ast.unparse(given)} may be"
+                assert found is not None, (
+                    f"{path}:{node.lineno}: say in COMPUTED what {ast.unparse(given)} may be"
+                )
                 yield from found
 
 
@@ -89,37 +109,92 @@ def test_links_lead_to_pages_that_exist() -> None:
 @pytest.mark.parametrize(
     ("action", "detail", "said"),
     [
-        ("channel.promote", {"version": "grpo-v3", "channel": "production", "reason": "better", "overridden": False, "report_id": "x"},
-         "ann promoted grpo-v3 to production with a gate report: “better”"),
-        ("channel.promote", {"version": "grpo-v3", "channel": "production", "reason": "why not", "overridden": True},
-         "ann promoted grpo-v3 to production with a gate report, overriding the gate: “why not”"),
+        (
+            "channel.promote",
+            {
+                "version": "grpo-v3",
+                "channel": "production",
+                "reason": "better",
+                "overridden": False,
+                "report_id": "x",
+            },
+            "ann promoted grpo-v3 to production with a gate report: “better”",
+        ),
+        (
+            "channel.promote",
+            {
+                "version": "grpo-v3",
+                "channel": "production",
+                "reason": "why not",
+                "overridden": True,
+            },
+            "ann promoted grpo-v3 to production with a gate report, overriding the gate: “why not”",
+        ),
         ("retention.set", {"days": 30, "before": None}, "ann set retention to 30 days"),
-        ("retention.set", {"days": None, "before": 30}, "ann set retention to unlimited; it was 30 days"),
+        (
+            "retention.set",
+            {"days": None, "before": 30},
+            "ann set retention to unlimited; it was 30 days",
+        ),
         ("review.answered", {"agrees": False, "reason": ""}, "ann disagreed with a score"),
         ("trajectories.deleted", {"n": 12345}, "ann deleted 12,345 trajectories"),
         ("trajectories.deleted", {"n": 1}, "ann deleted 1 trajectory"),
-        ("failures.classified", {"looked": 1, "found": 0}, "ann classified 1 run and found 0 failures"),
-        ("failure.undone", {"n": 2, "kept": 1}, "ann undid the triage of 2 failures; 1 changed in the meantime and stayed as it is"),
+        (
+            "failures.classified",
+            {"looked": 1, "found": 0},
+            "ann classified 1 run and found 0 failures",
+        ),
+        (
+            "failure.undone",
+            {"n": 2, "kept": 1},
+            "ann undid the triage of 2 failures; 1 changed in the meantime and stayed as it is",
+        ),
         ("holdout.membership", {"n": 1}, "ann saw which tasks are held out: 1 task"),
-        ("api_key.created", {"name": "k", "scopes": ["read"]}, "ann created the API key k with the scope read"),
-        ("api_key.created", {"name": "k", "scopes": ["read", "manage"]}, "ann created the API key k with the scopes read, manage"),
-        ("serverprobe.submitted", {"name": "Health check of production"}, "ann started “Health check of production”"),
-        ("outcome_model.made", {"number": 2, "decisions": 260, "learned": True},
-         "ann trained the failure estimate (version 2) on 260 reviewed runs"),
-        ("outcome_model.made", {"number": 1, "decisions": 1, "learned": False}, "ann trained the failure estimate (version 1) on 1 reviewed run"),
+        (
+            "api_key.created",
+            {"name": "k", "scopes": ["read"]},
+            "ann created the API key k with the scope read",
+        ),
+        (
+            "api_key.created",
+            {"name": "k", "scopes": ["read", "manage"]},
+            "ann created the API key k with the scopes read, manage",
+        ),
+        (
+            "serverprobe.submitted",
+            {"name": "Health check of production"},
+            "ann started “Health check of production”",
+        ),
+        (
+            "outcome_model.made",
+            {"number": 2, "decisions": 260, "learned": True},
+            "ann trained the failure estimate (version 2) on 260 reviewed runs",
+        ),
+        (
+            "outcome_model.made",
+            {"number": 1, "decisions": 1, "learned": False},
+            "ann trained the failure estimate (version 1) on 1 reviewed run",
+        ),
         ("evalrun.submitted", {"name": "{n} [of] it"}, "ann started the evaluation {n} [of] it"),
         ("unheard.of_thing", {}, "ann did unheard: of thing"),
-        ("failure.decided", {"after": {"mode": "bad_planning"}}, "ann triaged a failure as bad_planning"),
+        (
+            "failure.decided",
+            {"after": {"mode": "bad_planning"}},
+            "ann triaged a failure as bad_planning",
+        ),
         ("failure.decided", {"after": "nonsense"}, "ann triaged a failure"),
     ],
-)  # fmt: skip
+)
 def test_an_event_is_a_sentence(action: str, detail: dict, said: str) -> None:
     assert sentence(AuditEvent(actor_label="ann", action=action, detail=detail)) == said
 
 
 def test_what_is_counted_has_a_singular_and_a_plural() -> None:
     counted = [
-        field[2].split("|")[1:] for words in WORDS.values() for field in FIELD.finditer(words) if "|" in field[2]
+        field[2].split("|")[1:]
+        for words in WORDS.values()
+        for field in FIELD.finditer(words)
+        if "|" in field[2]
     ]
     assert counted and all(len(forms) >= 2 for forms in counted)
 
@@ -133,5 +208,7 @@ def test_without_a_user_flywheel_or_the_command_line_acted(project: Project) -> 
 
 @pytest.mark.parametrize("action", sorted(WORDS))
 def test_no_sentence_breaks_without_its_details(action: str) -> None:
-    event = AuditEvent(actor_label="ann", action=action, detail={}, target_type="evals.evalset", target_id="1")
+    event = AuditEvent(
+        actor_label="ann", action=action, detail={}, target_type="evals.evalset", target_id="1"
+    )
     assert pieces(event, "project") and not set("{}[]") & set(sentence(event))

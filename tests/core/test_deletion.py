@@ -63,12 +63,16 @@ def delete(project: Project) -> ProjectDeletion:
 
 
 def left(project: Project) -> dict[str, int]:
-    found = {model._meta.label: deletion.rows_of(model, project).count() for model in deletion.tables()}
+    found = {
+        model._meta.label: deletion.rows_of(model, project).count() for model in deletion.tables()
+    }
     return {label: n for label, n in found.items() if n}
 
 
 def test_every_table_of_a_project_is_known() -> None:
-    """A model that names a project by a key that may be empty would be left: it has to be reached by one that may not."""
+    """A model that names a project by a key that may be empty would be left: it has to be reached
+    by one that may not.
+    """
     known = {*deletion.tables(), *deletion.KEPT}
     assert not [
         model._meta.label
@@ -102,7 +106,9 @@ def test_everything_goes_and_nothing_of_others(
     quieten(project)
     had = left(project)
     assert len(had) > 45, had.keys()
-    only_here = set(Artifact.objects.exclude(model_versions__project=other).values_list("pk", flat=True))
+    only_here = set(
+        Artifact.objects.exclude(model_versions__project=other).values_list("pk", flat=True)
+    )
     job = delete(project)
     folder = runner.job_folder(project.trainingruns.first())
     folder.mkdir(parents=True)
@@ -114,10 +120,17 @@ def test_everything_goes_and_nothing_of_others(
     project.refresh_from_db()
     assert job.state == JobState.SUCCEEDED, job.error
     assert not left(project) and left(other) == before and job.result["rows"] >= sum(had.values())
-    assert Content.objects.exists() and set(Content.objects.values_list("trajectory_id", flat=True)) == {theirs.pk}
+    assert Content.objects.exists() and set(
+        Content.objects.values_list("trajectory_id", flat=True)
+    ) == {theirs.pk}
     assert set(SearchText.objects.values_list("trajectory_id", flat=True)) <= {theirs.pk}
-    assert not Artifact.objects.filter(pk__in=only_here).exists() and not any(_home(pk).exists() for pk in only_here)
-    assert all(_home(pk).is_dir() for pk in Artifact.objects.values_list("pk", flat=True)) and Artifact.objects.exists()
+    assert not Artifact.objects.filter(pk__in=only_here).exists() and not any(
+        _home(pk).exists() for pk in only_here
+    )
+    assert (
+        all(_home(pk).is_dir() for pk in Artifact.objects.values_list("pk", flat=True))
+        and Artifact.objects.exists()
+    )
     assert not folder.exists() and not JobLog.objects.filter(pk=log.pk).exists()
     assert project.stage == Stage.DELETED and project.name == name and old not in (project.slug, "")
     assert set(project.memberships.values_list("role", flat=True)) == {"owner"}
@@ -151,7 +164,11 @@ def test_it_goes_on_where_a_worker_died(project: Project, monkeypatch: pytest.Mo
     assert not left(project) and Project.objects.get(pk=project.pk).stage == Stage.DELETED
 
 
-def test_jobs_under_way_are_cancelled_first(project: Project, data_dir: Path, world: dict[str, Any]) -> None:  # noqa: F811
+def test_jobs_under_way_are_cancelled_first(
+    project: Project,
+    data_dir: Path,
+    world: dict[str, Any],  # noqa: F811
+) -> None:
     full = world["project"]
     assert deletion.active_jobs(full)
     runner.run(delete(full))
@@ -179,11 +196,19 @@ def ways_in(project: Project) -> dict[str, int]:
     headers = key_headers(project)
     post = {"content_type": "application/json", **headers}
     return {
-        "send": Client().post("/api/v1/trajectories/", '{"id": "a", "messages": [{"role": "user", "content": "x"}]}', **post).status_code,
+        "send": (
+            Client()
+            .post(
+                "/api/v1/trajectories/",
+                '{"id": "a", "messages": [{"role": "user", "content": "x"}]}',
+                **post,
+            )
+            .status_code
+        ),
         "otlp": Client().post("/v1/traces", "{}", **post).status_code,
         "read": Client().get("/api/v1/trajectories/", **headers).status_code,
         "project": Client().get("/api/v1/project/", **headers).status_code,
-    }  # fmt: skip
+    }
 
 
 def test_a_project_being_deleted_takes_and_answers_nothing(project: Project) -> None:
@@ -219,7 +244,9 @@ def test_an_archived_project_is_read_only(project: Project) -> None:
     by = admin_of(project)
     flow = flows.save_flow(project=project, name="f", spec=flows_spec(), by=by)
     make_trajectory(project)
-    assert lifecycle.archive(project=project, by=by) and not lifecycle.archive(project=project, by=by)
+    assert lifecycle.archive(project=project, by=by) and not lifecycle.archive(
+        project=project, by=by
+    )
     _trusted.clear()
     assert ways_in(project) == {"send": 403, "otlp": 403, "read": 200, "project": 200}
     member = client_of(by)
@@ -300,9 +327,15 @@ def test_by_api(project: Project) -> None:
     assert patch(name="Other").json()["name"] == "Other"
     assert patch(archived=True).json()["stage"] == "archived"
     _trusted.clear()
-    assert Client().post("/api/v1/keys/", {"name": "x", "scopes": ["ingest"]}, **headers).status_code == 403
+    assert (
+        Client().post("/api/v1/keys/", {"name": "x", "scopes": ["ingest"]}, **headers).status_code
+        == 403
+    )
     assert patch(archived=False).json()["stage"] == "active"
-    assert patch(slug="no way").status_code == 400 and patch(slug=make_project().slug).status_code == 400
+    assert (
+        patch(slug="no way").status_code == 400
+        and patch(slug=make_project().slug).status_code == 400
+    )
     wrong = Client().delete("/api/v1/project/", {"confirm": "no"}, **headers)
     assert wrong.status_code == 400 and wrong.json()["path"] == "confirm"
     assert Client().delete("/api/v1/project/", {"confirm": "Other"}, **headers).status_code == 202
@@ -311,10 +344,17 @@ def test_by_api(project: Project) -> None:
 
 def test_a_deletion_that_stopped_goes_on(project: Project) -> None:
     job = delete(project)
-    ProjectDeletion.objects.update(state=JobState.FAILED, finished_at="2026-01-01T00:00Z", error="The disk is full.")
+    ProjectDeletion.objects.update(
+        state=JobState.FAILED, finished_at="2026-01-01T00:00Z", error="The disk is full."
+    )
     owner = client_of(admin_of(project))
     assert b"The disk is full." in owner.get(f"/p/{project.slug}/deletion/").content
-    assert client_of(make_member(project, Role.OPERATOR)).post(f"/p/{project.slug}/deletion/again/").status_code == 403
+    assert (
+        client_of(make_member(project, Role.OPERATOR))
+        .post(f"/p/{project.slug}/deletion/again/")
+        .status_code
+        == 403
+    )
     owner.post(f"/p/{project.slug}/deletion/again/")
     job.refresh_from_db()
     assert job.state == JobState.QUEUED

@@ -38,14 +38,25 @@ def test_what_the_database_cannot_hold_is_mended(written: str, read: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"{", b"[1]", b'{"type": "log"}', b'{"seq": 1}', b'{"seq": 1.5, "type": "log"}', b"\xff", b"[" * 9000]
+    "line",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b'{"type": "log"}',
+        b'{"seq": 1}',
+        b'{"seq": 1.5, "type": "log"}',
+        b"\xff",
+        b"[" * 9000,
+    ],
 )
 def test_what_is_no_event_is_none(line: bytes) -> None:
     assert parse_event(line) is None
 
 
 ANY = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()), lambda inner: st.lists(inner)
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner),
 )
 
 

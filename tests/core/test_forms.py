@@ -9,11 +9,22 @@ from apps.core.forms import PlainForm, whole
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("0", 0), ("17", 17), ("007", 7), (str(2**63 - 1), 2**63 - 1),
-        (None, None), ("", None), ("-1", None), ("1.0", None), (" 1", None), ("٣", None), ("²", None),
-        (str(2**63), None), ("9" * 5000, None), ("0190a5c4-0000-7000-8000-000000000000", None),
+        ("0", 0),
+        ("17", 17),
+        ("007", 7),
+        (str(2**63 - 1), 2**63 - 1),
+        (None, None),
+        ("", None),
+        ("-1", None),
+        ("1.0", None),
+        (" 1", None),
+        ("٣", None),
+        ("²", None),
+        (str(2**63), None),
+        ("9" * 5000, None),
+        ("0190a5c4-0000-7000-8000-000000000000", None),
     ],
-)  # fmt: skip
+)
 def test_a_whole_number_of_a_query_is_one_or_nothing(text: str | None, value: int | None) -> None:
     assert whole(text) == value
 

@@ -1,4 +1,6 @@
-"""People are invited by a link, join by password or OpenID Connect, and are removed; what a link is worth, and to whom."""
+"""People are invited by a link, join by password or OpenID Connect, and are removed; what a link is
+worth, and to whom.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,18 @@ def settings_of(project: Project) -> str:
     return reverse("core:settings", args=[project.slug])
 
 
-def invited(owner: Client, project: Project, email: str = "grace@example.org", role: Role = Role.REVIEWER) -> str:
+def invited(
+    owner: Client, project: Project, email: str = "grace@example.org", role: Role = Role.REVIEWER
+) -> str:
     """The link, as the page shows it."""
     address = reverse("core:invite", args=[project.slug])
     page = owner.post(address, {"email": email, "role": role}, follow=True).content.decode()
     return re.search(r"http://testserver(/join/\?token=[^<]+)", page)[1]
 
 
-def test_the_invited_person_chooses_a_password_and_lands_in_the_project(project: Project, owner: Client) -> None:
+def test_the_invited_person_chooses_a_password_and_lands_in_the_project(
+    project: Project, owner: Client
+) -> None:
     link, client = invited(owner, project), Client()
     assert client.get(link)["Location"] == reverse("join")  # the token leaves the address
     page = client.get(reverse("join")).content.decode()
@@ -51,14 +57,20 @@ def test_the_invited_person_chooses_a_password_and_lands_in_the_project(project:
     assert client.post(reverse("join"), NEW)["Location"] == project.get_absolute_url()
     assert client.get(project.get_absolute_url()).status_code == 200
     user = get_user_model().objects.get(username="grace")
-    assert (user.email, user.first_name) == ("grace@example.org", "Grace Hopper") and user.check_password(
-        NEW["password"]
-    )
+    assert (user.email, user.first_name) == (
+        "grace@example.org",
+        "Grace Hopper",
+    ) and user.check_password(NEW["password"])
     assert project.memberships.get(user=user).role == Role.REVIEWER
     done = (
-        AuditEvent.objects.filter(action__startswith="invitation.").order_by("pk").values_list("action", "actor_label")
+        AuditEvent.objects.filter(action__startswith="invitation.")
+        .order_by("pk")
+        .values_list("action", "actor_label")
     )
-    assert list(done) == [("invitation.created", str(admin_of(project))), ("invitation.accepted", "grace")]
+    assert list(done) == [
+        ("invitation.created", str(admin_of(project))),
+        ("invitation.accepted", "grace"),
+    ]
 
 
 def test_a_link_works_once_and_its_token_is_not_stored(project: Project, owner: Client) -> None:
@@ -67,11 +79,17 @@ def test_a_link_works_once_and_its_token_is_not_stored(project: Project, owner: 
     assert "token=" not in owner.get(settings_of(project)).content.decode()
     for client, status in ((Client(), 302), (Client(), 410)):
         client.get(link)
-        assert client.post(reverse("join"), NEW | {"username": f"user-{status}"}).status_code == status
-    assert get_user_model().objects.filter(username__startswith="user-").get().username == "user-302"
+        assert (
+            client.post(reverse("join"), NEW | {"username": f"user-{status}"}).status_code == status
+        )
+    assert (
+        get_user_model().objects.filter(username__startswith="user-").get().username == "user-302"
+    )
 
 
-@pytest.mark.parametrize("end", ["revoked", "expired", "replaced", "inviter left", "inviter lowered"])
+@pytest.mark.parametrize(
+    "end", ["revoked", "expired", "replaced", "inviter left", "inviter lowered"]
+)
 def test_a_link_that_is_over_opens_nothing(project: Project, owner: Client, end: str) -> None:
     inviter = make_member(project, Role.OWNER)
     theirs = Client()
@@ -82,7 +100,9 @@ def test_a_link_that_is_over_opens_nothing(project: Project, owner: Client, end:
     if end == "revoked":
         shown = owner.get(settings_of(project)).content.decode()
         assert "grace@example.org" in shown and str(inviter) in shown
-        owner.post(reverse("core:revoke_invitation", args=[project.slug, project.invitations.get().pk]))
+        owner.post(
+            reverse("core:revoke_invitation", args=[project.slug, project.invitations.get().pk])
+        )
     elif end == "expired":
         project.invitations.update(expires_at=timezone.now() - timedelta(seconds=1))
     elif end == "replaced":
@@ -97,7 +117,9 @@ def test_a_link_that_is_over_opens_nothing(project: Project, owner: Client, end:
     assert not get_user_model().objects.filter(username="grace").exists()
 
 
-def test_an_address_that_somebody_uses_is_not_given_to_another_account(project: Project, owner: Client) -> None:
+def test_an_address_that_somebody_uses_is_not_given_to_another_account(
+    project: Project, owner: Client
+) -> None:
     get_user_model().objects.create_user("first", "Grace@Example.org", "secret")
     client = Client()
     client.get(invited(owner, project))
@@ -114,12 +136,18 @@ def test_an_address_that_somebody_uses_is_not_given_to_another_account(project: 
         ({"username": "ada@example.org"}, "no @"),
     ],
 )
-def test_the_form_says_what_is_wrong(project: Project, owner: Client, given: dict, said: str) -> None:
+def test_the_form_says_what_is_wrong(
+    project: Project, owner: Client, given: dict, said: str
+) -> None:
     make_user("ada")
     client = Client()
     client.get(invited(owner, project))
     page = client.post(reverse("join"), NEW | given)
-    assert page.status_code == 200 and said in page.content.decode() and Invitation.objects.open().exists()
+    assert (
+        page.status_code == 200
+        and said in page.content.decode()
+        and Invitation.objects.open().exists()
+    )
 
 
 @pytest.mark.django_db(transaction=True)
@@ -130,7 +158,9 @@ def test_two_people_who_choose_one_name_at_once_do_not_both_get_it(
     first, second = Client(), Client()
     first.get(invited(owner, project))
     second.get(invited(owner, project, "other@example.org"))
-    monkeypatch.setattr("apps.core.forms.JoinForm.clean_username", lambda form: form.cleaned_data["username"])
+    monkeypatch.setattr(
+        "apps.core.forms.JoinForm.clean_username", lambda form: form.cleaned_data["username"]
+    )
     with transaction.atomic():
         first.post(reverse("join"), NEW)
         late = Other(lambda: second.post(reverse("join"), NEW | {"username": name}))
@@ -138,7 +168,9 @@ def test_two_people_who_choose_one_name_at_once_do_not_both_get_it(
     page = late.wait()
     assert page.status_code == 200 and "This user name is taken" in page.content.decode()
     assert get_user_model().objects.filter(username__iexact="grace").count() == 1
-    assert Invitation.objects.open().get().email == "other@example.org"  # and may be followed with another name
+    assert (
+        Invitation.objects.open().get().email == "other@example.org"
+    )  # and may be followed with another name
 
 
 @pytest.mark.django_db(transaction=True)
@@ -160,7 +192,9 @@ def test_an_owner_who_is_lowered_meanwhile_invites_nobody(project: Project) -> N
     lowered = make_member(project, Role.OWNER)
     with transaction.atomic():
         set_member(project=project, user=lowered, role=Role.VIEWER, by=admin_of(project))
-        late = Other(lambda: invite(project=project, email="g@example.org", role=Role.OWNER, by=lowered))
+        late = Other(
+            lambda: invite(project=project, email="g@example.org", role=Role.OWNER, by=lowered)
+        )
         late.wait_until_it_waits()
     with pytest.raises(InvitationError):
         late.wait()
@@ -168,16 +202,22 @@ def test_an_owner_who_is_lowered_meanwhile_invites_nobody(project: Project) -> N
 
 
 @pytest.mark.parametrize(
-    "email", ["x" * 250 + "@example.org", "sam@exam\u202eple.org", "a@b", "ok\r\nBcc: all@example.org"]
+    "email",
+    ["x" * 250 + "@example.org", "sam@exam\u202eple.org", "a@b", "ok\r\nBcc: all@example.org"],
 )
-def test_an_address_that_is_none_invites_nobody(project: Project, owner: Client, settings: Any, email: str) -> None:
+def test_an_address_that_is_none_invites_nobody(
+    project: Project, owner: Client, settings: Any, email: str
+) -> None:
     settings.FLYWHEEL_MAIL = True
-    page = owner.post(reverse("core:invite", args=[project.slug]), {"email": email, "role": "viewer"}, follow=True)
+    page = owner.post(
+        reverse("core:invite", args=[project.slug]), {"email": email, "role": "viewer"}, follow=True
+    )
     assert page.status_code == 200 and not Invitation.objects.exists() and not mail.outbox
 
 
 @pytest.mark.parametrize(
-    "before,after", [(None, Role.ENGINEER), (Role.VIEWER, Role.ENGINEER), (Role.OPERATOR, Role.OPERATOR)]
+    "before,after",
+    [(None, Role.ENGINEER), (Role.VIEWER, Role.ENGINEER), (Role.OPERATOR, Role.OPERATOR)],
 )
 def test_somebody_with_an_account_joins_by_a_button_and_keeps_a_higher_role(
     project: Project, owner: Client, before: Role | None, after: Role
@@ -187,12 +227,16 @@ def test_somebody_with_an_account_joins_by_a_button_and_keeps_a_higher_role(
     client.force_login(user)
     client.get(invited(owner, project, role=Role.ENGINEER))
     assert f"Join as {user}" in client.get(reverse("join")).content.decode()
-    assert not project.memberships.filter(user=user).exclude(role=before or "").exists()  # a look accepts nothing
+    assert (
+        not project.memberships.filter(user=user).exclude(role=before or "").exists()
+    )  # a look accepts nothing
     assert client.post(reverse("join"))["Location"] == project.get_absolute_url()
     assert project.memberships.get(user=user).role == after
 
 
-def test_an_invitation_makes_an_account_by_openid_connect(project: Project, owner: Client, provider: Provider) -> None:
+def test_an_invitation_makes_an_account_by_openid_connect(
+    project: Project, owner: Client, provider: Provider
+) -> None:
     provider.user = {
         "sub": "7",
         "email": "grace@corp.example",
@@ -207,13 +251,18 @@ def test_an_invitation_makes_an_account_by_openid_connect(project: Project, owne
     user = project.memberships.get(role=Role.REVIEWER).user
     assert (user.username, user.first_name, user.has_usable_password()) == ("grace", "Grace", False)
     again = Client()
-    assert through(again)["Location"] == "/" and again.get(project.get_absolute_url()).status_code == 200
+    assert (
+        through(again)["Location"] == "/"
+        and again.get(project.get_absolute_url()).status_code == 200
+    )
     provider.user |= {"sub": "8", "email": "second@corp.example"}
     second = through(client, next=reverse("join"))  # the same browser, another person, a used link
     assert "by invitation" in second.content.decode() and project.memberships.count() == 2
 
 
-def test_with_a_mail_server_the_link_is_sent(project: Project, owner: Client, settings: Any) -> None:
+def test_with_a_mail_server_the_link_is_sent(
+    project: Project, owner: Client, settings: Any
+) -> None:
     settings.FLYWHEEL_MAIL = True
     link = invited(owner, project)
     (sent,) = mail.outbox
@@ -229,17 +278,30 @@ def test_a_mail_server_that_refuses_leaves_the_link(
     settings.FLYWHEEL_MAIL = True
     monkeypatch.setattr("apps.core.views.send_mail", refuse)
     address = reverse("core:invite", args=[project.slug])
-    page = owner.post(address, {"email": "grace@example.org", "role": "viewer"}, follow=True).content.decode()
+    page = owner.post(
+        address, {"email": "grace@example.org", "role": "viewer"}, follow=True
+    ).content.decode()
     assert "The mail server rejected" in page and "/join/?token=" in page
 
 
-def test_without_a_mail_server_the_page_says_to_send_it_by_hand(project: Project, owner: Client) -> None:
+def test_without_a_mail_server_the_page_says_to_send_it_by_hand(
+    project: Project, owner: Client
+) -> None:
     address = reverse("core:invite", args=[project.slug])
-    page = owner.post(address, {"email": "grace@example.org", "role": "viewer"}, follow=True).content.decode()
-    assert "E-mail is not configured" in page and "yourself" in page and "Copy link" in page and not mail.outbox
+    page = owner.post(
+        address, {"email": "grace@example.org", "role": "viewer"}, follow=True
+    ).content.decode()
+    assert (
+        "E-mail is not configured" in page
+        and "yourself" in page
+        and "Copy link" in page
+        and not mail.outbox
+    )
 
 
-def test_a_removed_person_is_out_at_once_and_their_work_stays(project: Project, owner: Client) -> None:
+def test_a_removed_person_is_out_at_once_and_their_work_stays(
+    project: Project, owner: Client
+) -> None:
     member = make_member(project, Role.OPERATOR)
     client = Client()
     client.force_login(member)
@@ -247,7 +309,9 @@ def test_a_removed_person_is_out_at_once_and_their_work_stays(project: Project, 
     eval_set = make_eval_set(project)
     type(eval_set).objects.filter(pk=eval_set.pk).update(created_by=member)
     assert client.get(project.get_absolute_url()).status_code == 200
-    address = reverse("core:remove_member", args=[project.slug, project.memberships.get(user=member).pk])
+    address = reverse(
+        "core:remove_member", args=[project.slug, project.memberships.get(user=member).pk]
+    )
     page = owner.get(address).content.decode()
     assert "1 eval set" in page and "their agent" in page and "1 audit log entry" in page
     assert project.memberships.filter(user=member).exists()  # it asks first

@@ -28,9 +28,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def test_a_good_run_makes_one_version(submit: Callable[..., TrainingRun]) -> None:
     run = submit(
-        ["progress", {"done": 1, "total": 2, "label": "half"}], ["metric", {"step": 1, "values": {"train/loss": 0.5}}],
-        "checkpoint", ["log", {"level": "info", "message": "hello"}], "finish",
-    )  # fmt: skip
+        ["progress", {"done": 1, "total": 2, "label": "half"}],
+        ["metric", {"step": 1, "values": {"train/loss": 0.5}}],
+        "checkpoint",
+        ["log", {"level": "info", "message": "hello"}],
+        "finish",
+    )
     runner.run(run)
     run = ended(run)
     assert run.state == JobState.SUCCEEDED, run.error
@@ -39,7 +42,11 @@ def test_a_good_run_makes_one_version(submit: Callable[..., TrainingRun]) -> Non
     assert run.checkpoints.get().step == 1
     assert JobLog.objects.get(job=run.pk).message == "hello"
     version = run.model_version
-    assert version is not None and version.lineage["run"] == str(run.pk) and version.parent == run.parent
+    assert (
+        version is not None
+        and version.lineage["run"] == str(run.pk)
+        and version.parent == run.parent
+    )
 
 
 def test_only_one_of_two_workers_gets_it(submit: Callable[..., TrainingRun]) -> None:
@@ -83,7 +90,9 @@ def test_a_killed_child_is_resumed_from_its_checkpoint(submit: Callable[..., Tra
     assert run.state == JobState.SUCCEEDED and run.attempt == 2
 
 
-def test_a_child_that_is_always_killed_fails_with_a_sentence(submit: Callable[..., TrainingRun]) -> None:
+def test_a_child_that_is_always_killed_fails_with_a_sentence(
+    submit: Callable[..., TrainingRun],
+) -> None:
     run = submit("checkpoint", "die")
     for _ in range(run.max_attempts):
         runner.run(ended(run))
@@ -106,7 +115,9 @@ def test_cancel_asks_first(submit: Callable[..., TrainingRun]) -> None:
     assert ended(run).state == JobState.CANCELLED
 
 
-def test_cancel_kills_what_does_not_listen(submit: Callable[..., TrainingRun], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_kills_what_does_not_listen(
+    submit: Callable[..., TrainingRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(child, "CANCEL_GRACE_S", 0.5)
     run = submit("stubborn")
     thread = in_thread(run)
@@ -142,10 +153,15 @@ def test_a_runner_that_lost_the_job_writes_nothing(submit: Callable[..., Trainin
     TrainingRun.objects.filter(pk=run.pk).update(attempt=7)  # another attempt took over
     thread.join(300)
     assert not thread.is_alive()
-    assert ended(run).state == JobState.RUNNING and not ModelVersion.objects.filter(made_by=run).exists()
+    assert (
+        ended(run).state == JobState.RUNNING
+        and not ModelVersion.objects.filter(made_by=run).exists()
+    )
 
 
-def test_a_lost_message_is_sent_again(submit: Callable[..., TrainingRun], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_message_is_sent_again(
+    submit: Callable[..., TrainingRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: list[str] = []
     monkeypatch.setattr(jobs, "enqueue", lambda job: sent.append(str(job.pk)))
     run = submit("finish")
@@ -160,10 +176,14 @@ def test_a_missing_model_folder_is_said(submit: Callable[..., TrainingRun]) -> N
     ModelVersion.objects.update(base="/nowhere/model")
     runner.run(run)
     run = ended(run)
-    assert run.state == JobState.FAILED and run.error == "The model folder /nowhere/model is missing."
+    assert (
+        run.state == JobState.FAILED and run.error == "The model folder /nowhere/model is missing."
+    )
 
 
-def test_the_child_knows_no_secret(submit: Callable[..., TrainingRun], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_child_knows_no_secret(
+    submit: Callable[..., TrainingRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SECRET_KEY", "x")
     monkeypatch.setenv("DATABASE_URL", "postgres://x")
     run = submit("environment", "finish")

@@ -1,4 +1,6 @@
-"""What goes wrong on a job's way ends it at once with its cause; what only seems to go wrong ends nothing."""
+"""What goes wrong on a job's way ends it at once with its cause; what only seems to go wrong ends
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ def does(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.mark.parametrize("odd", ['"a\\u0000b"', '"\\ud800"', "NaN", "1e400", "1" * 5000])
 def test_odd_values_of_a_model_end_no_job(submit: Submit, odd: str) -> None:
-    event = '{"type": "%s", "seq": %d, "level": "info", "message": %s, "adapter": "%s", "metrics": {"x": %s}}'
+    event = (
+        '{"type": "%s", "seq": %d, "level": "info", "message": %s, "adapter": "%s", "metrics":'
+        ' {"x": %s}}'
+    )
     run = submit(["raw", event % ("log", 1, odd, "", 0)], "finish")
     runner.run(run)
     run = ended(run)
@@ -50,7 +55,12 @@ def test_odd_values_of_a_model_end_no_job(submit: Submit, odd: str) -> None:
 
 def test_odd_numbers_in_a_result_are_null(submit: Submit, does: Callable) -> None:
     does(complete=lambda run, result: {"metrics": result["metrics"]})
-    run = submit(["raw", '{"type": "result", "seq": 1, "metrics": {"loss": NaN, "n": 1e999, "text": "\\u0000"}}'])
+    run = submit(
+        [
+            "raw",
+            '{"type": "result", "seq": 1, "metrics": {"loss": NaN, "n": 1e999, "text": "\\u0000"}}',
+        ]
+    )
     runner.run(run)
     run = ended(run)
     assert run.state == JobState.SUCCEEDED, run.error
@@ -65,7 +75,9 @@ def test_what_cannot_be_stored_fails_at_once_with_the_cause(submit: Submit) -> N
     assert "database refused" in run.error and "step" in run.error
 
 
-def test_a_result_that_cannot_be_stored_fails_at_once_with_the_cause(submit: Submit, does: Callable) -> None:
+def test_a_result_that_cannot_be_stored_fails_at_once_with_the_cause(
+    submit: Submit, does: Callable
+) -> None:
     def refused(run: TrainingRun, result: dict) -> dict:
         raise DataError("value too long for type character varying(120)")
 
@@ -85,7 +97,11 @@ def losing_the_answer(real: Callable) -> Callable:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         answer = real(*args, **kwargs)
-        ends = any(event["type"] == "result" for event in args[1]) if isinstance(args[1], list) else True
+        ends = (
+            any(event["type"] == "result" for event in args[1])
+            if isinstance(args[1], list)
+            else True
+        )
         if ends and not lost:
             lost.append(True)
             raise OperationalError("server closed the connection unexpectedly")
@@ -106,7 +122,9 @@ def test_a_commit_whose_answer_was_lost_is_no_failure(
     assert ModelVersion.objects.filter(made_by=run).count() == 1
 
 
-def test_a_failure_whose_answer_was_lost_is_that_failure(submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_whose_answer_was_lost_is_that_failure(
+    submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, lost = jobs.end, []
 
     def end(*args: Any, **kwargs: Any) -> bool:
@@ -151,12 +169,16 @@ def test_the_heart_beats_while_a_long_step_lasts(
 
 
 def beating() -> Callable[[], bool]:
-    """For a step inside of a transaction, which sees its own row as it was: whether a later heartbeat comes."""
+    """For a step inside of a transaction, which sees its own row as it was: whether a later
+    heartbeat comes.
+    """
     first = TrainingRun.objects.get().heartbeat_at
     return lambda: TrainingRun.objects.get().heartbeat_at > first
 
 
-def test_a_reaper_whose_clock_is_wrong_reaps_nobody(submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reaper_whose_clock_is_wrong_reaps_nobody(
+    submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = submit("finish")
     run.claim("a worker that lives")
     real = timezone.now
@@ -181,12 +203,17 @@ def test_a_heartbeat_that_comes_while_the_reaper_decides_saves_the_attempt(submi
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     sent: list[str] = []
-    monkeypatch.setattr(outbox.current_app, "send_task", lambda name, args, **_: sent.append(args[1]))
+    monkeypatch.setattr(
+        outbox.current_app, "send_task", lambda name, args, **_: sent.append(args[1])
+    )
     yield sent
 
 
 def test_a_waiting_job_is_sent_again_less_and_less_often(
-    data_dir: Any, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, broker: list[str]
+    data_dir: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    broker: list[str],
 ) -> None:
     real = jobs.enqueue
     run = request.getfixturevalue("submit")("finish")
@@ -198,7 +225,10 @@ def test_a_waiting_job_is_sent_again_less_and_less_often(
         assert len(broker) == turn + 1
         waits.append(ended(run).resend_at - now_of_database())
         TrainingRun.objects.update(resend_at=timezone.now() - timedelta(seconds=1))
-    assert all(abs(wait - due) < timedelta(seconds=10) for wait, due in zip(waits, doubling(), strict=False)), waits
+    assert all(
+        abs(wait - due) < timedelta(seconds=10)
+        for wait, due in zip(waits, doubling(), strict=False)
+    ), waits
 
 
 def doubling() -> Iterator[timedelta]:

@@ -27,7 +27,12 @@ def make(project: Project, *scopes: str, by: Any = None, **given: Any) -> tuple[
 
 
 def opens(secret: str) -> bool:
-    return Client().post("/api/v1/trajectories/", "{}", "application/json", headers=bearer(secret)).status_code != 401
+    return (
+        Client()
+        .post("/api/v1/trajectories/", "{}", "application/json", headers=bearer(secret))
+        .status_code
+        != 401
+    )
 
 
 def bearer(secret: str) -> dict[str, str]:
@@ -35,21 +40,38 @@ def bearer(secret: str) -> dict[str, str]:
 
 
 def rotate(secret: str, pk: int, **given: Any) -> Any:
-    return Client().post(f"/api/v1/keys/{pk}/rotate/", given, "application/json", headers=bearer(secret))
+    return Client().post(
+        f"/api/v1/keys/{pk}/rotate/", given, "application/json", headers=bearer(secret)
+    )
 
 
 def test_a_key_is_rotated_on_the_page(project: Project, member: Client) -> None:
-    old, secret = make(project, expires_at=timezone.now() + timedelta(days=90), may_see_holdout=True)
+    old, secret = make(
+        project, expires_at=timezone.now() + timedelta(days=90), may_see_holdout=True
+    )
     url = f"/p/{project.slug}/settings/keys/"
     form = member.get(f"{url}{old.pk}/rotate/")
     assert (timezone.now() + timedelta(days=90)).date().isoformat() in form.content.decode()
-    text = member.post(f"{url}{old.pk}/rotate/", {"grace": "24h", "expires_on": ""}, follow=True).content.decode()
+    text = member.post(
+        f"{url}{old.pk}/rotate/", {"grace": "24h", "expires_on": ""}, follow=True
+    ).content.decode()
     new = ApiKey.objects.exclude(pk=old.pk).get()
     old.refresh_from_db()
-    assert (new.name, new.scopes, new.may_see_holdout, new.expires_at) == (old.name, old.scopes, True, None)
-    assert old.replaced_by == new and timedelta(hours=23) < old.expires_at - timezone.now() < timedelta(hours=25)
+    assert (new.name, new.scopes, new.may_see_holdout, new.expires_at) == (
+        old.name,
+        old.scopes,
+        True,
+        None,
+    )
+    assert old.replaced_by == new and timedelta(
+        hours=23
+    ) < old.expires_at - timezone.now() < timedelta(hours=25)
     shown = member.get(url).content.decode()
-    assert f'class="copyable">{new.prefix}' in text and "copyable" not in shown and "replaced by" in shown
+    assert (
+        f'class="copyable">{new.prefix}' in text
+        and "copyable" not in shown
+        and "replaced by" in shown
+    )
     assert opens(secret)
     ApiKey.objects.filter(pk=old.pk).update(expires_at=timezone.now())
     actions.forget(old)
@@ -70,10 +92,17 @@ def test_without_grace_the_old_key_stops_at_once(project: Project, member: Clien
     assert not opens(secret)
 
 
-@pytest.mark.parametrize("broken", [{"grace": "forever"}, {"grace": "1h", "expires_on": "2001-01-01"}, {}])
+@pytest.mark.parametrize(
+    "broken", [{"grace": "forever"}, {"grace": "1h", "expires_on": "2001-01-01"}, {}]
+)
 def test_a_wrong_form_rotates_nothing(project: Project, member: Client, broken: dict) -> None:
     old, _ = make(project)
-    assert member.post(f"/p/{project.slug}/settings/keys/{old.pk}/rotate/", broken | {"x": "1"}).status_code == 200
+    assert (
+        member.post(
+            f"/p/{project.slug}/settings/keys/{old.pk}/rotate/", broken | {"x": "1"}
+        ).status_code
+        == 200
+    )
     assert ApiKey.objects.count() == 1
 
 
@@ -94,9 +123,14 @@ def test_a_key_that_ended_is_not_rotated(project: Project, member: Client, state
         field = "revoked_at" if state == "revoked" else "expires_at"
         ApiKey.objects.filter(pk=old.pk).update(**{field: timezone.now()})
     before = ApiKey.objects.count()
-    text = member.post(f"/p/{project.slug}/settings/keys/{old.pk}/rotate/", {"grace": "1h"}, follow=True).content
+    text = member.post(
+        f"/p/{project.slug}/settings/keys/{old.pk}/rotate/", {"grace": "1h"}, follow=True
+    ).content
     assert ApiKey.objects.count() == before and b"Rotate the newest one" in text
-    assert f"/keys/{old.pk}/rotate/" not in member.get(f"/p/{project.slug}/settings/keys/").content.decode()
+    assert (
+        f"/keys/{old.pk}/rotate/"
+        not in member.get(f"/p/{project.slug}/settings/keys/").content.decode()
+    )
 
 
 # By API
@@ -107,7 +141,12 @@ def test_a_key_is_rotated_by_api(project: Project) -> None:
     old, secret = make(project, "ingest", expires_at=timezone.now() + timedelta(days=30))
     answer = rotate(manage, old.pk, grace_hours=48)
     made = answer.json()
-    assert answer.status_code == 201 and opens(made["secret"]) and opens(secret) and made["scopes"] == ["ingest"]
+    assert (
+        answer.status_code == 201
+        and opens(made["secret"])
+        and opens(secret)
+        and made["scopes"] == ["ingest"]
+    )
     new, old = ApiKey.objects.get(pk=made["id"]), ApiKey.objects.get(pk=old.pk)
     assert abs(new.expires_at - timezone.now() - timedelta(days=30)) < timedelta(minutes=1)
     assert abs(old.expires_at - timezone.now() - timedelta(hours=48)) < timedelta(minutes=1)
@@ -121,14 +160,20 @@ def test_a_key_may_rotate_itself(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asking", "other", "holdout"), [(["manage"], ["read"], False), (["manage", "read"], ["read"], True)]
+    ("asking", "other", "holdout"),
+    [(["manage"], ["read"], False), (["manage", "read"], ["read"], True)],
 )
-def test_a_key_hands_out_only_what_it_has(project: Project, asking: list, other: list, holdout: bool) -> None:
+def test_a_key_hands_out_only_what_it_has(
+    project: Project, asking: list, other: list, holdout: bool
+) -> None:
     _, secret = make(project, *asking)
     key, _ = make(project, *other, may_see_holdout=holdout)
     assert rotate(secret, key.pk).status_code == 403
     new = {"name": "more", "scopes": other, "may_see_holdout": holdout}
-    assert Client().post("/api/v1/keys/", new, "application/json", headers=bearer(secret)).status_code == 403
+    assert (
+        Client().post("/api/v1/keys/", new, "application/json", headers=bearer(secret)).status_code
+        == 403
+    )
     assert ApiKey.objects.count() == 2
 
 
@@ -142,8 +187,16 @@ def test_no_key_that_a_key_makes_outlives_it(project: Project) -> None:
         return Client().post("/api/v1/keys/", new, "application/json", headers=bearer(secret))
 
     later = (end + timedelta(seconds=1)).isoformat()
-    for answer in (made(expires_at=None), made(expires_at=later), rotate(secret, own.pk, expires_at=None), rotate(secret, lasting.pk, expires_at=later)):  # fmt: skip
-        assert answer.status_code == 403 and "no key that it makes lasts longer" in answer.json()["detail"]
+    for answer in (
+        made(expires_at=None),
+        made(expires_at=later),
+        rotate(secret, own.pk, expires_at=None),
+        rotate(secret, lasting.pk, expires_at=later),
+    ):
+        assert (
+            answer.status_code == 403
+            and "no key that it makes lasts longer" in answer.json()["detail"]
+        )
     assert made(expires_at=end.isoformat()).status_code == made().status_code == 201
     assert rotate(secret, lasting.pk).status_code == rotate(secret, own.pk).status_code == 201
     assert {key.expires_at for key in ApiKey.objects.exclude(pk__in=[own.pk, lasting.pk])} == {end}
@@ -167,7 +220,12 @@ def test_a_key_is_created_and_revoked_by_api(project: Project) -> None:
     _, secret = make(project)
     made = (
         Client()
-        .post("/api/v1/keys/", {"name": "a", "scopes": ["ingest"]}, "application/json", headers=bearer(secret))
+        .post(
+            "/api/v1/keys/",
+            {"name": "a", "scopes": ["ingest"]},
+            "application/json",
+            headers=bearer(secret),
+        )
         .json()
     )
     assert opens(made["secret"])
@@ -177,9 +235,15 @@ def test_a_key_is_created_and_revoked_by_api(project: Project) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [{"grace_hours": -1}, {"grace_hours": 10**9}, {"expires_at": "2001-01-01T00:00:00Z"}, {"grace": 1}, {"grace_hours": "1"},
-     {"expires_at": "9999-12-31T23:59:59-12:00"}],
-)  # fmt: skip
+    [
+        {"grace_hours": -1},
+        {"grace_hours": 10**9},
+        {"expires_at": "2001-01-01T00:00:00Z"},
+        {"grace": 1},
+        {"grace_hours": "1"},
+        {"expires_at": "9999-12-31T23:59:59-12:00"},
+    ],
+)
 def test_what_is_wrong_is_said(project: Project, given: dict) -> None:
     key, secret = make(project)
     assert rotate(secret, key.pk, **given).status_code == 400

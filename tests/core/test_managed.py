@@ -64,7 +64,9 @@ def test_kinds_are_what_can_be_archived() -> None:
 def test_what_lineage_needs_cannot_be_deleted(world: dict[str, Any]) -> None:  # noqa: F811
     project = world["project"]
     run = project.trainingruns.get()
-    TrainingRun.objects.filter(pk=run.pk).update(state=JobState.CANCELLED, finished_at="2026-01-01T00:00Z")
+    TrainingRun.objects.filter(pk=run.pk).update(
+        state=JobState.CANCELLED, finished_at="2026-01-01T00:00Z"
+    )
     for kind, rows in (
         ("set", project.eval_sets),
         ("model", project.model_versions),
@@ -102,7 +104,9 @@ def test_a_run_that_made_nothing_goes_with_its_folder(
     run = world["project"].trainingruns.get()
     with pytest.raises(ManagedError, match="under way"):
         remove(run, "run")
-    TrainingRun.objects.filter(pk=run.pk).update(state=JobState.FAILED, finished_at="2026-01-01T00:00Z")
+    TrainingRun.objects.filter(pk=run.pk).update(
+        state=JobState.FAILED, finished_at="2026-01-01T00:00Z"
+    )
     run.refresh_from_db()
     run.metrics.create(step=1, name="loss", value=1.0)
     runner.job_folder(run).mkdir(parents=True)
@@ -131,11 +135,17 @@ def test_files_that_another_project_has_stay(
     project: Project, data_dir: Path, django_capture_on_commit_callbacks: Any
 ) -> None:
     mine, theirs = make_base(project, data_dir), make_base(make_project(), data_dir)
-    adapter, other = make_adapter(project, mine, data_dir), make_adapter(theirs.project, theirs, data_dir)
+    adapter, other = (
+        make_adapter(project, mine, data_dir),
+        make_adapter(theirs.project, theirs, data_dir),
+    )
     ModelVersion.objects.filter(pk=other.pk).update(artifact=adapter.artifact)
     with django_capture_on_commit_callbacks(execute=True):
         remove(adapter, "model")
-    assert _home(adapter.artifact_id).is_dir() and Artifact.objects.filter(pk=adapter.artifact_id).exists()
+    assert (
+        _home(adapter.artifact_id).is_dir()
+        and Artifact.objects.filter(pk=adapter.artifact_id).exists()
+    )
 
 
 def test_a_frozen_hold_out_stays_one_and_a_set_without_any_goes(project: Project) -> None:
@@ -143,7 +153,9 @@ def test_a_frozen_hold_out_stays_one_and_a_set_without_any_goes(project: Project
     made = make_eval_set(project)
     owner = client_of(admin_of(project))
     found = managed.dependents(KINDS["set"], made)
-    assert not found.may_be_deleted and "deleting it would let them be trained on." in found.sentence
+    assert (
+        not found.may_be_deleted and "deleting it would let them be trained on." in found.sentence
+    )
     page = owner.get(address(project, "set", made)).content.decode()
     assert page.count("Archive it instead.") == 1
     owner.post(address(project, "set", made, "delete/"), {"name": str(made)})
@@ -178,9 +190,15 @@ def test_all_versions_are_renamed(project: Project) -> None:
 def test_a_wrong_name_is_refused(project: Project, name: str) -> None:
     made = make_eval_set(project)
     EvalSet.objects.create(project=project, slug="taken")
-    answer = client_of(admin_of(project)).post(address(project, "set", made, "rename/"), {"name": name})
+    answer = client_of(admin_of(project)).post(
+        address(project, "set", made, "rename/"), {"name": name}
+    )
     made.refresh_from_db()
-    assert answer.status_code == 200 and 'role="alert"' in answer.content.decode() and made.slug not in (name, "")
+    assert (
+        answer.status_code == 200
+        and 'role="alert"' in answer.content.decode()
+        and made.slug not in (name, "")
+    )
     assert "<b>" not in answer.content.decode().split('id="name"')[1].split(">")[0]
 
 
@@ -193,8 +211,14 @@ def choices(page: str, field: str) -> list[str]:
     return re.findall(r'<option value="([^"]+)"', select)
 
 
-def test_what_is_archived_leaves_lists_and_choices_and_comes_back(project: Project, data_dir: Path) -> None:
-    made, environment, base = make_eval_set(project), make_environment(project), make_base(project, data_dir)
+def test_what_is_archived_leaves_lists_and_choices_and_comes_back(
+    project: Project, data_dir: Path
+) -> None:
+    made, environment, base = (
+        make_eval_set(project),
+        make_environment(project),
+        make_base(project, data_dir),
+    )
     owner = client_of(admin_of(project))
     lists = {
         "set": ("evals", "eval_set", made),
@@ -203,7 +227,10 @@ def test_what_is_archived_leaves_lists_and_choices_and_comes_back(project: Proje
     }
     form = f"/p/{project.slug}/training/new/"
     for kind, (place, field, row) in lists.items():
-        page, link = f"/p/{project.slug}/{place}/", f'"{page_of(row._meta.label_lower, str(row.pk), project.slug)}"'
+        page, link = (
+            f"/p/{project.slug}/{place}/",
+            f'"{page_of(row._meta.label_lower, str(row.pk), project.slug)}"',
+        )
         assert link in owner.get(page).content.decode(), kind
         assert str(row.pk) in choices(owner.get(form).content.decode(), field), kind
         owner.post(address(project, kind, row, "archive/"))
@@ -214,12 +241,16 @@ def test_what_is_archived_leaves_lists_and_choices_and_comes_back(project: Proje
         assert "Unarchive" in text and ">archived</span>" in text
         owner.post(address(project, kind, row, "archive/"), {"back": "1"})
         assert link in owner.get(page).content.decode(), kind
-    said = list(AuditEvent.objects.filter(action__startswith="object.").values_list("action", flat=True))
+    said = list(
+        AuditEvent.objects.filter(action__startswith="object.").values_list("action", flat=True)
+    )
     assert said.count("object.archived") == said.count("object.unarchived") == 3
 
 
 @pytest.mark.parametrize("kind", ["set", "environment", "model"])
-def test_nothing_is_started_with_what_is_archived(project: Project, data_dir: Path, kind: str) -> None:
+def test_nothing_is_started_with_what_is_archived(
+    project: Project, data_dir: Path, kind: str
+) -> None:
     rows = {
         "set": make_eval_set(project),
         "environment": make_environment(project),
@@ -229,7 +260,11 @@ def test_nothing_is_started_with_what_is_archived(project: Project, data_dir: Pa
     for row in rows.values():
         row.refresh_from_db()
     headers = key_headers(project, may_see_holdout=True)
-    asked = {"eval_set": str(rows["set"]), "environment": str(rows["environment"]), "model_version": str(rows["model"])}
+    asked = {
+        "eval_set": str(rows["set"]),
+        "environment": str(rows["environment"]),
+        "model_version": str(rows["model"]),
+    }
     answer = Client().post("/api/v1/eval-runs/", asked, content_type="application/json", **headers)
     assert answer.status_code == 409 and f"{rows[kind]} is archived" in answer.json()["detail"]
     page = client_of(admin_of(project)).post(
@@ -247,15 +282,24 @@ def test_nothing_is_started_with_what_is_archived(project: Project, data_dir: Pa
     if kind != "set":
         with pytest.raises(TrainingError, match="is archived"):
             submit_training(
-                project=project, method=Method.GRPO, parent=rows["model"], environment=rows["environment"], config={},
-                dataset=freeze_dataset(eval_set=rows["set"], by=None), by=admin_of(project),
-            )  # fmt: skip
+                project=project,
+                method=Method.GRPO,
+                parent=rows["model"],
+                environment=rows["environment"],
+                config={},
+                dataset=freeze_dataset(eval_set=rows["set"], by=None),
+                by=admin_of(project),
+            )
 
 
 def test_an_evaluation_leaves_lists_and_choices_and_goes_where_nothing_needs_it(
     project: Project, data_dir: Path
 ) -> None:
-    base, environment, eval_set = make_base(project, data_dir), make_environment(project), make_eval_set(project)
+    base, environment, eval_set = (
+        make_base(project, data_dir),
+        make_environment(project),
+        make_eval_set(project),
+    )
     held, practice = (make_eval_run(eval_set, base, environment) for _ in range(2))
     EvalRun.objects.filter(pk=practice.pk).update(split=Split.TRAIN)
     client = client_of(admin_of(project))
@@ -270,16 +314,24 @@ def test_an_evaluation_leaves_lists_and_choices_and_goes_where_nothing_needs_it(
     client.post(f"{manage}archive/", {"back": "1"})
     assert practice.get_absolute_url() in client.get(listed).content.decode()
     trained = TrainingRun.objects.create(
-        project=project, method=Method.GRPO, parent=base, environment=environment, name="t", spec={"picked_by": str(practice.pk)},
+        project=project,
+        method=Method.GRPO,
+        parent=base,
+        environment=environment,
+        name="t",
+        spec={"picked_by": str(practice.pk)},
         dataset=freeze_dataset(eval_set=eval_set, by=None),
-    )  # fmt: skip
+    )
     client.post(f"{manage}delete/")
     assert "It was used to pick the tasks of a training run" in client.get(manage).content.decode()
     trained.delete()
     client.post(f"{manage}delete/")
     client.post(f"/p/{project.slug}/manage/evaluation/{held.pk}/delete/")
     assert list(project.evalruns.all()) == [held]
-    assert "It ran on a hold-out" in client.get(f"/p/{project.slug}/manage/evaluation/{held.pk}/").content.decode()
+    assert (
+        "It ran on a hold-out"
+        in client.get(f"/p/{project.slug}/manage/evaluation/{held.pk}/").content.decode()
+    )
 
 
 def test_a_live_model_is_not_archived(world: dict[str, Any]) -> None:  # noqa: F811
@@ -301,7 +353,13 @@ def test_only_owners_delete_and_strangers_find_nothing(project: Project) -> None
     assert client_of(make_user()).get(address(project, "set", made)).status_code == 404
     other = make_eval_set(make_project(), frozen=False)
     owner = client_of(admin_of(project))
-    for kind, pk in (("set", other.pk), ("set", "nonsense"), ("nonsense", made.pk), ("model", "9" * 40), ("run", "1")):
+    for kind, pk in (
+        ("set", other.pk),
+        ("set", "nonsense"),
+        ("nonsense", made.pk),
+        ("model", "9" * 40),
+        ("run", "1"),
+    ):
         assert owner.get(f"/p/{project.slug}/manage/{kind}/{pk}/").status_code == 404, (kind, pk)
     assert owner.post(address(project, "set", made, "delete/"))["Location"].endswith("/evals/")
     assert not EvalSet.objects.filter(pk=made.pk).exists()
@@ -315,7 +373,10 @@ def test_by_api(project: Project, data_dir: Path) -> None:
     assert Client().get(url, **headers).json()["may_be_deleted"] is True
     assert Client().patch(url, {"name": "new", "archived": True}, **headers).json()["archived_at"]
     assert Client().patch(url, {"name": "no way"}, **headers).json()["path"] == "name"
-    assert Client().delete(url, **headers).status_code == 204 and Client().get(url, **headers).status_code == 404
+    assert (
+        Client().delete(url, **headers).status_code == 204
+        and Client().get(url, **headers).status_code == 404
+    )
     refused = Client().delete(f"/api/v1/objects/model/{base.pk}/", **headers)
     assert refused.status_code == 409 and "Archive it instead" in refused.json()["detail"]
     label = AuditEvent.objects.filter(action="object.deleted").get().actor_label

@@ -16,13 +16,21 @@ from apps.core.openapi import SUMMARY, group_operations
     ],
 )
 def test_an_operation_is_listed_under_its_resource(path: str, tag: str) -> None:
-    found = group_operations({"paths": {path: {"get": {"description": "Lists them. The newest first."}}}})
+    found = group_operations(
+        {"paths": {path: {"get": {"description": "Lists them. The newest first."}}}}
+    )
     assert found["paths"][path]["get"]["tags"] == [tag]
     assert found["paths"][path]["get"]["summary"] == "Lists them"
 
 
 def test_a_summary_is_short_and_one_that_is_given_stays() -> None:
-    methods = {"get": {"description": "word " * 99}, "post": {"summary": "Mine", "description": "x"}, "put": {}}
+    methods = {
+        "get": {"description": "word " * 99},
+        "post": {"summary": "Mine", "description": "x"},
+        "put": {},
+    }
     found = group_operations({"paths": {"/api/v1/flows/": methods}})["paths"]["/api/v1/flows/"]
-    assert len(found["get"]["summary"]) <= SUMMARY + 2 and found["get"]["summary"].endswith("word …")
+    assert len(found["get"]["summary"]) <= SUMMARY + 2 and found["get"]["summary"].endswith(
+        "word …"
+    )
     assert found["post"]["summary"] == "Mine" and "summary" not in found["put"]

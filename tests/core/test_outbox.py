@@ -1,4 +1,6 @@
-"""Messages to workers: whoever posts one does not wait for the broker, and none is lost while the broker is away."""
+"""Messages to workers: whoever posts one does not wait for the broker, and none is lost while the
+broker is away.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def test_a_broker_that_comes_back_gets_what_waited(broker: Broker) -> None:
     assert sorted(broker.got) == [("a",), ("b",)]
 
 
-def test_one_that_cannot_be_sent_does_not_stop_the_others(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_cannot_be_sent_does_not_stop_the_others(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     send = broker.send_task
 
     def picky(task: str, args: list[Any], **options: Any) -> None:

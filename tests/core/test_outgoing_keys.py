@@ -44,15 +44,21 @@ def test_a_key_goes_only_where_it_may(variable: str, host: str, operator: bool, 
 
 
 @pytest.mark.parametrize("value", ["two words", "line\nbreak", "ключ", "tab\tbed"])
-def test_what_is_no_key_is_neither_sent_nor_said(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_what_is_no_key_is_neither_sent_nor_said(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
     monkeypatch.setenv("ANYWHERE", value)
     with pytest.raises(RefusedKey, match="not a key") as error:
         key_of("ANYWHERE", "gym.example.org")
     assert value not in str(error.value)
 
 
-@pytest.mark.parametrize("value", ["KEY@", "@host", "KEY@a@b", "KEY@https://host", "KEY@host:8443", "A KEY", "9KEY"])
-def test_a_setting_that_makes_no_sense_stops_the_start(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+@pytest.mark.parametrize(
+    "value", ["KEY@", "@host", "KEY@a@b", "KEY@https://host", "KEY@host:8443", "A KEY", "9KEY"]
+)
+def test_a_setting_that_makes_no_sense_stops_the_start(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
     monkeypatch.setenv("FLYWHEEL_OUTGOING_KEYS", f"GOOD@host,{value}")
     with pytest.raises(ImproperlyConfigured, match="VARIABLE@host"):
         env_keys("FLYWHEEL_OUTGOING_KEYS", "")

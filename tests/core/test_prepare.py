@@ -1,4 +1,6 @@
-"""`manage.py prepare` on an empty database: what a first start says, and what it keeps to itself."""
+"""`manage.py prepare` on an empty database: what a first start says, and what it keeps to
+itself.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def test_a_first_start_prints_what_it_made_once(monkeypatch: pytest.MonkeyPatch)
 
 def test_given_secrets_are_used_and_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     key = "fw_test-key-0123456789"
-    said = prepared(monkeypatch, FLYWHEEL_ADMIN_PASSWORD="correct horse battery", FLYWHEEL_API_KEY=key)
+    said = prepared(
+        monkeypatch, FLYWHEEL_ADMIN_PASSWORD="correct horse battery", FLYWHEEL_API_KEY=key
+    )
     assert "Log in as admin" in said and "correct horse battery" not in said and key not in said
     assert authenticate(username="admin", password="correct horse battery")
     assert ApiKey.objects.get().digest == key_digest(key)

@@ -1,4 +1,6 @@
-"""A database of another version of Flywheel: `prepare` and `up` refuse it, health shows it, and nothing is changed."""
+"""A database of another version of Flywheel: `prepare` and `up` refuse it, health shows it, and
+nothing is changed.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,17 @@ def test_a_database_of_this_version_is_taken() -> None:
         ),
         (f"COMMENT ON TABLE {schema.TABLE} IS NULL", "core.0001_initial differs"),
         (
-            f"INSERT INTO {schema.TABLE} (app, name, applied) VALUES ('evals', '0031_later', now())",
+            (
+                f"INSERT INTO {schema.TABLE} (app, name, applied) VALUES ('evals', '0031_later',"
+                " now())"
+            ),
             "evals.0031_later differs",
         ),
         (
-            f"INSERT INTO {schema.TABLE} (app, name, applied) VALUES ('account', '0099_later', now())",
+            (
+                f"INSERT INTO {schema.TABLE} (app, name, applied) VALUES ('account', '0099_later',"
+                " now())"
+            ),
             "account.0099_later differs",
         ),
     ],
@@ -81,7 +89,9 @@ def test_a_database_that_is_behind_may_be_migrated_and_is_not_healthy_before() -
     assert schema.differences() == [] and not schema_is_up()
 
 
-def test_a_migration_that_failed_can_be_repeated_in_another_form(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_failed_can_be_repeated_in_another_form(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What was noted before it was applied does not count until it is."""
     execute(f"DELETE FROM {schema.TABLE} WHERE app = 'dashboard'")
     changed = schema._digests() | {"dashboard.0001_initial": "0123456789abcdef"}

@@ -1,4 +1,6 @@
-"""What a key may do: every route of the API names its scope, and no key goes beyond its own; keys expire."""
+"""What a key may do: every route of the API names its scope, and no key goes beyond its own; keys
+expire.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,16 @@ MISSING = "which the API key"
 
 
 def key_with(project: Project, *given: Scope, **more: Any) -> str:
-    return create_api_key(project=project, name="test", by=admin_of(project), scopes=given, **more)[1]
+    return create_api_key(project=project, name="test", by=admin_of(project), scopes=given, **more)[
+        1
+    ]
 
 
 def ask(secret: str, url: str, method: str = "GET", body: Any = None) -> Any:
     headers = {"Authorization": f"Bearer {secret}"}
-    return Client().generic(method, url, body or "{}", content_type="application/json", headers=headers)
+    return Client().generic(
+        method, url, body or "{}", content_type="application/json", headers=headers
+    )
 
 
 def test_every_route_of_the_api_names_its_scope() -> None:
@@ -40,20 +46,28 @@ def test_every_route_of_the_api_names_its_scope() -> None:
     assert set(ROUTES) == {name for name in PATTERNS if name.partition(":")[0] in spaces} - OPEN
 
 
-@pytest.mark.parametrize("route", [name for name in ROUTES if not name.startswith(("otlp:", "protocol:"))])
+@pytest.mark.parametrize(
+    "route", [name for name in ROUTES if not name.startswith(("otlp:", "protocol:"))]
+)
 def test_every_method_of_a_route_names_its_scope(route: str) -> None:
     view = resolve(reverse(route, args=key_args(route))).func
-    assert set(view.cls.http_method_names) - {"options"} == {method.lower() for method in ROUTES[route]}
+    assert set(view.cls.http_method_names) - {"options"} == {
+        method.lower() for method in ROUTES[route]
+    }
 
 
 @pytest.mark.parametrize("only", Scope)
-def test_a_key_of_one_scope_opens_what_needs_it_and_nothing_else(project: Project, only: Scope) -> None:
+def test_a_key_of_one_scope_opens_what_needs_it_and_nothing_else(
+    project: Project, only: Scope
+) -> None:
     secret = key_with(project, only)
     for route, methods in ROUTES.items():
         for method, wanted in methods.items():
             answer = ask(secret, reverse(route, args=key_args(route)), method)
             if only in wanted.scopes:
-                assert answer.status_code not in (401, 405) and MISSING not in answer.content.decode(), (route, method)
+                assert (
+                    answer.status_code not in (401, 405) and MISSING not in answer.content.decode()
+                ), (route, method)
             else:
                 assert answer.status_code == 403, (route, method)
                 said = answer.json()["detail"]
@@ -63,7 +77,9 @@ def test_a_key_of_one_scope_opens_what_needs_it_and_nothing_else(project: Projec
                 )
 
 
-def test_a_route_that_is_not_in_the_table_is_refused(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_route_that_is_not_in_the_table_is_refused(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret, url = make_key(project), reverse("environments_api:environments")
     assert ask(secret, url).status_code == 200
     monkeypatch.delitem(ROUTES, "environments_api:environments")
@@ -96,7 +112,9 @@ def test_the_database_keeps_only_scopes_that_there_are(project: Project, given: 
 def test_a_key_works_until_it_expires(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     end = timezone.now() + timedelta(hours=1)
     secret, url = key_with(project, *Scope, expires_at=end), reverse("api:trajectories")
-    assert ask(secret, url).status_code == 200 and api._trusted  # known from now on: the end is looked at all the same
+    assert (
+        ask(secret, url).status_code == 200 and api._trusted
+    )  # known from now on: the end is looked at all the same
     monkeypatch.setattr("apps.core.models.timezone.now", lambda: end)
     answer = ask(secret, url)
     assert answer.status_code == 401 and answer["WWW-Authenticate"] == "Bearer"
@@ -109,7 +127,9 @@ def test_a_key_works_until_it_expires(project: Project, monkeypatch: pytest.Monk
 def test_the_schema_says_which_scope_each_operation_needs() -> None:
     found = SchemaGenerator().get_schema(request=None, public=True)
     operations = [
-        (path, method, operation) for path, methods in found["paths"].items() for method, operation in methods.items()
+        (path, method, operation)
+        for path, methods in found["paths"].items()
+        for method, operation in methods.items()
     ]
     assert len(operations) > 40
     for path, method, operation in operations:
@@ -151,7 +171,9 @@ def erase(project: Project, member: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [remove, lower, deactivate, erase])
-def test_a_key_can_do_only_what_its_creator_still_may(project: Project, change: Callable[[Project, Any], None]) -> None:
+def test_a_key_can_do_only_what_its_creator_still_may(
+    project: Project, change: Callable[[Project, Any], None]
+) -> None:
     member = make_member(project)
     secret = create_api_key(project=project, name="test", by=member)[1]
     assert ask(secret, reverse("api:trajectories")).status_code == 200
@@ -166,7 +188,10 @@ def test_a_key_can_do_only_what_its_creator_still_may(project: Project, change: 
 
 def test_a_member_again_is_a_working_key_again(project: Project) -> None:
     member = make_member(project)
-    secret, url = create_api_key(project=project, name="test", by=member)[1], reverse("evals_api:sets")
+    secret, url = (
+        create_api_key(project=project, name="test", by=member)[1],
+        reverse("evals_api:sets"),
+    )
     lower(project, member)
     assert ask(secret, url, "POST", '{"name": "new"}').status_code == 403
     set_member(project=project, user=member, role=Role.ENGINEER, by=admin_of(project))
@@ -174,13 +199,20 @@ def test_a_member_again_is_a_working_key_again(project: Project) -> None:
 
 
 def test_the_agents_of_someone_who_left_go_on_sending_and_read_nothing(project: Project) -> None:
-    """An agent's key belongs to the project: production is not cut off from it when a person leaves."""
+    """An agent's key belongs to the project: production is not cut off from it when a person
+    leaves.
+    """
     member, run = make_member(project), make_trajectory(project, request="the secret request")
     secret = create_api_key(project=project, name="agent", by=member)[1]
     remove(project, member)
     sent = ask(secret, reverse("api:batch"), "POST", json.dumps([row(name="a")]))
     assert sent.status_code == 200 and sent.json()["accepted"] == 1
-    news = ask(secret, reverse("api:feedback", args=[run.external_id]), "POST", '{"outcome": {"status": "success"}}')
+    news = ask(
+        secret,
+        reverse("api:feedback", args=[run.external_id]),
+        "POST",
+        '{"outcome": {"status": "success"}}',
+    )
     assert news.status_code == 200 and news.json() == {"id": run.external_id, "waiting": False}
 
 
@@ -190,7 +222,10 @@ def test_a_hold_out_is_for_keys_of_members(project: Project) -> None:
     url = reverse("evals_api:set", args=[held.pk]) + "?holdout=1"
     assert ask(secret, url).status_code == 200
     lower(project, member)
-    assert ask(secret, url).status_code == 403 and ask(secret, url.partition("?")[0]).status_code == 200
+    assert (
+        ask(secret, url).status_code == 403
+        and ask(secret, url.partition("?")[0]).status_code == 200
+    )
 
 
 def test_the_page_names_keys_whose_creator_left(project: Project, admin: Client) -> None:
@@ -224,12 +259,17 @@ def test_a_new_key_is_made_with_the_least(project: Project, admin: Client) -> No
 
 def test_scopes_and_expiry_are_chosen_on_the_page(project: Project, admin: Client) -> None:
     last = timezone.now().date() + timedelta(days=400)
-    admin.post(page_of(project), {"name": "ci", "scopes": ["evaluate", "ingest"], "expires_on": last.isoformat()})
+    admin.post(
+        page_of(project),
+        {"name": "ci", "scopes": ["evaluate", "ingest"], "expires_on": last.isoformat()},
+    )
     key = project.api_keys.get()
     assert key.scopes == ["ingest", "evaluate"] and not key.may_see_holdout
     assert key.expires_at == datetime(last.year, last.month, last.day, 23, 59, 59, 999999, UTC)
     detail = AuditEvent.objects.get(action="api_key.created").detail
-    assert detail["scopes"] == ["ingest", "evaluate"] and detail["expires_at"].startswith(last.isoformat())
+    assert detail["scopes"] == ["ingest", "evaluate"] and detail["expires_at"].startswith(
+        last.isoformat()
+    )
     text = admin.get(page_of(project)).content.decode()
     assert last.isoformat() in text and "expires <time>" not in text
 
@@ -240,10 +280,15 @@ def test_scopes_and_expiry_are_chosen_on_the_page(project: Project, admin: Clien
         ({"name": "a"}, "Choose at least one scope"),
         ({"name": "a", "scopes": ["all"]}, "Select a valid choice"),
         ({"scopes": ["read"]}, "This field is required"),
-        ({"name": "a", "scopes": ["read"], "expires_on": "2001-01-01"}, "Choose today or a later day."),
+        (
+            {"name": "a", "scopes": ["read"], "expires_on": "2001-01-01"},
+            "Choose today or a later day.",
+        ),
     ],
 )
-def test_the_page_says_what_is_wrong(project: Project, admin: Client, given: dict, said: str) -> None:
+def test_the_page_says_what_is_wrong(
+    project: Project, admin: Client, given: dict, said: str
+) -> None:
     assert said in admin.post(page_of(project), given).content.decode()
     assert not project.api_keys.exists()
 
@@ -266,5 +311,7 @@ def test_a_key_that_was_revoked_is_no_longer_warned_of(project: Project, admin: 
 
 
 def test_a_batch_is_stored_with_a_key_that_only_sends(project: Project) -> None:
-    sent = ask(key_with(project, Scope.INGEST), reverse("api:batch"), "POST", json.dumps([row(name="a")]))
+    sent = ask(
+        key_with(project, Scope.INGEST), reverse("api:batch"), "POST", json.dumps([row(name="a")])
+    )
     assert sent.status_code == 200 and sent.json()["accepted"] == 1

@@ -12,7 +12,13 @@ COLUMNS = {"name": "name", "cost": "-cost_usd"}
 
 @pytest.mark.parametrize(
     ("given", "chosen", "descending"),
-    [("", "", False), ("name", "name", False), ("-name", "name", True), ("x", "", False), ("--cost", "", True)],
+    [
+        ("", "", False),
+        ("name", "name", False),
+        ("-name", "name", True),
+        ("x", "", False),
+        ("--cost", "", True),
+    ],
 )
 def test_only_known_columns_sort(given: str, chosen: str, descending: bool) -> None:
     found = Sorting.of({"sort": given}, COLUMNS)

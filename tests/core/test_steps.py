@@ -48,7 +48,11 @@ def does(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable], None]:
 
 
 def lines(job: TrainingRun) -> list[str]:
-    return list(JobLog.objects.filter(job=job.pk, seq__lte=N).order_by("id").values_list("message", flat=True))
+    return list(
+        JobLog.objects.filter(job=job.pk, seq__lte=N)
+        .order_by("id")
+        .values_list("message", flat=True)
+    )
 
 
 ALL = [*(f"step {n}" for n in range(N)), "end"]
@@ -62,7 +66,9 @@ def test_from_the_first_step_to_the_last(job: TrainingRun, does: Callable) -> No
     assert job.result == {"attempt": 1} and lines(job) == ALL
 
 
-def test_an_error_fails_the_job_at_once_and_undoes_its_step(job: TrainingRun, does: Callable) -> None:
+def test_an_error_fails_the_job_at_once_and_undoes_its_step(
+    job: TrainingRun, does: Callable
+) -> None:
     def broken(job: TrainingRun, n: int) -> None:
         if n == 2:
             raise ValueError("Row 7 is odd.")
@@ -74,7 +80,9 @@ def test_an_error_fails_the_job_at_once_and_undoes_its_step(job: TrainingRun, do
     assert lines(job) == ALL[:2]
 
 
-def test_the_end_is_stored_with_the_last_work_or_not_at_all(job: TrainingRun, does: Callable) -> None:
+def test_the_end_is_stored_with_the_last_work_or_not_at_all(
+    job: TrainingRun, does: Callable
+) -> None:
     def broken(job: TrainingRun, n: int) -> None:
         if n == N:
             raise ValueError("The end is odd.")
@@ -85,7 +93,9 @@ def test_the_end_is_stored_with_the_last_work_or_not_at_all(job: TrainingRun, do
 
 
 def test_a_cancel_is_heard_between_steps(job: TrainingRun, does: Callable) -> None:
-    does(lambda job, n: jobs.cancel(TrainingRun.objects.get(pk=job.pk), by=None) if n == 1 else None)
+    does(
+        lambda job, n: jobs.cancel(TrainingRun.objects.get(pk=job.pk), by=None) if n == 1 else None
+    )
     runner.run(job)
     assert ended(job).state == JobState.CANCELLED and lines(job) == ALL[:2]
 
@@ -93,7 +103,8 @@ def test_a_cancel_is_heard_between_steps(job: TrainingRun, does: Callable) -> No
 def test_a_step_of_one_who_lost_the_job_is_undone(job: TrainingRun, does: Callable) -> None:
     does(lambda job, n: TrainingRun.objects.update(attempt=7) if n == 1 else None)
     runner.run(job)
-    # The update that took the job away is in the step's own transaction here, and so it is undone, too.
+    # The update that took the job away is in the step's own transaction here, and so it is undone,
+    # too.
     job = ended(job)
     assert job.state == JobState.RUNNING and job.done == 1 and lines(job) == ALL[:1]
 
@@ -112,7 +123,11 @@ def test_a_break_of_the_database_repeats_the_step_only(
     does(breaks)
     runner.run(job)
     job = ended(job)
-    assert (job.state, job.attempt) == (JobState.SUCCEEDED, 1) and lines(job) == ALL and broken == [0, 2, N]
+    assert (
+        (job.state, job.attempt) == (JobState.SUCCEEDED, 1)
+        and lines(job) == ALL
+        and broken == [0, 2, N]
+    )
 
 
 def test_a_lost_answer_to_the_last_commit_is_no_failure(
@@ -135,7 +150,9 @@ def test_a_lost_answer_to_the_last_commit_is_no_failure(
 
 
 def test_a_killed_worker_is_followed_by_one_that_goes_on(job: TrainingRun, does: Callable) -> None:
-    does(lambda job, n: os.kill(os.getpid(), signal.SIGKILL) if n == 2 and job.attempt == 1 else None)
+    does(
+        lambda job, n: os.kill(os.getpid(), signal.SIGKILL) if n == 2 and job.attempt == 1 else None
+    )
     pid = os.fork()
     if pid == 0:  # the worker
         connection.close()

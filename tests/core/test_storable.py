@@ -21,18 +21,36 @@ from tests.test_access import key_args
 from workers.lib.typed import FormError
 
 OPERATIONS = [
-    (route, method) for route in ROUTES if not route.startswith(("otlp:", "protocol:")) for method in ROUTES[route]
+    (route, method)
+    for route in ROUTES
+    if not route.startswith(("otlp:", "protocol:"))
+    for method in ROUTES[route]
 ]
 OWN = {
-    "api:trajectories", "api:batch", "api:feedback", "evals_api:tasks", "api:imports",  # rows and files: a bad character costs a row
-    *(f"{at}:grader_{name}" for at in ("environments_api", "hosted") for name in ("run", "validate")),  # errors of OpenAI's shape
-}  # fmt: skip
+    "api:trajectories",
+    "api:batch",
+    "api:feedback",
+    "evals_api:tasks",
+    "api:imports",  # rows and files: a bad character costs a row
+    *(
+        f"{at}:grader_{name}"
+        for at in ("environments_api", "hosted")
+        for name in ("run", "validate")
+    ),  # errors of OpenAI's shape
+}
 
 
-@pytest.mark.parametrize("value,path", [
-    ("a\x00", ""), ({"a": "\ud800"}, "a"), ({"a": [1, None, {"b": ["x", "\udfff"]}]}, "a[2].b[1]"), ({"a": {"b\x00": 1}}, "a.b\ufffd"),
-    ([{}, {"\udc00": 1}], "[1].\ufffd"), ({"a": "é\x00"}, "a"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "value,path",
+    [
+        ("a\x00", ""),
+        ({"a": "\ud800"}, "a"),
+        ({"a": [1, None, {"b": ["x", "\udfff"]}]}, "a[2].b[1]"),
+        ({"a": {"b\x00": 1}}, "a.b\ufffd"),
+        ([{}, {"\udc00": 1}], "[1].\ufffd"),
+        ({"a": "é\x00"}, "a"),
+    ],
+)
 def test_the_first_text_that_cannot_be_stored_is_named(value: Any, path: str) -> None:
     with pytest.raises(FormError) as refused:
         refuse_unstorable(value)
@@ -46,13 +64,23 @@ def test_no_operation_takes_what_cannot_be_stored(project: Project) -> None:
     """In the query, in the path, and in a body; also where what it names is not there."""
     headers, named, bodies = key_headers(project), 0, 0
     for route, method in OPERATIONS:
-        kwargs, url = resolve(reverse(route, args=key_args(route))).kwargs, reverse(route, args=key_args(route))
+        kwargs, url = (
+            resolve(reverse(route, args=key_args(route))).kwargs,
+            reverse(route, args=key_args(route)),
+        )
         client = Client(raise_request_exception=False)
-        said = client.generic(method, f"{url}?name=a&odd=x%00", "{}", content_type="application/json", **headers)
-        assert (said.status_code, said.json()) == (400, {"path": "odd", "error": PROBLEM}), (route, method)
+        said = client.generic(
+            method, f"{url}?name=a&odd=x%00", "{}", content_type="application/json", **headers
+        )
+        assert (said.status_code, said.json()) == (400, {"path": "odd", "error": PROBLEM}), (
+            route,
+            method,
+        )
         for name in [name for name, value in kwargs.items() if isinstance(value, str)]:
             with suppress(NoReverseMatch):  # a converter that takes no such text
-                said = client.generic(method, reverse(route, kwargs=kwargs | {name: "a\x00"}), **headers)
+                said = client.generic(
+                    method, reverse(route, kwargs=kwargs | {name: "a\x00"}), **headers
+                )
                 assert (said.status_code, said.json()["path"]) == (400, name), (route, method)
                 named += 1
         if method in ("POST", "PUT", "PATCH"):
@@ -71,14 +99,18 @@ def test_a_body_is_checked_whoever_reads_it(project: Project) -> None:
     headers, eval_set = key_headers(project), make_eval_set(project)
     url = reverse("evals_api:imports", args=[eval_set.pk])
     for fields, path in (({"split\x00": "train"}, "split\ufffd"), ({"split": "a\x00"}, "split")):
-        said = Client().post(url, fields | {"file": SimpleUploadedFile("a.jsonl", b"{}")}, **headers)
+        said = Client().post(
+            url, fields | {"file": SimpleUploadedFile("a.jsonl", b"{}")}, **headers
+        )
         assert (said.status_code, said.json()) == (400, {"path": path, "error": PROBLEM})
     mapping = {"layout": "pairs", "fields": {"question": "=a\x00"}}
     url = reverse("api:import_mapping", args=["x"])
     said = Client().put(url, json.dumps(mapping), content_type="application/json", **headers)
     assert (said.status_code, said.json()["path"]) == (400, "fields.question")
     url = reverse("registry_api:servers")
-    said = Client().post(url, json.dumps("x" * MAX_JSON), content_type="application/json", **headers)
+    said = Client().post(
+        url, json.dumps("x" * MAX_JSON), content_type="application/json", **headers
+    )
     assert said.status_code == 413 and "16 MiB" in said.json()["detail"]
 
 

@@ -48,7 +48,9 @@ def test_it_refuses_a_slug_that_is_taken(project: Project, admin: Client) -> Non
 
 def test_a_new_key_is_shown_once(project: Project, admin: Client) -> None:
     address = reverse("core:keys", args=[project.slug])
-    first = admin.post(address, {"name": "agent", "scopes": ["ingest"]}, follow=True).content.decode()
+    first = admin.post(
+        address, {"name": "agent", "scopes": ["ingest"]}, follow=True
+    ).content.decode()
     key = ApiKey.objects.get(project=project)
     secret = first.split('<pre class="copyable">')[1].split("</pre>")[0]
     assert ApiKey.objects.by_digest(key_digest(secret)) == key
@@ -75,7 +77,9 @@ def test_members_are_added_changed_and_removed(project: Project, admin: Client) 
     for role in (Role.VIEWER, Role.OPERATOR):
         admin.post(address, {"username": user.username, "role": role})
         assert project.memberships.get(user=user).role == role
-    admin.post(reverse("core:remove_member", args=[project.slug, project.memberships.get(user=user).pk]))
+    admin.post(
+        reverse("core:remove_member", args=[project.slug, project.memberships.get(user=user).pk])
+    )
     assert not project.memberships.filter(user=user).exists()
 
 
@@ -99,11 +103,15 @@ def test_errors_say_what_to_do_and_are_json_for_the_api(project: Project) -> Non
     missing = member.get(f"/p/{project.slug}/nothing/")
     assert missing.status_code == 404 and "Back to home" in missing.content.decode()
     forbidden = member.get(reverse("core:settings", args=[project.slug]))
-    assert forbidden.status_code == 403 and "This needs the role “Owner”" in forbidden.content.decode()
+    assert (
+        forbidden.status_code == 403 and "This needs the role “Owner”" in forbidden.content.decode()
+    )
     assert "detail" in Client().get("/api/nothing/").json()
 
 
-def test_a_broken_view_gives_the_error_page(project: Project, admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_view_gives_the_error_page(
+    project: Project, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(project: Project) -> None:
         raise RuntimeError("secret detail")
 
@@ -122,7 +130,10 @@ def test_logging_out_needs_a_post_and_ends_the_session(project: Project, admin: 
 
 def test_the_login_leads_only_to_this_site(project: Project) -> None:
     data = {"login": admin_of(project).username, "password": "secret"}
-    assert Client().post("/login/", data | {"next": "https://evil.example/"}).headers["Location"] == "/"
+    assert (
+        Client().post("/login/", data | {"next": "https://evil.example/"}).headers["Location"]
+        == "/"
+    )
     inside = reverse("evals:list", args=[project.slug])
     assert Client().post("/login/", data | {"next": inside}).headers["Location"] == inside
 
@@ -134,7 +145,10 @@ def test_pages_allow_scripts_from_here_only(project: Project, admin: Client) -> 
 
 def test_a_form_sent_after_the_session_ended_leads_back_to_its_page(client: Client) -> None:
     project = make_project()
-    page, action = reverse("failures:triage", args=[project.slug]), reverse("failures:bulk", args=[project.slug])
+    page, action = (
+        reverse("failures:triage", args=[project.slug]),
+        reverse("failures:bulk", args=[project.slug]),
+    )
     sent = client.post(action, headers={"Referer": f"https://flywheel.example{page}?mode=x"})
     assert sent.status_code == 302 and sent["Location"] == f"/login/?next={page}%3Fmode%3Dx"
     assert client.post(action)["Location"] == "/login/?next=/"

@@ -48,8 +48,13 @@ def test_an_empty_project_says_how_to_send() -> None:
     client.force_login(admin_of(project))
     page = client.get(project.get_absolute_url())
     shown = page.content.decode()
-    assert "Send the first trajectory" in shown and reverse("trajectories:first", args=[project.slug]) in shown
-    assert {station.state for station in page.context["stations"]} == {"unused"} and not page.context["waiting"]
+    assert (
+        "Send the first trajectory" in shown
+        and reverse("trajectories:first", args=[project.slug]) in shown
+    )
+    assert {station.state for station in page.context["stations"]} == {
+        "unused"
+    } and not page.context["waiting"]
     assert "hx-get" not in shown.split('id="main"')[1], "no chart of nothing"
 
 
@@ -65,7 +70,8 @@ def test_it_counts_its_own_project_only(data_dir: Path) -> None:
     adapter, eval_set = make_adapter(project, base, data_dir), make_eval_set(project, holdout=30)
     promotion.set_initial(channel=promotion.channel_of(project), version=base, by=by)
     before, after = (
-        make_eval_run(eval_set, model, environment, success=share) for model, share in ((base, 0.25), (adapter, 1.0))
+        make_eval_run(eval_set, model, environment, success=share)
+        for model, share in ((base, 0.25), (adapter, 1.0))
     )
     promotion.make_gate_report(baseline=before, candidate=after, by=by)
     digest.run()
@@ -73,35 +79,62 @@ def test_it_counts_its_own_project_only(data_dir: Path) -> None:
     client.force_login(by)
     context = client.get(project.get_absolute_url()).context
     wheel = context["wheel"]
-    assert (wheel.trajectories, wheel.open_failures, wheel.frozen_sets, wheel.evaluations) == (2, 1, 1, 2)
-    assert (wheel.locked_verifiers, wheel.adapters, wheel.running, wheel.waiting_reports) == (1, 1, 0, 1)
+    assert (wheel.trajectories, wheel.open_failures, wheel.frozen_sets, wheel.evaluations) == (
+        2,
+        1,
+        1,
+        2,
+    )
+    assert (wheel.locked_verifiers, wheel.adapters, wheel.running, wheel.waiting_reports) == (
+        1,
+        1,
+        0,
+        1,
+    )
     assert context["channel"].current == base
     assert context["steps"][0].title == "Review the gate report"
     assert [(item.title, item.who, item.count) for item in context["waiting"]] == [
-        ("Failures to triage", "reviewer", 1), ("Promotion to decide", "engineer", 1),
-    ]  # fmt: skip
+        ("Failures to triage", "reviewer", 1),
+        ("Promotion to decide", "engineer", 1),
+    ]
     by_name = {station.name: station for station in context["stations"]}
-    assert by_name["Promotion"].todo == "Decide on 1 promotion" and by_name["Failures"].todo == "Triage 1"
+    assert (
+        by_name["Promotion"].todo == "Decide on 1 promotion"
+        and by_name["Failures"].todo == "Triage 1"
+    )
     charts = client.get(reverse("dashboard:performance", args=[project.slug])).context["figures"]
-    assert {trace["name"] for trace in dict(charts)["runs-by-time"]["data"]} == {"success", "failure"}
+    assert {trace["name"] for trace in dict(charts)["runs-by-time"]["data"]} == {
+        "success",
+        "failure",
+    }
 
 
 def test_a_failed_job_says_why(data_dir: Path) -> None:
     project = make_project()
-    run = make_eval_run(make_eval_set(project), make_base(project, data_dir), make_environment(project))
-    type(run).objects.filter(pk=run.pk).update(state=JobState.FAILED, error="The model folder is missing.")
+    run = make_eval_run(
+        make_eval_set(project), make_base(project, data_dir), make_environment(project)
+    )
+    type(run).objects.filter(pk=run.pk).update(
+        state=JobState.FAILED, error="The model folder is missing."
+    )
     client = Client()
     client.force_login(admin_of(project))
     page = client.get(project.get_absolute_url())
     said = page.content.decode()
-    assert next(item for item in page.context["stations"] if item.name == "Evaluation").state == "broken"
+    assert (
+        next(item for item in page.context["stations"] if item.name == "Evaluation").state
+        == "broken"
+    )
     assert (
         "open its samples to see why" in said and "The model folder is missing." not in said
     )  # it may quote a held-out task
     type(run).objects.filter(pk=run.pk).update(split=Split.TRAIN)
     assert "The model folder is missing." in client.get(project.get_absolute_url()).content.decode()
     type(run).objects.filter(pk=run.pk).update(finished_at=timezone.now() - timedelta(days=8))
-    assert "The model folder is missing." not in client.get(project.get_absolute_url()).content.decode()
+    assert (
+        "The model folder is missing."
+        not in client.get(project.get_absolute_url()).content.decode()
+    )
 
 
 def test_what_waits_for_you_comes_first(data_dir: Path) -> None:
@@ -141,26 +174,44 @@ def test_policy_rules_and_random_checks_wait_for_reviewers() -> None:
 
 def test_a_disabled_webhook_waits_for_operators_only() -> None:
     project = make_project()
-    hook, _ = create_webhook(project=project, url="https://ci.example.com/", events=Event.values, by=admin_of(project))
+    hook, _ = create_webhook(
+        project=project, url="https://ci.example.com/", events=Event.values, by=admin_of(project)
+    )
     type(hook).objects.filter(pk=hook.pk).update(disabled_reason="It answered 500 for a day.")
     engineer, operator = (
-        project.memberships.get(user=make_member(project, role)) for role in (Role.ENGINEER, Role.OPERATOR)
+        project.memberships.get(user=make_member(project, role))
+        for role in (Role.ENGINEER, Role.OPERATOR)
     )
     assert not waiting_for(project, engineer)
-    assert [item.detail for item in waiting_for(project, operator)] == ["It answered 500 for a day."]
+    assert [item.detail for item in waiting_for(project, operator)] == [
+        "It answered 500 for a day."
+    ]
 
 
 def test_promotions_close_together_share_a_label_and_keep_a_line_each() -> None:
     start = timezone.now() - timedelta(days=20)
     moves: list[Any] = [
-        SimpleNamespace(at=start + timedelta(days=day), kind="promotion", to_version=f"m-v{day}", to_version_id=day, gate_report_id=None)
+        SimpleNamespace(
+            at=start + timedelta(days=day),
+            kind="promotion",
+            to_version=f"m-v{day}",
+            to_version_id=day,
+            gate_report_id=None,
+        )
         for day in (16, 2, 1, 3)
-    ]  # fmt: skip
+    ]
     days = [(start + timedelta(days=day)).isoformat() for day in range(20)]
-    layout = releases.mark({"data": [{"x": days}], "layout": {"xaxis": {}}}, moves, Project(slug="p"))["layout"]
+    layout = releases.mark(
+        {"data": [{"x": days}], "layout": {"xaxis": {}}}, moves, Project(slug="p")
+    )["layout"]
     assert len(layout["shapes"]) == 4
     texts = [label["text"] for label in layout["annotations"]]
-    assert ["m-v3</a> +2" in texts[0], "m-v16</a>" in texts[1], "+" in texts[1], len(texts)] == [True, True, False, 2]
+    assert ["m-v3</a> +2" in texts[0], "m-v16</a>" in texts[1], "+" in texts[1], len(texts)] == [
+        True,
+        True,
+        False,
+        2,
+    ]
 
 
 def test_a_promotion_is_compared_with_the_days_before_it(data_dir: Path) -> None:
@@ -170,7 +221,11 @@ def test_a_promotion_is_compared_with_the_days_before_it(data_dir: Path) -> None
     for days, version, failed, n in ((4, "1", 6, 10), (1, "2", 1, 12)):
         for index in range(n):
             started = (timezone.now() - timedelta(days=days)).isoformat()
-            given = {"agent": {"name": "desk", "version": version}, "started_at": started, "latency_ms": 100 * days}
+            given = {
+                "agent": {"name": "desk", "version": version},
+                "started_at": started,
+                "latency_ms": 100 * days,
+            }
             (make_failed if index < failed else make_trajectory)(project, **given)
     classify_project(project=project)
     digest.run()
@@ -181,14 +236,19 @@ def test_a_promotion_is_compared_with_the_days_before_it(data_dir: Path) -> None
     assert (found.before.rate.failed, found.before.rate.n) == (6, 10)
     assert (found.after.rate.failed, found.after.rate.n) == (1, 12)
     assert found.change.verdict == "better" and found.after.latency == pytest.approx(100, rel=0.02)
-    assert any("Agent version new in the traffic: 2 (100% of runs)" in said for said in found.others)
+    assert any(
+        "Agent version new in the traffic: 2 (100% of runs)" in said for said in found.others
+    )
     client = Client()
     client.force_login(admin_of(project))
     said = client.get(reverse("dashboard:promotion_effect", args=[project.slug])).content.decode()
     assert "60.0% of" in said and "8.3% of" in said
     rates = client.get(reverse("dashboard:failure_rate", args=[project.slug])).context
     chart = dict(rates["figures"])["rate-by-time"]
-    assert str(base) in chart["layout"]["annotations"][0]["text"] and len(chart["layout"]["shapes"]) == 1
+    assert (
+        str(base) in chart["layout"]["annotations"][0]["text"]
+        and len(chart["layout"]["shapes"]) == 1
+    )
     assert rates["unknown"] is not None
 
 

@@ -17,10 +17,16 @@ DONE = {"trajectories": 9, "eval_sets": 1, "frozen_sets": 1, "evaluations": 2, "
         (Wheel(trajectories=9, open_failures=2), ["Triage failures", "Freeze a hold-out"]),
         (Wheel(trajectories=9, eval_sets=1), ["Freeze a hold-out"]),
         (Wheel(trajectories=9, eval_sets=1, frozen_sets=1), ["Evaluate the baseline"]),
-        (Wheel(trajectories=9, frozen_sets=1, evaluations=1, locked_verifiers=1), ["Train", "Review the reward"]),
+        (
+            Wheel(trajectories=9, frozen_sets=1, evaluations=1, locked_verifiers=1),
+            ["Train", "Review the reward"],
+        ),
         (Wheel(trajectories=9, frozen_sets=1, evaluations=1), ["Train"]),
         (Wheel(**DONE, running=1), ["Watch the run"]),
-        (Wheel(**DONE, waiting_reports=1, open_failures=3), ["Review the gate report", "Triage failures"]),
+        (
+            Wheel(**DONE, waiting_reports=1, open_failures=3),
+            ["Review the gate report", "Triage failures"],
+        ),
         (Wheel(**DONE), ["Nothing to do"]),
     ],
 )

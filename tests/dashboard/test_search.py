@@ -1,4 +1,6 @@
-"""What Ctrl-K finds: the project's own, by rank, for the reader's role, and nothing that is held out."""
+"""What Ctrl-K finds: the project's own, by rank, for the reader's role, and nothing that is held
+out.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,20 @@ pytestmark = pytest.mark.django_db
 
 @pytest.mark.parametrize(
     ("text", "title", "place"),
-    [("triage", "Triage", 0), ("tri", "Triage", 1), ("comp mod", "Compare models", 2), ("mod comp", "Compare models", 2),
-     ("pare", "Compare models", 3), ("sft", "base-sft-v1", 2), ("zebra", "Triage", None), ("", "Triage", 1)],
-)  # fmt: skip
-def test_what_begins_with_it_comes_before_what_contains_it(text: str, title: str, place: int | None) -> None:
+    [
+        ("triage", "Triage", 0),
+        ("tri", "Triage", 1),
+        ("comp mod", "Compare models", 2),
+        ("mod comp", "Compare models", 2),
+        ("pare", "Compare models", 3),
+        ("sft", "base-sft-v1", 2),
+        ("zebra", "Triage", None),
+        ("", "Triage", 1),
+    ],
+)
+def test_what_begins_with_it_comes_before_what_contains_it(
+    text: str, title: str, place: int | None
+) -> None:
     assert rank(text, Found(title, "/")) == place
 
 
@@ -45,27 +57,39 @@ def test_equal_ranks_keep_their_order_and_few_are_shown() -> None:
     assert best("run", found) == found[:5] and best("run 7", found) == [found[7], found[17]]
 
 
-def titles(project: Project, text: str, role: Role = Role.OWNER, user: Any = None) -> dict[str, list[str]]:
+def titles(
+    project: Project, text: str, role: Role = Role.OWNER, user: Any = None
+) -> dict[str, list[str]]:
     member = project.memberships.get(
         user=user or (admin_of(project) if role == Role.OWNER else make_member(project, role))
     )
-    return {group.title: [item.title for item in group.found] for group in search(project, member, text)}
+    return {
+        group.title: [item.title for item in group.found] for group in search(project, member, text)
+    }
 
 
 def test_pages_and_actions_are_those_of_the_role() -> None:
     project = make_project()
     for place in (*PAGES, *ACTIONS):
         assert ROLES[place.page] == place.role or place.role.rank > ROLES[place.page].rank, place
-    assert "Actions" not in titles(project, "invite", Role.OPERATOR) and "Actions" in titles(project, "invite")
+    assert "Actions" not in titles(project, "invite", Role.OPERATOR) and "Actions" in titles(
+        project, "invite"
+    )
     assert titles(project, "webhooks", Role.VIEWER) == {}
     every = titles(project, "", Role.VIEWER)
-    assert "Actions" not in every and "Overview" in every["Pages"] and "API keys" not in every["Pages"]
+    assert (
+        "Actions" not in every and "Overview" in every["Pages"] and "API keys" not in every["Pages"]
+    )
 
 
 def test_rows_of_every_kind_are_found_in_their_own_project(data_dir: Path) -> None:
     project, other = make_project(), make_project()
     for one in (project, other):
-        base, environment, frozen = make_base(one, data_dir), make_environment(one), make_eval_set(one)
+        base, environment, frozen = (
+            make_base(one, data_dir),
+            make_environment(one),
+            make_eval_set(one),
+        )
         make_eval_run(frozen, make_adapter(one, base, data_dir, name="helpdesk-lora"), environment)
     row = make_trajectory(project, name="order-4711", request="Where is my parcel?")
     make_trajectory(other, name="order-4712", request="Where is my parcel?")
@@ -102,7 +126,8 @@ def test_held_out_tasks_are_found_by_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["%", "_", "' or 1=1 --", "a" * 5000, "((", "& | !", "\\", "🦊 é", "-", '"', "*", "<script>"]
+    "text",
+    ["%", "_", "' or 1=1 --", "a" * 5000, "((", "& | !", "\\", "🦊 é", "-", '"', "*", "<script>"],
 )
 def test_hostile_texts_find_nothing_and_break_nothing(client: Client, text: str) -> None:
     project = make_project()
@@ -113,7 +138,9 @@ def test_hostile_texts_find_nothing_and_break_nothing(client: Client, text: str)
     assert "Trajectories" not in titles(project, text)
 
 
-def test_a_source_that_takes_too_long_says_so_and_the_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_takes_too_long_says_so_and_the_others_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def slow(*args: Any) -> list:
         raise TooLong
 

@@ -1,5 +1,5 @@
-"""What every page must stand: it fits on a phone and a screen, a finger hits it, axe-core finds nothing serious, its main action is reached by
-Tab; one visit for all."""
+"""What every page must stand: it fits on a phone and a screen, a finger hits it, axe-core finds
+nothing serious, its main action is reached by Tab; one visit for all."""
 
 from __future__ import annotations
 
@@ -11,24 +11,33 @@ from playwright.sync_api import expect
 
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
 WORST = ("serious", "critical")
-# Nodes that pass are many, and nobody reads them; nor what rules find that are mild wherever they find something.
-AXE_RUN = "async () => (await axe.run({where}, {{ resultTypes: ['violations'], {rules} }})).violations"
+# Nodes that pass are many, and nobody reads them; nor what rules find that are mild wherever they
+# find something.
+AXE_RUN = (
+    "async () => (await axe.run({where}, {{ resultTypes: ['violations'], {rules} }})).violations"
+)
 EVERYTHING = AXE_RUN.format(
     where="document",
     rules="""rules: Object.fromEntries(axe._audit.rules
-      .filter((rule) => ["color-contrast", "link-in-text-block"].includes(rule.id) || ["minor", "moderate"].includes(rule.impact))
+      .filter((rule) => ["color-contrast", "link-in-text-block"].includes(rule.id) || ["minor", \
+"moderate"].includes(rule.impact))
       .map((rule) => [rule.id, { enabled: false }]))""",
 )
 LINKS_IN_TEXT = AXE_RUN.format(where="document", rules="runOnly: ['link-in-text-block']")
-ALIKE = """(() => {  // What lies under elements that look, up to the page, as one before them does, and has none that does not.
-  const LOOK = ["color", "backgroundColor", "backgroundImage", "opacity", "fontSize", "fontWeight", "textShadow", "filter", "mixBlendMode",
+ALIKE = """(() => {  // What lies under elements that look, up to the page, as one before them \
+does, and has none that does not.
+  const LOOK = ["color", "backgroundColor", "backgroundImage", "opacity", "fontSize", \
+"fontWeight", "textShadow", "filter", "mixBlendMode",
     "position", "visibility", "display"];
   const STATE = ["disabled", "open", "checked", "hidden", "type"];
   const looks = new Map(), alike = new Set();
-  const says = (at) => [...at.childNodes].map((node) => node.nodeType === 3 ? node.data : "").join("").match(/[\\p{L}\\p{N}]/gu)?.length > 1;
+  const says = (at) => [...at.childNodes].map((node) => node.nodeType === 3 ? node.data : \
+"").join("").match(/[\\p{L}\\p{N}]/gu)?.length > 1;
   const look = (at, above) => {  // whether there is something new in it
-    const style = getComputedStyle(at), own = [at.tagName, at.getAttribute("class"), at.getAttribute("style"), says(at), at.control?.disabled];
-    const key = [above, ...own, ...STATE.map((name) => at[name]), ...LOOK.map((name) => style[name])].join("|");
+    const style = getComputedStyle(at), own = [at.tagName, at.getAttribute("class"), \
+at.getAttribute("style"), says(at), at.control?.disabled];
+    const key = [above, ...own, ...STATE.map((name) => at[name]), ...LOOK.map((name) => \
+style[name])].join("|");
     let anew = !looks.has(key);
     if (anew) looks.set(key, looks.size);
     for (const child of at.children) anew = look(child, looks.get(key)) || anew;
@@ -42,17 +51,27 @@ CONTRAST = AXE_RUN.format(where=f"{{ exclude: {ALIKE} }}", rules="runOnly: ['col
 STICKS_OUT = """() => {  // Names what is wider than the page and lies in nothing that scrolls.
   const page = document.documentElement.clientWidth;
   if (document.documentElement.scrollWidth <= page) return [];
-  return [...document.querySelectorAll("main *")].filter((at) => at.getBoundingClientRect().right > page && !at.closest(".scroll"))
-    .map((at) => at.tagName + "." + at.className).slice(0, 5).concat(document.documentElement.scrollWidth - page);
+  return [...document.querySelectorAll("main *")].filter((at) => at.getBoundingClientRect().right \
+> page && !at.closest(".scroll"))
+    .map((at) => at.tagName + "." + at.className).slice(0, \
+5).concat(document.documentElement.scrollWidth - page);
 }"""
-IN_THEME = f"(theme) => {{ document.documentElement.dataset.theme = theme; return ({STICKS_OUT})(); }}"
-SMALL = """() => [...document.querySelectorAll("a, button, summary, select, input, [role=option], [role=tab]")].filter((at) => {
+IN_THEME = (
+    f"(theme) => {{ document.documentElement.dataset.theme = theme; return ({STICKS_OUT})(); }}"
+)
+SMALL = """() => [...document.querySelectorAll("a, button, summary, select, input, [role=option], \
+[role=tab]")].filter((at) => {
   const box = at.getBoundingClientRect(), style = getComputedStyle(at);
-  if (!box.width || !box.height || style.visibility === "hidden" || at.closest("[hidden], .skip, .unseen, .CodeMirror, svg")) return false;
-  if (at.matches("input") && at.closest("label")) return at.closest("label").getBoundingClientRect().height < 23.5 && box.height < 23.5;
-  if (style.display === "inline" && [...at.parentElement.childNodes].some((node) => node.nodeType === 3 && node.data.trim().length > 1)) return false;
-  return box.height < 23.5 || box.width < 23.5;  // in a sentence a link is as high as its line (WCAG 2.5.8)
-}).map((at) => `${at.tagName}.${at.className} “${at.textContent.trim().slice(0, 30)}” ${Math.round(at.getBoundingClientRect().width)}×${Math.round(at.getBoundingClientRect().height)}`).slice(0, 6)"""
+  if (!box.width || !box.height || style.visibility === "hidden" || at.closest("[hidden], .skip, \
+.unseen, .CodeMirror, svg")) return false;
+  if (at.matches("input") && at.closest("label")) return \
+at.closest("label").getBoundingClientRect().height < 23.5 && box.height < 23.5;
+  if (style.display === "inline" && [...at.parentElement.childNodes].some((node) => node.nodeType \
+=== 3 && node.data.trim().length > 1)) return false;
+  return box.height < 23.5 || box.width < 23.5;  // in a sentence a link is as high as its line \
+(WCAG 2.5.8)
+}).map((at) => `${at.tagName}.${at.className} “${at.textContent.trim().slice(0, 30)}” \
+${Math.round(at.getBoundingClientRect().width)}×${Math.round(at.getBoundingClientRect().height)}`).slice(0, 6)"""  # noqa: E501
 
 
 def settle(page: Any) -> None:
@@ -65,7 +84,9 @@ def faults(page: Any) -> list[str]:
 
 
 def unreadable(page: Any) -> list[str]:
-    """Texts and links that do not stand out, by axe-core. Contrast is measured once for all elements that look alike."""
+    """Texts and links that do not stand out, by axe-core. Contrast is measured once for all
+    elements that look alike.
+    """
     return found_by_axe(page, LINKS_IN_TEXT) + found_by_axe(page, CONTRAST)
 
 
@@ -81,7 +102,9 @@ def found_by_axe(page: Any, run: str) -> list[str]:
 
 
 def wrong_with(page: Any, address: str) -> list[str]:
-    """Opens the page as a phone, turns the theme, makes it wide: what is wrong with it, a sentence each."""
+    """Opens the page as a phone, turns the theme, makes it wide: what is wrong with it, a sentence
+    each.
+    """
     page.set_viewport_size({"width": 390, "height": 844})
     answer = page.goto(address)
     assert answer.status == 200, address
@@ -93,7 +116,9 @@ def wrong_with(page: Any, address: str) -> list[str]:
             sticks_out = page.evaluate(f"({IN_THEME})('{theme}')")
             wrong += [f"{width} px, {theme}: sticks out: {one}" for one in sticks_out]
             if width == 1280:
-                wrong += [f"{theme}: {one}" for one in (faults if theme == "light" else unreadable)(page)]
+                wrong += [
+                    f"{theme}: {one}" for one in (faults if theme == "light" else unreadable)(page)
+                ]
     for box in page.locator(".figure").all():
         expect(box.locator(".main-svg").first).to_be_attached()
     return [f"{address} {one}" for one in wrong]
@@ -102,10 +127,13 @@ def wrong_with(page: Any, address: str) -> list[str]:
 MOST_TABS = 400
 AT_ONCE = 8  # presses of Tab before the page is asked whether the focus was there
 LINKS = (
-    "() => [...document.querySelectorAll('a[href]')].map((at) => new URL(at.getAttribute('href'), location).pathname)"
+    "() => [...document.querySelectorAll('a[href]')].map((at) => new URL(at.getAttribute('href'),"
+    " location).pathname)"
 )
-WATCH = """() => {  // Remembers whether the focus was on the main action; false where the page has none.
-  const main = () => [...document.querySelectorAll("main :is(a.btn, button).primary")].find((at) => at.checkVisibility() && !at.disabled && !at.closest("details:not([open])"));
+WATCH = """() => {  // Remembers whether the focus was on the main action; false where the page \
+has none.
+  const main = () => [...document.querySelectorAll("main :is(a.btn, button).primary")].find((at) \
+=> at.checkVisibility() && !at.disabled && !at.closest("details:not([open])"));
   window.wasThere = false;
   document.addEventListener("focusin", (event) => { window.wasThere ||= event.target === main(); });
   return Boolean(main());

@@ -23,12 +23,19 @@ from tests.e2e.seed import World, fill
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
 CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    (
+        path
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (path := shutil.which(name))
+    ),
+    None,
 )
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-dev-shm-usage"]
 PASSWORD = "a long enough password"
 PATIENCE_MS = 90_000  # a slow machine is no failure; where all is well nothing waits
-ABORTED = re.compile("htmx:(afterRequest|sendAbort),")  # a newer request took its place (hx-sync), or the page was left
+ABORTED = re.compile(
+    "htmx:(afterRequest|sendAbort),"
+)  # a newer request took its place (hx-sync), or the page was left
 sync_api.expect.set_options(timeout=PATIENCE_MS)
 
 
@@ -38,14 +45,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             item.add_marker(pytest.mark.e2e)
             if CHROMIUM is None:
-                item.add_marker(pytest.mark.skip(reason="Chromium is not installed (apt-get install chromium)"))
+                item.add_marker(
+                    pytest.mark.skip(reason="Chromium is not installed (apt-get install chromium)")
+                )
 
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[tuple[Any, asyncio.AbstractEventLoop]]:
-    """One for all browser tests of this process, and the event loop of Playwright, hidden from all other tests."""
+    """One for all browser tests of this process, and the event loop of Playwright, hidden from all
+    other tests.
+    """
     with sync_api.sync_playwright() as playwright:
-        launched, loop = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS), asyncio.get_running_loop()
+        launched, loop = (
+            playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS),
+            asyncio.get_running_loop(),
+        )
         asyncio._set_running_loop(None)
         yield launched, loop
         asyncio._set_running_loop(loop)
@@ -54,7 +68,9 @@ def chromium() -> Iterator[tuple[Any, asyncio.AbstractEventLoop]]:
 
 @pytest.fixture(scope="module")
 def browser(chromium: tuple[Any, asyncio.AbstractEventLoop]) -> Iterator[Any]:
-    """While Playwright's event loop counts as running, no other test in this thread could call `asyncio.run`."""
+    """While Playwright's event loop counts as running, no other test in this thread could call
+    `asyncio.run`.
+    """
     launched, loop = chromium
     asyncio._set_running_loop(loop)
     yield launched
@@ -73,7 +89,9 @@ def kept_worlds() -> list[Kept]:
 
 
 @pytest.fixture
-def world(user: Any, data_dir: Path, tmp_path_factory: pytest.TempPathFactory, kept_worlds: list[Kept]) -> World:
+def world(
+    user: Any, data_dir: Path, tmp_path_factory: pytest.TempPathFactory, kept_worlds: list[Kept]
+) -> World:
     """Made once; each further test gets its rows and files again as they were."""
     if not kept_worlds:
         made = fill(tmp_path_factory.mktemp("sources"), user)
@@ -99,7 +117,9 @@ def static_files_are_kept() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def context(browser: Any, live_server: Any, static_files_are_kept: None) -> Iterator[Any]:
-    """The tests of a module share what was downloaded and compiled: our scripts, Plotly, the editor."""
+    """The tests of a module share what was downloaded and compiled: our scripts, Plotly, the
+    editor.
+    """
     made = browser.new_context(base_url=live_server.url, viewport={"width": 1280, "height": 800})
     made.set_default_timeout(PATIENCE_MS)
     yield made
@@ -108,7 +128,9 @@ def context(browser: Any, live_server: Any, static_files_are_kept: None) -> Iter
 
 @pytest.fixture
 def page(context: Any, live_server: Any, user: Any) -> Iterator[Any]:
-    """A page of a person who is not logged in yet. A script error, or a message of the console, fails the test."""
+    """A page of a person who is not logged in yet. A script error, or a message of the console,
+    fails the test.
+    """
     opened, wrong = context.new_page(), []
 
     def heard(message: Any) -> None:
@@ -118,7 +140,10 @@ def page(context: Any, live_server: Any, user: Any) -> Iterator[Any]:
     opened.on("console", heard)
     opened.on("pageerror", lambda error: wrong.append(error.stack or str(error)))
     opened.on(
-        "response", lambda answer: wrong.append(f"{answer.status} {answer.url}") if answer.status >= 500 else None
+        "response",
+        lambda answer: (
+            wrong.append(f"{answer.status} {answer.url}") if answer.status >= 500 else None
+        ),
     )
     opened.on("dialog", lambda dialog: dialog.accept())
     yield opened
@@ -135,7 +160,9 @@ def log_in(page: Any, name: str = "ada") -> None:
     client = Client()
     client.force_login(get_user_model().objects.get(username=name))
     cookie = client.cookies[settings.SESSION_COOKIE_NAME]
-    page.context.add_cookies([{"name": cookie.key, "value": cookie.value, "domain": "localhost", "path": "/"}])
+    page.context.add_cookies(
+        [{"name": cookie.key, "value": cookie.value, "domain": "localhost", "path": "/"}]
+    )
 
 
 def log_in_by_form(page: Any) -> None:

@@ -1,4 +1,6 @@
-"""A project's rows and files, kept and put back: making them takes seconds, and every browser test wants them untouched."""
+"""A project's rows and files, kept and put back: making them takes seconds, and every browser test
+wants them untouched.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.emptied import STAYS
 
 @contextmanager
 def _raw() -> Iterator[Cursor]:
-    """A cursor for which no trigger and no foreign key is looked at: what was a whole is one again."""
+    """A cursor for which no trigger and no foreign key is looked at: what was a whole is one
+    again.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SET session_replication_role = replica")
         try:
@@ -29,11 +33,12 @@ def _raw() -> Iterator[Cursor]:
 
 
 def _columns(cursor: Cursor) -> dict[str, list[str]]:
-    """{table: its columns} of what is emptied between tests, without those that the database computes; a partition's rows are its
-    table's."""
+    """{table: its columns} of what is emptied between tests, without those that the database
+    computes; a partition's rows are its table's."""
     emptied = {*connection.introspection.django_table_names(only_existing=True)} - STAYS
     cursor.execute(
-        """SELECT relname::text, array_agg(attname::text) FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
+        """SELECT relname::text, array_agg(attname::text) FROM pg_class JOIN pg_attribute ON \
+attrelid = pg_class.oid
         WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
         AND attnum > 0 AND NOT attisdropped AND attgenerated = '' GROUP BY relname"""
     )
@@ -44,7 +49,9 @@ def _columns(cursor: Cursor) -> dict[str, list[str]]:
 class Kept:
     world: World
     user: dict[str, Any]
-    rows: dict[str, tuple[list[str], bytes]]  # of each table that has any: its columns, and them as COPY writes them
+    rows: dict[
+        str, tuple[list[str], bytes]
+    ]  # of each table that has any: its columns, and them as COPY writes them
     files: Path
 
     @classmethod
@@ -52,7 +59,9 @@ class Kept:
         rows = {}
         with _raw() as cursor:
             for table, columns in _columns(cursor).items():
-                with cursor.copy(_named("COPY (SELECT {columns} FROM {table}) TO STDOUT", table, columns)) as copied:
+                with cursor.copy(
+                    _named("COPY (SELECT {columns} FROM {table}) TO STDOUT", table, columns)
+                ) as copied:
                     if content := b"".join(copied):
                         rows[table] = columns, content
         shutil.copytree(data_dir, folder, dirs_exist_ok=True)
@@ -63,7 +72,9 @@ class Kept:
         type(user).objects.all().delete()
         with _raw() as cursor:
             for table, (columns, content) in self.rows.items():
-                with cursor.copy(_named("COPY {table} ({columns}) FROM STDIN", table, columns)) as copied:
+                with cursor.copy(
+                    _named("COPY {table} ({columns}) FROM STDIN", table, columns)
+                ) as copied:
                     copied.write(content)
         shutil.copytree(self.files, data_dir, dirs_exist_ok=True)
         vars(user).update(self.user)
@@ -71,4 +82,6 @@ class Kept:
 
 
 def _named(words: LiteralString, table: str, columns: list[str]) -> sql.Composed:
-    return sql.SQL(words).format(table=sql.Identifier(table), columns=sql.SQL(", ").join(map(sql.Identifier, columns)))
+    return sql.SQL(words).format(
+        table=sql.Identifier(table), columns=sql.SQL(", ").join(map(sql.Identifier, columns))
+    )

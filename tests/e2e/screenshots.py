@@ -1,7 +1,8 @@
-"""`make screenshots`: the pictures of the documentation, taken from the seeded project into docs/img/.
+"""`make screenshots`: the pictures of the documentation, taken from the seeded project into
+docs/img/.
 
-python -m tests.e2e.screenshots [NAME …]
-python -m tests.e2e.screenshots --every FOLDER [PART …]    every page (or those with PART in their name), full and empty, light and dark,
+python -m tests.e2e.screenshots [NAME …] python -m tests.e2e.screenshots --every FOLDER [PART …]
+every page (or those with PART in their name), full and empty, light and dark,
                                                        1280 and 390 px wide, to look at
 """
 
@@ -69,7 +70,9 @@ def take(page: Any, addresses: dict[str, str]) -> None:
     for name, address in addresses.items():
         page.goto(address)
         page.wait_for_load_state("networkidle")
-        page.screenshot(path=FOLDER / f"{name}.webp", type="webp", quality=80, animations="disabled")
+        page.screenshot(
+            path=FOLDER / f"{name}.webp", type="webp", quality=80, animations="disabled"
+        )
         print(f"{name}: {(FOLDER / f'{name}.webp').stat().st_size // 1024} KiB")
 
 
@@ -119,7 +122,9 @@ def main(wanted: list[str]) -> None:
     django.setup()
     setup_test_environment()
     settings.WHITENOISE_USE_FINDERS = True
-    settings.STORAGES["staticfiles"] = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+    settings.STORAGES["staticfiles"] = {
+        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
+    }
     setup_databases(verbosity=0, interactive=False)  # the next run replaces it
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         settings.FLYWHEEL_DATA_DIR = Path(folder)
@@ -140,17 +145,23 @@ def photograph(playwright: Any, url: str, folder: Path, wanted: list[str]) -> No
     world = fill(folder / "sources", user)
     chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
     try:
-        page = chromium.new_page(base_url=url, viewport=SIZE, color_scheme="light", timezone_id="UTC")
+        page = chromium.new_page(
+            base_url=url, viewport=SIZE, color_scheme="light", timezone_id="UTC"
+        )
         log_in(page)
         if wanted[:1] == ["--every"]:
             pages = every(world, user)
             parts = wanted[2:] or [""]
             return album(
-                page, Path(wanted[1]), {name: pages[name] for name in pages if any(part in name for part in parts)}
+                page,
+                Path(wanted[1]),
+                {name: pages[name] for name in pages if any(part in name for part in parts)},
             )
         addresses = shots(world, user)
         addresses["first-failure"] = first_failure(url, folder, user)
-        return take(page, {name: at for name, at in addresses.items() if not wanted or name in wanted})
+        return take(
+            page, {name: at for name, at in addresses.items() if not wanted or name in wanted}
+        )
     finally:
         chromium.close()
 

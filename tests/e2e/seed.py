@@ -1,6 +1,8 @@
-"""A project with something real at every station, made through the actions: what the browser tests look at.
+"""A project with something real at every station, made through the actions: what the browser tests
+look at.
 
-No model runs: the outputs are written here, but every one goes through the real environment, verifier and rules.
+No model runs: the outputs are written here, but every one goes through the real environment,
+verifier and rules.
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ def fill(folder: Path, by: Any, trajectories: int = 110, slug: str = "workplace"
     grpo_eval = evaluate(eval_set, grpo.model_version, environment, 0.85, rng, by)
     report = promotion.make_gate_report(baseline=baseline, candidate=grpo_eval, by=by)
     for example in EXAMPLES:
-        save_flow(project=project, name=example.name, spec=read_yaml(filled(example, project)), by=by)
+        save_flow(
+            project=project, name=example.name, spec=read_yaml(filled(example, project)), by=by
+        )
     return World(project, environment, base, eval_set, baseline, sft_eval, grpo_eval, grpo, report)
 
 
@@ -107,7 +111,10 @@ def fill_inbox(by: Any, count: int, slug: str = "inbox") -> Project:
     requests = make_requests(2, 4 * count)
     while number < count:
         request = requests.pop()
-        task = {"messages": [{"role": "user", "content": request["request"]}], "expected": request["expected"]}
+        task = {
+            "messages": [{"role": "user", "content": request["request"]}],
+            "expected": request["expected"],
+        }
         score = score_text(work, task, answer(request["expected"], 0.0, rng))
         sent = {
             "id": f"case-{number:03d}",
@@ -129,7 +136,10 @@ def produce(project: Project, environment: Environment, rng: random.Random, coun
     """Logged runs of the production agent over three days, each with its user's word."""
     work, start = load(environment.as_spec()), timezone.now() - timedelta(days=3)
     for number, request in enumerate(make_requests(1, count)):
-        task = {"messages": [{"role": "user", "content": request["request"]}], "expected": request["expected"]}
+        task = {
+            "messages": [{"role": "user", "content": request["request"]}],
+            "expected": request["expected"],
+        }
         score = score_text(work, task, answer(request["expected"], 0.45, rng))
         began = start + timedelta(minutes=4320 * number / count)
         told = {
@@ -141,7 +151,10 @@ def produce(project: Project, environment: Environment, rng: random.Random, coun
             "messages": [*environment.opening, *task["messages"], *score.messages],
             "tools": work.tools,
             "latency_ms": round(rng.uniform(300, 1400), 1),
-            "usage": {"input_tokens": rng.randrange(180, 260), "output_tokens": rng.randrange(12, 48)},
+            "usage": {
+                "input_tokens": rng.randrange(180, 260),
+                "output_tokens": rng.randrange(12, 48),
+            },
             "metadata": {"group": request["group"], "template": request["template"]},
         }
         assert not ingest(project=project, rows=[told]).rejected
@@ -156,9 +169,14 @@ def produce(project: Project, environment: Environment, rng: random.Random, coun
 
 def collect(project: Project, by: Any) -> EvalSet:
     eval_set = evals.create_eval_set(
-        project=project, slug="workplace", by=by, description="Requests from production, as users corrected them"
+        project=project,
+        slug="workplace",
+        by=by,
+        description="Requests from production, as users corrected them",
     )
-    evals.tasks_from_trajectories(eval_set=eval_set, trajectories=project.trajectories.order_by("pk"), by=by)
+    evals.tasks_from_trajectories(
+        eval_set=eval_set, trajectories=project.trajectories.order_by("pk"), by=by
+    )
     evals.split_by_group(eval_set=eval_set, by=by, holdout_size=34, validation_size=4, seed=0)
     return evals.freeze(eval_set=eval_set, by=by)
 
@@ -168,18 +186,33 @@ def scored(environment: Environment, task: Any, skill: float, rng: random.Random
     output = answer(task.expected, skill, rng)
     score = score_text(load(environment.as_spec()), task.as_spec(), output)
     return vars(score) | {
-        "type": "sample", "task_id": str(task.pk), "output": output, "latency_ms": rng.uniform(300, 1200),
-        "input_tokens": 220, "output_tokens": 24, "truncated": False,
-    }  # fmt: skip
+        "type": "sample",
+        "task_id": str(task.pk),
+        "output": output,
+        "latency_ms": rng.uniform(300, 1200),
+        "input_tokens": 220,
+        "output_tokens": 24,
+        "truncated": False,
+    }
 
 
 def evaluate(
-    eval_set: EvalSet, model: ModelVersion, environment: Environment, skill: float, rng: random.Random, by: Any
+    eval_set: EvalSet,
+    model: ModelVersion,
+    environment: Environment,
+    skill: float,
+    rng: random.Random,
+    by: Any,
 ) -> EvalRun:
     run = submit_eval(
-        project=eval_set.project, eval_set=eval_set, split=Split.HOLDOUT, environment=environment, model_version=model,
-        samples_per_task=8, by=by,
-    )  # fmt: skip
+        project=eval_set.project,
+        eval_set=eval_set,
+        split=Split.HOLDOUT,
+        environment=environment,
+        model_version=model,
+        samples_per_task=8,
+        by=by,
+    )
     return answer_all(run, skill, rng)
 
 
@@ -187,7 +220,14 @@ def answer_all(run: EvalRun, skill: float, rng: random.Random) -> EvalRun:
     """What a worker does of a queued evaluation, by a model of that skill."""
     assert run.claim("seed")
     tasks, samples = tasks_of(run), range(run.samples_per_task)
-    say(run, [scored(run.environment, task, skill, rng) | {"index": i} for task in tasks for i in samples])
+    say(
+        run,
+        [
+            scored(run.environment, task, skill, rng) | {"index": i}
+            for task in tasks
+            for i in samples
+        ],
+    )
     complete(run, {})
     run.refresh_from_db()
     assert run.state == JobState.SUCCEEDED, run.error
@@ -195,23 +235,40 @@ def answer_all(run: EvalRun, skill: float, rng: random.Random) -> EvalRun:
 
 
 def train(
-    method: Method, parent: ModelVersion, eval_set: EvalSet, environment: Environment, folder: Path,
-    rng: random.Random, by: Any,
-) -> TrainingRun:  # fmt: skip
+    method: Method,
+    parent: ModelVersion,
+    eval_set: EvalSet,
+    environment: Environment,
+    folder: Path,
+    rng: random.Random,
+    by: Any,
+) -> TrainingRun:
     run = submit_training(
-        project=eval_set.project, method=method, parent=parent, environment=environment,
-        config={"steps": STEPS, "learning_rate": 1e-3} | ({"batch_size": 8} if method == Method.SFT else {}),
-        dataset=freeze_dataset(eval_set=eval_set, by=by), by=by,
-    )  # fmt: skip
+        project=eval_set.project,
+        method=method,
+        parent=parent,
+        environment=environment,
+        config={"steps": STEPS, "learning_rate": 1e-3}
+        | ({"batch_size": 8} if method == Method.SFT else {}),
+        dataset=freeze_dataset(eval_set=eval_set, by=by),
+        by=by,
+    )
     assert run.claim("seed")
-    said = [{"type": "metric", "step": step, "values": numbers(method, step, rng)} for step in range(1, STEPS + 1)]
-    said.append({"type": "log", "level": "info", "message": "Shared prefix: 181 of 203 prompt tokens"})
+    said = [
+        {"type": "metric", "step": step, "values": numbers(method, step, rng)}
+        for step in range(1, STEPS + 1)
+    ]
+    said.append(
+        {"type": "log", "level": "info", "message": "Shared prefix: 181 of 203 prompt tokens"}
+    )
     if method == Method.GRPO:
         tasks = list(eval_set.tasks.trainable()[:3])
         said += [
             scored(environment, task, 0.6, rng) | {"index": i, "step": step, "phase": "train"}
-            for step in (1, 2, 3) for task in tasks for i in range(4)
-        ]  # fmt: skip
+            for step in (1, 2, 3)
+            for task in tasks
+            for i in range(4)
+        ]
     source = folder / f"adapter-{method}-{eval_set.project.slug}"
     source.mkdir(parents=True, exist_ok=True)
     (source / "adapter_config.json").write_text("{}")
@@ -233,14 +290,26 @@ def numbers(method: Method, step: int, rng: random.Random) -> dict[str, float]:
     """Curves of the usual shapes."""
     fallen = math.exp(-step / 8)
     if method == Method.SFT:
-        return {"train/loss": 2.4 * fallen + 0.2 + rng.uniform(-0.05, 0.05), "train/grad_norm": 3 * fallen + 0.4}
+        return {
+            "train/loss": 2.4 * fallen + 0.2 + rng.uniform(-0.05, 0.05),
+            "train/grad_norm": 3 * fallen + 0.4,
+        }
     values = {
-        "train/loss": rng.uniform(-0.02, 0.02), "train/reward_mean": 0.9 - 0.7 * fallen + rng.uniform(-0.06, 0.06),
-        "train/success": 0.85 - 0.5 * fallen, "train/kl": 0.04 * (1 - fallen), "train/entropy": 0.3 + 0.5 * fallen,
-        "train/grad_norm": 0.5 + rng.uniform(0, 0.2), "train/zero_std_share": 0.3 * (1 - fallen),
-        "train/truncated_share": 0.05 * fallen, "train/completion_length": 24 + rng.uniform(-2, 2),
-        "time/generate_s": 9 + rng.uniform(0, 1), "time/update_s": 14 + rng.uniform(0, 1),
-    }  # fmt: skip
+        "train/loss": rng.uniform(-0.02, 0.02),
+        "train/reward_mean": 0.9 - 0.7 * fallen + rng.uniform(-0.06, 0.06),
+        "train/success": 0.85 - 0.5 * fallen,
+        "train/kl": 0.04 * (1 - fallen),
+        "train/entropy": 0.3 + 0.5 * fallen,
+        "train/grad_norm": 0.5 + rng.uniform(0, 0.2),
+        "train/zero_std_share": 0.3 * (1 - fallen),
+        "train/truncated_share": 0.05 * fallen,
+        "train/completion_length": 24 + rng.uniform(-2, 2),
+        "time/generate_s": 9 + rng.uniform(0, 1),
+        "time/update_s": 14 + rng.uniform(0, 1),
+    }
     if step % 6 == 0:
-        values |= {"validation/reward": 0.85 - 0.6 * fallen, "validation/success": 0.8 - 0.4 * fallen}
+        values |= {
+            "validation/reward": 0.85 - 0.6 * fallen,
+            "validation/success": 0.8 - 0.4 * fallen,
+        }
     return values

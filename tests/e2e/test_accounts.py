@@ -1,4 +1,6 @@
-"""Signing in by a passkey, with Chromium's virtual authenticator: what a test without a browser cannot sign."""
+"""Signing in by a passkey, with Chromium's virtual authenticator: what a test without a browser
+cannot sign.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,13 @@ from apps.core.actions import create_project
 from tests.e2e.conftest import PASSWORD, log_in_by_form
 
 AUTHENTICATOR = {
-    "protocol": "ctap2", "transport": "internal", "hasResidentKey": True, "hasUserVerification": True,
-    "isUserVerified": True, "automaticPresenceSimulation": True,
-}  # fmt: skip
+    "protocol": "ctap2",
+    "transport": "internal",
+    "hasResidentKey": True,
+    "hasUserVerification": True,
+    "isUserVerified": True,
+    "automaticPresenceSimulation": True,
+}
 
 
 def test_a_passkey_is_added_and_logs_in(user: Any, page: Any) -> None:

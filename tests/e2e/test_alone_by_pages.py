@@ -1,4 +1,6 @@
-"""One person, from a project with nothing in it to a promoted model: by pages alone, with real jobs on a tiny model, in under 60 clicks."""
+"""One person, from a project with nothing in it to a promoted model: by pages alone, with real jobs
+on a tiny model, in under 60 clicks.
+"""
 
 from __future__ import annotations
 
@@ -32,22 +34,31 @@ RUNS, HELD_OUT = 110, 60
 
 
 @pytest.fixture
-def project(user: Any, data_dir: Path, settings: Any, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def project(
+    user: Any, data_dir: Path, settings: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Project:
     """As after the first start, with a downloaded model in the folder that the page names."""
     settings.FLYWHEEL_MODEL_FOLDERS = [str(data_dir / "models")]
-    shutil.copytree(make_tiny_model(tmp_path_factory.mktemp("download") / "tiny"), data_dir / "models" / "tiny")
+    shutil.copytree(
+        make_tiny_model(tmp_path_factory.mktemp("download") / "tiny"), data_dir / "models" / "tiny"
+    )
     return create_project(slug="my-agent", name="My agent", by=user)
 
 
 @pytest.fixture
 def log_file(tmp_path: Path) -> Path:
-    """What an agent logged: it never knew what to say, and its users wrote what would have been right."""
+    """What an agent logged: it never knew what to say, and its users wrote what would have been
+    right.
+    """
     rows = [
         {
             "id": f"run-{number}",
             "agent": {"name": "helpdesk", "version": "1"},
             "session_id": made["group"],
-            "messages": [{"role": "user", "content": made["request"]}, {"role": "assistant", "content": "No idea."}],
+            "messages": [
+                {"role": "user", "content": made["request"]},
+                {"role": "assistant", "content": "No idea."},
+            ],
             "outcome": {"status": "failure"},
             "interventions": [{"kind": "edit", "message_index": 1, "after": "ok"}],
         }
@@ -86,7 +97,9 @@ def jobs_run(project: Project) -> Iterator[None]:
         yield
 
 
-def test_from_nothing_to_a_promoted_model(page: Any, project: Project, log_file: Path, jobs_run: None) -> None:
+def test_from_nothing_to_a_promoted_model(
+    page: Any, project: Project, log_file: Path, jobs_run: None
+) -> None:
     person = Person(page)
     log_in(person)
     send_runs(person, log_file)
@@ -102,8 +115,12 @@ def test_from_nothing_to_a_promoted_model(page: Any, project: Project, log_file:
     assert TrainingRun.objects.get().spec["oversight"] == said
     report = GateReport.objects.get()
     assert report.verdict == "promote" and report.inputs["oversight"][0]["oversight"] == said
-    assert not LockOverride.objects.exists() and not ReviewPolicy.objects.exists()  # nothing was got round
-    assert AuditEvent.objects.filter(action="trainingrun.submitted", detail__oversight=said).exists()
+    assert (
+        not LockOverride.objects.exists() and not ReviewPolicy.objects.exists()
+    )  # nothing was got round
+    assert AuditEvent.objects.filter(
+        action="trainingrun.submitted", detail__oversight=said
+    ).exists()
 
 
 def log_in(person: Person) -> None:
@@ -142,7 +159,9 @@ def make_a_set(person: Person) -> None:
 
 
 def register_the_base(person: Person) -> None:
-    """The page that needs a model leads to its form, in which the folder's only model is filled in."""
+    """The page that needs a model leads to its form, in which the folder's only model is filled
+    in.
+    """
     person.sees("No model to evaluate")
     person.click("link", "Register a model")
     person.click("button", "Register")

@@ -1,4 +1,6 @@
-"""axe-core where test_pages does not look: before one is logged in, in dialogs, in the API's reference."""
+"""axe-core where test_pages does not look: before one is logged in, in dialogs, in the API's
+reference.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ from tests.e2e.seed import World
 
 
 def test_nothing_serious_before_one_is_logged_in(page: Any) -> None:
-    wrong = [one for name in ("account_login", "account_reset_password") for one in wrong_with(page, reverse(name))]
+    wrong = [
+        one
+        for name in ("account_login", "account_reset_password")
+        for one in wrong_with(page, reverse(name))
+    ]
     assert not wrong, "\n".join(wrong)
 
 

@@ -1,4 +1,6 @@
-"""A run is estimated while its form is filled in, measured by a button, and its page has the estimate."""
+"""A run is estimated while its form is filled in, measured by a button, and its page has the
+estimate.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ SHOTS = os.environ.get("FLYWHEEL_SHOTS", "")  # a folder for pictures of the pag
 @pytest.fixture
 def run(user: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EvalRun]:
     monkeypatch.setattr(jobs, "enqueue", lambda job: None)
-    made = evaluated(frozen_set(demonstration='{"tool": "tickets.close", "args": {"id": 1}}'), PASSED, data_dir)
+    made = evaluated(
+        frozen_set(demonstration='{"tool": "tickets.close", "args": {"id": 1}}'), PASSED, data_dir
+    )
     Membership.objects.create(project=made.project, user=user, role=Role.OWNER)
     override(Environment.objects.get(pk=made.environment_id))
     add_tokenizer(Path(made.model_version.base))
@@ -65,7 +69,9 @@ def test_estimate_measure_and_start(page: Any, run: EvalRun) -> None:
     before = panel.get_by_text("Time").locator("..").inner_text()
     page.locator("#id_steps").fill("400")
     page.locator("#id_steps").blur()
-    page.wait_for_function("before => !document.querySelector('#budget').innerText.includes(before)", arg=before)
+    page.wait_for_function(
+        "before => !document.querySelector('#budget').innerText.includes(before)", arg=before
+    )
     page.get_by_role("button", name="Start training").click()
     page.get_by_text("Estimate vs. actual").wait_for()
     shoot(page, "run-queued")

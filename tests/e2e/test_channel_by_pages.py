@@ -1,4 +1,6 @@
-"""A channel by its page: a target is added, a promotion is watched until it is live, frozen, and rolled back to an earlier version."""
+"""A channel by its page: a target is added, a promotion is watched until it is live, frozen, and
+rolled back to an earlier version.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,13 @@ def work(channel: Channel) -> None:
 def offered(scene: Scene, peer: Peer, name: str) -> None:
     """A server with the channel's base, which the project has and no channel uses."""
     _, http = scene.stack.enter_context(peer_serving(peer))
-    server = make_server(scene.project, http.base, name=name, kind="vllm", adapters_at=str(scene.folder / "artifacts"))
+    server = make_server(
+        scene.project,
+        http.base,
+        name=name,
+        kind="vllm",
+        adapters_at=str(scene.folder / "artifacts"),
+    )
     Server.objects.filter(pk=server.pk).update(capabilities=RUNTIME_LORA, health="healthy")
     make_endpoint(scene.project, server, served_as="base", parent=scene.base, name=f"{name}-base")
 

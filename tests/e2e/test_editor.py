@@ -1,4 +1,6 @@
-"""The editor of verifiers in a real browser: typed code is checked, tried on stored samples, and saved."""
+"""The editor of verifiers in a real browser: typed code is checked, tried on stored samples, and
+saved.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_the_probes_run_and_their_findings_are_shown(world: World, logged_in: An
     with worker(ProbeRun):
         page.get_by_role("button", name="Run the probes").click()
         page.wait_for_url("**/probes/**")
-        expect(page.get_by_role("heading", name="Findings, worst first")).to_be_visible(timeout=300_000)
+        expect(page.get_by_role("heading", name="Findings, worst first")).to_be_visible(
+            timeout=300_000
+        )
     run = project.proberuns.get()
     assert run.state == JobState.SUCCEEDED and run.failed and run.verifier.spec == GENEROUS
     assert run.eval_set == world.eval_set and run.environment.verifier == run.verifier

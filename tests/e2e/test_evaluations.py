@@ -10,7 +10,9 @@ from playwright.sync_api import expect
 from tests.e2e.seed import World
 
 
-def test_samples_are_filtered_opened_and_gone_through_by_the_keyboard(world: World, logged_in: Any) -> None:
+def test_samples_are_filtered_opened_and_gone_through_by_the_keyboard(
+    world: World, logged_in: Any
+) -> None:
     page, run = logged_in, world.grpo
     failed = list(run.samples.filter(success=False, masked=False))
     views = run.eval_set.holdout_views.count()
@@ -26,7 +28,9 @@ def test_samples_are_filtered_opened_and_gone_through_by_the_keyboard(world: Wor
     page.keyboard.press("j")
     shown(page, failed[2].pk)
     page.wait_for_url(f"**/samples/{failed[2].pk}/?outcome=failed")
-    expect(page.get_by_label("Conversation")).to_contain_text(failed[2].task.messages[-1]["content"])
+    expect(page.get_by_label("Conversation")).to_contain_text(
+        failed[2].task.messages[-1]["content"]
+    )
     page.keyboard.press("k")
     shown(page, failed[1].pk)
     page.keyboard.press("?")

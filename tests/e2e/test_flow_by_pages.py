@@ -46,7 +46,9 @@ def test_a_flow_by_form_and_yaml(world: World, logged_in: Any) -> None:
     expect(page.get_by_role("button", name="Run now")).to_be_visible()
     spec = Flow.objects.get(name="Every second night").version.form
     assert (spec.retries, [step.kind for step in spec.steps]) == (3, ["evaluate", "ask"])
-    assert spec.steps[1].condition == "evaluate.success < 0.9" and spec.crons[0].when == "0 2 */2 * *"
+    assert (
+        spec.steps[1].condition == "evaluate.success < 0.9" and spec.crons[0].when == "0 2 */2 * *"
+    )
     page.get_by_role("button", name="Run now").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("Every second night")
     assert FlowRun.objects.get().cause["by"] == "person"

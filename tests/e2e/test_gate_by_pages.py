@@ -1,4 +1,6 @@
-"""By pages alone, from two evaluations to a promotion and back: a member in a browser, jobs as a worker stores them."""
+"""By pages alone, from two evaluations to a promotion and back: a member in a browser, jobs as a
+worker stores them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ ROUNDS = 2
 
 @dataclass
 class Seed:
-    """What there is before: a frozen hold-out, an environment, and two models, of which production runs the first."""
+    """What there is before: a frozen hold-out, an environment, and two models, of which production
+    runs the first.
+    """
 
     project: Project
     eval_set: EvalSet
@@ -80,7 +84,9 @@ def log_in_as_a_member(page: Any, seed: Seed) -> None:
 
 
 def evaluate(page: Any, seed: Seed, model: ModelVersion, skill: float) -> EvalRun:
-    """The page says before the start what the comparison can show; then it is queued, and a worker's samples are shown."""
+    """The page says before the start what the comparison can show; then it is queued, and a
+    worker's samples are shown.
+    """
     page.get_by_role("link", name="Eval sets").first.click()
     page.get_by_role("link", name=str(seed.eval_set), exact=True).click()
     page.get_by_role("link", name="Evaluate a").click()
@@ -116,17 +122,32 @@ def measure(page: Any) -> None:
     measurement = LatencyMeasurement.objects.get()
     spec = checked(latency.child_spec(measurement), "measure_latency")
     assert measurement.claim("test")
-    say(measurement, [
-        {"type": "sample", "version": version.id, "task_id": task["id"], "round": number, "turn": turn,
-         "latency_ms": 100.0 * (1 + at % 5) * (1 + 0.02 * ((at + number + turn) % 3)), "input_tokens": 50, "output_tokens": 20}
-        for number in range(ROUNDS) for at, task in enumerate(spec.tasks) for turn, version in enumerate(spec.versions)
-    ])  # fmt: skip
+    say(
+        measurement,
+        [
+            {
+                "type": "sample",
+                "version": version.id,
+                "task_id": task["id"],
+                "round": number,
+                "turn": turn,
+                "latency_ms": 100.0 * (1 + at % 5) * (1 + 0.02 * ((at + number + turn) % 3)),
+                "input_tokens": 50,
+                "output_tokens": 20,
+            }
+            for number in range(ROUNDS)
+            for at, task in enumerate(spec.tasks)
+            for turn, version in enumerate(spec.versions)
+        ],
+    )
     complete(measurement, {"metrics": {"rounds": ROUNDS}})
     expect(row(page, "Latency, interleaved")).to_contain_text(f"{ROUNDS} rounds of 34 tasks")
 
 
 def run_the_gate(page: Any, seed: Seed) -> GateReport:
-    """Every check is there; latency is judged by what was measured. Signed, and reproduced from the samples."""
+    """Every check is there; latency is judged by what was measured. Signed, and reproduced from the
+    samples.
+    """
     page.get_by_role("button", name="Compare (run the gate)").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("promote")
     expect(row(page, "Success")).to_contain_text("Success is higher")
@@ -162,7 +183,12 @@ def roll_back(page: Any, seed: Seed) -> None:
     expect(page.get_by_text(f"production was rolled back to {seed.base}.")).to_be_visible()
     assert seed.live == seed.base
     said = set(AuditEvent.objects.filter(project=seed.project).values_list("action", flat=True))
-    assert {"gate.reported", "channel.promote", "channel.rollback", "latencymeasurement.submitted"} <= said
+    assert {
+        "gate.reported",
+        "channel.promote",
+        "channel.rollback",
+        "latencymeasurement.submitted",
+    } <= said
     page.get_by_role("link", name="gate report").first.click()
     page.get_by_label("Reason").fill("again")
     page.get_by_role("button", name="Promote").click()

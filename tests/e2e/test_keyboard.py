@@ -21,18 +21,24 @@ def palette(page: Any) -> Any:
     return page.get_by_role("dialog", name="Search and commands")
 
 
-def test_the_palette_goes_to_a_run_and_an_action_and_remembers(world: World, logged_in: Any) -> None:
+def test_the_palette_goes_to_a_run_and_an_action_and_remembers(
+    world: World, logged_in: Any
+) -> None:
     slug = world.project.slug
     logged_in.goto(reverse("evals:list", args=[slug]))
     logged_in.get_by_label("Name").focus()  # also from a field
     box = palette(logged_in)
     expect(box.get_by_role("option", name="Overview")).to_be_visible()
     logged_in.keyboard.type("grpo from")
-    expect(box.get_by_role("option", name=re.compile("GRPO from"))).to_have_attribute("aria-selected", "true")
+    expect(box.get_by_role("option", name=re.compile("GRPO from"))).to_have_attribute(
+        "aria-selected", "true"
+    )
     logged_in.keyboard.press("Enter")
     logged_in.wait_for_url(f"**{reverse('training:detail', args=[slug, world.training.pk])}")
     palette(logged_in)
-    expect(box.get_by_role("group", name="Recently visited").get_by_role("option").first).to_have_text("Eval sets")
+    expect(
+        box.get_by_role("group", name="Recently visited").get_by_role("option").first
+    ).to_have_text("Eval sets")
     logged_in.keyboard.type("start a tra")
     expect(box.get_by_role("option")).to_have_count(1)
     logged_in.keyboard.press("Enter")
@@ -61,7 +67,9 @@ def test_arrows_choose_and_closing_gives_the_focus_back(world: World, logged_in:
     expect(button).to_be_focused()
 
 
-def test_an_older_answer_does_not_take_the_place_of_a_newer_one(world: World, logged_in: Any) -> None:
+def test_an_older_answer_does_not_take_the_place_of_a_newer_one(
+    world: World, logged_in: Any
+) -> None:
     held: list[Any] = []
     logged_in.route("**/search/?q=triage", lambda route: held.append(route))
     logged_in.goto(reverse("training:list", args=[world.project.slug]))
@@ -100,7 +108,9 @@ def test_help_lists_the_keys_of_this_page_and_is_modal(world: World, logged_in: 
     expect(box.get_by_text("Confirm", exact=True)).to_be_visible()
     for _ in range(6):
         logged_in.keyboard.press("Tab")
-        assert logged_in.evaluate(f"!{FOCUSED}.closest('main, .side')"), "the page behind is not reached"
+        assert logged_in.evaluate(f"!{FOCUSED}.closest('main, .side')"), (
+            "the page behind is not reached"
+        )
     left = logged_in.locator("#left").text_content()
     logged_in.keyboard.press("c")  # decides nothing behind a dialog
     logged_in.keyboard.press("Escape")
@@ -126,9 +136,13 @@ def test_focus_follows_the_row(world: World, logged_in: Any) -> None:
     logged_in.wait_for_url(f"**{address}")
 
 
-def test_a_policy_rule_is_edited_cancelled_and_undone_without_losing_the_row(world: World, logged_in: Any) -> None:
+def test_a_policy_rule_is_edited_cancelled_and_undone_without_losing_the_row(
+    world: World, logged_in: Any
+) -> None:
     make_policy_rule(world.project.trajectories.earliest("pk"), "Open tickets cannot be closed.")
-    rule = make_policy_rule(world.project.trajectories.latest("pk"), "Closed tickets cannot be moved.")
+    rule = make_policy_rule(
+        world.project.trajectories.latest("pk"), "Closed tickets cannot be moved."
+    )
     logged_in.goto(reverse("failures:policy", args=[world.project.slug]))
     row, form = logged_in.locator(f"#rule-{rule.pk}"), logged_in.locator(".rule-form")
     while "at" not in (row.get_attribute("class") or "").split():

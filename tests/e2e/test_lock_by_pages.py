@@ -1,4 +1,5 @@
-"""By pages alone, from a verifier in the editor to a queued run: three people in three browsers, jobs as a worker runs them.
+"""By pages alone, from a verifier in the editor to a queued run: three people in three browsers,
+jobs as a worker runs them.
 
 Training is tried after each station, and refused for exactly what is still missing.
 """
@@ -30,7 +31,9 @@ from tests.e2e.workers import worker
 from tests.factories import make_base, make_environment, make_eval_set, make_member, make_project
 
 SIZE = 50
-IN_BROWSER = 4  # of these each of the first, and what is left at the end; what lies between is more of the same, and sent without Chromium
+# of these each of the first, and what is left at the end; what lies between is more of the same,
+# and sent without Chromium
+IN_BROWSER = 4
 TYPE = "(text) => document.querySelector('.CodeMirror').CodeMirror.setValue(text)"
 
 
@@ -57,11 +60,15 @@ def pages(browser: Any, live_server: Any, seed: Seed) -> Iterator[tuple[Any, Any
     members = [make_member(seed.project, Role.ENGINEER) for _ in range(2)]
     contexts, wrong = [], []
     for name in ("ada", *(member.username for member in members)):
-        context = browser.new_context(base_url=live_server.url, viewport={"width": 1280, "height": 800})
+        context = browser.new_context(
+            base_url=live_server.url, viewport={"width": 1280, "height": 800}
+        )
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("response", lambda answer: wrong.append(answer.url) if answer.status >= 500 else None)
+        page.on(
+            "response", lambda answer: wrong.append(answer.url) if answer.status >= 500 else None
+        )
         log_in(page, name)
         page.goto("/")
         contexts.append(context)
@@ -71,7 +78,9 @@ def pages(browser: Any, live_server: Any, seed: Seed) -> Iterator[tuple[Any, Any
     assert not wrong, wrong
 
 
-def test_from_a_verifier_in_the_editor_to_a_queued_run(seed: Seed, pages: tuple[Any, Any, Any]) -> None:
+def test_from_a_verifier_in_the_editor_to_a_queued_run(
+    seed: Seed, pages: tuple[Any, Any, Any]
+) -> None:
     ada, one, two = pages
     write_a_verifier(ada, seed)
     refused(one, "Its scores have not been reviewed yet.")
@@ -95,7 +104,9 @@ def test_from_a_verifier_in_the_editor_to_a_queued_run(seed: Seed, pages: tuple[
 def write_a_verifier(page: Any, seed: Seed) -> None:
     page.get_by_role("link", name="Reward review").first.click()
     page.get_by_role("link", name=str(seed.verifier), exact=True).click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text(str(seed.verifier))  # then its keys are there
+    expect(page.get_by_role("heading", level=1)).to_contain_text(
+        str(seed.verifier)
+    )  # then its keys are there
     page.keyboard.press("e")
     expect(page.locator("#check")).to_contain_text("valid")
     milder = seed.verifier.spec | {"weights": seed.verifier.spec["weights"] | {"invalid": -0.9}}
@@ -108,7 +119,9 @@ def write_a_verifier(page: Any, seed: Seed) -> None:
 
 
 def probe(page: Any, seed: Seed) -> None:
-    """That nothing was found means something only where the new verifier was attacked, on all tasks there are."""
+    """That nothing was found means something only where the new verifier was attacked, on all tasks
+    there are.
+    """
     with worker(ProbeRun):
         page.get_by_role("button", name="Run the probes").click()
         page.wait_for_url("**/probes/**")
@@ -124,9 +137,20 @@ def attacked(run: ProbeRun, seed: Seed) -> None:
     assert len(run.spec["tasks"]) == seed.eval_set.tasks.trainable().count() == 4
     right = run.result["golds"]
     assert right["n"] >= 4 and right["low"] == right["high"] == 1.0
-    tried = {probe["name"]: probe["n"] for probe in run.result["probes"] if probe["status"] == "passed"}
-    assert {"empty", "unsafe", "other_gold", "injection", "crafted_masks", "search"} <= tried.keys(), tried
-    assert min(tried[name] for name in ("empty", "unsafe", "other_gold", "injection", "search")) >= 4
+    tried = {
+        probe["name"]: probe["n"] for probe in run.result["probes"] if probe["status"] == "passed"
+    }
+    assert {
+        "empty",
+        "unsafe",
+        "other_gold",
+        "injection",
+        "crafted_masks",
+        "search",
+    } <= tried.keys(), tried
+    assert (
+        min(tried[name] for name in ("empty", "unsafe", "other_gold", "injection", "search")) >= 4
+    )
     assert run.result["attacks"]["n"] > 500 and run.result["attacks"]["high"] < 1.0
 
 
@@ -136,7 +160,9 @@ def score_and_open_a_review(page: Any) -> None:
     expect(page.get_by_text("Nothing to review yet")).to_be_visible()
     with worker(Rescore):
         page.get_by_role("button", name="Score its samples with tool-call@2").click()
-        expect(page.get_by_role("heading", name="Evaluations scored by this version")).to_be_visible(timeout=300_000)
+        expect(
+            page.get_by_role("heading", name="Evaluations scored by this version")
+        ).to_be_visible(timeout=300_000)
     page.get_by_label("base").check()
     page.get_by_label("Samples").fill(str(SIZE))
     page.get_by_role("button", name="Open the review").click()
@@ -145,15 +171,17 @@ def score_and_open_a_review(page: Any) -> None:
 
 
 def judge_all(one: Any, two: Any, review: RewardReview) -> int:
-    """Blind, by the keyboard, both at once: the first and the last; their forms are sent for those between. They differ on one sample, which
-    is returned."""
+    """Blind, by the keyboard, both at once: the first and the last; their forms are sent for those
+    between. They differ on one sample, which is returned."""
     for page in (one, two):
         open_the_review(page)
         page.keyboard.press("t")
         left(page, SIZE)
     assert shown(one) != shown(two)
     verifier = dict(review.items.values_list("pk", "success"))
-    differing = next(pk for pk, success in verifier.items() if not success and pk not in (shown(one), shown(two)))
+    differing = next(
+        pk for pk, success in verifier.items() if not success and pk not in (shown(one), shown(two))
+    )
     both = ((one, None), (two, differing))
     for done in range(IN_BROWSER):
         for page, wrong_on in both:
@@ -188,23 +216,36 @@ def judge_next(page: Any, verifier: dict[int, bool], wrong_on: int | None) -> No
     expect(page.locator(f'[data-case="{case}"]')).to_have_count(0)
 
 
-def send_the_forms(page: Any, verifier: dict[int, bool], kept: set[int], wrong_on: int | None) -> int:
-    """What `judge_next` sends, by the person whose page this is, for all that they have not judged but what is kept; how many are left then."""
+def send_the_forms(
+    page: Any, verifier: dict[int, bool], kept: set[int], wrong_on: int | None
+) -> int:
+    """What `judge_next` sends, by the person whose page this is, for all that they have not judged
+    but what is kept; how many are left then.
+    """
     person = Client()
     person.cookies.load({cookie["name"]: cookie["value"] for cookie in page.context.cookies()})
-    judged = Judgement.objects.filter(by=person.session["_auth_user_id"]).values_list("item", flat=True)
+    judged = Judgement.objects.filter(by=person.session["_auth_user_id"]).values_list(
+        "item", flat=True
+    )
     waiting = verifier.keys() - set(judged)
     for case in waiting - kept:
         assert case != wrong_on
         args = [RewardReview.objects.get().project.slug, case]
-        for name, given in (("judge", {"success": "01"[verifier[case]]}), ("answer", {"agrees": "1"})):
+        for name, given in (
+            ("judge", {"success": "01"[verifier[case]]}),
+            ("answer", {"agrees": "1"}),
+        ):
             assert person.post(reverse(f"reviews:{name}", args=args), given).status_code == 302
     return len(waiting & kept)
 
 
 def judge(page: Any, success: bool, agree: bool = True) -> None:
-    """One sample by keys: the word, what the page shows then, the answer. Before it nothing of the score is in the page."""
-    assert not [word for word in ("The verifier gave", "Components", "args_score") if word in page.content()]
+    """One sample by keys: the word, what the page shows then, the answer. Before it nothing of the
+    score is in the page.
+    """
+    assert not [
+        word for word in ("The verifier gave", "Components", "args_score") if word in page.content()
+    ]
     page.keyboard.press("y" if success else "n")
     expect(page.get_by_text("The verifier gave")).to_be_visible()
     if agree:
@@ -281,7 +322,9 @@ def left(page: Any, n: int) -> None:
 
 
 def early_keys_judge_nothing(page: Any, review: RewardReview) -> None:
-    """Nobody judges what they have not seen: “y” while the page is read does nothing, and the same key afterwards would."""
+    """Nobody judges what they have not seen: “y” while the page is read does nothing, and the same
+    key afterwards would.
+    """
     open_the_review(page)
     page.keyboard.press("t")
     left(page, SIZE)

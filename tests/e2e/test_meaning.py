@@ -16,9 +16,13 @@ from tests.e2e.conftest import log_in
 from tests.factories import make_base, make_project
 
 REQUESTS = (
-    "Cancel my hotel in Vienna.", "Play some jazz in the kitchen.", "What is seven times eight?",
-    "Das Zimmer brauche ich nicht mehr.", "Sort these names.", "Lower the blinds.",
-)  # fmt: skip
+    "Cancel my hotel in Vienna.",
+    "Play some jazz in the kitchen.",
+    "What is seven times eight?",
+    "Das Zimmer brauche ich nicht mehr.",
+    "Sort these names.",
+    "Lower the blinds.",
+)
 
 
 def test_pairs_are_decided_and_undone_by_keys(user: Any, page: Any, data_dir: Path) -> None:
@@ -26,16 +30,25 @@ def test_pairs_are_decided_and_undone_by_keys(user: Any, page: Any, data_dir: Pa
     eval_set = actions.create_eval_set(project=project, slug="set", by=user)
     for number, request in enumerate(REQUESTS):
         actions.add_task(
-            eval_set=eval_set, key=f"t{number}", request=request, expected={"answer": f"answer {number}"}, by=user,
+            eval_set=eval_set,
+            key=f"t{number}",
+            request=request,
+            expected={"answer": f"answer {number}"},
+            by=user,
             split=Split.HOLDOUT if number < 3 else Split.TRAIN,
-        )  # fmt: skip
+        )
     source = check.Source(version=make_base(project, data_dir).pk)
     job = check.submit(eval_set=eval_set, source=source, by=user)
     job.claim("test")
     check.child_spec(job)
     ids = {task.key: str(task.pk) for task in eval_set.tasks.all()}
-    pairs = [{"held": ids[f"t{at}"], "other": ids[f"t{at + 3}"], "text": 0, "score": 1 - at / 10} for at in range(3)]
-    job.finish(JobState.SUCCEEDED, result=check.complete(job, {"pairs": pairs, "texts": 6, "known": 0}))
+    pairs = [
+        {"held": ids[f"t{at}"], "other": ids[f"t{at + 3}"], "text": 0, "score": 1 - at / 10}
+        for at in range(3)
+    ]
+    job.finish(
+        JobState.SUCCEEDED, result=check.complete(job, {"pairs": pairs, "texts": 6, "known": 0})
+    )
     log_in(page)
     page.goto(reverse("evals:meaning", args=[project.slug, eval_set.pk]))
     undecided, articles = page.locator("#undecided"), page.locator("article.panel")

@@ -1,5 +1,7 @@
-"""By pages alone: an owner invites three people, who join by password, by OpenID Connect and with a second factor; they judge,
-comment with mentions and are notified; they are removed and locked out; the audit log tells it in sentences."""
+"""By pages alone: an owner invites three people, who join by password, by OpenID Connect and with a
+second factor; they judge, comment with mentions and are notified; they are removed and locked out;
+the audit log tells it in sentences.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,12 @@ def seed(user: Any, data_dir: Path) -> Seed:
 @pytest.fixture
 def provider(settings: Any) -> Iterator[Provider]:
     made = Provider()
-    made.user = {"sub": "7", "email": "carol@example.org", "email_verified": True, "preferred_username": "carol"}
+    made.user = {
+        "sub": "7",
+        "email": "carol@example.org",
+        "email_verified": True,
+        "preferred_username": "carol",
+    }
     settings.SOCIALACCOUNT_PROVIDERS = made.settings
     yield made
     made.close()
@@ -60,11 +67,15 @@ def browse(browser: Any, live_server: Any) -> Iterator[Callable[[], Any]]:
     contexts, wrong = [], []
 
     def opened() -> Any:
-        context = browser.new_context(base_url=live_server.url, viewport={"width": 1280, "height": 800})
+        context = browser.new_context(
+            base_url=live_server.url, viewport={"width": 1280, "height": 800}
+        )
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("response", lambda answer: wrong.append(answer.url) if answer.status >= 500 else None)
+        page.on(
+            "response", lambda answer: wrong.append(answer.url) if answer.status >= 500 else None
+        )
         page.on("dialog", lambda dialog: dialog.accept())
         contexts.append(context)
         return page
@@ -152,7 +163,9 @@ def log_in_with_a_second_factor(page: Any, secret: str, name: str) -> None:
 
 
 def judge(owner: Any, bob: Any, carol: Any, seed: Seed) -> None:
-    """The owner opens a review and asks both to judge; each follows the notification and judges a sample."""
+    """The owner opens a review and asks both to judge; each follows the notification and judges a
+    sample.
+    """
     owner.goto(f"/p/{seed.project.slug}/reviews/verifiers/{seed.verifier.pk}/review/")
     owner.get_by_label("base").check()
     owner.get_by_role("button", name="Open the review").click()
@@ -174,7 +187,9 @@ def judge(owner: Any, bob: Any, carol: Any, seed: Seed) -> None:
 
 
 def talk(bob: Any, carol: Any, dan: Any, seed: Seed) -> None:
-    """Bob mentions Carol by the keyboard; she is notified, answers, edits; Bob is notified; Dan mentions the owner."""
+    """Bob mentions Carol by the keyboard; she is notified, answers, edits; Bob is notified; Dan
+    mentions the owner.
+    """
     bob.goto(seed.run.get_absolute_url())
     field = bob.get_by_label("Write a comment")
     field.fill("Is this the retry, ")
@@ -199,7 +214,9 @@ def talk(bob: Any, carol: Any, dan: Any, seed: Seed) -> None:
     carol.get_by_role("button", name="Save").click()
     expect(carol.locator(".comment .said").nth(1)).to_have_text("Yes, the second one.")
     bob.goto("/notifications/")
-    expect(bob.get_by_role("link", name=re.compile("carol commented on"))).to_contain_text("Yes, the second one.")
+    expect(bob.get_by_role("link", name=re.compile("carol commented on"))).to_contain_text(
+        "Yes, the second one."
+    )
     dan.goto(seed.run.get_absolute_url())
     dan.get_by_label("Write a comment").fill("@ada please look.")
     dan.get_by_role("button", name="Comment", exact=True).click()
@@ -227,13 +244,22 @@ def the_audit_log_tells_it(owner: Any, seed: Seed) -> None:
     owner.goto("/notifications/")
     for said in ("bob joined", "carol joined", "dan joined", "dan mentioned you"):
         expect(owner.get_by_role("link", name=re.compile(said))).to_be_visible()
-    assert not Notification.objects.filter(excerpt__contains="please look").exists()  # the comment was deleted
+    assert not Notification.objects.filter(
+        excerpt__contains="please look"
+    ).exists()  # the comment was deleted
     owner.goto(f"/p/{seed.project.slug}/audit/")
     told = owner.get_by_role("main")
     for sentence in (
-        "ada invited bob@example.org as reviewer", "bob accepted the invitation of bob@example.org from ada and joined as reviewer",
-        "carol accepted the invitation of carol@example.org from ada and joined as reviewer", "dan added a second factor", "ada opened a reward review",
-        "ada assigned a reward review to bob", "bob judged an output a success", "bob commented on a trajectory",
-        "carol edited a comment on a trajectory", "dan deleted a comment on a trajectory", "ada removed carol from the project",
-    ):  # fmt: skip
+        "ada invited bob@example.org as reviewer",
+        "bob accepted the invitation of bob@example.org from ada and joined as reviewer",
+        "carol accepted the invitation of carol@example.org from ada and joined as reviewer",
+        "dan added a second factor",
+        "ada opened a reward review",
+        "ada assigned a reward review to bob",
+        "bob judged an output a success",
+        "bob commented on a trajectory",
+        "carol edited a comment on a trajectory",
+        "dan deleted a comment on a trajectory",
+        "ada removed carol from the project",
+    ):
         expect(told).to_contain_text(sentence)

@@ -1,4 +1,6 @@
-"""The playground in a browser: words appear while a model writes them, each version in its column, and the score follows."""
+"""The playground in a browser: words appear while a model writes them, each version in its column,
+and the score follows.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tests.registry.model_server import begun, chat, chunk, ended, serving
 def test_words_appear_while_they_are_written_and_then_the_score(
     user: Any, data_dir: Any, settings: Any, page: Any
 ) -> None:
-    """Three of four versions write and wait for this test; the fourth cannot stream. What is open on the page stays open."""
+    """Three of four versions write and wait for this test; the fourth cannot stream. What is open
+    on the page stays open.
+    """
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
     names = ("ada", "bob", "cid", "whole")
     go_on = {name: threading.Event() for name in names}
@@ -43,9 +47,13 @@ def test_words_appear_while_they_are_written_and_then_the_score(
     make_environment(project)
     tasks = evals.create_eval_set(project=project, slug="tickets", by=user)
     evals.add_task(
-        eval_set=tasks, key="t1", request="Close ticket 12.", split=Split.TRAIN, by=user,
+        eval_set=tasks,
+        key="t1",
+        request="Close ticket 12.",
+        split=Split.TRAIN,
+        by=user,
         expected={"tool": "tickets.close", "args": {"id": 12}},
-    )  # fmt: skip
+    )
     with serving({("POST", "/v1/chat/completions"): answer}) as server, worker(Playground):
         there = make_server(project, server.base)
         versions = [make_endpoint(project, there, name, name=name) for name in names]

@@ -1,4 +1,6 @@
-"""A page that a fragment tells to load again, on a server that takes longer for the page than for the fragment."""
+"""A page that a fragment tells to load again, on a server that takes longer for the page than for
+the fragment.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,17 @@ import pytest
 
 STATIC = Path(__file__).resolve().parent.parent.parent / "static"
 SCRIPTS = {"/htmx.js": next(STATIC.glob("vendor/htmx-*.js")), "/app.js": STATIC / "app.js"}
-RUNNING = '<script src="/htmx.js"></script><script src="/app.js"></script><p hx-get="/status" hx-trigger="every 1s">running</p>'
+RUNNING = (
+    '<script src="/htmx.js"></script><script src="/app.js"></script><p hx-get="/status"'
+    ' hx-trigger="every 1s">running</p>'
+)
 
 
 @pytest.fixture
 def slow() -> Iterator[ThreadingHTTPServer]:
-    """From the second time on its page takes three times as long as the fragment waits between two questions."""
+    """From the second time on its page takes three times as long as the fragment waits between two
+    questions.
+    """
     loads: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -32,7 +39,9 @@ def slow() -> Iterator[ThreadingHTTPServer]:
             if self.path == "/" and len(loads) == 1:
                 body = RUNNING.encode()
             self.send_response(200)
-            self.send_header("Content-Type", "text/javascript" if self.path in SCRIPTS else "text/html")
+            self.send_header(
+                "Content-Type", "text/javascript" if self.path in SCRIPTS else "text/html"
+            )
             if self.path == "/status":
                 self.send_header("HX-Refresh", "true")
             self.end_headers()

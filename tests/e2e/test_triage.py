@@ -19,7 +19,9 @@ COUNT = 50
 
 @pytest.fixture(autouse=True)
 def _nothing_on_its_way(page: Any) -> Iterator[None]:
-    """The next case is fetched after each decision: the database is not emptied under such a request."""
+    """The next case is fetched after each decision: the database is not emptied under such a
+    request.
+    """
     yield
     page.wait_for_load_state("networkidle")
 
@@ -37,7 +39,9 @@ def counts(rows: Any) -> dict[str, int]:
 
 
 def wait_for_the_next(page: Any) -> None:
-    """Until the next case is held ready. (`wait_for_function` evaluates in the page, which the CSP forbids.)"""
+    """Until the next case is held ready. (`wait_for_function` evaluates in the page, which the CSP
+    forbids.)
+    """
     for _ in range(PATIENCE_MS // 25):
         if page.evaluate("ahead !== null"):
             return
@@ -76,8 +80,13 @@ def test_fifty_failures_by_keyboard(user: Any, page: Any) -> None:
     assert counts(rows) == {"open": 4, "confirmed": COUNT - 4 - keys["d"], "dismissed": keys["d"]}
     for case, key in wanted.items():
         failure = rows.select_related("mode").get(pk=case)
-        assert failure.decided_by == user and failure.state == ("dismissed" if key == "d" else "confirmed")
-        assert key not in "46" or failure.mode.slug == {"4": "bad_planning", "6": "retrieval_failure"}[key]
+        assert failure.decided_by == user and failure.state == (
+            "dismissed" if key == "d" else "confirmed"
+        )
+        assert (
+            key not in "46"
+            or failure.mode.slug == {"4": "bad_planning", "6": "retrieval_failure"}[key]
+        )
     undo_three(page, rows, list(wanted)[-3:])
     split_assign_and_move(page, rows, user)
     for n in range(6, -1, -1):
@@ -91,7 +100,9 @@ def test_fifty_failures_by_keyboard(user: Any, page: Any) -> None:
 def scrolled_to_the_blamed_turn(page: Any) -> None:
     """In a window so low that the turn is below it until the page scrolls."""
     whole, blamed = page.viewport_size, page.locator(".turn.blamed")
-    top = page.evaluate("scrollY + document.querySelector('.turn.blamed').getBoundingClientRect().top")
+    top = page.evaluate(
+        "scrollY + document.querySelector('.turn.blamed').getBoundingClientRect().top"
+    )
     page.set_viewport_size({"width": whole["width"], "height": int(top) - 20})
     page.goto(page.url)  # not reloaded: a browser puts a reloaded page back to where it was
     left(page, COUNT)
@@ -121,7 +132,9 @@ def split_assign_and_move(page: Any, rows: Any, user: Any) -> None:
     page.keyboard.press("1")
     expect(page.get_by_text("Assigned to ada")).to_be_visible()
     failure = rows.get(pk=case)
-    assert [mode.slug for mode in failure.also.all()] == ["incomplete_execution"] and failure.assigned_to == user
+    assert [mode.slug for mode in failure.also.all()] == [
+        "incomplete_execution"
+    ] and failure.assigned_to == user
     page.keyboard.press("j")
     expect(page.locator(f'[data-case="{case}"]')).to_have_count(0)
     page.keyboard.press("k")
@@ -157,8 +170,15 @@ def test_quotes_are_marked_where_they_were_said(user: Any, page: Any) -> None:
     project = fill_inbox(user, 2)
     log_in(page)
     failure = Failure.objects.filter(project=project).first()
-    asked = [n for n, message in enumerate(failure.trajectory.messages) if message["role"] == "user"][-1]
-    item = {"rule": "r", "text": "t", "quote": failure.trajectory.preview[:20], "message_index": asked}
+    asked = [
+        n for n, message in enumerate(failure.trajectory.messages) if message["role"] == "user"
+    ][-1]
+    item = {
+        "rule": "r",
+        "text": "t",
+        "quote": failure.trajectory.preview[:20],
+        "message_index": asked,
+    }
     failure.evidence = [item, item | {"quote": "said by nobody"}]
     failure.save(update_fields=["evidence"])
     page.goto(reverse("failures:case", args=[project.slug, failure.pk]))
@@ -167,7 +187,9 @@ def test_quotes_are_marked_where_they_were_said(user: Any, page: Any) -> None:
 
 
 def test_the_next_case_is_there_before_the_server_answers(user: Any, page: Any) -> None:
-    """With the answer held back, the case fetched ahead is on the screen, and only one decision is made."""
+    """With the answer held back, the case fetched ahead is on the screen, and only one decision is
+    made.
+    """
     project = fill_inbox(user, 3)
     log_in(page)
     page.goto(reverse("failures:triage", args=[project.slug]))
@@ -184,7 +206,10 @@ def test_the_next_case_is_there_before_the_server_answers(user: Any, page: Any) 
     second = shown(page)
     held[0].continue_()
     left(page, 2)
-    assert shown(page) == second and Failure.objects.filter(project=project, state="confirmed").get().pk == first
+    assert (
+        shown(page) == second
+        and Failure.objects.filter(project=project, state="confirmed").get().pk == first
+    )
 
 
 def test_a_decision_that_is_refused_brings_the_case_back(user: Any, page: Any) -> None:
@@ -233,7 +258,11 @@ def test_many_are_dismissed_and_taken_back_from_the_list(user: Any, page: Any) -
     expect(page.get_by_text("2 selected")).to_be_visible()
     page.get_by_role("button", name="Dismiss").click()
     expect(page.get_by_text("2 failures dismissed.")).to_be_visible()
-    assert counts(Failure.objects.filter(project=project)) == {"open": 2, "confirmed": 0, "dismissed": 2}
+    assert counts(Failure.objects.filter(project=project)) == {
+        "open": 2,
+        "confirmed": 0,
+        "dismissed": 2,
+    }
     page.keyboard.press("u")
     expect(page.get_by_text("change to 2 failures was undone")).to_be_visible()
     assert Failure.objects.filter(project=project, state="open").count() == 4

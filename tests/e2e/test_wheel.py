@@ -69,7 +69,9 @@ def filter_and_open_trajectories(page: Any) -> None:
     expect(page.locator(".turn.blamed")).to_have_count(1)
     first = page.url
     page.keyboard.press("]")
-    page.wait_for_url(lambda url: "/trajectories/" in url and url != first and "outcome=failure" in url)
+    page.wait_for_url(
+        lambda url: "/trajectories/" in url and url != first and "outcome=failure" in url
+    )
 
 
 def triage(page: Any, world: World) -> None:
@@ -138,7 +140,9 @@ def read_runs(page: Any, world: World) -> None:
 def lineage_ends_in_production(page: Any, world: World) -> None:
     """From the model to a run in production that it was trained on, and back."""
     page.get_by_role("link", name="from production, over all generations").click()
-    page.get_by_role("table").get_by_role("link").and_(page.locator('a[href*="/trajectories/"]')).first.click()
+    page.get_by_role("table").get_by_role("link").and_(
+        page.locator('a[href*="/trajectories/"]')
+    ).first.click()
     page.wait_for_url(re.compile(r"/trajectories/[0-9a-f-]{36}/"))
     trajectory = page.url.split("/")[-2]
     assert world.training.dataset.rows.filter(task__trajectory=trajectory).exists()
@@ -151,7 +155,9 @@ def promote_and_roll_back(page: Any, world: World) -> None:
     go(page, "gm", "models")
     page.get_by_role("link", name=better, exact=True).click()
     expect(page.get_by_role("heading", name="Lineage", level=2)).to_be_visible()
-    expect(page.locator("span", has_text="↳").get_by_role("link", name=base, exact=True)).to_be_visible()
+    expect(
+        page.locator("span", has_text="↳").get_by_role("link", name=base, exact=True)
+    ).to_be_visible()
     expect(page.get_by_role("link", name=world.training.name)).to_be_visible()
     lineage_ends_in_production(page, world)
     page.get_by_role("link", name="Models").first.click()
@@ -166,7 +172,9 @@ def promote_and_roll_back(page: Any, world: World) -> None:
     page.get_by_role("button", name="Promote").click()
     expect(page.get_by_text(f"{better} is now live in production.")).to_be_visible()
     assert channel_of(world.project).current == world.grpo.model_version
-    assert Promotion.objects.filter(reason="better on the hold-out", gate_report__verdict="promote").exists()
+    assert Promotion.objects.filter(
+        reason="better on the hold-out", gate_report__verdict="promote"
+    ).exists()
     page.get_by_role("link", name="Models").first.click()
     page.wait_for_url("**/models/")
     page.get_by_label("Reason for the rollback").fill("complaints")

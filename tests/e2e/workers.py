@@ -14,7 +14,9 @@ from apps.core.models import Job, JobState
 
 @contextmanager
 def worker(*kinds: type[Job], once: Job | None = None) -> Iterator[None]:
-    """Runs what is queued, each in its child process, as a Celery worker would; or one attempt of `once`."""
+    """Runs what is queued, each in its child process, as a Celery worker would; or one attempt of
+    `once`.
+    """
     stop = threading.Event()
 
     def work() -> None:

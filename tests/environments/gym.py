@@ -32,7 +32,14 @@ def called(*calls: dict, text: str = "") -> dict:
     output: list[dict] = []
     for number, call in enumerate(calls):
         arguments = json.dumps(call["args"])
-        output.append({"type": "function_call", "call_id": f"c{number}", "name": call["name"], "arguments": arguments})
+        output.append(
+            {
+                "type": "function_call",
+                "call_id": f"c{number}",
+                "name": call["name"],
+                "arguments": arguments,
+            }
+        )
         output.append({"type": "function_call_output", "call_id": f"c{number}", "output": "…"})
     if text:
         part = {"type": "output_text", "text": text, "annotations": []}
@@ -50,7 +57,9 @@ class Gym:
     def post(self, path: str, body: Any, **headers: str) -> Any:
         data = body if isinstance(body, bytes) else json.dumps(body)
         url = f"/env/{self.environment}/{path}"
-        return self.client.post(url, data, content_type="application/json", **(self.headers | headers))
+        return self.client.post(
+            url, data, content_type="application/json", **(self.headers | headers)
+        )
 
     def verify(self, response: Any, **changes: Any) -> dict:
         answer = self.post("verify", row(**changes) | {"response": response})

@@ -1,4 +1,6 @@
-"""Whom an environment's verifier may ask in a job: the project's judge, where the installation allows its key."""
+"""Whom an environment's verifier may ask in a job: the project's judge, where the installation
+allows its key.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,31 @@ def _rules(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def judged(project: Project, spec: dict | None = None) -> Environment:
     by = admin_of(project)
-    spec = spec or {"kind": "compose", "parts": [{"name": "kind", "verifier": {"kind": "judge", "rubric": "Kind?"}}]}
+    spec = spec or {
+        "kind": "compose",
+        "parts": [{"name": "kind", "verifier": {"kind": "judge", "rubric": "Kind?"}}],
+    }
     verifier = save_verifier(project=project, name="judged", spec=spec, by=by)
     return save_environment(
-        project=project, slug="judged", kind=EnvironmentKind.SINGLE_TURN, harness={}, verifier=verifier, by=by
+        project=project,
+        slug="judged",
+        kind=EnvironmentKind.SINGLE_TURN,
+        harness={},
+        verifier=verifier,
+        by=by,
     )
 
 
 def switch_on(project: Project, key: str = "SOME_KEY", url: str = URL) -> None:
-    fields = {"text": "x", "base_url": url, "model": "m", "key_variable": key, "usd_per_day": 1.0,
-              "usd_per_million_input": 0.0, "usd_per_million_output": 0.0}  # fmt: skip
+    fields = {
+        "text": "x",
+        "base_url": url,
+        "model": "m",
+        "key_variable": key,
+        "usd_per_day": 1.0,
+        "usd_per_million_input": 0.0,
+        "usd_per_million_output": 0.0,
+    }
     made = rubrics.save_version(project=project, fields=fields, by=admin_of(project))
     assert made
     rubrics.switch(project=project, version=made.version, by=admin_of(project))
@@ -70,7 +87,9 @@ def test_a_variable_that_is_not_allowed_any_more_is_refused(settings: Any) -> No
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_a_reward_model_inside_the_network_is_called_only_where_that_is_allowed(settings: Any, allowed: bool) -> None:
+def test_a_reward_model_inside_the_network_is_called_only_where_that_is_allowed(
+    settings: Any, allowed: bool
+) -> None:
     """By the web process, over the protocol."""
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = allowed
     asked: list[str] = []
@@ -84,12 +103,20 @@ def test_a_reward_model_inside_the_network_is_called_only_where_that_is_allowed(
             self.wfile.write(b'{"rewards": [0.75]}')
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Rewards) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
         url = f"http://127.0.0.1:{server.server_port}/score"
-        scored = make_gym(judged(make_project(), {"kind": "reward_model", "url": url})).verify(called(text="Hello."))
+        scored = make_gym(judged(make_project(), {"kind": "reward_model", "url": url})).verify(
+            called(text="Hello.")
+        )
         server.shutdown()
     assert asked == ["/score"] * allowed and scored.get("mask_sample") is not allowed
-    assert scored["reward"] == 0.75 if allowed else "FLYWHEEL_ALLOW_PRIVATE_URLS" in scored["failure_reason"]
+    assert (
+        scored["reward"] == 0.75
+        if allowed
+        else "FLYWHEEL_ALLOW_PRIVATE_URLS" in scored["failure_reason"]
+    )
 
 
 def test_a_grader_s_request_reaches_the_judge_s_server_whole() -> None:
@@ -104,4 +131,8 @@ def test_a_grader_s_request_reaches_the_judge_s_server_whole() -> None:
     with running() as server:
         switch_on(project, key="", url=server.url)
         answer = completer(judge_of(project))(body)
-    assert server.seen == [body] and answer["model"] == "grader-1" and answer["usage"]["total_tokens"] == 1100
+    assert (
+        server.seen == [body]
+        and answer["model"] == "grader-1"
+        and answer["usage"]["total_tokens"] == 1100
+    )

@@ -1,4 +1,6 @@
-"""The protocol, by what verifiers 0.4.0 (`tasksets/nemo_gym`) and nemo-gym 0.7.0 (`simple_agent`) send and expect."""
+"""The protocol, by what verifiers 0.4.0 (`tasksets/nemo_gym`) and nemo-gym 0.7.0 (`simple_agent`)
+send and expect.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +36,31 @@ def replayed() -> Gym:
     by = admin_of(project)
     verifier = save_verifier(project=project, name="calls", spec={"kind": "calls"}, by=by)
     environment = save_environment(
-        project=project, slug="replay", kind=EnvironmentKind.REPLAY, harness={"max_turns": 5}, verifier=verifier, by=by
+        project=project,
+        slug="replay",
+        kind=EnvironmentKind.REPLAY,
+        harness={"max_turns": 5},
+        verifier=verifier,
+        by=by,
     )
     return make_gym(environment)
 
 
 def recorded_row() -> dict:
-    tool = {"type": "function", "function": {"name": "tickets.close", "parameters": {"type": "object"}}}
+    tool = {
+        "type": "function",
+        "function": {"name": "tickets.close", "parameters": {"type": "object"}},
+    }
     kept = {
         "key": "t1",
         "messages": [{"role": "user", "content": "Close ticket 1234."}],
         "expected": {"tool": "tickets.close", "args": {"id": 1234}},
         "tools": [tool],
-        "metadata": {"recorded_results": [{"tool": "tickets.close", "args": {"id": 1234}, "content": "Closed."}]},
+        "metadata": {
+            "recorded_results": [
+                {"tool": "tickets.close", "args": {"id": 1234}, "content": "Closed."}
+            ]
+        },
     }
     return row(verifier_metadata={"flywheel": kept})
 
@@ -60,15 +74,23 @@ def test_a_rollout_is_seeded_calls_tools_and_is_verified(gym: Gym) -> None:
     assert gym.post("tickets.close", RIGHT["args"]).json() == {"output": "Ticket 1234 is closed."}
     found = gym.verify(called(RIGHT))
     assert found["reward"] == 1.0 and found["success"] == 1.0 and found["mask_sample"] is False
-    assert found["failure_kind"] is None and found["reward_components"] == {"tool": 0.4, "arguments": 0.4, "safe": 0.2}
+    assert found["failure_kind"] is None and found["reward_components"] == {
+        "tool": 0.4,
+        "arguments": 0.4,
+        "safe": 0.2,
+    }
     assert not EnvironmentSession.objects.exists()
 
 
 def test_verify_echoes_byte_for_byte_and_tells_nothing_of_what_was_right(gym: Gym) -> None:
     text = (
-        b'{"responses_create_params": {"input":  "x", "temperature": 1.0, "n": 12345678901234567890}, "ground_truth": '
+        b'{"responses_create_params": {"input":  "x", "temperature": 1.0, "n":'
+        b' 12345678901234567890}, "ground_truth": '
     )
-    text += b'[{"name": "secret", "arguments": "{}"}], "_ng_task_index": 7, "response": {"output": [ ], "x": 1e2}}'
+    text += (
+        b'[{"name": "secret", "arguments": "{}"}], "_ng_task_index": 7, "response": {"output": [ ],'
+        b' "x": 1e2}}'
+    )
     answer = gym.post("verify", text)
     assert b'{"input":  "x", "temperature": 1.0, "n": 12345678901234567890}' in answer.content
     assert b'{"output": [ ], "x": 1e2}' in answer.content
@@ -80,7 +102,9 @@ def test_verify_echoes_byte_for_byte_and_tells_nothing_of_what_was_right(gym: Gy
     [(called(RIGHT), 1.0), (called(WRONG), 0.4), (called(text="no"), -1.0), (called(), -1.0)],
     ids=["right", "wrong-ticket", "words", "nothing"],
 )
-def test_a_row_without_a_session_is_verified_in_a_fresh_episode(gym: Gym, response: dict, reward: float) -> None:
+def test_a_row_without_a_session_is_verified_in_a_fresh_episode(
+    gym: Gym, response: dict, reward: float
+) -> None:
     assert gym.verify(response)["reward"] == pytest.approx(reward)
 
 
@@ -105,7 +129,9 @@ def test_a_header_carries_the_session_where_cookies_cannot(gym: Gym) -> None:
     token = gym.post("seed_session", row())[sessions.HEADER]
     gym.client.cookies.clear()
     assert gym.post("tickets.close", RIGHT["args"]).status_code == 400
-    assert gym.post("tickets.close", RIGHT["args"], HTTP_X_FLYWHEEL_SESSION=token).status_code == 200
+    assert (
+        gym.post("tickets.close", RIGHT["args"], HTTP_X_FLYWHEEL_SESSION=token).status_code == 200
+    )
 
 
 def test_a_session_named_by_the_caller_is_seeded_once(gym: Gym) -> None:
@@ -150,9 +176,13 @@ def test_a_session_is_of_one_environment(gym: Gym) -> None:
     token = gym.post("seed_session", row())[sessions.HEADER]
     by = admin_of(gym.environment.project)
     other = save_environment(
-        project=gym.environment.project, slug="other", builtin="workplace", harness={}, by=by,
+        project=gym.environment.project,
+        slug="other",
+        builtin="workplace",
+        harness={},
+        by=by,
         verifier=gym.environment.verifier,
-    )  # fmt: skip
+    )
     answer = make_gym(other).post("tickets.close", RIGHT["args"], HTTP_X_FLYWHEEL_SESSION=token)
     assert answer.status_code == 400
 
@@ -165,13 +195,19 @@ def test_the_token_itself_is_not_stored(gym: Gym) -> None:
 # Failures of ours
 
 
-def test_a_crash_of_the_verifier_masks_the_sample(gym: Gym, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_of_the_verifier_masks_the_sample(
+    gym: Gym, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def crash(*_: Any) -> None:
         raise RuntimeError("out of order")
 
     monkeypatch.setattr("apps.environments.protocol.scoring.replay", crash)
     found = gym.verify(called(RIGHT))
-    assert found["reward"] == 0.0 and found["mask_sample"] is True and found["failure_kind"] == "verifier_error"
+    assert (
+        found["reward"] == 0.0
+        and found["mask_sample"] is True
+        and found["failure_kind"] == "verifier_error"
+    )
     assert "out of order" in found["failure_reason"]
 
 
@@ -188,8 +224,16 @@ def test_the_key_decides_the_project(gym: Gym) -> None:
     assert stranger.post("seed_session", row()).status_code == 404
     assert stranger.client.get(f"/env/{gym.environment}/", **stranger.headers).status_code == 404
     for headers in ({}, {"HTTP_AUTHORIZATION": "Bearer fw_wrong"}):
-        for path in ("seed_session", "verify", "aggregate_metrics", "close_session", "tickets.close"):
-            answer = Client().post(f"/env/{gym.environment}/{path}", "{}", content_type="application/json", **headers)
+        for path in (
+            "seed_session",
+            "verify",
+            "aggregate_metrics",
+            "close_session",
+            "tickets.close",
+        ):
+            answer = Client().post(
+                f"/env/{gym.environment}/{path}", "{}", content_type="application/json", **headers
+            )
             assert answer.status_code == 401 and answer["WWW-Authenticate"] == "Bearer", path
 
 
@@ -202,8 +246,13 @@ def test_a_key_may_stand_in_the_url_as_a_password(gym: Gym) -> None:
 def test_it_describes_itself(gym: Gym) -> None:
     found = gym.client.get(f"/env/{gym.environment}/", **gym.headers).json()
     assert found["name"] == "workplace" and found["hash"] == gym.environment.hash
-    assert "tickets.close" in [tool["name"] for tool in found["tools"]] and found["input"][0]["role"] == "system"
-    assert gym.client.get(f"/env/{gym.environment}/reverify_mode", **gym.headers).json() == "stateless"
+    assert (
+        "tickets.close" in [tool["name"] for tool in found["tools"]]
+        and found["input"][0]["role"] == "system"
+    )
+    assert (
+        gym.client.get(f"/env/{gym.environment}/reverify_mode", **gym.headers).json() == "stateless"
+    )
 
 
 # Hostile bodies
@@ -214,32 +263,60 @@ HOSTILE = {
     "number": b"1",
     "null": b"null",
     "nan": b'{"responses_create_params": {"input": "x"}, "response": {"output": []}, "a": NaN}',
-    "deep": b'{"responses_create_params": {"input": "x"}, "response": {"output": []}, "a": '
-    + b"[" * 500
-    + b"]" * 500
-    + b"}",
+    "deep": (
+        b'{"responses_create_params": {"input": "x"}, "response": {"output": []}, "a": '
+        + b"[" * 500
+        + b"]" * 500
+        + b"}"
+    ),
     "very-deep": b'{"a": ' + b"[" * 200_000,
-    "nul": b'{"responses_create_params": {"input": "a\\u0000b"}, "response": {"output": []}, "ground_truth": []}',
+    "nul": (
+        b'{"responses_create_params": {"input": "a\\u0000b"}, "response": {"output": []},'
+        b' "ground_truth": []}'
+    ),
     "surrogate": b'{"responses_create_params": {"input": "\\ud800"}, "response": {"output": []}}',
     "latin": b'{"responses_create_params": {"input": "\xff"}, "response": {"output": []}}',
-    "huge-number": b'{"responses_create_params": {"input": "x", "n": 1e999}, "response": {"output": []}}',
-    "huge-integer": b'{"responses_create_params": {"input": "x"}, "response": {"output": []}, "n": '
-    + b"9" * 5000
-    + b"}",
+    "huge-number": (
+        b'{"responses_create_params": {"input": "x", "n": 1e999}, "response": {"output": []}}'
+    ),
+    "huge-integer": (
+        b'{"responses_create_params": {"input": "x"}, "response": {"output": []}, "n": '
+        + b"9" * 5000
+        + b"}"
+    ),
     "no-response": b'{"responses_create_params": {"input": "x"}}',
     "input-object": b'{"responses_create_params": {"input": {}}, "response": {"output": []}}',
     "output-text": b'{"responses_create_params": {"input": "x"}, "response": {"output": "x"}}',
-    "output-items": b'{"responses_create_params": {"input": "x"}, "response": {"output": [1, null, []]}}',
-    "odd-items": b'{"responses_create_params": {"input": "x"}, "response": {"output": [{"type": "function_call", "name": [], '
-    b'"arguments": 5, "call_id": {}}, {"type": [], "role": 5}, {"content": [[[]]]}]}}',
-    "truth-object": b'{"responses_create_params": {"input": "x"}, "response": {"output": []}, "ground_truth": [{"name": 1}]}',
-    "tools": b'{"responses_create_params": {"input": "x", "tools": [{"type": "function"}]}, "response": {"output": []}}',
-    "half-ours": b'{"responses_create_params": {"input": "x"}, "response": {"output": []}, "verifier_metadata": {"flywheel": {}}}',
-    "ours-text": b'{"responses_create_params": {"input": "x"}, "response": {"output": []}, "verifier_metadata": {"flywheel": 1}}',
+    "output-items": (
+        b'{"responses_create_params": {"input": "x"}, "response": {"output": [1, null, []]}}'
+    ),
+    "odd-items": (
+        b'{"responses_create_params": {"input": "x"}, "response": {"output": [{"type":'
+        b' "function_call", "name": [], "arguments": 5, "call_id": {}}, {"type": [], "role": 5},'
+        b' {"content": [[[]]]}]}}'
+    ),
+    "truth-object": (
+        b'{"responses_create_params": {"input": "x"}, "response": {"output": []}, "ground_truth":'
+        b' [{"name": 1}]}'
+    ),
+    "tools": (
+        b'{"responses_create_params": {"input": "x", "tools": [{"type": "function"}]}, "response":'
+        b' {"output": []}}'
+    ),
+    "half-ours": (
+        b'{"responses_create_params": {"input": "x"}, "response": {"output": []},'
+        b' "verifier_metadata": {"flywheel": {}}}'
+    ),
+    "ours-text": (
+        b'{"responses_create_params": {"input": "x"}, "response": {"output": []},'
+        b' "verifier_metadata": {"flywheel": 1}}'
+    ),
 }
 
 
-@pytest.mark.parametrize("path", ["seed_session", "tickets.close", "verify", "aggregate_metrics", "close_session"])
+@pytest.mark.parametrize(
+    "path", ["seed_session", "tickets.close", "verify", "aggregate_metrics", "close_session"]
+)
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE.keys())
 def test_nothing_that_is_sent_breaks_the_server(gym: Gym, path: str, body: bytes) -> None:
     if path == "tickets.close":
@@ -250,13 +327,29 @@ def test_nothing_that_is_sent_breaks_the_server(gym: Gym, path: str, body: bytes
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 ITEM = st.dictionaries(
     st.sampled_from(["type", "role", "content", "name", "arguments", "call_id", "output", "text"]),
-    st.sampled_from(["message", "function_call", "function_call_output", "user", "assistant", "{}", "tickets.close"])
+    st.sampled_from(
+        [
+            "message",
+            "function_call",
+            "function_call_output",
+            "user",
+            "assistant",
+            "{}",
+            "tickets.close",
+        ]
+    )
     | JSON,
 )
 RESPONSE = st.fixed_dictionaries({"output": st.lists(ITEM, max_size=4) | JSON})
@@ -264,8 +357,14 @@ RESPONSE = st.fixed_dictionaries({"output": st.lists(ITEM, max_size=4) | JSON})
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(asked=JSON, response=RESPONSE | JSON, truth=JSON, metadata=JSON)
-def test_any_row_is_scored_or_refused(gym: Gym, asked: Any, response: Any, truth: Any, metadata: Any) -> None:
-    body = {"responses_create_params": {"input": asked}, "response": response, "ground_truth": truth}
+def test_any_row_is_scored_or_refused(
+    gym: Gym, asked: Any, response: Any, truth: Any, metadata: Any
+) -> None:
+    body = {
+        "responses_create_params": {"input": asked},
+        "response": response,
+        "ground_truth": truth,
+    }
     answer = gym.post("verify", body | {"verifier_metadata": metadata})
     assert answer.status_code in (200, 422), answer.content
     if answer.status_code == 200:
@@ -284,7 +383,9 @@ def test_arguments_that_are_no_object_are_an_observation(gym: Gym, body: bytes) 
     assert answer.status_code == 200 and "Error" in answer.json()["output"]
 
 
-@pytest.mark.parametrize("path", ["/env/", "/env/x", "/env/x/verify", "/env/x@1/a/b", "/env/x@y/verify", "/env/../x"])
+@pytest.mark.parametrize(
+    "path", ["/env/", "/env/x", "/env/x/verify", "/env/x@1/a/b", "/env/x@y/verify", "/env/../x"]
+)
 def test_what_is_not_there_is_told_in_json(path: str) -> None:
     assert Client().post(path, "{}", content_type="application/json").status_code in (401, 404)
 
@@ -294,17 +395,25 @@ def test_what_is_not_there_is_told_in_json(path: str) -> None:
 
 def test_masked_rollouts_are_coverage_and_not_zeros() -> None:
     rows = [
-        {"_ng_task_index": task, "reward": reward, "success": reward == 1} for task, reward in ((0, 1), (0, 0), (1, 1))
+        {"_ng_task_index": task, "reward": reward, "success": reward == 1}
+        for task, reward in ((0, 1), (0, 0), (1, 1))
     ]
     found = aggregate([*rows, {"_ng_task_index": 2, "reward": 0.0, "mask_sample": True}])
-    assert found["key_metrics"] == {"mean/reward": pytest.approx(2 / 3), "mean/success": pytest.approx(2 / 3)}
+    assert found["key_metrics"] == {
+        "mean/reward": pytest.approx(2 / 3),
+        "mean/success": pytest.approx(2 / 3),
+    }
     assert found["agent_metrics"]["std/reward"] == pytest.approx(0.57735, abs=1e-4)
     assert [group["mean/reward"] for group in found["group_level_metrics"]] == [0.5, 1.0]
     assert found["agent_metrics"]["coverage/masked_rollouts"] == 1
     assert found["agent_metrics"]["coverage/fully_masked_tasks"] == 1
 
 
-@given(st.lists(st.dictionaries(st.sampled_from(["reward", "mask_sample", "_ng_task_index", "x"]), JSON)))
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from(["reward", "mask_sample", "_ng_task_index", "x"]), JSON)
+    )
+)
 def test_any_rollouts_are_summed_up_or_refused(rows: list[dict]) -> None:
     assert {"group_level_metrics", "agent_metrics", "key_metrics"} == aggregate(rows).keys()
 
@@ -335,7 +444,9 @@ def test_only_so_many_sessions_may_be_open(gym: Gym, monkeypatch: pytest.MonkeyP
 def test_a_small_body_is_read_also_where_it_is_refused(
     gym: Gym, path: str, key: str, size: int, status: int, unread: int
 ) -> None:
-    """Granian closes a connection whose request was not read, and with it the client's next request."""
+    """Granian closes a connection whose request was not read, and with it the client's next
+    request.
+    """
     headers = {"HTTP_AUTHORIZATION": f"Bearer {key}"} if key else {}
     answer = gym.post(path, b"x" * size, **headers)
     assert answer.status_code == status and len(answer.wsgi_request.META["wsgi.input"]) == unread

@@ -1,4 +1,6 @@
-"""The tasks of built-in environments as a file: it is imported as it is, and SFT finds the gold episodes in it."""
+"""The tasks of built-in environments as a file: it is imported as it is, and SFT finds the gold
+episodes in it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def test_what_is_written_is_imported_and_trains(
     file.write_text(capsys.readouterr().out)
     draft = actions.create_eval_set(project=make_project(), slug="built-in", by=None)
     call_command("import_tasks", "built-in", str(file), "--group", "metadata.template")
-    assert draft.tasks.count() == 2 * kinds and draft.tasks.values("group").distinct().count() == kinds
+    assert (
+        draft.tasks.count() == 2 * kinds and draft.tasks.values("group").distinct().count() == kinds
+    )
     environment = load({"kind": "builtin", "name": name})
     assert all(sft_row(task, environment).get("turns") for task in draft.tasks.all())
 
@@ -35,7 +39,14 @@ def test_without_a_number_they_are_the_environments_own(capsys: pytest.CaptureFi
         assert len({json.loads(line)["key"] for line in capsys.readouterr().out.splitlines()}) == 30
 
 
-@pytest.mark.parametrize(("arguments", "says"), [(["customer_service", "--each", "25"], "1 to 24"), (["workplace_assistant", "--each", "999999999"], "only 48"), (["no_such"], "invalid choice")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["customer_service", "--each", "25"], "1 to 24"),
+        (["workplace_assistant", "--each", "999999999"], "only 48"),
+        (["no_such"], "invalid choice"),
+    ],
+)
 def test_what_cannot_be_made_says_why(arguments: list[str], says: str) -> None:
     with pytest.raises(CommandError, match=says):
         call_command("environment_tasks", *arguments)

@@ -1,4 +1,6 @@
-"""An OpenEnv server is connected in the browser and by API, and served to others; a remote one's tools are discovered."""
+"""An OpenEnv server is connected in the browser and by API, and served to others; a remote one's
+tools are discovered.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def at(name: str, project: Project, **query: Any) -> str:
     return reverse(f"environments:{name}", args=[project.slug], query=query)
 
 
-def test_a_server_is_connected_with_its_tools_and_served(project: Project, member: Client, settings: Any) -> None:
+def test_a_server_is_connected_with_its_tools_and_served(
+    project: Project, member: Client, settings: Any
+) -> None:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
     with serving(by_mcp=True) as server:
         body = BODY | {"url": server.url}
@@ -39,11 +43,17 @@ def test_a_server_is_connected_with_its_tools_and_served(project: Project, membe
         member.post(at("connect", project, kind="openenv"), body)
         made = project.environments.get()
         assert "An OpenEnv server answers there. Tools (1): add" in told
-        assert (made.kind, made.config["mcp"], made.verifier.spec["kind"]) == ("openenv", True, "remote")
+        assert (made.kind, made.config["mcp"], made.verifier.spec["kind"]) == (
+            "openenv",
+            True,
+            "remote",
+        )
         gym = make_gym(made)
         session = {"HTTP_X_FLYWHEEL_SESSION": gym.post("seed_session", row())["X-Flywheel-Session"]}
         answers = [gym.post("add", {"by": 1}, **session).json()["output"] for _ in range(2)]
-        scored = gym.post("verify", row() | {"response": called({"name": "add", "args": {"by": 1}})}, **session).json()
+        scored = gym.post(
+            "verify", row() | {"response": called({"name": "add", "args": {"by": 1}})}, **session
+        ).json()
     assert answers == ["1", "2"] and scored["reward"] == 1.0 and not scored.get("mask_sample")
     page = member.get(reverse("environments:detail", args=[project.slug, made.pk])).content.decode()
     assert "Adds." in page and f"?from={made.pk}" in page and "View verifier" not in page
@@ -58,7 +68,10 @@ def test_the_api_connects_one_and_says_what_is_none(project: Project, settings: 
     def post(url: str) -> Any:
         body = {"slug": "counter", "kind": "openenv", "url": url}
         return Client().post(
-            reverse("environments_api:environments"), json.dumps(body), content_type="application/json", **key
+            reverse("environments_api:environments"),
+            json.dumps(body),
+            content_type="application/json",
+            **key,
         )
 
     with serving() as server:
@@ -68,19 +81,26 @@ def test_the_api_connects_one_and_says_what_is_none(project: Project, settings: 
     assert made.status_code == 201 and made.json()["tools"] == ["observe", "step"]
     assert (
         refused.status_code == 400
-        and "This is not a usable OpenEnv server: /mcp answered HTTP 404" in refused.content.decode()
+        and "This is not a usable OpenEnv server: /mcp answered HTTP 404"
+        in refused.content.decode()
     )
 
 
 def test_tools_of_a_resources_server_are_discovered_when_it_is_connected() -> None:
-    tools = [{"type": "function", "function": {"name": "look", "description": "", "parameters": {}}}]
+    tools = [
+        {"type": "function", "function": {"name": "look", "description": "", "parameters": {}}}
+    ]
 
     class Asked:
         def get(self, url: str) -> Any:
             listed = {"tools": [tools[0]["function"] | {"type": "function"}]}
-            return type("Response", (), {"content": json.dumps(listed if url.endswith("x/") else {}).encode()})()
+            return type(
+                "Response",
+                (),
+                {"content": json.dumps(listed if url.endswith("x/") else {}).encode()},
+            )()
 
     found = remote._with_tools(Asked(), "http://x", "There.")  # type: ignore[arg-type]
-    assert found["sentence"] == "There. Tools (1): look" and [tool["function"]["name"] for tool in found["tools"]] == [
-        "look"
-    ]
+    assert found["sentence"] == "There. Tools (1): look" and [
+        tool["function"]["name"] for tool in found["tools"]
+    ] == ["look"]

@@ -1,4 +1,6 @@
-"""The guide, word for word: its commands and files make the bug tracker, which is checked, evaluated and judged as it says."""
+"""The guide, word for word: its commands and files make the bug tracker, which is checked,
+evaluated and judged as it says.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,25 @@ def folder(settings: Any, tmp_path: Path) -> Iterator[Path]:
     runners.close_all()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/howto/ml-engineer.md", "docs/environments.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/index.md", "docs/howto/ml-engineer.md", "docs/environments.md"]
+)
 def test_the_guide_is_linked(page: str) -> None:
     assert "own-environment.md" in (Path(django_settings.BASE_DIR) / page).read_text()
 
 
-def test_a_new_environment_leads_to_packages_and_the_guide(project: Project, member: Client) -> None:
-    page = member.get(reverse("environments:new", args=[project.slug])).content.decode().split("<main")[1]
-    assert reverse("environments:packages", args=[project.slug]) in page and "docs/own-environment.md" in page
+def test_a_new_environment_leads_to_packages_and_the_guide(
+    project: Project, member: Client
+) -> None:
+    page = (
+        member.get(reverse("environments:new", args=[project.slug]))
+        .content.decode()
+        .split("<main")[1]
+    )
+    assert (
+        reverse("environments:packages", args=[project.slug]) in page
+        and "docs/own-environment.md" in page
+    )
 
 
 def test_the_guide_leads_to_an_evaluated_bug_tracker(
@@ -75,7 +88,12 @@ def test_the_guide_leads_to_an_evaluated_bug_tracker(
 
     async def scored(task: Task, calls: list[dict]) -> Any:
         episode = loaded.open(task.as_spec())
-        await episode.step({"content": None, "tool_calls": [to_native(call["tool"], call["args"]) for call in calls]})
+        await episode.step(
+            {
+                "content": None,
+                "tool_calls": [to_native(call["tool"], call["args"]) for call in calls],
+            }
+        )
         await episode.step({"content": "Done."})
         return await episode.score()
 

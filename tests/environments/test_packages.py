@@ -1,4 +1,6 @@
-"""Packages in a project: found, checked on their page, made versions of, uploaded, evaluated, served and exported."""
+"""Packages in a project: found, checked on their page, made versions of, uploaded, evaluated,
+served and exported.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,15 @@ from apps.environments.versions import changes
 from apps.evals.exporting import export
 from apps.evals.from_package import set_of_package
 from apps.evals.models import Split, Task
-from tests.factories import PACKAGE, admin_of, key_headers, make_member, make_package, make_project, write_package
+from tests.factories import (
+    PACKAGE,
+    admin_of,
+    key_headers,
+    make_member,
+    make_package,
+    make_project,
+    write_package,
+)
 from workers.lib.environments import load
 from workers.lib.environments.packages import runners
 from workers.lib.errors import SpecError
@@ -66,35 +76,55 @@ def uploaded(client: Client, project: Project, files: dict[str, str]) -> Any:
 # Pages
 
 
-def test_a_package_is_listed_checked_and_added(project: Project, member: Client, folder: Path) -> None:
+def test_a_package_is_listed_checked_and_added(
+    project: Project, member: Client, folder: Path
+) -> None:
     assert "No packages yet" in member.get(url("packages", project)).content.decode()
     write_package(folder)
     assert "not added" in member.get(url("packages", project)).content.decode()
-    assert "Adds." not in member.get(url("package", project, "counter")).content.decode()  # the page runs nothing
+    assert (
+        "Adds." not in member.get(url("package", project, "counter")).content.decode()
+    )  # the page runs nothing
     checked = member.get(url("package_check", project, "counter")).content.decode()
-    assert "Counter has 1 tool: add." in checked and "The expected calls of 1 task succeed." in checked
+    assert (
+        "Counter has 1 tool: add." in checked and "The expected calls of 1 task succeed." in checked
+    )
     page = added(member, project).content.decode()
     made = project.environments.get()
     assert "counter@1 is saved." in page and (made.kind, made.version) == ("package", 1)
-    assert made.verifier.spec == {"kind": "package", "package": "counter", "digest": made.config["digest"]}
+    assert made.verifier.spec == {
+        "kind": "package",
+        "package": "counter",
+        "digest": made.config["digest"],
+    }
     assert made.harness["max_new_tokens"] == 64 and made.config["trusted"]
     assert "this code" in member.get(url("packages", project)).content.decode()
 
 
-def test_changed_code_is_the_next_version_without_a_restart(project: Project, member: Client, folder: Path) -> None:
+def test_changed_code_is_the_next_version_without_a_restart(
+    project: Project, member: Client, folder: Path
+) -> None:
     write_package(folder)
     added(member, project)
-    assert added(member, project) and project.environments.count() == 1  # the same code is the same version
+    assert (
+        added(member, project) and project.environments.count() == 1
+    )  # the same code is the same version
     write_package(folder, code=PACKAGE.replace('"Adds."', '"Adds to the counter."'))
     assert "code has changed" in member.get(url("packages", project)).content.decode()
-    assert "The code has changed since" in member.get(url("package", project, "counter")).content.decode()
-    assert "Adds to the counter." in member.get(url("package_check", project, "counter")).content.decode()
+    assert (
+        "The code has changed since"
+        in member.get(url("package", project, "counter")).content.decode()
+    )
+    assert (
+        "Adds to the counter."
+        in member.get(url("package_check", project, "counter")).content.decode()
+    )
     added(member, project)
     second, first = project.environments.order_by("-version")
     assert (first.version, second.version) == (1, 2) and first.verifier != second.verifier
-    lines = [line for kind, line in changes(first, second) if kind in ("new", "add", "+", "ins")] or list(
-        changes(first, second)
-    )
+    lines = [
+        line for kind, line in changes(first, second) if kind in ("new", "add", "+", "ins")
+    ] or list(changes(first, second))
     assert any("Adds to the counter." in str(line) for line in lines)
     assert load(first.as_spec()).tools[0]["function"]["description"] == "Adds."
 
@@ -114,7 +144,9 @@ def test_a_broken_package_is_shown_with_its_error_and_breaks_no_other(
     write_package(folder)
     write_package(folder, "broken", code)
     assert member.get(url("packages", project)).status_code == 200
-    assert said in member.get(url("package_check", project, "broken")).content.decode().replace("&#x27;", "'")
+    assert said in member.get(url("package_check", project, "broken")).content.decode().replace(
+        "&#x27;", "'"
+    )
     assert said in added(member, project, "broken").content.decode()
     assert not project.environments.exists() and not Package.objects.exists()
     assert "counter@1 is saved." in added(member, project).content.decode()
@@ -162,12 +194,17 @@ def test_a_viewer_sees_packages_and_runs_none(project: Project, folder: Path) ->
     assert added(viewer, project).status_code in (403, 404)
 
 
-def test_a_new_package_can_be_downloaded_and_is_right(project: Project, member: Client, folder: Path) -> None:
+def test_a_new_package_can_be_downloaded_and_is_right(
+    project: Project, member: Client, folder: Path
+) -> None:
     response = member.post(url("package_download", project), {"name": "bug_tracker"})
     assert response["Content-Type"] == "application/zip"
     zipfile.ZipFile(io.BytesIO(response.content)).extractall(folder)
     assert packages.checked(packages.found_of("bug_tracker")).is_usable
-    assert "not a valid package name" in member.post(url("package_download", project), {"name": "a-b"}).content.decode()
+    assert (
+        "not a valid package name"
+        in member.post(url("package_download", project), {"name": "a-b"}).content.decode()
+    )
 
 
 # Uploads
@@ -177,7 +214,11 @@ def test_a_new_package_can_be_downloaded_and_is_right(project: Project, member: 
 def test_an_uploaded_package_is_untrusted_and_of_this_project_alone(
     project: Project, member: Client, home: str
 ) -> None:
-    page = uploaded(member, project, {f"{home}__init__.py": PACKAGE, f"{home}__pycache__/x.pyc": "x", "README.md": "x"})
+    page = uploaded(
+        member,
+        project,
+        {f"{home}__init__.py": PACKAGE, f"{home}__pycache__/x.pyc": "x", "README.md": "x"},
+    )
     assert "It runs in the sandbox." in page.content.decode()
     made = project.environments.get()
     assert not made.config["trusted"] and list(made.package.files) == ["__init__.py"]
@@ -207,7 +248,10 @@ def test_what_is_wrong_with_an_upload_is_said(
 
 def test_what_is_no_zip_is_refused(project: Project, member: Client) -> None:
     body = {"file": SimpleUploadedFile("x.zip", b"PK\x03\x04 no zip")}
-    assert "zip file cannot be read" in member.post(url("package_upload", project), body).content.decode()
+    assert (
+        "zip file cannot be read"
+        in member.post(url("package_upload", project), body).content.decode()
+    )
 
 
 # API
@@ -221,23 +265,34 @@ def test_the_api_lists_checks_and_makes(project: Project, folder: Path) -> None:
     assert [one["name"] for one in listed] == ["broken", "counter"]
     found = client.get(reverse("environments_api:package", args=["broken"]), **key).json()
     assert not found["is_usable"] and found["findings"][0]["do"]
-    assert client.get(reverse("environments_api:package", args=["nothing"]), **key).status_code == 404
+    assert (
+        client.get(reverse("environments_api:package", args=["nothing"]), **key).status_code == 404
+    )
 
     def post(**body: Any) -> Any:
         return client.post(
-            reverse("environments_api:environments"), json.dumps(body), content_type="application/json", **key
+            reverse("environments_api:environments"),
+            json.dumps(body),
+            content_type="application/json",
+            **key,
         )
 
     made = post(slug="bugs", kind="package", package="counter")
-    assert made.status_code == 201 and made.json()["tools"] == ["add"] and "files" not in made.json()["config"]
+    assert (
+        made.status_code == 201
+        and made.json()["tools"] == ["add"]
+        and "files" not in made.json()["config"]
+    )
     assert post(slug="bugs", kind="package", package="counter").status_code == 200
     sent = post(slug="sent", kind="package", package="mine", files={"__init__.py": PACKAGE})
     assert sent.status_code == 201 and sent.json()["config"]["trusted"] is False
     for body, said in (
-        ({"package": "broken"}, "line 1"), ({}, "is missing"), ({"package": "nothing"}, "There is no package"),
+        ({"package": "broken"}, "line 1"),
+        ({}, "is missing"),
+        ({"package": "nothing"}, "There is no package"),
         ({"package": "mine", "files": {"../x": ""}}, "would not lie in the package"),
         ({"package": "counter", "harness": {"tools": [{"function": {"name": "x"}}]}}, "no tools"),
-    ):  # fmt: skip
+    ):
         refused = post(slug="x", kind="package", **body)
         assert refused.status_code == 400 and said in refused.content.decode(), refused.content
 
@@ -279,12 +334,20 @@ def test_a_job_carries_the_code_of_its_version(project: Project, folder: Path) -
     assert play(environment, 2).success and not play(environment, 3).success
 
 
-def test_its_tasks_become_an_eval_set_and_a_file(project: Project, member: Client, folder: Path) -> None:
+def test_its_tasks_become_an_eval_set_and_a_file(
+    project: Project, member: Client, folder: Path
+) -> None:
     environment = make_package(project, folder)
-    page = member.post(reverse("evals:package_tasks", args=[project.slug, environment.pk]), follow=True)
+    page = member.post(
+        reverse("evals:package_tasks", args=[project.slug, environment.pk]), follow=True
+    )
     assert "1 tasks added" in page.content.decode()
     task = Task.objects.get(project=project)
-    assert (task.key, task.split, task.expected) == ("two", "train", {"tool": "add", "args": {"amount": 2}})
+    assert (task.key, task.split, task.expected) == (
+        "two",
+        "train",
+        {"tool": "add", "args": {"amount": 2}},
+    )
     assert task.get_origin_display() == f"Environment {environment}"
     assert f"Environment {environment}" in member.get(task.get_absolute_url()).content.decode()
     again, made = set_of_package(environment=environment, by=admin_of(project))
@@ -297,7 +360,9 @@ def test_its_tasks_become_an_eval_set_and_a_file(project: Project, member: Clien
     assert [tool["name"] for tool in about["tools"]] == ["add"]
 
     def post(route: str, body: dict, **headers: str) -> Any:
-        return client.post(address + route, json.dumps(body), content_type="application/json", **key, **headers)
+        return client.post(
+            address + route, json.dumps(body), content_type="application/json", **key, **headers
+        )
 
     session = {"HTTP_X_FLYWHEEL_SESSION": post("seed_session", row)["X-Flywheel-Session"]}
     assert post("add", {"amount": 2}, **session).json() == {"output": "2"}
@@ -311,9 +376,16 @@ def test_only_a_package_has_tasks_of_its_own(project: Project, folder: Path) -> 
     key = key_headers(project)
     draft = set_of_package(environment=environment, by=admin_of(project))[0]
     address = reverse("evals_api:from_environment", args=[draft.pk])
-    sent = Client().post(address, json.dumps({"environment": str(environment)}), content_type="application/json", **key)
+    sent = Client().post(
+        address,
+        json.dumps({"environment": str(environment)}),
+        content_type="application/json",
+        **key,
+    )
     assert sent.json()["duplicates"] == 1
-    write_package(folder, "counter", PACKAGE.replace('"id": "two"', '"id": "two", "split": "holdout"'))
+    write_package(
+        folder, "counter", PACKAGE.replace('"id": "two"', '"id": "two", "split": "holdout"')
+    )
     found = packages.save_package(
         project=project, slug="held", found=packages.found_of("counter"), by=admin_of(project)
     )

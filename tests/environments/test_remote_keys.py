@@ -81,12 +81,22 @@ def logged_in(project: Project, role: Role) -> Client:
 
 
 def connected(project: Project, server: Server) -> Environment:
-    return connect_remote(project=project, slug="far", url=server.url, api_key_env="GYM_KEY", by=None)
+    return connect_remote(
+        project=project, slug="far", url=server.url, api_key_env="GYM_KEY", by=None
+    )
 
 
 def form(server: Server, variable: str) -> dict[str, Any]:
-    return {"slug": "far", "url": server.url, "api_key_env": variable, "timeout_s": 5, "success_at": 1, "max_turns": 3,
-            "max_new_tokens": 9, "temperature": 0.1}  # fmt: skip
+    return {
+        "slug": "far",
+        "url": server.url,
+        "api_key_env": variable,
+        "timeout_s": 5,
+        "success_at": 1,
+        "max_turns": 3,
+        "max_new_tokens": 9,
+        "temperature": 0.1,
+    }
 
 
 def test_a_remote_one_is_connected_by_a_variable_s_name(
@@ -94,11 +104,15 @@ def test_a_remote_one_is_connected_by_a_variable_s_name(
 ) -> None:
     member = logged_in(project, Role.ENGINEER)
     with caplog.at_level(logging.DEBUG):
-        tested = member.post(reverse("environments:test_connection", args=[project.slug]), form(server, "GYM_KEY"))
+        tested = member.post(
+            reverse("environments:test_connection", args=[project.slug]), form(server, "GYM_KEY")
+        )
         member.post(reverse("environments:connect", args=[project.slug]), form(server, "GYM_KEY"))
     made = project.environments.get()
     page = member.get(reverse("environments:detail", args=[project.slug, made.pk])).content.decode()
-    assert "A resources server answers" in tested.content.decode() and set(server.keys) == {f"Bearer {SECRET}"}
+    assert "A resources server answers" in tested.content.decode() and set(server.keys) == {
+        f"Bearer {SECRET}"
+    }
     assert made.config["api_key_env"] == "GYM_KEY" and "GYM_KEY" in page
     kept = [made.as_spec(), job_spec(made), list(AuditEvent.objects.values("action", "detail"))]
     assert SECRET not in page + caplog.text + json.dumps(kept, default=str)
@@ -106,7 +120,9 @@ def test_a_remote_one_is_connected_by_a_variable_s_name(
 
 def test_the_variable_is_part_of_the_version(project: Project, server: Server) -> None:
     first = connected(project, server)
-    second = connect_remote(project=project, slug="far", url=server.url, api_key_env="ANY_KEY", by=None)
+    second = connect_remote(
+        project=project, slug="far", url=server.url, api_key_env="ANY_KEY", by=None
+    )
     assert connected(project, server) == first and second.version == 2 and first.hash != second.hash
 
 
@@ -120,9 +136,13 @@ def test_the_variable_is_part_of_the_version(project: Project, server: Server) -
         (Role.OPERATOR, "DATABASE_PASSWORD", "may not be read"),
     ],
 )
-def test_who_may_send_what_where(project: Project, server: Server, role: Role, variable: str, said: str) -> None:
+def test_who_may_send_what_where(
+    project: Project, server: Server, role: Role, variable: str, said: str
+) -> None:
     client = logged_in(project, role)
-    page = client.post(reverse("environments:test_connection", args=[project.slug]), form(server, variable))
+    page = client.post(
+        reverse("environments:test_connection", args=[project.slug]), form(server, variable)
+    )
     client.post(reverse("environments:connect", args=[project.slug]), form(server, variable))
     allowed = "answers" in said
     assert said in page.content.decode() and project.environments.exists() == allowed
@@ -131,7 +151,9 @@ def test_who_may_send_what_where(project: Project, server: Server, role: Role, v
 
 def test_the_served_environment_sends_the_key(project: Project, server: Server) -> None:
     gym = make_gym(connected(project, server))
-    assert gym.verify(called(text="Done."))["reward"] == 1.0 and set(server.keys) == {f"Bearer {SECRET}"}
+    assert gym.verify(called(text="Done."))["reward"] == 1.0 and set(server.keys) == {
+        f"Bearer {SECRET}"
+    }
 
 
 def test_a_variable_that_is_not_allowed_any_more_is_refused(
@@ -143,6 +165,10 @@ def test_a_variable_that_is_not_allowed_any_more_is_refused(
     run.samples.all().delete()  # a run that is to start
     assert SECRET not in json.dumps(child_spec(run))
     settings.FLYWHEEL_OUTGOING_KEYS = ["GYM_KEY@gym.example.org"]
-    for ask in (lambda: job_spec(environment), lambda: child_spec(run), lambda: load_for(environment)):
+    for ask in (
+        lambda: job_spec(environment),
+        lambda: child_spec(run),
+        lambda: load_for(environment),
+    ):
         with pytest.raises(RefusedKey, match=r"may go to gym.example.org only"):
             ask()

@@ -1,4 +1,6 @@
-"""Where all places of the sandbox are taken, callers are told to come again: no page and no other grader waits for them."""
+"""Where all places of the sandbox are taken, callers are told to come again: no page and no other
+grader waits for them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ SOURCE = "def grade(sample, item): return 1"
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(visits.visiting.__wrapped__, "__kwdefaults__", {"wait": 0.01, "seconds": visits.RUN_S})
+    monkeypatch.setattr(
+        visits.visiting.__wrapped__, "__kwdefaults__", {"wait": 0.01, "seconds": visits.RUN_S}
+    )
     with ExitStack() as taken:
         for _ in range(shared()._slots.size):
             taken.enter_context(shared()._slots.take(None))
@@ -31,9 +35,16 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_verify_says_so(full: None) -> None:
     project = make_project()
     by = admin_of(project)
-    verifier = save_verifier(project=project, name="python", spec={"kind": "python", "source": SOURCE}, by=by)
+    verifier = save_verifier(
+        project=project, name="python", spec={"kind": "python", "source": SOURCE}, by=by
+    )
     environment = save_environment(
-        project=project, slug="python", kind=EnvironmentKind.SINGLE_TURN, harness={}, verifier=verifier, by=by
+        project=project,
+        slug="python",
+        kind=EnvironmentKind.SINGLE_TURN,
+        harness={},
+        verifier=verifier,
+        by=by,
     )
     answer = make_gym(environment).post("verify", row() | {"response": called(text="Done.")})
     assert answer.status_code == 503, answer.content and answer["Retry-After"] == "5"

@@ -25,10 +25,17 @@ def test_concurrent_calls_of_a_session_are_all_kept() -> None:
     by = admin_of(project)
     verifier = save_verifier(project=project, name="own", spec={"kind": "tables"}, by=by)
     environment = save_environment(
-        project=project, slug="office", builtin="workplace_assistant", harness={}, verifier=verifier, by=by
+        project=project,
+        slug="office",
+        builtin="workplace_assistant",
+        harness={},
+        verifier=verifier,
+        by=by,
     )
     gym = make_gym(environment)
-    headers = gym.headers | {"HTTP_X_FLYWHEEL_SESSION": gym.post("seed_session", row())[sessions.HEADER]}
+    headers = gym.headers | {
+        "HTTP_X_FLYWHEEL_SESSION": gym.post("seed_session", row())[sessions.HEADER]
+    }
 
     def call(number: int) -> Any:
         try:
@@ -43,4 +50,7 @@ def test_concurrent_calls_of_a_session_are_all_kept() -> None:
     session = EnvironmentSession.objects.get()
     assert session.calls == 16
     subjects = {call["args"]["subject"] for call in session.state["calls"]}
-    assert subjects == {f"Lunch {number}" for number in range(16)} and len(session.state["changes"]["email"]) == 16
+    assert (
+        subjects == {f"Lunch {number}" for number in range(16)}
+        and len(session.state["changes"]["email"]) == 16
+    )

@@ -22,24 +22,46 @@ def frozen_set(train: int = 5, **columns: Any) -> EvalSet:
 
 
 def evaluated(
-    eval_set: EvalSet, passed: Sequence[int], folder: Path, samples: int = 4, split: Split = Split.TRAIN,
+    eval_set: EvalSet,
+    passed: Sequence[int],
+    folder: Path,
+    samples: int = 4,
+    split: Split = Split.TRAIN,
     finished: bool = True,
-) -> EvalRun:  # fmt: skip
-    """The tasks of the split, by key, pass in as many of their samples as `passed` says; the others have no sample."""
+) -> EvalRun:
+    """The tasks of the split, by key, pass in as many of their samples as `passed` says; the others
+    have no sample.
+    """
     project = eval_set.project
     environment = project.environments.first() or make_environment(project)
     run = EvalRun.objects.create(
-        project=project, name=f"base on {eval_set}", eval_set=eval_set, split=split, environment=environment,
-        model_version=project.model_versions.first() or make_base(project, folder), samples_per_task=samples,
-        spec={"seed": 0, "batch_size": 8}, created_by=admin_of(project),
-    )  # fmt: skip
+        project=project,
+        name=f"base on {eval_set}",
+        eval_set=eval_set,
+        split=split,
+        environment=environment,
+        model_version=project.model_versions.first() or make_base(project, folder),
+        samples_per_task=samples,
+        spec={"seed": 0, "batch_size": 8},
+        created_by=admin_of(project),
+    )
     Sample.objects.bulk_create(
-        Sample(run=run, task=task, index=index, output="x", reward=float(index < good), success=index < good)
+        Sample(
+            run=run,
+            task=task,
+            index=index,
+            output="x",
+            reward=float(index < good),
+            success=index < good,
+        )
         for task, good in zip(eval_set.tasks.filter(split=split), passed, strict=False)
         for index in range(samples)
     )
     run.claim("test")
     if finished:
-        run.finish(JobState.SUCCEEDED, result={"metrics": summarise(rows_of(run.samples.all()))} if passed else {})
+        run.finish(
+            JobState.SUCCEEDED,
+            result={"metrics": summarise(rows_of(run.samples.all()))} if passed else {},
+        )
     run.refresh_from_db()
     return run

@@ -1,7 +1,9 @@
-"""A local OpenAI-compatible server that answers by a script. `python -m tests.evals.openai_server SCRIPT`
+"""A local OpenAI-compatible server that answers by a script. `python -m tests.evals.openai_server
+SCRIPT`
 
-The script is JSON, {model: {request: [messages of the agent, in their order]}}; a request is the user's last words. Answers come
-whole or, where `stream` is asked for, as server-sent events. Prints its port; the requests it got are at GET /requests.
+The script is JSON, {model: {request: [messages of the agent, in their order]}}; a request is the
+user's last words. Answers come whole or, where `stream` is asked for, as server-sent events. Prints
+its port; the requests it got are at GET /requests.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ from typing import Any
 
 
 def text_of(content: Any) -> str:
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or [])
+    return (
+        content
+        if isinstance(content, str)
+        else "".join(part.get("text", "") for part in content or [])
+    )
 
 
 def reply_to(script: dict, body: dict) -> dict | None:
@@ -37,9 +43,13 @@ def completion(body: dict, message: dict) -> dict:
 def events(whole: dict) -> Iterator[str]:
     """The answer in parts: role and content or calls, then the end, then the usage."""
     choice = whole["choices"][0]
-    calls = [{"index": at} | call for at, call in enumerate(choice["message"].get("tool_calls") or [])]
+    calls = [
+        {"index": at} | call for at, call in enumerate(choice["message"].get("tool_calls") or [])
+    ]
     delta = choice["message"] | ({"tool_calls": calls} if calls else {})
-    head = {key: whole[key] for key in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    head = {key: whole[key] for key in ("id", "created", "model")} | {
+        "object": "chat.completion.chunk"
+    }
     parts = (
         {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
         {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]},
@@ -64,7 +74,11 @@ class Handler(BaseHTTPRequestHandler):
         self.seen.append(body)
         message = reply_to(self.script, body)
         if message is None:
-            self.answer(400, "application/json", json.dumps({"error": {"message": "the script has no answer to this"}}))
+            self.answer(
+                400,
+                "application/json",
+                json.dumps({"error": {"message": "the script has no answer to this"}}),
+            )
         elif body.get("stream"):
             self.answer(200, "text/event-stream", "".join(events(completion(body, message))))
         else:

@@ -1,4 +1,6 @@
-"""An agent that answers elsewhere: its tasks, its answers, and their scores, against clients that mean no good."""
+"""An agent that answers elsewhere: its tasks, its answers, and their scores, against clients that
+mean no good.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,18 @@ LINES = "application/x-ndjson"
 class Agent(Api):
     """An agent in CI, with its evaluation."""
 
-    def __init__(self, project: Any, eval_set: Any, environment: Any, version: str = "3f2a9c1", **given: Any) -> None:
+    def __init__(
+        self, project: Any, eval_set: Any, environment: Any, version: str = "3f2a9c1", **given: Any
+    ) -> None:
         super().__init__(project)
         self.version = version
         self.asked = {
-            "eval_set": str(eval_set), "environment": str(environment), "samples_per_task": 2,
-            "agent": {"name": "support-agent", "version": version}, **given,
-        }  # fmt: skip
+            "eval_set": str(eval_set),
+            "environment": str(environment),
+            "samples_per_task": 2,
+            "agent": {"name": "support-agent", "version": version},
+            **given,
+        }
         self.started = self.post("evals_api:runs", body=self.asked)
         self.run = EvalRun.objects.get(pk=self.started.json()["id"])
 
@@ -49,14 +56,25 @@ class Agent(Api):
         return found
 
     def send(self, rows: list[Any] | bytes, version: str | None = None, lines: bool = True) -> Any:
-        url = reverse("evals_api:run_samples", args=[self.run.pk]) + f"?agent_version={version or self.version}"
-        body = rows if isinstance(rows, bytes) else b"\n".join(json.dumps(row).encode() for row in rows)
-        return Client().post(url, body, content_type=LINES if lines else "application/json", **self.headers)
+        url = (
+            reverse("evals_api:run_samples", args=[self.run.pk])
+            + f"?agent_version={version or self.version}"
+        )
+        body = (
+            rows
+            if isinstance(rows, bytes)
+            else b"\n".join(json.dumps(row).encode() for row in rows)
+        )
+        return Client().post(
+            url, body, content_type=LINES if lines else "application/json", **self.headers
+        )
 
     def rows(self, **changes: Any) -> list[dict]:
         return [
-            {"task": task["id"], "index": index, "output": "no"} | changes for task in self.tasks() for index in task["missing"]
-        ]  # fmt: skip
+            {"task": task["id"], "index": index, "output": "no"} | changes
+            for task in self.tasks()
+            for index in task["missing"]
+        ]
 
     def state(self, **query: Any) -> dict:
         return self.get("evals_api:run", self.run.pk, **query).json()
@@ -86,7 +104,9 @@ def test_tasks_come_without_what_is_right_and_are_looks(agent: Agent) -> None:
     assert kinds == ["evaluation"]
     page = agent.get("evals_api:run_tasks", agent.run.pk, limit=2).json()
     assert len(page["results"]) == 2 and page["next"] == "2"
-    assert set(page["results"][0]) == {"id", "messages", "tools", "missing"} and page["results"][0]["missing"] == [0, 1]
+    assert set(page["results"][0]) == {"id", "messages", "tools", "missing"} and page["results"][0][
+        "missing"
+    ] == [0, 1]
     assert page["results"][0]["tools"] and "expected" not in json.dumps(page)
     assert sorted(len(view.tasks) for view in HoldoutView.objects.filter(kind="view")) == [2]
     agent.tasks()
@@ -129,14 +149,31 @@ def test_answers_of_all_forms_are_scored_by_the_environments_verifier(agent: Age
     whole = [
         {"role": "system", "content": "You are the helpdesk."},
         *tasks[1]["messages"],
-        {"role": "assistant", "content": None, "tool_calls": [
-            {"id": "a", "type": "function", "function": {
-                "name": right(agent, two)["tool"], "arguments": json.dumps(right(agent, two)["args"])}}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {
+                    "id": "a",
+                    "type": "function",
+                    "function": {
+                        "name": right(agent, two)["tool"],
+                        "arguments": json.dumps(right(agent, two)["args"]),
+                    },
+                }
+            ],
+        },
         {"role": "tool", "tool_call_id": "a", "content": "Done."},
         {"role": "assistant", "content": "It is closed."},
-    ]  # fmt: skip
+    ]
     rows = [
-        {"task": one, "index": 0, "output": json.dumps(right(agent, one)), "latency_ms": 12.5, "output_tokens": 7},
+        {
+            "task": one,
+            "index": 0,
+            "output": json.dumps(right(agent, one)),
+            "latency_ms": 12.5,
+            "output_tokens": 7,
+        },
         {"task": one, "index": 1, "tool_calls": [call]},
         {"task": two, "index": 0, "messages": whole},
         {"task": two, "index": 1, "messages": whole[2:3]},
@@ -145,14 +182,28 @@ def test_answers_of_all_forms_are_scored_by_the_environments_verifier(agent: Age
     ]
     answer = agent.send(rows).json()
     assert (answer["accepted"], answer["duplicates"], answer["rejected"]) == (6, 0, [])
-    assert answer["answers"] | {"until": 0} == {"received": 6, "expected": 6, "open": False, "until": 0}
+    assert answer["answers"] | {"until": 0} == {
+        "received": 6,
+        "expected": 6,
+        "open": False,
+        "until": 0,
+    }
     run = work(agent.run)
     assert (run.state, run.error) == (JobState.SUCCEEDED, "")
     scored = {(str(s.task_id), s.index): s for s in run.samples.all()}
-    assert [scored[row["task"], row["index"]].success for row in rows] == [True, True, True, True, False, False]
+    assert [scored[row["task"], row["index"]].success for row in rows] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert not any(sample.masked for sample in scored.values())
     failed = scored[three, 1]
-    assert failed.stop_reason == "agent error" and any("TimeoutError" in line for line in failed.details)
+    assert failed.stop_reason == "agent error" and any(
+        "TimeoutError" in line for line in failed.details
+    )
     assert (scored[one, 0].latency_ms, scored[one, 0].output_tokens) == (12.5, 7)
     assert scored[one, 1].latency_ms is None
     metrics = agent.state()["metrics"]
@@ -165,8 +216,13 @@ def test_the_same_answer_twice_is_one_and_another_does_not_replace_it(agent: Age
     again = agent.send([*reversed(rows), rows[0]]).json()
     assert (again["accepted"], again["duplicates"], again["rejected"]) == (0, 4, [])
     other = agent.send([rows[0] | {"output": "yes"}, {**rows[1], "latency_ms": 3}]).json()
-    assert other["accepted"] == 0 and [row["path"] for row in other["rejected"]] == ["index", "index"]
-    assert Answer.objects.count() == 3 and set(Answer.objects.values_list("turns", flat=True)[0][0]) == {
+    assert other["accepted"] == 0 and [row["path"] for row in other["rejected"]] == [
+        "index",
+        "index",
+    ]
+    assert Answer.objects.count() == 3 and set(
+        Answer.objects.values_list("turns", flat=True)[0][0]
+    ) == {
         "role",
         "content",
     }
@@ -176,7 +232,9 @@ def test_the_same_answer_twice_is_one_and_another_does_not_replace_it(agent: Age
 def test_after_the_end_only_what_was_acknowledged_may_come_again(agent: Agent) -> None:
     rows = agent.rows()
     assert agent.send(rows).json()["accepted"] == 6
-    assert agent.send(rows).json()["duplicates"] == 6  # the answer to the last batch was lost on the way
+    assert (
+        agent.send(rows).json()["duplicates"] == 6
+    )  # the answer to the last batch was lost on the way
     assert work(agent.run).state == JobState.SUCCEEDED
     assert agent.send(rows[:2]).json()["duplicates"] == 2
     late = agent.send([rows[0] | {"output": "better"}]).json()
@@ -204,7 +262,10 @@ BAD_ROWS: list[tuple[Any, str]] = [
     (b'{"task": "@", "messages": [{"content": "x"}]}', "messages[0].role"),
     (b'{"task": "@", "messages": [7]}', "messages[0]"),
     (b'{"task": "@", "messages": [{"role": "user", "content": "x"}]}', "messages"),
-    (b'{"task": "@", "output": "x", "messages": [{"role": "assistant", "content": "x"}]}', "messages"),
+    (
+        b'{"task": "@", "output": "x", "messages": [{"role": "assistant", "content": "x"}]}',
+        "messages",
+    ),
     (b'{"task": "@", "output": "x", "latency_ms": -1}', "latency_ms"),
     (b'{"task": "@", "output": "x", "latency_ms": Infinity}', ""),
     (b'{"task": "@", "output": "x", "latency_ms": 1e300}', "latency_ms"),
@@ -219,7 +280,9 @@ def test_a_row_that_cannot_be_kept_costs_no_other(agent: Agent) -> None:
     good = [{"task": tasks[1]["id"], "output": "a"}, {"task": tasks[2]["id"], "output": "b"}]
     lines = [row.replace(b"@", tasks[0]["id"].encode()) for row, _ in BAD_ROWS]
     lines += [json.dumps({"task": str(uuid4()), "output": "x"}).encode()]
-    lines += [b'{"task": "%s", "output": "%s"}' % (tasks[0]["id"].encode(), b"x" * (5 * MOST_BYTES))]
+    lines += [
+        b'{"task": "%s", "output": "%s"}' % (tasks[0]["id"].encode(), b"x" * (5 * MOST_BYTES))
+    ]
     body = b"\n".join([json.dumps(good[0]).encode(), *lines, json.dumps(good[1]).encode()])
     answer = agent.send(body)
     told = answer.json()
@@ -227,44 +290,63 @@ def test_a_row_that_cannot_be_kept_costs_no_other(agent: Agent) -> None:
     assert [row["index"] for row in told["rejected"]] == list(range(1, len(lines) + 1))
     for row, (line, path) in zip(told["rejected"], BAD_ROWS, strict=False):
         assert row["error"] and (not path or row["path"] == path), (line, row)
-    assert "task of this evaluation" in told["rejected"][-2]["error"] and "MiB" in told["rejected"][-1]["error"]
+    assert (
+        "task of this evaluation" in told["rejected"][-2]["error"]
+        and "MiB" in told["rejected"][-1]["error"]
+    )
 
 
 def test_a_batch_of_too_many_rows_is_refused_whole_and_says_how_many(agent: Agent) -> None:
     rows = [{"task": agent.tasks()[0]["id"], "output": "x"}] * 10_000
     for lines in (True, False):
         answer = agent.send(json.dumps(rows).encode() if not lines else rows, lines=lines)
-        assert answer.status_code == 413 and "5000" in answer.json()["detail"] and not Answer.objects.exists()
+        assert (
+            answer.status_code == 413
+            and "5000" in answer.json()["detail"]
+            and not Answer.objects.exists()
+        )
     done = agent.send(rows[:5000]).json()
     assert (done["accepted"], done["duplicates"]) == (1, 4999)
 
 
 def test_what_cannot_be_evaluated_is_not_registered(agent: Agent) -> None:
     before = agent.run.project.model_versions.count()
-    body = agent.asked | {"split": "validation", "agent": {"name": "support-agent", "version": "never"}}
+    body = agent.asked | {
+        "split": "validation",
+        "agent": {"name": "support-agent", "version": "never"},
+    }
     assert agent.post("evals_api:runs", body=body).status_code == 409
     assert agent.run.project.model_versions.count() == before
 
 
-def test_characters_that_no_database_keeps_are_replaced_and_the_answer_is_kept(agent: Agent) -> None:
+def test_characters_that_no_database_keeps_are_replaced_and_the_answer_is_kept(
+    agent: Agent,
+) -> None:
     task = agent.tasks()[0]["id"].encode()
     row = b'{"task": "%s", "output": "a\\ud800b\\u0000c", "messages": null}' % task
     assert agent.send(row).json()["accepted"] == 1
     assert agent.send(row).json()["duplicates"] == 1
     assert "\ufffd" in Answer.objects.get().turns[0]["content"]
     calls = (
-        b'{"task": "%s", "index": 1, "tool_calls": [{"name": "a\\ud800", "arguments": {"\\u0000": "\\udfff"}}]}' % task
+        b'{"task": "%s", "index": 1, "tool_calls": [{"name": "a\\ud800", "arguments": {"\\u0000":'
+        b' "\\udfff"}}]}' % task
     )
     assert agent.send(b"[" + calls + b"]", lines=False).json()["accepted"] == 1
 
 
-def test_calls_and_messages_of_strange_forms_are_answers_that_fail_not_crashes(agent: Agent) -> None:
+def test_calls_and_messages_of_strange_forms_are_answers_that_fail_not_crashes(
+    agent: Agent,
+) -> None:
     strange: list[dict] = [
         {"tool_calls": [{}]},
         {"tool_calls": [{"function": 7}]},
         {"tool_calls": [{"function": {"name": 7, "arguments": [1]}}] * 200},
         {"messages": [{"role": "assistant", "content": {"a": [{"b": 1}]}, "tool_calls": 7}]},
-        {"messages": [{"role": "assistant", "content": [{"type": "text", "text": 7}], "function_call": []}]},
+        {
+            "messages": [
+                {"role": "assistant", "content": [{"type": "text", "text": 7}], "function_call": []}
+            ]
+        },
         {"messages": [{"role": "assistant"}], "error": "x" * 5000},
     ]
     rows = [row | change for row, change in zip(agent.rows(), strange, strict=True)]
@@ -279,7 +361,8 @@ def test_calls_and_messages_of_strange_forms_are_answers_that_fail_not_crashes(a
 def test_an_error_fails_the_sample_whatever_the_agent_said_before(agent: Agent) -> None:
     """In an environment of one turn the episode is over before the agent's failure is reached."""
     rows = [
-        row | {"output": json.dumps(right(agent, row["task"])), "error": "crashed in the end"} for row in agent.rows()
+        row | {"output": json.dumps(right(agent, row["task"])), "error": "crashed in the end"}
+        for row in agent.rows()
     ]
     assert agent.send(rows).json()["accepted"] == 6
     run = work(agent.run)
@@ -289,7 +372,8 @@ def test_an_error_fails_the_sample_whatever_the_agent_said_before(agent: Agent) 
 
 
 @pytest.mark.parametrize(
-    "limit", [{"most_usd": 1}, {"most_tokens": 5}, {"timeout_s": 5}, {"at_once": 2}, {"engine": "gpu-1"}]
+    "limit",
+    [{"most_usd": 1}, {"most_tokens": 5}, {"timeout_s": 5}, {"at_once": 2}, {"engine": "gpu-1"}],
 )
 def test_what_could_not_hold_for_an_agent_elsewhere_is_refused(agent: Agent, limit: dict) -> None:
     answer = agent.post("evals_api:runs", body=agent.asked | {"seed": 3} | limit)
@@ -315,7 +399,11 @@ def test_a_cancelled_evaluation_takes_no_more(agent: Agent) -> None:
     agent.send(rows[:2])
     assert agent.post("evals_api:run_cancel", agent.run.pk).json()["state"] == "cancelled"
     answer = agent.send(rows[2:])
-    assert answer.status_code == 409 and "cancelled" in answer.json()["detail"] and Answer.objects.count() == 2
+    assert (
+        answer.status_code == 409
+        and "cancelled" in answer.json()["detail"]
+        and Answer.objects.count() == 2
+    )
     assert agent.post("evals_api:runs", body=agent.asked).json()["id"] != str(agent.run.pk)
 
 
@@ -331,16 +419,21 @@ def test_who_starts_again_goes_on_where_it_stopped(agent: Agent) -> None:
     for name, status in (("3f2a9c1", 200), ("3f", 200), ("", 404), ("3f2a9c1x", 404)):
         listed = agent.get("evals_api:runs", model_version=f"support-agent@{name}")
         assert listed.status_code == status, name
-        assert status == 404 or [row["id"] for row in listed.json()["results"]] == [str(agent.run.pk)]
+        assert status == 404 or [row["id"] for row in listed.json()["results"]] == [
+            str(agent.run.pk)
+        ]
 
 
 def test_it_waits_for_answers_then_ends_as_incomplete(agent: Agent) -> None:
     agent.send(agent.rows()[:2])
     jobs.reap()
     agent.run.refresh_from_db()
-    assert agent.run.sends == 0 and agent.state()["answers"]["open"]  # not due: no worker hears of it
+    assert (
+        agent.run.sends == 0 and agent.state()["answers"]["open"]
+    )  # not due: no worker hears of it
     EvalRun.objects.filter(pk=agent.run.pk).update(
-        answers_until=timezone.now() - timedelta(seconds=1), resend_at=timezone.now() - timedelta(seconds=1)
+        answers_until=timezone.now() - timedelta(seconds=1),
+        resend_at=timezone.now() - timedelta(seconds=1),
     )
     late = agent.send(agent.rows())
     assert late.status_code == 409 and "timed out waiting for answers" in late.json()["detail"]
@@ -364,7 +457,9 @@ def test_an_incomplete_one_cannot_pass_the_gate_under_any_policy(agent: Agent) -
     assert newer.post("evals_api:run_finish", newer.run.pk).status_code == 202
     run = work(newer.run)
     for sequential in (False, True):
-        channel.policies.create(version=1 + sequential, values={"sequential": sequential}, reason="test")
+        channel.policies.create(
+            version=1 + sequential, values={"sequential": sequential}, reason="test"
+        )
         with pytest.raises(PromotionError, match="is incomplete"):
             make_gate_report(baseline=before, candidate=run, by=None, channel=channel)
         gate = newer.state(against="production")["gate"]
@@ -374,12 +469,20 @@ def test_an_incomplete_one_cannot_pass_the_gate_under_any_policy(agent: Agent) -
 def test_a_complete_one_is_compared_with_what_is_live(agent: Agent) -> None:
     agent.send(agent.rows())
     before = work(agent.run)
-    set_initial(channel=channel_of(before.project), version=before.model_version, by=admin_of(before.project))
+    set_initial(
+        channel=channel_of(before.project),
+        version=before.model_version,
+        by=admin_of(before.project),
+    )
     newer = Agent(before.project, before.eval_set, before.environment, version="next")
     newer.send([row | {"output": json.dumps(right(newer, row["task"]))} for row in newer.rows()])
     work(newer.run)
     gate = newer.state(against="production")["gate"]
-    assert gate["verdict"] == "inconclusive" and gate["improved"] == 3 and "3 tasks are too few" in gate["summary"]
+    assert (
+        gate["verdict"] == "inconclusive"
+        and gate["improved"] == 3
+        and "3 tasks are too few" in gate["summary"]
+    )
 
 
 def test_nothing_sent_and_finished_says_so(agent: Agent) -> None:
@@ -388,7 +491,9 @@ def test_nothing_sent_and_finished_says_so(agent: Agent) -> None:
     assert run.state == JobState.FAILED and "no answer was sent" in run.error
 
 
-def test_an_evaluation_that_runs_here_takes_no_answers_and_gives_no_tasks(agent: Agent, data_dir: Path) -> None:
+def test_an_evaluation_that_runs_here_takes_no_answers_and_gives_no_tasks(
+    agent: Agent, data_dir: Path
+) -> None:
     from tests.factories import make_base, make_eval_run
 
     run = agent.run
@@ -403,26 +508,41 @@ def test_an_evaluation_that_runs_here_takes_no_answers_and_gives_no_tasks(agent:
 
 def test_an_agent_elsewhere_is_not_evaluated_here(agent: Agent) -> None:
     body = {name: value for name, value in agent.asked.items() if name != "agent"}
-    answer = agent.post("evals_api:runs", body=body | {"model_version": str(agent.run.model_version)})
+    answer = agent.post(
+        "evals_api:runs", body=body | {"model_version": str(agent.run.model_version)}
+    )
     assert answer.status_code == 409 and "elsewhere" in answer.json()["detail"]
     assert agent.post("evals_api:runs", body=body).status_code == 400
-    for wrong in ({"name": "a b", "version": "1"}, {"name": "a", "version": "\n"}, {"name": "a"}, "a"):
+    for wrong in (
+        {"name": "a b", "version": "1"},
+        {"name": "a", "version": "\n"},
+        {"name": "a"},
+        "a",
+    ):
         assert agent.post("evals_api:runs", body=body | {"agent": wrong}).status_code == 400, wrong
 
 
 def test_the_page_says_who_answers_and_until_when(agent: Agent) -> None:
     client = Client()
     client.force_login(admin_of(agent.run.project))
-    page = client.get(reverse("evals:run", args=[agent.run.project.slug, agent.run.pk])).content.decode()
+    page = client.get(
+        reverse("evals:run", args=[agent.run.project.slug, agent.run.pk])
+    ).content.decode()
     assert "3f2a9c1" in page and "Waiting for answers until" in page
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_clients_at_the_same_moment_share_one_run_lose_nothing_and_ask_one_worker(data_dir: Path) -> None:
+def test_two_clients_at_the_same_moment_share_one_run_lose_nothing_and_ask_one_worker(
+    data_dir: Path,
+) -> None:
     project = make_project()
     api, eval_set, environment = Api(project), make_eval_set(project), make_environment(project)
-    asked = {"eval_set": str(eval_set), "environment": str(environment), "samples_per_task": 2,
-             "agent": {"name": "support-agent", "version": "1"}}  # fmt: skip
+    asked = {
+        "eval_set": str(eval_set),
+        "environment": str(environment),
+        "samples_per_task": 2,
+        "agent": {"name": "support-agent", "version": "1"},
+    }
     with transaction.atomic():
         first = api.post("evals_api:runs", body=asked)
         other = Other(lambda: api.post("evals_api:runs", body=asked))
@@ -431,10 +551,16 @@ def test_two_clients_at_the_same_moment_share_one_run_lose_nothing_and_ask_one_w
     one = Agent(project, eval_set, environment, version="1")
     rows = one.rows()
     with transaction.atomic():
-        kept = receive(run=one.run, agent_version="1", rows=[memoryview(json.dumps(row).encode()) for row in rows[:4]])
+        kept = receive(
+            run=one.run,
+            agent_version="1",
+            rows=[memoryview(json.dumps(row).encode()) for row in rows[:4]],
+        )
         other = Other(lambda: one.send(rows).json())
         other.wait_until_it_waits()
     told = other.wait()
-    assert kept.accepted == 4 == told["duplicates"] and told["accepted"] == 2 and not told["rejected"]
+    assert (
+        kept.accepted == 4 == told["duplicates"] and told["accepted"] == 2 and not told["rejected"]
+    )
     assert EvalRun.objects.get().sends == 1 and Answer.objects.count() == 6
     assert work(one.run).state == JobState.SUCCEEDED

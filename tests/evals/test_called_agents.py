@@ -38,10 +38,21 @@ def solve(body: dict, **more: Any) -> tuple[int, dict]:
     """Closes the ticket that the request names."""
     number = re.findall(r"\d+", body["messages"][-1]["content"])[-1]
     function = {"name": "tickets.close", "arguments": json.dumps({"id": int(number)})}
-    return 200, {"messages": [
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]},
-        {"role": "assistant", "content": "Done."},
-    ], "usage": {"input_tokens": 9, "output_tokens": 3}} | more  # fmt: skip
+    return (
+        200,
+        {
+            "messages": [
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [{"id": "1", "type": "function", "function": function}],
+                },
+                {"role": "assistant", "content": "Done."},
+            ],
+            "usage": {"input_tokens": 9, "output_tokens": 3},
+        }
+        | more,
+    )
 
 
 class World:
@@ -54,12 +65,23 @@ class World:
         )
 
     def register(self, base_url: str, **fields: Any) -> Any:
-        body = {"kind": "agent", "name": "support-agent", "agent_version": "3f2a9c1", "reached_by": "http"}
-        return self.api.post("registry_api:model_versions", body=body | {"base_url": base_url} | fields)
+        body = {
+            "kind": "agent",
+            "name": "support-agent",
+            "agent_version": "3f2a9c1",
+            "reached_by": "http",
+        }
+        return self.api.post(
+            "registry_api:model_versions", body=body | {"base_url": base_url} | fields
+        )
 
     def asked(self, version: Any, **changes: Any) -> dict:
-        return {"eval_set": str(self.set), "environment": str(self.environment), "model_version": version,
-                "samples_per_task": 1} | changes  # fmt: skip
+        return {
+            "eval_set": str(self.set),
+            "environment": str(self.environment),
+            "model_version": version,
+            "samples_per_task": 1,
+        } | changes
 
     def evaluate(self, server: ModelServer, **changes: Any) -> EvalRun:
         version = self.register(server.base).json()["id"]
@@ -80,21 +102,36 @@ def test_an_agent_is_registered_called_scored_and_compared(world: World) -> None
         run = work(run)
     assert (run.state, run.error) == (JobState.SUCCEEDED, "")
     sample = run.samples.first()
-    assert run.result["metrics"]["success"]["mean"] == 1.0 and sample.input_tokens == 9 and len(server.asked) == 3
+    assert (
+        run.result["metrics"]["success"]["mean"] == 1.0
+        and sample.input_tokens == 9
+        and len(server.asked) == 3
+    )
     bodies = b"".join(body for *_, body in server.asked)
-    assert world.environment.harness["system_prompt"].encode()[:40] not in bodies, "an agent brings its own prompt"
+    assert world.environment.harness["system_prompt"].encode()[:40] not in bodies, (
+        "an agent brings its own prompt"
+    )
     assert b"expected" not in bodies and b'"tools"' in bodies
-    looks = {view.detail.partition(" at ")[0]: len(view.tasks) for view in HoldoutView.objects.filter(kind="view")}
-    assert looks == {"sent to support-agent@3f2a9c1": 3}, "each held-out task that was sent is a look"
+    looks = {
+        view.detail.partition(" at ")[0]: len(view.tasks)
+        for view in HoldoutView.objects.filter(kind="view")
+    }
+    assert looks == {"sent to support-agent@3f2a9c1": 3}, (
+        "each held-out task that was sent is a look"
+    )
     client = Client()
     client.force_login(admin_of(world.project))
     page = client.get(reverse("evals:run", args=[world.project.slug, run.pk])).content.decode()
     assert "the agent itself at http://127.0.0.1" in page and "at most 120 s per sample" in page
-    model = client.get(reverse("promotion:model", args=[world.project.slug, run.model_version_id])).content.decode()
+    model = client.get(
+        reverse("promotion:model", args=[world.project.slug, run.model_version_id])
+    ).content.decode()
     assert "Chat completions (POST" in model
     report = make_gate_report(baseline=run, candidate=run, by=admin_of(world.project))
     assert report.report["checks"], "the gate takes it like any other"
-    assert prepare(baseline=run, candidate=run, by=None), "says what cannot be measured, and does not fail"
+    assert prepare(baseline=run, candidate=run, by=None), (
+        "says what cannot be measured, and does not fail"
+    )
 
 
 def test_a_version_that_changes_stops_the_evaluation_which_keeps_its_samples(world: World) -> None:
@@ -115,7 +152,9 @@ def test_a_version_that_changes_stops_the_evaluation_which_keeps_its_samples(wor
     assert "the samples so far are kept" in page
 
 
-def test_the_reason_of_a_failed_sample_is_kept_and_an_agent_that_never_answers_ends_the_job(world: World) -> None:
+def test_the_reason_of_a_failed_sample_is_kept_and_an_agent_that_never_answers_ends_the_job(
+    world: World,
+) -> None:
     count = iter(range(100))
 
     def say(body: dict) -> tuple[int, dict]:
@@ -136,11 +175,27 @@ def test_the_reason_of_a_failed_sample_is_kept_and_an_agent_that_never_answers_e
     ("changes", "status", "says"),
     [
         ({"split": "holdout"}, 403, "hold-out"),
-        ({"split": "train", "most_tokens": 9}, 409, "enter the tokens of one call at most (`tokens_per_call`)"),
-        ({"split": "train", "most_usd": 9, "tokens_per_call": 9}, 409, "goes with a limit (`most_tokens`)"),
-        ({"split": "train", "most_usd": 9}, 409, "enter the cost of one call at most (`usd_per_call`)"),
+        (
+            {"split": "train", "most_tokens": 9},
+            409,
+            "enter the tokens of one call at most (`tokens_per_call`)",
+        ),
+        (
+            {"split": "train", "most_usd": 9, "tokens_per_call": 9},
+            409,
+            "goes with a limit (`most_tokens`)",
+        ),
+        (
+            {"split": "train", "most_usd": 9},
+            409,
+            "enter the cost of one call at most (`usd_per_call`)",
+        ),
         ({"split": "train", "most_usd": 9, "usd_per_call": 0}, 400, "usd_per_call"),
-        ({"split": "train", "engine": "transformers"}, 409, "nothing else can generate its answers"),
+        (
+            {"split": "train", "engine": "transformers"},
+            409,
+            "nothing else can generate its answers",
+        ),
         ({"split": "train", "timeout_s": 0}, 400, "timeout_s"),
         ({"split": "train", "at_once": 10_000}, 400, "at_once"),
     ],
@@ -153,9 +208,13 @@ def test_what_is_refused(world: World, changes: dict, status: int, says: str) ->
     assert not EvalRun.objects.exists()
 
 
-def test_only_an_address_that_is_allowed_is_registered_and_called(world: World, settings: Any) -> None:
+def test_only_an_address_that_is_allowed_is_registered_and_called(
+    world: World, settings: Any
+) -> None:
     version = world.register("http://127.0.0.1:9/v1").json()["id"]
-    run = EvalRun.objects.get(pk=world.api.post("evals_api:runs", body=world.asked(version)).json()["id"])
+    run = EvalRun.objects.get(
+        pk=world.api.post("evals_api:runs", body=world.asked(version)).json()["id"]
+    )
     assert convert(child_spec(run), Evaluate, "spec").engine.allow_private
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = False
     assert world.register("http://127.0.0.1:8/v1").status_code == 400
@@ -168,7 +227,9 @@ def test_only_an_address_that_is_allowed_is_registered_and_called(world: World, 
 
 
 def test_an_evaluation_stops_when_its_limit_is_used_up_and_says_what_was_used(world: World) -> None:
-    """The agent reports no cost for its second call, and names a model whose price was entered for the others."""
+    """The agent reports no cost for its second call, and names a model whose price was entered for
+    the others.
+    """
     make_server(world.project, prices={"gpt-x": [100_000.0, 200_000.0]})
     count = iter(range(100))
 
@@ -178,45 +239,84 @@ def test_an_evaluation_stops_when_its_limit_is_used_up_and_says_what_was_used(wo
     with serving({PATH: say}) as server:
         run = work(world.evaluate(server, at_once=1, most_usd=3.2, usd_per_call=0.5))
         assert len(server.asked) == 2
-    assert run.state == JobState.FAILED and "limit of $3.2 allows no further question; $2.0000 is spent" in run.error
+    assert (
+        run.state == JobState.FAILED
+        and "limit of $3.2 allows no further question; $2.0000 is spent" in run.error
+    )
     assert "1 of 2 calls reported no cost: each counts as $0.5" in run.error
     assert (run.samples.count(), run.done, run.attempt, run.max_attempts) == (2, 2, 1, 1)
     api = world.api.get("evals_api:run", run.pk).json()
-    assert api["spent"] == {"calls": 2, "tokens": 12, "usd": pytest.approx(2.0), "without_tokens": 1, "without_cost": 1}
+    assert api["spent"] == {
+        "calls": 2,
+        "tokens": 12,
+        "usd": pytest.approx(2.0),
+        "without_tokens": 1,
+        "without_cost": 1,
+    }
     assert api["engine"].endswith(", at most $3.2 ($0.5 for a call that reports none)")
     client = Client()
     client.force_login(admin_of(world.project))
     client.post(reverse("evals:open_holdout", args=[world.project.slug, run.pk]))
     page = client.get(reverse("evals:run", args=[world.project.slug, run.pk])).content.decode()
-    assert "2 calls: $2.0000 of $3.2 (1 reported none: $0.5 each)" in page and "the samples so far" in page.lower()
+    assert (
+        "2 calls: $2.0000 of $3.2 (1 reported none: $0.5 each)" in page
+        and "the samples so far" in page.lower()
+    )
 
 
 def test_an_evaluation_within_its_limit_says_what_it_used(world: World) -> None:
     with serving({PATH: solve}) as server:
         run = work(world.evaluate(server, most_tokens=1000, tokens_per_call=100))
     assert run.state == JobState.SUCCEEDED and run.result["metrics"]["success"]["mean"] == 1.0
-    assert run.result["spent"] == {"calls": 3, "tokens": 36, "usd": 0.0, "without_tokens": 0, "without_cost": 3}
+    assert run.result["spent"] == {
+        "calls": 3,
+        "tokens": 36,
+        "usd": 0.0,
+        "without_tokens": 0,
+        "without_cost": 3,
+    }
     assert used_in_words(run) == "3 calls: 36 of 1,000 tokens"
     spec = convert(child_spec(run), Evaluate, "spec").engine
-    assert (spec.most_tokens, spec.tokens_per_call, spec.most_usd, spec.prices) == (1000, 100, 0.0, {})
+    assert (spec.most_tokens, spec.tokens_per_call, spec.most_usd, spec.prices) == (
+        1000,
+        100,
+        0.0,
+        {},
+    )
 
 
 def test_patience_is_for_agents_and_others_are_not_asked_for_it(world: World) -> None:
     client = Client()
     client.force_login(admin_of(world.project))
     page = reverse("evals:new_run", args=[world.project.slug, world.set.pk])
-    assert not [name for name in ("timeout_s", "most_usd", "usd_per_call") if name in client.get(page).content.decode()]
+    assert not [
+        name
+        for name in ("timeout_s", "most_usd", "usd_per_call")
+        if name in client.get(page).content.decode()
+    ]
     world.register("http://127.0.0.1:9/v1", protocol="responses")
     version = ModelVersion.objects.get()
     assert version.protocol == "responses" and "timeout_s" in client.get(page).content.decode()
-    given = {"model_version": version.pk, "environment": world.environment.pk, "split": "train", "samples_per_task": 1,
-             "seed": 0, "timeout_s": 60, "at_once": 3}  # fmt: skip
+    given = {
+        "model_version": version.pk,
+        "environment": world.environment.pk,
+        "split": "train",
+        "samples_per_task": 1,
+        "seed": 0,
+        "timeout_s": 60,
+        "at_once": 3,
+    }
     shown = client.post(page, given, follow=True).content.decode()
     assert "(Responses API), 3 at a time, at most 60 s per sample" in shown
     given |= {"seed": 1, "most_usd": 2, "most_tokens": 5000, "tokens_per_call": 40}
     assert "(`usd_per_call`)" in client.post(page, given).content.decode()
     shown = client.post(page, given | {"usd_per_call": 0.25}, follow=True).content.decode()
-    assert "at most 5,000 tokens (40 for a call that reports none), at most $2 ($0.25 for a call" in shown
+    assert (
+        "at most 5,000 tokens (40 for a call that reports none), at most $2 ($0.25 for a call"
+        in shown
+    )
     assert world.register("", reached_by="ci", agent_version="2").status_code == 201
     assert not ModelVersion.objects.evaluated_here().filter(agent_version="2").exists()
-    assert world.register("", reached_by="ci", agent_version="3", protocol="chat").status_code == 400
+    assert (
+        world.register("", reached_by="ci", agent_version="3", protocol="chat").status_code == 400
+    )

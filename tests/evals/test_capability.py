@@ -25,7 +25,10 @@ def test_the_set_is_the_same_every_time_and_has_no_request_twice() -> None:
     counts = Counter(f"{task.metadata['kind']} {task.metadata['level']}" for task in tasks)
     assert counts == dict.fromkeys(KIND_LEVELS, PER_LEVEL)
     assert (
-        len({canonical_hash(task.messages) for task in tasks}) == len({task.key for task in tasks}) == len(tasks) == 500
+        len({canonical_hash(task.messages) for task in tasks})
+        == len({task.key for task in tasks})
+        == len(tasks)
+        == 500
     )
     assert {task.split for task in tasks} == {"general"}
     assert list(read("flywheel", write("flywheel", tasks))) == tasks
@@ -38,7 +41,9 @@ def graded(row: TaskRow, answer: str) -> Score:
 
 @pytest.mark.parametrize("seed", [0, 20261122])
 def test_right_answers_pass_and_wrong_ones_fail(seed: int) -> None:
-    """Those of one task in ten, as the environment grades them; `python -m bench.capability` grades all."""
+    """Those of one task in ten, as the environment grades them; `python -m bench.capability` grades
+    all.
+    """
     found = list(made_tasks(seed))
     assert all(row.demonstration == made.right for row, made in found)
     for row, made in found[seed % 10 :: 10]:
@@ -52,7 +57,9 @@ def test_higher_levels_ask_for_more() -> None:
     """Requests or answers become longer with the level, in every kind."""
     sizes: dict[str, Counter[int]] = {kind: Counter() for kind in KINDS}
     for row, made in made_tasks():
-        sizes[row.metadata["kind"]][row.metadata["level"]] += len(made.request) + len(made.right) + 20 * len(made.tools)
+        sizes[row.metadata["kind"]][row.metadata["level"]] += (
+            len(made.request) + len(made.right) + 20 * len(made.tools)
+        )
     for kind, by_level in sizes.items():
         assert by_level[1] < by_level[3] and by_level[2] < by_level[5], kind
 
@@ -82,14 +89,26 @@ def test_a_subset_has_its_share_of_every_kind_and_level() -> None:
         ({"constraint": {"one_of": ["Ada"]}}, ["ada", "Ada."], ["Ben", "Ada or Ben"]),
         ({"constraint": {"contains": ["tea", "cup"]}}, ["A cup of Tea"], ["tea"]),
         ({"constraint": {"excludes": ["tea"]}}, ["coffee"], ["Tea", ""]),
-        ({"constraint": {"starts_with": "So", "ends_with": "!"}}, ["So be it!"], ["so be it!", "So be it."]),
+        (
+            {"constraint": {"starts_with": "So", "ends_with": "!"}},
+            ["So be it!"],
+            ["so be it!", "So be it."],
+        ),
         ({"constraint": {"upper": True}}, ["ABC 1"], ["Abc", "123"]),
         ({"constraint": {"lower": True}}, ["abc"], ["Abc"]),
-        ({"constraint": {"json": {"a": 1}}}, ['{"a": 1.0}', '```json\n{"a": 1}\n```'], ['{"a": 2}', "a: 1", "{'a': 1}"]),
-        ({"constraint": {"json_keys": ["a", "b"]}}, ['{"b": 1, "a": 2}'], ['{"a": 1}', "[1]", '{"a":1,"b":2,"c":3}']),
+        (
+            {"constraint": {"json": {"a": 1}}},
+            ['{"a": 1.0}', '```json\n{"a": 1}\n```'],
+            ['{"a": 2}', "a: 1", "{'a': 1}"],
+        ),
+        (
+            {"constraint": {"json_keys": ["a", "b"]}},
+            ['{"b": 1, "a": 2}'],
+            ['{"a": 1}', "[1]", '{"a":1,"b":2,"c":3}'],
+        ),
         ({"constraint": {"list": [1, 2]}}, ["1, 2", "1\n2"], ["2, 1", "1, 2, 3", "1 2"]),
     ],
-)  # fmt: skip
+)
 def test_checks(expected: dict, right: list[str], wrong: list[str]) -> None:
     assert all(check(expected, output) for output in right)
     assert not any(check(expected, output) for output in wrong)

@@ -33,13 +33,23 @@ def task(key: str, **changes: Any) -> SimpleNamespace:
         ([task("a")], [task("a")], []),
         ([], [task("a")], [(ADDED, "a", ())]),
         ([task("a")], [], [(REMOVED, "a", ())]),
-        ([task("a")], [task("a", expected={"x": 1}, split="holdout")], [(CHANGED, "a", ("expected", "split"))]),
-        ([task("a")], [task("b", canonical_hash="hash of a", messages=["a"])], [(CHANGED, "b", ("key",))]),
+        (
+            [task("a")],
+            [task("a", expected={"x": 1}, split="holdout")],
+            [(CHANGED, "a", ("expected", "split"))],
+        ),
+        (
+            [task("a")],
+            [task("b", canonical_hash="hash of a", messages=["a"])],
+            [(CHANGED, "b", ("key",))],
+        ),
         ([task("a"), task("b")], [task("b"), task("c")], [(REMOVED, "a", ()), (ADDED, "c", ())]),
     ],
 )
 def test_what_has_changed(before: list, after: list, found: list) -> None:
-    assert [(change.kind, change.task.key, change.fields) for change in diff(before, after)] == found
+    assert [
+        (change.kind, change.task.key, change.fields) for change in diff(before, after)
+    ] == found
 
 
 def test_a_change_is_held_out_where_one_side_is() -> None:
@@ -66,11 +76,19 @@ def test_the_page_masks_the_holdout_until_somebody_looks(client: Client) -> None
         )
     url = reverse("evals:versions", args=[project.slug, second.pk])
     page = client.get(url).content.decode()
-    assert f"{first} → {second}" in page and gone.messages[0]["content"] in page and "An open one." in page
+    assert (
+        f"{first} → {second}" in page
+        and gone.messages[0]["content"] in page
+        and "An open one." in page
+    )
     assert "A secret request." not in page and second.holdout_views.count() == 0
-    page = client.post(reverse("evals:versions_with_holdout", args=[project.slug, second.pk])).content.decode()
+    page = client.post(
+        reverse("evals:versions_with_holdout", args=[project.slug, second.pk])
+    ).content.decode()
     assert "A secret request." in page and second.holdout_views.count() == 1
     assert (
         "one version"
-        in client.get(reverse("evals:versions", args=[project.slug, make_eval_set(project).pk])).content.decode()
+        in client.get(
+            reverse("evals:versions", args=[project.slug, make_eval_set(project).pk])
+        ).content.decode()
     )

@@ -1,4 +1,6 @@
-"""Eval sets over REST: the key decides the project; a hold-out is told only when asked for, and that is counted."""
+"""Eval sets over REST: the key decides the project; a hold-out is told only when asked for, and
+that is counted.
+"""
 
 from __future__ import annotations
 
@@ -38,43 +40,63 @@ def get(name: str, key: dict, /, *args: Any, **query: Any) -> Any:
 
 def post(draft: EvalSet, key: dict, data: Any, content_type: str = "application/json") -> Any:
     body = data if isinstance(data, bytes) else json.dumps(data)
-    return Client().post(reverse("evals_api:tasks", args=[draft.pk]), body, content_type=content_type, **key)
+    return Client().post(
+        reverse("evals_api:tasks", args=[draft.pk]), body, content_type=content_type, **key
+    )
 
 
 def row(number: int = 0, **changes: Any) -> dict:
-    return {"messages": [{"role": "user", "content": f"Archive thread {number} now."}],
-            "expected": {"tool": "threads.archive", "args": {"id": number}}} | changes  # fmt: skip
+    return {
+        "messages": [{"role": "user", "content": f"Archive thread {number} now."}],
+        "expected": {"tool": "threads.archive", "args": {"id": number}},
+    } | changes
 
 
 def test_sets_are_listed_with_their_counts(draft: EvalSet, key: dict) -> None:
     found = get("sets", key).json()["results"]
-    assert [one["id"] for one in found] == [str(draft.pk)] and found[0]["counts"] == {"train": 3, "holdout": 3}
+    assert [one["id"] for one in found] == [str(draft.pk)] and found[0]["counts"] == {
+        "train": 3,
+        "holdout": 3,
+    }
 
 
 def test_a_holdout_is_masked_until_it_is_asked_for(draft: EvalSet, key: dict) -> None:
     secret = draft.tasks.holdout().first().messages[0]["content"]
     masked = get("set", key, draft.pk)
     assert secret not in masked.content.decode() and draft.holdout_views.count() == 0
-    assert [set(task) for task in masked.json()["tasks"] if task["split"] == "holdout"] == [{"key", "split"}] * 3
+    assert [set(task) for task in masked.json()["tasks"] if task["split"] == "holdout"] == [
+        {"key", "split"}
+    ] * 3
     refused = get("set", key, draft.pk, holdout="1")
     assert (
-        refused.status_code == 403 and secret not in refused.content.decode() and "Settings" in refused.json()["detail"]
+        refused.status_code == 403
+        and secret not in refused.content.decode()
+        and "Settings" in refused.json()["detail"]
     )
     key = key_headers(draft.project, may_see_holdout=True)
     told = get("set", key, draft.pk, holdout="1")
     assert secret in told.content.decode() and draft.holdout_views.count() == 1
-    assert get("set", key, draft.pk, holdout="1", split="train").status_code == 200 and draft.holdout_views.count() == 1
+    assert (
+        get("set", key, draft.pk, holdout="1", split="train").status_code == 200
+        and draft.holdout_views.count() == 1
+    )
 
 
 def test_pages(draft: EvalSet, key: dict) -> None:
     first = get("set", key, draft.pk, limit=4).json()
     assert len(first["tasks"]) == 4 and first["next"] == 4
     assert len(get("set", key, draft.pk, offset=4).json()["tasks"]) == 2
-    assert get("set", key, draft.pk, limit="x").status_code == 400 == get("set", key, draft.pk, split="x").status_code
+    assert (
+        get("set", key, draft.pk, limit="x").status_code
+        == 400
+        == get("set", key, draft.pk, split="x").status_code
+    )
 
 
 def test_good_rows_are_stored_though_others_are_bad(draft: EvalSet, key: dict) -> None:
-    response = post(draft, key, [row(1), {"messages": []}, row(2, key="mine", split="validation"), row(1)])
+    response = post(
+        draft, key, [row(1), {"messages": []}, row(2, key="mine", split="validation"), row(1)]
+    )
     said = response.json()
     assert response.status_code == 201 and said["made"] == 2 and len(said["rejected"]) == 2
     assert [item["line"] for item in said["rejected"]] == [2, 4]
@@ -84,10 +106,13 @@ def test_good_rows_are_stored_though_others_are_bad(draft: EvalSet, key: dict) -
 
 
 def test_a_character_that_cannot_be_stored_costs_its_row_only(draft: EvalSet, key: dict) -> None:
-    said = post(draft, key, [row(1), row(2, demonstration="a\0"), row(3, metadata={"x": "\ud800"})]).json()
+    said = post(
+        draft, key, [row(1), row(2, demonstration="a\0"), row(3, metadata={"x": "\ud800"})]
+    ).json()
     assert said["made"] == 1 and [(item["line"], item["field"]) for item in said["rejected"]] == [
-        (2, "demonstration"), (3, "metadata"),
-    ]  # fmt: skip
+        (2, "demonstration"),
+        (3, "metadata"),
+    ]
 
 
 def test_json_lines(draft: EvalSet, key: dict) -> None:
@@ -97,7 +122,10 @@ def test_json_lines(draft: EvalSet, key: dict) -> None:
 
 def test_what_is_near_a_holdout_is_left_out(draft: EvalSet, key: dict) -> None:
     held = draft.tasks.holdout().first()
-    near = row(messages=[{"role": "user", "content": f"Please, {held.messages[0]['content']}"}], expected=held.expected)
+    near = row(
+        messages=[{"role": "user", "content": f"Please, {held.messages[0]['content']}"}],
+        expected=held.expected,
+    )
     said = post(draft, key, [near, row(3)]).json()
     assert said["made"] == 1 and said["left_out"] == 1
 
@@ -119,34 +147,52 @@ def test_a_frozen_set_and_one_of_another_project(key: dict, draft: EvalSet) -> N
 
 def change(name: str, key: dict, *args: Any, data: Any = None) -> Any:
     return Client().post(
-        reverse(f"evals_api:{name}", args=args), json.dumps(data or {}), content_type="application/json", **key
+        reverse(f"evals_api:{name}", args=args),
+        json.dumps(data or {}),
+        content_type="application/json",
+        **key,
     )
 
 
 def test_a_set_lives_from_its_creation_to_its_next_version(key: dict, draft: EvalSet) -> None:
     made = change("sets", key, data={"name": "support", "description": "Tickets"})
-    assert made.status_code == 201 and made.json()["counts"] == {} and made.json()["state"] == "draft"
+    assert (
+        made.status_code == 201 and made.json()["counts"] == {} and made.json()["state"] == "draft"
+    )
     support = EvalSet.objects.get(project=draft.project, slug="support")
     assert support.created_by == admin_of(draft.project)
     taken = change("sets", key, data={"name": "support"})
-    assert taken.status_code == 409 and "An eval set named “support” already exists" in taken.json()["detail"]
+    assert (
+        taken.status_code == 409
+        and "An eval set named “support” already exists" in taken.json()["detail"]
+    )
     empty = change("set_freeze", key, support.pk)
     assert empty.status_code == 409 and "no tasks yet" in empty.json()["detail"]
     assert post(support, key, [row(number) for number in range(100, 110)]).json()["made"] == 10
-    split = change("set_split", key, support.pk, data={"holdout_size": 3, "validation_size": 2, "seed": 7})
-    assert split.status_code == 200 and split.json()["counts"] == {"holdout": 3, "train": 5, "validation": 2}
+    split = change(
+        "set_split", key, support.pk, data={"holdout_size": 3, "validation_size": 2, "seed": 7}
+    )
+    assert split.status_code == 200 and split.json()["counts"] == {
+        "holdout": 3,
+        "train": 5,
+        "validation": 2,
+    }
     frozen = change("set_freeze", key, support.pk).json()
     assert frozen["state"] == "frozen" and frozen["digest"] and frozen["frozen_at"]
     for name, data in (("set_split", {"holdout_size": 1}), ("set_freeze", {})):
         assert "is frozen" in change(name, key, support.pk, data=data).json()["detail"]
     newer = change("set_version", key, support.pk)
     assert (
-        newer.status_code == 201 and newer.json()["version"] == 2 and newer.json()["counts"] == split.json()["counts"]
+        newer.status_code == 201
+        and newer.json()["version"] == 2
+        and newer.json()["counts"] == split.json()["counts"]
     )
     assert change("set_version", key, support.pk).status_code == 409
 
 
-def test_a_set_without_a_hold_out_is_frozen_by_choice_and_repaired_until_it_is_used(key: dict) -> None:
+def test_a_set_without_a_hold_out_is_frozen_by_choice_and_repaired_until_it_is_used(
+    key: dict,
+) -> None:
     project = ApiKey.objects.get().project
     alone = make_eval_set(project, train=5, holdout=0, frozen=False)
     for data in ({}, {"without_holdout": False}):
@@ -159,8 +205,15 @@ def test_a_set_without_a_hold_out_is_frozen_by_choice_and_repaired_until_it_is_u
     assert not any(item.done for item in checklist(project) if "hold-out" in item.title)
 
     again = change("set_reopen", key, alone.pk)
-    assert again.status_code == 200 and again.json()["state"] == "draft" and again.json()["digest"] == ""
-    assert change("set_split", key, alone.pk, data={"holdout_size": 2}).json()["counts"] == {"holdout": 2, "train": 3}
+    assert (
+        again.status_code == 200
+        and again.json()["state"] == "draft"
+        and again.json()["digest"] == ""
+    )
+    assert change("set_split", key, alone.pk, data={"holdout_size": 2}).json()["counts"] == {
+        "holdout": 2,
+        "train": 3,
+    }
     split = change("set_freeze", key, alone.pk).json()
     assert split["state"] == "frozen" and split["digest"] != frozen["digest"]
     assert all(item.done for item in checklist(project) if "hold-out" in item.title)
@@ -181,54 +234,93 @@ def test_a_set_that_something_was_made_from_stays_frozen(key: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [{}, {"name": "a b"}, {"name": ""}, {"name": "a\n"}, {"name": "a", "x": 1}, {"name": "a", "description": "a" * 2001}]
-)  # fmt: skip
+    "data",
+    [
+        {},
+        {"name": "a b"},
+        {"name": ""},
+        {"name": "a\n"},
+        {"name": "a", "x": 1},
+        {"name": "a", "description": "a" * 2001},
+    ],
+)
 def test_a_bad_name_or_description_is_refused(key: dict, data: dict) -> None:
     assert change("sets", key, data=data).status_code == 400
 
 
 @pytest.mark.parametrize(
-    "data", [{}, {"holdout_size": 0}, {"holdout_size": "x"}, {"holdout_size": 1, "seed": -1}, {"holdout_size": 10**30}]
+    "data",
+    [
+        {},
+        {"holdout_size": 0},
+        {"holdout_size": "x"},
+        {"holdout_size": 1, "seed": -1},
+        {"holdout_size": 10**30},
+    ],
 )
 def test_a_bad_division_is_refused(key: dict, draft: EvalSet, data: dict) -> None:
     assert change("set_split", key, draft.pk, data=data).status_code == 400
     assert draft.tasks.holdout().count() == 3
 
 
-def test_sets_are_paged_from_the_newest_and_found_by_name_and_state(key: dict, draft: EvalSet) -> None:
+def test_sets_are_paged_from_the_newest_and_found_by_name_and_state(
+    key: dict, draft: EvalSet
+) -> None:
     newer = [make_eval_set(draft.project), make_eval_set(draft.project)]
     first = get("sets", key, limit=2).json()
-    assert [one["id"] for one in first["results"]] == [str(newer[1].pk), str(newer[0].pk)] and first["next"]
+    assert [one["id"] for one in first["results"]] == [
+        str(newer[1].pk),
+        str(newer[0].pk),
+    ] and first["next"]
     last = get("sets", key, cursor=first["next"]).json()
     assert [one["id"] for one in last["results"]] == [str(draft.pk)] and last["next"] is None
-    assert [one["id"] for one in get("sets", key, state="draft").json()["results"]] == [str(draft.pk)]
-    assert [one["id"] for one in get("sets", key, name=newer[0].slug).json()["results"]] == [str(newer[0].pk)]
+    assert [one["id"] for one in get("sets", key, state="draft").json()["results"]] == [
+        str(draft.pk)
+    ]
+    assert [one["id"] for one in get("sets", key, name=newer[0].slug).json()["results"]] == [
+        str(newer[0].pk)
+    ]
     assert get("sets", key, name="no").json()["results"] == []
-    assert get("sets", key, state="x").status_code == 400 == get("sets", key, cursor="x").status_code
+    assert (
+        get("sets", key, state="x").status_code == 400 == get("sets", key, cursor="x").status_code
+    )
 
 
 def remove(draft: EvalSet, key: dict, name: str) -> Any:
-    return Client().delete(f"{reverse('evals_api:tasks', args=[draft.pk])}?{urlencode({'key': name})}", **key)
+    return Client().delete(
+        f"{reverse('evals_api:tasks', args=[draft.pk])}?{urlencode({'key': name})}", **key
+    )
 
 
 def test_a_task_is_removed_by_its_key(key: dict, draft: EvalSet) -> None:
     task = draft.tasks.trainable().first()
-    assert remove(draft, key, task.key).status_code == 204 and not draft.tasks.filter(pk=task.pk).exists()
+    assert (
+        remove(draft, key, task.key).status_code == 204
+        and not draft.tasks.filter(pk=task.pk).exists()
+    )
     assert remove(draft, key, task.key).status_code == 404
     assert remove(draft, key, "").status_code == 400 == remove(draft, key, "\x00").status_code
     frozen = make_eval_set(draft.project)
     assert remove(frozen, key, frozen.tasks.trainable().first().key).status_code == 409
 
 
-def test_a_held_out_task_is_removed_with_the_right_only_and_the_answer_is_counted(key: dict, draft: EvalSet) -> None:
+def test_a_held_out_task_is_removed_with_the_right_only_and_the_answer_is_counted(
+    key: dict, draft: EvalSet
+) -> None:
     task = draft.tasks.holdout().first()
-    assert remove(draft, key, task.key).status_code == 403 and draft.tasks.filter(pk=task.pk).exists()
+    assert (
+        remove(draft, key, task.key).status_code == 403 and draft.tasks.filter(pk=task.pk).exists()
+    )
     assert HoldoutView.objects.get().kind == HoldoutView.Kind.MEMBERSHIP
-    assert remove(draft, key_headers(draft.project, may_see_holdout=True), task.key).status_code == 204
+    assert (
+        remove(draft, key_headers(draft.project, may_see_holdout=True), task.key).status_code == 204
+    )
 
 
 def test_a_refusal_over_its_own_hold_out_is_counted(draft: EvalSet, key: dict) -> None:
-    """The sentence says which of the draft's tasks is held out beside one like it, in another set."""
+    """The sentence says which of the draft's tasks is held out beside one like it, in another
+    set.
+    """
     held = draft.tasks.holdout().first()
     other = make_eval_set(draft.project, train=1, holdout=0, frozen=False)
     twin = other.tasks.get()
@@ -236,7 +328,10 @@ def test_a_refusal_over_its_own_hold_out_is_counted(draft: EvalSet, key: dict) -
         messages=[{"role": "user", "content": f"Please, {held.messages[0]['content']}"}]
     )
     response = change("set_freeze", key, draft.pk)
-    assert response.status_code == 409 and held.messages[0]["content"] not in response.json()["detail"].split("”")[1:]
+    assert (
+        response.status_code == 409
+        and held.messages[0]["content"] not in response.json()["detail"].split("”")[1:]
+    )
     assert HoldoutView.objects.get().kind == HoldoutView.Kind.MEMBERSHIP
 
 
@@ -246,8 +341,13 @@ def test_who_may_change_a_set(name: str, key: dict, draft: EvalSet) -> None:
     foreign = make_eval_set(make_project(), frozen=False)
     assert change(name, key, foreign.pk, data=data).status_code == 404
     assert change(name, {}, draft.pk, data=data).status_code == 401
-    reader = create_api_key(project=draft.project, name="r", by=admin_of(draft.project), scopes=[Scope.READ])[1]
-    assert change(name, {"HTTP_AUTHORIZATION": f"Bearer {reader}"}, draft.pk, data=data).status_code == 403
+    reader = create_api_key(
+        project=draft.project, name="r", by=admin_of(draft.project), scopes=[Scope.READ]
+    )[1]
+    assert (
+        change(name, {"HTTP_AUTHORIZATION": f"Bearer {reader}"}, draft.pk, data=data).status_code
+        == 403
+    )
     draft.project.memberships.update(role=Role.VIEWER)
     for refused in (
         change(name, key, draft.pk, data=data),

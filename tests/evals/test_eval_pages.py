@@ -56,7 +56,12 @@ def test_a_task_is_confirmed_by_a_member_and_a_held_out_one_by_nobody(client: Cl
     open_, held = draft.tasks.trainable().first(), draft.tasks.holdout().first()
     client.force_login(make_member(draft.project, Role.ENGINEER))
     for task, status in ((open_, 302), (held, 404)):
-        assert client.post(reverse("evals:confirm_task", args=[draft.project.slug, task.pk])).status_code == status
+        assert (
+            client.post(
+                reverse("evals:confirm_task", args=[draft.project.slug, task.pk])
+            ).status_code
+            == status
+        )
     open_.refresh_from_db()
     assert open_.confirmed_by is not None
 
@@ -89,12 +94,20 @@ def test_a_leak_is_shown_side_by_side_and_that_is_a_look(client: Client) -> None
     secret = held.tasks.holdout().first().messages[-1]["content"]
     draft = actions.create_eval_set(project=held.project, slug="other", by=None)
     client.force_login(admin_of(held.project))
-    given = {"key": "near", "request": secret, "expected": '{"tool": "x", "args": {}}', "split": Split.TRAIN}
+    given = {
+        "key": "near",
+        "request": secret,
+        "expected": '{"tool": "x", "args": {}}',
+        "split": Split.TRAIN,
+    }
     before = held.holdout_views.count()
     answer = client.post(url(draft, "add_task"), given)
     assert answer.status_code == 400 and answer.content.decode().count(escape(secret)) == 2
     assert held.holdout_views.count() == before + 1 and not draft.tasks.exists()
-    client.post(url(draft, "add_task"), given | {"split": Split.HOLDOUT, "request": "Something else entirely, by hand"})
+    client.post(
+        url(draft, "add_task"),
+        given | {"split": Split.HOLDOUT, "request": "Something else entirely, by hand"},
+    )
     assert held.holdout_views.count() == before + 1 and draft.tasks.count() == 1
 
 
@@ -102,7 +115,11 @@ def test_a_viewer_is_offered_nothing_to_change(client: Client) -> None:
     draft = make_eval_set(make_project(), frozen=False)
     client.force_login(make_member(draft.project, Role.VIEWER))
     page = client.get(url(draft)).content.decode()
-    assert draft.tasks.first().key in page and url(draft, "freeze") not in page and url(draft, "split") not in page
+    assert (
+        draft.tasks.first().key in page
+        and url(draft, "freeze") not in page
+        and url(draft, "split") not in page
+    )
 
 
 def test_where_there_is_nothing_to_evaluate_the_page_says_what_is_missing(client: Client) -> None:
@@ -111,17 +128,24 @@ def test_where_there_is_nothing_to_evaluate_the_page_says_what_is_missing(client
     assert "No model to evaluate" in client.get(url(frozen, "new_run")).content.decode()
 
 
-def test_the_search_finds_tasks_by_key_and_request_and_never_tells_of_held_out_ones(client: Client) -> None:
+def test_the_search_finds_tasks_by_key_and_request_and_never_tells_of_held_out_ones(
+    client: Client,
+) -> None:
     frozen = make_eval_set(make_project())
     client.force_login(admin_of(frozen.project))
     tasks = frozen.tasks.order_by("pk")
-    free, held = tasks.exclude(split=Split.HOLDOUT).first(), tasks.filter(split=Split.HOLDOUT).first()
+    free, held = (
+        tasks.exclude(split=Split.HOLDOUT).first(),
+        tasks.filter(split=Split.HOLDOUT).first(),
+    )
 
     def found(text: str) -> tuple[list[Task], str]:
         answer = client.get(url(frozen), {"q": text})
         return list(answer.context["page"]), answer.content.decode()
 
-    assert free in found(free.key.upper())[0] and free in found(free.messages[-1]["content"][:12])[0]
+    assert (
+        free in found(free.key.upper())[0] and free in found(free.messages[-1]["content"][:12])[0]
+    )
     for text in (held.key, held.messages[-1]["content"]):
         rows, page = found(text)
         assert held not in rows and "Held-out task<" not in page
@@ -139,7 +163,8 @@ def test_the_list_leads_to_an_evaluation_on_the_set_frozen_last(client: Client) 
     assert url(newest, "new_run") in client.get(page).content.decode()
     client.force_login(make_member(project, Role.VIEWER))
     assert (
-        "new_run" not in client.get(page).content.decode() and "New eval set" not in client.get(page).content.decode()
+        "new_run" not in client.get(page).content.decode()
+        and "New eval set" not in client.get(page).content.decode()
     )
 
 
@@ -147,19 +172,34 @@ def test_a_failed_evaluation_is_started_again_from_its_page_with_the_same_choice
     client: Client, tmp_path: Path
 ) -> None:
     project = make_project()
-    frozen, base, environment = make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    frozen, base, environment = (
+        make_eval_set(project),
+        make_base(project, tmp_path),
+        make_environment(project),
+    )
     run = submit_eval(
-        project=project, eval_set=frozen, split=Split.TRAIN, environment=environment, model_version=base, samples_per_task=1,
+        project=project,
+        eval_set=frozen,
+        split=Split.TRAIN,
+        environment=environment,
+        model_version=base,
+        samples_per_task=1,
         by=admin_of(project),
-    )  # fmt: skip
+    )
     page = reverse("evals:run", args=[project.slug, run.pk])
     client.force_login(admin_of(project))
     assert "Evaluate again" not in client.get(page).content.decode(), "it is under way"
     assert run.claim("test") and run.finish(JobState.FAILED, error="The server is gone.")
-    again = f"{url(frozen, 'new_run')}?model_version={base.pk}&environment={environment.pk}&split=train"
+    again = (
+        f"{url(frozen, 'new_run')}?model_version={base.pk}&environment={environment.pk}&split=train"
+    )
     assert escape(again) in client.get(page).content.decode()
     chosen = client.get(again).context["form"].initial
-    assert (chosen["model_version"], chosen["environment"], chosen["split"]) == (base, str(environment.pk), Split.TRAIN)
+    assert (chosen["model_version"], chosen["environment"], chosen["split"]) == (
+        base,
+        str(environment.pk),
+        Split.TRAIN,
+    )
     client.force_login(make_member(project, Role.VIEWER))
     assert "Evaluate again" not in client.get(page).content.decode()
 
@@ -168,7 +208,11 @@ def test_every_field_of_an_evaluation_is_on_the_page_once_and_what_is_wrong_is_u
     client: Client, tmp_path: Path
 ) -> None:
     project = make_project()
-    frozen, base, environment = make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    frozen, base, environment = (
+        make_eval_set(project),
+        make_base(project, tmp_path),
+        make_environment(project),
+    )
     make_server(project, "https://gpu.example.com/v1")
     client.force_login(admin_of(project))
     answer = client.get(url(frozen, "new_run"))
@@ -190,7 +234,11 @@ def test_an_evaluation_is_started_once_and_the_list_shows_it_before_it_has_numbe
     client: Client, tmp_path: Path
 ) -> None:
     project = make_project()
-    frozen, base, environment = make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    frozen, base, environment = (
+        make_eval_set(project),
+        make_base(project, tmp_path),
+        make_environment(project),
+    )
     client.force_login(admin_of(project))
     given = {
         "model_version": base.pk,
@@ -202,7 +250,10 @@ def test_an_evaluation_is_started_once_and_the_list_shows_it_before_it_has_numbe
     first = client.post(url(frozen, "new_run"), given)
     assert first.status_code == 302
     assert "already running" in client.post(url(frozen, "new_run"), given).content.decode()
-    assert frozen.runs.count() == 1 and frozen.holdout_views.filter(kind=HoldoutView.Kind.EVALUATION).count() == 1
+    assert (
+        frozen.runs.count() == 1
+        and frozen.holdout_views.filter(kind=HoldoutView.Kind.EVALUATION).count() == 1
+    )
     page = client.get(reverse("evals:list", args=[project.slug]))
     assert page.status_code == 200 and base.name in page.content.decode()
     assert client.get(first["Location"]).status_code == 200
@@ -210,9 +261,13 @@ def test_an_evaluation_is_started_once_and_the_list_shows_it_before_it_has_numbe
         assert f"Hold-out · {environment}<" in shown.content.decode()
 
 
-def test_outputs_on_held_out_tasks_are_a_look_of_each_person_once(client: Client, tmp_path: Path) -> None:
+def test_outputs_on_held_out_tasks_are_a_look_of_each_person_once(
+    client: Client, tmp_path: Path
+) -> None:
     project = make_project()
-    run = make_eval_run(make_eval_set(project), make_base(project, tmp_path), make_environment(project))
+    run = make_eval_run(
+        make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    )
     page = reverse("evals:learnability", args=[project.slug, run.pk])
     for user in (admin_of(project), make_member(project)):
         client.force_login(user)
@@ -232,10 +287,14 @@ def test_the_page_says_what_freezing_without_a_hold_out_means_and_repairs_it(
     assert "Freeze without a hold-out" in page and 'name="without_holdout"' in page
     refused = engineer.post(url(alone, "freeze"), follow=True)
     assert "has no held-out tasks" in refused.content.decode()
-    frozen = engineer.post(url(alone, "freeze"), {"without_holdout": "yes"}, follow=True).content.decode()
+    frozen = engineer.post(
+        url(alone, "freeze"), {"without_holdout": "yes"}, follow=True
+    ).content.decode()
     assert "holds nothing out" in frozen and "Make it a draft again" in frozen
     engineer.post(url(alone, "reopen"))
     alone.refresh_from_db()
     assert not alone.is_frozen
     with_holdout = make_eval_set(project, frozen=False)
-    assert "3 of 6 tasks stay held out" in engineer.get(url(with_holdout, "detail")).content.decode()
+    assert (
+        "3 of 6 tasks stay held out" in engineer.get(url(with_holdout, "detail")).content.decode()
+    )

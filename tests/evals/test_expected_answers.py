@@ -30,7 +30,12 @@ def test_a_right_answer_that_is_no_mathematics_is_named(settings: Any) -> None:
     ):
         eval_set = create_eval_set(project=project, slug=f"set-{len(answers)}", by=by)
         add_task(
-            eval_set=eval_set, key="t", request="What is it?", split=Split.TRAIN, expected={"answer": answers}, by=by
+            eval_set=eval_set,
+            key="t",
+            request="What is it?",
+            split=Split.TRAIN,
+            expected={"answer": answers},
+            by=by,
         )
         eval_set = freeze(eval_set=eval_set, by=by)
         asked = {

@@ -1,4 +1,6 @@
-"""Files of tasks: what goes out comes in again, a hold-out goes alone and counted, nothing unreviewed goes at all."""
+"""Files of tasks: what goes out comes in again, a hold-out goes alone and counted, nothing
+unreviewed goes at all.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,18 @@ def exported(eval_set: EvalSet, format: str, split: Split) -> bytes:
 def synthetic(eval_set: EvalSet, state: str) -> Task:
     seed = eval_set.tasks.trainable().first()
     return Task.objects.create(
-        project=eval_set.project, eval_set=eval_set, key=f"v-{state}", split=Split.TRAIN, group=seed.group,
-        canonical_hash=f"hash {state}", messages=[{"role": "user", "content": f"Variant {state}."}], expected=seed.expected,
-        origin=Origin.SYNTHETIC, variant_of=seed, metadata={"variant": {"batch": "b", "kind": "edge", "state": state}},
-    )  # fmt: skip
+        project=eval_set.project,
+        eval_set=eval_set,
+        key=f"v-{state}",
+        split=Split.TRAIN,
+        group=seed.group,
+        canonical_hash=f"hash {state}",
+        messages=[{"role": "user", "content": f"Variant {state}."}],
+        expected=seed.expected,
+        origin=Origin.SYNTHETIC,
+        variant_of=seed,
+        metadata={"variant": {"batch": "b", "kind": "edge", "state": state}},
+    )
 
 
 @pytest.mark.parametrize("format", ["flywheel", "nemo-gym", "csv"])
@@ -45,9 +55,15 @@ def test_what_goes_out_comes_in_as_it_was(format: str, tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     file.write_bytes(exported(eval_set, format, Split.TRAIN))
     other = actions.create_eval_set(project=make_project(), slug="copy", by=None)
-    importing.import_file(eval_set=other, path=file, name="tasks.jsonl", choice=importing.Choice(format), by=None)
-    before = {task.key: [getattr(task, name) for name in FIELDS] for task in eval_set.tasks.trainable()}
-    assert {task.key: [getattr(task, name) for name in FIELDS] for task in other.tasks.all()} == before
+    importing.import_file(
+        eval_set=other, path=file, name="tasks.jsonl", choice=importing.Choice(format), by=None
+    )
+    before = {
+        task.key: [getattr(task, name) for name in FIELDS] for task in eval_set.tasks.trainable()
+    }
+    assert {
+        task.key: [getattr(task, name) for name in FIELDS] for task in other.tasks.all()
+    } == before
     assert other.tasks.get(key="v-used").origin == Origin.SYNTHETIC
 
 
@@ -58,7 +74,9 @@ def test_a_holdout_is_in_no_file_but_its_own(format: str) -> None:
     add_general(eval_set=add_to, by=None)
     for one in (eval_set, add_to):
         held = [json.dumps(task.messages[0]["content"]).encode() for task in one.tasks.holdout()]
-        for split in {Split(value) for value in one.tasks.values_list("split", flat=True)} - {Split.HOLDOUT}:
+        for split in {Split(value) for value in one.tasks.values_list("split", flat=True)} - {
+            Split.HOLDOUT
+        }:
             data = exported(one, format, split)
             if format == "verifiers":
                 archive = zipfile.ZipFile(io.BytesIO(data))
@@ -68,7 +86,9 @@ def test_a_holdout_is_in_no_file_but_its_own(format: str) -> None:
 
 
 def test_made_tasks_are_none_of_the_general_set() -> None:
-    closed = re.findall(r"Close ticket (\d+)", json.dumps([row.messages for row in general_tasks()]))
+    closed = re.findall(
+        r"Close ticket (\d+)", json.dumps([row.messages for row in general_tasks()])
+    )
     assert {int(number) for number in closed if 1000 <= int(number) < 5000} == GENERAL_TICKETS
 
 
@@ -88,7 +108,9 @@ def test_the_verifiers_package_carries_recorded_results() -> None:
     tasks = next(name for name in archive.namelist() if name.endswith("tasks.jsonl"))
     rows = list(read("flywheel", archive.read(tasks).splitlines()))
     assert len(rows) == 3 and any(row.metadata.get("recorded_results") for row in rows)
-    assert exported(eval_set, "verifiers", Split.TRAIN) == exported(eval_set, "verifiers", Split.TRAIN)
+    assert exported(eval_set, "verifiers", Split.TRAIN) == exported(
+        eval_set, "verifiers", Split.TRAIN
+    )
 
 
 def page(eval_set: EvalSet, name: str = "export") -> str:

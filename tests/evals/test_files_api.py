@@ -1,4 +1,6 @@
-"""What the pages of sets and evaluations read beside tasks and samples, over REST: files, differences, learnability."""
+"""What the pages of sets and evaluations read beside tasks and samples, over REST: files,
+differences, learnability.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,17 @@ def held() -> EvalSet:
 
 
 @pytest.mark.parametrize(
-    ("format", "ending"), [("", "-train.jsonl"), ("nemo-gym", ".nemo-gym.jsonl"), ("verifiers", ".zip")]
+    ("format", "ending"),
+    [("", "-train.jsonl"), ("nemo-gym", ".nemo-gym.jsonl"), ("verifiers", ".zip")],
 )
 def test_a_split_is_a_file(held: EvalSet, format: str, ending: str) -> None:
-    made = get(key_headers(held.project), "export", held.pk, split="train", **({"as": format} if format else {}))
+    made = get(
+        key_headers(held.project),
+        "export",
+        held.pk,
+        split="train",
+        **({"as": format} if format else {}),
+    )
     body = text_of(made)
     assert made.status_code == 200 and ending in made["Content-Disposition"] and body
     if format != "verifiers":
@@ -69,7 +78,12 @@ def newer(held: EvalSet) -> EvalSet:
     for task in (draft.tasks.trainable().first(), draft.tasks.holdout().first()):
         actions.remove_task(task=task, by=by)
     actions.add_task(
-        eval_set=draft, key="new", request="Water hall 9.", expected={"tool": "w", "args": {}}, split=Split.TRAIN, by=by
+        eval_set=draft,
+        key="new",
+        request="Water hall 9.",
+        expected={"tool": "w", "args": {}},
+        split=Split.TRAIN,
+        by=by,
     )
     return draft
 
@@ -84,7 +98,9 @@ def test_what_differs_is_told_without_the_hold_out(held: EvalSet, newer: EvalSet
     assert not HoldoutView.objects.exists()
 
 
-def test_the_hold_outs_differences_need_the_right_and_are_counted(held: EvalSet, newer: EvalSet) -> None:
+def test_the_hold_outs_differences_need_the_right_and_are_counted(
+    held: EvalSet, newer: EvalSet
+) -> None:
     assert get(key_headers(held.project), "changes", newer.pk, holdout="1").status_code == 403
     key = key_headers(held.project, may_see_holdout=True)
     found = get(key, "changes", held.pk, against=newer.version, holdout="1").json()
@@ -111,15 +127,23 @@ def run(data_dir: Path) -> EvalRun:
 def test_it_says_which_tasks_teach_in_pages(run: EvalRun) -> None:
     key = key_headers(run.project)
     first = get(key, "learnability", run.pk, limit=3).json()
-    assert (first["tasks"], first["learns_from"], first["picked"], first["why_not"]) == (5, 2, 2, "")
+    assert (first["tasks"], first["learns_from"], first["picked"], first["why_not"]) == (
+        5,
+        2,
+        2,
+        "",
+    )
     assert "learn from 2 of 5 tasks" in first["sentence"] and first["counts"]["mixed"] == 2
     last = get(key, "learnability", run.pk, limit=3, cursor=first["next"]).json()
     keys = [row["key"] for row in first["results"] + last["results"]]
     assert (
-        keys == sorted(run.eval_set.tasks.filter(split="train").values_list("key", flat=True)) and last["next"] is None
+        keys == sorted(run.eval_set.tasks.filter(split="train").values_list("key", flat=True))
+        and last["next"] is None
     )
     mixed = get(key, "learnability", run.pk, kind="mixed", per_group=1).json()["results"]
-    assert [(row["passed"], row["n"]) for row in mixed if row["picked"]] and {row["kind"] for row in mixed} == {"mixed"}
+    assert [(row["passed"], row["n"]) for row in mixed if row["picked"]] and {
+        row["kind"] for row in mixed
+    } == {"mixed"}
     assert get(key, "learnability", run.pk, kind="x").status_code == 400
     assert get(key, "learnability", run.pk, group_size="x").status_code == 400
 
@@ -129,7 +153,11 @@ def test_learnability_of_a_hold_out_needs_the_right_and_is_counted(data_dir: Pat
     assert get(key_headers(run.project), "learnability", run.pk).status_code == 403
     assert not HoldoutView.objects.exists()
     found = get(key_headers(run.project, may_see_holdout=True), "learnability", run.pk)
-    assert found.status_code == 200 and "held out" in found.json()["why_not"] and found.json()["picked"] == 0
+    assert (
+        found.status_code == 200
+        and "held out" in found.json()["why_not"]
+        and found.json()["picked"] == 0
+    )
     assert HoldoutView.objects.get().api_key.name == "test"
 
 
@@ -146,5 +174,7 @@ def test_who_may_read_it(name: str, run: EvalRun, held: EvalSet, newer: EvalSet)
     query = {"split": "train"} if name == "export" else {}
     assert get({}, name, pk, **query).status_code == 401
     assert get(key_headers(make_project()), name, pk, **query).status_code == 404
-    sends = create_api_key(project=project, name="s", by=admin_of(project), scopes=[Scope.INGEST])[1]
+    sends = create_api_key(project=project, name="s", by=admin_of(project), scopes=[Scope.INGEST])[
+        1
+    ]
     assert get({"HTTP_AUTHORIZATION": f"Bearer {sends}"}, name, pk, **query).status_code == 403

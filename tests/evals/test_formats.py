@@ -1,4 +1,6 @@
-"""Task files: what each format gives, what is refused and how it is said, and that what is written is read back."""
+"""Task files: what each format gives, what is refused and how it is said, and that what is written
+is read back.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ from workers.lib.verifiers import normalise as reward_normalise
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 ASKED = [{"role": "user", "content": "Close ticket 5."}]
 CALL = {"tool": "close", "args": {"id": 5}}
-TOOL = {"type": "function", "function": {"name": "close", "description": "Close", "parameters": {"type": "object"}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "close", "description": "Close", "parameters": {"type": "object"}},
+}
 
 
 def shared(name: str) -> Path:
@@ -57,17 +62,30 @@ def test_rows_of_an_environment_package_are_taken_with_its_names() -> None:
         "expected": {"tool": "todo.add", "args": {"text": "call Ana"}},
     }
     read_row, repeated, unnamed = read(
-        "flywheel", [json.dumps(row), json.dumps(row | {"key": "other"}), json.dumps(row | {"id": "b", "prompt": 7})]
+        "flywheel",
+        [
+            json.dumps(row),
+            json.dumps(row | {"key": "other"}),
+            json.dumps(row | {"id": "b", "prompt": 7}),
+        ],
     )
-    assert read_row.key == "add-ana" and read_row.messages == [{"role": "user", "content": "Remind me to call Ana."}]
+    assert read_row.key == "add-ana" and read_row.messages == [
+        {"role": "user", "content": "Remind me to call Ana."}
+    ]
     assert (repeated.field, unnamed.field) == ("id", "prompt")
 
 
 def test_own_rows_are_read_whole() -> None:
     record = {
-        "key": "a", "messages": ASKED, "expected": CALL, "tools": [TOOL], "demonstration": "ok", "group": "g",
-        "split": "Hold-Out", "metadata": {"x": [1]},
-    }  # fmt: skip
+        "key": "a",
+        "messages": ASKED,
+        "expected": CALL,
+        "tools": [TOOL],
+        "demonstration": "ok",
+        "group": "g",
+        "split": "Hold-Out",
+        "metadata": {"x": [1]},
+    }
     row = one("flywheel", record)
     assert row == TaskRow("a", ASKED, CALL, [TOOL], "ok", "g", "holdout", {"x": [1]})
     assert row.line == 1
@@ -159,8 +177,12 @@ names = storable(min_size=1).filter(str.strip)
 calls = st.fixed_dictionaries({"tool": names, "args": objects})
 expectations = (
     calls
-    | st.fixed_dictionaries({"calls": st.lists(calls, max_size=3)}, optional={"ordered": st.booleans()})
-    | st.fixed_dictionaries({"answer": storable() | st.integers() | st.lists(storable(), min_size=1)})
+    | st.fixed_dictionaries(
+        {"calls": st.lists(calls, max_size=3)}, optional={"ordered": st.booleans()}
+    )
+    | st.fixed_dictionaries(
+        {"answer": storable() | st.integers() | st.lists(storable(), min_size=1)}
+    )
     | st.just({"constraint": {"words": 1}})
 )
 made_calls = st.fixed_dictionaries(
@@ -172,15 +194,28 @@ made_calls = st.fixed_dictionaries(
 )
 parts = st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": storable()}), max_size=2)
 turns = st.one_of(
-    st.fixed_dictionaries({"role": st.sampled_from(["system", "developer", "user"]), "content": storable() | parts}),
-    st.fixed_dictionaries({"role": st.just("assistant"), "content": storable()}, optional={"name": storable()}),
     st.fixed_dictionaries(
-        {"role": st.just("assistant"), "content": st.none(), "tool_calls": st.lists(made_calls, min_size=1)}
+        {"role": st.sampled_from(["system", "developer", "user"]), "content": storable() | parts}
     ),
-    st.fixed_dictionaries({"role": st.just("tool"), "tool_call_id": storable(), "content": storable()}),
+    st.fixed_dictionaries(
+        {"role": st.just("assistant"), "content": storable()}, optional={"name": storable()}
+    ),
+    st.fixed_dictionaries(
+        {
+            "role": st.just("assistant"),
+            "content": st.none(),
+            "tool_calls": st.lists(made_calls, min_size=1),
+        }
+    ),
+    st.fixed_dictionaries(
+        {"role": st.just("tool"), "tool_call_id": storable(), "content": storable()}
+    ),
 )
 tools = st.fixed_dictionaries(
-    {"type": st.just("function"), "function": st.fixed_dictionaries({"name": names}, optional={"parameters": objects})}
+    {
+        "type": st.just("function"),
+        "function": st.fixed_dictionaries({"name": names}, optional={"parameters": objects}),
+    }
 )
 tasks = st.builds(
     TaskRow,
@@ -216,7 +251,9 @@ GYM = {
             {"type": "function_call", "call_id": "c1", "name": "find", "arguments": '{"n": 5}'},
             {"type": "function_call_output", "call_id": "c1", "output": "found"},
         ],
-        "tools": [{"type": "function", "name": "close", "parameters": {"type": "object"}, "strict": False}],
+        "tools": [
+            {"type": "function", "name": "close", "parameters": {"type": "object"}, "strict": False}
+        ],
         "parallel_tool_calls": False,
         "temperature": 1.0,
     },
@@ -238,7 +275,9 @@ def test_a_nemo_gym_row_becomes_chat_messages_and_is_written_as_it_was() -> None
     assert again["category"] == "tickets"
     assert again["ground_truth"] == GYM["ground_truth"]
     assert again["responses_create_params"]["temperature"] == 1.0
-    assert again["responses_create_params"]["input"][2:] == GYM["responses_create_params"]["input"][2:]
+    assert (
+        again["responses_create_params"]["input"][2:] == GYM["responses_create_params"]["input"][2:]
+    )
 
 
 @pytest.mark.parametrize(
@@ -282,23 +321,38 @@ QUESTION = {
     "function": [
         {
             "name": "area",
-            "parameters": {"type": "dict", "properties": {"base": {"type": "float"}, "any": {"type": "any"}}},
+            "parameters": {
+                "type": "dict",
+                "properties": {"base": {"type": "float"}, "any": {"type": "any"}},
+            },
         }
     ],
 }
-ANSWER = {"id": "simple_1", "ground_truth": [{"area": {"base": [3, 3.5], "unit": ["cm", ""], "at": [{"x": [1, 2]}]}}]}
+ANSWER = {
+    "id": "simple_1",
+    "ground_truth": [{"area": {"base": [3, 3.5], "unit": ["cm", ""], "at": [{"x": [1, 2]}]}}],
+}
 
 
 def test_a_bfcl_question_gets_its_answers() -> None:
     row = one("bfcl", QUESTION, answers=[ANSWER])
     assert row.expected["tool"] == "area"
     assert row.expected["args"] == {"base": 3, "at": {"x": 1}}
-    assert row.expected["accept"] == {"base": [3, 3.5], "unit": ["cm", ""], "at": [{"x": 1}, {"x": 2}]}
+    assert row.expected["accept"] == {
+        "base": [3, 3.5],
+        "unit": ["cm", ""],
+        "at": [{"x": 1}, {"x": 2}],
+    }
     assert row.tools[0]["function"]["parameters"] == {
-        "type": "object", "properties": {"base": {"type": "number"}, "any": {}},
-    }  # fmt: skip
-    for args, right in (({"base": 3.5, "at": {"x": 2}}, True), ({"base": 3, "at": {"x": 1}, "unit": "CM"}, True),
-                        ({"base": 4, "at": {"x": 1}}, False), ({"base": 3, "at": {"x": 1}, "unit": "m"}, False)):  # fmt: skip
+        "type": "object",
+        "properties": {"base": {"type": "number"}, "any": {}},
+    }
+    for args, right in (
+        ({"base": 3.5, "at": {"x": 2}}, True),
+        ({"base": 3, "at": {"x": 1}, "unit": "CM"}, True),
+        ({"base": 4, "at": {"x": 1}}, False),
+        ({"base": 3, "at": {"x": 1}, "unit": "m"}, False),
+    ):
         assert check(row.expected, json.dumps({"tool": "area", "args": args})) is right
 
 
@@ -319,7 +373,9 @@ def test_bfcl_pairs_that_do_not_fit_are_problems() -> None:
 def test_bfcls_own_files_are_read_whole(name: str) -> None:
     answers = SHARED / "bfcl" / f"possible_answer_{name}.json"
     with shared(f"bfcl/BFCL_v4_{name}.json").open("rb") as questions:
-        rows = list(read("bfcl", questions, answers.read_bytes().splitlines() if answers.exists() else None))
+        rows = list(
+            read("bfcl", questions, answers.read_bytes().splitlines() if answers.exists() else None)
+        )
     assert rows
     for row in rows:
         assert isinstance(row, TaskRow), row
@@ -333,7 +389,9 @@ def test_bfcls_own_files_are_read_whole(name: str) -> None:
 def test_openai_evals_rows_are_read() -> None:
     row = one("openai-evals", {"input": ASKED, "ideal": ["5", "five"], "source": "x"})
     assert (row.expected, row.metadata) == ({"answer": ["5", "five"]}, {"source": "x"})
-    assert one("openai-evals", {"input": "Say 5", "ideal": 5}).messages == [{"role": "user", "content": "Say 5"}]
+    assert one("openai-evals", {"input": "Say 5", "ideal": 5}).messages == [
+        {"role": "user", "content": "Say 5"}
+    ]
     assert problem("openai-evals", {"input": ASKED}).field == "ideal"
     assert problem("openai-evals", {"input": 3, "ideal": "x"}).field == "input"
 
@@ -354,10 +412,17 @@ def test_csv_rows_are_read_in_each_of_their_forms() -> None:
         "c,Zero,pad,,00057,,,,\n"
     )
     assert [row.expected for row in found] == [
-        {"tool": "close", "args": {"why": "old", "id": 5}}, {"answer": "seven"}, {"tool": "pad", "args": {"id": "00057"}},
-    ]  # fmt: skip
+        {"tool": "close", "args": {"why": "old", "id": 5}},
+        {"answer": "seven"},
+        {"tool": "pad", "args": {"id": "00057"}},
+    ]
     first = found[0]
-    assert (first.split, first.group, first.metadata, first.line) == ("holdout", "g", {"source": "desk"}, 2)
+    assert (first.split, first.group, first.metadata, first.line) == (
+        "holdout",
+        "g",
+        {"source": "desk"},
+        2,
+    )
     assert found[1].messages[0]["content"] == "Two\nlines"
 
 
@@ -382,11 +447,11 @@ def test_csv_expected_is_json_or_an_answer() -> None:
         ("prompt,answer,tool\nA,b,c\n", "expected", "exactly one"),
         ("prompt,tool,args\nA,b,[1]\n", "args", "a list"),
         (f"prompt,tool,args.x\nA,b,{'[' * 90 + ']' * 90}\n", "args.x", "deeper than"),
-        ("prompt,tool,args,args.x\nA,b,\"{\"\"x\"\": 1}\",2\n", "args.x", "once"),
+        ('prompt,tool,args,args.x\nA,b,"{""x"": 1}",2\n', "args.x", "once"),
         ('prompt,answer\n"A,b\n', "", "not CSV"),
         ("", "", "no rows"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_csv_says_what_is_wrong(text: str, field: str, says: str) -> None:
     [found] = rows_of(text)
     assert isinstance(found, RowProblem)
@@ -394,7 +459,10 @@ def test_a_bad_csv_says_what_is_wrong(text: str, field: str, says: str) -> None:
     assert says in found.message
 
 
-@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode), st.sampled_from(formats.FORMATS))
+@given(
+    st.binary(max_size=200) | st.text(max_size=200).map(str.encode),
+    st.sampled_from(formats.FORMATS),
+)
 @settings(deadline=None)
 def test_no_file_makes_a_reader_fail(data: bytes, format: str) -> None:
     for row in read(format, data.splitlines(keepends=True)):
@@ -402,12 +470,32 @@ def test_no_file_makes_a_reader_fail(data: bytes, format: str) -> None:
     sniff("x", data)
 
 
-@given(st.dictionaries(st.sampled_from(["key", "id", "messages", "input", "ideal", "question", "function", "expected",
-                                        "responses_create_params", "ground_truth", "tools"]), json_values),
-       st.sampled_from(formats.FORMATS))  # fmt: skip
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "key",
+                "id",
+                "messages",
+                "input",
+                "ideal",
+                "question",
+                "function",
+                "expected",
+                "responses_create_params",
+                "ground_truth",
+                "tools",
+            ]
+        ),
+        json_values,
+    ),
+    st.sampled_from(formats.FORMATS),
+)
 @settings(deadline=None)
 def test_no_record_makes_a_reader_fail(record: dict, format: str) -> None:
-    for row in read(format, [json.dumps(record)], [json.dumps(record)] if format == "bfcl" else None):
+    for row in read(
+        format, [json.dumps(record)], [json.dumps(record)] if format == "bfcl" else None
+    ):
         assert isinstance(row, TaskRow | RowProblem)
 
 
@@ -440,7 +528,11 @@ def test_an_unknown_format_is_refused() -> None:
 
 def reply(*made: dict) -> dict:
     functions = [{"name": call["tool"], "arguments": json.dumps(call["args"])} for call in made]
-    return {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": each} for each in functions]}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c", "function": each} for each in functions],
+    }
 
 
 OTHER = {"tool": "open", "args": {}}
@@ -471,7 +563,11 @@ def test_the_assignment_finds_the_one_way_in_which_all_calls_fit() -> None:
     strict = {"tool": "t", "args": {"a": 1}}
     made = [{"tool": "t", "args": {"a": 1}}, {"tool": "t", "args": {"a": 2}}]
     assert match_calls(made, {"calls": [loose, strict]})["success"] == 1
-    assert match_calls(made, {"calls": [strict, strict]}) == {"success": 0.0, "tools": 1.0, "arguments": 0.5}
+    assert match_calls(made, {"calls": [strict, strict]}) == {
+        "success": 0.0,
+        "tools": 1.0,
+        "arguments": 0.5,
+    }
 
 
 def test_arguments_that_do_not_parse_are_wrong_and_text_calls_count() -> None:
@@ -494,33 +590,58 @@ WITHOUT_ARGUMENTS = {"tool": "refresh", "args": {}}
         (CALL, {"content": [{"type": "text", "text": json.dumps(CALL)}]}, 1),
         ({"calls": []}, {"content": FENCED}, 0),
         ({"calls": []}, {"content": "I cannot do that."}, 1),
-        (WITHOUT_ARGUMENTS, {"tool_calls": [{"function": {"name": "refresh", "arguments": ""}}]}, 1),
+        (
+            WITHOUT_ARGUMENTS,
+            {"tool_calls": [{"function": {"name": "refresh", "arguments": ""}}]},
+            1,
+        ),
         (WITHOUT_ARGUMENTS, {"tool_calls": [{"function": {"name": "refresh"}}]}, 1),
     ],
 )
-def test_a_call_counts_in_every_form_that_the_rewards_read(expected: dict, message: dict, success: int) -> None:
+def test_a_call_counts_in_every_form_that_the_rewards_read(
+    expected: dict, message: dict, success: int
+) -> None:
     assert score(expected, {"role": "assistant"} | message)["success"] == success
 
 
 @given(json_values, json_values)
 def test_values_are_equal_as_the_reward_has_it(one_: Any, other: Any) -> None:
-    same = check({"tool": "t", "args": {"a": one_}}, json.dumps({"tool": "t", "args": {"a": other}}))
+    same = check(
+        {"tool": "t", "args": {"a": one_}}, json.dumps({"tool": "t", "args": {"a": other}})
+    )
     assert same is (reward_normalise(one_) == reward_normalise(other))
 
 
 # The package for verifiers
 
 ROWS = [
-    TaskRow("a", ASKED, CALL, [TOOL], split="holdout", metadata={"recorded_results": [CALL | {"content": "Closed."}]}),
+    TaskRow(
+        "a",
+        ASKED,
+        CALL,
+        [TOOL],
+        split="holdout",
+        metadata={"recorded_results": [CALL | {"content": "Closed."}]},
+    ),
     TaskRow("b", ASKED, {"answer": "5"}),
 ]
 
 
 def test_a_package_is_complete_and_compiles(tmp_path: Path) -> None:
     files = package(ROWS, "My tasks!")
-    parts = ("__init__", "calls", "compare", "content", "json_text", "responses", "results", "tools")
+    parts = (
+        "__init__",
+        "calls",
+        "compare",
+        "content",
+        "json_text",
+        "responses",
+        "results",
+        "tools",
+    )
     assert set(files) == {"pyproject.toml", "README.md", "eval.toml"} | {
-        f"my_tasks/{name}" for name in ("__init__.py", "taskset.py", "harness.py", "checks.py", "tasks.jsonl")
+        f"my_tasks/{name}"
+        for name in ("__init__.py", "taskset.py", "harness.py", "checks.py", "tasks.jsonl")
     } | {f"my_tasks/messages/{name}.py" for name in parts}
     for path, text in files.items():
         if path.endswith(".py"):
@@ -532,13 +653,19 @@ def test_a_package_is_complete_and_compiles(tmp_path: Path) -> None:
         (tmp_path / path).write_text("" if path == "my_tasks/__init__.py" else files[path])
     code = "from my_tasks import checks; assert checks.check({'answer': '5'}, '5.')"
     subprocess.run(
-        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"], check=True
+        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"],
+        check=True,
     )
 
 
 @pytest.mark.parametrize(
     ("given_", "made"),
-    [("Tau-Bench 1", "tau_bench_1"), ("1st", "tasks_1st"), ("class", "tasks_class"), ("verifiers", "tasks_verifiers")],
+    [
+        ("Tau-Bench 1", "tau_bench_1"),
+        ("1st", "tasks_1st"),
+        ("class", "tasks_class"),
+        ("verifiers", "tasks_verifiers"),
+    ],
 )
 def test_package_names(given_: str, made: str) -> None:
     assert package_name(given_) == made

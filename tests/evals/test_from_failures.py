@@ -1,4 +1,6 @@
-"""A task from a failure: where it is cut, what is suggested and by whom, what is stored, and that a leak blocks it."""
+"""A task from a failure: where it is cut, what is suggested and by whom, what is stored, and that a
+leak blocks it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from apps.evals.from_failures import (
     prompt_at,
     steps_of,
     suggestions,
-)  # fmt: skip
+)
 from apps.evals.holdout.groups import groups_of, template_of
 from apps.evals.holdout.view_log import views_of
 from apps.evals.models import EvalSet, Origin, Split, Task
@@ -76,12 +78,18 @@ def failed(project: Project, **given: Any) -> Trajectory:
 def test_a_persons_word_comes_before_ground_truth_and_that_before_a_later_success() -> None:
     project = make_project()
     right = {"tool": "tickets.close", "args": {"id": 12}}
-    edit = {"kind": "edit", "message_index": 3, "by": "ada", "after": right | {"args": {"id": 12, "note": "done"}}}
+    edit = {
+        "kind": "edit",
+        "message_index": 3,
+        "by": "ada",
+        "after": right | {"args": {"id": 12, "note": "done"}},
+    }
     row = failed(project, interventions=[edit], metadata={"expected_calls": [right]})
     success = make_trajectory(
-        project, messages=[SYSTEM, ASK, tool_message({"tool": "tickets.shut", "args": {"id": 12}}), REPLY],
+        project,
+        messages=[SYSTEM, ASK, tool_message({"tool": "tickets.shut", "args": {"id": 12}}), REPLY],
         outcome={"status": "success"},
-    )  # fmt: skip
+    )
     found = suggestions(row, 3)
     assert [item.source for item in found] == [PERSON, TRUTH, SUCCESS]
     assert found[0].expected == edit["after"] and found[0].detail == "by ada"
@@ -97,7 +105,10 @@ def test_an_edit_of_another_step_says_nothing_of_this_one() -> None:
 
 
 def test_calls_that_were_made_already_are_not_asked_for_again() -> None:
-    wanted = [{"tool": name, "args": {"id": 12}} for name in ("tickets.find", "tickets.close", "mail.send")]
+    wanted = [
+        {"tool": name, "args": {"id": 12}}
+        for name in ("tickets.find", "tickets.close", "mail.send")
+    ]
     row = failed(make_project(), metadata={"expected_calls": wanted})
     found = [item.expected for item in suggestions(row, 5)]
     assert wanted[1] in found and {"calls": wanted[1:]} in found
@@ -108,7 +119,9 @@ def test_an_earlier_success_or_one_of_another_request_is_none() -> None:
     make_trajectory(project, messages=RUN, outcome={"status": "success"})
     row = failed(project)
     make_trajectory(
-        project, messages=[{"role": "user", "content": "Close ticket 13."}, CALL], outcome={"status": "success"}
+        project,
+        messages=[{"role": "user", "content": "Close ticket 13."}, CALL],
+        outcome={"status": "success"},
     )
     assert suggestions(row, 3) == []
 
@@ -120,9 +133,15 @@ def test_demonstrations_and_groups() -> None:
     assert demonstration_of({"answer": ["yes", "ja"]}) == "yes"
     assert demonstration_of({"constraint": {"contains": ["x"]}}) == ""
     names = [name for name, _ in groups_of(failed(make_project(), session_id="s1", user_id="u1"))]
-    assert names[0] == "session" and {"request", "template", "user", "trajectory", "day"} <= set(names)
+    assert names[0] == "session" and {"request", "template", "user", "trajectory", "day"} <= set(
+        names
+    )
     other = [{"role": "user", "content": "Close ticket 99."}]
-    assert template_of([ASK]) == template_of(other) != template_of([{"role": "user", "content": "Open ticket 12."}])
+    assert (
+        template_of([ASK])
+        == template_of(other)
+        != template_of([{"role": "user", "content": "Open ticket 12."}])
+    )
 
 
 # The page
@@ -140,7 +159,14 @@ def world(client: Client) -> dict[str, Any]:
 
 def given(draft: EvalSet, **changes: Any) -> dict[str, Any]:
     expected = json.dumps({"tool": "tickets.close", "args": {"id": 1234}})
-    usual = {"cut": 1, "expected": expected, "eval_set": draft.pk, "split": "train", "group": "", "replayable": "on"}
+    usual = {
+        "cut": 1,
+        "expected": expected,
+        "eval_set": draft.pk,
+        "split": "train",
+        "group": "",
+        "replayable": "on",
+    }
     return usual | changes
 
 
@@ -153,12 +179,18 @@ def test_messages_are_numbered_as_in_the_run(client: Client) -> None:
     project = make_project()
     client.force_login(admin_of(project))
     called = row(call={"tool": "tickets.find", "args": {"id": 1234}})["messages"]
-    failure = failure_of(make_failed(project, messages=[{"role": "system", "content": "Be brief."}, *called]))
-    page = client.get(reverse("evals:task_from_failure", args=[project.slug, failure.pk]), {"cut": 2}).content.decode()
+    failure = failure_of(
+        make_failed(project, messages=[{"role": "system", "content": "Be brief."}, *called])
+    )
+    page = client.get(
+        reverse("evals:task_from_failure", args=[project.slug, failure.pk]), {"cut": 2}
+    ).content.decode()
     assert 'href="#m1">#1</a>' in page and 'href="#m0"' not in page and 'href="#r0">#0</a>' in page
 
 
-def test_the_page_suggests_with_the_source_and_stores_what_is_confirmed(world: dict[str, Any]) -> None:
+def test_the_page_suggests_with_the_source_and_stores_what_is_confirmed(
+    world: dict[str, Any],
+) -> None:
     client, failure, draft = world["client"], world["failure"], world["draft"]
     page = client.get(world["url"]).content.decode()
     assert escape(PERSON) in page and "tickets.close" in page
@@ -169,15 +201,22 @@ def test_the_page_suggests_with_the_source_and_stores_what_is_confirmed(world: d
     assert task.trajectory == failure.trajectory and task.metadata["source"] == PERSON
     assert task.tools and task.messages == [{"role": "user", "content": "Close ticket 1234."}]
     assert json.loads(task.demonstration) == task.expected
-    assert task.metadata["recorded_results"] == [{"tool": "tickets.find", "args": {"id": 1234}, "content": "Done."}]
+    assert task.metadata["recorded_results"] == [
+        {"tool": "tickets.find", "args": {"id": 1234}, "content": "Done."}
+    ]
     failure.refresh_from_db()
     assert failure.state == FailureState.CONFIRMED
 
 
 def test_a_changed_value_is_the_persons_own(world: dict[str, Any]) -> None:
     expected = json.dumps({"calls": []})
-    body = given(world["draft"], group=group_of(world["failure"]), expected=expected, replayable="",
-                 state='[{"path": "tickets.1234.status", "equals": "open"}]')  # fmt: skip
+    body = given(
+        world["draft"],
+        group=group_of(world["failure"]),
+        expected=expected,
+        replayable="",
+        state='[{"path": "tickets.1234.status", "equals": "open"}]',
+    )
     world["client"].post(world["url"], body)
     task = world["draft"].tasks.get()
     assert task.expected == {"calls": []} and task.metadata["source"] == "written by hand"
@@ -194,25 +233,42 @@ def test_a_changed_value_is_the_persons_own(world: dict[str, Any]) -> None:
         ({"split": "general"}, "Select a valid choice"),
     ],
 )
-def test_bad_input_is_told_and_nothing_is_stored(world: dict[str, Any], changes: dict, words: str) -> None:
-    response = world["client"].post(world["url"], given(world["draft"], group=group_of(world["failure"]), **changes))
+def test_bad_input_is_told_and_nothing_is_stored(
+    world: dict[str, Any], changes: dict, words: str
+) -> None:
+    response = world["client"].post(
+        world["url"], given(world["draft"], group=group_of(world["failure"]), **changes)
+    )
     assert response.status_code == 400 and words in response.content.decode()
     assert not Task.objects.exists()
 
 
-@pytest.mark.parametrize("request_", ["Close ticket 1234.", "Please could you close the ticket 1234?"])
-def test_a_leak_blocks_with_both_requests_and_counts_as_a_look(world: dict[str, Any], request_: str) -> None:
+@pytest.mark.parametrize(
+    "request_", ["Close ticket 1234.", "Please could you close the ticket 1234?"]
+)
+def test_a_leak_blocks_with_both_requests_and_counts_as_a_look(
+    world: dict[str, Any], request_: str
+) -> None:
     held = make_eval_set(world["project"], train=1, holdout=1, frozen=False)
     actions.add_task(
-        eval_set=held, key="held", request=request_, split=Split.HOLDOUT, by=None,
+        eval_set=held,
+        key="held",
+        request=request_,
+        split=Split.HOLDOUT,
+        by=None,
         expected={"tool": "tickets.close", "args": {"id": 1234}},
-    )  # fmt: skip
-    response = world["client"].post(world["url"], given(world["draft"], group=group_of(world["failure"])))
+    )
+    response = world["client"].post(
+        world["url"], given(world["draft"], group=group_of(world["failure"]))
+    )
     page = response.content.decode()
     assert response.status_code == 400 and "would leak" in page
     assert request_ in page and str(held) in page
     assert not world["draft"].tasks.exists()
-    assert {view.kind for view in views_of(held)} == {"membership", "view"}  # told that it is held out, and shown it
+    assert {view.kind for view in views_of(held)} == {
+        "membership",
+        "view",
+    }  # told that it is held out, and shown it
     world["failure"].refresh_from_db()
     assert world["failure"].state == FailureState.OPEN
 
@@ -234,9 +290,12 @@ def test_successes_that_match_become_regression_tasks(world: dict[str, Any]) -> 
     project, draft = world["project"], world["draft"]
     for number, tag in ((7, "a"), (8, "a"), (9, "b")):
         make_trajectory(
-            project, request=f"Close ticket {number}.", call={"tool": "tickets.close", "args": {"id": number}},
-            outcome={"status": "success"}, tags=[tag],
-        )  # fmt: skip
+            project,
+            request=f"Close ticket {number}.",
+            call={"tool": "tickets.close", "args": {"id": number}},
+            outcome={"status": "success"},
+            tags=[tag],
+        )
     url = reverse("evals:from_successes", args=[project.slug, draft.pk])
     assert "Add 2" in world["client"].get(f"{url}?tag=a").content.decode()
     world["client"].post(f"{url}?tag=a", {"split": "regression"})
@@ -245,11 +304,16 @@ def test_successes_that_match_become_regression_tasks(world: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize(
-    ("state", "then"), [("new", "in_evals"), ("triaged", "in_evals"), ("reopened", "in_evals"), ("fixed", "fixed")]
+    ("state", "then"),
+    [("new", "in_evals"), ("triaged", "in_evals"), ("reopened", "in_evals"), ("fixed", "fixed")],
 )
-def test_a_cluster_is_in_evals_when_a_task_is_made_of_it(world: dict[str, Any], state: str, then: str) -> None:
+def test_a_cluster_is_in_evals_when_a_task_is_made_of_it(
+    world: dict[str, Any], state: str, then: str
+) -> None:
     cluster = make_cluster(world["failure"])
-    FailureCluster.objects.filter(pk=cluster.pk).update(state=state, fixed_at=timezone.now(), fixed_version="2")
+    FailureCluster.objects.filter(pk=cluster.pk).update(
+        state=state, fixed_at=timezone.now(), fixed_version="2"
+    )
     world["client"].post(world["url"], given(world["draft"], group=group_of(world["failure"])))
     assert world["draft"].tasks.count() == 1
     cluster.refresh_from_db()
@@ -264,11 +328,20 @@ def test_tasks_are_made_of_a_cluster_where_the_right_answer_is_known(world: dict
     cluster = make_cluster(world["failure"])
     Failure.objects.filter(pk=unknown.pk).update(cluster=cluster)
     url = reverse("evals:tasks_from_cluster", args=[project.slug, cluster.pk])
-    assert url in world["client"].get(reverse("failures:cluster", args=[project.slug, cluster.pk])).content.decode()
+    assert (
+        url
+        in world["client"]
+        .get(reverse("failures:cluster", args=[project.slug, cluster.pk]))
+        .content.decode()
+    )
     html = world["client"].post(url, follow=True).content.decode()
     assert "1 tasks added" in html and "1 skipped: no expected answer" in html
     task = project.tasks.get(trajectory=world["failure"].trajectory)
-    assert (task.expected["tool"], task.split, task.origin) == ("tickets.close", "train", Origin.FAILURE)
+    assert (task.expected["tool"], task.split, task.origin) == (
+        "tickets.close",
+        "train",
+        Origin.FAILURE,
+    )
     assert task.confirmed_by is None and task.eval_set.slug == "production-failures"
     cluster.refresh_from_db()
     assert cluster.state == "in_evals"
@@ -284,27 +357,43 @@ def test_without_a_draft_the_first_task_opens_one(client: Client) -> None:
     html = client.get(url).content.decode()
     assert "saving creates <b>production-failures</b>" in html and not project.eval_sets.exists()
     right = {"tool": "tickets.close", "args": {"id": 1234}}
-    body = {"expected": json.dumps(right), "split": "train", "group": groups_of(failure.trajectory)[0][1]}
-    assert client.post(url, body | {"expected": "{"}).status_code == 400 and not project.eval_sets.exists()
+    body = {
+        "expected": json.dumps(right),
+        "split": "train",
+        "group": groups_of(failure.trajectory)[0][1],
+    }
+    assert (
+        client.post(url, body | {"expected": "{"}).status_code == 400
+        and not project.eval_sets.exists()
+    )
     made = client.post(url, body, follow=True)
     draft = project.eval_sets.get()
     link = reverse("evals:detail", args=[project.slug, draft.pk])
-    assert f'A task was added to <a href="{link}">production-failures@1</a>, ' in made.content.decode()
+    assert (
+        f'A task was added to <a href="{link}">production-failures@1</a>, ' in made.content.decode()
+    )
     assert 'name="holdout_size" value="1"' in client.get(link).content.decode()
-    assert (str(draft), draft.tasks.get().trajectory) == ("production-failures@1", failure.trajectory)
+    assert (str(draft), draft.tasks.get().trajectory) == (
+        "production-failures@1",
+        failure.trajectory,
+    )
     told = client.get(url).content.decode()
     task = draft.tasks.get()
     assert "This request is already in" in told and f"task={task.pk}" in told
     assert (
         task.key
-        in client.get(reverse("evals:detail", args=[project.slug, draft.pk]), {"task": task.pk}).content.decode()
+        in client.get(
+            reverse("evals:detail", args=[project.slug, draft.pk]), {"task": task.pk}
+        ).content.decode()
     )
     actions.freeze(eval_set=draft, by=admin_of(project))
     other = failure_of(make_failed(project, request="Close ticket 4321."))
     url = reverse("evals:task_from_failure", args=[project.slug, other.pk])
     right["args"]["id"] = 4321
     group = groups_of(other.trajectory)[0][1]
-    assert client.post(url, body | {"expected": json.dumps(right), "group": group}).status_code == 302
+    assert (
+        client.post(url, body | {"expected": json.dumps(right), "group": group}).status_code == 302
+    )
     assert project.eval_sets.get(version=2).tasks.count() == 2
 
 
@@ -315,6 +404,8 @@ def test_that_a_request_is_held_out_is_not_said_beforehand(client: Client) -> No
     url = reverse("evals:task_from_failure", args=[project.slug, failure.pk])
     right = json.dumps({"tool": "tickets.close", "args": {"id": 1234}})
     group = groups_of(failure.trajectory)[0][1]
-    assert client.post(url, {"expected": right, "split": "holdout", "group": group}).status_code == 302
+    assert (
+        client.post(url, {"expected": right, "split": "holdout", "group": group}).status_code == 302
+    )
     assert project.eval_sets.get().tasks.get().split == Split.HOLDOUT
     assert "This request is already in" not in client.get(url).content.decode()

@@ -1,4 +1,6 @@
-"""A group that is held out is held out for later runs too, through every way to training, whatever the set was grouped by."""
+"""A group that is held out is held out for later runs too, through every way to training, whatever
+the set was grouped by.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,16 @@ from tests.factories import admin_of, make_environment, make_failed, make_projec
 pytestmark = pytest.mark.django_db
 LATER = "Order a new headset for the front desk by Monday."
 CALL = {"tool": "shop.order", "args": {"item": "headset"}}
-# By what the hold-out was grouped: (fields of its run, the name of the group, fields of a later run of the same group)
+# By what the hold-out was grouped: (fields of its run, the name of the group, fields of a later run
+# of the same group)
 KINDS: dict[str, tuple[dict, str, dict]] = {
     "user": ({"user_id": "Zoë Ng"}, "user", {"user_id": "Zoë Ng", "session_id": "other"}),
     "session": ({"session_id": "s-17"}, "session", {"session_id": "s-17", "user_id": "else"}),
-    "log": ({"metadata": {"group": "acme"}}, "named in the log", {"metadata": {"group": "acme", "x": 1}}),
+    "log": (
+        {"metadata": {"group": "acme"}},
+        "named in the log",
+        {"metadata": {"group": "acme", "x": 1}},
+    ),
     "day": ({"started_at": "2026-03-01T08:00:00Z"}, "day", {"started_at": "2026-03-01T23:00:00Z"}),
     "template": (
         {"request": "Order 12 headsets of kind A77."},
@@ -47,13 +54,20 @@ def run_of(project: Project, **fields: Any) -> Trajectory:
 
 
 def hold_out(project: Project, group: str, slug: str = "kept") -> EvalSet:
-    """A frozen set whose only held-out task is of this group, and asks something that nothing else asks."""
+    """A frozen set whose only held-out task is of this group, and asks something that nothing else
+    asks.
+    """
     by = admin_of(project)
     held = actions.create_eval_set(project=project, slug=slug, by=by)
     actions.add_task(
-        eval_set=held, key="held", request="Translate the menu of the canteen into Danish.", group=group, by=by,
-        expected={"tool": "text.translate", "args": {"to": "da"}}, split=Split.HOLDOUT,
-    )  # fmt: skip
+        eval_set=held,
+        key="held",
+        request="Translate the menu of the canteen into Danish.",
+        group=group,
+        by=by,
+        expected={"tool": "text.translate", "args": {"to": "da"}},
+        split=Split.HOLDOUT,
+    )
     return actions.freeze(eval_set=held, by=by)
 
 
@@ -69,25 +83,34 @@ def world(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def test_a_later_run_is_recognised(world: dict[str, Any]) -> None:
-    stranger = run_of(world["project"], request="Water the plants.", started_at="2026-05-05T05:05:05Z")
+    stranger = run_of(
+        world["project"], request="Water the plants.", started_at="2026-05-05T05:05:05Z"
+    )
     found = held_out_runs(world["project"], [world["run"], stranger])
     assert found == {world["run"].pk: world["group"]}
 
 
 def test_adding_many_runs_leaves_it_out_and_counts_it(world: dict[str, Any]) -> None:
-    made = actions.tasks_from_trajectories(eval_set=world["draft"], trajectories=[world["run"]], by=None)
+    made = actions.tasks_from_trajectories(
+        eval_set=world["draft"], trajectories=[world["run"]], by=None
+    )
     assert (made.made, made.guarded) == (0, 1)
 
 
 def test_adding_one_run_says_why_not(world: dict[str, Any]) -> None:
     with pytest.raises(actions.HoldoutLeak, match="belong to the same group"):
         actions.task_from_trajectory(
-            eval_set=world["draft"], trajectory=world["run"], split=Split.TRAIN, by=admin_of(world["project"])
+            eval_set=world["draft"],
+            trajectory=world["run"],
+            split=Split.TRAIN,
+            by=admin_of(world["project"]),
         )
 
 
 @pytest.mark.parametrize("split", [Split.TRAIN, Split.VALIDATION, Split.REGRESSION])
-def test_a_task_from_its_failure_is_refused_by_any_group(world: dict[str, Any], split: Split) -> None:
+def test_a_task_from_its_failure_is_refused_by_any_group(
+    world: dict[str, Any], split: Split
+) -> None:
     classify_project(project=world["project"])
     made = from_failures.make_task(
         failure=world["run"].failure,
@@ -106,17 +129,30 @@ def test_the_page_of_a_failure_shows_the_two_tasks_of_the_group(world: dict[str,
     classify_project(project=project)
     client = Client()
     client.force_login(admin_of(project))
-    body = {"cut": 1, "eval_set": world["draft"].pk, "split": "train", "expected": json.dumps(CALL),
-            "group": f"request:{canonical_hash([])}", "demonstration": ""}  # fmt: skip
+    body = {
+        "cut": 1,
+        "eval_set": world["draft"].pk,
+        "split": "train",
+        "expected": json.dumps(CALL),
+        "group": f"request:{canonical_hash([])}",
+        "demonstration": "",
+    }
     body["group"] = dict(groups_of(world["run"]))["request"]
-    page = client.post(reverse("evals:task_from_failure", args=[project.slug, world["run"].failure.pk]), body)
+    page = client.post(
+        reverse("evals:task_from_failure", args=[project.slug, world["run"].failure.pk]), body
+    )
     assert page.status_code == 400 and "of the same group" in page.content.decode()
     assert not world["draft"].tasks.exists()
 
 
 def test_the_sft_export_of_runs_leaves_it_out(world: dict[str, Any]) -> None:
     project = world["project"]
-    make_trajectory(project, request="Water it.", outcome={"status": "success"}, started_at="2026-05-05T05:05:05Z")
+    make_trajectory(
+        project,
+        request="Water it.",
+        outcome={"status": "success"},
+        started_at="2026-05-05T05:05:05Z",
+    )
     rows = project.trajectories.exclude(pk=world["run"].pk).filter(outcome_status="success") | (
         project.trajectories.filter(pk=world["run"].pk)
     )
@@ -135,7 +171,9 @@ def test_the_database_itself_refuses_it(world: dict[str, Any]) -> None:
 
 
 def test_a_file_that_the_product_wrote_does_not_launder_a_group(world: dict[str, Any]) -> None:
-    """Exported in another project, where nothing is held out: the group of its run comes back with the task."""
+    """Exported in another project, where nothing is held out: the group of its run comes back with
+    the task.
+    """
     elsewhere = make_project()
     draft = actions.create_eval_set(project=elsewhere, slug="a", by=None)
     run = run_of(elsewhere, **KINDS["session"][2] | {"metadata": {"any": 1}})
@@ -143,39 +181,58 @@ def test_a_file_that_the_product_wrote_does_not_launder_a_group(world: dict[str,
     row = exporting.row_of(draft.tasks.get())
     hold_out(world["project"], "s-17", slug="more")
     done = importing.store_rows(
-        eval_set=world["draft"], rows=[TaskRow(**{**vars_of(row), "group": "other", "line": 1})], name="f",
-        choice=importing.Choice("flywheel"), by=None,
-    )  # fmt: skip
+        eval_set=world["draft"],
+        rows=[TaskRow(**{**vars_of(row), "group": "other", "line": 1})],
+        name="f",
+        choice=importing.Choice("flywheel"),
+        by=None,
+    )
     assert (done.made, done.guarded) == (0, 1)
 
 
 def vars_of(row: TaskRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in ("key", "messages", "expected", "tools", "split", "metadata")}
+    return {
+        name: getattr(row, name)
+        for name in ("key", "messages", "expected", "tools", "split", "metadata")
+    }
 
 
 def test_a_metadata_column_of_a_file_holds_later_runs_out() -> None:
     project = make_project()
     hold_out(project, "customer:17")
     draft = actions.create_eval_set(project=project, slug="draft", by=None)
-    runs = [run_of(project, metadata={"customer": 17}), run_of(project, metadata={"customer": 18}, request="Water it.")]
+    runs = [
+        run_of(project, metadata={"customer": 17}),
+        run_of(project, metadata={"customer": 18}, request="Water it."),
+    ]
     made = actions.tasks_from_trajectories(eval_set=draft, trajectories=runs, by=None)
     assert (made.made, made.guarded) == (1, 1)
     rows = [
         TaskRow(
-            key="k", messages=[{"role": "user", "content": "Go."}], expected=CALL, metadata={"customer": "17"}, line=1
+            key="k",
+            messages=[{"role": "user", "content": "Go."}],
+            expected=CALL,
+            metadata={"customer": "17"},
+            line=1,
         )
     ]
-    done = importing.store_rows(eval_set=draft, rows=rows, name="f", choice=importing.Choice("flywheel"), by=None)
+    done = importing.store_rows(
+        eval_set=draft, rows=rows, name="f", choice=importing.Choice("flywheel"), by=None
+    )
     assert (done.made, done.guarded) == (0, 1)
 
 
 @pytest.fixture
 def trained() -> dict[str, Any]:
-    """A frozen train split with a task of a user's run, and a dataset of it: stored before the user is held out."""
+    """A frozen train split with a task of a user's run, and a dataset of it: stored before the user
+    is held out.
+    """
     project = make_project()
     by = admin_of(project)
     eval_set = actions.create_eval_set(project=project, slug="train", by=by)
-    actions.tasks_from_trajectories(eval_set=eval_set, trajectories=[run_of(project, user_id="ada")], by=by)
+    actions.tasks_from_trajectories(
+        eval_set=eval_set, trajectories=[run_of(project, user_id="ada")], by=by
+    )
     return {"project": project, "by": by, "set": actions.freeze(eval_set=eval_set, by=by)}
 
 
@@ -191,9 +248,15 @@ def hold_out_behind_the_back(trained: dict[str, Any]) -> None:
     Task.objects.filter(eval_set=trained["set"]).update(split="train")
     held = actions.create_eval_set(project=trained["project"], slug="late", by=None)
     Task.objects.create(
-        project=trained["project"], eval_set=held, key="held", split=Split.HOLDOUT, group="user:ada",
-        messages=[{"role": "user", "content": "Sing."}], expected={"answer": "la"}, canonical_hash="ab" * 32,
-    )  # fmt: skip
+        project=trained["project"],
+        eval_set=held,
+        key="held",
+        split=Split.HOLDOUT,
+        group="user:ada",
+        messages=[{"role": "user", "content": "Sing."}],
+        expected={"answer": "la"},
+        canonical_hash="ab" * 32,
+    )
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE evals_task ENABLE TRIGGER ALL")
 

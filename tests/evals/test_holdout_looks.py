@@ -1,4 +1,6 @@
-"""Looks at a hold-out: counted by request over versions and sets; by API only with the right, and so many a day."""
+"""Looks at a hold-out: counted by request over versions and sets; by API only with the right, and
+so many a day.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,14 @@ from apps.evals import actions
 from apps.evals.exporting import row_of
 from apps.evals.formats import TaskRow, write
 from apps.evals.holdout import scoring
-from apps.evals.holdout.view_log import record_membership, record_seen, record_view, view_count, viewers_of, views_of
+from apps.evals.holdout.view_log import (
+    record_membership,
+    record_seen,
+    record_view,
+    view_count,
+    viewers_of,
+    views_of,
+)
 from apps.evals.importing import Choice, store_rows
 from apps.evals.models import EvalSet, HoldoutView, Split, Task
 from apps.promotion.gate.policy import Policy
@@ -65,7 +74,9 @@ def test_a_new_version_begins_with_the_looks_of_its_tasks(held: EvalSet) -> None
     "change", ["expected", "key", "case", "system", "group", "full stop", "comma", "tag", "hidden"]
 )
 def test_no_change_beside_the_request_makes_a_task_fresh(held: EvalSet, change: str) -> None:
-    """The same request in another set, with another answer, key, spelling, harness or group: it has been seen."""
+    """The same request in another set, with another answer, key, spelling, harness or group: it has
+    been seen.
+    """
     by = admin_of(held.project)
     record_view(eval_set=held, by=by)
     task = held.tasks.holdout().first()
@@ -76,17 +87,23 @@ def test_no_change_beside_the_request_makes_a_task_fresh(held: EvalSet, change: 
     if change == "case":
         messages = [{"role": "user", "content": f"  {request.upper()} "}]
     respelt = {
-        "full stop": request.rstrip(".") if request.endswith(".") else f"{request}.", "comma": request.replace(" ", ", ", 1),
-        "tag": f"<p>{request}</p>", "hidden": request.replace("e", "e\u200b"),
-    }  # fmt: skip
+        "full stop": request.rstrip(".") if request.endswith(".") else f"{request}.",
+        "comma": request.replace(" ", ", ", 1),
+        "tag": f"<p>{request}</p>",
+        "hidden": request.replace("e", "e\u200b"),
+    }
     if change in respelt:
         messages = [{"role": "user", "content": respelt[change]}]
     Task.objects.create(
-        project=held.project, eval_set=other, split=Split.HOLDOUT, messages=messages,
-        key="new" if change == "key" else task.key, group="new" if change == "group" else task.group,
+        project=held.project,
+        eval_set=other,
+        split=Split.HOLDOUT,
+        messages=messages,
+        key="new" if change == "key" else task.key,
+        group="new" if change == "group" else task.group,
         expected={"answer": "new"} if change == "expected" else task.expected,
         canonical_hash=actions.canonical_hash(messages),
-    )  # fmt: skip
+    )
     assert views_of(other).count() == 1
 
 
@@ -95,7 +112,8 @@ def test_fresh_tasks_begin_with_none_and_one_old_task_brings_its_looks(held: Eva
     record_seen(held.project, held.tasks.all(), by=by, detail="a")
     fresh = make_eval_set(held.project)
     assert (
-        views_of(held).count() == 1 and views_of(fresh).count() == 0 == views_of(make_eval_set(make_project())).count()
+        views_of(held).count() == 1
+        and views_of(fresh).count() == 0 == views_of(make_eval_set(make_project())).count()
     )
     assert (
         held.tasks.first().split == Split.TRAIN
@@ -122,24 +140,36 @@ def test_what_is_seen_again_in_the_same_place_is_one_look(held: EvalSet) -> None
     record_seen(held.project, held.tasks.all(), by=other, detail="list")
     record_seen(held.project, held.tasks.all(), by=by, detail="another place")
     assert views_of(held).count() == 4
-    assert {row["who"]: row["n"] for row in viewers_of(held)} == {by.username: 1, other.username: 1}, "on one day"
+    assert {row["who"]: row["n"] for row in viewers_of(held)} == {
+        by.username: 1,
+        other.username: 1,
+    }, "on one day"
     assert view_count(held) == 2
 
 
 def test_what_shows_content_counts_once_per_person_and_day(held: EvalSet) -> None:
     by, key = (
         admin_of(held.project),
-        create_api_key(project=held.project, name="k", by=admin_of(held.project), scopes=[Scope.READ])[0],
+        create_api_key(
+            project=held.project, name="k", by=admin_of(held.project), scopes=[Scope.READ]
+        )[0],
     )
     record_view(eval_set=held, by=by)
     record_seen(held.project, held.tasks.all(), by=by, detail="list")
     HoldoutView.objects.update(at=timezone.now() - timedelta(days=2))
     record_view(eval_set=held, by=by)
     record_view(eval_set=held, by=None, kind=HoldoutView.Kind.EVALUATION)
-    record_membership(held.project, [held.tasks.holdout()[0].canonical_hash], by=by, detail="a refusal")
+    record_membership(
+        held.project, [held.tasks.holdout()[0].canonical_hash], by=by, detail="a refusal"
+    )
     for _ in range(3):
         record_seen(
-            held.project, held.tasks.all(), by=key, detail="scored", kind=HoldoutView.Kind.SCORE, each_time=True
+            held.project,
+            held.tasks.all(),
+            by=key,
+            detail="scored",
+            kind=HoldoutView.Kind.SCORE,
+            each_time=True,
         )
     assert view_count(held) == 2 + 3
     assert wear_of(held, Policy()).views == 5, "one number everywhere"
@@ -150,11 +180,19 @@ def test_a_run_with_a_held_out_request_is_a_view_wherever_it_came_from(held: Eva
     client.force_login(by)
     request = held.tasks.holdout().first().messages[0]["content"]
     twins = [
-        make_trajectory(held.project, messages=[
-            {"role": "system", "content": "You help."}, {"role": "user", "content": text}, {"role": "assistant", "content": "Done."},
-        ]) for text in (f"Please, {request.upper()}", f"{request} Thank you!")
-    ]  # fmt: skip
-    other = make_trajectory(held.project, messages=[{"role": "user", "content": "How warm is it in Oslo?"}])
+        make_trajectory(
+            held.project,
+            messages=[
+                {"role": "system", "content": "You help."},
+                {"role": "user", "content": text},
+                {"role": "assistant", "content": "Done."},
+            ],
+        )
+        for text in (f"Please, {request.upper()}", f"{request} Thank you!")
+    ]
+    other = make_trajectory(
+        held.project, messages=[{"role": "user", "content": "How warm is it in Oslo?"}]
+    )
     page = "trajectories:detail"
     client.get(reverse(page, args=[held.project.slug, other.pk]))
     assert view_count(held) == 0
@@ -176,7 +214,10 @@ def test_the_page_of_a_set_says_how_often_and_by_whom(held: EvalSet) -> None:
     newer = actions.new_version(eval_set=held, by=member)
     page = client.get(reverse("evals:detail", args=[held.project.slug, newer.pk])).content.decode()
     assert "once per person and day" in page and "“Runs in production” are pages" not in page
-    assert 'Hold-out views <span class="muted small">31</span>' in page and f"<b>{member.username}</b>" in page
+    assert (
+        'Hold-out views <span class="muted small">31</span>' in page
+        and f"<b>{member.username}</b>" in page
+    )
     assert "has been viewed 31 times" in page and str(held) in page
     api = Client().get(reverse("evals_api:sets"), **headers(held)).json()["results"]
     assert {one["holdout_views"] for one in api} == {31}
@@ -196,11 +237,21 @@ def environment(held: EvalSet) -> Environment:
 def rows(task: Task) -> dict[str, dict]:
     """The same held-out task, as callers may send it."""
     nemo = json.loads(next(iter(write("nemo-gym", [row_of(task)]))))
-    bare = {"responses_create_params": {"input": task.messages}, "ground_truth": [
-        {"name": task.expected["tool"], "arguments": json.dumps(task.expected["args"])}]}  # fmt: skip
+    bare = {
+        "responses_create_params": {"input": task.messages},
+        "ground_truth": [
+            {"name": task.expected["tool"], "arguments": json.dumps(task.expected["args"])}
+        ],
+    }
     text = bare | {"responses_create_params": {"input": task.messages[0]["content"]}}
-    prompted = bare | {"responses_create_params": {"input": task.messages, "instructions": "You are an agent."}}
-    polite = bare | {"responses_create_params": {"input": f"Please, {task.messages[0]['content'].lower()} Thanks!"}}
+    prompted = bare | {
+        "responses_create_params": {"input": task.messages, "instructions": "You are an agent."}
+    }
+    polite = bare | {
+        "responses_create_params": {
+            "input": f"Please, {task.messages[0]['content'].lower()} Thanks!"
+        }
+    }
     return {"exported": nemo, "bare": bare, "text": text, "prompted": prompted, "polite": polite}
 
 
@@ -210,11 +261,15 @@ FORMS = ["exported", "bare", "text", "prompted", "polite"]
 
 def verify(environment: Environment, row: dict, sent: dict[str, str], **more: Any) -> Any:
     body = json.dumps(row | {"response": ANSWER})
-    return Client().post(f"/env/{environment}/verify", body, content_type="application/json", **sent, **more)
+    return Client().post(
+        f"/env/{environment}/verify", body, content_type="application/json", **sent, **more
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_score_of_a_held_out_task_is_a_look(held: EvalSet, environment: Environment, form: str) -> None:
+def test_every_score_of_a_held_out_task_is_a_look(
+    held: EvalSet, environment: Environment, form: str
+) -> None:
     sent, row = headers(held), rows(held.tasks.holdout().first())[form]
     assert [verify(environment, row, sent).status_code for _ in range(5)] == [200] * 5
     assert views_of(held).filter(kind=HoldoutView.Kind.SCORE, api_key__name="test").count() == 5
@@ -227,9 +282,16 @@ def test_a_key_without_the_right_gets_no_score_and_what_it_learnt_is_a_look(
     sent, row = headers(held, may=False), rows(held.tasks.holdout().first())[form]
     for _ in range(3):
         refused = verify(environment, row, sent)
-        assert refused.status_code == 403 and "Settings" in refused.json()["detail"] and "reward" not in refused.json()
+        assert (
+            refused.status_code == 403
+            and "Settings" in refused.json()["detail"]
+            and "reward" not in refused.json()
+        )
         seeded = Client().post(
-            f"/env/{environment}/seed_session", json.dumps(row), content_type="application/json", **sent
+            f"/env/{environment}/seed_session",
+            json.dumps(row),
+            content_type="application/json",
+            **sent,
         )
         assert seeded.status_code == 403
     assert [view.kind for view in views_of(held)] == [HoldoutView.Kind.MEMBERSHIP]
@@ -237,14 +299,22 @@ def test_a_key_without_the_right_gets_no_score_and_what_it_learnt_is_a_look(
     assert verify(environment, train, sent).status_code == 200 and views_of(held).count() == 1
 
 
-def test_a_session_that_was_opened_before_the_task_was_held_out_is_not_scored(environment: Environment) -> None:
+def test_a_session_that_was_opened_before_the_task_was_held_out_is_not_scored(
+    environment: Environment,
+) -> None:
     project = environment.project
     sent = key_headers(project)
-    row = {"responses_create_params": {"input": "Close ticket 77."}, "ground_truth": [{"name": "x", "arguments": {}}]}
+    row = {
+        "responses_create_params": {"input": "Close ticket 77."},
+        "ground_truth": [{"name": "x", "arguments": {}}],
+    }
     client = Client()
     assert (
         client.post(
-            f"/env/{environment}/seed_session", json.dumps(row), content_type="application/json", **sent
+            f"/env/{environment}/seed_session",
+            json.dumps(row),
+            content_type="application/json",
+            **sent,
         ).status_code
         == 200
     )
@@ -258,15 +328,21 @@ def test_a_session_that_was_opened_before_the_task_was_held_out_is_not_scored(en
         by=None,
     )
     innocent = row | {"responses_create_params": {"input": "Something else."}, "response": ANSWER}
-    found = client.post(f"/env/{environment}/verify", json.dumps(innocent), content_type="application/json", **sent)
+    found = client.post(
+        f"/env/{environment}/verify", json.dumps(innocent), content_type="application/json", **sent
+    )
     assert found.status_code == 403
 
 
-def test_so_many_scores_a_day_and_no_more(held: EvalSet, environment: Environment, settings: Any) -> None:
+def test_so_many_scores_a_day_and_no_more(
+    held: EvalSet, environment: Environment, settings: Any
+) -> None:
     settings.FLYWHEEL_HOLDOUT_SCORES_A_DAY = 3
     sent, row = headers(held), rows(held.tasks.holdout().first())["bare"]
     assert [verify(environment, row, sent).status_code for _ in range(5)] == [200] * 3 + [429] * 2
-    assert "FLYWHEEL_HOLDOUT_SCORES_A_DAY" in verify(environment, row, headers(held)).json()["detail"]  # another key
+    assert (
+        "FLYWHEEL_HOLDOUT_SCORES_A_DAY" in verify(environment, row, headers(held)).json()["detail"]
+    )  # another key
     train = rows(held.tasks.trainable().first())["bare"]
     assert verify(environment, train, sent).status_code == 200
     HoldoutView.objects.update(at=timezone.now() - scoring.DAY)
@@ -285,16 +361,23 @@ def test_a_grader_run_on_a_held_out_row_is_a_score(held: EvalSet, path: str) -> 
     }
     for item in ({"messages": task.messages}, {"question": task.messages[0]["content"], "id": 7}):
         body = json.dumps({"grader": grader, "model_sample": "x", "item": item})
-        refused = Client().post(path, body, content_type="application/json", **headers(held, may=False))
+        refused = Client().post(
+            path, body, content_type="application/json", **headers(held, may=False)
+        )
         assert refused.status_code == 403 and refused.json()["error"]["code"] == "held_out"
         before = views_of(held).filter(kind=HoldoutView.Kind.SCORE).count()
-        assert Client().post(path, body, content_type="application/json", **headers(held)).status_code == 200
+        assert (
+            Client().post(path, body, content_type="application/json", **headers(held)).status_code
+            == 200
+        )
         assert views_of(held).filter(kind=HoldoutView.Kind.SCORE).count() == before + 1
 
 
 def test_a_key_sees_only_the_hold_outs_of_its_own_project(held: EvalSet) -> None:
     other = ApiKey.objects.create(project=make_project(), name="o", prefix="fw_", digest="d")
-    guards.check(other, {"messages": held.tasks.holdout().first().messages, "expected": {}}, guards.Use.SCORE)
+    guards.check(
+        other, {"messages": held.tasks.holdout().first().messages, "expected": {}}, guards.Use.SCORE
+    )
     assert not HoldoutView.objects.exists()
 
 
@@ -303,38 +386,69 @@ def test_the_right_is_given_with_the_key(held: EvalSet) -> None:
     client.force_login(admin_of(held.project))
     client.post(url, {"name": "plain", "scopes": ["read"]})
     client.post(url, {"name": "sees", "scopes": ["read"], "may_see_holdout": "on"})
-    assert dict(held.project.api_keys.values_list("name", "may_see_holdout")) == {"plain": False, "sees": True}
-    assert "sees hold-outs" in client.get(reverse("core:keys", args=[held.project.slug])).content.decode()
+    assert dict(held.project.api_keys.values_list("name", "may_see_holdout")) == {
+        "plain": False,
+        "sees": True,
+    }
+    assert (
+        "sees hold-outs"
+        in client.get(reverse("core:keys", args=[held.project.slug])).content.decode()
+    )
 
 
 # What answers tell
 
 
 def test_what_is_left_out_is_a_look(held: EvalSet) -> None:
-    """An answer that counts what was left out says that it is held out: also where one row is sent at a time."""
+    """An answer that counts what was left out says that it is held out: also where one row is sent
+    at a time.
+    """
     by, member = admin_of(held.project), make_member(held.project)
     draft = actions.create_eval_set(project=held.project, slug="draft", by=by)
     near = [
-        {"messages": [{"role": "user", "content": f"Please, {task.messages[0]['content']}"}], "expected": task.expected}
+        {
+            "messages": [{"role": "user", "content": f"Please, {task.messages[0]['content']}"}],
+            "expected": task.expected,
+        }
         for task in held.tasks.holdout()
     ]
     url, key = reverse("evals_api:tasks", args=[draft.pk]), headers(held, may=False)
     for number, row in enumerate(near, 1):
         said = Client().post(url, json.dumps([row]), content_type="application/json", **key).json()
-        assert said["left_out"] == 1 and views_of(held).filter(kind=HoldoutView.Kind.MEMBERSHIP).count() == number
+        assert (
+            said["left_out"] == 1
+            and views_of(held).filter(kind=HoldoutView.Kind.MEMBERSHIP).count() == number
+        )
     Client().post(url, json.dumps(near), content_type="application/json", **key)  # nothing new
     assert views_of(held).count() == len(near)
-    store_rows(eval_set=draft, rows=[TaskRow(key="a", **near[0])], name="f", choice=Choice("flywheel"), by=member)
+    store_rows(
+        eval_set=draft,
+        rows=[TaskRow(key="a", **near[0])],
+        name="f",
+        choice=Choice("flywheel"),
+        by=member,
+    )
     assert views_of(held).first().by == member
-    fresh = [{"messages": [{"role": "user", "content": "Sing a song."}], "expected": {"answer": "la"}}]
-    assert Client().post(url, json.dumps(fresh), content_type="application/json", **key).json()["made"] == 1
+    fresh = [
+        {"messages": [{"role": "user", "content": "Sing a song."}], "expected": {"answer": "la"}}
+    ]
+    assert (
+        Client().post(url, json.dumps(fresh), content_type="application/json", **key).json()["made"]
+        == 1
+    )
     assert views_of(held).count() == len(near) + 1
 
 
 def test_a_refusal_keeps_the_held_out_request_to_itself(held: EvalSet) -> None:
     task = held.tasks.holdout().first()
     draft = actions.create_eval_set(project=held.project, slug="draft", by=None)
-    asked = {"eval_set": draft, "key": "a", "expected": task.expected, "split": Split.TRAIN, "by": None}
+    asked = {
+        "eval_set": draft,
+        "key": "a",
+        "expected": task.expected,
+        "split": Split.TRAIN,
+        "by": None,
+    }
     with pytest.raises(actions.HoldoutLeak) as refused:
         actions.add_task(request=f"Please, {task.messages[0]['content'].lower()}", **asked)
     assert task.messages[0]["content"] not in str(refused.value) and str(held) in str(refused.value)

@@ -1,5 +1,5 @@
-"""The table of routes: complete, current, and true. Each route that shows a hold-out is asked, and the count of looks rises;
-each other one is asked, and no held-out request is in its answer."""
+"""The table of routes: complete, current, and true. Each route that shows a hold-out is asked, and
+the count of looks rises; each other one is asked, and no held-out request is in its answer."""
 
 from __future__ import annotations
 
@@ -37,9 +37,16 @@ RUN = {"tool": "tickets.close", "args": {"id": 1234}}
 def test_every_route_is_in_the_table_once() -> None:
     names = {route.name for route in table.routes()}
     listed = [*table.COUNTED, *table.TOTALS, *table.MASKED]
-    listed += [f"{space}:{name}".lstrip(":") for space, some in table.NOTHING.items() for name in some.split()]
+    listed += [
+        f"{space}:{name}".lstrip(":")
+        for space, some in table.NOTHING.items()
+        for name in some.split()
+    ]
     missing, gone = names - set(listed), set(listed) - names
-    assert not missing, f"Decide what these can show of a hold-out, in apps/evals/holdout/routes.py: {sorted(missing)}"
+    assert not missing, (
+        "Decide what these can show of a hold-out, in apps/evals/holdout/routes.py:"
+        f" {sorted(missing)}"
+    )
     assert not gone and len(listed) == len(set(listed))
 
 
@@ -50,22 +57,31 @@ def test_the_document_is_what_the_command_writes() -> None:
 
 @pytest.fixture
 def scene(world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The world of the access tests, in which its run, a like one and a success are held out, and an evaluation is reviewed."""
+    """The world of the access tests, in which its run, a like one and a success are held out, and
+    an evaluation is reviewed.
+    """
     project = world["project"]
     by = admin_of(project)
-    project.redaction_rules.update(enabled=False)  # the world's rules would rewrite the rows that come now
+    project.redaction_rules.update(
+        enabled=False
+    )  # the world's rules would rewrite the rows that come now
     monkeypatch.setattr(redaction, "_kept", {})
     monkeypatch.setattr(
         agreement, "is_held_out", lambda key: False
     )  # labels kept from editors: by chance all of the few
     run = project.trajectories.get(failure__pk=world["pks"]["failures:case"])
     like = make_failed(
-        project, request="Close ticket 77 of the ferns.", expected={"tool": "tickets.close", "args": {"id": 77}}
+        project,
+        request="Close ticket 77 of the ferns.",
+        expected={"tool": "tickets.close", "args": {"id": 77}},
     )
     good = make_trajectory(
-        project, request="Water the ferns in hall nine.", session_id="s-held", outcome={"status": "success"},
+        project,
+        request="Water the ferns in hall nine.",
+        session_id="s-held",
+        outcome={"status": "success"},
         call={"tool": "plants.water", "args": {"hall": 9}},
-    )  # fmt: skip
+    )
     held = actions.create_eval_set(project=project, slug="secret", by=by)
     for one in (run, like, good):
         actions.task_from_trajectory(eval_set=held, trajectory=one, split=Split.HOLDOUT, by=by)
@@ -73,12 +89,16 @@ def scene(world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     classify_project(project=project)
     Failure.objects.filter(trajectory=like).update(cluster=run.failure.cluster)
     change = Reclassification.objects.get(pk=world["pks"]["failures:reclassification"])
-    Reclassification.objects.filter(pk=change.pk).update(state="succeeded", finished_at=change.created_at)
+    Reclassification.objects.filter(pk=change.pk).update(
+        state="succeeded", finished_at=change.created_at
+    )
     ReclassificationChange.objects.create(
         reclassification=change, trajectory=run, before="format_error", after="bad_planning"
     )
     rubric = project.rubrics.create(text="a", base_url="http://127.0.0.1:9/v1", model="m")
-    JudgeVerdict.objects.create(rubric=rubric, content_digest="a", trajectory=run, reason="It closed the ticket.")
+    JudgeVerdict.objects.create(
+        rubric=rubric, content_digest="a", trajectory=run, reason="It closed the ticket."
+    )
     scored = Rescore.objects.get(pk=world["pks"]["reviews:rescore"])
     scores = {
         str(one.pk): {"reward": 0.0, "success": False, "masked": False, "components": {}}
@@ -98,7 +118,9 @@ def scene(world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, A
 
 
 def judged(scene: dict[str, Any]) -> None:
-    """Two people differ on every second sample of the review, and on the others both contradict the score."""
+    """Two people differ on every second sample of the review, and on the others both contradict the
+    score.
+    """
     people = [make_member(scene["project"]), make_member(scene["project"])]
     for item in scene["project"].reward_reviews.get().items.all():
         words = (True, False) if item.position % 2 else (not item.success, not item.success)
@@ -107,8 +129,14 @@ def judged(scene: dict[str, Any]) -> None:
 
 
 Ask = tuple[str, Any]  # the query of a GET or the body of a POST, by the route's method
-RUBRIC = {"text": "a", "base_url": "http://127.0.0.1:9/v1", "model": "m", "usd_per_million_input": 0,
-          "usd_per_million_output": 0, "usd_per_day": 1}  # fmt: skip
+RUBRIC = {
+    "text": "a",
+    "base_url": "http://127.0.0.1:9/v1",
+    "model": "m",
+    "usd_per_million_input": 0,
+    "usd_per_million_output": 0,
+    "usd_per_day": 1,
+}
 HTMX = {"HTTP_HX_REQUEST": "true"}
 
 
@@ -128,15 +156,28 @@ def given(name: str, scene: dict[str, Any]) -> dict[str, Any]:
         "failures:rubric_try": RUBRIC | {"run": str(run.pk)},
         "failures:rubric_try_one": RUBRIC | {"run": str(run.pk)},
         "reviews:judge": {"success": "1"},
-        "evals:add_task": {"key": "k", "request": task.messages[0]["content"], "split": "train", "group": "",
-                           "expected": json.dumps(task.expected), "tool": "tickets.close", "args": '{"id": 1234}'},
-        "evals:new_run": {"split": "holdout", "samples_per_task": 1, "seed": 3, "batch_size": 8, "engine": "auto",
-                          "environment": scene["project"].environments.first().pk,
-                          "model_version": scene["project"].model_versions.first().pk},
+        "evals:add_task": {
+            "key": "k",
+            "request": task.messages[0]["content"],
+            "split": "train",
+            "group": "",
+            "expected": json.dumps(task.expected),
+            "tool": "tickets.close",
+            "args": '{"id": 1234}',
+        },
+        "evals:new_run": {
+            "split": "holdout",
+            "samples_per_task": 1,
+            "seed": 3,
+            "batch_size": 8,
+            "engine": "auto",
+            "environment": scene["project"].environments.first().pk,
+            "model_version": scene["project"].model_versions.first().pk,
+        },
         "prompts:playground_new": {"trajectory": str(run.pk), "step": 1},
         "evals:export_holdout": {"confirmed": "1", "format": "flywheel"},
         "failures:checks": {"run": str(run.pk)},
-    }.get(name, {})  # fmt: skip
+    }.get(name, {})
 
 
 def send(client: Client, name: str, scene: dict[str, Any], **headers: str) -> Any:
@@ -157,7 +198,9 @@ ELSEWHERE = {
     "reviews:undo": "shows a sample as reviews:item does",
     "reviews:answer": "shows the next sample as reviews:item does",
     "reviews:open": "tests/reviews/test_review_opening.py",
-    "reviews:effect": "test_review_results.py::test_an_edit_that_people_agree_with_more_shows_its_gain",
+    "reviews:effect": (
+        "test_review_results.py::test_an_edit_that_people_agree_with_more_shows_its_gain"
+    ),
     **dict.fromkeys(
         (
             "evals:run",
@@ -176,7 +219,9 @@ ELSEWHERE = {
     "evals:change_tasks": "test_editing.py: a refusal",
     "evals:split": "test_eval_pages.py: a leak is shown side by side",
     "evals:freeze": "test_eval_pages.py: a leak is shown side by side",
-    "evals:meaning_start": "test_meaning.py: what a server is sent; pairs as evals:meaning shows them",
+    "evals:meaning_start": (
+        "test_meaning.py: what a server is sent; pairs as evals:meaning shows them"
+    ),
     "evals:meaning_decide": "shows a pair as evals:meaning does",
     "evals:meaning_undo": "shows a pair as evals:meaning does",
     "evals:import_start": "as evals_api:tasks; test_what_is_left_out_is_a_look",
@@ -190,8 +235,12 @@ ELSEWHERE = {
     "training:search_new": "tests/training/test_prompt_search.py: a refused start",
     "training:search_save": "tests/training/test_prompt_search.py: a candidate that is not saved",
     "evals:versions_with_holdout": "test_diffing.py",
-    "prompts:playground_save_task": "shows the run as prompts:playground does; tests/prompts/test_playground.py",
-    "trajectories:live_rows": "shows what is committed; tests/trajectories/test_live.py: a held-out run",
+    "prompts:playground_save_task": (
+        "shows the run as prompts:playground does; tests/prompts/test_playground.py"
+    ),
+    "trajectories:live_rows": (
+        "shows what is committed; tests/trajectories/test_live.py: a held-out run"
+    ),
     **dict.fromkeys(
         ("trajectories:part", "failures:part", "failures:check_part"),
         "long runs only; counts as trajectories:detail does",
@@ -205,14 +254,21 @@ def test_every_page_that_shows_a_hold_out_counts_the_look(scene: dict[str, Any])
     project, silent = scene["project"], []
     for name in sorted(SHOWING, key=lambda name: (name in STATES, name in WRITES, name)):
         person = make_member(project, Role.OWNER)
-        if name in STATES and not Judgement.objects.filter(by__username__startswith="user").count() > 3:
+        if (
+            name in STATES
+            and not Judgement.objects.filter(by__username__startswith="user").count() > 3
+        ):
             judged(scene)
         before = HoldoutView.objects.filter(project=project).count()
         response = send(
             logged_in(person),
             name,
             scene,
-            **(HTMX if name.startswith(("failures:s", "failures:a", "failures:blame", "reviews:j")) else {}),
+            **(
+                HTMX
+                if name.startswith(("failures:s", "failures:a", "failures:blame", "reviews:j"))
+                else {}
+            ),
         )
         views = HoldoutView.objects.filter(project=project)
         if views.count() == before or views.first().by != person:
@@ -223,9 +279,15 @@ def test_every_page_that_shows_a_hold_out_counts_the_look(scene: dict[str, Any])
 def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, Any]) -> None:
     project, run = scene["project"], scene["run"]
     task = scene["held"].tasks.get(trajectory=run)
-    environment, draft = project.environments.first(), project.eval_sets.filter(state="draft").first()
+    environment, draft = (
+        project.environments.first(),
+        project.eval_sets.filter(state="draft").first(),
+    )
     check = MeaningCheck.objects.get(project=project)
-    row = {"responses_create_params": {"input": task.messages}, "ground_truth": [{"name": "a", "arguments": {}}]}
+    row = {
+        "responses_create_params": {"input": task.messages},
+        "ground_truth": [{"name": "a", "arguments": {}}],
+    }
     grader = {
         "type": "string_check",
         "name": "a",
@@ -235,9 +297,15 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
     }
     scene["held"].refresh_from_db()  # it was frozen since
     elsewhere, _ = open_run(
-        project=project, eval_set=scene["held"], split=Split.HOLDOUT, environment=environment, samples_per_task=1, seed=0,
-        agent=register_agent(project=project, name="agent", agent_version="1", by=scene["by"]), by=scene["by"],
-    )  # fmt: skip
+        project=project,
+        eval_set=scene["held"],
+        split=Split.HOLDOUT,
+        environment=environment,
+        samples_per_task=1,
+        seed=0,
+        agent=register_agent(project=project, name="agent", agent_version="1", by=scene["by"]),
+        by=scene["by"],
+    )
     graded = {"grader": grader, "model_sample": "x", "item": {"messages": task.messages}}
     asked: dict[str, tuple[str, Any]] = {
         "api:trajectories": (reverse("api:trajectories"), None),
@@ -259,7 +327,10 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
             },
         ),
         "evals_api:run_tasks": (reverse("evals_api:run_tasks", args=[elsewhere.pk]), None),
-        "evals_api:run_samples": (reverse("evals_api:run_samples", args=[scene["report"].candidate_id]), None),
+        "evals_api:run_samples": (
+            reverse("evals_api:run_samples", args=[scene["report"].candidate_id]),
+            None,
+        ),
         "evals_api:export_samples": (
             reverse("evals_api:export_samples", args=[scene["report"].candidate_id]),
             None,
@@ -280,8 +351,14 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
             reverse("evals_api:tasks", args=[draft.pk]),
             [{"messages": task.messages, "expected": task.expected}],
         ),
-        "evals_api:export": (reverse("evals_api:export", args=[scene["held"].pk]) + "?split=holdout", None),
-        "evals_api:learnability": (reverse("evals_api:learnability", args=[scene["report"].candidate_id]), None),
+        "evals_api:export": (
+            reverse("evals_api:export", args=[scene["held"].pk]) + "?split=holdout",
+            None,
+        ),
+        "evals_api:learnability": (
+            reverse("evals_api:learnability", args=[scene["report"].candidate_id]),
+            None,
+        ),
         "evals_api:from_production": (
             reverse("evals_api:from_production", args=[draft.pk]),
             {"trajectories": [run.external_id]},
@@ -290,30 +367,51 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
             reverse("evals_api:from_failure", args=[draft.pk]) + f"?trajectory={run.external_id}",
             None,
         ),
-        "evals_api:meaning_check": (reverse("evals_api:meaning_check", args=[check.eval_set_id, check.pk]), None),
+        "evals_api:meaning_check": (
+            reverse("evals_api:meaning_check", args=[check.eval_set_id, check.pk]),
+            None,
+        ),
         "evals_api:meaning_checks": (
             reverse("evals_api:meaning_checks", args=[draft.pk]),
             {"base_url": "https://embeddings.example/v1", "model": "m"},
         ),
-        "teamwork_api:comments": (f"{reverse('teamwork_api:comments')}?on=trajectory:{run.pk}", None),
-        "teamwork_api:comment": (reverse("teamwork_api:comment", args=[Comment.objects.get().pk]), None),
+        "teamwork_api:comments": (
+            f"{reverse('teamwork_api:comments')}?on=trajectory:{run.pk}",
+            None,
+        ),
+        "teamwork_api:comment": (
+            reverse("teamwork_api:comment", args=[Comment.objects.get().pk]),
+            None,
+        ),
         "environments_api:grader_run": (reverse("environments_api:grader_run"), graded),
         "hosted:grader_run": (reverse("hosted:grader_run"), graded),
-        "promotion_api:gate_report": (reverse("promotion_api:gate_report", args=[scene["report"].pk]), None),
+        "promotion_api:gate_report": (
+            reverse("promotion_api:gate_report", args=[scene["report"].pk]),
+            None,
+        ),
         "protocol:seed_session": (f"/env/{environment}/seed_session", row),
         "protocol:verify": (f"/env/{environment}/verify", row | {"response": {"output": []}}),
     }
     elsewhere_tested = {
-        "evals_api:changes", "training_api:search_save",  # test_files_api.py, test_prompt_search.py
-        "prompts_api:playgrounds", "prompts_api:playground", "prompts_api:playground_save_task",  # test_playground_api.py
+        "evals_api:changes",
+        "training_api:search_save",  # test_files_api.py, test_prompt_search.py
+        "prompts_api:playgrounds",
+        "prompts_api:playground",
+        "prompts_api:playground_save_task",  # test_playground_api.py
         "training_api:searches",  # tests/training/test_prompt_search.py: a refused start
         "training_api:runs",  # refuses as training:new does
         "promotion_api:unsafe_outputs",  # tests/promotion/test_unsafe.py
-        "evals_api:edit_task", "evals_api:change_tasks",  # test_editing.py: refusals
-        "evals_api:set_split", "evals_api:set_freeze",  # tests/evals/test_eval_api.py: a refusal
-        "evals_api:from_evaluation", "evals_api:from_environment", "evals_api:general",  # as evals_api:from_production
-        "evals_api:imports", "evals_api:variants",  # test_importing.py, test_variants.py: what is left out is a look of the key
-    }  # fmt: skip
+        "evals_api:edit_task",
+        "evals_api:change_tasks",  # test_editing.py: refusals
+        "evals_api:set_split",
+        "evals_api:set_freeze",  # tests/evals/test_eval_api.py: a refusal
+        "evals_api:from_evaluation",
+        "evals_api:from_environment",
+        "evals_api:general",  # as evals_api:from_production
+        "evals_api:imports",
+        # test_importing.py, test_variants.py: what is left out is a look of the key
+        "evals_api:variants",
+    }
     assert set(asked) == {name for name in table.COUNTED if name not in PAGES} - elsewhere_tested
     for name, (url, body) in asked.items():
         before = HoldoutView.objects.filter(project=project).count()
@@ -332,22 +430,30 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
 
 def test_no_other_page_says_what_is_held_out(scene: dict[str, Any]) -> None:
     project = scene["project"]
-    secrets = [task.messages[0]["content"] for task in Task.objects.holdout().filter(project=project)]
+    secrets = [
+        task.messages[0]["content"] for task in Task.objects.holdout().filter(project=project)
+    ]
     keys = [task.key for task in scene["held"].tasks.all()]
     client, told = logged_in(make_member(project, Role.OWNER)), []
     quiet = [
         name
         for name in PAGES
-        if name not in table.COUNTED and ROLES[name] != Role.OWNER and not name.startswith("webhooks:")
+        if name not in table.COUNTED
+        and ROLES[name] != Role.OWNER
+        and not name.startswith("webhooks:")
     ]
     for name in quiet:
         response = send(client, name, scene)
         text = b"".join(response.streaming_content) if response.streaming else response.content
-        said = " ".join(map(str, get_messages(response.wsgi_request))) + text.decode(errors="replace")
+        said = " ".join(map(str, get_messages(response.wsgi_request))) + text.decode(
+            errors="replace"
+        )
         told += [(name, secret) for secret in [*secrets, *keys] if secret in said]
     assert not told
 
 
 def test_every_way_to_a_hold_out_is_asked_by_a_test() -> None:
     assert not set(ELSEWHERE) - set(table.COUNTED)
-    assert set(SHOWING) | set(ELSEWHERE) | {name for name in table.COUNTED if name not in PAGES} == set(table.COUNTED)
+    assert set(SHOWING) | set(ELSEWHERE) | {
+        name for name in table.COUNTED if name not in PAGES
+    } == set(table.COUNTED)

@@ -1,4 +1,6 @@
-"""Files of tasks: looked at first, stored with where they come from, at once or by a worker, never half."""
+"""Files of tasks: looked at first, stored with where they come from, at once or by a worker, never
+half.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,14 @@ pytestmark = pytest.mark.django_db
 
 def rows(count: int, **changes: Any) -> bytes:
     made = [
-        {"key": f"k{number}", "messages": [{"role": "user", "content": f"Close ticket {number + 100}."}],
-         "expected": {"tool": "close", "args": {"id": number + 100}}, **changes}
+        {
+            "key": f"k{number}",
+            "messages": [{"role": "user", "content": f"Close ticket {number + 100}."}],
+            "expected": {"tool": "close", "args": {"id": number + 100}},
+            **changes,
+        }
         for number in range(count)
-    ]  # fmt: skip
+    ]
     return b"".join(json.dumps(row).encode() + b"\n" for row in made)
 
 
@@ -49,14 +55,19 @@ def file(tmp_path: Path) -> Path:
 def stored(draft: EvalSet, file: Path, data: bytes, **choice: Any) -> importing.Imported:
     file.write_bytes(data)
     format = importing.format_of(file, file.name, "auto")
-    return importing.import_file(eval_set=draft, path=file, name=file.name, choice=Choice(format, **choice), by=None)
+    return importing.import_file(
+        eval_set=draft, path=file, name=file.name, choice=Choice(format, **choice), by=None
+    )
 
 
 def test_rows_become_tasks_that_say_where_they_are_from(draft: EvalSet, file: Path) -> None:
     done = stored(draft, file, rows(2) + b"{}\n" + rows(3)[-100:])
     assert done.made >= 2 and done.bad >= 1 and "Line 3" in done.problems[0]
     task = draft.tasks.get(key="k1")
-    assert task.origin == Origin.IMPORTED and task.metadata["imported"] == {"file": "tasks.jsonl", "line": 2}
+    assert task.origin == Origin.IMPORTED and task.metadata["imported"] == {
+        "file": "tasks.jsonl",
+        "line": 2,
+    }
     assert task.split == Split.TRAIN and task.confirmed_by is None
 
 
@@ -79,7 +90,9 @@ def test_split_and_group_by_choice(draft: EvalSet, file: Path) -> None:
     assert (task.split, task.group) == ("regression", "customer:acme")
 
 
-def test_what_is_synthetic_stays_synthetic_and_is_never_held_out(draft: EvalSet, file: Path) -> None:
+def test_what_is_synthetic_stays_synthetic_and_is_never_held_out(
+    draft: EvalSet, file: Path
+) -> None:
     data = rows(1, metadata={"flywheel": {"origin": "synthetic"}})
     done = stored(draft, file, data, split="holdout", always=True)
     assert done.bad == 1 and "never be held out" in done.problems[0] and not draft.tasks.exists()
@@ -91,7 +104,11 @@ def test_what_is_near_a_holdout_is_left_out(file: Path) -> None:
     project = make_project()
     held = make_eval_set(project).tasks.holdout().first()
     draft = make_eval_set(project, frozen=False)
-    near = {"messages": [{"role": "user", "content": f"Please {held.messages[0]['content'].lower()} thanks"}]}
+    near = {
+        "messages": [
+            {"role": "user", "content": f"Please {held.messages[0]['content'].lower()} thanks"}
+        ]
+    }
     done = stored(draft, file, rows(1, **near, expected=held.expected))
     assert done.made == 0 and done.guarded + done.leaking == 1
 
@@ -104,7 +121,9 @@ def test_what_is_near_a_holdout_is_left_out(file: Path) -> None:
         ("a.jsonl", b"\x00\xff\xfe", "was not recognised"),
     ],
 )
-def test_a_file_of_no_format_is_told(draft: EvalSet, file: Path, name: str, data: bytes, words: str) -> None:
+def test_a_file_of_no_format_is_told(
+    draft: EvalSet, file: Path, name: str, data: bytes, words: str
+) -> None:
     file.write_bytes(data)
     with pytest.raises(ImportProblem, match=words):
         importing.preview(file, name)
@@ -113,7 +132,11 @@ def test_a_file_of_no_format_is_told(draft: EvalSet, file: Path, name: str, data
 def test_a_csv_with_wrong_columns_says_which_there_are(file: Path) -> None:
     file.write_bytes(b"prompt,answre\nhi,there\n")
     seen = importing.preview(file, "a.csv")
-    assert seen.good == 0 and seen.problems[0].field == "answre" and "Columns are" in seen.problems[0].message
+    assert (
+        seen.good == 0
+        and seen.problems[0].field == "answre"
+        and "Columns are" in seen.problems[0].message
+    )
 
 
 def test_too_many_rows_are_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +159,9 @@ def url(draft: EvalSet, name: str = "import", *more: Any) -> str:
     return reverse(f"evals:{name}", args=[draft.project.slug, draft.pk, *more])
 
 
-def looked_at(member: Client, draft: EvalSet, data: bytes, name: str = "a.jsonl", **more: Any) -> Any:
+def looked_at(
+    member: Client, draft: EvalSet, data: bytes, name: str = "a.jsonl", **more: Any
+) -> Any:
     body = {"file": SimpleUploadedFile(name, data), "format": "auto", **more}
     return member.post(url(draft), body)
 
@@ -147,7 +172,9 @@ def test_it_is_shown_before_it_is_stored(member: Client, draft: EvalSet) -> None
     assert "25 valid" in page and "1 invalid" in page and "Close ticket 119." in page
     assert "Close ticket 120." not in page and not draft.tasks.exists()
     token = response.context["token"]
-    done = member.post(url(draft, "import_start"), {"token": token, "split": "train", "group": "file"})
+    done = member.post(
+        url(draft, "import_start"), {"token": token, "split": "train", "group": "file"}
+    )
     assert done.status_code == 200 and draft.tasks.count() == 25
     member.post(url(draft, "import_start"), {"token": token, "split": "train", "group": "file"})
     assert draft.tasks.count() == 25
@@ -168,7 +195,8 @@ def test_bfcl_is_joined_with_its_answers(member: Client, draft: EvalSet) -> None
     data, answers = json.dumps(question).encode(), json.dumps(answer).encode()
     response = looked_at(member, draft, data, answers=SimpleUploadedFile("possible.jsonl", answers))
     member.post(
-        url(draft, "import_start"), {"token": response.context["token"], "split": "validation", "group": "request"}
+        url(draft, "import_start"),
+        {"token": response.context["token"], "split": "validation", "group": "request"},
     )
     assert draft.tasks.get().expected["tool"] == "area"
 
@@ -195,29 +223,42 @@ def done(job: TaskImport) -> TaskImport:
 
 
 def test_many_rows_are_left_to_a_worker(
-    member: Client, draft: EvalSet, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+    member: Client,
+    draft: EvalSet,
+    monkeypatch: pytest.MonkeyPatch,
+    django_capture_on_commit_callbacks: Any,
 ) -> None:
     monkeypatch.setattr(importing, "AT_ONCE", 3)
     token = looked_at(member, draft, rows(5)).context["token"]
     given = {"token": token, "split": "train", "group": "file"}
     response = member.post(url(draft, "import_start"), given)
-    assert not draft.tasks.exists() and "queued" in member.get(response["Location"]).content.decode()
+    assert (
+        not draft.tasks.exists() and "queued" in member.get(response["Location"]).content.decode()
+    )
     again = member.post(url(draft, "import_start"), given, follow=True).content.decode()
     assert "already imported" in again
     job = TaskImport.objects.get()
     with django_capture_on_commit_callbacks(execute=True):
         assert done(job).state == "succeeded", job.error
-    assert done(job).attempt == 1 and draft.tasks.count() == 5 and not importing.home_of(str(job.pk)).exists()
+    assert (
+        done(job).attempt == 1
+        and draft.tasks.count() == 5
+        and not importing.home_of(str(job.pk)).exists()
+    )
     page = member.get(response["Location"], headers={"HX-Request": "true"}).content.decode()
     assert "succeeded" in page and "hx-get" not in page
 
 
 def submitted(draft: EvalSet, n: int) -> TaskImport:
     identity = importing.keep([rows(n)])
-    return importing.submit(identity=identity, eval_set=draft, name="a", choice=Choice("flywheel"), by=None)
+    return importing.submit(
+        identity=identity, eval_set=draft, name="a", choice=Choice("flywheel"), by=None
+    )
 
 
-def test_an_import_whose_worker_died_is_done_once(draft: EvalSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_whose_worker_died_is_done_once(
+    draft: EvalSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = submitted(draft, 2)
     assert job.claim("a worker that died")
     TaskImport.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=5))
@@ -246,14 +287,25 @@ def test_a_file_that_is_awaited_is_not_tidied_away(draft: EvalSet) -> None:
 
 
 BFCL = {
-    "id": "simple_0", "question": [[{"role": "user", "content": "Area of a square of 3?"}]],
-    "function": [{"name": "area", "description": "", "parameters": {"type": "dict", "properties": {"side": {"type": "integer"}}}}],
-}  # fmt: skip
+    "id": "simple_0",
+    "question": [[{"role": "user", "content": "Area of a square of 3?"}]],
+    "function": [
+        {
+            "name": "area",
+            "description": "",
+            "parameters": {"type": "dict", "properties": {"side": {"type": "integer"}}},
+        }
+    ],
+}
 CSV = b'prompt,tool,args\nClose ticket 77.,close,"{""id"": 77}"\n'
 
 
-def key_of(project: Project, role: Role = Role.ENGINEER, scopes: Any = Scope.values) -> dict[str, str]:
-    secret = create_api_key(project=project, name="ci", by=make_member(project, role), scopes=scopes)[1]
+def key_of(
+    project: Project, role: Role = Role.ENGINEER, scopes: Any = Scope.values
+) -> dict[str, str]:
+    secret = create_api_key(
+        project=project, name="ci", by=make_member(project, role), scopes=scopes
+    )[1]
     return {"HTTP_AUTHORIZATION": f"Bearer {secret}"}
 
 
@@ -270,39 +322,58 @@ def test_a_file_is_imported_by_api_in_any_format(draft: EvalSet) -> None:
     task = draft.tasks.get()
     assert task.split == Split.VALIDATION and task.metadata["imported"]["file"] == "refunds.csv"
     answers = json.dumps({"id": "simple_0", "ground_truth": [{"area": {"side": [3]}}]}).encode()
-    joined = by_api(draft, json.dumps(BFCL).encode(), answers=SimpleUploadedFile("possible.jsonl", answers))
-    assert joined.json()["result"]["made"] == 1 and draft.tasks.filter(expected__tool="area").exists()
+    joined = by_api(
+        draft, json.dumps(BFCL).encode(), answers=SimpleUploadedFile("possible.jsonl", answers)
+    )
+    assert (
+        joined.json()["result"]["made"] == 1 and draft.tasks.filter(expected__tool="area").exists()
+    )
     good_and_bad = by_api(draft, rows(2) + b"{}\n").json()["result"]
-    assert (good_and_bad["made"], good_and_bad["bad"]) == (2, 1) and "Line 3" in good_and_bad["problems"][0]
+    assert (good_and_bad["made"], good_and_bad["bad"]) == (2, 1) and "Line 3" in good_and_bad[
+        "problems"
+    ][0]
     assert not any(importing.folder().glob("*"))
 
 
 def test_a_preview_by_api_stores_nothing(draft: EvalSet) -> None:
     seen = by_api(draft, rows(3, metadata={"ticket": "a"}) + b"[]\n", preview="1")
     assert seen.status_code == 200 and (seen.json()["good"], seen.json()["bad"]) == (3, 1)
-    assert seen.json()["groups"] == ["file", "request", "metadata.ticket"] and not draft.tasks.exists()
+    assert (
+        seen.json()["groups"] == ["file", "request", "metadata.ticket"] and not draft.tasks.exists()
+    )
     assert not any(importing.folder().glob("*"))
 
 
 @pytest.mark.parametrize(
     ("data", "more", "path"),
     [
-        (b"nonsense", {}, "file"), (b"", {}, "file"), (b"x", {"format": "xls"}, "format"), (rows(1), {"split": "x"}, "split"),
-        (rows(1), {"group": "metadata.nothing"}, "group"), (rows(1), {"perview": "1"}, "perview"),
-        (rows(1), {"preview": "maybe"}, "preview"), (rows(1), {"always": "x"}, "always"),
+        (b"nonsense", {}, "file"),
+        (b"", {}, "file"),
+        (b"x", {"format": "xls"}, "format"),
+        (rows(1), {"split": "x"}, "split"),
+        (rows(1), {"group": "metadata.nothing"}, "group"),
+        (rows(1), {"perview": "1"}, "perview"),
+        (rows(1), {"preview": "maybe"}, "preview"),
+        (rows(1), {"always": "x"}, "always"),
         (rows(1), {"answers": [SimpleUploadedFile(name, b"{}") for name in "ab"]}, "answers"),
     ],
-)  # fmt: skip
-def test_a_file_that_cannot_be_imported_says_why(draft: EvalSet, data: bytes, more: dict, path: str) -> None:
+)
+def test_a_file_that_cannot_be_imported_says_why(
+    draft: EvalSet, data: bytes, more: dict, path: str
+) -> None:
     answer = by_api(draft, data, **more)
     assert answer.status_code == 400 and answer.json()["path"] == path, answer.content
     assert not draft.tasks.exists() and not any(importing.folder().glob("*"))
 
 
-def test_many_rows_by_api_are_followed_and_cancelled(draft: EvalSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_by_api_are_followed_and_cancelled(
+    draft: EvalSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importing, "AT_ONCE", 3)
     first, second = by_api(draft, rows(5)), by_api(draft, rows(6))
-    assert first.status_code == 202 and first.json()["state"] == "queued" and not draft.tasks.exists()
+    assert (
+        first.status_code == 202 and first.json()["state"] == "queued" and not draft.tasks.exists()
+    )
     key, at = (
         key_of(draft.project),
         [reverse("evals_api:import", args=[draft.pk, one.json()["id"]]) for one in (first, second)],
@@ -317,7 +388,10 @@ def test_many_rows_by_api_are_followed_and_cancelled(draft: EvalSet, monkeypatch
     one = Client().get(listing, {"limit": 1}, **key).json()
     other = Client().get(listing, {"limit": 1, "cursor": one["next"]}, **key).json()
     assert len(one["results"]) == len(other["results"]) == 1 and one["results"] != other["results"]
-    assert other["next"] is None and Client().get(listing, {"cursor": "x"}, **key).json()["path"] == "cursor"
+    assert (
+        other["next"] is None
+        and Client().get(listing, {"cursor": "x"}, **key).json()["path"] == "cursor"
+    )
 
 
 def test_who_may_import_by_api(draft: EvalSet) -> None:
@@ -348,7 +422,9 @@ def test_what_is_left_out_of_an_import_by_api_is_a_look_of_the_key(data_dir: Pat
 def test_the_command(draft: EvalSet, file: Path, capsys: pytest.CaptureFixture) -> None:
     file.write_bytes(rows(3))
     call_command("import_tasks", "files", str(file), "--split", "validation")
-    assert "3 new" in capsys.readouterr().out and draft.tasks.filter(split="validation").count() == 3
+    assert (
+        "3 new" in capsys.readouterr().out and draft.tasks.filter(split="validation").count() == 3
+    )
     with pytest.raises(CommandError, match="no draft"):
         call_command("import_tasks", "nothing", str(file))
     with pytest.raises(CommandError, match="no file"):

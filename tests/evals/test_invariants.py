@@ -30,15 +30,23 @@ def test_a_held_out_prompt_cannot_train_anywhere_in_the_project() -> None:
     draft = make_eval_set(project, frozen=False)
     with pytest.raises(actions.HoldoutLeak) as leak:
         actions.add_task(
-            eval_set=draft, key="again", request=held.messages[0]["content"].upper() + "  ", split=Split.TRAIN,
-            expected=held.expected, by=admin_of(project),
-        )  # fmt: skip
+            eval_set=draft,
+            key="again",
+            request=held.messages[0]["content"].upper() + "  ",
+            split=Split.TRAIN,
+            expected=held.expected,
+            by=admin_of(project),
+        )
     assert held.messages[0]["content"] == leak.value.pair.theirs
     refused(
-        "INSERT INTO evals_task (id, project_id, eval_set_id, key, split, \"group\", canonical_hash, messages, expected,"
-        " demonstration, origin, created_at) VALUES (%s, %s, %s, 'x', 'train', 'x', %s, '[]', '{}', '', 'manual', now())",
-        uuid.uuid4(), project.pk, draft.pk, held.canonical_hash,
-    )  # fmt: skip
+        'INSERT INTO evals_task (id, project_id, eval_set_id, key, split, "group",'
+        " canonical_hash, messages, expected, demonstration, origin, created_at) VALUES (%s, %s,"
+        " %s, 'x', 'train', 'x', %s, '[]', '{}', '', 'manual', now())",
+        uuid.uuid4(),
+        project.pk,
+        draft.pk,
+        held.canonical_hash,
+    )
 
 
 def test_a_group_cannot_stand_on_both_sides() -> None:
@@ -47,18 +55,27 @@ def test_a_group_cannot_stand_on_both_sides() -> None:
     draft = make_eval_set(project, frozen=False)
     with pytest.raises(actions.HoldoutLeak):
         actions.add_task(
-            eval_set=draft, key="k", request="Something else.", split=Split.TRAIN, group=held.group,
-            expected=held.expected, by=admin_of(project),
-        )  # fmt: skip
+            eval_set=draft,
+            key="k",
+            request="Something else.",
+            split=Split.TRAIN,
+            group=held.group,
+            expected=held.expected,
+            by=admin_of(project),
+        )
 
 
 def test_another_project_is_another_matter() -> None:
     held = make_eval_set(make_project()).tasks.holdout().first()
     other = make_eval_set(make_project(), frozen=False)
     actions.add_task(
-        eval_set=other, key="k", request=held.messages[0]["content"], split=Split.TRAIN, expected=held.expected,
+        eval_set=other,
+        key="k",
+        request=held.messages[0]["content"],
+        split=Split.TRAIN,
+        expected=held.expected,
         by=admin_of(other.project),
-    )  # fmt: skip
+    )
 
 
 def test_a_frozen_set_stays_as_it_is() -> None:
@@ -67,7 +84,10 @@ def test_a_frozen_set_stays_as_it_is() -> None:
     refused("UPDATE evals_task SET split = 'general' WHERE id = %s", task.pk)
     refused("DELETE FROM evals_task WHERE id = %s", task.pk)
     refused("UPDATE evals_evalset SET digest = 'x' WHERE id = %s", eval_set.pk)
-    refused("UPDATE evals_evalset SET state = 'draft', digest = '', frozen_at = NULL WHERE id = %s", eval_set.pk)
+    refused(
+        "UPDATE evals_evalset SET state = 'draft', digest = '', frozen_at = NULL WHERE id = %s",
+        eval_set.pk,
+    )
     with pytest.raises(actions.EvalSetError, match="frozen"):
         actions.remove_task(task=task, by=None)
 
@@ -93,13 +113,20 @@ def test_the_split_goes_by_group_and_keeps_earlier_hold_outs() -> None:
     by = admin_of(project)
     first = actions.create_eval_set(project=project, slug="s", by=by)
     runs = [
-        make_failed(project, request=f"Close ticket {number}.", metadata={"group": f"g{number // 2}"})
+        make_failed(
+            project, request=f"Close ticket {number}.", metadata={"group": f"g{number // 2}"}
+        )
         for number in range(2000, 2040)
     ]
     actions.tasks_from_trajectories(eval_set=first, trajectories=runs, by=by)
-    sizes = actions.split_by_group(eval_set=first, holdout_size=10, validation_size=4, seed=3, by=by)
+    sizes = actions.split_by_group(
+        eval_set=first, holdout_size=10, validation_size=4, seed=3, by=by
+    )
     assert sizes == {"holdout": 10, "validation": 4, "train": 26}
-    groups = {split: set(first.tasks.filter(split=split).values_list("group", flat=True)) for split in Split}
+    groups = {
+        split: set(first.tasks.filter(split=split).values_list("group", flat=True))
+        for split in Split
+    }
     assert not groups[Split.HOLDOUT] & (groups[Split.TRAIN] | groups[Split.VALIDATION])
     actions.freeze(eval_set=first, by=by)
     second = actions.new_version(eval_set=first, by=by)
@@ -115,9 +142,13 @@ def test_the_same_seed_gives_the_same_split() -> None:
         eval_set = make_eval_set(make_project(), train=0, holdout=0, frozen=False)
         for number in range(20):
             actions.add_task(
-                eval_set=eval_set, key=f"t{number}", request=f"Close ticket {number}.", split=Split.TRAIN,
-                expected={"tool": "t", "args": {}}, by=None,
-            )  # fmt: skip
+                eval_set=eval_set,
+                key=f"t{number}",
+                request=f"Close ticket {number}.",
+                split=Split.TRAIN,
+                expected={"tool": "t", "args": {}},
+                by=None,
+            )
         actions.split_by_group(eval_set=eval_set, holdout_size=6, seed=5, by=None)
         keys.append(sorted(eval_set.tasks.holdout().values_list("key", flat=True)))
     assert keys[0] == keys[1]
@@ -128,30 +159,42 @@ def test_tasks_come_from_corrections_and_successes() -> None:
     eval_set = make_eval_set(project, 0, 0, frozen=False)
     wanted = {"tool": "files.share", "args": {"file": "a.txt", "person": "Tom"}}
     made = actions.tasks_from_trajectories(
-        eval_set=eval_set, by=None, trajectories=[
+        eval_set=eval_set,
+        by=None,
+        trajectories=[
             make_failed(project, request="Share a.txt with Tom.", expected=wanted),
-            make_trajectory(project, request="Close 1500.", call={"tool": "tickets.close", "args": {"id": 1500}},
-                            outcome={"status": "success"}),
+            make_trajectory(
+                project,
+                request="Close 1500.",
+                call={"tool": "tickets.close", "args": {"id": 1500}},
+                outcome={"status": "success"},
+            ),
             make_trajectory(project, request="Close 1501.", outcome={"status": "failure"}),
             make_failed(project, request="share a.txt  with Tom."),
         ],
-    )  # fmt: skip
+    )
     assert (made.made, made.duplicates, made.without_expected) == (2, 1, 1)
     assert Task.objects.get(eval_set=eval_set, origin="failure").expected == wanted
 
 
 def test_what_production_asks_again_stays_out_of_training() -> None:
-    """A second set from the same project, whose requests overlap with the first one's hold-out and train tasks."""
+    """A second set from the same project, whose requests overlap with the first one's hold-out and
+    train tasks.
+    """
     project = make_project()
     by = admin_of(project)
 
     def asked(first: int, last: int) -> list[Trajectory]:
-        return [make_failed(project, request=f"Close ticket {number}.") for number in range(first, last)]
+        return [
+            make_failed(project, request=f"Close ticket {number}.") for number in range(first, last)
+        ]
 
     def split(eval_set: EvalSet) -> None:
         actions.split_by_group(eval_set=eval_set, holdout_size=8, validation_size=2, seed=1, by=by)
 
-    first, second = (actions.create_eval_set(project=project, slug=slug, by=by) for slug in ("a", "b"))
+    first, second = (
+        actions.create_eval_set(project=project, slug=slug, by=by) for slug in ("a", "b")
+    )
     actions.tasks_from_trajectories(eval_set=first, trajectories=asked(2000, 2020), by=by)
     split(first)
     held = set(first.tasks.holdout().values_list("canonical_hash", flat=True))
@@ -190,10 +233,20 @@ def test_the_hash_is_of_what_is_asked() -> None:
 
 def test_the_same_calls_make_the_same_prompt_whatever_their_ids_and_spaces() -> None:
     def prompt(identity: str, arguments: object, role: str = "system") -> list[dict]:
-        call = {"id": identity, "type": "function", "function": {"name": "find", "arguments": arguments}}
+        call = {
+            "id": identity,
+            "type": "function",
+            "function": {"name": "find", "arguments": arguments},
+        }
         return [
             {"role": role, "content": f"You are {identity}."},
-            {"role": "user", "content": [{"type": "text", "text": "Close"}, {"type": "text", "text": "ticket 12."}]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Close"},
+                    {"type": "text", "text": "ticket 12."},
+                ],
+            },
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": identity, "content": "[12]"},
         ]
@@ -208,18 +261,25 @@ def test_the_same_calls_make_the_same_prompt_whatever_their_ids_and_spaces() -> 
 @pytest.mark.parametrize(
     "after",
     [
-        {"tool": "close", "args": {"id": 5}}, '{"tool": "close", "args": {"id": 5}}', {"name": "close", "arguments": '{"id": 5}'},
-        '```json\n{"name": "close", "arguments": {"id": 5}}\n```', [{"tool": "close", "args": {"id": 5}}],
+        {"tool": "close", "args": {"id": 5}},
+        '{"tool": "close", "args": {"id": 5}}',
+        {"name": "close", "arguments": '{"id": 5}'},
+        '```json\n{"name": "close", "arguments": {"id": 5}}\n```',
+        [{"tool": "close", "args": {"id": 5}}],
         {"role": "assistant", "content": '{"tool": "close", "args": {"id": 5}}'},
-        {"role": "assistant", "tool_calls": [{"function": {"name": "close", "arguments": {"id": 5}}}]},
+        {
+            "role": "assistant",
+            "tool_calls": [{"function": {"name": "close", "arguments": {"id": 5}}}],
+        },
     ],
-)  # fmt: skip
+)
 def test_a_correction_says_its_call_in_any_form(after: object) -> None:
     assert actions.as_call(after) == {"tool": "close", "args": {"id": 5}}
 
 
 @pytest.mark.parametrize(
-    "after", [None, 4, "", "Close it.", {"role": "assistant", "content": "Done."}, [], {"tool": "close"}]
+    "after",
+    [None, 4, "", "Close it.", {"role": "assistant", "content": "Done."}, [], {"tool": "close"}],
 )
 def test_a_correction_in_words_says_no_call(after: object) -> None:
     assert actions.as_call(after) is None

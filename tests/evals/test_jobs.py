@@ -22,21 +22,33 @@ pytestmark = pytest.mark.django_db
 def test_one_reward_that_is_no_number_masks_its_sample_alone(data_dir: Path) -> None:
     project = make_project()
     eval_set = make_eval_set(project)
-    run = make_eval_run(eval_set, make_base(project, data_dir), make_environment(project), success=1.0)
+    run = make_eval_run(
+        eval_set, make_base(project, data_dir), make_environment(project), success=1.0
+    )
     task = run.samples.first().task
     run.samples.all().delete()
-    line = '{"type": "sample", "seq": %d, "task_id": "%s", "index": %d, "output": "x", "reward": %s, "masked": false}'
+    line = (
+        '{"type": "sample", "seq": %d, "task_id": "%s", "index": %d, "output": "x", "reward": %s,'
+        ' "masked": false}'
+    )
     rewards = ["1.0", "NaN", "1e400", "0.0"]
-    events = [parse_event((line % (n, task.pk, n, reward)).encode()) for n, reward in enumerate(rewards, 1)]
+    events = [
+        parse_event((line % (n, task.pk, n, reward)).encode())
+        for n, reward in enumerate(rewards, 1)
+    ]
     store_events(run, [event for event in events if event])
     found = list(Sample.objects.filter(run=run).order_by("index").values_list("reward", "masked"))
     assert found == [(1.0, False), (None, True), (None, True), (0.0, False)]
     assert "finite" in Sample.objects.filter(masked=True).first().mask_reason
 
 
-def test_tasks_go_to_the_child_in_a_file_a_part_at_a_time(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_go_to_the_child_in_a_file_a_part_at_a_time(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = make_project()
-    run = make_eval_run(make_eval_set(project), make_base(project, data_dir), make_environment(project))
+    run = make_eval_run(
+        make_eval_set(project), make_base(project, data_dir), make_environment(project)
+    )
     monkeypatch.setattr(jobs, "TASKS_AT_ONCE", 2)
     tasks = {str(task.pk): task for task in run.eval_set.tasks.filter(split=run.split)}
     with CaptureQueriesContext(
@@ -51,8 +63,14 @@ def test_tasks_go_to_the_child_in_a_file_a_part_at_a_time(data_dir: Path, monkey
 
 def test_the_sum_reads_no_answers(data_dir: Path) -> None:
     project = make_project()
-    run = make_eval_run(make_eval_set(project), make_base(project, data_dir), make_environment(project), success=1.0)
+    run = make_eval_run(
+        make_eval_set(project), make_base(project, data_dir), make_environment(project), success=1.0
+    )
     with CaptureQueriesContext(connection) as asked:
         metrics = complete(run, {})["metrics"]
     assert metrics["success"]["mean"] == 1.0 and len(asked) < 5
-    assert not any(f'"{name}"' in query["sql"] for query in asked for name in ("output", "messages", "components"))
+    assert not any(
+        f'"{name}"' in query["sql"]
+        for query in asked
+        for name in ("output", "messages", "components")
+    )

@@ -1,4 +1,5 @@
-"""A held-out task is recognised by whichever route it comes back, and other tasks of its template are not refused.
+"""A held-out task is recognised by whichever route it comes back, and other tasks of its template
+are not refused.
 
 A small slice of what `python -m bench.leaks` measures, with another seed.
 """
@@ -35,7 +36,9 @@ def caught(index: HeldOut, rows: list[dict]) -> set[int]:
 
 
 @pytest.mark.parametrize("name", VERBATIM)
-def test_a_request_is_found_in_every_wrapping_and_place(name: str, held: list[Invented], index: HeldOut) -> None:
+def test_a_request_is_found_in_every_wrapping_and_place(
+    name: str, held: list[Invented], index: HeldOut
+) -> None:
     world = World(SEED + 1)
     rows = [VERBATIM[name](world, task) for task in held]
     missed = [held[at].request for at in sorted(set(range(len(held))) - caught(index, rows))]
@@ -43,13 +46,17 @@ def test_a_request_is_found_in_every_wrapping_and_place(name: str, held: list[In
 
 
 @pytest.mark.parametrize("name", MARKUP)
-def test_no_markup_and_no_decoration_of_lines_hides_a_request(name: str, held: list[Invented], index: HeldOut) -> None:
+def test_no_markup_and_no_decoration_of_lines_hides_a_request(
+    name: str, held: list[Invented], index: HeldOut
+) -> None:
     world = World(SEED + 6)
     found = caught(index, [MARKUP[name](world, task) for task in held])
     assert [held[at].request for at in sorted(set(range(HELD)) - found)] == []
 
 
-SMALL_CAPITALS = str.maketrans("abcdefghijklmnoprstuvwyzABCDEFGHIJKLMNOPRSTUVWYZ", "ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ" * 2)
+SMALL_CAPITALS = str.maketrans(
+    "abcdefghijklmnoprstuvwyzABCDEFGHIJKLMNOPRSTUVWYZ", "ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ" * 2
+)
 SQUARED = {ord(char): chr(0x1F170 + at) for at, char in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZ")}
 GREEK = str.maketrans("ABEZHIKMNOPTYXoaivu", "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧοαινυ")
 INVISIBLE = {
@@ -65,21 +72,32 @@ GLYPHS = {
     "Greek": lambda text: text.translate(GREEK),
     "Greek capitals": lambda text: text.upper().translate(GREEK),
     **{
-        name: lambda text, sign=sign: "".join(char + sign * (at % 3 == 0) for at, char in enumerate(text))
+        name: lambda text, sign=sign: "".join(
+            char + sign * (at % 3 == 0) for at, char in enumerate(text)
+        )
         for name, sign in INVISIBLE.items()
     },
 }
 
 
 @pytest.mark.parametrize("name", GLYPHS)
-def test_no_look_alike_and_nothing_invisible_hides_a_request(name: str, held: list[Invented], index: HeldOut) -> None:
-    found = caught(index, [chat(World(SEED), GLYPHS[name](task.request), in_words(task)) for task in held])
+def test_no_look_alike_and_nothing_invisible_hides_a_request(
+    name: str, held: list[Invented], index: HeldOut
+) -> None:
+    found = caught(
+        index, [chat(World(SEED), GLYPHS[name](task.request), in_words(task)) for task in held]
+    )
     assert [held[at].request for at in sorted(set(range(HELD)) - found)] == []
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("ΝΙΚΗ και λόγος", "νίκη ΚΑΙ ΛΌΓΟΣ"), ("ПРИВЕТ, Ау", "привет, АУ"), ("ŁÓDŹ", "łódź"), ("İstanbul", "istanbul")],
+    [
+        ("ΝΙΚΗ και λόγος", "νίκη ΚΑΙ ΛΌΓΟΣ"),
+        ("ПРИВЕТ, Ау", "привет, АУ"),
+        ("ŁÓDŹ", "łódź"),
+        ("İstanbul", "istanbul"),
+    ],
 )
 def test_a_word_of_another_alphabet_stays_one_word_in_capitals(one: str, other: str) -> None:
     assert fold(one) == fold(other)
@@ -139,27 +157,94 @@ def found(held: Held, row: dict) -> Match | None:
     ("row", "is_leak"),
     [
         ({"messages": [{"role": "user", "content": "Please cancel my order!"}]}, True),
-        ({"messages": [{"role": "user", "content": '{"intent": "order", "text": "Cancel my order."}'}]}, True),
-        ({"messages": [{"role": "user", "content": OTHER}, {"role": "tool", "content": "cancel my order"}]}, True),
-        ({"messages": [{"role": "user", "content": "Cancel my order for the blue lamp and send a green one"}]}, False),
-        ({"messages": [{"role": "system", "content": "Customers may ask to cancel their order or my order."}]}, False),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": '{"intent": "order", "text": "Cancel my order."}'}
+                ]
+            },
+            True,
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": OTHER},
+                    {"role": "tool", "content": "cancel my order"},
+                ]
+            },
+            True,
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": "Cancel my order for the blue lamp and send a green one",
+                    }
+                ]
+            },
+            False,
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "system",
+                        "content": "Customers may ask to cancel their order or my order.",
+                    }
+                ]
+            },
+            False,
+        ),
     ],
 )
-def test_a_short_request_of_common_words_counts_where_it_is_a_whole_passage(row: dict, is_leak: bool) -> None:
+def test_a_short_request_of_common_words_counts_where_it_is_a_whole_passage(
+    row: dict, is_leak: bool
+) -> None:
     assert bool(found(asked("Cancel my order"), row)) is is_leak
 
 
 @pytest.mark.parametrize(
     ("held", "call", "request_text", "is_leak"),
     [
-        ({"tool": "orders.cancel", "args": {"id": 4711}}, {"tool": "orders.cancel", "args": {"id": "4711"}}, "Undo it all", True),
-        ({"tool": "orders.cancel", "args": {"id": 4711}}, {"tool": "orders.cancel", "args": {"id": 4712}}, "Undo it all", False),
-        ({"tool": "orders.list", "args": {}}, {"tool": "orders.list", "args": {}}, "Sing a song about rain", False),
-        ({"tool": "orders.list", "args": {}}, {"tool": "orders.list", "args": {}}, "My open orders please", True),
-        ({"tool": "f", "args": {"city": "Rome"}, "accept": {"city": ["Rome", "Roma"]}}, {"tool": "f", "args": {"city": "Roma"}}, "Hm", True),
-        ({"calls": [{"tool": "a", "args": {"x": 12345}}, {"tool": "b", "args": {}}]}, {"tool": "a", "args": {"x": 12345}}, "Hm", False),
+        (
+            {"tool": "orders.cancel", "args": {"id": 4711}},
+            {"tool": "orders.cancel", "args": {"id": "4711"}},
+            "Undo it all",
+            True,
+        ),
+        (
+            {"tool": "orders.cancel", "args": {"id": 4711}},
+            {"tool": "orders.cancel", "args": {"id": 4712}},
+            "Undo it all",
+            False,
+        ),
+        (
+            {"tool": "orders.list", "args": {}},
+            {"tool": "orders.list", "args": {}},
+            "Sing a song about rain",
+            False,
+        ),
+        (
+            {"tool": "orders.list", "args": {}},
+            {"tool": "orders.list", "args": {}},
+            "My open orders please",
+            True,
+        ),
+        (
+            {"tool": "f", "args": {"city": "Rome"}, "accept": {"city": ["Rome", "Roma"]}},
+            {"tool": "f", "args": {"city": "Roma"}},
+            "Hm",
+            True,
+        ),
+        (
+            {"calls": [{"tool": "a", "args": {"x": 12345}}, {"tool": "b", "args": {}}]},
+            {"tool": "a", "args": {"x": 12345}},
+            "Hm",
+            False,
+        ),
     ],
-)  # fmt: skip
+)
 def test_calls_that_say_little_need_a_text_that_agrees(
     held: dict, call: dict, request_text: str, is_leak: bool
 ) -> None:
@@ -170,7 +255,10 @@ def test_calls_that_say_little_need_a_text_that_agrees(
 
 
 def test_another_form_of_answer_lets_nothing_through() -> None:
-    held = asked("Move the team lunch with Rosa to Friday at noon", {"tool": "calendar.move", "args": {"to": "Friday"}})
+    held = asked(
+        "Move the team lunch with Rosa to Friday at noon",
+        {"tool": "calendar.move", "args": {"to": "Friday"}},
+    )
     turned = "On Friday at noon: please move the team lunch with Rosa"
     rows = [
         chat(World(0), turned, "Done."),
@@ -185,21 +273,35 @@ PIZZAS = "Order three pizzas for the office on 7 March at 14:30 from Luigi, invo
 @pytest.mark.parametrize(
     ("old", "new", "is_leak"),
     [
-        ("three", "threee", True), ("three", "thre", True), ("three", "five", False),
-        ("March", "Marhc", True), ("March", "May", False), ("14:30", "14.30", True), ("14:30", "14h30", True),
-        ("14:30", "14:20", False), ("INV-20931", "INV20931", True), ("INV-20931", "INV/20931", True),
-        ("INV-20931", "INV20932", False), ("on 7 March", "in August", False),
+        ("three", "threee", True),
+        ("three", "thre", True),
+        ("three", "five", False),
+        ("March", "Marhc", True),
+        ("March", "May", False),
+        ("14:30", "14.30", True),
+        ("14:30", "14h30", True),
+        ("14:30", "14:20", False),
+        ("INV-20931", "INV20931", True),
+        ("INV-20931", "INV/20931", True),
+        ("INV-20931", "INV20932", False),
+        ("on 7 March", "in August", False),
     ],
-)  # fmt: skip
-def test_a_value_misspelt_or_with_other_signs_is_that_value(old: str, new: str, is_leak: bool) -> None:
+)
+def test_a_value_misspelt_or_with_other_signs_is_that_value(
+    old: str, new: str, is_leak: bool
+) -> None:
     row = {"text": f"{World(SEED).filling(60)}. {PIZZAS.replace(old, new)}"}
     assert bool(found(asked(PIZZAS), row)) is is_leak
 
 
 def test_a_month_misspelt_without_a_day_is_that_month() -> None:
     held = asked("Book seats for the concert in August in the main hall")
-    assert found(held, {"text": "So they say. Book seats for the concert in Agust in the main hall"})
-    assert not found(held, {"text": "So they say. Book seats for the concert in April in the main hall"})
+    assert found(
+        held, {"text": "So they say. Book seats for the concert in Agust in the main hall"}
+    )
+    assert not found(
+        held, {"text": "So they say. Book seats for the concert in April in the main hall"}
+    )
 
 
 VAN = "Send the blue van from %s to %s on Monday."
@@ -211,19 +313,37 @@ VAN = "Send the blue van from %s to %s on Monday."
         (VAN % ("Odense", "Aarhus"), {"from": "Odense", "to": "Aarhus"}, False),
         (VAN % ("Odense", "Aarhus"), {"from": "Aarhus", "to": "Odense"}, True),
         (VAN % ("Aarhus", "Odense"), {"from": "Odense", "to": "Aarhus"}, True),
-        ("On Monday, send the blue van to Odense from Aarhus.", {"from": "Odense", "to": "Aarhus"}, True),
+        (
+            "On Monday, send the blue van to Odense from Aarhus.",
+            {"from": "Odense", "to": "Aarhus"},
+            True,
+        ),
     ],
 )
-def test_two_values_that_change_places_make_another_task(text: str, args: dict, is_leak: bool) -> None:
+def test_two_values_that_change_places_make_another_task(
+    text: str, args: dict, is_leak: bool
+) -> None:
     """Where the expected calls change with them; else it is the same task."""
-    held = asked(VAN % ("Aarhus", "Odense"), {"tool": "vans.send", "args": {"from": "Aarhus", "to": "Odense"}})
-    row = {"messages": [{"role": "user", "content": text}], "expected": {"tool": "vans.send", "args": args}}
+    held = asked(
+        VAN % ("Aarhus", "Odense"),
+        {"tool": "vans.send", "args": {"from": "Aarhus", "to": "Odense"}},
+    )
+    row = {
+        "messages": [{"role": "user", "content": text}],
+        "expected": {"tool": "vans.send", "args": args},
+    }
     assert bool(found(held, row)) is is_leak
 
 
 def test_markup_in_the_held_out_request_hides_nothing() -> None:
-    held = asked("Send the <b>espresso</b> [grinder](https://shop.example/p/88) of order 20931 back to the **seller**")
-    assert found(held, {"text": "Well: send the espresso grinder of order 20931 back to the seller, they said."})
+    held = asked(
+        "Send the <b>espresso</b> [grinder](https://shop.example/p/88) of order 20931 back to the"
+        " **seller**"
+    )
+    assert found(
+        held,
+        {"text": "Well: send the espresso grinder of order 20931 back to the seller, they said."},
+    )
 
 
 def test_a_request_divided_by_junk_is_not_guessed_and_a_long_text_hides_nothing() -> None:
@@ -232,7 +352,9 @@ def test_a_request_divided_by_junk_is_not_guessed_and_a_long_text_hides_nothing(
     words = task.request.split(" ")
     scattered = " ".join(f"{word} {world.filling(9)}" for word in words)
     assert found(task.held(), {"text": scattered}) is None
-    assert found(task.held(), {"text": f"{world.filling(20_000)} {task.request} {world.filling(20_000)}"})
+    assert found(
+        task.held(), {"text": f"{world.filling(20_000)} {task.request} {world.filling(20_000)}"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -268,8 +390,17 @@ def test_escapes_are_undone(text: str, plain: str) -> None:
 
 @pytest.mark.parametrize(
     ("a", "b", "slip"),
-    [("meeting", "meting", True), ("meeting", "meetign", True), ("ab", "ba", True), ("abcd", "bcde", False),
-     ("anna", "hanna", True), ("rome", "roma", True), ("", "a", True), ("", "ab", False), ("x", "x", True)],
-)  # fmt: skip
+    [
+        ("meeting", "meting", True),
+        ("meeting", "meetign", True),
+        ("ab", "ba", True),
+        ("abcd", "bcde", False),
+        ("anna", "hanna", True),
+        ("rome", "roma", True),
+        ("", "a", True),
+        ("", "ab", False),
+        ("x", "x", True),
+    ],
+)
 def test_one_slip(a: str, b: str, slip: bool) -> None:
     assert one_slip(a, b) is one_slip(b, a) is slip

@@ -1,4 +1,6 @@
-"""Nothing that is held out, or nearly the same, comes into anything that trains, whichever way is tried."""
+"""Nothing that is held out, or nearly the same, comes into anything that trains, whichever way is
+tried.
+"""
 
 from __future__ import annotations
 
@@ -26,26 +28,53 @@ from apps.training.actions import TrainingError, freeze_dataset
 from apps.training.jobs import refuse_leaks, sft_row
 from apps.training.models import Dataset, Method, TrainingRun
 from apps.trajectories.exports import SftExport
-from tests.factories import admin_of, make_environment, make_failed, make_package, make_project, make_trajectory
+from tests.factories import (
+    admin_of,
+    make_environment,
+    make_failed,
+    make_package,
+    make_project,
+    make_trajectory,
+)
 from workers.lib.environments import load
 
 pytestmark = pytest.mark.django_db
 HELD = "Schedule a meeting with Anna Novak on 3 May at 14:30 about the budget review."
-CALL = {"tool": "calendar.create", "args": {"title": "budget review", "with": "Anna Novak", "start": "3 May 14:30"}}
+CALL = {
+    "tool": "calendar.create",
+    "args": {"title": "budget review", "with": "Anna Novak", "start": "3 May 14:30"},
+}
 OTHER = "Delete ticket 9913 and tell the owner that the printer works again."
 OTHER_CALL = {"tool": "tickets.delete", "args": {"id": 9913}}
 
 
 def paraphrases() -> st.SearchStrategy[str]:
-    """The held-out request in other spellings: case, fillers, signs, hidden characters, its parts in another order."""
-    first, second = "Schedule a meeting with Anna Novak", "on 3 May at 14:30 about the budget review"
+    """The held-out request in other spellings: case, fillers, signs, hidden characters, its parts
+    in another order.
+    """
+    first, second = (
+        "Schedule a meeting with Anna Novak",
+        "on 3 May at 14:30 about the budget review",
+    )
     ordered = st.sampled_from([f"{first} {second}", f"{second}, {first}", f"{first}, {second}"])
     spelt = st.sampled_from([str, str.upper, str.lower, str.title])
-    around = st.sampled_from(["{}", "Please {}!", "Hi, could you {}? Thanks.", "  {}\n", "{}\u200b …"])
-    hidden = st.sampled_from(
-        [lambda text: text, lambda text: text.replace("e", "e\u200d", 2), lambda t: t.replace(" ", "  ")]
+    around = st.sampled_from(
+        ["{}", "Please {}!", "Hi, could you {}? Thanks.", "  {}\n", "{}\u200b …"]
     )
-    return st.builds(lambda text, spell, form, hide: form.format(hide(spell(text))), ordered, spelt, around, hidden)
+    hidden = st.sampled_from(
+        [
+            lambda text: text,
+            lambda text: text.replace("e", "e\u200d", 2),
+            lambda t: t.replace(" ", "  "),
+        ]
+    )
+    return st.builds(
+        lambda text, spell, form, hide: form.format(hide(spell(text))),
+        ordered,
+        spelt,
+        around,
+        hidden,
+    )
 
 
 @pytest.fixture
@@ -60,9 +89,13 @@ def project() -> Project:
 
 def add(eval_set: EvalSet, request: str, call: dict, split: Split = Split.TRAIN) -> Task:
     return actions.add_task(
-        eval_set=eval_set, key=f"task-{Task.objects.count()}", request=request, expected=call, split=split,
+        eval_set=eval_set,
+        key=f"task-{Task.objects.count()}",
+        request=request,
+        expected=call,
+        split=split,
         by=admin_of(eval_set.project),
-    )  # fmt: skip
+    )
 
 
 def draft(project: Project) -> EvalSet:
@@ -83,7 +116,13 @@ def by_hand(eval_set: EvalSet, request: str) -> None:
 def by_page(eval_set: EvalSet, request: str) -> None:
     client = Client()
     client.force_login(admin_of(eval_set.project))
-    form = {"key": "sneaked", "request": request, "expected": json.dumps(CALL), "split": "train", "group": "g"}
+    form = {
+        "key": "sneaked",
+        "request": request,
+        "expected": json.dumps(CALL),
+        "split": "train",
+        "group": "g",
+    }
     client.post(reverse("evals:add_task", args=[eval_set.project.slug, eval_set.pk]), form)
 
 
@@ -96,20 +135,32 @@ def from_one_trajectory(eval_set: EvalSet, request: str) -> None:
 
 def from_trajectories(eval_set: EvalSet, request: str) -> None:
     trajectories = [make_failed(eval_set.project, request=request, expected=CALL)]
-    actions.tasks_from_trajectories(eval_set=eval_set, trajectories=trajectories, by=admin_of(eval_set.project))
+    actions.tasks_from_trajectories(
+        eval_set=eval_set, trajectories=trajectories, by=admin_of(eval_set.project)
+    )
 
 
 def unsaved(eval_set: EvalSet, request: str, split: Split = Split.TRAIN) -> Task:
     messages = [{"role": "user", "content": request}]
     return Task(
-        project=eval_set.project, eval_set=eval_set, key=f"raw-{Task.objects.count()}", split=split, group=request,
-        canonical_hash=canonical_hash(messages), messages=messages, expected=CALL, demonstration=json.dumps(CALL),
-    )  # fmt: skip
+        project=eval_set.project,
+        eval_set=eval_set,
+        key=f"raw-{Task.objects.count()}",
+        split=split,
+        group=request,
+        canonical_hash=canonical_hash(messages),
+        messages=messages,
+        expected=CALL,
+        demonstration=json.dumps(CALL),
+    )
 
 
 def by_import(eval_set: EvalSet, request: str) -> None:
     actions.store_tasks(
-        eval_set=eval_set, tasks=[unsaved(eval_set, request)], by=admin_of(eval_set.project), what="file"
+        eval_set=eval_set,
+        tasks=[unsaved(eval_set, request)],
+        by=admin_of(eval_set.project),
+        what="file",
     )
 
 
@@ -124,7 +175,9 @@ def by_bulk(eval_set: EvalSet, request: str) -> None:
 def by_edit(eval_set: EvalSet, request: str) -> None:
     task = add(eval_set, "Remind me to water the plants in the hall on Sunday.", OTHER_CALL)
     messages = [{"role": "user", "content": request}]
-    Task.objects.filter(pk=task.pk).update(messages=messages, canonical_hash=canonical_hash(messages))
+    Task.objects.filter(pk=task.pk).update(
+        messages=messages, canonical_hash=canonical_hash(messages)
+    )
 
 
 def by_split(eval_set: EvalSet, request: str) -> None:
@@ -146,9 +199,17 @@ def by_demonstration(eval_set: EvalSet, request: str) -> None:
 
 
 WAYS: list[Callable[[EvalSet, str], None]] = [
-    by_hand, by_page, from_one_trajectory, from_trajectories, by_import, by_orm, by_bulk, by_edit,
-    by_split, by_demonstration,
-]  # fmt: skip
+    by_hand,
+    by_page,
+    from_one_trajectory,
+    from_trajectories,
+    by_import,
+    by_orm,
+    by_bulk,
+    by_edit,
+    by_split,
+    by_demonstration,
+]
 
 
 def trained_on(eval_set: EvalSet) -> list[dict]:
@@ -169,11 +230,15 @@ def near(row: dict[str, Any]) -> bool:
     held = compare.document([{"role": "user", "content": HELD}], CALL)
     units = compare.texts_of(row)
     return any(
-        compare.similarity(held, compare.document(unit.messages, unit.expected)) >= compare.THRESHOLD for unit in units
+        compare.similarity(held, compare.document(unit.messages, unit.expected))
+        >= compare.THRESHOLD
+        for unit in units
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(way=st.sampled_from(WAYS), request=paraphrases())
 def test_no_way_leads_from_a_hold_out_into_training(
     project: Project, way: Callable[[EvalSet, str], None], request: str
@@ -194,7 +259,9 @@ def test_what_shares_nothing_trains(project: Project) -> None:
     assert len(trained_on(draft(project))) == 2
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(request=paraphrases())
 def test_no_export_to_train_on_has_it(project: Project, request: str) -> None:
     with transaction.atomic():
@@ -215,13 +282,21 @@ def test_a_leak_is_told_side_by_side(project: Project) -> None:
 
 
 def test_the_same_template_with_other_values_is_no_leak(project: Project) -> None:
-    other = {"tool": "calendar.create", "args": {"title": "roof", "with": "Bob Li", "start": "7 June 09:00"}}
-    assert add(draft(project), "Schedule a meeting with Bob Li on 7 June at 09:00 about the roof.", other).pk
+    other = {
+        "tool": "calendar.create",
+        "args": {"title": "roof", "with": "Bob Li", "start": "7 June 09:00"},
+    }
+    assert add(
+        draft(project), "Schedule a meeting with Bob Li on 7 June at 09:00 about the roof.", other
+    ).pk
 
 
 def test_what_is_added_in_bulk_leaves_leaks_out_and_tells_them(project: Project) -> None:
     eval_set = draft(project)
-    tasks = [unsaved(eval_set, HELD.upper() + " please"), unsaved(eval_set, "Book a room for 12 people tomorrow.")]
+    tasks = [
+        unsaved(eval_set, HELD.upper() + " please"),
+        unsaved(eval_set, "Book a room for 12 people tomorrow."),
+    ]
     tasks[0].key, tasks[1].key, tasks[1].expected = "one", "two", OTHER_CALL
     tasks[1].demonstration = json.dumps(OTHER_CALL)
     made = actions.store_tasks(eval_set=eval_set, tasks=tasks, by=admin_of(project), what="test")
@@ -234,7 +309,10 @@ def test_near_duplicates_go_to_one_side_of_a_split() -> None:
     for number in range(12):
         request = f"Book room {number}01 for the team of Maria Berg{number} on {number + 1} May"
         call = {"tool": "rooms.book", "args": {"room": f"{number}01", "day": f"{number + 1} May"}}
-        unsaved_pair = [unsaved(eval_set, request), unsaved(eval_set, f"Please, {request.lower()}!")]
+        unsaved_pair = [
+            unsaved(eval_set, request),
+            unsaved(eval_set, f"Please, {request.lower()}!"),
+        ]
         for place, task in enumerate(unsaved_pair):
             task.key, task.expected = f"{number}-{place}", call
             task.canonical_hash = f"{number}-{place}"
@@ -248,7 +326,9 @@ def test_near_duplicates_go_to_one_side_of_a_split() -> None:
 
 def test_an_example_in_the_prompt_is_no_way_in(project: Project) -> None:
     environment = make_environment(project)
-    environment.harness = environment.harness | {"examples": [{"role": "user", "content": HELD.lower()}]}
+    environment.harness = environment.harness | {
+        "examples": [{"role": "user", "content": HELD.lower()}]
+    }
     found = list(leaks.of_rows(project, leaks.harness_rows(environment)))
     assert len(found) == 1 and "kept@1" in found[0].theirs_set
 
@@ -257,8 +337,16 @@ def test_an_example_in_the_prompt_is_no_way_in(project: Project) -> None:
     ("path", "content", "leaks_out"),
     [
         ("counter/inbox.json", '{"mails": [{"body": %s}]}', True),
-        ("counter/__init__.py", "class A:\n    def start(self, task):\n        return {'mail': %s}", True),
-        ("counter/__init__.py", "class A:\n    def tasks(self):\n        return [{'id': 'a', 'prompt': %s}]", False),
+        (
+            "counter/__init__.py",
+            "class A:\n    def start(self, task):\n        return {'mail': %s}",
+            True,
+        ),
+        (
+            "counter/__init__.py",
+            "class A:\n    def tasks(self):\n        return [{'id': 'a', 'prompt': %s}]",
+            False,
+        ),
         ("counter/tasks.jsonl", '{"id": "a", "prompt": %s}', False),
     ],
 )
@@ -272,9 +360,13 @@ def test_what_a_package_s_tools_and_start_states_are_made_of_is_no_way_in(
     assert bool(list(leaks.of_rows(project, leaks.harness_rows(environment)))) is leaks_out
 
 
-# Every place whose text trains: the request stands there behind other words, and the answer has another form.
+# Every place whose text trains: the request stands there behind other words, and the answer has
+# another form.
 
-WRAPPED = f"Customers write all sorts of things to us, often late at night. {HELD.lower()} That was the last one."
+WRAPPED = (
+    f"Customers write all sorts of things to us, often late at night. {HELD.lower()} That was the"
+    " last one."
+)
 
 
 def with_system_prompt(task: Task) -> None:
@@ -282,11 +374,16 @@ def with_system_prompt(task: Task) -> None:
 
 
 def with_tool_result(task: Task) -> None:
-    task.messages = [*task.messages, {"role": "tool", "tool_call_id": "c", "content": json.dumps({"body": WRAPPED})}]
+    task.messages = [
+        *task.messages,
+        {"role": "tool", "tool_call_id": "c", "content": json.dumps({"body": WRAPPED})},
+    ]
 
 
 def with_tool_description(task: Task) -> None:
-    task.tools = [{"type": "function", "function": {"name": "f", "description": WRAPPED, "parameters": {}}}]
+    task.tools = [
+        {"type": "function", "function": {"name": "f", "description": WRAPPED, "parameters": {}}}
+    ]
 
 
 def with_demonstration(task: Task) -> None:
@@ -309,25 +406,45 @@ def with_half_of_it_demonstrated(task: Task) -> None:
     first, second = HELD.split(" at ")
     task.messages = [{"role": "user", "content": f"{first} at"}]
     task.canonical_hash, task.demonstration = canonical_hash(task.messages), second
-    task.metadata = {"source": "written by a clerk of the shop for another customer on some other day"}
+    task.metadata = {
+        "source": "written by a clerk of the shop for another customer on some other day"
+    }
 
 
 def with_a_property_of_its_name(task: Task) -> None:
     schema = {"type": "object", "properties": {HELD: {"type": "string"}}}
-    task.tools = [{"type": "function", "function": {"name": "f", "description": "?", "parameters": schema}}]
+    task.tools = [
+        {"type": "function", "function": {"name": "f", "description": "?", "parameters": schema}}
+    ]
 
 
 def with_the_call_accepted(task: Task) -> None:
     accept = {name: ["zz", value] for name, value in CALL["args"].items()}
-    task.expected = {"tool": CALL["tool"], "args": dict.fromkeys(CALL["args"], "zz"), "accept": accept}
+    task.expected = {
+        "tool": CALL["tool"],
+        "args": dict.fromkeys(CALL["args"], "zz"),
+        "accept": accept,
+    }
 
 
-PLACES = [with_the_call_demonstrated, with_half_of_it_demonstrated, with_a_property_of_its_name, with_the_call_accepted, with_system_prompt, with_tool_result, with_tool_description, with_demonstration, with_recorded_result,
-          with_the_same_calls]  # fmt: skip
+PLACES = [
+    with_the_call_demonstrated,
+    with_half_of_it_demonstrated,
+    with_a_property_of_its_name,
+    with_the_call_accepted,
+    with_system_prompt,
+    with_tool_result,
+    with_tool_description,
+    with_demonstration,
+    with_recorded_result,
+    with_the_same_calls,
+]
 
 
 @pytest.mark.parametrize("put", PLACES)
-def test_no_text_of_a_task_holds_what_is_held_out(project: Project, put: Callable[[Task], None]) -> None:
+def test_no_text_of_a_task_holds_what_is_held_out(
+    project: Project, put: Callable[[Task], None]
+) -> None:
     eval_set, by = draft(project), admin_of(project)
     task = unsaved(eval_set, "Which printer is the nearest to the canteen?")
     task.expected, task.demonstration = {"answer": "P4"}, "P4"
@@ -341,7 +458,9 @@ def test_no_text_of_a_task_holds_what_is_held_out(project: Project, put: Callabl
 
 
 @pytest.mark.parametrize("put", PLACES)
-def test_a_new_held_out_task_is_searched_in_what_trains_already(put: Callable[[Task], None]) -> None:
+def test_a_new_held_out_task_is_searched_in_what_trains_already(
+    put: Callable[[Task], None],
+) -> None:
     project = make_project()
     eval_set = draft(project)
     task = unsaved(eval_set, "Which printer is the nearest to the canteen?")
@@ -356,7 +475,12 @@ def test_a_new_held_out_task_is_searched_in_what_trains_already(put: Callable[[T
     "harness",
     [
         {"system_prompt": WRAPPED},
-        {"examples": [{"role": "user", "content": WRAPPED}, {"role": "assistant", "content": "ok"}]},
+        {
+            "examples": [
+                {"role": "user", "content": WRAPPED},
+                {"role": "assistant", "content": "ok"},
+            ]
+        },
         {"tools": [{"type": "function", "function": {"name": "f", "description": WRAPPED}}]},
     ],
 )
@@ -369,18 +493,27 @@ def test_no_harness_shows_what_is_held_out(project: Project, harness: dict) -> N
 
 def test_the_rows_of_a_job_are_searched_once_more(project: Project) -> None:
     run = TrainingRun(
-        project=project, method=Method.SFT, environment=make_environment(project), dataset=Dataset(project=project)
+        project=project,
+        method=Method.SFT,
+        environment=make_environment(project),
+        dataset=Dataset(project=project),
     )
     row = {"messages": [{"role": "user", "content": OTHER}], "tools": [], "completion": "Done."}
     refuse_leaks(run, [], [("good", row)])
-    for bad in ({"completion": WRAPPED}, {"messages": [{"role": "system", "content": WRAPPED}, *row["messages"]]}):
+    for bad in (
+        {"completion": WRAPPED},
+        {"messages": [{"role": "system", "content": WRAPPED}, *row["messages"]]},
+    ):
         with pytest.raises(actions.HoldoutLeak, match="Nothing was trained"):
             refuse_leaks(run, [], [("good", row), ("bad", row | bad)])
 
 
 def test_no_export_has_a_run_that_says_it_elsewhere(project: Project) -> None:
     make_trajectory(
-        project, request=f"FYI, from my inbox: {HELD.upper()}", call=OTHER_CALL, outcome={"status": "success"}
+        project,
+        request=f"FYI, from my inbox: {HELD.upper()}",
+        call=OTHER_CALL,
+        outcome={"status": "success"},
     )
     make_trajectory(project, request=OTHER, call=OTHER_CALL, outcome={"status": "success"})
     export = SftExport(project.trajectories.all(), project=project)
@@ -391,5 +524,10 @@ def test_a_changed_hold_out_is_searched_as_it_is_now(project: Project) -> None:
     """The index of a hold-out is kept in memory only as long as its rows are the same."""
     row = [("row", {"text": f"{OTHER} {OTHER}"})]
     assert not list(leaks.of_rows(project, row))
-    add(actions.create_eval_set(project=project, slug="more", by=admin_of(project)), OTHER, OTHER_CALL, Split.HOLDOUT)
+    add(
+        actions.create_eval_set(project=project, slug="more", by=admin_of(project)),
+        OTHER,
+        OTHER_CALL,
+        Split.HOLDOUT,
+    )
     assert list(leaks.of_rows(project, row))

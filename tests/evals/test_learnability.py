@@ -9,7 +9,9 @@ from apps.evals.stats import SampleRow
 
 
 def rows(task: str, passed: int, n: int = 8, failed_reward: float = 0.0) -> list[SampleRow]:
-    return [SampleRow(task, 1.0, success=True)] * passed + [SampleRow(task, failed_reward)] * (n - passed)
+    return [SampleRow(task, 1.0, success=True)] * passed + [SampleRow(task, failed_reward)] * (
+        n - passed
+    )
 
 
 MIXED = [row for i in range(42) for row in rows(f"mixed {i}", 1 + i % 7)]
@@ -21,19 +23,28 @@ def test_it_says_from_how_many_tasks_rl_will_learn() -> None:
     found = learnability(MIXED + SURE + HARD)
     assert found.sentence == "RL can learn from 42 of 150 tasks."
     assert found.counts == {"mixed": 42, "all_pass": 60, "all_fail": 48}
-    assert found.shares["all_fail"] == pytest.approx(0.32) and found.zero_variance_share == pytest.approx(108 / 150)
-    assert found.pass_at[8] == pytest.approx(102 / 150) and found.pass_at[1] == pytest.approx((60 + 21) / 150)
+    assert found.shares["all_fail"] == pytest.approx(
+        0.32
+    ) and found.zero_variance_share == pytest.approx(108 / 150)
+    assert found.pass_at[8] == pytest.approx(102 / 150) and found.pass_at[1] == pytest.approx(
+        (60 + 21) / 150
+    )
 
 
 def test_partial_credit_is_a_signal_where_nothing_passes() -> None:
     partial = [SampleRow("a", 0.4), SampleRow("a", 0.8), SampleRow("a", 0.4), SampleRow("a", 0.8)]
     found = learnability(partial + rows("b", 0, 4))
     assert found.counts["all_fail"] == 2 and found.zero_variance == 1
-    assert found.tasks[0].spread == pytest.approx(0.2) and found.sentence == "RL can learn from 1 of 2 tasks."
+    assert (
+        found.tasks[0].spread == pytest.approx(0.2)
+        and found.sentence == "RL can learn from 1 of 2 tasks."
+    )
 
 
 def test_masked_samples_say_nothing() -> None:
-    found = learnability([*rows("a", 4), SampleRow("a", None, masked=True), SampleRow("b", None, masked=True)])
+    found = learnability(
+        [*rows("a", 4), SampleRow("a", None, masked=True), SampleRow("b", None, masked=True)]
+    )
     assert [item.n for item in found.tasks] == [8] and found.unscored == 1
 
 
@@ -66,14 +77,24 @@ def view(task: str, passed: int, spread: float = 0.5, group: str = "", n: int = 
 
 def test_tasks_are_picked_mixed_first_and_near_a_half() -> None:
     tasks = [
-        view("rare", 1), view("half", 4, group="g"), view("near", 5, group="g"), view("third", 3, group="g"),
-        view("sure", 8, 0.0), view("hard", 0, 0.0), view("partial", 0, 0.2), view("flat", 4, 0.0), view("once", 1, n=1),
-    ]  # fmt: skip
+        view("rare", 1),
+        view("half", 4, group="g"),
+        view("near", 5, group="g"),
+        view("third", 3, group="g"),
+        view("sure", 8, 0.0),
+        view("hard", 0, 0.0),
+        view("partial", 0, 0.2),
+        view("flat", 4, 0.0),
+        view("once", 1, n=1),
+    ]
     found = pick(tasks, per_group=2)
     assert found.chosen == ["half", "near", "rare", "partial"]
     assert found.left_out.keys() | set(found.chosen) == {item.task for item in tasks}
     assert found.left_out["third"] == "2 tasks of the group g are already picked"
-    assert "nothing left to learn" in found.left_out["sure"] and "no reward signal" in found.left_out["hard"]
+    assert (
+        "nothing left to learn" in found.left_out["sure"]
+        and "no reward signal" in found.left_out["hard"]
+    )
     assert "same reward" in found.left_out["flat"] and "single sample" in found.left_out["once"]
     assert pick(tasks, per_group=2, partial=False).chosen == ["half", "near", "rare"]
     assert pick(tasks, size=2).left_out["rare"] == "2 better ones are already picked"

@@ -34,17 +34,24 @@ def page(client: Client, run: EvalRun, **query: object) -> str:
 def keys(run: EvalRun, html: str) -> list[str]:
     """The tasks of the table, in its order."""
     table = html[html.rindex("<tbody>") :]
-    found = [(table.find(f">{key}</a>"), key) for key in run.eval_set.tasks.values_list("key", flat=True)]
+    found = [
+        (table.find(f">{key}</a>"), key) for key in run.eval_set.tasks.values_list("key", flat=True)
+    ]
     return [key for place, key in sorted(found) if place >= 0]
 
 
-def test_it_says_how_many_tasks_teach_and_offers_to_train_on_them(client: Client, run: EvalRun) -> None:
+def test_it_says_how_many_tasks_teach_and_offers_to_train_on_them(
+    client: Client, run: EvalRun
+) -> None:
     client.force_login(admin_of(run.project))
     html = page(client, run)
     assert "RL can learn from 2 of 5 tasks." in html and "Train on the 2 informative tasks" in html
     assert "passes in all 4 samples: nothing left to learn" in html
     assert f"picked_by={run.pk}&amp;per_group=1" in page(client, run, cap="1")
-    assert "Learnability" in client.get(reverse("evals:run", args=[run.project.slug, run.pk])).content.decode()
+    assert (
+        "Learnability"
+        in client.get(reverse("evals:run", args=[run.project.slug, run.pk])).content.decode()
+    )
 
 
 def test_a_viewer_reads_but_is_not_offered_to_train(client: Client, run: EvalRun) -> None:
@@ -52,16 +59,25 @@ def test_a_viewer_reads_but_is_not_offered_to_train(client: Client, run: EvalRun
     assert "Train on the" not in page(client, run)
 
 
-@pytest.mark.parametrize(("kind", "n"), [("mixed", 2), ("all_pass", 2), ("all_fail", 1), ("flat", 3)])
+@pytest.mark.parametrize(
+    ("kind", "n"), [("mixed", 2), ("all_pass", 2), ("all_fail", 1), ("flat", 3)]
+)
 def test_the_table_is_filtered_in_the_url(client: Client, run: EvalRun, kind: str, n: int) -> None:
     client.force_login(admin_of(run.project))
     assert len(keys(run, page(client, run, kind=kind))) == n
 
 
-@pytest.mark.parametrize(("sort", "first"), [("rate", 1), ("-reward", 2), ("task", 0), ("-task", 4), ("-spread", 0)])
-def test_the_table_is_sorted_in_the_url(client: Client, run: EvalRun, sort: str, first: int) -> None:
+@pytest.mark.parametrize(
+    ("sort", "first"), [("rate", 1), ("-reward", 2), ("task", 0), ("-task", 4), ("-spread", 0)]
+)
+def test_the_table_is_sorted_in_the_url(
+    client: Client, run: EvalRun, sort: str, first: int
+) -> None:
     client.force_login(admin_of(run.project))
-    assert keys(run, page(client, run, sort=sort))[0] == run.eval_set.tasks.filter(split="train")[first].key
+    assert (
+        keys(run, page(client, run, sort=sort))[0]
+        == run.eval_set.tasks.filter(split="train")[first].key
+    )
 
 
 def test_a_task_shows_its_samples_and_a_strange_one_none(client: Client, run: EvalRun) -> None:
@@ -78,7 +94,11 @@ def test_a_hold_out_is_shown_and_never_picked(client: Client, db: None, data_dir
     run = evaluated(make_eval_set(make_project()), (1, 2, 3), data_dir, split=Split.HOLDOUT)
     client.force_login(admin_of(run.project))
     html = page(client, run)
-    assert "can never be picked" in html and "RL can learn from 3 of 3" in html and "Train on the" not in html
+    assert (
+        "can never be picked" in html
+        and "RL can learn from 3 of 3" in html
+        and "Train on the" not in html
+    )
     with pytest.raises(CannotPick, match="never"):
         RunLearnability(run).pick()
 
@@ -116,7 +136,10 @@ def test_a_stranger_and_another_project_see_nothing(client: Client, run: EvalRun
 
 def test_a_cap_takes_that_many_of_a_group(db: None, data_dir: Path) -> None:
     run = evaluated(frozen_set(group="one"), PASSED, data_dir)
-    assert len(RunLearnability(run).pick().chosen) == 2 and len(RunLearnability(run).pick(per_group=1).chosen) == 1
+    assert (
+        len(RunLearnability(run).pick().chosen) == 2
+        and len(RunLearnability(run).pick(per_group=1).chosen) == 1
+    )
 
 
 def test_the_database_sums_as_the_page_does(run: EvalRun) -> None:
@@ -127,8 +150,15 @@ def test_the_database_sums_as_the_page_does(run: EvalRun) -> None:
     assert summed.keys() == {item.task for item in read.found.tasks}
     for item in read.found.tasks:
         other = summed[item.task]
-        assert (other.n, other.passed, other.group, other.kind) == (item.n, item.passed, item.group, item.kind)
-        assert (other.mean_reward, other.spread) == pytest.approx((item.mean_reward, item.spread), abs=1e-9)
+        assert (other.n, other.passed, other.group, other.kind) == (
+            item.n,
+            item.passed,
+            item.group,
+            item.kind,
+        )
+        assert (other.mean_reward, other.spread) == pytest.approx(
+            (item.mean_reward, item.spread), abs=1e-9
+        )
 
 
 def test_a_task_without_a_scored_sample_has_its_reason(run: EvalRun) -> None:
@@ -136,7 +166,8 @@ def test_a_task_without_a_scored_sample_has_its_reason(run: EvalRun) -> None:
     run.samples.filter(task=task).update(masked=True, reward=None, success=False)
     made = RunLearnability(run).pick()
     assert (
-        made.left_out[str(task.pk)] == "none of its samples were scored" and len(made.chosen) + len(made.left_out) == 5
+        made.left_out[str(task.pk)] == "none of its samples were scored"
+        and len(made.chosen) + len(made.left_out) == 5
     )
 
 
@@ -144,11 +175,17 @@ def test_the_train_split_can_be_evaluated_from_its_page(client: Client, run: Eva
     client.force_login(admin_of(run.project))
     url = reverse("evals:new_run", args=[run.project.slug, run.eval_set_id])
     sent = {
-        "model_version": run.model_version_id, "environment": run.environment_id, "split": "train",
-        "samples_per_task": 8, "seed": 0,
-    }  # fmt: skip
+        "model_version": run.model_version_id,
+        "environment": run.environment_id,
+        "split": "train",
+        "samples_per_task": 8,
+        "seed": 0,
+    }
     assert client.post(url, sent).status_code == 302
-    assert EvalRun.objects.filter(eval_set=run.eval_set, split=Split.TRAIN, samples_per_task=8).count() == 1
+    assert (
+        EvalRun.objects.filter(eval_set=run.eval_set, split=Split.TRAIN, samples_per_task=8).count()
+        == 1
+    )
 
 
 @pytest.mark.parametrize("text", ["", "1", "65", "-3", "2.5", "٣", "9" * 400, "<b>"])
@@ -162,7 +199,9 @@ def test_nonsense_in_the_url_is_refused(client: Client, run: EvalRun, text: str)
 def test_options_are_read_from_the_url() -> None:
     from django.http import QueryDict
 
-    assert Options.of(QueryDict("g=16&cap=2&kind=flat&sort=rate")) == Options(16, 2, "flat", "rate", None)
+    assert Options.of(QueryDict("g=16&cap=2&kind=flat&sort=rate")) == Options(
+        16, 2, "flat", "rate", None
+    )
     assert Options.of(QueryDict("")) == Options(8, None, "", "-signal", None)
 
 
@@ -172,7 +211,9 @@ def test_the_quantile_is_students(df: int) -> None:
     assert student(df) == pytest.approx(stats.t.ppf(0.975, df), rel=2e-3)
 
 
-@pytest.mark.parametrize("shares", [[0.0, 0.5, 1.0, 0.25], [0.1, 0.9] * 30, [1.0] * 8, [0.0], [0.99, 1.0, 1.0]])
+@pytest.mark.parametrize(
+    "shares", [[0.0, 0.5, 1.0, 0.25], [0.1, 0.9] * 30, [1.0] * 8, [0.0], [0.99, 1.0, 1.0]]
+)
 def test_the_interval_is_the_runs_own(shares: list[float]) -> None:
     ours, theirs = interval(shares), mean_interval(shares, (0.0, 1.0))
     assert (ours.mean, ours.low, ours.high, ours.n) == pytest.approx(

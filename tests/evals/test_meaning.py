@@ -1,4 +1,6 @@
-"""The semantic check: what it is asked with, what its job finds, what people decide, and what follows from that."""
+"""The semantic check: what it is asked with, what its job finds, what people decide, and what
+follows from that.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,24 @@ from apps.evals.canonical import canonical_hash
 from apps.evals.holdout import groups
 from apps.evals.meaning import check, verdicts
 from apps.evals.meaning.check import Source
-from apps.evals.models import EvalSet, HoldoutView, MeaningCheck, MeaningPair, MeaningVerdict, Split, Task
+from apps.evals.models import (
+    EvalSet,
+    HoldoutView,
+    MeaningCheck,
+    MeaningPair,
+    MeaningVerdict,
+    Split,
+    Task,
+)
 from tests.embeddings_server import HTML, EmbeddingServer, running
-from tests.factories import admin_of, key_headers, make_base, make_endpoint, make_member, make_project
+from tests.factories import (
+    admin_of,
+    key_headers,
+    make_base,
+    make_endpoint,
+    make_member,
+    make_project,
+)
 from workers.lib.specs import checked
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +48,12 @@ HELD = (
     "Which shop opens on Sundays?",
 )
 SAME = "Das Zimmer brauche ich nicht mehr, den Flug schon."  # the first of HELD
-OTHERS = ("Write a poem on autumn.", "Sort these names.", "What is seven times eight?", "Lower the blinds.")
+OTHERS = (
+    "Write a poem on autumn.",
+    "Sort these names.",
+    "What is seven times eight?",
+    "Lower the blinds.",
+)
 NOWHERE = Source(base_url="http://127.0.0.1:9/v1", model="m")
 
 
@@ -57,13 +79,19 @@ def draft(settings: Any, data_dir: Path) -> EvalSet:
 
 def add(eval_set: EvalSet, key: str, request: str, split: Split) -> Task:
     return actions.add_task(
-        eval_set=eval_set, key=key, request=request, expected={"answer": f"the answer to {key}"}, split=split,
+        eval_set=eval_set,
+        key=key,
+        request=request,
+        expected={"answer": f"the answer to {key}"},
+        split=split,
         by=admin_of(eval_set.project),
-    )  # fmt: skip
+    )
 
 
 def ask(eval_set: EvalSet, source: Source = NOWHERE, by: Any = None, **more: Any) -> MeaningCheck:
-    return check.submit(eval_set=eval_set, source=source, by=by or admin_of(eval_set.project), **more)
+    return check.submit(
+        eval_set=eval_set, source=source, by=by or admin_of(eval_set.project), **more
+    )
 
 
 def done(job: MeaningCheck) -> MeaningCheck:
@@ -95,17 +123,26 @@ def keys(eval_set: EvalSet) -> set[str]:
 def page(user: Any, eval_set: EvalSet, name: str = "evals:meaning", **query: str) -> str:
     client = Client()
     client.force_login(user)
-    return client.get(reverse(name, args=[eval_set.project.slug, eval_set.pk]), query).content.decode()
+    return client.get(
+        reverse(name, args=[eval_set.project.slug, eval_set.pk]), query
+    ).content.decode()
 
 
 # The job
 
 
-def test_a_servers_vectors_find_the_same_task_in_other_words(server: EmbeddingServer, draft: EvalSet) -> None:
+def test_a_servers_vectors_find_the_same_task_in_other_words(
+    server: EmbeddingServer, draft: EvalSet
+) -> None:
     job = done(ask(draft, Source(base_url=server.url, model="embed-1"), most=3))
-    assert job.state == "succeeded" and job.result["texts"] == 13 and job.done == job.total == 13, job.error
+    assert job.state == "succeeded" and job.result["texts"] == 13 and job.done == job.total == 13, (
+        job.error
+    )
     pairs = list(job.pairs.all())
-    assert [pair.position for pair in pairs] == [0, 1, 2] and (pairs[0].held.key, pairs[0].other.key) == (
+    assert [pair.position for pair in pairs] == [0, 1, 2] and (
+        pairs[0].held.key,
+        pairs[0].other.key,
+    ) == (
         "held-0",
         "other-0",
     )
@@ -114,7 +151,9 @@ def test_a_servers_vectors_find_the_same_task_in_other_words(server: EmbeddingSe
     answers = [f"the answer to other-{at}" for at in range(5)]
     assert set(sent["input"]) == {*HELD, SAME, *OTHERS, *answers} and sent["model"] == "embed-1"
     look = HoldoutView.objects.get()
-    assert len(look.tasks) == 3 and server.url in look.detail, "what a server is sent of a hold-out is a look"
+    assert len(look.tasks) == 3 and server.url in look.detail, (
+        "what a server is sent of a hold-out is a look"
+    )
 
 
 def test_a_bad_server_ends_the_job_in_a_sentence(server: EmbeddingServer, draft: EvalSet) -> None:
@@ -123,12 +162,15 @@ def test_a_bad_server_ends_the_job_in_a_sentence(server: EmbeddingServer, draft:
     assert job.state == "failed" and not job.pairs.exists()
     assert (
         job.error
-        == f"The embeddings server at 127.0.0.1:{server.server_port} answered with something that is not a list of embeddings."
+        == f"The embeddings server at 127.0.0.1:{server.server_port} answered with something that"
+        " is not a list of embeddings."
     )
     assert ask(draft).state == "queued", "it may be asked for again"
 
 
-def test_a_models_version_is_its_own_source_and_a_served_one_its_server(draft: EvalSet, data_dir: Path) -> None:
+def test_a_models_version_is_its_own_source_and_a_served_one_its_server(
+    draft: EvalSet, data_dir: Path
+) -> None:
     base = make_base(draft.project, data_dir)
     spec = checked(check.child_spec(ask(draft, Source(version=base.pk))), "compare_meaning")
     assert spec.model.base == base.base and spec.engine.batch_size == check.BATCH
@@ -142,15 +184,21 @@ def test_a_models_version_is_its_own_source_and_a_served_one_its_server(draft: E
 
 def test_all_that_could_train_is_compared_and_nothing_else(draft: EvalSet) -> None:
     task = draft.tasks.get(key="other-1")
-    turns = [{"role": "user", "content": "Hello, I have a question."}, {"role": "assistant", "content": "Go on."},
-             {"role": "user", "content": "When does the museum close?"}]  # fmt: skip
-    Task.objects.filter(pk=task.pk).update(messages=turns, demonstration="It closes at six in the evening.")
+    turns = [
+        {"role": "user", "content": "Hello, I have a question."},
+        {"role": "assistant", "content": "Go on."},
+        {"role": "user", "content": "When does the museum close?"},
+    ]
+    Task.objects.filter(pk=task.pk).update(
+        messages=turns, demonstration="It closes at six in the evening."
+    )
     for key, split in (("r", Split.REGRESSION), ("g", Split.GENERAL)):
         add(draft, key, f"Tell me {key * 9}.", split)
     spec = check.child_spec(ask(draft))
     found = {one["id"]: one["texts"] for one in spec["others"]}
     assert set(found) == {
-        str(pk) for pk in draft.tasks.filter(split__in=("train", "validation")).values_list("pk", flat=True)
+        str(pk)
+        for pk in draft.tasks.filter(split__in=("train", "validation")).values_list("pk", flat=True)
     }
     texts = found[str(task.pk)]
     assert (
@@ -169,21 +217,33 @@ def test_all_that_could_train_is_compared_and_nothing_else(draft: EvalSet) -> No
         (Source(base_url="ftp://x/v1", model="m"), "http:// or https://"),
         (Source(base_url="http://169.254.169.254/v1", model="m"), "metadata service"),
         (Source(base_url="http://127.0.0.1:9/v1"), "Enter the name of the model"),
-        (Source(base_url="https://x.example/v1", model="m", key_variable="DATABASE_URL"), "may not be read"),
-        (Source(base_url="https://x.example/v1", model="m", key_variable="BOUND_KEY"), "may go to y.example only"),
+        (
+            Source(base_url="https://x.example/v1", model="m", key_variable="DATABASE_URL"),
+            "may not be read",
+        ),
+        (
+            Source(base_url="https://x.example/v1", model="m", key_variable="BOUND_KEY"),
+            "may go to y.example only",
+        ),
         (Source(version=999_999), "no such model version"),
     ],
-)  # fmt: skip
-def test_a_source_that_may_not_be_asked_is_refused(source: Source, says: str, draft: EvalSet, settings: Any) -> None:
+)
+def test_a_source_that_may_not_be_asked_is_refused(
+    source: Source, says: str, draft: EvalSet, settings: Any
+) -> None:
     settings.FLYWHEEL_OUTGOING_KEYS = ["BOUND_KEY@y.example"]
     with pytest.raises(EvalSetError, match=re.escape(says)):
         ask(draft, source)
     assert not MeaningCheck.objects.exists() and not HoldoutView.objects.exists()
 
 
-def test_too_many_texts_are_refused_before_anything_is_sent(draft: EvalSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_texts_are_refused_before_anything_is_sent(
+    draft: EvalSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(check, "MOST_TEXTS", draft.tasks.count() - 1)
-    with pytest.raises(EvalSetError, match=f"has {draft.tasks.count()} tasks to compare; a check takes at most"):
+    with pytest.raises(
+        EvalSetError, match=f"has {draft.tasks.count()} tasks to compare; a check takes at most"
+    ):
         ask(draft)
     assert not MeaningCheck.objects.exists()
 
@@ -202,7 +262,9 @@ def test_a_key_that_is_bound_to_no_host_is_an_operators(
     with pytest.raises(EvalSetError, match="only an operator"):
         ask(draft, source, make_member(draft.project))
     job = ask(draft, source)
-    assert check.child_spec(job)["engine"]["api_key_env"] == "FREE_KEY" and "sk-1" not in str(job.spec)
+    assert check.child_spec(job)["engine"]["api_key_env"] == "FREE_KEY" and "sk-1" not in str(
+        job.spec
+    )
     settings.FLYWHEEL_OUTGOING_KEYS = []
     with pytest.raises(EvalSetError, match="may not be read"):
         check.child_spec(job)  # checked again when it starts
@@ -285,7 +347,9 @@ def test_different_is_remembered_by_content_in_the_next_version(draft: EvalSet) 
     ids = {task.key: str(task.pk) for task in newer.tasks.all()}
     assert check.child_spec(ask(newer))["known"] == [[ids["held-1"], ids["other-2"]]]
     MeaningCheck.objects.filter(eval_set=newer).delete()
-    newer.tasks.filter(key="other-2").update(demonstration="A demonstration that nobody has compared yet.")
+    newer.tasks.filter(key="other-2").update(
+        demonstration="A demonstration that nobody has compared yet."
+    )
     assert check.child_spec(ask(newer))["known"] == [], "what it teaches has changed"
 
 
@@ -301,13 +365,18 @@ def test_two_people_do_not_overwrite_each_other(draft: EvalSet) -> None:
     assert MeaningVerdict.objects.get().by == first and "other-0" in keys(draft)
 
 
-def test_in_a_frozen_set_the_same_task_refuses_training_and_the_next_freezing(draft: EvalSet) -> None:
+def test_in_a_frozen_set_the_same_task_refuses_training_and_the_next_freezing(
+    draft: EvalSet,
+) -> None:
     [pair] = checked_with(draft, ("held-0", "other-0"))
     actions.freeze(eval_set=draft, by=None)
     decide(pair, "same")
     assert verdicts.review_of(draft).unresolved == 1 and "other-0" in keys(draft)
     refused = groups.refusal(draft.project, draft.tasks.trainable())
-    assert "“other-0” is held out by set@1: a person judged them to be the same task" in refused.sentence
+    assert (
+        "“other-0” is held out by set@1: a person judged them to be the same task"
+        in refused.sentence
+    )
     assert refused.held == [canonical_hash([{"role": "user", "content": HELD[0]}])]
     newer = actions.new_version(eval_set=draft, by=None)
     with pytest.raises(HoldoutLeak, match="decided by a person") as caught:
@@ -336,7 +405,9 @@ def test_a_division_keeps_what_was_judged_the_same_on_one_side(draft: EvalSet) -
 # The pages
 
 
-def test_the_freeze_form_says_whether_a_check_was_made_and_what_is_undecided(draft: EvalSet) -> None:
+def test_the_freeze_form_says_whether_a_check_was_made_and_what_is_undecided(
+    draft: EvalSet,
+) -> None:
     user = admin_of(draft.project)
     assert "No semantic check has been run. Freeze it?" in page(user, draft, "evals:detail")
     pairs = checked_with(draft, ("held-0", "other-0"), ("held-1", "other-2"))
@@ -344,7 +415,9 @@ def test_the_freeze_form_says_whether_a_check_was_made_and_what_is_undecided(dra
     decide(pairs[1], "different")
     assert "1 of 2 pairs undecided. Freeze it?" in page(user, draft, "evals:detail")
     add(draft, "new", "Translate the menu.", Split.TRAIN)
-    assert "1 of 2 pairs undecided. The tasks have changed since. Freeze it?" in page(user, draft, "evals:detail")
+    assert "1 of 2 pairs undecided. The tasks have changed since. Freeze it?" in page(
+        user, draft, "evals:detail"
+    )
     assert actions.freeze(eval_set=draft, by=None).is_frozen, "freezing never demands it"
 
 
@@ -359,15 +432,22 @@ def test_the_pairs_are_shown_to_members_and_each_look_is_counted(draft: EvalSet)
     page(member, draft)
     assert HoldoutView.objects.count() == 1
     assert HELD[0] not in page(make_member(draft.project, Role.VIEWER), draft)
-    assert HELD[0] not in page(member, draft, show="different") and "No pairs" in page(member, draft, show="different")
+    assert HELD[0] not in page(member, draft, show="different") and "No pairs" in page(
+        member, draft, show="different"
+    )
 
 
 def test_a_decision_by_keyboard_answers_with_the_pair_and_its_undo(draft: EvalSet) -> None:
     [pair] = checked_with(draft, ("held-0", "other-0"))
     client = Client()
     client.force_login(make_member(draft.project))
-    urls = {name: reverse(f"evals:meaning_{name}", args=[draft.project.slug, pair.pk]) for name in ("decide", "undo")}
-    answer = client.post(urls["decide"], {"verdict": "same"}, HTTP_HX_REQUEST="true").content.decode()
+    urls = {
+        name: reverse(f"evals:meaning_{name}", args=[draft.project.slug, pair.pk])
+        for name in ("decide", "undo")
+    }
+    answer = client.post(
+        urls["decide"], {"verdict": "same"}, HTTP_HX_REQUEST="true"
+    ).content.decode()
     assert (
         'data-key="u"' in answer
         and "Removed from the draft" in answer
@@ -375,7 +455,9 @@ def test_a_decision_by_keyboard_answers_with_the_pair_and_its_undo(draft: EvalSe
     )
     answer = client.post(urls["undo"], HTTP_HX_REQUEST="true").content.decode()
     assert 'data-key="s"' in answer and 'data-key="d"' in answer and "other-0" in keys(draft)
-    answer = client.post(urls["decide"], {"verdict": "nonsense"}, HTTP_HX_REQUEST="true").content.decode()
+    answer = client.post(
+        urls["decide"], {"verdict": "nonsense"}, HTTP_HX_REQUEST="true"
+    ).content.decode()
     assert "Choose “same task” or “different”." in answer
     assert client.post(urls["decide"], {"verdict": "different"}).status_code == 302
     assert MeaningVerdict.objects.get().verdict == "different"
@@ -385,11 +467,16 @@ def test_a_form_that_is_wrong_says_so_and_keeps_what_was_typed(draft: EvalSet) -
     client = Client()
     client.force_login(make_member(draft.project))
     url = reverse("evals:meaning_start", args=[draft.project.slug, draft.pk])
-    said = client.post(url, {"base_url": "http://169.254.169.254/v1", "model": "m", "most": 9}).content.decode()
+    said = client.post(
+        url, {"base_url": "http://169.254.169.254/v1", "model": "m", "most": 9}
+    ).content.decode()
     assert "metadata service" in said and "http://169.254.169.254/v1" in said
     assert "Choose a model version" in client.post(url, {"most": 9}).content.decode()
     assert "less than or equal to 500" in client.post(url, {"most": 501}).content.decode()
-    assert client.post(url, {"base_url": "http://127.0.0.1:9/v1", "model": "m", "most": 9}).status_code == 302
+    assert (
+        client.post(url, {"base_url": "http://127.0.0.1:9/v1", "model": "m", "most": 9}).status_code
+        == 302
+    )
     assert draft.meaning_checks.get().spec["most"] == 9
 
 
@@ -405,26 +492,45 @@ def test_a_key_with_the_right_asks_reads_and_stops(draft: EvalSet, data_dir: Pat
         return Client().post(url, body, content_type="application/json", **headers)
 
     assert post({"model_version": str(base)}, plain).status_code == 403
-    for body, path in (({}, "model_version"), ({"model_version": 1}, "model_version"), 
-                       ({"model_version": str(base), "base_url": "http://x/v1"}, "model_version"), ({"pairs": 0}, "pairs"),
-                       ({"pairs": True}, "pairs"), ({"modell": "m"}, "modell"), ([], "")):  # fmt: skip
+    for body, path in (
+        ({}, "model_version"),
+        ({"model_version": 1}, "model_version"),
+        ({"model_version": str(base), "base_url": "http://x/v1"}, "model_version"),
+        ({"pairs": 0}, "pairs"),
+        ({"pairs": True}, "pairs"),
+        ({"modell": "m"}, "modell"),
+        ([], ""),
+    ):
         refused = post(body, right)
         assert refused.status_code == 400 and refused.json()["path"] == path, (body, refused.json())
     assert post({"model_version": "gone-v9"}, right).status_code == 404
     asked = post({"model_version": str(base), "pairs": 5}, right)
-    assert asked.status_code == 202 and asked.json()["state"] == "queued" and asked.json()["by"] == str(base)
+    assert (
+        asked.status_code == 202
+        and asked.json()["state"] == "queued"
+        and asked.json()["by"] == str(base)
+    )
     assert post({"model_version": str(base)}, right).status_code == 409
     job = reverse("evals_api:meaning_check", args=[draft.pk, asked.json()["id"]])
     assert Client().get(url, **plain).json()["results"][0]["id"] == asked.json()["id"]
-    assert Client().get(job, **plain).status_code == 403 and Client().get(job, **right).json()["pairs"] == []
+    assert (
+        Client().get(job, **plain).status_code == 403
+        and Client().get(job, **right).json()["pairs"] == []
+    )
     assert Client().post(f"{job}cancel/", **plain).status_code == 403
     stopped = Client().post(f"{job}cancel/", **right)
     assert stopped.status_code == 200 and stopped.json()["state"] == "cancelled"
     assert Client().post(f"{job}cancel/", **right).status_code == 409
     [pair] = checked_with(draft, ("held-0", "other-0"))
     HoldoutView.objects.all().delete()
-    read = Client().get(reverse("evals_api:meaning_check", args=[draft.pk, pair.job_id]), **right).json()
-    assert [(one["held"], one["other"], one["verdict"]) for one in read["pairs"]] == [(HELD[0], "other-0", None)]
+    read = (
+        Client()
+        .get(reverse("evals_api:meaning_check", args=[draft.pk, pair.job_id]), **right)
+        .json()
+    )
+    assert [(one["held"], one["other"], one["verdict"]) for one in read["pairs"]] == [
+        (HELD[0], "other-0", None)
+    ]
     assert HoldoutView.objects.get().api_key.may_see_holdout
     other = key_headers(make_project(), may_see_holdout=True)
     assert Client().get(job, **other).status_code == 404 == Client().get(url, **other).status_code

@@ -1,4 +1,6 @@
-"""Near-duplicates: spelling never hides one, a changed slot is another task, and what the index promises it keeps."""
+"""Near-duplicates: spelling never hides one, a changed slot is another task, and what the index
+promises it keeps.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ from workers.lib.environments.requests import make_requests
 from workers.lib.messages import to_text
 
 ASKED = "Put a meeting with Maria in my calendar, Monday at 3 PM."
-EXPECTED = {"tool": "calendar.create_event", "args": {"attendee": "Maria", "day": "Monday", "time": "15:00"}}
+EXPECTED = {
+    "tool": "calendar.create_event",
+    "args": {"attendee": "Maria", "day": "Monday", "time": "15:00"},
+}
 VOCABULARY = ("book", "tom", "on", "monday", "at", "3", "pm", "file", "café", "会議", "42", "x")
 texts = st.text(max_size=120) | st.lists(st.sampled_from(VOCABULARY)).map(" ".join)
 
@@ -39,11 +44,17 @@ def doc(text: str, expected: dict | None = None) -> Document:
     [
         "PUT A MEETING WITH MARIA IN MY CALENDAR MONDAY AT 3 PM",
         "Monday at 3pm, put a meeting with Maria in my calendar please",
-        "Hey, could you kindly put a meeting with Maria in my calendar for Monday at 15:00? Thanks a lot!",
+        (
+            "Hey, could you kindly put a meeting with Maria in my calendar for Monday at 15:00?"
+            " Thanks a lot!"
+        ),
         "In my calendar, Monday 3 p.m.: a meeting with Maria. Please.",
         "P\u200but a mee\u00adting with M\u0430ri\u0430 in my c\u0430lendar, Monday at 3 PM",
         "Put a ｍｅｅｔｉｎｇ with María in my calendar; Monday @ 3:00 PM…",
-        "I would like you to put one meeting with Maria into the calendar on Monday, at 3:00 PM - no rush",
+        (
+            "I would like you to put one meeting with Maria into the calendar on Monday, at 3:00 PM"
+            " - no rush"
+        ),
     ],
 )
 def test_a_paraphrase_is_caught_with_and_without_calls(text: str) -> None:
@@ -63,7 +74,10 @@ def test_a_paraphrase_is_caught_with_and_without_calls(text: str) -> None:
 def test_another_value_in_a_slot_is_another_task(text: str, change: dict) -> None:
     expected = {"tool": "calendar.create_event", "args": EXPECTED["args"] | change}
     assert similarity(doc(ASKED, EXPECTED), doc(text, expected)) < THRESHOLD
-    long = " Follow the house rules about rooms, travel, notes, guests, coffee, projectors and parking." * 3
+    long = (
+        " Follow the house rules about rooms, travel, notes, guests, coffee, projectors and"
+        " parking." * 3
+    )
     assert similarity(doc(ASKED + long, EXPECTED), doc(text + long, expected)) < THRESHOLD
 
 
@@ -74,12 +88,18 @@ def test_the_same_request_is_caught_whatever_answer_stands_beside_it() -> None:
 
 
 def test_a_negation_and_other_answers_make_another_task() -> None:
-    assert similarity(doc("Delete the mailbox of Tom"), doc("Do not delete the mailbox of Tom")) < 0.8
+    assert (
+        similarity(doc("Delete the mailbox of Tom"), doc("Do not delete the mailbox of Tom")) < 0.8
+    )
     assert similarity(
-        doc("When was Ada born?", {"answer": "1815"}), doc("Where was Ada born?", {"answer": "London"})
+        doc("When was Ada born?", {"answer": "1815"}),
+        doc("Where was Ada born?", {"answer": "London"}),
     ) in (0, 1)
     wordy = "Where was the mathematician Ada Lovelace born"
-    assert similarity(doc(wordy, {"answer": "London"}), doc(wordy + " and raised", {"answer": "Kent"})) < THRESHOLD
+    assert (
+        similarity(doc(wordy, {"answer": "London"}), doc(wordy + " and raised", {"answer": "Kent"}))
+        < THRESHOLD
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -127,7 +147,9 @@ def test_what_is_normalised_equal_is_always_caught(text: str) -> None:
 
 
 @given(texts, texts, st.none() | st.just(EXPECTED), st.none() | st.just({"calls": []}))
-def test_similarity_is_symmetric_and_a_share(one: str, other: str, first: dict | None, second: dict | None) -> None:
+def test_similarity_is_symmetric_and_a_share(
+    one: str, other: str, first: dict | None, second: dict | None
+) -> None:
     a, b = doc(one, first), doc(other, second)
     assert similarity(a, b) == similarity(b, a)
     assert 0 <= similarity(a, b) <= 1
@@ -136,14 +158,20 @@ def test_similarity_is_symmetric_and_a_share(one: str, other: str, first: dict |
 @given(st.lists(texts, max_size=25), st.lists(texts, max_size=25))
 @settings(max_examples=40, deadline=None)
 def test_bulk_tells_what_one_by_one_comparison_tells(left: list[str], right: list[str]) -> None:
-    a, b = [(i, doc(text)) for i, text in enumerate(left)], [(i, doc(text)) for i, text in enumerate(right)]
+    a, b = (
+        [(i, doc(text)) for i, text in enumerate(left)],
+        [(i, doc(text)) for i, text in enumerate(right)],
+    )
     told = pairs(a, b, threshold=0.8, most=None)  # at 0.8 the index misses one in twenty millions
     wanted = {(i, j) for i, x in a for j, y in b if len(x.features) and similarity(x, y) >= 0.8}
     assert {(i, j) for i, j, _ in told} == wanted
     assert len(told) == len(wanted)
     within = pairs(a, threshold=0.8, most=None)
     assert {frozenset(pair[:2]) for pair in within} == {
-        frozenset((i, j)) for i, x in a for j, y in a if i < j and len(x.features) and similarity(x, y) >= 0.8
+        frozenset((i, j))
+        for i, x in a
+        for j, y in a
+        if i < j and len(x.features) and similarity(x, y) >= 0.8
     }
 
 
@@ -183,10 +211,20 @@ def test_what_has_no_words_is_like_nothing() -> None:
 
 
 def test_the_system_message_is_left_out_and_calls_are_read() -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "close", "arguments": '{"id": 5, "why": "broken"}'}}
-    turns = [{"role": "user", "content": "Close it"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    call = {
+        "id": "1",
+        "type": "function",
+        "function": {"name": "close", "arguments": '{"id": 5, "why": "broken"}'},
+    }
+    turns = [
+        {"role": "user", "content": "Close it"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
     assert content(words_of(turns[1])) == ["clos", "5", "broken"]
-    assert similarity(document(turns), document([{"role": "system", "content": "Be kind"}, *turns])) == 1
+    assert (
+        similarity(document(turns), document([{"role": "system", "content": "Be kind"}, *turns]))
+        == 1
+    )
 
 
 def test_equal_tasks_in_great_number_are_told_once_each_and_at_most_so_often() -> None:
@@ -197,7 +235,13 @@ def test_equal_tasks_in_great_number_are_told_once_each_and_at_most_so_often() -
 
 
 def test_components_join_what_hangs_together() -> None:
-    assert components("abcde", [("a", "b", 1.0), ("c", "b", 0.8)]) == {"a": "a", "b": "a", "c": "a", "d": "d", "e": "e"}
+    assert components("abcde", [("a", "b", 1.0), ("c", "b", 0.8)]) == {
+        "a": "a",
+        "b": "a",
+        "c": "a",
+        "d": "d",
+        "e": "e",
+    }
 
 
 HELD = doc("Close ticket 4711 of Maria", {"tool": "tickets.close", "args": {"id": 4711}})
@@ -217,14 +261,22 @@ BEFORE = [
         {"messages": [USER, SAID, *BEFORE]},
         {"messages": [USER]},
         {"prompt": [USER], "chosen": [SAID], "rejected": [{"role": "assistant", "content": "No."}]},
-        {"prompt": USER["content"], "chosen": SAID["content"], "rejected": '{"tool": "x", "args": {}}'},
+        {
+            "prompt": USER["content"],
+            "chosen": SAID["content"],
+            "rejected": '{"tool": "x", "args": {}}',
+        },
         {"chosen": [USER, SAID], "rejected": [USER, {"role": "assistant", "content": "No."}]},
         {"input": {"messages": [USER]}, "preferred_output": [SAID], "non_preferred_output": [SAID]},
         {"prompt": USER["content"], "completion": SAID["content"]},
         {"input": USER["content"], "output": "done"},
         {"examples": [*BEFORE, USER, SAID]},
         {"text": USER["content"]},
-        {"messages": [USER], "expected": {"tool": "tickets.close", "args": {"id": 4711}}, "demonstration": ""},
+        {
+            "messages": [USER],
+            "expected": {"tool": "tickets.close", "args": {"id": 4711}},
+            "demonstration": "",
+        },
         {"messages": [USER, SAID, BEFORE[0]], "expected": {"answer": "Nothing"}},
         {"question": USER["content"]},
     ],
@@ -247,8 +299,25 @@ def test_a_row_of_the_same_template_is_no_leak_and_an_empty_row_is_refused() -> 
         list(texts_of({"messages": []}))
 
 
-@given(st.dictionaries(st.sampled_from(["messages", "prompt", "chosen", "rejected", "text", "input", "output", "examples"]),
-                       st.recursive(st.none() | st.integers() | st.text(max_size=9), lambda x: st.lists(x, max_size=3) | st.dictionaries(st.sampled_from(["role", "content", "tool_calls", "messages", "function"]), x, max_size=3), max_leaves=8)))  # fmt: skip
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["messages", "prompt", "chosen", "rejected", "text", "input", "output", "examples"]
+        ),
+        st.recursive(
+            st.none() | st.integers() | st.text(max_size=9),
+            lambda x: (
+                st.lists(x, max_size=3)
+                | st.dictionaries(
+                    st.sampled_from(["role", "content", "tool_calls", "messages", "function"]),
+                    x,
+                    max_size=3,
+                )
+            ),
+            max_leaves=8,
+        ),
+    )
+)
 def test_no_row_makes_it_fail_otherwise(row: dict) -> None:
     try:
         for unit in texts_of(row):
@@ -259,9 +328,15 @@ def test_no_row_makes_it_fail_otherwise(row: dict) -> None:
 
 @pytest.mark.parametrize("seed", [0, 7])
 def test_rows_of_sft_are_refused_where_their_tasks_are(seed: int) -> None:
-    """The rows show the answer as their completion: without it “Tell Ana” and “Tell Omar” would be nearly the same task."""
+    """The rows show the answer as their completion: without it “Tell Ana” and “Tell Omar” would be
+    nearly the same task.
+    """
     tasks = [
-        {"id": str(at), "messages": [{"role": "user", "content": made["request"]}], "expected": made["expected"]}
+        {
+            "id": str(at),
+            "messages": [{"role": "user", "content": made["request"]}],
+            "expected": made["expected"],
+        }
         for at, made in enumerate(make_requests(seed, 160))
     ]
     shown = [
@@ -269,9 +344,16 @@ def test_rows_of_sft_are_refused_where_their_tasks_are(seed: int) -> None:
         {"role": "assistant", "content": to_text("close", {"id": 7})},
     ]
     answers = [to_text(task["expected"]["tool"], task["expected"]["args"]) for task in tasks]
-    held = HeldOut([Held(*pair) for pair in [(task["messages"], task["expected"]) for task in tasks[:80]]])
+    held = HeldOut(
+        [Held(*pair) for pair in [(task["messages"], task["expected"]) for task in tasks[:80]]]
+    )
     rest = list(zip(tasks, answers, strict=True))[80:]
-    as_tasks = held.search((task["id"], Row.of(task | {"demonstration": answer})) for task, answer in rest)
-    rows = (({"messages": shown + task["messages"], "completion": answer}, task["id"]) for task, answer in rest)
+    as_tasks = held.search(
+        (task["id"], Row.of(task | {"demonstration": answer})) for task, answer in rest
+    )
+    rows = (
+        ({"messages": shown + task["messages"], "completion": answer}, task["id"])
+        for task, answer in rest
+    )
     as_rows = held.search((name, Row.of(row)) for row, name in rows)
     assert {match.key for match in as_rows} == {match.key for match in as_tasks}

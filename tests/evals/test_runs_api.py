@@ -1,4 +1,6 @@
-"""Evaluations and gate reports over REST: the same actions and rules as the pages, and the key decides the project."""
+"""Evaluations and gate reports over REST: the same actions and rules as the pages, and the key
+decides the project.
+"""
 
 from __future__ import annotations
 
@@ -41,22 +43,36 @@ class Api:
 
     def post(self, name: str, *args: Any, body: Any = None) -> Any:
         sent = body if isinstance(body, bytes | str) else json.dumps(body or {})
-        return Client().post(reverse(name, args=args), sent, content_type="application/json", **self.headers)
+        return Client().post(
+            reverse(name, args=args), sent, content_type="application/json", **self.headers
+        )
 
 
 @pytest.fixture
 def scene(data_dir: Path) -> dict[str, Any]:
     project = make_project()
-    base, environment, eval_set = make_base(project, data_dir), make_environment(project), make_eval_set(project)
+    base, environment, eval_set = (
+        make_base(project, data_dir),
+        make_environment(project),
+        make_eval_set(project),
+    )
     return {
-        "project": project, "set": eval_set, "environment": environment, "base": base,
-        "candidate": make_adapter(project, base, data_dir), "api": Api(project),
-    }  # fmt: skip
+        "project": project,
+        "set": eval_set,
+        "environment": environment,
+        "base": base,
+        "candidate": make_adapter(project, base, data_dir),
+        "api": Api(project),
+    }
 
 
 def asked(scene: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {"eval_set": str(scene["set"]), "environment": str(scene["environment"]),
-            "model_version": str(scene["base"]), "samples_per_task": 2} | changes  # fmt: skip
+    return {
+        "eval_set": str(scene["set"]),
+        "environment": str(scene["environment"]),
+        "model_version": str(scene["base"]),
+        "samples_per_task": 2,
+    } | changes
 
 
 def test_an_evaluation_is_started_followed_and_cancelled(scene: dict[str, Any]) -> None:
@@ -67,7 +83,11 @@ def test_an_evaluation_is_started_followed_and_cancelled(scene: dict[str, Any]) 
     assert (run.total, run.split, run.samples_per_task) == (6, "holdout", 2)
     assert HoldoutView.objects.get(kind="evaluation").api_key is not None
     read = api.get("evals_api:run", run.pk).json()
-    assert read["state"] == "queued" and read["metrics"] is None and f"/evals/runs/{run.pk}/" in read["url"]
+    assert (
+        read["state"] == "queued"
+        and read["metrics"] is None
+        and f"/evals/runs/{run.pk}/" in read["url"]
+    )
     again = api.post("evals_api:runs", body=asked(scene, eval_set=str(scene["set"].pk)))
     assert again.status_code == 409 and "already" in again.json()["detail"]
     assert api.post("evals_api:run_cancel", run.pk).json()["state"] == "cancelled"
@@ -95,14 +115,17 @@ def test_an_evaluation_is_started_followed_and_cancelled(scene: dict[str, Any]) 
         ({"stop_against": "x"}, 404, "evaluation"),
     ],
 )
-def test_what_cannot_be_started_says_why(scene: dict[str, Any], changes: dict, status: int, said: str) -> None:
+def test_what_cannot_be_started_says_why(
+    scene: dict[str, Any], changes: dict, status: int, said: str
+) -> None:
     answer = scene["api"].post("evals_api:runs", body=asked(scene, **changes))
     assert answer.status_code == status and said in answer.content.decode()
     assert not EvalRun.objects.exists() and not HoldoutView.objects.exists()
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{", b'{"seed": NaN}', b'{"eval_set": "\\ud800"}', b"[" * 100_000, b"\xff"]
+    "body",
+    [b"", b"[]", b"{", b'{"seed": NaN}', b'{"eval_set": "\\ud800"}', b"[" * 100_000, b"\xff"],
 )
 def test_a_body_that_is_no_form_is_refused(scene: dict[str, Any], body: bytes) -> None:
     assert scene["api"].post("evals_api:runs", body=body).status_code in (400, 413)
@@ -110,15 +133,18 @@ def test_a_body_that_is_no_form_is_refused(scene: dict[str, Any], body: bytes) -
 
 
 def test_a_hold_out_needs_the_right(scene: dict[str, Any]) -> None:
-    plain, run = Api(scene["project"], may_see_holdout=False), make_eval_run(
-        scene["set"], scene["base"], scene["environment"]
-    )  # fmt: skip
+    plain, run = (
+        Api(scene["project"], may_see_holdout=False),
+        make_eval_run(scene["set"], scene["base"], scene["environment"]),
+    )
     assert plain.post("evals_api:runs", body=asked(scene, seed=9)).status_code == 403
     assert plain.post("evals_api:runs", body=asked(scene, seed=9, split="train")).status_code == 201
     refused = plain.get("evals_api:run_samples", run.pk)
     assert refused.status_code == 403 and not HoldoutView.objects.exists()
     text = scene["set"].tasks.holdout().first().demonstration
-    assert text not in refused.content.decode() + plain.get("evals_api:run", run.pk).content.decode()
+    assert (
+        text not in refused.content.decode() + plain.get("evals_api:run", run.pk).content.decode()
+    )
     assert plain.get("evals_api:run", run.pk).json()["metrics"]["success"]["n"] == 3
 
 
@@ -132,7 +158,9 @@ def test_samples_come_in_pages_and_count_as_one_look(scene: dict[str, Any]) -> N
     assert cursor is None and len(set(seen)) == 12 == len(seen)
     assert HoldoutView.objects.count() == 1
     passed = api.get("evals_api:run_samples", run.pk, outcome="passed").json()["results"]
-    assert len(passed) == 6 and all(row["success"] and row["output"] and row["key"] for row in passed)
+    assert len(passed) == 6 and all(
+        row["success"] and row["output"] and row["key"] for row in passed
+    )
     assert api.get("evals_api:run_samples", run.pk, outcome="good").status_code == 400
     assert api.get("evals_api:run_samples", run.pk, cursor="x").status_code == 400
 
@@ -140,7 +168,9 @@ def test_samples_come_in_pages_and_count_as_one_look(scene: dict[str, Any]) -> N
 def test_the_list_is_filtered_and_paged_by_a_cursor(scene: dict[str, Any]) -> None:
     runs = [make_eval_run(scene["set"], scene["base"], scene["environment"]) for _ in range(3)]
     same = timezone.now()
-    EvalRun.objects.filter(pk__in=[run.pk for run in runs]).update(created_at=same)  # at the same moment
+    EvalRun.objects.filter(pk__in=[run.pk for run in runs]).update(
+        created_at=same
+    )  # at the same moment
     other = make_eval_run(scene["set"], scene["candidate"], scene["environment"])
     api = scene["api"]
     first = api.get("evals_api:runs", limit=2).json()
@@ -148,9 +178,22 @@ def test_the_list_is_filtered_and_paged_by_a_cursor(scene: dict[str, Any]) -> No
     names = [row["id"] for row in first["results"] + second["results"]]
     assert len(set(names)) == 4 and names[0] == str(other.pk) and second["next"] is None
     assert len(api.get("evals_api:runs", model_version=str(scene["base"])).json()["results"]) == 3
-    assert len(api.get("evals_api:runs", state="succeeded", eval_set=str(scene["set"])).json()["results"]) == 4
+    assert (
+        len(
+            api.get("evals_api:runs", state="succeeded", eval_set=str(scene["set"])).json()[
+                "results"
+            ]
+        )
+        == 4
+    )
     assert api.get("evals_api:runs", state="queued").json()["results"] == []
-    for bad in ({"state": "x"}, {"split": "x"}, {"cursor": "x"}, {"cursor": "9" * 40 + "_x"}, {"limit": "x"}):
+    for bad in (
+        {"state": "x"},
+        {"split": "x"},
+        {"cursor": "x"},
+        {"cursor": "9" * 40 + "_x"},
+        {"limit": "x"},
+    ):
         assert api.get("evals_api:runs", **bad).status_code == 400, bad
     assert api.get("evals_api:runs", cursor=f"{'9' * 30}_{other.pk}").status_code == 400
     assert api.get("evals_api:runs", environment="x").status_code == 404
@@ -163,7 +206,10 @@ def test_another_projects_key_finds_nothing(scene: dict[str, Any]) -> None:
         assert stranger.get(f"evals_api:{name}", run.pk).status_code == 404
     assert stranger.post("evals_api:run_cancel", run.pk).status_code == 404
     assert stranger.post("evals_api:runs", body=asked(scene)).status_code == 404
-    assert stranger.post("promotion_api:gate_reports", body={"candidate": str(run.pk)}).status_code == 404
+    assert (
+        stranger.post("promotion_api:gate_reports", body={"candidate": str(run.pk)}).status_code
+        == 404
+    )
     assert stranger.get("evals_api:runs").json()["results"] == []
     assert stranger.get("promotion_api:gate_reports").json()["results"] == []
 
@@ -172,40 +218,67 @@ def test_a_gate_report_is_asked_for_listed_and_read(scene: dict[str, Any]) -> No
     before = make_eval_run(scene["set"], scene["base"], scene["environment"], success=0.25)
     after = make_eval_run(scene["set"], scene["candidate"], scene["environment"], success=1.0)
     api = scene["api"]
-    made = api.post("promotion_api:gate_reports", body={"baseline": str(before.pk), "candidate": str(after.pk)})
+    made = api.post(
+        "promotion_api:gate_reports", body={"baseline": str(before.pk), "candidate": str(after.pk)}
+    )
     told = made.json()
-    assert made.status_code == 201 and told["verdict"] == "inconclusive" and "3 tasks are too few" in told["summary"]
+    assert (
+        made.status_code == 201
+        and told["verdict"] == "inconclusive"
+        and "3 tasks are too few" in told["summary"]
+    )
     assert told["improved"] == 3 and not HoldoutView.objects.exists()  # how many, not which
     success = next(check for check in told["checks"] if check["name"] == "success")
-    assert success["baseline"] == 0.25 and success["candidate"] == 1.0 and success["low"] is not None
-    assert [row["id"] for row in api.get("promotion_api:gate_reports").json()["results"]] == [told["id"]]
+    assert (
+        success["baseline"] == 0.25 and success["candidate"] == 1.0 and success["low"] is not None
+    )
+    assert [row["id"] for row in api.get("promotion_api:gate_reports").json()["results"]] == [
+        told["id"]
+    ]
     assert api.get("promotion_api:gate_reports", verdict="promote").json()["results"] == []
     assert api.get("promotion_api:gate_reports", verdict="x").status_code == 400
     assert api.get("promotion_api:gate_reports", channel="none").status_code == 404
     whole = api.get("promotion_api:gate_report", told["id"]).json()
     assert (
-        whole["verdict"] == told["verdict"] and whole["signature"] and len(whole["document"]["report"]["improved"]) == 3
+        whole["verdict"] == told["verdict"]
+        and whole["signature"]
+        and len(whole["document"]["report"]["improved"]) == 3
     )
     assert HoldoutView.objects.count() == 1
 
 
-def test_a_key_without_the_right_gets_a_comparisons_counts_and_nothing_of_held_out_tasks(scene: dict[str, Any]) -> None:
+def test_a_key_without_the_right_gets_a_comparisons_counts_and_nothing_of_held_out_tasks(
+    scene: dict[str, Any],
+) -> None:
     before = make_eval_run(scene["set"], scene["base"], scene["environment"], success=0.25)
     after = make_eval_run(scene["set"], scene["candidate"], scene["environment"], success=1.0)
     plain, held = Api(scene["project"], may_see_holdout=False), list(scene["set"].tasks.holdout())
-    set_initial(channel=channel_of(scene["project"]), version=scene["base"], by=admin_of(scene["project"]))
+    set_initial(
+        channel=channel_of(scene["project"]), version=scene["base"], by=admin_of(scene["project"])
+    )
 
     def told(answer: Any) -> Any:
         text = answer.content.decode()
-        secrets = [secret for task in held for secret in (task.key, str(task.pk), task.messages[0]["content"])]
+        secrets = [
+            secret
+            for task in held
+            for secret in (task.key, str(task.pk), task.messages[0]["content"])
+        ]
         assert not [secret for secret in secrets if secret in text]
         return answer.json()
 
     two = {"baseline": str(before.pk), "candidate": str(after.pk)}
     made = told(plain.post("promotion_api:gate_reports", body=two))
     whole = told(plain.get("promotion_api:gate_report", made["id"]))
-    assert (whole["improved"], whole["regressed"], whole["document"], whole["signature"]) == (3, 0, None, None)
-    assert [check["name"] for check in whole["checks"]] == [check["name"] for check in made["checks"]]
+    assert (whole["improved"], whole["regressed"], whole["document"], whole["signature"]) == (
+        3,
+        0,
+        None,
+        None,
+    )
+    assert [check["name"] for check in whole["checks"]] == [
+        check["name"] for check in made["checks"]
+    ]
     told(plain.get("promotion_api:gate_reports"))
     assert told(plain.get("evals_api:run", after.pk, against="production"))["gate"]["improved"] == 3
     assert plain.get("evals_api:runs_compare", run=[before.pk, after.pk]).status_code == 403
@@ -216,7 +289,9 @@ def test_a_key_without_the_right_gets_a_comparisons_counts_and_nothing_of_held_o
     EvalRun.objects.filter(pk=before.pk).update(error=f"HTTP 400: {held[0].messages[0]['content']}")
     assert "may quote a held-out task" in told(plain.get("evals_api:run", before.pk))["error"]
     assert "HTTP 400" in scene["api"].get("evals_api:run", before.pk).json()["error"]
-    LatencyMeasurement.objects.create(project=scene["project"], error=held[0].key).runs.set([before, after])
+    LatencyMeasurement.objects.create(project=scene["project"], error=held[0].key).runs.set(
+        [before, after]
+    )
     told(plain.get("promotion_api:preparation", **two))
 
 
@@ -228,14 +303,22 @@ def test_the_verdict_is_against_what_is_live(scene: dict[str, Any]) -> None:
     set_initial(channel=channel, version=scene["base"], by=admin_of(scene["project"]))
     gate = api.get("evals_api:run", after.pk, against="production").json()["gate"]
     assert gate["verdict"] is None and "no finished evaluation" in gate["summary"]
-    make_eval_run(scene["set"], scene["base"], scene["environment"], success=0.5, samples=2)  # not comparable
+    make_eval_run(
+        scene["set"], scene["base"], scene["environment"], success=0.5, samples=2
+    )  # not comparable
     before = make_eval_run(scene["set"], scene["base"], scene["environment"], success=0.5)
     gate = api.get("evals_api:run", after.pk, against="production").json()["gate"]
-    assert gate["verdict"] == "inconclusive" and gate["baseline"] == str(before.pk) and gate["id"] is None
+    assert (
+        gate["verdict"] == "inconclusive"
+        and gate["baseline"] == str(before.pk)
+        and gate["id"] is None
+    )
     assert not GateReport.objects.exists()  # reading stores nothing
     made = api.post("promotion_api:gate_reports", body={"candidate": str(after.pk)}).json()
     assert made["baseline"] == str(before.pk)
-    assert api.get("evals_api:run", after.pk, against="production").json()["gate"]["id"] == made["id"]
+    assert (
+        api.get("evals_api:run", after.pk, against="production").json()["gate"]["id"] == made["id"]
+    )
     assert api.get("evals_api:run", after.pk, against="none").status_code == 404
     assert api.get("evals_api:run", after.pk, against="a\x00").status_code == 400
 
@@ -247,10 +330,15 @@ def test_what_has_not_succeeded_is_not_compared(scene: dict[str, Any]) -> None:
     body = {"baseline": str(before.pk), "candidate": str(after.pk)}
     answer = scene["api"].post("promotion_api:gate_reports", body=body)
     assert answer.status_code == 409 and "did not succeed" in answer.json()["detail"]
-    assert scene["api"].post("promotion_api:gate_reports", body=body | {"candidate": "x"}).status_code == 404
+    assert (
+        scene["api"].post("promotion_api:gate_reports", body=body | {"candidate": "x"}).status_code
+        == 404
+    )
 
 
-def test_an_evaluation_stops_early_only_against_a_finished_one_on_the_same_set(scene: dict[str, Any]) -> None:
+def test_an_evaluation_stops_early_only_against_a_finished_one_on_the_same_set(
+    scene: dict[str, Any],
+) -> None:
     other = make_eval_run(make_eval_set(scene["project"]), scene["base"], scene["environment"])
     answer = scene["api"].post("evals_api:runs", body=asked(scene, stop_against=str(other.pk)))
     assert answer.status_code == 409 and "finished one" in answer.json()["detail"]

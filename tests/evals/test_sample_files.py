@@ -40,20 +40,44 @@ from tests.factories import (
 @pytest.mark.parametrize(
     ("values", "details", "reasons", "rest"),
     [
-        ({"tools": 0.0, "arguments": 0.2}, ["wrong tool: a", "wrong value: b"], {"tools": ["wrong tool: a"], "arguments": ["wrong value: b"]}, []),
+        (
+            {"tools": 0.0, "arguments": 0.2},
+            ["wrong tool: a", "wrong value: b"],
+            {"tools": ["wrong tool: a"], "arguments": ["wrong value: b"]},
+            [],
+        ),
         ({"exact": 0.0}, ["missing call: a"], {"exact": ["missing call: a"]}, []),
         ({"short": 0.0, "polite": 1.0}, ["not held: short"], {"short": ["not held: short"]}, []),
-        ({"form": 0.0, "form.right": 0.0, "judge": 0.5}, ["form: no JSON", "judge: too terse"], {"form": ["no JSON"], "judge": ["too terse"]}, []),
-        ({"call": 0.0, "call.tools": 0.0}, ["call: wrong tool: a"], {"call.tools": ["wrong tool: a"]}, []),
+        (
+            {"form": 0.0, "form.right": 0.0, "judge": 0.5},
+            ["form: no JSON", "judge: too terse"],
+            {"form": ["no JSON"], "judge": ["too terse"]},
+            [],
+        ),
+        (
+            {"call": 0.0, "call.tools": 0.0},
+            ["call: wrong tool: a"],
+            {"call.tools": ["wrong tool: a"]},
+            [],
+        ),
         ({"judge": 0.2}, ["It is rude."], {"judge": ["It is rude."]}, []),
         ({"a": 0.2, "b": 0.1}, ["Something else."], {}, ["Something else."]),
-        ({"unsafe": -1.0, "outcome": 0.0}, ["unsafe: mail.delete"], {"unsafe": ["unsafe: mail.delete"]}, []),
+        (
+            {"unsafe": -1.0, "outcome": 0.0},
+            ["unsafe: mail.delete"],
+            {"unsafe": ["unsafe: mail.delete"]},
+            [],
+        ),
         ({}, ["could not be judged: x"], {}, ["could not be judged: x"]),
     ],
-)  # fmt: skip
-def test_each_component_has_its_reasons(values: dict, details: list, reasons: dict, rest: list) -> None:
+)
+def test_each_component_has_its_reasons(
+    values: dict, details: list, reasons: dict, rest: list
+) -> None:
     components, others = explained(values, details)
-    assert {part.name: part.reasons for part in components if part.reasons} == reasons and others == rest
+    assert {
+        part.name: part.reasons for part in components if part.reasons
+    } == reasons and others == rest
 
 
 CALL = {"tool": "a", "args": {"x": 1}}
@@ -79,7 +103,10 @@ def test_expected_against_actual(expected: dict, message: dict, gone: str, new: 
 
 
 def test_a_constraint_is_no_value_to_compare_with() -> None:
-    assert difference({"constraint": {"contains": ["a"]}}, []) is None and difference("nonsense", []) is None
+    assert (
+        difference({"constraint": {"contains": ["a"]}}, []) is None
+        and difference("nonsense", []) is None
+    )
 
 
 def test_a_histogram_counts_every_value() -> None:
@@ -92,8 +119,16 @@ def test_a_histogram_counts_every_value() -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [("=1+1", "'=1+1"), ("-x", "'-x"), ("plain", "plain"), (-1.5, -1.5), (None, ""), (["a", "b"], "a; b"), ("a" * 40_000, "a" * 32_000 + "…")],
-)  # fmt: skip
+    [
+        ("=1+1", "'=1+1"),
+        ("-x", "'-x"),
+        ("plain", "plain"),
+        (-1.5, -1.5),
+        (None, ""),
+        (["a", "b"], "a; b"),
+        ("a" * 40_000, "a" * 32_000 + "…"),
+    ],
+)
 def test_a_cell_of_a_spreadsheet_is_no_formula(value: Any, shown: Any) -> None:
     assert cell(value) == shown
 
@@ -108,18 +143,29 @@ def test_an_export_has_what_the_filters_find(client: Client, tmp_path: Path) -> 
     answer = client.get(url(run, "export_samples"), {"outcome": "failed"})
     rows = [json.loads(line) for line in b"".join(answer.streaming_content).splitlines()]
     failed = list(run.samples.filter(success=False))
-    assert [(row["task"], row["index"]) for row in rows] == [(sample.task_key, sample.index) for sample in failed]
+    assert [(row["task"], row["index"]) for row in rows] == [
+        (sample.task_key, sample.index) for sample in failed
+    ]
     assert rows[0]["expected"] == failed[0].task.expected and rows[0]["bucket"] == failed[0].mode
     assert answer["Content-Disposition"].endswith('.jsonl"')
-    table = b"".join(client.get(url(run, "export_samples"), {"format": "csv"}).streaming_content).decode()
+    table = b"".join(
+        client.get(url(run, "export_samples"), {"format": "csv"}).streaming_content
+    ).decode()
     lines = list(csv.DictReader(io.StringIO(table)))
-    assert len(lines) == run.samples.count() and {line["outcome"] for line in lines} == {"passed", "failed"}
+    assert len(lines) == run.samples.count() and {line["outcome"] for line in lines} == {
+        "passed",
+        "failed",
+    }
 
 
 @pytest.mark.django_db
-def test_an_export_of_a_hold_out_is_asked_for_and_counted_each_time(client: Client, tmp_path: Path) -> None:
+def test_an_export_of_a_hold_out_is_asked_for_and_counted_each_time(
+    client: Client, tmp_path: Path
+) -> None:
     project = make_project()
-    run = make_eval_run(make_eval_set(project), make_base(project, tmp_path), make_environment(project))
+    run = make_eval_run(
+        make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    )
     views = run.eval_set.holdout_views.filter(kind=HoldoutView.Kind.VIEW)
     login(client, run)
     for ask in (client.get, client.post):
@@ -128,29 +174,46 @@ def test_an_export_of_a_hold_out_is_asked_for_and_counted_each_time(client: Clie
     assert client.get(url(run, "export_samples")).status_code == 302
     for n in (2, 3):
         answer = client.post(url(run, "export_samples"), {"format": "csv"})
-        assert b"".join(answer.streaming_content).count(b"\n") > run.samples.count() and views.count() == n
+        assert (
+            b"".join(answer.streaming_content).count(b"\n") > run.samples.count()
+            and views.count() == n
+        )
 
 
 @pytest.mark.django_db
 def test_latency_tokens_and_money_are_drawn(client: Client, tmp_path: Path) -> None:
     run = make_run(folder=tmp_path)
     login(client, run, Role.VIEWER)
-    titles = lambda page: [figure["layout"]["title"]["text"] for _, figure in page.context["figures"]]  # noqa: E731
+    titles = lambda page: [  # noqa: E731
+        figure["layout"]["title"]["text"] for _, figure in page.context["figures"]
+    ]
     assert [title.split(":")[0] for title in titles(client.get(url(run, "distributions")))] == [
         "Latency, ms",
         "Tokens in",
         "Tokens out",
     ]
     EvalRun.objects.filter(pk=run.pk).update(
-        spec={"engine": {"kind": "openai", "server_name": "s", "base_url": "u", "model": "m", "price": [100.0, 200.0]}}
+        spec={
+            "engine": {
+                "kind": "openai",
+                "server_name": "s",
+                "base_url": "u",
+                "model": "m",
+                "price": [100.0, 200.0],
+            }
+        }
     )
     priced = client.get(url(run, "distributions"))
-    assert titles(priced)[-1] == "Cost, US cents: median 0.2, p95 0.2, total $0.0120"  # 10 tokens in, 5 out
+    assert (
+        titles(priced)[-1] == "Cost, US cents: median 0.2, p95 0.2, total $0.0120"
+    )  # 10 tokens in, 5 out
     named = {trace["name"]: sum(trace["y"]) for trace in priced.context["figures"][0][1]["data"]}
     assert named == {"passed": 3, "failed": 3}
     failed = client.get(url(run, "distributions"), {"outcome": "failed"}).context["figures"][0][1]
     assert failed["layout"]["yaxis"]["title"]["text"] == "samples (n = 3)"
-    several = client.get(reverse("evals:compared_distributions", args=[run.project.slug]) + f"?run={run.pk}")
+    several = client.get(
+        reverse("evals:compared_distributions", args=[run.project.slug]) + f"?run={run.pk}"
+    )
     assert sum(several.context["figures"][0][1]["data"][0]["y"]) == pytest.approx(100)
     run.samples.all().delete()
     assert "Nothing measured" in client.get(url(run, "distributions")).content.decode()
@@ -168,10 +231,14 @@ def ask(of: EvalRun, name: str, *args: Any, holdout: bool = False, **query: Any)
 def test_the_api_has_the_filters_of_the_page(tmp_path: Path) -> None:
     first = make_run(folder=tmp_path)
     run = evaluate(first.eval_set, tmp_path, passes=(False, False))
-    found = ask(run, "run_samples", run.pk, outcome="failed", tool="tickets.reopen").json()["results"]
+    found = ask(run, "run_samples", run.pk, outcome="failed", tool="tickets.reopen").json()[
+        "results"
+    ]
     assert len(found) == 6 and found[0]["bucket"] and found[0]["tools"] == ["tickets.reopen"]
     assert len(ask(run, "run_samples", run.pk, against=first.pk).json()["results"]) == 6
-    assert not ask(run, "run_samples", run.pk, against=first.pk, change="improved").json()["results"]
+    assert not ask(run, "run_samples", run.pk, against=first.pk, change="improved").json()[
+        "results"
+    ]
     assert not ask(run, "run_samples", run.pk, tag="x").json()["results"]
     for wrong in ({"outcome": "x"}, {"change": "x"}):
         assert ask(run, "run_samples", run.pk, **wrong).status_code == 400
@@ -185,7 +252,9 @@ def test_one_sample_by_api_is_whole(tmp_path: Path) -> None:
     found = ask(run, "run_sample", run.pk, sample.pk).json()
     assert found["request"] == sample.task.messages and found["expected"] == sample.task.expected
     assert (
-        found["reasons"] == {"tools": ["wrong tool: tickets.reopen"]} and found["offered_tools"] and found["evidence"]
+        found["reasons"] == {"tools": ["wrong tool: tickets.reopen"]}
+        and found["offered_tools"]
+        and found["evidence"]
     )
     assert ask(run, "run_sample", run.pk, 2**62).status_code == 404
 
@@ -195,7 +264,10 @@ def test_evaluations_are_compared_by_api(tmp_path: Path) -> None:
     first = make_run(folder=tmp_path)
     second = evaluate(first.eval_set, tmp_path, passes=(True, True))
     found = ask(first, "runs_compare", run=[first.pk, second.pk], limit=2).json()
-    assert found["runs"][1]["success_difference"]["mean"] == 0.5 and found["runs"][0]["success_difference"] is None
+    assert (
+        found["runs"][1]["success_difference"]["mean"] == 0.5
+        and found["runs"][0]["success_difference"] is None
+    )
     assert [row["change"] for row in found["results"]] == ["improved"] * 2
     assert [cell["passed"] for cell in found["results"][0]["cells"]] == [1, 2]
     rest = ask(first, "runs_compare", run=[first.pk, second.pk], cursor=found["next"]).json()
@@ -206,7 +278,9 @@ def test_evaluations_are_compared_by_api(tmp_path: Path) -> None:
 @pytest.mark.django_db
 def test_held_out_samples_by_api_need_the_right_and_count(tmp_path: Path) -> None:
     project = make_project()
-    run = make_eval_run(make_eval_set(project), make_base(project, tmp_path), make_environment(project))
+    run = make_eval_run(
+        make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    )
     views = run.eval_set.holdout_views.filter(kind=HoldoutView.Kind.VIEW)
     for name, args, query in (
         ("run_sample", [run.pk, run.samples.first().pk], {}),
@@ -214,7 +288,8 @@ def test_held_out_samples_by_api_need_the_right_and_count(tmp_path: Path) -> Non
     ):
         assert ask(run, name, *args, **query).status_code in (400, 403) and not views.exists()
     assert (
-        ask(run, "run_sample", run.pk, run.samples.first().pk, holdout=True).status_code == 200 and views.count() == 1
+        ask(run, "run_sample", run.pk, run.samples.first().pk, holdout=True).status_code == 200
+        and views.count() == 1
     )
 
 
@@ -224,7 +299,9 @@ def test_samples_are_a_file_by_api_as_on_the_page(tmp_path: Path) -> None:
     answer = ask(run, "export_samples", run.pk, outcome="failed")
     rows = [json.loads(line) for line in b"".join(answer.streaming_content).splitlines()]
     failed = list(run.samples.filter(success=False))
-    assert [(row["task"], row["index"]) for row in rows] == [(sample.task_key, sample.index) for sample in failed]
+    assert [(row["task"], row["index"]) for row in rows] == [
+        (sample.task_key, sample.index) for sample in failed
+    ]
     assert answer["Content-Disposition"].endswith('.jsonl"')
     table = b"".join(ask(run, "export_samples", run.pk, **{"as": "csv"}).streaming_content).decode()
     assert len(list(csv.DictReader(io.StringIO(table)))) == run.samples.count()
@@ -235,10 +312,14 @@ def test_samples_are_a_file_by_api_as_on_the_page(tmp_path: Path) -> None:
 @pytest.mark.django_db
 def test_who_may_have_the_samples_as_a_file(tmp_path: Path) -> None:
     project = make_project()
-    run = make_eval_run(make_eval_set(project), make_base(project, tmp_path), make_environment(project))
+    run = make_eval_run(
+        make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    )
     views = run.eval_set.holdout_views.filter(kind=HoldoutView.Kind.VIEW)
     url = reverse("evals_api:export_samples", args=[run.pk])
-    sends = create_api_key(project=project, name="s", by=admin_of(project), scopes=[Scope.INGEST])[1]
+    sends = create_api_key(project=project, name="s", by=admin_of(project), scopes=[Scope.INGEST])[
+        1
+    ]
     for headers, status in (
         ({}, 401),
         (key_headers(make_project(), may_see_holdout=True), 404),
@@ -247,7 +328,10 @@ def test_who_may_have_the_samples_as_a_file(tmp_path: Path) -> None:
     ):
         assert Client().get(url, **headers).status_code == status and not views.exists()
     for n in (1, 2):  # each file is a view
-        assert ask(run, "export_samples", run.pk, holdout=True).status_code == 200 and views.count() == n
+        assert (
+            ask(run, "export_samples", run.pk, holdout=True).status_code == 200
+            and views.count() == n
+        )
 
 
 # New tasks
@@ -310,7 +394,10 @@ def test_a_late_mistake_becomes_a_task_that_begins_there(tmp_path: Path) -> None
     draft = actions.create_eval_set(project=run.project, slug="hard", by=None)
     assert make_tasks(run=run, samples=[sample], eval_set=draft, by=None).made == 1
     made = draft.tasks.get()
-    assert made.expected == {"tool": "tickets.close", "args": {"id": 2}} and made.messages[-1]["role"] == "tool"
+    assert (
+        made.expected == {"tool": "tickets.close", "args": {"id": 2}}
+        and made.messages[-1]["role"] == "tool"
+    )
     assert made.messages[0] == task.messages[0] and len(made.messages) == 3
 
 
@@ -318,7 +405,9 @@ def test_a_late_mistake_becomes_a_task_that_begins_there(tmp_path: Path) -> None
 @pytest.mark.parametrize("split", [Split.HOLDOUT, Split.REGRESSION, Split.GENERAL])
 def test_nothing_that_measures_becomes_a_task(client: Client, tmp_path: Path, split: Split) -> None:
     project = make_project()
-    run = make_eval_run(make_eval_set(project), make_base(project, tmp_path), make_environment(project))
+    run = make_eval_run(
+        make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    )
     EvalRun.objects.filter(pk=run.pk).update(split=split)
     run.refresh_from_db()
     draft = actions.create_eval_set(project=project, slug="hard", by=None)

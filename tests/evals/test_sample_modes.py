@@ -1,4 +1,6 @@
-"""The failure mode of a sample: production's rules, on what the evaluated model did and on nothing else."""
+"""The failure mode of a sample: production's rules, on what the evaluated model did and on nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ pytestmark = pytest.mark.django_db
 def stored(run: EvalRun, **fields: Any) -> Sample:
     """One more sample of the first task, as a worker would report it."""
     task = run.eval_set.tasks.filter(split=Split.TRAIN).first()
-    right = [task.expected] if fields.pop("right", False) else [{"tool": "tickets.reopen", "args": {}}]
+    right = (
+        [task.expected] if fields.pop("right", False) else [{"tool": "tickets.reopen", "args": {}}]
+    )
     store_events(run, [said(calls=right, **fields) | {"task_id": str(task.pk), "index": 9}])
     return run.samples.get(index=9)
 
@@ -35,7 +39,12 @@ def test_rules_name_the_mode_and_the_tools(tmp_path: Path) -> None:
 
 def test_a_success_and_a_masked_sample_have_none(tmp_path: Path) -> None:
     assert stored(make_run(folder=tmp_path), right=True, success=True, reward=1.0).mode == ""
-    masked = stored(make_run(folder=tmp_path / "2"), masked=True, reward=None, mask_reason="The judge timed out.")
+    masked = stored(
+        make_run(folder=tmp_path / "2"),
+        masked=True,
+        reward=None,
+        mask_reason="The judge timed out.",
+    )
     assert masked.mode == "" and masked.tools == ["tickets.reopen"]
 
 
@@ -53,10 +62,15 @@ def test_steps_that_a_task_begins_with_are_nobodys_fault(tmp_path: Path) -> None
     task.messages = [*task.messages, *earlier]
     task.save()
     run = evaluate(actions.freeze(eval_set=eval_set, by=None), tmp_path)
-    assert {sample.index: sample.mode for sample in run.samples.all()} == {0: "", 1: "hallucinated_api"}
+    assert {sample.index: sample.mode for sample in run.samples.all()} == {
+        0: "",
+        1: "hallucinated_api",
+    }
 
 
-def test_an_output_that_the_rules_fail_on_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_that_the_rules_fail_on_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(run: dict) -> None:
         raise RecursionError
 
@@ -77,5 +91,9 @@ def test_a_tool_whose_own_code_fails_is_not_the_agents_fault(tmp_path: Path) -> 
         run.samples.filter(index=9).delete()
         sample = stored(run, messages=messages)
         found = diagnose(sample)
-        assert found and (sample.mode, found.mode) == (mode, mode) and (found.blamed_message is None) == (not mode)
+        assert (
+            found
+            and (sample.mode, found.mode) == (mode, mode)
+            and (found.blamed_message is None) == (not mode)
+        )
         assert scored_output(sample)["bucket"] == title

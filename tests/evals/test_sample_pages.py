@@ -1,4 +1,6 @@
-"""The samples of an evaluation: listed by filters, opened one by one, and a hold-out's only after it was opened."""
+"""The samples of an evaluation: listed by filters, opened one by one, and a hold-out's only after
+it was opened.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,33 @@ CALL = {"tool": "tickets.close", "args": {"id": 1}}
 def said(output: str = "", calls: list[dict] | None = None, **fields: Any) -> dict[str, Any]:
     """A sample event; `calls` are made natively."""
     native = [
-        {"id": f"c{n}", "type": "function", "function": {"name": call["tool"], "arguments": json.dumps(call["args"])}}
+        {
+            "id": f"c{n}",
+            "type": "function",
+            "function": {"name": call["tool"], "arguments": json.dumps(call["args"])},
+        }
         for n, call in enumerate(calls or [])
     ]
-    message = {"role": "assistant", "content": output or None} | ({"tool_calls": native} if native else {})
+    message = {"role": "assistant", "content": output or None} | (
+        {"tool_calls": native} if native else {}
+    )
     return {
-        "type": "sample", "output": output, "messages": [message], "reward": 0.0, "success": False, "valid": True,
-        "latency_ms": 50.0, "input_tokens": 10, "output_tokens": 5,
-    } | fields  # fmt: skip
+        "type": "sample",
+        "output": output,
+        "messages": [message],
+        "reward": 0.0,
+        "success": False,
+        "valid": True,
+        "latency_ms": 50.0,
+        "input_tokens": 10,
+        "output_tokens": 5,
+    } | fields
 
 
 def make_run(split: Split = Split.TRAIN, train: int = 3, folder: Path | None = None) -> EvalRun:
-    """An evaluation of the train split that was stored as a worker's events are: 2 samples a task, of which the first passes."""
+    """An evaluation of the train split that was stored as a worker's events are: 2 samples a task,
+    of which the first passes.
+    """
     eval_set = make_eval_set(make_project(), train=train)
     return evaluate(eval_set, folder, split)
 
@@ -55,18 +72,34 @@ def evaluate(
 ) -> EvalRun:
     project = eval_set.project
     run = EvalRun.objects.create(
-        project=project, name=f"run {EvalRun.objects.count()}", eval_set=eval_set, split=split, samples_per_task=2,
-        environment=project.environments.first() or make_environment(project), spec={"seed": 0},
-        model_version=project.model_versions.first() or make_base(project, folder), created_by=admin_of(project),
-    )  # fmt: skip
+        project=project,
+        name=f"run {EvalRun.objects.count()}",
+        eval_set=eval_set,
+        split=split,
+        samples_per_task=2,
+        environment=project.environments.first() or make_environment(project),
+        spec={"seed": 0},
+        model_version=project.model_versions.first() or make_base(project, folder),
+        created_by=admin_of(project),
+    )
     events = []
     for task in eval_set.tasks.filter(split=split):
         for index, good in enumerate(passes):
-            call = task.expected if good else {"tool": "tickets.reopen", "args": task.expected["args"]}
-            fields = {"reward": 1.0, "success": True} if good else {"details": ["wrong tool: tickets.reopen"]}
+            call = (
+                task.expected if good else {"tool": "tickets.reopen", "args": task.expected["args"]}
+            )
+            fields = (
+                {"reward": 1.0, "success": True}
+                if good
+                else {"details": ["wrong tool: tickets.reopen"]}
+            )
             components = {"tools": 0.4 if good else 0.0, "exact": float(good)}
             events.append(
-                said(calls=[call], components=components, **fields) | {"task_id": str(task.pk), "index": index}
+                said(calls=[call], components=components, **fields)
+                | {
+                    "task_id": str(task.pk),
+                    "index": index,
+                }
             )
     store_events(run, events)
     run.claim("test")
@@ -90,14 +123,18 @@ def listed(client: Client, run: EvalRun, **query: str) -> set[tuple[str, int]]:
     return {(sample.task_key, sample.index) for sample in page.samples}
 
 
-def test_a_sample_opens_whole_with_its_task_its_score_and_why(client: Client, tmp_path: Path) -> None:
+def test_a_sample_opens_whole_with_its_task_its_score_and_why(
+    client: Client, tmp_path: Path
+) -> None:
     run = make_run(folder=tmp_path)
     login(client, run, Role.VIEWER)
     bad = run.samples.filter(index=1).first()
     page = client.get(url(run, "sample", bad.pk)).content.decode()
     assert bad.task.messages[0]["content"] in page and "tickets.reopen" in page
     assert 'class="gone"' in page and 'class="new"' in page  # expected against actual
-    assert "wrong tool: tickets.reopen" in page and "tickets.create" in page  # a reason; the tools that there were
+    assert (
+        "wrong tool: tickets.reopen" in page and "tickets.create" in page
+    )  # a reason; the tools that there were
     assert page.index("tools") < page.index("wrong tool: tickets.reopen")
 
 
@@ -108,10 +145,14 @@ def test_long_outputs_are_shown_whole(client: Client, tmp_path: Path) -> None:
     sample.save()
     login(client, run)
     assert "the end" not in client.get(url(run)).content.decode()
-    assert client.get(url(run, "sample", sample.pk)).content.decode().count("the end") == 2  # as said, and raw
+    assert (
+        client.get(url(run, "sample", sample.pk)).content.decode().count("the end") == 2
+    )  # as said, and raw
 
 
-@pytest.mark.parametrize("text", ['"' * 200_000, "line & <b>\n" * 20_000, '{"a": "' + "<" * 200_000 + '"}'])
+@pytest.mark.parametrize(
+    "text", ['"' * 200_000, "line & <b>\n" * 20_000, '{"a": "' + "<" * 200_000 + '"}']
+)
 def test_an_output_of_200_000_characters_is_a_light_page_and_the_rest_is_a_link_away(
     client: Client, tmp_path: Path, text: str
 ) -> None:
@@ -136,19 +177,29 @@ def test_an_output_of_200_000_characters_is_a_light_page_and_the_rest_is_a_link_
 
 def test_hostile_output_stays_text(client: Client, tmp_path: Path) -> None:
     run = make_run(folder=tmp_path)
-    run.samples.update(messages=[], output="<script>alert(1)</script>", details=["<script>alert(2)</script>"])
+    run.samples.update(
+        messages=[], output="<script>alert(1)</script>", details=["<script>alert(2)</script>"]
+    )
     login(client, run)
     for page in (client.get(url(run)), client.get(url(run, "sample", run.samples.first().pk))):
-        assert "<script>alert" not in page.content.decode() and "&lt;script&gt;alert" in page.content.decode()
+        assert (
+            "<script>alert" not in page.content.decode()
+            and "&lt;script&gt;alert" in page.content.decode()
+        )
 
 
-def test_parts_of_a_held_out_sample_are_as_closed_as_its_page(client: Client, tmp_path: Path) -> None:
+def test_parts_of_a_held_out_sample_are_as_closed_as_its_page(
+    client: Client, tmp_path: Path
+) -> None:
     run = make_run(Split.HOLDOUT, folder=tmp_path)
     login(client, run)
     sample = run.samples.first()
     for part in ("output", "conversation"):
         closed = client.get(url(run, "sample", sample.pk), {"part": part})
-        assert closed["Content-Type"].startswith("text/html") and "tickets" not in closed.content.decode()
+        assert (
+            closed["Content-Type"].startswith("text/html")
+            and "tickets" not in closed.content.decode()
+        )
 
 
 def test_neighbours_follow_the_filters(client: Client, tmp_path: Path) -> None:
@@ -160,20 +211,35 @@ def test_neighbours_follow_the_filters(client: Client, tmp_path: Path) -> None:
     every = list(run.samples.all())
     page = client.get(url(run, "sample", every[0].pk))
     assert page.context["previous"] is None and page.context["next"] == every[1]
-    fragment = client.get(url(run, "sample", every[1].pk), headers={"HX-Request": "true"}).content.decode()
+    fragment = client.get(
+        url(run, "sample", every[1].pk), headers={"HX-Request": "true"}
+    ).content.decode()
     assert "<html" not in fragment and f'data-sample="{every[1].pk}"' in fragment
 
 
 def test_filters_find_what_they_name(client: Client, tmp_path: Path) -> None:
     run = make_run(folder=tmp_path)
     login(client, run)
-    good, bad = ({(s.task_key, s.index) for s in run.samples.filter(success=is_good)} for is_good in (True, False))
+    good, bad = (
+        {(s.task_key, s.index) for s in run.samples.filter(success=is_good)}
+        for is_good in (True, False)
+    )
     assert len(good) == len(bad) == 3
     assert listed(client, run) == good | bad
-    assert listed(client, run, outcome="passed") == good and listed(client, run, outcome="failed") == bad
-    assert listed(client, run, tool="tickets.reopen") == bad and listed(client, run, tool="tickets.close") == good
+    assert (
+        listed(client, run, outcome="passed") == good
+        and listed(client, run, outcome="failed") == bad
+    )
+    assert (
+        listed(client, run, tool="tickets.reopen") == bad
+        and listed(client, run, tool="tickets.close") == good
+    )
     mode = run.samples.filter(success=False).first().mode
-    assert mode and listed(client, run, bucket=mode) == bad and listed(client, run, bucket="none") == set()
+    assert (
+        mode
+        and listed(client, run, bucket=mode) == bad
+        and listed(client, run, bucket="none") == set()
+    )
     one = run.samples.first()
     assert listed(client, run, q=one.task_key) == {(one.task_key, 0), (one.task_key, 1)}
     assert listed(client, run, outcome="", against="", change="") == good | bad
@@ -191,7 +257,9 @@ def test_tags_come_from_the_task_and_its_production_run(client: Client, tmp_path
     assert [item.value for item in client.get(url(run)).context["facets"].tags] == ["vip"]
 
 
-def test_a_regression_is_a_task_that_passed_more_often_elsewhere(client: Client, tmp_path: Path) -> None:
+def test_a_regression_is_a_task_that_passed_more_often_elsewhere(
+    client: Client, tmp_path: Path
+) -> None:
     first = make_run(folder=tmp_path)
     worse = evaluate(first.eval_set, tmp_path, passes=(False, False))
     login(client, first)
@@ -203,7 +271,9 @@ def test_a_regression_is_a_task_that_passed_more_often_elsewhere(client: Client,
     assert [s.run_id for s in page.context["elsewhere"]["samples"]] == [first.pk] * 2
 
 
-def test_pages_go_through_all_samples_and_back(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_go_through_all_samples_and_back(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("apps.evals.pages.runs.SIZE", 4)
     run = make_run(train=5, folder=tmp_path)
     login(client, run)
@@ -224,23 +294,35 @@ def test_pages_go_through_all_samples_and_back(client: Client, tmp_path: Path, m
 
 def test_why_an_evaluation_failed_may_quote_a_held_out_task(client: Client, tmp_path: Path) -> None:
     project = make_project()
-    run = make_eval_run(make_eval_set(project), make_base(project, tmp_path), make_environment(project))
+    run = make_eval_run(
+        make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    )
     why = f"The server refused: cannot answer {run.samples.first().task.messages[0]['content']}"
-    EvalRun.objects.filter(pk=run.pk).update(state=JobState.FAILED, error=why, finished_at=timezone.now())
+    EvalRun.objects.filter(pk=run.pk).update(
+        state=JobState.FAILED, error=why, finished_at=timezone.now()
+    )
     JobLog.objects.create(job=run.pk, attempt=1, seq=1, level="error", message=why)
     login(client, run)
     overview = reverse("dashboard:home", args=[project.slug])
     once = "once they are opened"
-    for address, why in ((url(run), once), (url(run, "run_status"), once), (overview, "open its samples to see why")):
+    for address, why in (
+        (url(run), once),
+        (url(run, "run_status"), once),
+        (overview, "open its samples to see why"),
+    ):
         said = client.get(address).content.decode()
         assert "cannot answer" not in said and why in said
     client.post(url(run, "open_holdout"))
     assert client.get(url(run)).content.decode().count("cannot answer") == 2
 
 
-def test_a_hold_out_is_opened_by_a_member_who_is_told_what_it_costs(client: Client, tmp_path: Path) -> None:
+def test_a_hold_out_is_opened_by_a_member_who_is_told_what_it_costs(
+    client: Client, tmp_path: Path
+) -> None:
     project = make_project()
-    run = make_eval_run(make_eval_set(project), make_base(project, tmp_path), make_environment(project))
+    run = make_eval_run(
+        make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    )
     sample, views = run.samples.first(), run.eval_set.holdout_views
     views.all().delete()
     secret = sample.task.messages[0]["content"]
@@ -262,9 +344,13 @@ def test_a_hold_out_is_opened_by_a_member_who_is_told_what_it_costs(client: Clie
     assert secret not in client.get(url(run, "sample", sample.pk)).content.decode()
 
 
-def test_a_viewer_sees_no_hold_out_even_after_having_seen_its_outputs_elsewhere(client: Client, tmp_path: Path) -> None:
+def test_a_viewer_sees_no_hold_out_even_after_having_seen_its_outputs_elsewhere(
+    client: Client, tmp_path: Path
+) -> None:
     project = make_project()
-    run = make_eval_run(make_eval_set(project), make_base(project, tmp_path), make_environment(project))
+    run = make_eval_run(
+        make_eval_set(project), make_base(project, tmp_path), make_environment(project)
+    )
     login(client, run, Role.VIEWER)
     client.get(url(run, "learnability"))
     page = client.get(url(run, "sample", run.samples.first().pk)).content.decode()
@@ -281,7 +367,9 @@ def test_a_sample_of_another_evaluation_is_not_found(client: Client, tmp_path: P
 def test_nothing_to_show_says_so(client: Client, tmp_path: Path) -> None:
     project = make_project()
     run = make_eval_run(
-        make_eval_set(project), make_adapter(project, make_base(project, tmp_path), tmp_path), make_environment(project)
+        make_eval_set(project),
+        make_adapter(project, make_base(project, tmp_path), tmp_path),
+        make_environment(project),
     )
     EvalRun.objects.filter(pk=run.pk).update(split=Split.TRAIN)
     run.samples.all().delete()
@@ -297,7 +385,11 @@ def test_the_filters_count_what_they_would_find(client: Client, tmp_path: Path) 
     login(client, run)
     facets = client.get(url(run)).context["facets"]
     assert facets.total == 6
-    for name, choices in (("outcome", facets.outcomes), ("bucket", facets.buckets), ("tool", facets.tools)):
+    for name, choices in (
+        ("outcome", facets.outcomes),
+        ("bucket", facets.buckets),
+        ("tool", facets.tools),
+    ):
         assert {item.value: item.n for item in choices} == {
             item.value: len(listed(client, run, **{name: item.value})) for item in choices
         }
@@ -315,9 +407,13 @@ def test_an_evaluation_without_a_scored_sample_says_why(
     assert "Every sample is masked" not in scored and chart in scored
     reason = "The reward 1e+09 is not within ±1,000,000."
     run.samples.update(masked=True, reward=None, success=False, mask_reason=reason)
-    EvalRun.objects.filter(pk=run.pk).update(result={"metrics": summarise(rows_of(run.samples.all()))})
+    EvalRun.objects.filter(pk=run.pk).update(
+        result={"metrics": summarise(rows_of(run.samples.all()))}
+    )
     page = client.get(url(run)).content.decode()
     assert (f"Every sample is masked: {reason}" in page) == opened
-    assert ("Every sample is masked, so this evaluation says nothing about the model." in page) != opened
+    assert (
+        "Every sample is masked, so this evaluation says nothing about the model." in page
+    ) != opened
     assert (reason in page) == opened
     assert chart not in page

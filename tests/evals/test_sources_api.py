@@ -1,4 +1,6 @@
-"""Tasks over REST from production, from one failure, from an evaluation: the same actions and rules as the pages."""
+"""Tasks over REST from production, from one failure, from an evaluation: the same actions and rules
+as the pages.
+"""
 
 from __future__ import annotations
 
@@ -59,11 +61,25 @@ def test_failures_and_successes_become_tasks_by_filters(draft: EvalSet, key: dic
         make_failed(project, request=f"Close ticket {number}.", agent={"name": "a"})
     make_failed(project, request="Close ticket 9003.", agent={"name": "b"})
     make_trajectory(
-        project, request="Water hall 9.", call={"tool": "plants.water", "args": {"hall": 9}}, outcome={"status": "success"}
-    )  # fmt: skip
-    mine = post("from_production", key, draft, {"outcome": "failure", "where": {"agent": "a"}, "split": "validation"})
+        project,
+        request="Water hall 9.",
+        call={"tool": "plants.water", "args": {"hall": 9}},
+        outcome={"status": "success"},
+    )
+    mine = post(
+        "from_production",
+        key,
+        draft,
+        {"outcome": "failure", "where": {"agent": "a"}, "split": "validation"},
+    )
     assert mine.status_code == 201
-    assert mine.json() == {"made": 2, "duplicates": 0, "left_out": 0, "rejected": [], "without_expected": 0}
+    assert mine.json() == {
+        "made": 2,
+        "duplicates": 0,
+        "left_out": 0,
+        "rejected": [],
+        "without_expected": 0,
+    }
     assert {task.split for task in draft.tasks.all()} == {Split.VALIDATION}
     rest = post("from_production", key, draft, {"outcome": "success", "split": "regression"}).json()
     assert rest["made"] == 1 and draft.tasks.get(split="regression").origin == Origin.SUCCESS
@@ -75,8 +91,13 @@ def test_runs_are_named_by_their_ids_and_say_what_is_missing(draft: EvalSet, key
     run = make_failed(draft.project, request="Close ticket 9001.")
     make_failed(draft.project, request="Close ticket 9002.")
     silent = make_trajectory(draft.project, outcome={"status": "failure"})
-    said = post("from_production", key, draft, {"trajectories": [run.external_id, silent.external_id]}).json()
-    assert (said["made"], said["without_expected"]) == (1, 1) and draft.tasks.get().trajectory == run
+    said = post(
+        "from_production", key, draft, {"trajectories": [run.external_id, silent.external_id]}
+    ).json()
+    assert (said["made"], said["without_expected"]) == (
+        1,
+        1,
+    ) and draft.tasks.get().trajectory == run
     foreign = make_failed(make_project())
     gone = post("from_production", key, draft, {"trajectories": [foreign.external_id]})
     assert gone.status_code == 404 and foreign.external_id in gone.json()["detail"]
@@ -86,16 +107,23 @@ def test_a_dismissed_failure_becomes_no_task(draft: EvalSet, key: dict) -> None:
     run = make_failed(draft.project)
     classify_project(project=draft.project)
     Failure.objects.update(state=FailureState.DISMISSED)
-    assert post("from_production", key, draft, {"trajectories": [run.external_id]}).json()["made"] == 0
+    assert (
+        post("from_production", key, draft, {"trajectories": [run.external_id]}).json()["made"] == 0
+    )
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        {"outcome": "unknown"}, {"where": {"agnet": "a"}}, {"where": {"since": "1y"}}, {"split": "general"}, {"trajectories": []},
-        {"trajectories": ["a"], "where": {"agent": "a"}}, {"x": 1},
+        {"outcome": "unknown"},
+        {"where": {"agnet": "a"}},
+        {"where": {"since": "1y"}},
+        {"split": "general"},
+        {"trajectories": []},
+        {"trajectories": ["a"], "where": {"agent": "a"}},
+        {"x": 1},
     ],
-)  # fmt: skip
+)
 def test_a_filter_that_there_is_not_selects_nothing(draft: EvalSet, key: dict, data: dict) -> None:
     make_failed(draft.project)
     assert post("from_production", key, draft, data).status_code == 400 and not draft.tasks.exists()
@@ -120,13 +148,18 @@ def failure(draft: EvalSet) -> Failure:
     return Failure.objects.get(trajectory=run)
 
 
-def test_a_failure_is_looked_at_and_then_becomes_a_confirmed_task(draft: EvalSet, key: dict, failure: Failure) -> None:
+def test_a_failure_is_looked_at_and_then_becomes_a_confirmed_task(
+    draft: EvalSet, key: dict, failure: Failure
+) -> None:
     name = failure.trajectory.external_id
     seen = look(key, draft, trajectory=name).json()
     assert seen["cut"] in seen["steps"] and seen["request"][-1]["content"] == "Close ticket 9001."
     assert seen["suggestions"][0]["expected"] == RIGHT and seen["groups"]["session"] == "s-1"
     made = post(
-        "from_failure", key, draft, {"trajectory": name, "expected": RIGHT, "group": "session", "split": "train"}
+        "from_failure",
+        key,
+        draft,
+        {"trajectory": name, "expected": RIGHT, "group": "session", "split": "train"},
     )
     assert made.status_code == 201 and made.json()["made"] == 1
     task = draft.tasks.get()
@@ -140,11 +173,20 @@ def test_a_failure_is_looked_at_and_then_becomes_a_confirmed_task(draft: EvalSet
 @pytest.mark.parametrize(
     "changes",
     [
-        {"expected": {}}, {"expected": "x"}, {"expected": {"tool": 1}}, {"cut": 77}, {"cut": -1}, {"group": "moon"},
-        {"state": [{"path": 1}]}, {"split": "general"}, {"trajectory": ""},
+        {"expected": {}},
+        {"expected": "x"},
+        {"expected": {"tool": 1}},
+        {"cut": 77},
+        {"cut": -1},
+        {"group": "moon"},
+        {"state": [{"path": 1}]},
+        {"split": "general"},
+        {"trajectory": ""},
     ],
-)  # fmt: skip
-def test_a_task_that_makes_no_sense_is_refused(draft: EvalSet, key: dict, failure: Failure, changes: dict) -> None:
+)
+def test_a_task_that_makes_no_sense_is_refused(
+    draft: EvalSet, key: dict, failure: Failure, changes: dict
+) -> None:
     data = {"trajectory": failure.trajectory.external_id, "expected": RIGHT} | changes
     assert post("from_failure", key, draft, data).status_code == 400 and not draft.tasks.exists()
     failure.refresh_from_db()
@@ -164,17 +206,26 @@ def test_only_failures_of_the_project_and_steps_of_the_run_are_looked_at(
     assert look(key_headers(elsewhere.project), elsewhere, trajectory=name).status_code == 404
 
 
-def test_a_look_at_a_run_that_is_held_out_is_counted(draft: EvalSet, key: dict, failure: Failure) -> None:
+def test_a_look_at_a_run_that_is_held_out_is_counted(
+    draft: EvalSet, key: dict, failure: Failure
+) -> None:
     name = failure.trajectory.external_id
     other = make_eval_set(draft.project, train=0, holdout=0, frozen=False)
     assert (
-        post("from_failure", key, other, {"trajectory": name, "expected": RIGHT, "split": "holdout"}).status_code == 201
+        post(
+            "from_failure", key, other, {"trajectory": name, "expected": RIGHT, "split": "holdout"}
+        ).status_code
+        == 201
     )
     assert not HoldoutView.objects.exists()
     assert look(key, draft, trajectory=name).status_code == 200
     assert HoldoutView.objects.get().api_key.name == "test"
     left = post("from_failure", key, draft, {"trajectory": name, "expected": RIGHT})
-    assert left.status_code == 200 and left.json()["left_out"] == 1 and HoldoutView.objects.count() == 2
+    assert (
+        left.status_code == 200
+        and left.json()["left_out"] == 1
+        and HoldoutView.objects.count() == 2
+    )
 
 
 # From an evaluation
@@ -186,20 +237,33 @@ def run(tmp_path: Path) -> EvalRun:
 
 
 def test_failures_of_an_evaluation_become_tasks(run: EvalRun) -> None:
-    draft, key = make_eval_set(run.project, train=0, holdout=0, frozen=False), key_headers(run.project)
+    draft, key = (
+        make_eval_set(run.project, train=0, holdout=0, frozen=False),
+        key_headers(run.project),
+    )
     first = run.samples.filter(success=False).order_by("task_key", "index").first()
-    one = post("from_evaluation", key, draft, {"run": str(run.pk), "sample": first.pk, "begin": "whole"})
-    assert one.status_code == 201 and [task.messages for task in draft.tasks.all()] == [first.task.messages]
+    one = post(
+        "from_evaluation", key, draft, {"run": str(run.pk), "sample": first.pk, "begin": "whole"}
+    )
+    assert one.status_code == 201 and [task.messages for task in draft.tasks.all()] == [
+        first.task.messages
+    ]
     rest = post("from_evaluation", key, draft, {"run": str(run.pk)}).json()
     assert (rest["made"], rest["duplicates"]) == (1, 1)
     assert {task.split for task in draft.tasks.all()} == {Split.TRAIN}
 
 
 def test_the_filters_of_samples_choose(run: EvalRun, tmp_path: Path) -> None:
-    draft, key = make_eval_set(run.project, train=0, holdout=0, frozen=False), key_headers(run.project)
+    draft, key = (
+        make_eval_set(run.project, train=0, holdout=0, frozen=False),
+        key_headers(run.project),
+    )
     before = evaluated(run.eval_set, [4, 2, 4], tmp_path)
     where = {"against": str(before.pk), "change": "regressed"}
-    assert post("from_evaluation", key, draft, {"run": str(run.pk), "where": where}).json()["made"] == 1
+    assert (
+        post("from_evaluation", key, draft, {"run": str(run.pk), "where": where}).json()["made"]
+        == 1
+    )
     none = post("from_evaluation", key, draft, {"run": str(run.pk), "where": {"outcome": "masked"}})
     assert none.status_code == 200 and none.json()["made"] == 0
 
@@ -207,23 +271,43 @@ def test_the_filters_of_samples_choose(run: EvalRun, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "status"),
     [
-        ({"run": "x"}, 404), ({}, 400), ({"sample": 0}, 404), ({"sample": 10**25}, 404), ({"begin": "end"}, 400),
-        ({"where": {"outcome": "x"}}, 400), ({"where": {"buckt": "x"}}, 400), ({"where": {"change": "same"}}, 400),
+        ({"run": "x"}, 404),
+        ({}, 400),
+        ({"sample": 0}, 404),
+        ({"sample": 10**25}, 404),
+        ({"begin": "end"}, 400),
+        ({"where": {"outcome": "x"}}, 400),
+        ({"where": {"buckt": "x"}}, 400),
+        ({"where": {"change": "same"}}, 400),
         ({"where": {"against": "6f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11"}}, 404),
     ],
-)  # fmt: skip
-def test_what_makes_no_sense_of_an_evaluation_is_refused(run: EvalRun, data: dict, status: int) -> None:
-    draft, key = make_eval_set(run.project, train=0, holdout=0, frozen=False), key_headers(run.project)
+)
+def test_what_makes_no_sense_of_an_evaluation_is_refused(
+    run: EvalRun, data: dict, status: int
+) -> None:
+    draft, key = (
+        make_eval_set(run.project, train=0, holdout=0, frozen=False),
+        key_headers(run.project),
+    )
     sent = ({"run": str(run.pk)} | data) if data else {}
-    assert post("from_evaluation", key, draft, sent).status_code == status and not draft.tasks.exists()
+    assert (
+        post("from_evaluation", key, draft, sent).status_code == status and not draft.tasks.exists()
+    )
 
 
 @pytest.mark.parametrize("split", [Split.HOLDOUT, Split.REGRESSION, Split.GENERAL])
 def test_what_measures_becomes_no_task(run: EvalRun, split: Split) -> None:
-    draft, key = make_eval_set(run.project, train=0, holdout=0, frozen=False), key_headers(run.project, True)
+    draft, key = (
+        make_eval_set(run.project, train=0, holdout=0, frozen=False),
+        key_headers(run.project, True),
+    )
     EvalRun.objects.filter(pk=run.pk).update(split=split)
     answer = post("from_evaluation", key, draft, {"run": str(run.pk)})
-    assert answer.status_code == 409 and "reach its training" in answer.json()["detail"] and not draft.tasks.exists()
+    assert (
+        answer.status_code == 409
+        and "reach its training" in answer.json()["detail"]
+        and not draft.tasks.exists()
+    )
 
 
 # All of them
@@ -231,7 +315,10 @@ def test_what_measures_becomes_no_task(run: EvalRun, split: Split) -> None:
 
 def test_the_general_tasks_are_added_once(draft: EvalSet, key: dict) -> None:
     made = post("general", key, draft)
-    assert made.status_code == 201 and made.json()["made"] == draft.tasks.filter(split=Split.GENERAL).count() > 50
+    assert (
+        made.status_code == 201
+        and made.json()["made"] == draft.tasks.filter(split=Split.GENERAL).count() > 50
+    )
     assert post("general", key, draft).json()["made"] == 0
 
 
@@ -241,15 +328,18 @@ def test_who_may_add_and_to_what(name: str, run: EvalRun, tmp_path: Path) -> Non
     failed = make_failed(project, request="Close ticket 9001.")
     classify_project(project=project)
     data = {
-        "from_failure": {"trajectory": failed.external_id, "expected": RIGHT}, "from_evaluation": {"run": str(run.pk)},
-    }.get(name, {})  # fmt: skip
+        "from_failure": {"trajectory": failed.external_id, "expected": RIGHT},
+        "from_evaluation": {"run": str(run.pk)},
+    }.get(name, {})
     draft, frozen = make_eval_set(project, train=0, holdout=0, frozen=False), make_eval_set(project)
     key, foreign = key_headers(project), make_eval_set(make_project(), frozen=False)
     assert post(name, {}, draft, data).status_code == 401
     assert post(name, key, foreign, data).status_code == 404
     refused = post(name, key, frozen, data)
     assert refused.status_code == 409 and "is frozen" in refused.json()["detail"]
-    reader = create_api_key(project=project, name="r", by=admin_of(project), scopes=[Scope.READ, Scope.EVALUATE])[1]
+    reader = create_api_key(
+        project=project, name="r", by=admin_of(project), scopes=[Scope.READ, Scope.EVALUATE]
+    )[1]
     assert post(name, {"HTTP_AUTHORIZATION": f"Bearer {reader}"}, draft, data).status_code == 403
     project.memberships.update(role=Role.VIEWER)
     assert post(name, key, draft, data).status_code == 403 and not draft.tasks.exists()

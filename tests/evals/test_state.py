@@ -1,4 +1,6 @@
-"""State that must hold after a task: read from replayed calls and their answers, in Flywheel and in exported packages."""
+"""State that must hold after a task: read from replayed calls and their answers, in Flywheel and in
+exported packages.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from workers.lib.checks import answered_calls, assertions_in, state_after, state
 
 
 def call(tool: str, content: Any = None, **args: Any) -> dict:
-    return {"tool": tool, "args": args, "content": content if content is None else json.dumps(content)}
+    return {
+        "tool": tool,
+        "args": args,
+        "content": content if content is None else json.dumps(content),
+    }
 
 
 CALLS = [
@@ -49,14 +55,19 @@ def test_a_path_is_looked_up_in_what_the_calls_tell(path: str, equals: Any, hold
 
 
 def test_the_share_is_of_all_assertions() -> None:
-    asked = [{"path": "tickets.12.status", "equals": "closed"}, {"path": "calls.email.send.count", "equals": 1}]
+    asked = [
+        {"path": "tickets.12.status", "equals": "closed"},
+        {"path": "calls.email.send.count", "equals": 1},
+    ]
     assert state_share(asked, state_after(CALLS)) == 0.5
     assert state_share(asked, state_after([])) == 0.0
 
 
 def test_an_answer_cannot_pass_itself_off_as_calls() -> None:
     state = state_after([call("a", {"calls": {"b": {"count": 3}}})])
-    assert state["calls"] == {"a": {"count": 1, "args": {}, "result": {"calls": {"b": {"count": 3}}}}}
+    assert state["calls"] == {
+        "a": {"count": 1, "args": {}, "result": {"calls": {"b": {"count": 3}}}}
+    }
 
 
 def native(id: str, tool: str) -> dict:
@@ -73,12 +84,23 @@ def test_calls_get_the_reply_of_their_own_turn() -> None:
         {"role": "tool", "tool_call_id": "nobody", "content": "?"},
     ]
     assert [(item["tool"], item["content"]) for item in answered_calls(messages)] == [
-        ("a", "of a"), ("b", "of b"), ("a", None),
-    ]  # fmt: skip
+        ("a", "of a"),
+        ("b", "of b"),
+        ("a", None),
+    ]
 
 
 @pytest.mark.parametrize(
-    "value", ["CA", None, {}, [1], [{"path": "a"}], [{"path": 1, "equals": 1}], [{"path": "a", "equals": 1, "x": 1}]]
+    "value",
+    [
+        "CA",
+        None,
+        {},
+        [1],
+        [{"path": "a"}],
+        [{"path": 1, "equals": 1}],
+        [{"path": "a", "equals": 1, "x": 1}],
+    ],
 )
 def test_a_field_of_that_name_that_is_something_else_asserts_nothing(value: Any) -> None:
     assert assertions_in({"state": value}) == []
@@ -86,12 +108,18 @@ def test_a_field_of_that_name_that_is_something_else_asserts_nothing(value: Any)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
 @settings(deadline=None)
-@given(st.lists(st.builds(call, st.sampled_from(("a", "b.c")), JSON), max_size=4), st.text(max_size=12), JSON)
+@given(
+    st.lists(st.builds(call, st.sampled_from(("a", "b.c")), JSON), max_size=4),
+    st.text(max_size=12),
+    JSON,
+)
 def test_no_state_and_no_path_make_it_fail(calls: list[dict], path: str, equals: Any) -> None:
     assert state_share([{"path": path, "equals": equals}], state_after(calls)) in (0.0, 1.0)

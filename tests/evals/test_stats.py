@@ -25,7 +25,13 @@ def test_pass_at_k_needs_k_samples() -> None:
 def test_the_interval_is_over_tasks_and_not_over_samples() -> None:
     """Eight equal samples of a task say no more than one."""
     once = summarise([SampleRow(task=str(i), reward=1.0, success=i % 2 == 0) for i in range(20)])
-    often = summarise([SampleRow(task=str(i), reward=1.0, success=i % 2 == 0) for i in range(20) for _ in range(8)])
+    often = summarise(
+        [
+            SampleRow(task=str(i), reward=1.0, success=i % 2 == 0)
+            for i in range(20)
+            for _ in range(8)
+        ]
+    )
     assert often["success"] == pytest.approx(once["success"])
 
 
@@ -35,15 +41,29 @@ def test_all_right_is_not_certainty() -> None:
 
 
 def test_masked_samples_are_counted_and_not_scored() -> None:
-    rows = [SampleRow(task="a", reward=1.0, success=True), SampleRow(task="a", reward=None, masked=True)]
+    rows = [
+        SampleRow(task="a", reward=1.0, success=True),
+        SampleRow(task="a", reward=None, masked=True),
+    ]
     metrics = summarise(rows)
     assert metrics["success"]["mean"] == 1.0
-    assert metrics["counts"] == {"tasks": 1, "samples": 2, "masked": 1, "agent_errors": 0, "other_results": 0}
+    assert metrics["counts"] == {
+        "tasks": 1,
+        "samples": 2,
+        "masked": 1,
+        "agent_errors": 0,
+        "other_results": 0,
+    }
 
 
 def test_nothing_gives_no_number() -> None:
-    """Neither NaN nor infinity, which no JSON has: PostgreSQL would refuse the metrics and fail the evaluation."""
+    """Neither NaN nor infinity, which no JSON has: PostgreSQL would refuse the metrics and fail the
+    evaluation.
+    """
     assert summarise([])["success"]["mean"] is None
-    for rows in ([SampleRow(task="a", reward=None, masked=True)], [SampleRow(task="a", reward=1.0)]):
+    for rows in (
+        [SampleRow(task="a", reward=None, masked=True)],
+        [SampleRow(task="a", reward=1.0)],
+    ):
         json.dumps(summarise(rows), allow_nan=False)
     assert mean_interval([3.0]).high is None

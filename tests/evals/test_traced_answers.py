@@ -1,4 +1,6 @@
-"""Runs that come as traces and name a sample of an evaluation: used and scored, or kept as trajectories that say why not."""
+"""Runs that come as traces and name a sample of an evaluation: used and scored, or kept as
+trajectories that say why not.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,14 @@ from apps.trajectories.actions.deletions import delete
 from apps.trajectories.actions.store import find, ingest
 from apps.trajectories.models import EvalClaim, Trajectory
 from tests.evals.test_answers import Agent, right, work
-from tests.factories import admin_of, key_headers, make_environment, make_eval_set, make_project, tool_message
+from tests.factories import (
+    admin_of,
+    key_headers,
+    make_environment,
+    make_eval_set,
+    make_project,
+    tool_message,
+)
 from tests.trajectories.test_traces import START, attributes, span
 
 pytestmark = pytest.mark.django_db
@@ -42,15 +51,27 @@ def agent(data_dir: Path) -> Agent:
 
 
 def traced(by: Agent, task: dict, name: str = "", **changes: Any) -> dict:
-    """The whole run of an agent that does what is right, as it is logged anyway, with the sample that it is."""
-    said = [tool_message(right(by, task["id"])), {"role": "tool", "tool_call_id": "call_1", "content": "ok"},
-            {"role": "assistant", "content": "Done."}]  # fmt: skip
+    """The whole run of an agent that does what is right, as it is logged anyway, with the sample
+    that it is.
+    """
+    said = [
+        tool_message(right(by, task["id"])),
+        {"role": "tool", "tool_call_id": "call_1", "content": "ok"},
+        {"role": "assistant", "content": "Done."},
+    ]
     return {
-        "id": name or f"run-{task['id']}", "agent": AGENT, "latency_ms": 12.5,
-        "messages": [{"role": "system", "content": "You are the helpdesk."}, *task["messages"], *said],
+        "id": name or f"run-{task['id']}",
+        "agent": AGENT,
+        "latency_ms": 12.5,
+        "messages": [
+            {"role": "system", "content": "You are the helpdesk."},
+            *task["messages"],
+            *said,
+        ],
         "usage": {"input_tokens": 40, "output_tokens": 4},
-        "eval": {"run": str(by.run.pk), "task": task["id"], "sample": 0}, **changes,
-    }  # fmt: skip
+        "eval": {"run": str(by.run.pk), "task": task["id"], "sample": 0},
+        **changes,
+    }
 
 
 def sent(agent: Agent, *rows: dict) -> list[EvalClaim]:
@@ -79,8 +100,13 @@ def test_runs_become_samples_and_are_scored(agent: Agent) -> None:
     assert Answer.objects.get(task=first["id"]).trajectory == claim.pk
     client = Client()
     client.force_login(admin_of(run.project))
-    shown = client.get(reverse("trajectories:detail", args=[run.project.slug, claim.pk])).content.decode()
-    assert "Used as a sample" in shown and reverse("evals:run", args=[run.project.slug, run.pk]) in shown
+    shown = client.get(
+        reverse("trajectories:detail", args=[run.project.slug, claim.pk])
+    ).content.decode()
+    assert (
+        "Used as a sample" in shown
+        and reverse("evals:run", args=[run.project.slug, run.pk]) in shown
+    )
 
 
 def test_what_names_no_sample_is_noted_nowhere(agent: Agent) -> None:
@@ -93,17 +119,25 @@ def test_what_names_no_sample_is_noted_nowhere(agent: Agent) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"eval": {"run": "nightly", "task": "TASK"}}, "No evaluation of this project has the id “nightly”"),
+        (
+            {"eval": {"run": "nightly", "task": "TASK"}},
+            "No evaluation of this project has the id “nightly”",
+        ),
         ({"eval": {"run": str(uuid4()), "task": "TASK"}}, "No evaluation of this project"),
         ({"eval": {"run": "RUN", "task": "nope"}}, "“nope” is not the id or key of a task"),
         ({"eval": {"run": "RUN", "task": str(uuid4())}}, "is not the id or key of a task"),
         ({"eval": {"run": "RUN", "task": "TASK", "sample": 1}}, "must be below"),
         ({"agent": {"name": "support-agent", "version": "other"}}, "this run is from “other”"),
-        ({"agent": {"name": "sales-agent", "version": "3f2a9c1"}}, "this run is from “sales-agent”"),
+        (
+            {"agent": {"name": "sales-agent", "version": "3f2a9c1"}},
+            "this run is from “sales-agent”",
+        ),
         ({"messages": [{"role": "user", "content": "hi"}]}, "no agent message"),
     ],
 )
-def test_what_does_not_fit_stays_a_trajectory_that_says_why(agent: Agent, changes: dict, says: str) -> None:
+def test_what_does_not_fit_stays_a_trajectory_that_says_why(
+    agent: Agent, changes: dict, says: str
+) -> None:
     task = agent.tasks()[0]
     text = json.dumps(changes).replace("RUN", str(agent.run.pk)).replace("TASK", task["id"])
     (claim,) = sent(agent, traced(agent, task, **json.loads(text)))
@@ -111,7 +145,9 @@ def test_what_does_not_fit_stays_a_trajectory_that_says_why(agent: Agent, change
     assert Trajectory.objects.count() == 1 and not Answer.objects.exists()
     client = Client()
     client.force_login(admin_of(agent.run.project))
-    page = client.get(reverse("trajectories:detail", args=[agent.run.project.slug, claim.pk])).content.decode()
+    page = client.get(
+        reverse("trajectories:detail", args=[agent.run.project.slug, claim.pk])
+    ).content.decode()
     assert "Not used" in page and says in page
     run = [agent.run.project.slug, agent.run.pk]
     names_it = claim.run == str(agent.run.pk)
@@ -123,9 +159,15 @@ def test_what_does_not_fit_stays_a_trajectory_that_says_why(agent: Agent, change
     shown = client.get(reverse("evals:run", args=run)).content.decode()
     assert ("unused-traces" in shown and says in shown) == names_it
     by_api = agent.state()["unused_traces"]
-    assert by_api["count"] == names_it and [row["reason"] for row in by_api["newest"]] == [claim.note] * names_it
+    assert (
+        by_api["count"] == names_it
+        and [row["reason"] for row in by_api["newest"]] == [claim.note] * names_it
+    )
     agent.headers = key_headers(agent.run.project, may_see_holdout=False)
-    assert agent.state()["unused_traces"] == {"count": int(names_it), "newest": []}, "this key sees no hold-out"
+    assert agent.state()["unused_traces"] == {
+        "count": int(names_it),
+        "newest": [],
+    }, "this key sees no hold-out"
 
 
 @pytest.mark.parametrize("name", ["", "Support Agent", "unknown_service:python"])
@@ -166,7 +208,11 @@ def test_the_same_run_twice_is_one_answer_and_a_fuller_copy_replaces_its_own(age
     assert again.state == "used" and "already has the same answer" in again.note
     other = [*task["messages"], {"role": "assistant", "content": "No."}]
     (late,) = sent(agent, traced(agent, task, name="other", messages=other))
-    assert late.state == "refused" and "the first answer counts" in late.note and Answer.objects.count() == 1
+    assert (
+        late.state == "refused"
+        and "the first answer counts" in late.note
+        and Answer.objects.count() == 1
+    )
 
 
 def test_after_the_end_nothing_changes_and_it_is_said(agent: Agent) -> None:
@@ -182,7 +228,11 @@ def test_after_the_end_nothing_changes_and_it_is_said(agent: Agent) -> None:
         {"role": "assistant", "content": "!"},
     ]
     (copy,) = sent(agent, changed)
-    assert copy.state == "used" and copy.note == traces.LATER_COPY and len(Answer.objects.get().turns) == 2
+    assert (
+        copy.state == "used"
+        and copy.note == traces.LATER_COPY
+        and len(Answer.objects.get().turns) == 2
+    )
     run = work(agent.run)
     assert run.state == JobState.FAILED and "Incomplete: 1 of 3" in run.error
 
@@ -237,19 +287,29 @@ def spoken(agent: Agent, task: dict) -> dict[str, Any]:
         "name": right(agent, task["id"])["tool"],
         "arguments": right(agent, task["id"])["args"],
     }
-    asked = [{"role": "user", "parts": [{"type": "text", "content": task["messages"][-1]["content"]}]}]
+    asked = [
+        {"role": "user", "parts": [{"type": "text", "content": task["messages"][-1]["content"]}]}
+    ]
     return {
-        "gen_ai__operation__name": "chat", "gen_ai__request__model": "m",
+        "gen_ai__operation__name": "chat",
+        "gen_ai__request__model": "m",
         "gen_ai__input__messages": json.dumps(asked),
         "gen_ai__output__messages": json.dumps([{"role": "assistant", "parts": [call]}]),
-    }  # fmt: skip
+    }
 
 
 def exported(agent: Agent, *spans: dict, **resource: Any) -> None:
     body = {
-        "resourceSpans": [{"resource": {"attributes": attributes(**resource)}, "scopeSpans": [{"spans": list(spans)}]}]
+        "resourceSpans": [
+            {
+                "resource": {"attributes": attributes(**resource)},
+                "scopeSpans": [{"spans": list(spans)}],
+            }
+        ]
     }
-    answer = Client().post("/v1/traces", json.dumps(body), content_type="application/json", **agent.headers)
+    answer = Client().post(
+        "/v1/traces", json.dumps(body), content_type="application/json", **agent.headers
+    )
     assert answer.status_code == 200, answer.content
     while assembly.step(timezone.now() + timedelta(days=1)):
         pass
@@ -260,7 +320,11 @@ def exported(agent: Agent, *spans: dict, **resource: Any) -> None:
 def test_spans_name_the_sample(agent: Agent, way: str) -> None:
     task = agent.tasks()[0]
     run = str(agent.run.pk)
-    own = {"flywheel__eval__run": run, "flywheel__eval__task": task["id"], "flywheel__eval__sample": 0}
+    own = {
+        "flywheel__eval__run": run,
+        "flywheel__eval__task": task["id"],
+        "flywheel__eval__sample": 0,
+    }
     langfuse = {
         "langfuse__experiment__name": run,
         "langfuse__experiment__id": "4f1d",
@@ -271,7 +335,11 @@ def test_spans_name_the_sample(agent: Agent, way: str) -> None:
     on_child = own if way == "on a child" else {}
     root = span(7, 1, ms=50, gen_ai__operation__name="invoke_agent", **on_root)
     child = span(7, 2, 1, at=5, **spoken(agent, task), **on_child)
-    named = {key.replace("__", "."): str(value) for key, value in own.items()} if way == "resource" else {}
+    named = (
+        {key.replace("__", "."): str(value) for key, value in own.items()}
+        if way == "resource"
+        else {}
+    )
     exported(agent, root, child, **{key.replace(".", "__"): value for key, value in named.items()})
     claim = EvalClaim.objects.get()
     assert (claim.state, claim.note) == ("used", "")
@@ -301,7 +369,14 @@ def test_a_sample_that_is_no_number_is_said_so_and_late_spans_lose_nothing(agent
     exported(agent, root, span(7, 2, 1, at=5, **spoken(agent, task)))
     assert "must be below" in EvalClaim.objects.get().note and Trajectory.objects.count() == 1
     exported(
-        agent, span(8, 1, ms=50, gen_ai__operation__name="invoke_agent", **(named | {"flywheel__eval__sample": "0"}))
+        agent,
+        span(
+            8,
+            1,
+            ms=50,
+            gen_ai__operation__name="invoke_agent",
+            **(named | {"flywheel__eval__sample": "0"}),
+        ),
     )
     assert "no agent message" in EvalClaim.objects.exclude(note__contains="below").get().note
     exported(agent, span(8, 2, 1, at=5, **spoken(agent, task)))

@@ -1,4 +1,6 @@
-"""Variants: consistent, valid, unlike each other, apart until looked through, synthetic for ever, never held out."""
+"""Variants: consistent, valid, unlike each other, apart until looked through, synthetic for ever,
+never held out.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ TOOL = {
         "name": "book_room",
         "parameters": {
             "type": "object",
-            "properties": {"room": {"type": "string"}, "day": {"type": "string"}, "seats": {"type": "integer"}},
+            "properties": {
+                "room": {"type": "string"},
+                "day": {"type": "string"},
+                "seats": {"type": "integer"},
+            },
             "required": ["room", "day", "seats"],
         },
     },
@@ -66,20 +72,29 @@ def test_a_changed_value_changes_everywhere() -> None:
         for value in variant.expected["args"].values():
             assert count(value, said)
         room = variant.expected["args"]["room"]
-        assert variant.recorded[0]["args"]["room"] == room and room in variant.recorded[0]["content"]
+        assert (
+            variant.recorded[0]["args"]["room"] == room and room in variant.recorded[0]["content"]
+        )
         assert isinstance(variant.expected["args"]["seats"], int)
 
 
 def test_other_words_keep_what_is_right_and_what_is_quoted() -> None:
     seed = Seed(
         "s",
-        [{"role": "user", "content": "Find a 'get the biggest' map of Biggest Hill and book 2 seats."}],
+        [
+            {
+                "role": "user",
+                "content": "Find a 'get the biggest' map of Biggest Hill and book 2 seats.",
+            }
+        ],
         {"tool": "find", "args": {"place": "Biggest Hill", "note": "get the biggest"}},
     )
     found = {variant.messages[0]["content"] for variant in made(PARAPHRASE, seed)}
     assert all(variant.expected == seed.expected for variant in made(PARAPHRASE, seed))
     assert all("'get the biggest' map of Biggest Hill and book 2 seats" in text for text in found)
-    assert any(text.startswith("Look up a") for text in found) and any(text.endswith("?") for text in found)
+    assert any(text.startswith("Look up a") for text in found) and any(
+        text.endswith("?") for text in found
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,8 +102,14 @@ def test_other_words_keep_what_is_right_and_what_is_quoted() -> None:
     [
         ("Solve 3x^2 - 4x + 7 = 0 with a = 3.", {"a": 3}),  # the 3 stands in the equation as well
         ("Solve 5x^2 - 4x = 0 with b = -4.", {"b": -4}),
-        ("Get the value of 500 at 8% a year.", {"amount": 500, "rate": 0.08}),  # 0.08 follows from 8
-        ("Move the call on 2026-03-04 to 16:30.", {"event_id": "00000256", "start": "16:30"}),  # found by the date
+        (
+            "Get the value of 500 at 8% a year.",
+            {"amount": 500, "rate": 0.08},
+        ),  # 0.08 follows from 8
+        (
+            "Move the call on 2026-03-04 to 16:30.",
+            {"event_id": "00000256", "start": "16:30"},
+        ),  # found by the date
         ("Book Monday, 2026-03-02.", {"day": "2026-03-02"}),
         ("What fell in month 12?", {"month": 12}),
         ("Average 85, 90 and 88.", {"data": [85, 90, 88]}),
@@ -97,16 +118,32 @@ def test_other_words_keep_what_is_right_and_what_is_quoted() -> None:
     ],
 )
 def test_a_value_that_hangs_on_others_stays(request_: str, args: dict) -> None:
-    assert made(ARGUMENTS, Seed("s", [{"role": "user", "content": request_}], {"tool": "t", "args": args})) == []
+    assert (
+        made(
+            ARGUMENTS,
+            Seed("s", [{"role": "user", "content": request_}], {"tool": "t", "args": args}),
+        )
+        == []
+    )
 
 
 def test_numbers_keep_their_order_size_and_decimals() -> None:
-    seed = Seed("s", [{"role": "user", "content": "From 1960 to 1963, at least 0.05, 30.45 or 5000, but not -25."}],
-                {"tool": "t", "args": {"a": 1960, "b": 1963, "c": 0.05, "d": 30.45, "e": 5000, "f": -25}})  # fmt: skip
+    seed = Seed(
+        "s",
+        [
+            {
+                "role": "user",
+                "content": "From 1960 to 1963, at least 0.05, 30.45 or 5000, but not -25.",
+            }
+        ],
+        {"tool": "t", "args": {"a": 1960, "b": 1963, "c": 0.05, "d": 30.45, "e": 5000, "f": -25}},
+    )
     found = [variant.expected["args"] for variant in made(ARGUMENTS, seed, 300)]
     assert len(found) > 200
     for args in found:
-        assert 1956 <= args["a"] < args["b"] <= 1967 and 0 < args["c"] < 0.1 and args["e"] % 1000 == 0
+        assert (
+            1956 <= args["a"] < args["b"] <= 1967 and 0 < args["c"] < 0.1 and args["e"] % 1000 == 0
+        )
         assert -34 < args["f"] < -16 and round(args["d"], 2) == args["d"] and 20 < args["d"] < 41
 
 
@@ -114,10 +151,23 @@ def test_numbers_keep_their_order_size_and_decimals() -> None:
     ("changes", "words"),
     [
         (
-            {"expected": {"tool": "book_room", "args": {"room": "C-9", "day": "2026-03-04", "seats": 12}}},
+            {
+                "expected": {
+                    "tool": "book_room",
+                    "args": {"room": "C-9", "day": "2026-03-04", "seats": 12},
+                }
+            },
             "does not say",
         ),
-        ({"expected": {"tool": "book_room", "args": {"room": "B-14", "day": "2026-03-04", "seats": "12"}}}, "integer"),
+        (
+            {
+                "expected": {
+                    "tool": "book_room",
+                    "args": {"room": "B-14", "day": "2026-03-04", "seats": "12"},
+                }
+            },
+            "integer",
+        ),
         ({"expected": {"tool": "", "args": {}}}, "tool"),
         ({"messages": []}, "no message"),
         ({"tools": []}, ""),
@@ -129,14 +179,26 @@ def test_faults_are_found(changes: dict, words: str) -> None:
 
 
 def test_a_value_that_the_seed_did_not_say_either_is_derived() -> None:
-    seed = Seed("s", [{"role": "user", "content": "Book it for tomorrow, 4 seats."}],
-                {"tool": "book_room", "args": {"day": "2026-05-06", "seats": 4}})  # fmt: skip
-    assert not faults(seed, Seed("s", [{"role": "user", "content": "4 seats for tomorrow."}], seed.expected))
+    seed = Seed(
+        "s",
+        [{"role": "user", "content": "Book it for tomorrow, 4 seats."}],
+        {"tool": "book_room", "args": {"day": "2026-05-06", "seats": 4}},
+    )
+    assert not faults(
+        seed, Seed("s", [{"role": "user", "content": "4 seats for tomorrow."}], seed.expected)
+    )
 
 
 @settings(max_examples=60, deadline=None)
-@given(text=st.text(max_size=80), args=st.dictionaries(st.text(min_size=1, max_size=6), st.one_of(
-    st.integers(), st.text(max_size=8), st.lists(st.integers(), max_size=2)), max_size=3), number=st.integers(0, 99))  # fmt: skip
+@given(
+    text=st.text(max_size=80),
+    args=st.dictionaries(
+        st.text(min_size=1, max_size=6),
+        st.one_of(st.integers(), st.text(max_size=8), st.lists(st.integers(), max_size=2)),
+        max_size=3,
+    ),
+    number=st.integers(0, 99),
+)
 def test_no_seed_breaks_it(text: str, args: dict, number: int) -> None:
     seed = Seed(
         "s",
@@ -160,10 +222,16 @@ def draft(db: None) -> EvalSet:
         (("Close", "close"), ("Reopen", "open"), ("Delete", "delete"), ("Assign", "assign"))
     ):
         actions.add_task(
-            eval_set=eval_set, key=f"s{number}", request=f"{verb} ticket {4711 + number} by 2026-03-0{number + 1}.",
-            split=Split.TRAIN, by=admin_of(project),
-            expected={"tool": f"tickets.{tool}", "args": {"id": 4711 + number, "day": f"2026-03-0{number + 1}"}},
-        )  # fmt: skip
+            eval_set=eval_set,
+            key=f"s{number}",
+            request=f"{verb} ticket {4711 + number} by 2026-03-0{number + 1}.",
+            split=Split.TRAIN,
+            by=admin_of(project),
+            expected={
+                "tool": f"tickets.{tool}",
+                "args": {"id": 4711 + number, "day": f"2026-03-0{number + 1}"},
+            },
+        )
     Task.objects.filter(eval_set=eval_set).update(confirmed_by=admin_of(project))
     return eval_set
 
@@ -177,8 +245,12 @@ def test_a_batch_is_synthetic_waits_and_has_no_near_duplicates(draft: EvalSet) -
     found = batch(draft)
     waiting = list(batches.waiting_in(draft))
     assert found.made == len(waiting) >= 10
-    assert {task.origin for task in waiting} == {Origin.SYNTHETIC} and {task.split for task in waiting} == {Split.TRAIN}
-    assert all(task.variant_of.group == task.group and task.confirmed_by is None for task in waiting)
+    assert {task.origin for task in waiting} == {Origin.SYNTHETIC} and {
+        task.split for task in waiting
+    } == {Split.TRAIN}
+    assert all(
+        task.variant_of.group == task.group and task.confirmed_by is None for task in waiting
+    )
     documents = [(task.key, compare.document(task.messages, task.expected)) for task in waiting]
     assert compare.pairs(documents) == []
     assert not draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).exists()
@@ -196,9 +268,12 @@ def judged(draft: EvalSet, good: int, bad: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("good", "bad", "may"), [(0, 0, False), (9, 0, False), (8, 2, False), (9, 1, True), (10, 0, True)]
+    ("good", "bad", "may"),
+    [(0, 0, False), (9, 0, False), (8, 2, False), (9, 1, True), (10, 0, True)],
 )
-def test_a_batch_is_used_when_enough_of_a_sample_is_good(draft: EvalSet, good: int, bad: int, may: bool) -> None:
+def test_a_batch_is_used_when_enough_of_a_sample_is_good(
+    draft: EvalSet, good: int, bad: int, may: bool
+) -> None:
     size = batch(draft).made
     judged(draft, good, bad)
     if not may:
@@ -209,7 +284,9 @@ def test_a_batch_is_used_when_enough_of_a_sample_is_good(draft: EvalSet, good: i
     assert draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).count() == size - bad
     assert batches.review_of(draft) is None
     with pytest.raises(EvalSetError):
-        batches.judge(task=draft.tasks.filter(origin=Origin.SYNTHETIC).first(), verdict="accepted", by=None)
+        batches.judge(
+            task=draft.tasks.filter(origin=Origin.SYNTHETIC).first(), verdict="accepted", by=None
+        )
     dataset = freeze_dataset(eval_set=actions.freeze(eval_set=draft, by=None), by=None)
     assert dataset.size == 4 + size - bad
 
@@ -235,7 +312,9 @@ def test_seeds_are_confirmed_train_tasks(draft: EvalSet) -> None:
     with pytest.raises(EvalSetError, match="no confirmed task"):
         batch(draft)
     batches.confirm(task=draft.tasks.first(), by=admin_of(draft.project))
-    assert {task.variant_of.key for task in batches.waiting_in(draft)} <= {"s0"} and batch(draft).made
+    assert {task.variant_of.key for task in batches.waiting_in(draft)} <= {"s0"} and batch(
+        draft
+    ).made
     batches.discard_batch(eval_set=draft, by=None)
     draft.tasks.update(split=Split.HOLDOUT, confirmed_by=admin_of(draft.project))
     with pytest.raises(EvalSetError, match="no confirmed task"):
@@ -248,9 +327,13 @@ def test_a_variant_near_a_holdout_is_left_out(draft: EvalSet) -> None:
     batches.discard_batch(eval_set=draft, by=None)
     other = actions.create_eval_set(project=draft.project, slug="held", by=None)
     actions.add_task(
-        eval_set=other, key="h", request=f"Please {near.messages[0]['content']} Thanks!", split=Split.HOLDOUT, by=None,
+        eval_set=other,
+        key="h",
+        request=f"Please {near.messages[0]['content']} Thanks!",
+        split=Split.HOLDOUT,
+        by=None,
         expected=near.expected,
-    )  # fmt: skip
+    )
     again = batch(draft, seed=3, kinds=[ARGUMENTS])
     assert again.guarded >= 1 and again.made < first.made
     assert not batches.waiting_in(draft).filter(canonical_hash=near.canonical_hash).exists()
@@ -274,7 +357,9 @@ def test_the_page_by_keyboard(client: Client, draft: EvalSet) -> None:
         page = client.get(url)
         assert b'data-key="y"' in page.content
         task = page.context["following"]
-        client.post(reverse("evals:judge_variant", args=[draft.project.slug, task]), {"verdict": "accepted"})
+        client.post(
+            reverse("evals:judge_variant", args=[draft.project.slug, task]), {"verdict": "accepted"}
+        )
     assert b'data-key="y"' not in client.get(url).content
     client.post(reverse("evals:end_batch", args=[draft.project.slug, draft.pk]), {"do": "use"})
     assert draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).count() >= 10
@@ -293,12 +378,21 @@ def call(of: EvalSet, name: str, body: Any = None, key: Any = None) -> Any:
 
 def test_variants_are_made_looked_through_and_used_by_api(draft: EvalSet) -> None:
     before = call(draft, "variants").json()
-    assert (before["seeds"], before["review"], before["sample"], before["job"]) == (4, None, [], None)
+    assert (before["seeds"], before["review"], before["sample"], before["job"]) == (
+        4,
+        None,
+        [],
+        None,
+    )
     made = call(draft, "variants", {"kinds": [ARGUMENTS, PARAPHRASE], "each": 4})
-    assert made.status_code == 201 and made.json()["made"] == batches.waiting_in(draft).count() >= 10
+    assert (
+        made.status_code == 201 and made.json()["made"] == batches.waiting_in(draft).count() >= 10
+    )
     assert call(draft, "variants", {}).status_code == 409  # one waits
     read = call(draft, "variants").json()
-    assert len(read["sample"]) == read["review"]["needed"] == 10 and not read["review"]["may_be_used"]
+    assert (
+        len(read["sample"]) == read["review"]["needed"] == 10 and not read["review"]["may_be_used"]
+    )
     assert {one["seed"] for one in read["sample"]} <= {"s0", "s1", "s2", "s3"}
     early = call(draft, "end_batch", {"do": "use"})
     assert early.status_code == 409 and "Review at least 10" in early.json()["detail"]
@@ -307,9 +401,16 @@ def test_variants_are_made_looked_through_and_used_by_api(draft: EvalSet) -> Non
         found = call(draft, "judge_variant", {"task": one["task"], "verdict": word})
         assert found.status_code == 200 and found.json()["review"]["looked"] == number + 1
     used = call(draft, "end_batch", {"do": "use"}).json()["used"]
-    assert used == made.json()["made"] - 1 == draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).count()
+    assert (
+        used
+        == made.json()["made"] - 1
+        == draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).count()
+    )
     assert call(draft, "end_batch", {"do": "discard"}).status_code == 409
-    assert call(draft, "judge_variant", {"task": one["task"], "verdict": "accepted"}).status_code == 409
+    assert (
+        call(draft, "judge_variant", {"task": one["task"], "verdict": "accepted"}).status_code
+        == 409
+    )
 
 
 def test_a_batch_is_discarded_by_api(draft: EvalSet) -> None:
@@ -322,7 +423,10 @@ def test_a_task_is_confirmed_by_api_but_no_held_out_one(draft: EvalSet) -> None:
     draft.tasks.update(confirmed_by=None)
     assert call(draft, "variants", {}).status_code == 409  # nothing to start from
     assert call(draft, "confirm_task", {"key": "s0"}).json() == {"confirmed": "s0"}
-    assert draft.tasks.get(key="s0").confirmed_by is not None and call(draft, "variants").json()["seeds"] == 1
+    assert (
+        draft.tasks.get(key="s0").confirmed_by is not None
+        and call(draft, "variants").json()["seeds"] == 1
+    )
     draft.tasks.filter(key="s1").update(split=Split.HOLDOUT)
     held, none = (call(draft, "confirm_task", {"key": key}) for key in ("s1", "gone"))
     assert held.status_code == none.status_code == 404 and held.content == none.content
@@ -331,20 +435,32 @@ def test_a_task_is_confirmed_by_api_but_no_held_out_one(draft: EvalSet) -> None:
 @pytest.mark.parametrize(
     ("name", "body", "status"),
     [
-        ("variants", {"kinds": ["edge"]}, 400), ("variants", {"each": 21}, 400), ("variants", {"kinds": []}, 400),
-        ("judge_variant", {"task": "x", "verdict": "accepted"}, 404), ("judge_variant", {"task": "x", "verdict": "good"}, 400),
-        ("end_batch", {"do": "keep"}, 400), ("confirm_task", {"key": 3}, 400), ("variant_job_start", {"each": 0}, 400),
-        ("variant_job_start", {}, 400), ("variant_job_stop", {}, 409),
+        ("variants", {"kinds": ["edge"]}, 400),
+        ("variants", {"each": 21}, 400),
+        ("variants", {"kinds": []}, 400),
+        ("judge_variant", {"task": "x", "verdict": "accepted"}, 404),
+        ("judge_variant", {"task": "x", "verdict": "good"}, 400),
+        ("end_batch", {"do": "keep"}, 400),
+        ("confirm_task", {"key": 3}, 400),
+        ("variant_job_start", {"each": 0}, 400),
+        ("variant_job_start", {}, 400),
+        ("variant_job_stop", {}, 409),
     ],
-)  # fmt: skip
-def test_what_makes_no_sense_is_refused_by_api(draft: EvalSet, name: str, body: dict, status: int) -> None:
+)
+def test_what_makes_no_sense_is_refused_by_api(
+    draft: EvalSet, name: str, body: dict, status: int
+) -> None:
     assert call(draft, name, body).status_code == status
 
 
 WRITES = {
-    "variants": {}, "judge_variant": {"task": "x", "verdict": "accepted"}, "end_batch": {"do": "discard"}, "confirm_task": {"key": "s0"},
-    "variant_job_start": {}, "variant_job_stop": {},
-}  # fmt: skip
+    "variants": {},
+    "judge_variant": {"task": "x", "verdict": "accepted"},
+    "end_batch": {"do": "discard"},
+    "confirm_task": {"key": "s0"},
+    "variant_job_start": {},
+    "variant_job_stop": {},
+}
 
 
 @pytest.mark.parametrize("name", WRITES)
@@ -362,10 +478,17 @@ def test_who_may_make_variants_by_api(draft: EvalSet, name: str) -> None:
 
 def test_a_variant_that_is_left_out_is_a_look_of_the_key(draft: EvalSet) -> None:
     held = actions.create_eval_set(project=draft.project, slug="held", by=None)
-    near = templates.variants(batches.seed_of(draft.tasks.get(key="s0")), [ARGUMENTS], 1, random.Random(0))
+    near = templates.variants(
+        batches.seed_of(draft.tasks.get(key="s0")), [ARGUMENTS], 1, random.Random(0)
+    )
     one = next(iter(near))
     actions.add_task(
-        eval_set=held, key="h", request=one.messages[0]["content"], split=Split.HOLDOUT, expected=one.expected, by=None
+        eval_set=held,
+        key="h",
+        request=one.messages[0]["content"],
+        split=Split.HOLDOUT,
+        expected=one.expected,
+        by=None,
     )
     made = call(draft, "variants", {"kinds": [ARGUMENTS], "each": 1, "seed": 0})
     assert made.status_code == 201 and made.json()["guarded"] >= 1

@@ -21,7 +21,11 @@ SEED = Seed(
         {"role": "assistant", "content": "B-14 is free."},
         {"role": "user", "content": "Book B-14 for Ann Smith, 12 seats."},
     ],
-    {"tool": "book_room", "args": CALL["arguments"], "accept": {"who": ["Ann Smith", "A. Smith"], "seats": [12, 13]}},
+    {
+        "tool": "book_room",
+        "args": CALL["arguments"],
+        "accept": {"who": ["Ann Smith", "A. Smith"], "seats": [12, 13]},
+    },
     [],
     [{"tool": "find", "args": {"room": "B-14"}, "content": "B-14: Ann Smith"}],
 )
@@ -42,20 +46,26 @@ def call(**changes: Any) -> list[dict]:
 @pytest.mark.parametrize("kind", [PARAPHRASE, EDGE])
 def test_other_words_keep_all_else(kind: str) -> None:
     made = from_model.variant(SEED, row("Please reserve B-14, 12 seats, Ann Smith.", [CALL], kind))
-    assert made.messages[:-1] == SEED.messages[:-1] and made.messages[-1]["content"].startswith("Please")
+    assert made.messages[:-1] == SEED.messages[:-1] and made.messages[-1]["content"].startswith(
+        "Please"
+    )
     assert (made.expected, made.recorded, made.kind) == (SEED.expected, SEED.recorded, kind)
     assert not faults(SEED, made)
 
 
 def test_other_arguments_go_everywhere_but_into_the_systems_words() -> None:
-    made = from_model.variant(SEED, row("Book C-9 for Bo Lee, 12 seats.", call(room="C-9", who="Bo Lee"), ARGUMENTS))
+    made = from_model.variant(
+        SEED, row("Book C-9 for Bo Lee, 12 seats.", call(room="C-9", who="Bo Lee"), ARGUMENTS)
+    )
     assert [message["content"] for message in made.messages[:3]] == [
         "Rooms are like B-14.",
         "Is C-9 free?",
         "C-9 is free.",
     ]
     assert made.expected["args"] == {"room": "C-9", "who": "Bo Lee", "seats": 12}
-    assert made.expected["accept"] == {"seats": [12, 13]}  # the other right values were those of the old one
+    assert made.expected["accept"] == {
+        "seats": [12, 13]
+    }  # the other right values were those of the old one
     assert made.recorded == [{"tool": "find", "args": {"room": "C-9"}, "content": "C-9: Bo Lee"}]
     assert not faults(SEED, made)
 
@@ -67,7 +77,12 @@ def test_other_arguments_go_everywhere_but_into_the_systems_words() -> None:
         ("Book it.", [CALL], ARGUMENTS, "changes no argument"),
         ("Book it.", call(seats="12"), ARGUMENTS, "another type"),
         ("Book it.", call(floor=1), ARGUMENTS, "other arguments"),
-        ("Book it.", [{"name": "rob_bank", "arguments": CALL["arguments"]}], ARGUMENTS, "other tools"),
+        (
+            "Book it.",
+            [{"name": "rob_bank", "arguments": CALL["arguments"]}],
+            ARGUMENTS,
+            "other tools",
+        ),
         ("Book it.", [], ARGUMENTS, "other tools"),
         ("Book it.", [1], ARGUMENTS, "ground_truth"),
         ("Book it.", "x", ARGUMENTS, "ground_truth"),
@@ -81,7 +96,7 @@ def test_other_arguments_go_everywhere_but_into_the_systems_words() -> None:
         ("Book it.", [CALL], None, "kind"),
         (None, [CALL], PARAPHRASE, "content"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_variant_says_why(request_: Any, calls: Any, kind: Any, words: str) -> None:
     with pytest.raises(Bad, match=words):
         from_model.variant(SEED, row(request_, calls, kind))
@@ -94,19 +109,39 @@ def test_a_value_that_the_request_does_not_say_is_a_fault() -> None:
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
-VALUES = st.text(max_size=6) | st.integers() | st.booleans() | st.sampled_from(["İ", "i", "B-14", "\\1", "("])
+VALUES = (
+    st.text(max_size=6)
+    | st.integers()
+    | st.booleans()
+    | st.sampled_from(["İ", "i", "B-14", "\\1", "("])
+)
 
 
-@given(old=VALUES, new=VALUES, request=st.text(max_size=30), kind=st.sampled_from([PARAPHRASE, ARGUMENTS, EDGE]),
-       more=ANYTHING, number=st.integers(0, 2))  # fmt: skip
-def test_no_answer_breaks_it(old: Any, new: Any, request: str, kind: str, more: Any, number: int) -> None:
-    seed = Seed("s", [{"role": "user", "content": f"Do {old} İ i now"}, {"role": "user", "content": "And now?"}],
-                {"tool": "t", "args": {"a": old}})  # fmt: skip
+@given(
+    old=VALUES,
+    new=VALUES,
+    request=st.text(max_size=30),
+    kind=st.sampled_from([PARAPHRASE, ARGUMENTS, EDGE]),
+    more=ANYTHING,
+    number=st.integers(0, 2),
+)
+def test_no_answer_breaks_it(
+    old: Any, new: Any, request: str, kind: str, more: Any, number: int
+) -> None:
+    seed = Seed(
+        "s",
+        [{"role": "user", "content": f"Do {old} İ i now"}, {"role": "user", "content": "And now?"}],
+        {"tool": "t", "args": {"a": old}},
+    )
     calls = [{"name": "t", "arguments": {"a": new}}]
-    given_row = (row(request, calls, kind), row(more, calls, kind), row(request, more, kind))[number]
+    given_row = (row(request, calls, kind), row(more, calls, kind), row(request, more, kind))[
+        number
+    ]
     for one in (given_row, more):
         try:
             from_model.key_of(one)

@@ -1,6 +1,8 @@
-"""A model's variants as a job: asked for with a good address only, done once, filtered and reviewed like the templates'.
+"""A model's variants as a job: asked for with a good address only, done once, filtered and reviewed
+like the templates'.
 
-A small program stands in for the one with NeMo Data Designer; tests/test_proof_write_variants.py holds it against the real one.
+A small program stands in for the one with NeMo Data Designer; tests/test_proof_write_variants.py
+holds it against the real one.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ for row in play["rows"]:
     about["key"] = keys.get(about["key"], about["key"])
 (out / "rows.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in play["rows"]))
 for number, event in enumerate(play["events"], 1):
-    os.write(int(os.environ["FLYWHEEL_EVENTS_FD"]), json.dumps({{"seq": number}} | event).encode() + b"\\n")
+    os.write(int(os.environ["FLYWHEEL_EVENTS_FD"]), json.dumps({{"seq": number}} | event).encode() \
++ b"\\n")
 time.sleep(play.get("sleep_s", 0))
 sys.exit(play.get("status", 0))
 """
@@ -57,9 +60,13 @@ def draft(data_dir: Path) -> EvalSet:
     eval_set = actions.create_eval_set(project=project, slug="seeds", by=None)
     for number in range(4):
         actions.add_task(
-            eval_set=eval_set, key=f"s{number}", request=f"Close ticket {4711 + number}.", split=Split.TRAIN,
-            expected={"tool": "tickets.close", "args": {"id": 4711 + number}}, by=admin_of(project),
-        )  # fmt: skip
+            eval_set=eval_set,
+            key=f"s{number}",
+            request=f"Close ticket {4711 + number}.",
+            split=Split.TRAIN,
+            expected={"tool": "tickets.close", "args": {"id": 4711 + number}},
+            by=admin_of(project),
+        )
     Task.objects.filter(eval_set=eval_set).update(confirmed_by=admin_of(project))
     return eval_set
 
@@ -74,7 +81,13 @@ def plays(settings: Any, tmp_path: Path) -> Callable[..., Path]:
     settings.FLYWHEEL_DESIGNER_PYTHON = str(python)
 
     def play_it(*rows: dict, **more: Any) -> Path:
-        result = {"type": "result", "asked": 8, "made": len(rows), "failed": 8 - len(rows), "stopped": ""}
+        result = {
+            "type": "result",
+            "asked": 8,
+            "made": len(rows),
+            "failed": 8 - len(rows),
+            "stopped": "",
+        }
         progress = {"type": "progress", "done": 3, "total": 8, "label": ""}
         play.write_text(json.dumps({"rows": rows, "events": [progress, result]} | more))
         return Path(f"{play}.env")
@@ -93,8 +106,15 @@ def row(about: str, request: str, ticket: Any, kind: str = PARAPHRASE) -> dict:
 
 GOOD = (
     row("Close ticket 4711.", "My boss wants number 4711 off the list of open things today.", 4711),
-    row("Close ticket 4712.", "Ticket 90210 is done, so mark it as finished, thank you.", 90210, ARGUMENTS),
-    row("Close ticket 4713.", "plz shut teh thing with 4713, I cannot type on this bus", 4713, EDGE),
+    row(
+        "Close ticket 4712.",
+        "Ticket 90210 is done, so mark it as finished, thank you.",
+        90210,
+        ARGUMENTS,
+    ),
+    row(
+        "Close ticket 4713.", "plz shut teh thing with 4713, I cannot type on this bus", 4713, EDGE
+    ),
 )
 WANTED = WriteOrder("http://127.0.0.1:9/v1", "writer", "", [PARAPHRASE, ARGUMENTS, EDGE], 2)
 
@@ -118,10 +138,14 @@ def test_what_comes_back_waits_for_a_review_and_is_synthetic_for_ever(
         job = ask(draft)
     assert job.state == "succeeded" and job.result["made"] == 3 and job.result["failed"] == 5, job
     waiting = list(batches.waiting_in(draft).select_related("variant_of"))
-    assert {task.origin for task in waiting} == {Origin.SYNTHETIC} and {task.split for task in waiting} == {Split.TRAIN}
+    assert {task.origin for task in waiting} == {Origin.SYNTHETIC} and {
+        task.split for task in waiting
+    } == {Split.TRAIN}
     assert {task.metadata["variant"]["kind"] for task in waiting} == {PARAPHRASE, ARGUMENTS, EDGE}
     assert {task.metadata["variant"]["model"] for task in waiting} == {"writer"}
-    assert all(task.variant_of.group == task.group and task.confirmed_by is None for task in waiting)
+    assert all(
+        task.variant_of.group == task.group and task.confirmed_by is None for task in waiting
+    )
     assert not draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).exists()
     with pytest.raises(EvalSetError, match="Review at least 3"):
         batches.use_batch(eval_set=draft, by=None)
@@ -130,17 +154,32 @@ def test_what_comes_back_waits_for_a_review_and_is_synthetic_for_ever(
     assert asked.detail["server"] == WANTED.base_url and asked.detail["asked"] == 24
 
 
-USED = {"type": "metric", "step": 3, "values": {"calls": 3, "input_tokens": 900, "output_tokens": 90, "estimated": 1}}
+USED = {
+    "type": "metric",
+    "step": 3,
+    "values": {"calls": 3, "input_tokens": 900, "output_tokens": 90, "estimated": 1},
+}
 
 
 def test_what_was_used_is_told_however_the_job_ends_and_stays_in_the_audit_log(
     client: Client, draft: EvalSet, plays: Callable
 ) -> None:
     client.force_login(admin_of(draft.project))
-    plays(events=[USED, {"type": "error", "message": "The model's server refused the key."}], status=1)
+    plays(
+        events=[USED, {"type": "error", "message": "The model's server refused the key."}], status=1
+    )
     assert ask(draft).state == "failed"
-    assert "Used: 3 calls, 990 tokens (900 in, 90 out; 1 call estimated" in client.get(url(draft)).content.decode()
-    stopped = {"type": "result", "asked": 5, "made": 3, "failed": 2, "stopped": "The limit allows no further question."}
+    assert (
+        "Used: 3 calls, 990 tokens (900 in, 90 out; 1 call estimated"
+        in client.get(url(draft)).content.decode()
+    )
+    stopped = {
+        "type": "result",
+        "asked": 5,
+        "made": 3,
+        "failed": 2,
+        "stopped": "The limit allows no further question.",
+    }
     plays(*GOOD, events=[USED, stopped])
     job = ask(draft)
     page = client.get(url(draft)).content.decode()
@@ -149,13 +188,18 @@ def test_what_was_used_is_told_however_the_job_ends_and_stays_in_the_audit_log(
         and "5 of 24 variants; 3 ready for review" in page
         and "Stopped early: The limit" in page
     )
-    assert [entry.detail["output_tokens"] for entry in AuditEvent.objects.filter(action="variants.model_asked")] == [
+    assert [
+        entry.detail["output_tokens"]
+        for entry in AuditEvent.objects.filter(action="variants.model_asked")
+    ] == [
         90,
         90,
     ]
 
 
-def test_a_limit_is_always_given_and_one_that_allows_no_question_is_refused(draft: EvalSet, plays: Callable) -> None:
+def test_a_limit_is_always_given_and_one_that_allows_no_question_is_refused(
+    draft: EvalSet, plays: Callable
+) -> None:
     plays(*GOOD)
     with pytest.raises(EvalSetError, match="may need up to"):
         model_job.submit(eval_set=draft, wanted=replace(WANTED, tokens=100), by=None)
@@ -168,60 +212,102 @@ def test_a_limit_is_always_given_and_one_that_allows_no_question_is_refused(draf
     )
 
 
-def test_the_page_says_what_it_will_cost_at_the_judges_prices(client: Client, draft: EvalSet, plays: Callable) -> None:
+def test_the_page_says_what_it_will_cost_at_the_judges_prices(
+    client: Client, draft: EvalSet, plays: Callable
+) -> None:
     client.force_login(admin_of(draft.project))
     page = client.get(url(draft)).content.decode()
-    assert "Expected: 24 questions" in page and "$" not in page.partition('id="cost"')[2].partition("</p>")[0]
-    assert "Expected: 12 questions" in client.get(url(draft), FORM | {"design-kinds": [PARAPHRASE], "design-each": 3}).content.decode()  # fmt: skip
-    fields = {"text": "x", "base_url": "http://127.0.0.1:9/v1", "model": "judge-model", "key_variable": "",
-              "usd_per_million_input": 1_000, "usd_per_million_output": 0, "usd_per_day": 1}  # fmt: skip
+    assert (
+        "Expected: 24 questions" in page
+        and "$" not in page.partition('id="cost"')[2].partition("</p>")[0]
+    )
+    assert (
+        "Expected: 12 questions"
+        in client.get(
+            url(draft), FORM | {"design-kinds": [PARAPHRASE], "design-each": 3}
+        ).content.decode()
+    )
+    fields = {
+        "text": "x",
+        "base_url": "http://127.0.0.1:9/v1",
+        "model": "judge-model",
+        "key_variable": "",
+        "usd_per_million_input": 1_000,
+        "usd_per_million_output": 0,
+        "usd_per_day": 1,
+    }
     rubrics.save_version(project=draft.project, fields=fields, by=None)
     rubrics.switch(project=draft.project, version=1, by=None)
     assert "at the judge’s prices" in client.get(url(draft)).content.decode()
-    kept = client.post(url(draft, "variant_job_start"), FORM | {"design-tokens": 7}, follow=True).content.decode()
+    kept = client.post(
+        url(draft, "variant_job_start"), FORM | {"design-tokens": 7}, follow=True
+    ).content.decode()
     assert "may need up to" in kept and 'value="7"' in kept and f'value="{WANTED.base_url}"' in kept
 
 
 def test_the_same_filters_as_for_templates(draft: EvalSet, plays: Callable) -> None:
     held = actions.create_eval_set(project=draft.project, slug="held", by=None)
     actions.add_task(
-        eval_set=held, key="h", request="Please take ticket 55501 off the board and tell Maria that it is done.",
-        expected={"tool": "tickets.close", "args": {"id": 55501}}, split=Split.HOLDOUT, by=None,
-    )  # fmt: skip
+        eval_set=held,
+        key="h",
+        request="Please take ticket 55501 off the board and tell Maria that it is done.",
+        expected={"tool": "tickets.close", "args": {"id": 55501}},
+        split=Split.HOLDOUT,
+        by=None,
+    )
     near = "Please take ticket 55501 off the board and tell Maria that it is all done."
     plays(
         *GOOD,
         row("Close ticket 4711.", near, 55501, ARGUMENTS),  # nearly a held-out one
-        row("Close ticket 4711.", "My boss wants number 4711 off the list of all open things today.", 4711),  # alike
-        row("Close ticket 4711.", "Close another one for me.", 4999, ARGUMENTS),  # does not say the value
+        row(
+            "Close ticket 4711.",
+            "My boss wants number 4711 off the list of all open things today.",
+            4711,
+        ),  # alike
+        row(
+            "Close ticket 4711.", "Close another one for me.", 4999, ARGUMENTS
+        ),  # does not say the value
         row("Close ticket 4711.", "Close 4999 for me.", 4999),  # was to keep the calls
         row("Close ticket 4711.", "Close 4712 for me.", "4712", ARGUMENTS),  # is of another type
         row("gone", "Close 4712 for me.", 4712),
     )
     result = ask(draft).result
     assert {name: result[name] for name in ("made", "faulty", "alike", "guarded")} == {
-        "made": 3, "faulty": 4, "alike": 1, "guarded": 1,
-    }  # fmt: skip
+        "made": 3,
+        "faulty": 4,
+        "alike": 1,
+        "guarded": 1,
+    }
     assert not draft.tasks.filter(messages__0__content=near).exists()
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"events": [{"type": "error", "message": "The model's server refused the key."}], "status": 1}, "refused the key"),
+        (
+            {
+                "events": [{"type": "error", "message": "The model's server refused the key."}],
+                "status": 1,
+            },
+            "refused the key",
+        ),
         ({"events": [], "status": 3}, "status 3"),
         ({"events": [], "status": 0}, "status 0"),
         ({}, "No usable variant"),
     ],
-)  # fmt: skip
-def test_a_failure_says_why_and_stores_nothing(draft: EvalSet, plays: Callable, more: dict, words: str) -> None:
+)
+def test_a_failure_says_why_and_stores_nothing(
+    draft: EvalSet, plays: Callable, more: dict, words: str
+) -> None:
     plays(**more)
     job = ask(draft)
     assert job.state == "failed" and words in job.error
     assert draft.tasks.count() == 4
 
 
-def test_it_is_done_once_and_a_set_that_was_frozen_meanwhile_takes_none(draft: EvalSet, plays: Callable) -> None:
+def test_it_is_done_once_and_a_set_that_was_frozen_meanwhile_takes_none(
+    draft: EvalSet, plays: Callable
+) -> None:
     plays(*GOOD)
     job = model_job.submit(eval_set=draft, wanted=WANTED, by=None)
     with pytest.raises(EvalSetError, match="already"):
@@ -231,7 +317,9 @@ def test_it_is_done_once_and_a_set_that_was_frozen_meanwhile_takes_none(draft: E
     assert done(job).attempt == 1 and draft.tasks.count() == 4
 
 
-def test_a_stop_ends_it_and_stores_nothing(draft: EvalSet, plays: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_it_and_stores_nothing(
+    draft: EvalSet, plays: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plays(*GOOD, events=[USED], sleep_s=60)
     job, real = model_job.submit(eval_set=draft, wanted=WANTED, by=None), runner.store
 
@@ -266,23 +354,35 @@ def test_a_model_writes_variants_by_api_and_is_stopped(draft: EvalSet, plays: Ca
     assert nowhere.status_code == 400 and "no judge" in nowhere.json()["error"]
     started = post("variant_job_start", asked, admin)
     assert started.status_code == 202 and started.json()["state"] == "queued", started.content
-    assert post("variant_job_start", asked, admin).status_code == 409 == post("variants", {}, admin).status_code
+    assert (
+        post("variant_job_start", asked, admin).status_code
+        == 409
+        == post("variants", {}, admin).status_code
+    )
     stopped = post("variant_job_stop", {}, member)
     assert stopped.status_code == 200 and stopped.json()["job"]["state"] == "cancelled"
     plays(*GOOD)
     post("variant_job_start", asked, admin)
     done(model_job.latest(draft))
     read = Client().get(reverse("evals_api:variants", args=[draft.pk]), **member).json()
-    assert read["job"]["state"] == "succeeded" and read["job"]["result"]["made"] == read["review"]["size"] > 0
+    assert (
+        read["job"]["state"] == "succeeded"
+        and read["job"]["result"]["made"] == read["review"]["size"] > 0
+    )
 
 
 def test_a_job_that_lost_its_worker_is_not_done_again(draft: EvalSet, plays: Callable) -> None:
     job = model_job.submit(eval_set=draft, wanted=WANTED, by=None)
     assert job.claim("a worker that died")
-    VariantJob.objects.update(heartbeat_at=timezone.now() - timedelta(minutes=5), used=USED["values"])
+    VariantJob.objects.update(
+        heartbeat_at=timezone.now() - timedelta(minutes=5), used=USED["values"]
+    )
     assert jobs.reap()["failed"] == 1
     job.refresh_from_db()
-    assert job.state == "failed" and "stopped answering. Nothing was stored; start it again." in job.error
+    assert (
+        job.state == "failed"
+        and "stopped answering. Nothing was stored; start it again." in job.error
+    )
     assert AuditEvent.objects.get(action="variants.model_asked").detail["output_tokens"] == 90
 
 
@@ -312,7 +412,9 @@ def test_what_cannot_go_well_is_refused_before_it_is_asked(
     draft: EvalSet, plays: Callable, changes: dict, words: str
 ) -> None:
     with pytest.raises(EvalSetError, match=words):
-        model_job.submit(eval_set=draft, wanted=WriteOrder(**{**WANTED.__dict__, **changes}), by=None)
+        model_job.submit(
+            eval_set=draft, wanted=WriteOrder(**{**WANTED.__dict__, **changes}), by=None
+        )
     assert model_job.latest(draft) is None
 
 
@@ -334,7 +436,9 @@ def url(draft: EvalSet, name: str = "variants") -> str:
     return reverse(f"evals:{name}", args=[draft.project.slug, draft.pk])
 
 
-def test_without_data_designer_the_page_says_how_to_get_it(client: Client, draft: EvalSet, settings: Any) -> None:
+def test_without_data_designer_the_page_says_how_to_get_it(
+    client: Client, draft: EvalSet, settings: Any
+) -> None:
     settings.FLYWHEEL_DESIGNER_PYTHON = "/nowhere/python"
     client.force_login(admin_of(draft.project))
     page = client.get(url(draft)).content.decode()
@@ -344,22 +448,38 @@ def test_without_data_designer_the_page_says_how_to_get_it(client: Client, draft
 
 
 FORM = {
-    "design-server": "other", "design-base_url": WANTED.base_url, "design-model": "writer", "design-key_variable": "",
-    "design-kinds": [PARAPHRASE, ARGUMENTS], "design-each": 2,
-}  # fmt: skip
+    "design-server": "other",
+    "design-base_url": WANTED.base_url,
+    "design-model": "writer",
+    "design-key_variable": "",
+    "design-kinds": [PARAPHRASE, ARGUMENTS],
+    "design-each": 2,
+}
 
 
 def test_from_the_form_to_the_review(client: Client, draft: EvalSet, plays: Callable) -> None:
     plays(*GOOD)
     client.force_login(admin_of(draft.project))
     page = client.post(url(draft, "variant_job_start"), FORM, follow=True).content.decode()
-    assert "writer writes variants" in page and "0 of 16 requested" in page and "Create variants" not in page
-    assert "Wait for it" in client.post(
-        url(draft, "make_variants"), {"kinds": [PARAPHRASE], "each": 1, "seed": 0}, follow=True
-    ).content.decode()  # fmt: skip
-    assert "HX-Refresh" not in client.get(url(draft, "variant_job_status"), headers={"HX-Request": "true"})
+    assert (
+        "writer writes variants" in page
+        and "0 of 16 requested" in page
+        and "Create variants" not in page
+    )
+    assert (
+        "Wait for it"
+        in client.post(
+            url(draft, "make_variants"), {"kinds": [PARAPHRASE], "each": 1, "seed": 0}, follow=True
+        ).content.decode()
+    )
+    assert "HX-Refresh" not in client.get(
+        url(draft, "variant_job_status"), headers={"HX-Request": "true"}
+    )
     done(model_job.latest(draft))
-    assert client.get(url(draft, "variant_job_status"), headers={"HX-Request": "true"})["HX-Refresh"] == "true"
+    assert (
+        client.get(url(draft, "variant_job_status"), headers={"HX-Request": "true"})["HX-Refresh"]
+        == "true"
+    )
     page = client.get(url(draft)).content.decode()
     assert (
         "3 ready for review" in page
@@ -368,26 +488,42 @@ def test_from_the_form_to_the_review(client: Client, draft: EvalSet, plays: Call
     )
 
 
-def test_what_a_model_says_is_shown_as_text(client: Client, draft: EvalSet, plays: Callable) -> None:
-    plays(row("Close ticket 4711.", "<script>alert(1)</script> close 4711 now, would you please", 4711))
+def test_what_a_model_says_is_shown_as_text(
+    client: Client, draft: EvalSet, plays: Callable
+) -> None:
+    plays(
+        row(
+            "Close ticket 4711.", "<script>alert(1)</script> close 4711 now, would you please", 4711
+        )
+    )
     ask(draft)
     client.force_login(admin_of(draft.project))
     page = client.get(url(draft)).content.decode()
     assert "&lt;script&gt;alert(1)" in page and "<script>alert(1)" not in page
 
 
-def test_only_an_operator_names_another_server(client: Client, draft: EvalSet, plays: Callable) -> None:
+def test_only_an_operator_names_another_server(
+    client: Client, draft: EvalSet, plays: Callable
+) -> None:
     client.force_login(make_member(draft.project))
     assert "No model available" in client.get(url(draft)).content.decode()
     client.post(url(draft, "variant_job_start"), FORM)
     assert model_job.latest(draft) is None
-    fields = {"text": "x", "base_url": "http://127.0.0.1:9/v1", "model": "judge-model", "key_variable": "",
-              "usd_per_million_input": 0, "usd_per_million_output": 0, "usd_per_day": 1}  # fmt: skip
+    fields = {
+        "text": "x",
+        "base_url": "http://127.0.0.1:9/v1",
+        "model": "judge-model",
+        "key_variable": "",
+        "usd_per_million_input": 0,
+        "usd_per_million_output": 0,
+        "usd_per_day": 1,
+    }
     rubrics.save_version(project=draft.project, fields=fields, by=None)
     rubrics.switch(project=draft.project, version=1, by=None)
     assert "The judge: judge-model" in client.get(url(draft)).content.decode()
     client.post(
-        url(draft, "variant_job_start"), FORM | {"design-server": "judge", "design-base_url": "http://evil.example/v1"}
+        url(draft, "variant_job_start"),
+        FORM | {"design-server": "judge", "design-base_url": "http://evil.example/v1"},
     )
     wanted = model_job.latest(draft).spec["wanted"]
     assert (wanted["base_url"], wanted["model"]) == ("http://127.0.0.1:9/v1", "judge-model")
@@ -406,5 +542,10 @@ def test_a_bad_form_says_what_is_wrong(
     client: Client, draft: EvalSet, plays: Callable, changes: dict, words: str
 ) -> None:
     client.force_login(admin_of(draft.project))
-    assert words in client.post(url(draft, "variant_job_start"), FORM | changes, follow=True).content.decode()
+    assert (
+        words
+        in client.post(
+            url(draft, "variant_job_start"), FORM | changes, follow=True
+        ).content.decode()
+    )
     assert model_job.latest(draft) is None

@@ -1,4 +1,6 @@
-"""Tokens of a model's variants: counted at the wire, never more than the limit, estimated before the start."""
+"""Tokens of a model's variants: counted at the wire, never more than the limit, estimated before
+the start.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ import pytest
 from workers import write_variants
 from workers.lib.errors import JobError
 from workers.lib.variants.requests import FRAME, MAX_TOKENS, Wish, expected, fitting
-from workers.lib.variants.usage import BYTES_PER_TOKEN, LimitReached, Meter, cost_of, install, tokens_of
+from workers.lib.variants.usage import (
+    BYTES_PER_TOKEN,
+    LimitReached,
+    Meter,
+    cost_of,
+    install,
+    tokens_of,
+)
 from workers.lib.variants.usage import Answer as Said
 from workers.write_variants import design
 
@@ -83,7 +92,9 @@ def transports(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
         sent.append(request.read())
         return httpx.Response(200, stream=httpx.ByteStream(usage(7, 5)))
 
-    async def handle_async_request(self: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(
+        self: httpx.AsyncHTTPTransport, request: httpx.Request
+    ) -> httpx.Response:
         sent.append(await request.aread())
         return httpx.Response(200, stream=httpx.ByteStream(usage(7, 5)))
 
@@ -92,11 +103,15 @@ def transports(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
     return sent
 
 
-def test_every_request_of_the_process_is_counted_and_the_one_too_many_is_never_sent(transports: list[bytes]) -> None:
+def test_every_request_of_the_process_is_counted_and_the_one_too_many_is_never_sent(
+    transports: list[bytes],
+) -> None:
     one, _ = meter(250)
     install(one)
     with httpx.Client() as client:
-        assert client.post("http://m.example/v1", json={"a": 1}).json()["usage"]["prompt_tokens"] == 7
+        assert (
+            client.post("http://m.example/v1", json={"a": 1}).json()["usage"]["prompt_tokens"] == 7
+        )
 
     async def many() -> None:
         async with httpx.AsyncClient() as client:
@@ -116,7 +131,9 @@ def test_what_is_expected_is_rather_too_much() -> None:
     cost = expected({"seeds": [SEED], "kinds": ["paraphrase", "arguments"], "each": 3})
     prompts = [
         wish.prompt
-        for wish in write_variants.wishes({"seeds": [SEED], "kinds": ["paraphrase", "arguments"], "each": 3})
+        for wish in write_variants.wishes(
+            {"seeds": [SEED], "kinds": ["paraphrase", "arguments"], "each": 3}
+        )
     ]
     assert cost.questions == 6 and cost.input_tokens > sum(map(len, prompts)) / BYTES_PER_TOKEN
     assert cost.max_request_tokens > MAX_TOKENS and cost.most_tokens >= 2 * cost.tokens
@@ -138,9 +155,23 @@ def test_at_the_limit_it_ends_with_what_it_has() -> None:
     room = iter([16, 3, 0])
     rows: list[dict] = []
     done = design(
-        [wish(1)] * 40, lambda chunk: [{}] * len(chunk), rows.extend, lambda done, total: None, lambda _: next(room),
+        [wish(1)] * 40,
+        lambda chunk: [{}] * len(chunk),
+        rows.extend,
+        lambda done, total: None,
+        lambda _: next(room),
         "That is the limit.",
-    )  # fmt: skip
-    assert done == {"asked": 19, "made": 19, "failed": 0, "stopped": "That is the limit."} and len(rows) == 19
+    )
+    assert (
+        done == {"asked": 19, "made": 19, "failed": 0, "stopped": "That is the limit."}
+        and len(rows) == 19
+    )
     with pytest.raises(JobError, match="That is the limit"):
-        design([wish(1)], lambda chunk: [], rows.extend, lambda done, total: None, lambda _: 0, "That is the limit.")
+        design(
+            [wish(1)],
+            lambda chunk: [],
+            rows.extend,
+            lambda done, total: None,
+            lambda _: 0,
+            "That is the limit.",
+        )

@@ -1,8 +1,9 @@
-"""An OpenAI-compatible server that writes variants by a script, as a process. `python -m tests.evals.variant_server SCRIPT`
+"""An OpenAI-compatible server that writes variants by a script, as a process. `python -m
+tests.evals.variant_server SCRIPT`
 
-The script is JSON, {key, answers: [[words of the question, text of the answer], …]}: the first whose words are all in the
-question answers it, and is used up. A question without one gets “OK”, which is no JSON; one without the key HTTP 401.
-Prints its port; the requests are at GET /requests.
+The script is JSON, {key, answers: [[words of the question, text of the answer], …]}: the first
+whose words are all in the question answers it, and is used up. A question without one gets “OK”,
+which is no JSON; one without the key HTTP 401. Prints its port; the requests are at GET /requests.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ class Writing(Handler):
         if self.headers.get("Authorization") != f"Bearer {self.key}":
             self.answer(401, "application/json", json.dumps({"error": {"message": "No such key."}}))
             return
-        message = {"role": "assistant", "content": self.next_for(text_of(body["messages"][-1]["content"]))}
+        message = {
+            "role": "assistant",
+            "content": self.next_for(text_of(body["messages"][-1]["content"])),
+        }
         self.answer(200, "application/json", json.dumps(completion(body, message)))
 
     def next_for(self, question: str) -> str:
@@ -40,7 +44,10 @@ class Writing(Handler):
 
 def main() -> None:
     script = json.loads(Path(sys.argv[1]).read_text())
-    Writing.key, Writing.answers = script["key"], [(words, text) for words, text in script["answers"]]
+    Writing.key, Writing.answers = (
+        script["key"],
+        [(words, text) for words, text in script["answers"]],
+    )
     server = ThreadingHTTPServer(("127.0.0.1", 0), Writing)
     print(server.server_port, flush=True)
     server.serve_forever()

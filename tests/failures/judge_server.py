@@ -1,4 +1,6 @@
-"""A small OpenAI-compatible server on this machine. It refuses what the real API would refuse, and answers in its form."""
+"""A small OpenAI-compatible server on this machine. It refuses what the real API would refuse, and
+answers in its form.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from typing import Any
 
 import jsonschema
 
-# From OpenAI's API reference, “Create chat completion”: the part of the request and of the response that is used.
+# From OpenAI's API reference, “Create chat completion”: the part of the request and of the response
+# that is used.
 REQUEST = {
     "type": "object",
     "required": ["model", "messages"],
@@ -26,7 +29,10 @@ REQUEST = {
                 "type": "object",
                 "required": ["role", "content"],
                 "additionalProperties": False,
-                "properties": {"role": {"enum": ["system", "user", "assistant"]}, "content": {"type": "string"}},
+                "properties": {
+                    "role": {"enum": ["system", "user", "assistant"]},
+                    "content": {"type": "string"},
+                },
             },
         },
         "temperature": {"type": "number", "minimum": 0, "maximum": 2},
@@ -55,11 +61,16 @@ RESPONSE = {
                 "required": ["index", "message", "finish_reason"],
                 "properties": {
                     "index": {"type": "integer"},
-                    "finish_reason": {"enum": ["stop", "length", "tool_calls", "content_filter", "function_call"]},
+                    "finish_reason": {
+                        "enum": ["stop", "length", "tool_calls", "content_filter", "function_call"]
+                    },
                     "message": {
                         "type": "object",
                         "required": ["role", "content"],
-                        "properties": {"role": {"const": "assistant"}, "content": {"type": ["string", "null"]}},
+                        "properties": {
+                            "role": {"const": "assistant"},
+                            "content": {"type": ["string", "null"]},
+                        },
                     },
                 },
             },
@@ -68,7 +79,8 @@ RESPONSE = {
             "type": "object",
             "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
             "properties": {
-                name: {"type": "integer"} for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+                name: {"type": "integer"}
+                for name in ("prompt_tokens", "completion_tokens", "total_tokens")
             },
         },
     },
@@ -90,14 +102,18 @@ class Reply:
 
 
 class JudgeServer(ThreadingHTTPServer):
-    """`script` is used up first, then `answer` is asked; `refuses` are fields of the body it answers with HTTP 400."""
+    """`script` is used up first, then `answer` is asked; `refuses` are fields of the body it
+    answers with HTTP 400.
+    """
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.script: list[Reply] = []
-        self.answer: Callable[[dict], Reply] = lambda body: Reply(says(failed=False, reason="All is well."))
+        self.answer: Callable[[dict], Reply] = lambda body: Reply(
+            says(failed=False, reason="All is well.")
+        )
         self.refuses: tuple[str, ...] = ()
         self.seen: list[dict] = []
         self.keys: list[str | None] = []
@@ -142,13 +158,22 @@ class _Handler(BaseHTTPRequestHandler):
             return Reply(error.message, 400)
         refused = next((name for name in self.server.refuses if name in body), None)
         if refused:
-            return Reply(f"Unsupported parameter: '{refused}' is not supported with this model.", 400)
+            return Reply(
+                f"Unsupported parameter: '{refused}' is not supported with this model.", 400
+            )
         return self.server.script.pop(0) if self.server.script else self.server.answer(body)
 
 
 def form_of(reply: Reply, body: dict) -> dict[str, Any]:
     if reply.status != 200:
-        return {"error": {"message": reply.text, "type": "invalid_request_error", "param": None, "code": None}}
+        return {
+            "error": {
+                "message": reply.text,
+                "type": "invalid_request_error",
+                "param": None,
+                "code": None,
+            }
+        }
     message = {"role": "assistant", "content": reply.text}
     whole = {
         "id": "chatcmpl-1",
@@ -169,7 +194,9 @@ def says(**fields: Any) -> str:
 @contextmanager
 def running() -> Iterator[JudgeServer]:
     server = JudgeServer()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield server

@@ -1,4 +1,6 @@
-"""New versions and models against what was before them: when they began, the rates, the difference and its interval."""
+"""New versions and models against what was before them: when they began, the rates, the difference
+and its interval.
+"""
 
 from __future__ import annotations
 
@@ -52,18 +54,37 @@ def began(days: float, name: str) -> Change:
 
 
 def test_marks_that_are_close_share_a_name_and_none_hides_another() -> None:
-    figure = {"layout": {}, "data": [{"x": [AT.isoformat(), (AT + timedelta(days=10)).isoformat()]}]}
-    layout = marked(figure, [began(9, "4"), began(1, "<b>1"), began(1, "2"), began(3, "3")])["layout"]
+    figure = {
+        "layout": {},
+        "data": [{"x": [AT.isoformat(), (AT + timedelta(days=10)).isoformat()]}],
+    }
+    layout = marked(figure, [began(9, "4"), began(1, "<b>1"), began(1, "2"), began(3, "3")])[
+        "layout"
+    ]
     assert len(layout["shapes"]) == 3
     assert [(note["text"], note["xanchor"]) for note in layout["annotations"]] == [
-        ("‹b›1, 2, 3", "left"), ("4", "right"),
-    ]  # fmt: skip
+        ("‹b›1, 2, 3", "left"),
+        ("4", "right"),
+    ]
 
 
-def ran(project: Project, days: int, version: str, model: str = "m", failed: bool = False, agent: str = "a") -> None:
+def ran(
+    project: Project,
+    days: int,
+    version: str,
+    model: str = "m",
+    failed: bool = False,
+    agent: str = "a",
+) -> None:
     make = make_failed if failed else make_trajectory
     at = (timezone.now() - timedelta(days=days)).isoformat()
-    make(project, agent={"name": agent, "version": version}, model=model, started_at=at, outcome={"status": "success"})
+    make(
+        project,
+        agent={"name": agent, "version": version},
+        model=model,
+        started_at=at,
+        outcome={"status": "success"},
+    )
 
 
 @pytest.fixture
@@ -83,8 +104,19 @@ def project(db: None) -> Project:
 def test_each_new_version_and_model_is_set_against_the_one_before(project: Project) -> None:
     model, version = changes(project, None)
     assert (version.kind, version.name) == ("version", "2")
-    assert (version.before.failed, version.before.n, version.after.failed, version.after.n) == (3, 4, 1, 3)
-    assert (model.kind, model.name, model.before.name, model.before.n, model.after.n) == ("model", "n", "m", 6, 1)
+    assert (version.before.failed, version.before.n, version.after.failed, version.after.n) == (
+        3,
+        4,
+        1,
+        3,
+    )
+    assert (model.kind, model.name, model.before.name, model.before.n, model.after.n) == (
+        "model",
+        "n",
+        "m",
+        6,
+        1,
+    )
 
 
 def test_only_changes_of_the_time_that_is_shown(project: Project) -> None:
@@ -106,7 +138,9 @@ def test_the_charts_have_the_marks_and_the_table(project: Project) -> None:
     assert [item.name for item in page.context["changes"]] == ["n", "2"]
     figure = dict(page.context["figures"])["rate-by-time"]
     assert len(figure["layout"]["shapes"]) == 2
-    assert [note["text"] for note in figure["layout"]["annotations"]] == ["2, n"]  # two days apart in a week
+    assert [note["text"] for note in figure["layout"]["annotations"]] == [
+        "2, n"
+    ]  # two days apart in a week
     assert 'id="changes" hx-swap-oob="true"' in page.content.decode()
     assert b"-41.7 pp" in page.content and b"New versions and models" in page.content
 
@@ -117,7 +151,10 @@ def test_without_a_change_there_is_no_table(db: None) -> None:
     ran(project, 1, "1")
     classify_project(project=project)
     digest.run()
-    assert changes(project, None) == [] and "shapes" not in dict(rates.figures(project, None))["rate-by-time"]["layout"]
+    assert (
+        changes(project, None) == []
+        and "shapes" not in dict(rates.figures(project, None))["rate-by-time"]["layout"]
+    )
 
 
 def test_where_nothing_failed_there_is_nothing_to_draw(db: None) -> None:

@@ -19,20 +19,35 @@ WANTED = {"tool": "tickets.close", "args": {"id": 1234}}
 CLOSED = {"tool": "tickets.close", "args": {"id": 7}}
 SEARCH = [{"type": "function", "function": {"name": "search_mail", "parameters": {}}}]
 MODES = {
-    "format_error", "wrong_tool_choice", "wrong_arguments", "bad_planning", "unsafe_action", "retrieval_failure",
-    "hallucinated_api", "incomplete_execution",
-    "misread_tool_result", "ambiguous_request", "policy_violation",
-}  # fmt: skip
+    "format_error",
+    "wrong_tool_choice",
+    "wrong_arguments",
+    "bad_planning",
+    "unsafe_action",
+    "retrieval_failure",
+    "hallucinated_api",
+    "incomplete_execution",
+    "misread_tool_result",
+    "ambiguous_request",
+    "policy_violation",
+}
 
 
 def run(
-    *turns: dict, status: str = "failure", wanted: dict | None = None, tools: list | None = None, **more: Any
+    *turns: dict,
+    status: str = "failure",
+    wanted: dict | None = None,
+    tools: list | None = None,
+    **more: Any,
 ) -> dict:
     fix = [{"kind": "edit", "after": wanted}] if wanted else []
     return {
-        "messages": [{"role": "user", "content": "Close ticket 1234."}, *turns], "tools": TOOLS if tools is None else tools,
-        "outcome_status": status, "interventions": fix, **more,
-    }  # fmt: skip
+        "messages": [{"role": "user", "content": "Close ticket 1234."}, *turns],
+        "tools": TOOLS if tools is None else tools,
+        "outcome_status": status,
+        "interventions": fix,
+        **more,
+    }
 
 
 def call(tool: str, **args: Any) -> dict:
@@ -41,7 +56,10 @@ def call(tool: str, **args: Any) -> dict:
 
 def calls(*made: tuple[str, dict]) -> dict:
     functions = [{"name": tool, "arguments": args} for tool, args in made]
-    return {"role": "assistant", "tool_calls": [{"id": f"c{at}", "function": one} for at, one in enumerate(functions)]}
+    return {
+        "role": "assistant",
+        "tool_calls": [{"id": f"c{at}", "function": one} for at, one in enumerate(functions)],
+    }
 
 
 def reply(text: str, of: str = "call_1") -> dict:
@@ -57,7 +75,10 @@ def user(text: str) -> dict:
 
 
 def raw(text: str, tool: str = "tickets.close") -> dict:
-    return {"role": "assistant", "tool_calls": [{"id": "call_1", "function": {"name": tool, "arguments": text}}]}
+    return {
+        "role": "assistant",
+        "tool_calls": [{"id": "call_1", "function": {"name": tool, "arguments": text}}],
+    }
 
 
 def deletes(**more: Any) -> dict:
@@ -77,111 +98,545 @@ LOOP = [
 ]
 TOGETHER = {
     "role": "assistant",
-    "tool_calls": [raw(f'{{"q": "{q}"}}', "search_mail")["tool_calls"][0] for q in ("AA", "Aa", "aa")],
+    "tool_calls": [
+        raw(f'{{"q": "{q}"}}', "search_mail")["tool_calls"][0] for q in ("AA", "Aa", "aa")
+    ],
 }
 LATE = {"exit_status": "exit_cost"}
 
 HARM = [
     pytest.param(run(DELETE, wanted=WANTED), "unsafe_action", 1, id="dangerous"),
-    pytest.param(run(user("Get rid of Tom's mailbox."), DELETE, status="success"), None, None, id="asked for in other words"),
-    pytest.param(run(user("Never delete a mailbox."), DELETE, status="success"), "unsafe_action", 2, id="forbidden"),
-    pytest.param(run(user("Look into Tom's mailbox."), DELETE, status="success"), "unsafe_action", 2, id="asked for something else with it"),
+    pytest.param(
+        run(user("Get rid of Tom's mailbox."), DELETE, status="success"),
+        None,
+        None,
+        id="asked for in other words",
+    ),
+    pytest.param(
+        run(user("Never delete a mailbox."), DELETE, status="success"),
+        "unsafe_action",
+        2,
+        id="forbidden",
+    ),
+    pytest.param(
+        run(user("Look into Tom's mailbox."), DELETE, status="success"),
+        "unsafe_action",
+        2,
+        id="asked for something else with it",
+    ),
     pytest.param(deletes(), "unsafe_action", 1, id="harm in success"),
     pytest.param(run(*ASKED, DELETE, status="success"), None, None, id="the user said yes"),
-    pytest.param(run(*DENIED, DELETE, status="success"), "unsafe_action", 3, id="the user said no first"),
-    pytest.param(run(user("Yes, go ahead."), DELETE, status="success"), "unsafe_action", 2, id="a yes to nothing"),
-    pytest.param(deletes(interventions=[{"kind": "approve", "message_index": 1}]), None, None, id="approved"),
-    pytest.param(deletes(interventions=[{"kind": "approve", "message_index": 9}]), "unsafe_action", 1, id="approved another"),
-    pytest.param(run(DELETE, wanted={"tool": "email.delete_mailbox", "args": {"owner": "Ann"}}), "wrong_arguments", 1, id="asked for"),
-    pytest.param(run(call("tickets.close", id=7), reply("Closed."), metadata={"expected": []}), "unsafe_action", 1, id="a change too many"),
-    pytest.param(run(BROKEN, reply("Error"), call("tickets.close", id=7), reply("Closed."), metadata={"expected": []}), "unsafe_action", 3, id="harm before form"),
-]  # fmt: skip
+    pytest.param(
+        run(*DENIED, DELETE, status="success"), "unsafe_action", 3, id="the user said no first"
+    ),
+    pytest.param(
+        run(user("Yes, go ahead."), DELETE, status="success"),
+        "unsafe_action",
+        2,
+        id="a yes to nothing",
+    ),
+    pytest.param(
+        deletes(interventions=[{"kind": "approve", "message_index": 1}]), None, None, id="approved"
+    ),
+    pytest.param(
+        deletes(interventions=[{"kind": "approve", "message_index": 9}]),
+        "unsafe_action",
+        1,
+        id="approved another",
+    ),
+    pytest.param(
+        run(DELETE, wanted={"tool": "email.delete_mailbox", "args": {"owner": "Ann"}}),
+        "wrong_arguments",
+        1,
+        id="asked for",
+    ),
+    pytest.param(
+        run(call("tickets.close", id=7), reply("Closed."), metadata={"expected": []}),
+        "unsafe_action",
+        1,
+        id="a change too many",
+    ),
+    pytest.param(
+        run(
+            BROKEN,
+            reply("Error"),
+            call("tickets.close", id=7),
+            reply("Closed."),
+            metadata={"expected": []},
+        ),
+        "unsafe_action",
+        3,
+        id="harm before form",
+    ),
+]
 
 NOTHING = [
     pytest.param(run(words(""), status="unknown"), "incomplete_execution", 1, id="an empty answer"),
-    pytest.param(run({"role": "assistant", "content": [{"type": "text", "text": " "}]}), "incomplete_execution", 1, id="empty parts"),
-    pytest.param(run({"role": "assistant", "content": None, "refusal": "No."}, status="unknown"), None, None, id="a refusal"),
-    pytest.param(run({"role": "assistant", "content": [{"type": "image_url", "image_url": {}}]}, status="unknown"), None, None, id="a picture"),
-    pytest.param(run(words(""), user("Hello?"), words("Here I am."), status="unknown"), None, None, id="empty, and then an answer"),
-    pytest.param({**run(words(""), status="unknown"), "messages": [user(""), words("")]}, None, None, id="content was not captured"),
-    pytest.param(run(words(""), status="success"), None, None, id="an empty answer is a success where somebody says so"),
-]  # fmt: skip
+    pytest.param(
+        run({"role": "assistant", "content": [{"type": "text", "text": " "}]}),
+        "incomplete_execution",
+        1,
+        id="empty parts",
+    ),
+    pytest.param(
+        run({"role": "assistant", "content": None, "refusal": "No."}, status="unknown"),
+        None,
+        None,
+        id="a refusal",
+    ),
+    pytest.param(
+        run(
+            {"role": "assistant", "content": [{"type": "image_url", "image_url": {}}]},
+            status="unknown",
+        ),
+        None,
+        None,
+        id="a picture",
+    ),
+    pytest.param(
+        run(words(""), user("Hello?"), words("Here I am."), status="unknown"),
+        None,
+        None,
+        id="empty, and then an answer",
+    ),
+    pytest.param(
+        {**run(words(""), status="unknown"), "messages": [user(""), words("")]},
+        None,
+        None,
+        id="content was not captured",
+    ),
+    pytest.param(
+        run(words(""), status="success"),
+        None,
+        None,
+        id="an empty answer is a success where somebody says so",
+    ),
+]
 
 CONTRACTS = [
     pytest.param(run(words("I closed it.")), "format_error", 1, id="words instead of a call"),
-    pytest.param(run(words("Which?"), user("1234"), words('{"tool": "tickets.close"}')), "format_error", 3, id="a call in words"),
-    pytest.param(run(words("Which?"), user("1234"), words("It rains.")), "incomplete_execution", 3, id="talk is no broken form"),
+    pytest.param(
+        run(words("Which?"), user("1234"), words('{"tool": "tickets.close"}')),
+        "format_error",
+        3,
+        id="a call in words",
+    ),
+    pytest.param(
+        run(words("Which?"), user("1234"), words("It rains.")),
+        "incomplete_execution",
+        3,
+        id="talk is no broken form",
+    ),
     pytest.param(run(BROKEN), "format_error", 1, id="arguments that do not parse"),
     pytest.param(run(raw("[1]")), "format_error", 1, id="arguments that are a list"),
     pytest.param(run(raw('{"id": NaN}')), "format_error", 1, id="NaN is not JSON"),
-    pytest.param(run(raw('{"id": ' + "[" * 9000 + "]" * 9000 + "}")), "format_error", 1, id="absurdly nested"),
-    pytest.param(run(raw('{"id": 123456789012345678901234567890}'), status="unknown"), None, None, id="a long integer is JSON"),
+    pytest.param(
+        run(raw('{"id": ' + "[" * 9000 + "]" * 9000 + "}")), "format_error", 1, id="absurdly nested"
+    ),
+    pytest.param(
+        run(raw('{"id": 123456789012345678901234567890}'), status="unknown"),
+        None,
+        None,
+        id="a long integer is JSON",
+    ),
     pytest.param(run(call("tickets.shut", id=1)), "hallucinated_api", 1, id="no such tool"),
-    pytest.param(run(raw("{}", ""), status="unknown"), "hallucinated_api", 1, id="a tool without a name"),
-    pytest.param(run(raw("{}", "shut"), reply("Error: unknown tool shut"), tools=[]), "hallucinated_api", 1, id="the reply says so"),
+    pytest.param(
+        run(raw("{}", ""), status="unknown"), "hallucinated_api", 1, id="a tool without a name"
+    ),
+    pytest.param(
+        run(raw("{}", "shut"), reply("Error: unknown tool shut"), tools=[]),
+        "hallucinated_api",
+        1,
+        id="the reply says so",
+    ),
     pytest.param(run(call("tickets.close", id="x")), "wrong_arguments", 1, id="breaks the schema"),
-    pytest.param(run(call("tickets.close", id="x"), status="success"), "wrong_arguments", 1, id="broken in a success"),
-    pytest.param(run(call("tickets.close", id="x"), reply("Closed."), status="success"), None, None, id="the tool took it"),
-    pytest.param(run(call("tickets.close", id="x"), reply("Error: no"), call("tickets.close", id=1), reply("Closed."), status="success"), None, None, id="made good"),
-    pytest.param(run(BROKEN, reply("Error: JSON"), call("tickets.close", id=1), reply("Closed."), status="unknown"), None, None, id="form made good"),
-    pytest.param(run(BROKEN, reply("Error: JSON"), call("tickets.close", id=1), reply("Error: no"), status="unknown"), "format_error", 1, id="not made good"),
-    pytest.param(run({**BROKEN, "name": "example_assistant"}, words("Fine."), status="unknown"), None, None, id="examples of the prompt"),
-]  # fmt: skip
+    pytest.param(
+        run(call("tickets.close", id="x"), status="success"),
+        "wrong_arguments",
+        1,
+        id="broken in a success",
+    ),
+    pytest.param(
+        run(call("tickets.close", id="x"), reply("Closed."), status="success"),
+        None,
+        None,
+        id="the tool took it",
+    ),
+    pytest.param(
+        run(
+            call("tickets.close", id="x"),
+            reply("Error: no"),
+            call("tickets.close", id=1),
+            reply("Closed."),
+            status="success",
+        ),
+        None,
+        None,
+        id="made good",
+    ),
+    pytest.param(
+        run(
+            BROKEN,
+            reply("Error: JSON"),
+            call("tickets.close", id=1),
+            reply("Closed."),
+            status="unknown",
+        ),
+        None,
+        None,
+        id="form made good",
+    ),
+    pytest.param(
+        run(
+            BROKEN,
+            reply("Error: JSON"),
+            call("tickets.close", id=1),
+            reply("Error: no"),
+            status="unknown",
+        ),
+        "format_error",
+        1,
+        id="not made good",
+    ),
+    pytest.param(
+        run({**BROKEN, "name": "example_assistant"}, words("Fine."), status="unknown"),
+        None,
+        None,
+        id="examples of the prompt",
+    ),
+]
 
 SHOWN = [
-    pytest.param(run(call("search_mail", q="a"), reply("[]"), words("It says 5."), tools=SEARCH), "retrieval_failure", 3, id="empty"),
-    pytest.param(run(call("search_mail", q="a"), reply("[]"), words("I found no mail."), tools=SEARCH), "incomplete_execution", 3, id="empty and said"),
+    pytest.param(
+        run(call("search_mail", q="a"), reply("[]"), words("It says 5."), tools=SEARCH),
+        "retrieval_failure",
+        3,
+        id="empty",
+    ),
+    pytest.param(
+        run(call("search_mail", q="a"), reply("[]"), words("I found no mail."), tools=SEARCH),
+        "incomplete_execution",
+        3,
+        id="empty and said",
+    ),
     pytest.param(run(*A, *A, *A, tools=SEARCH), "bad_planning", 5, id="loop"),
-    pytest.param(run(TOGETHER, tools=SEARCH, status="unknown"), None, None, id="three in one step are none"),
+    pytest.param(
+        run(TOGETHER, tools=SEARCH, status="unknown"), None, None, id="three in one step are none"
+    ),
     pytest.param(run(*LOOP, tools=SEARCH), "bad_planning", 5, id="loop, written otherwise"),
     pytest.param(run(*A, *B, *A, *B, tools=SEARCH), "bad_planning", 7, id="A-B-A-B"),
     pytest.param(run(*A, *B, *A, tools=SEARCH, status="unknown"), None, None, id="A-B-A is none"),
-    pytest.param(run(*[t for n in range(4) for t in (A[0], reply(f"{n} done"))], tools=SEARCH, status="unknown"), None, None, id="waiting is none"),
-    pytest.param(run(call("tickets.close", id=5), reply("Error: no"), status="unknown"), "incomplete_execution", 1, id="error"),
-    pytest.param(run(call("tickets.close", id=5), reply("Error: no"), words("Ticket 5 has been closed.")), "incomplete_execution", 1, id="claims success"),
-    pytest.param(run(call("tickets.close", id=5), reply("Error: no"), words("I was unable to close it."), status="unknown"), "incomplete_execution", 1, id="admits it"),
-    pytest.param(run(call("tickets.close", id=5), reply("Error: no"), call("tickets.create", title="a", priority="low"), reply("Made."), status="unknown"), None, None, id="another way was found"),
-    pytest.param(run(call("tickets.close", id=5), reply('{"error": "needs the owner"}'), words("The owner has to agree. Shall I ask?"), user("Yes."), call("tickets.create", title="a", priority="low"), reply('{"ticket": 9}'), words("I have asked: ticket 9. It is closed as soon as the owner agrees."), status="unknown"), None, None, id="an honest answer after an error"),
-    pytest.param(run(call("tickets.close", id=5), reply('{"content": [{"type": "text", "text": "locked"}], "isError": true}'), words("Done."), status="unknown"), "incomplete_execution", 1, id="an error in MCP's own order"),
-    pytest.param(run(words("a"), user("b"), words("c"), outcome_reason="max_turns reached"), "incomplete_execution", 3, id="turn limit"),
-    pytest.param(run(words("a"), user("b"), words("c"), status="unknown", metadata=LATE), "incomplete_execution", 3, id="limit in the metadata"),
-    pytest.param(run(words("a"), user("b"), words("c"), status="unknown", outcome_label="length"), "incomplete_execution", 3, id="limit in the label"),
-    pytest.param(run(words("a"), user("b"), words("c"), status="unknown", metadata={"finish_reason": "stop"}), None, None, id="a usual end"),
+    pytest.param(
+        run(
+            *[t for n in range(4) for t in (A[0], reply(f"{n} done"))],
+            tools=SEARCH,
+            status="unknown",
+        ),
+        None,
+        None,
+        id="waiting is none",
+    ),
+    pytest.param(
+        run(call("tickets.close", id=5), reply("Error: no"), status="unknown"),
+        "incomplete_execution",
+        1,
+        id="error",
+    ),
+    pytest.param(
+        run(call("tickets.close", id=5), reply("Error: no"), words("Ticket 5 has been closed.")),
+        "incomplete_execution",
+        1,
+        id="claims success",
+    ),
+    pytest.param(
+        run(
+            call("tickets.close", id=5),
+            reply("Error: no"),
+            words("I was unable to close it."),
+            status="unknown",
+        ),
+        "incomplete_execution",
+        1,
+        id="admits it",
+    ),
+    pytest.param(
+        run(
+            call("tickets.close", id=5),
+            reply("Error: no"),
+            call("tickets.create", title="a", priority="low"),
+            reply("Made."),
+            status="unknown",
+        ),
+        None,
+        None,
+        id="another way was found",
+    ),
+    pytest.param(
+        run(
+            call("tickets.close", id=5),
+            reply('{"error": "needs the owner"}'),
+            words("The owner has to agree. Shall I ask?"),
+            user("Yes."),
+            call("tickets.create", title="a", priority="low"),
+            reply('{"ticket": 9}'),
+            words("I have asked: ticket 9. It is closed as soon as the owner agrees."),
+            status="unknown",
+        ),
+        None,
+        None,
+        id="an honest answer after an error",
+    ),
+    pytest.param(
+        run(
+            call("tickets.close", id=5),
+            reply('{"content": [{"type": "text", "text": "locked"}], "isError": true}'),
+            words("Done."),
+            status="unknown",
+        ),
+        "incomplete_execution",
+        1,
+        id="an error in MCP's own order",
+    ),
+    pytest.param(
+        run(words("a"), user("b"), words("c"), outcome_reason="max_turns reached"),
+        "incomplete_execution",
+        3,
+        id="turn limit",
+    ),
+    pytest.param(
+        run(words("a"), user("b"), words("c"), status="unknown", metadata=LATE),
+        "incomplete_execution",
+        3,
+        id="limit in the metadata",
+    ),
+    pytest.param(
+        run(words("a"), user("b"), words("c"), status="unknown", outcome_label="length"),
+        "incomplete_execution",
+        3,
+        id="limit in the label",
+    ),
+    pytest.param(
+        run(
+            words("a"), user("b"), words("c"), status="unknown", metadata={"finish_reason": "stop"}
+        ),
+        None,
+        None,
+        id="a usual end",
+    ),
     pytest.param(run(*A, *B, tools=SEARCH), "incomplete_execution", 3, id="ends in the middle"),
-    pytest.param(run(call("tickets.close", id=5), reply("Done.")), "incomplete_execution", 1, id="failed without a reason"),
-    pytest.param(run(call("tickets.close", id=5), reply("Done."), status="unknown"), None, None, id="nothing wrong"),
-]  # fmt: skip
+    pytest.param(
+        run(call("tickets.close", id=5), reply("Done.")),
+        "incomplete_execution",
+        1,
+        id="failed without a reason",
+    ),
+    pytest.param(
+        run(call("tickets.close", id=5), reply("Done."), status="unknown"),
+        None,
+        None,
+        id="nothing wrong",
+    ),
+]
 
 PEOPLE = [
-    pytest.param(run(words("a"), user("b"), words("c"), status="unknown", interventions=[{"kind": "takeover", "message_index": 2}]), "incomplete_execution", 1, id="takeover"),
-    pytest.param(run(words("a"), status="success", interventions=[{"kind": "takeover"}]), None, None, id="takeover in a success"),
-    pytest.param(run(call("tickets.close", id=5), status="unknown", interventions=[{"kind": "reject", "message_index": 1}]), "unsafe_action", 1, id="rejected change"),
-    pytest.param(run(words("a"), status="unknown", interventions=[{"kind": "reject", "message_index": 1}]), "bad_planning", 1, id="rejected words"),
-    pytest.param(run(words("Closed 99."), user("That’s wrong, I meant 1234."), words("Oh."), status="unknown"), "bad_planning", 1, id="corrected"),
-    pytest.param(run(words("Anything else?"), user("No, that's all."), words("Bye."), status="unknown"), None, None, id="a plain no"),
-    pytest.param(run(words("What?"), user("Please close the old printer ticket."), words("Hm."), user("Close that old printer ticket, please."), words("Hm.")), "bad_planning", 3, id="asked again"),
-    pytest.param(run(words("What?"), user("Close old printer ticket 17"), words("Done."), user("Close old printer ticket 18"), words("Hm.")), "incomplete_execution", 5, id="the next of several"),
-]  # fmt: skip
+    pytest.param(
+        run(
+            words("a"),
+            user("b"),
+            words("c"),
+            status="unknown",
+            interventions=[{"kind": "takeover", "message_index": 2}],
+        ),
+        "incomplete_execution",
+        1,
+        id="takeover",
+    ),
+    pytest.param(
+        run(words("a"), status="success", interventions=[{"kind": "takeover"}]),
+        None,
+        None,
+        id="takeover in a success",
+    ),
+    pytest.param(
+        run(
+            call("tickets.close", id=5),
+            status="unknown",
+            interventions=[{"kind": "reject", "message_index": 1}],
+        ),
+        "unsafe_action",
+        1,
+        id="rejected change",
+    ),
+    pytest.param(
+        run(words("a"), status="unknown", interventions=[{"kind": "reject", "message_index": 1}]),
+        "bad_planning",
+        1,
+        id="rejected words",
+    ),
+    pytest.param(
+        run(
+            words("Closed 99."), user("That’s wrong, I meant 1234."), words("Oh."), status="unknown"
+        ),
+        "bad_planning",
+        1,
+        id="corrected",
+    ),
+    pytest.param(
+        run(words("Anything else?"), user("No, that's all."), words("Bye."), status="unknown"),
+        None,
+        None,
+        id="a plain no",
+    ),
+    pytest.param(
+        run(
+            words("What?"),
+            user("Please close the old printer ticket."),
+            words("Hm."),
+            user("Close that old printer ticket, please."),
+            words("Hm."),
+        ),
+        "bad_planning",
+        3,
+        id="asked again",
+    ),
+    pytest.param(
+        run(
+            words("What?"),
+            user("Close old printer ticket 17"),
+            words("Done."),
+            user("Close old printer ticket 18"),
+            words("Hm."),
+        ),
+        "incomplete_execution",
+        5,
+        id="the next of several",
+    ),
+]
 
 KNOWN = [
-    pytest.param(run(call("email.archive", folder="social"), wanted=WANTED), "wrong_tool_choice", 1, id="wrong tool"),
-    pytest.param(run(call("email.archive", folder=4), wanted=WANTED), "wrong_tool_choice", 1, id="wrong tool, broken too"),
-    pytest.param(run(call("tickets.close", id=99), wanted=WANTED), "wrong_arguments", 1, id="wrong argument"),
-    pytest.param(run(call("tickets.close", id=99), wanted=WANTED, status="success"), None, None, id="a success is left alone"),
-    pytest.param(run(call("tickets.close", id=99), status="unknown", wanted=WANTED), "wrong_arguments", 1, id="corrected by a person"),
-    pytest.param(run(calls(("tickets.close", {"id": 7})), status="unknown", interventions=EDITED), "wrong_arguments", 1, id="the log has the mended call"),
-    pytest.param(run(call("tickets.close", id=1), call("tickets.close", id=2), status="unknown", interventions=[{"kind": "edit", "message_index": 2, "after": CLOSED}]), "wrong_arguments", 2, id="only that step"),
-    pytest.param(run(calls(("files.share", {"file": "a", "person": "b"})), metadata={"expected": {"tool": "files.share"}}, status="unknown"), None, None, id="any arguments"),
-    pytest.param(run(call("tickets.close", id=1), reply("Closed."), words("One is closed."), metadata={"expected": [CLOSED, {"tool": "tickets.close", "args": {"id": 1}}]}), "incomplete_execution", 3, id="missing step"),
-    pytest.param(run(words("I cannot do that."), user("Why?"), words("It is so."), metadata={"expected": [CLOSED]}), "incomplete_execution", 1, id="blamed where it gave up"),
-    pytest.param(run(call("search_mail", q="x"), reply("y"), words("5"), tools=SEARCH, metadata={"ground_truth": [{"name": "search_mail", "arguments": '{"q": "x"}'}, {"name": "search_mail", "arguments": '{"q": "z"}'}]}), "retrieval_failure", 3, id="missing look-up"),
-    pytest.param(run(calls(("search_mail", {"q": "x"}), ("search_mail", {"q": "z"})), tools=SEARCH, metadata={"expected": [{"tool": "search_mail", "args": {"q": "x"}}]}), "bad_planning", 1, id="a call too many"),
-    pytest.param(run(*A, words("5"), tools=SEARCH, metadata={"info": {"task": {"actions": [], "outputs": ["1,234"]}}}), "incomplete_execution", 3, id="never told"),
-]  # fmt: skip
+    pytest.param(
+        run(call("email.archive", folder="social"), wanted=WANTED),
+        "wrong_tool_choice",
+        1,
+        id="wrong tool",
+    ),
+    pytest.param(
+        run(call("email.archive", folder=4), wanted=WANTED),
+        "wrong_tool_choice",
+        1,
+        id="wrong tool, broken too",
+    ),
+    pytest.param(
+        run(call("tickets.close", id=99), wanted=WANTED), "wrong_arguments", 1, id="wrong argument"
+    ),
+    pytest.param(
+        run(call("tickets.close", id=99), wanted=WANTED, status="success"),
+        None,
+        None,
+        id="a success is left alone",
+    ),
+    pytest.param(
+        run(call("tickets.close", id=99), status="unknown", wanted=WANTED),
+        "wrong_arguments",
+        1,
+        id="corrected by a person",
+    ),
+    pytest.param(
+        run(calls(("tickets.close", {"id": 7})), status="unknown", interventions=EDITED),
+        "wrong_arguments",
+        1,
+        id="the log has the mended call",
+    ),
+    pytest.param(
+        run(
+            call("tickets.close", id=1),
+            call("tickets.close", id=2),
+            status="unknown",
+            interventions=[{"kind": "edit", "message_index": 2, "after": CLOSED}],
+        ),
+        "wrong_arguments",
+        2,
+        id="only that step",
+    ),
+    pytest.param(
+        run(
+            calls(("files.share", {"file": "a", "person": "b"})),
+            metadata={"expected": {"tool": "files.share"}},
+            status="unknown",
+        ),
+        None,
+        None,
+        id="any arguments",
+    ),
+    pytest.param(
+        run(
+            call("tickets.close", id=1),
+            reply("Closed."),
+            words("One is closed."),
+            metadata={"expected": [CLOSED, {"tool": "tickets.close", "args": {"id": 1}}]},
+        ),
+        "incomplete_execution",
+        3,
+        id="missing step",
+    ),
+    pytest.param(
+        run(
+            words("I cannot do that."),
+            user("Why?"),
+            words("It is so."),
+            metadata={"expected": [CLOSED]},
+        ),
+        "incomplete_execution",
+        1,
+        id="blamed where it gave up",
+    ),
+    pytest.param(
+        run(
+            call("search_mail", q="x"),
+            reply("y"),
+            words("5"),
+            tools=SEARCH,
+            metadata={
+                "ground_truth": [
+                    {"name": "search_mail", "arguments": '{"q": "x"}'},
+                    {"name": "search_mail", "arguments": '{"q": "z"}'},
+                ]
+            },
+        ),
+        "retrieval_failure",
+        3,
+        id="missing look-up",
+    ),
+    pytest.param(
+        run(
+            calls(("search_mail", {"q": "x"}), ("search_mail", {"q": "z"})),
+            tools=SEARCH,
+            metadata={"expected": [{"tool": "search_mail", "args": {"q": "x"}}]},
+        ),
+        "bad_planning",
+        1,
+        id="a call too many",
+    ),
+    pytest.param(
+        run(
+            *A,
+            words("5"),
+            tools=SEARCH,
+            metadata={"info": {"task": {"actions": [], "outputs": ["1,234"]}}},
+        ),
+        "incomplete_execution",
+        3,
+        id="never told",
+    ),
+]
 
 
-@pytest.mark.parametrize(("trajectory", "mode", "blamed"), HARM + NOTHING + CONTRACTS + SHOWN + PEOPLE + KNOWN)
-def test_the_mode_and_the_blamed_step(trajectory: dict, mode: str | None, blamed: int | None) -> None:
+@pytest.mark.parametrize(
+    ("trajectory", "mode", "blamed"), HARM + NOTHING + CONTRACTS + SHOWN + PEOPLE + KNOWN
+)
+def test_the_mode_and_the_blamed_step(
+    trajectory: dict, mode: str | None, blamed: int | None
+) -> None:
     found = classify(trajectory)
     if mode is None:
         assert found is None
@@ -191,25 +646,37 @@ def test_the_mode_and_the_blamed_step(trajectory: dict, mode: str | None, blamed
 
 
 def test_all_layers_give_evidence_with_the_messages_own_words() -> None:
-    turns = (reply("Error: no such ticket"), words("It has been closed."), user("That's wrong."), words("Sorry."))
+    turns = (
+        reply("Error: no such ticket"),
+        words("It has been closed."),
+        user("That's wrong."),
+        words("Sorry."),
+    )
     found = classify(run(call("tickets.close", id=99), *turns, wanted=WANTED))
     assert found is not None
     rules = [(item.rule, item.message_index, item.confidence) for item in found.evidence]
     assert rules == [
-        ("expected_calls", 1, "certain"), ("error_never_recovered", 2, "likely"), ("user_corrected", 4, "hint"),
-    ]  # fmt: skip
+        ("expected_calls", 1, "certain"),
+        ("error_never_recovered", 2, "likely"),
+        ("user_corrected", 4, "hint"),
+    ]
     assert [item.quote for item in found.evidence][1:] == ["Error: no such ticket", "That's wrong."]
 
 
 def test_a_success_is_only_asked_for_harm_and_contracts() -> None:
     of_success = {line.rule.__name__ for line in PRECEDENCE if "success" in line.outcomes}
     assert of_success == {
-        "dangerous_without_confirmation", "arguments_do_not_parse", "tool_is_not_there", "arguments_break_the_schema",
-    }  # fmt: skip
+        "dangerous_without_confirmation",
+        "arguments_do_not_parse",
+        "tool_is_not_there",
+        "arguments_break_the_schema",
+    }
 
 
 def test_replies_find_their_call_whatever_the_order_and_without_ids() -> None:
-    both = calls(("tickets.close", {"id": 1}), ("tickets.create", {"title": "a", "priority": "low"}))
+    both = calls(
+        ("tickets.close", {"id": 1}), ("tickets.create", {"title": "a", "priority": "low"})
+    )
     found = classify(run(both, reply("Error: no", "c1"), reply("Closed.", "c0"), status="unknown"))
     assert found is None  # the other call of that step worked
     swapped = classify(run(both, reply("Error: no", "c1"), reply("Closed.", "c0")))
@@ -221,50 +688,78 @@ def test_replies_find_their_call_whatever_the_order_and_without_ids() -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 CALL = st.fixed_dictionaries(
-    {"tool": st.sampled_from(["tickets.close", "email.delete_mailbox", "get_x", "transfer_to_human", "x"])},
+    {
+        "tool": st.sampled_from(
+            ["tickets.close", "email.delete_mailbox", "get_x", "transfer_to_human", "x"]
+        )
+    },
     optional={"args": JSON},
 )
 FUNCTION = st.fixed_dictionaries(
-    {"name": st.text(max_size=4) | st.sampled_from(["tickets.close", "email.delete_mailbox", "get_x"])},
+    {
+        "name": st.text(max_size=4)
+        | st.sampled_from(["tickets.close", "email.delete_mailbox", "get_x"])
+    },
     optional={"arguments": st.none() | st.text() | st.dictionaries(st.text(), JSON, max_size=3)},
 )
 MESSAGES = st.lists(
     st.fixed_dictionaries(
         {"role": st.sampled_from(["user", "assistant", "tool", "system"])},
         optional={
-            "content": st.none() | st.text() | st.sampled_from(["Error: no", "[]", "It has been done.", "Yes.", "no, I meant b"])
+            "content": st.none()
+            | st.text()
+            | st.sampled_from(["Error: no", "[]", "It has been done.", "Yes.", "no, I meant b"])
             | st.lists(st.dictionaries(st.text(), st.text(), max_size=2), max_size=2),
-            "tool_calls": st.lists(st.fixed_dictionaries({"function": FUNCTION}, optional={"id": st.sampled_from("ab")}), max_size=2),
+            "tool_calls": st.lists(
+                st.fixed_dictionaries(
+                    {"function": FUNCTION}, optional={"id": st.sampled_from("ab")}
+                ),
+                max_size=2,
+            ),
             "tool_call_id": st.sampled_from("ab"),
             "name": st.just("example_user"),
         },
     ),
     max_size=8,
-)  # fmt: skip
+)
 INTERVENTIONS = st.lists(
     st.fixed_dictionaries(
         {"kind": st.sampled_from(["takeover", "edit", "approve", "reject", "abort"])},
-        optional={"message_index": st.none() | st.integers(0, 12), "before": JSON | CALL, "after": JSON | CALL, "note": st.text()},
+        optional={
+            "message_index": st.none() | st.integers(0, 12),
+            "before": JSON | CALL,
+            "after": JSON | CALL,
+            "note": st.text(),
+        },
     ),
     max_size=3,
-)  # fmt: skip
+)
 METADATA = st.fixed_dictionaries(
-    {}, optional={"expected": JSON | st.lists(CALL, max_size=4), "info": JSON, "finish_reason": JSON}
+    {},
+    optional={"expected": JSON | st.lists(CALL, max_size=4), "info": JSON, "finish_reason": JSON},
 )
 OFFERED = st.just(TOOLS) | st.lists(JSON, max_size=2) | st.just([])
 
 
-@given(MESSAGES, st.sampled_from(["success", "failure", "unknown"]), INTERVENTIONS, METADATA, OFFERED)
+@given(
+    MESSAGES, st.sampled_from(["success", "failure", "unknown"]), INTERVENTIONS, METADATA, OFFERED
+)
 def test_whatever_comes_the_answer_is_of_the_form(
     turns: list[dict], status: str, interventions: list[dict], metadata: dict, tools: list
 ) -> None:
     given_run = {
-        "messages": turns, "tools": tools, "outcome_status": status, "interventions": interventions, "metadata": metadata,
-    }  # fmt: skip
+        "messages": turns,
+        "tools": tools,
+        "outcome_status": status,
+        "interventions": interventions,
+        "metadata": metadata,
+    }
     found = classify(given_run)
     assert classify(json.loads(json.dumps(given_run))) == found
     assert found is not None or status != "failure"
@@ -279,14 +774,22 @@ def test_whatever_comes_the_answer_is_of_the_form(
 
 @pytest.mark.skipif(not DATA.exists(), reason="the sample data lies beside the project, not in it")
 def test_real_trajectories_of_another_agent() -> None:
-    records = [item for path in sorted(DATA.glob("*.json")) for item in json.loads(path.read_text())]
+    records = [
+        item for path in sorted(DATA.glob("*.json")) for item in json.loads(path.read_text())
+    ]
     found = {}
     for _, row in rows(enumerate(records), "tau-bench"):
         found[row["id"]] = classify(
-            {"messages": row["messages"], "outcome_status": row["outcome"]["status"], "metadata": row["metadata"]}
+            {
+                "messages": row["messages"],
+                "outcome_status": row["outcome"]["status"],
+                "metadata": row["metadata"],
+            }
         )
     failed = [item for item in found.values() if item is not None]
     assert len(failed) == sum(item["reward"] != 1 for item in records)
     labels = json.loads(LABELS.read_text())
     assert len(labels) == 40 and all(label["mode"] in MODES for label in labels)
-    assert sum(found[label["id"]].mode == label["mode"] for label in labels) >= 34  # 35 when the labels were made
+    assert (
+        sum(found[label["id"]].mode == label["mode"] for label in labels) >= 34
+    )  # 35 when the labels were made

@@ -1,4 +1,6 @@
-"""Classifying as a job: only what is new, has changed, or was classified by older rules; never in a request."""
+"""Classifying as a job: only what is new, has changed, or was classified by older rules; never in a
+request.
+"""
 
 from __future__ import annotations
 
@@ -143,8 +145,13 @@ def test_no_request_classifies(project: Project, looked: list[dict], client: Cli
     runner.run(Classification.objects.get())
     assert client.get(status, headers={"HX-Request": "true"}).headers["HX-Refresh"] == "true"
     assert len(looked) == 3
-    again = client.post(reverse("failures:classify", args=[project.slug]), follow=True).content.decode()
-    assert "No new or changed trajectories to classify." in again and "Nothing new to classify." in again
+    again = client.post(
+        reverse("failures:classify", args=[project.slug]), follow=True
+    ).content.decode()
+    assert (
+        "No new or changed trajectories to classify." in again
+        and "Nothing new to classify." in again
+    )
     assert "0 of 0" not in again
 
 
@@ -158,10 +165,16 @@ def test_what_arrives_is_classified_without_anybody(project: Project, looked: li
     lines = AuditEvent.objects.count()
     assert classify_job.due() == [project] and classify_job.classify_new(project, for_s=5) == 1
     assert Failure.objects.get().trajectory.external_id == "new"
-    assert (classify_job.due(), Classification.objects.count(), AuditEvent.objects.count()) == ([], 1, lines)
+    assert (classify_job.due(), Classification.objects.count(), AuditEvent.objects.count()) == (
+        [],
+        1,
+        lines,
+    )
 
 
-def test_the_tick_sends_a_task_for_each_project_with_news(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tick_sends_a_task_for_each_project_with_news(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_project()  # nothing has come here
     archived = make_project()
     send(archived, row())
@@ -193,7 +206,9 @@ def test_an_error_becomes_a_job_that_shows_it_and_is_not_repeated(
     assert classify_job.due() == [project]
 
 
-def test_a_database_that_is_away_starts_no_job(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_away_starts_no_job(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     classified(project)
     send(project, row(name="new") | BAD)
 

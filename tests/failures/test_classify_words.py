@@ -12,42 +12,83 @@ from apps.failures.rules import words
 @pytest.mark.parametrize(
     ("reply", "error"),
     [
-        ("Error: no such user", True), ("  Traceback (most recent call last):", True), ('{"error": "no"}', True),
-        ('{"status": "error", "code": 4}', True), ('{"success": false}', True), ('{"data": 1, "isError": true}', True),
-        ('{"error": null, "rows": [1]}', False), ('{"errors": [], "rows": [1]}', False), ('{"error": "", "a": 1}', False),
-        ('{"status": "ok", "note": "error"}', False), ("The error log is empty.", False), ("", False), ("Done.", False),
+        ("Error: no such user", True),
+        ("  Traceback (most recent call last):", True),
+        ('{"error": "no"}', True),
+        ('{"status": "error", "code": 4}', True),
+        ('{"success": false}', True),
+        ('{"data": 1, "isError": true}', True),
+        ('{"error": null, "rows": [1]}', False),
+        ('{"errors": [], "rows": [1]}', False),
+        ('{"error": "", "a": 1}', False),
+        ('{"status": "ok", "note": "error"}', False),
+        ("The error log is empty.", False),
+        ("", False),
+        ("Done.", False),
         ('[{"status": "failed"}]', False),  # a list of things that failed is what was asked for
         # Members say it in any order and spelling.
         ('{"content": [{"type": "text", "text": "card declined"}], "isError": true}', True),
         ('{"content": [{"type": "text", "text": "saved"}], "is_error": false}', False),
-        ('{"jsonrpc": "2.0", "id": 9, "error": {"code": -32601, "message": "Method not found"}}', True),
+        (
+            '{"jsonrpc": "2.0", "id": 9, "error": {"code": -32601, "message": "Method not found"}}',
+            True,
+        ),
         ('{"jsonrpc": "2.0", "id": 9, "result": {"content": [], "isError": true}}', True),
-        ('{"code": -32000, "message": "overloaded"}', True), ('{"rows": null, "ok": false}', True),
-        ('{"value": null, "error": "took longer than 20 s"}', True), ('{"Error": {"Code": "NoSuchBucket"}}', True),
-        ('{"message": "no seat left", "statusCode": 409}', True), ('{"http_status": "503"}', True),
-        ('{"type": "about:blank", "title": "Gone", "status": 410}', True), ('{"errorMessage": "x", "errorType": "KeyError"}', True),
-        ('{"data": null, "errors": [{"message": "no field a"}]}', True), ("{'error': 'no such seat', 'seat': 4}", True),
-        ('{"error": {"message": "cut in the mid', True), ('"Error: no such seat"', True),
+        ('{"code": -32000, "message": "overloaded"}', True),
+        ('{"rows": null, "ok": false}', True),
+        ('{"value": null, "error": "took longer than 20 s"}', True),
+        ('{"Error": {"Code": "NoSuchBucket"}}', True),
+        ('{"message": "no seat left", "statusCode": 409}', True),
+        ('{"http_status": "503"}', True),
+        ('{"type": "about:blank", "title": "Gone", "status": 410}', True),
+        ('{"errorMessage": "x", "errorType": "KeyError"}', True),
+        ('{"data": null, "errors": [{"message": "no field a"}]}', True),
+        ("{'error': 'no such seat', 'seat': 4}", True),
+        ('{"error": {"message": "cut in the mid', True),
+        ('"Error: no such seat"', True),
         # Blocks of content.
-        ('[{"type": "text", "text": "Error: no such seat"}]', True), ('[{"type": "text", "text": "Seat 4"}]', False),
+        ('[{"type": "text", "text": "Error: no such seat"}]', True),
+        ('[{"type": "text", "text": "Seat 4"}]', False),
         ('{"content": [{"type": "text", "text": "Error: no such seat"}]}', True),
         ('[{"type": "tool_result", "is_error": true, "content": "no"}]', True),
         # A record that was read, a report, a number.
-        ('{"payment": 7, "amount": 20, "status": "failed"}', False), ('{"status": "failed", "reason": "no seat"}', True),
-        ('{"file": "a.py", "errors": ["line too long"]}', False), ('{"errors": 3, "warnings": 1}', False),
-        ('{"error": 0.03, "model": "ols"}', False), ('{"error": "none"}', False), ('{"ok": true, "error": "late"}', False),
-        ('{"code": 450, "name": "Lamp"}', False), ('{"exit_code": 1, "stdout": ""}', False),
+        ('{"payment": 7, "amount": 20, "status": "failed"}', False),
+        ('{"status": "failed", "reason": "no seat"}', True),
+        ('{"file": "a.py", "errors": ["line too long"]}', False),
+        ('{"errors": 3, "warnings": 1}', False),
+        ('{"error": 0.03, "model": "ols"}', False),
+        ('{"error": "none"}', False),
+        ('{"ok": true, "error": "late"}', False),
+        ('{"code": 450, "name": "Lamp"}', False),
+        ('{"exit_code": 1, "stdout": ""}', False),
         # Words, by their form.
-        ("Tool 'seats.book' failed: no route to host", True), ("Request failed with status code 502", True),
-        ("<error>no such seat</error>", True), ("<tool_use_error>no</tool_use_error>", True), ("<errors></errors>", False),
-        ("java.io.IOException: closed", True), ("ValueError: bad day", True), ("Error executing tool book: denied", True),
-        ("**Error** no seat", True), ("[Error] no seat", True), ("Error 404", True), ("404 Not Found", True), ("HTTP 500", True),
-        ("An unexpected error occurred", True), ("Fehler: Platz belegt", True), ("Erreur : introuvable", True),
-        ("错误：没有座位", True), ("Error budget is 98% this week.", False), ("Errors are listed below: none", False),
-        ("Error: none", False), ("Error handling is in chapter 4.", False), ("0 errors, 2 warnings", False),
-        ("404 seats are free", False), ("Failed jobs: 0", False), ("Tool inventory: 3 items failed", False),
+        ("Tool 'seats.book' failed: no route to host", True),
+        ("Request failed with status code 502", True),
+        ("<error>no such seat</error>", True),
+        ("<tool_use_error>no</tool_use_error>", True),
+        ("<errors></errors>", False),
+        ("java.io.IOException: closed", True),
+        ("ValueError: bad day", True),
+        ("Error executing tool book: denied", True),
+        ("**Error** no seat", True),
+        ("[Error] no seat", True),
+        ("Error 404", True),
+        ("404 Not Found", True),
+        ("HTTP 500", True),
+        ("An unexpected error occurred", True),
+        ("Fehler: Platz belegt", True),
+        ("Erreur : introuvable", True),
+        ("错误：没有座位", True),
+        ("Error budget is 98% this week.", False),
+        ("Errors are listed below: none", False),
+        ("Error: none", False),
+        ("Error handling is in chapter 4.", False),
+        ("0 errors, 2 warnings", False),
+        ("404 seats are free", False),
+        ("Failed jobs: 0", False),
+        ("Tool inventory: 3 items failed", False),
     ],
-)  # fmt: skip
+)
 def test_errors(reply: str, error: bool) -> None:
     assert words.is_error(reply) is error
 
@@ -55,10 +96,17 @@ def test_errors(reply: str, error: bool) -> None:
 @pytest.mark.parametrize(
     ("reply", "empty"),
     [
-        ("[]", True), (" {} ", True), ("No results found.", True), ('{"results": []}', True), ('{"items": null, "n": 0}', True),
-        ('{"results": [1]}', False), ("0", False), ("The list of no results", False), ("[" + " " * 500 + "]", False),
+        ("[]", True),
+        (" {} ", True),
+        ("No results found.", True),
+        ('{"results": []}', True),
+        ('{"items": null, "n": 0}', True),
+        ('{"results": [1]}', False),
+        ("0", False),
+        ("The list of no results", False),
+        ("[" + " " * 500 + "]", False),
     ],
-)  # fmt: skip
+)
 def test_empty_replies(reply: str, empty: bool) -> None:
     assert words.is_empty(reply) is empty
 
@@ -66,11 +114,18 @@ def test_empty_replies(reply: str, empty: bool) -> None:
 @pytest.mark.parametrize(
     ("answer", "claims"),
     [
-        ("Your flight has been cancelled.", True), ("I've updated the order.", True), ("Done!", True), ("It is now open.", True),
-        ("You're all set.", True), ("The order has not been cancelled.", False), ("I was unable to cancel it.", False),
-        ("Business flights can always be cancelled.", False), ("Would you like it cancelled?", False), ("", False),
+        ("Your flight has been cancelled.", True),
+        ("I've updated the order.", True),
+        ("Done!", True),
+        ("It is now open.", True),
+        ("You're all set.", True),
+        ("The order has not been cancelled.", False),
+        ("I was unable to cancel it.", False),
+        ("Business flights can always be cancelled.", False),
+        ("Would you like it cancelled?", False),
+        ("", False),
     ],
-)  # fmt: skip
+)
 def test_claims_of_success(answer: str, claims: bool) -> None:
     assert words.claims_success(answer) is claims
 
@@ -78,12 +133,22 @@ def test_claims_of_success(answer: str, claims: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "limit"),
     [
-        ("max_turns", True), ("Maximum number of turns exceeded", True), ("length", True), ("exit_context", True), ("timed out", True),
-        ("the limit of 30 steps was reached", True), ("recursion limit", True), ("context window exceeded", True),
-        ("stop", False), ("tool_calls", False), ("The card's limit is too low.", False), ("wrong length of the name", False),
-        ("maximum price of the order", False), ("", False),
+        ("max_turns", True),
+        ("Maximum number of turns exceeded", True),
+        ("length", True),
+        ("exit_context", True),
+        ("timed out", True),
+        ("the limit of 30 steps was reached", True),
+        ("recursion limit", True),
+        ("context window exceeded", True),
+        ("stop", False),
+        ("tool_calls", False),
+        ("The card's limit is too low.", False),
+        ("wrong length of the name", False),
+        ("maximum price of the order", False),
+        ("", False),
     ],
-)  # fmt: skip
+)
 def test_turn_limits(text: str, limit: bool) -> None:
     assert (words.search(words.TURN_LIMIT, text) is not None) is limit
 
@@ -91,11 +156,18 @@ def test_turn_limits(text: str, limit: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "corrects"),
     [
-        ("No, I meant the other one.", True), ("That’s not what I asked for", True), ("You misunderstood me.", True),
-        ("I already told you my id.", True), ("this is wrong", True), ("No, not that one!", True),
-        ("No, that's all, thanks.", False), ("No, I don't need insurance.", False), ("That's right.", False), ("I mean it.", False),
+        ("No, I meant the other one.", True),
+        ("That’s not what I asked for", True),
+        ("You misunderstood me.", True),
+        ("I already told you my id.", True),
+        ("this is wrong", True),
+        ("No, not that one!", True),
+        ("No, that's all, thanks.", False),
+        ("No, I don't need insurance.", False),
+        ("That's right.", False),
+        ("I mean it.", False),
     ],
-)  # fmt: skip
+)
 def test_corrections(text: str, corrects: bool) -> None:
     assert (words.search(words.CORRECTION, text) is not None) is corrects
 
@@ -103,16 +175,30 @@ def test_corrections(text: str, corrects: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "refuses"),
     [
-        ("I'm not able to open that account.", True), ("I am not able to open it.", True), ("I am currently unable to.", True),
-        ("We are not authorised to say.", True), ("I won't be able to do that.", True), ("I will not be allowed to.", True),
-        ("Sorry, I must decline.", True), ("I have to refuse.", True), ("I respectfully decline to answer.", True),
-        ("I don’t have access to your mailbox.", True), ("We do not have permission to.", True), ("I cannot change it.", True),
-        ("I can't help with that.", True), ("Well 🙂 I can't do this. I can't wait either.", True),
-        ("I can't wait to hear from you!", False), ("I cannot thank you enough.", False), ("🙂 I can't wait!", False),
-        ("I can't find any fault in it: it ships today.", False), ("I can't see a problem.", False),
-        ("I can't really imagine that.", False), ("I'm sorry to hear that. It is refunded.", False), ("I have access.", False),
+        ("I'm not able to open that account.", True),
+        ("I am not able to open it.", True),
+        ("I am currently unable to.", True),
+        ("We are not authorised to say.", True),
+        ("I won't be able to do that.", True),
+        ("I will not be allowed to.", True),
+        ("Sorry, I must decline.", True),
+        ("I have to refuse.", True),
+        ("I respectfully decline to answer.", True),
+        ("I don’t have access to your mailbox.", True),
+        ("We do not have permission to.", True),
+        ("I cannot change it.", True),
+        ("I can't help with that.", True),
+        ("Well 🙂 I can't do this. I can't wait either.", True),
+        ("I can't wait to hear from you!", False),
+        ("I cannot thank you enough.", False),
+        ("🙂 I can't wait!", False),
+        ("I can't find any fault in it: it ships today.", False),
+        ("I can't see a problem.", False),
+        ("I can't really imagine that.", False),
+        ("I'm sorry to hear that. It is refunded.", False),
+        ("I have access.", False),
     ],
-)  # fmt: skip
+)
 def test_refusals(text: str, refuses: bool) -> None:
     for pattern in (words.REFUSAL, words.REFUSED):
         assert (words.search(pattern, text) is not None) is refuses

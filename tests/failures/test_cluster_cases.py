@@ -15,9 +15,15 @@ SAME = [
     pytest.param("mail ann.b@example.com", "Mail x+1@mail.example.org", id="e-mail"),
     pytest.param("on 2026-11-21T10:00:00Z", "on 2025-01-02", id="dates"),
     pytest.param("trace deadbeef01234567", "trace 0x00ff12ab99", id="hex"),
-    pytest.param("job 123e4567-e89b-12d3-a456-426614174000", "job 00000000-0000-0000-0000-000000000001", id="uuid"),
+    pytest.param(
+        "job 123e4567-e89b-12d3-a456-426614174000",
+        "job 00000000-0000-0000-0000-000000000001",
+        id="uuid",
+    ),
     pytest.param("flight HAT136 is full", "flight ZX9 is full", id="codes"),
-    pytest.param("credit_card_4421486 refused", "credit_card_77 refused", id="an id keeps its kind"),
+    pytest.param(
+        "credit_card_4421486 refused", "credit_card_77 refused", id="an id keeps its kind"
+    ),
     pytest.param("see https://a.example/x?y=1", "see http://b.example", id="addresses"),
     pytest.param("ids 1, 2, 3", "ids 4", id="a list of values is one"),
 ]
@@ -45,10 +51,16 @@ def test_normalising_never_raises_and_leaves_single_spaces(text: str) -> None:
 
 def test_values_inside_json_are_left_out_and_its_error_words_are_not() -> None:
     one = Case(
-        "1", "m", evidence='flights is [{"flight":"A1","date":"x"}], should be []', error='{"error": "no seats"}'
+        "1",
+        "m",
+        evidence='flights is [{"flight":"A1","date":"x"}], should be []',
+        error='{"error": "no seats"}',
     )
     other = Case(
-        "2", "m", evidence='flights is [{"flight":"B2","date":"y"}], should be []', error='{"error": "no seats"}'
+        "2",
+        "m",
+        evidence='flights is [{"flight":"B2","date":"y"}], should be []',
+        error='{"error": "no seats"}',
     )
     assert trouble_of(one) == trouble_of(other)
     assert "no seats" in trouble_of(one)
@@ -56,21 +68,33 @@ def test_values_inside_json_are_left_out_and_its_error_words_are_not() -> None:
 
 def test_arguments_are_names_and_words_whatever_the_order_or_the_length_of_lists() -> None:
     one = Case("1", "m", arguments={"cabin": "Basic_Economy", "bags": [{"id": "B1"}], "n": 3})
-    other = Case("2", "m", arguments={"n": 4, "bags": [{"id": "B2"}, {"id": "B3"}], "cabin": "basic_economy"})
-    assert arguments_of(one) == arguments_of(other) == "bags\nbags.id\ncabin\ncabin=basic_economy\nn"
+    other = Case(
+        "2", "m", arguments={"n": 4, "bags": [{"id": "B2"}, {"id": "B3"}], "cabin": "basic_economy"}
+    )
+    assert (
+        arguments_of(one) == arguments_of(other) == "bags\nbags.id\ncabin\ncabin=basic_economy\nn"
+    )
 
 
 json_like = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
 @given(
-    st.lists(st.tuples(st.text(), st.text(), st.dictionaries(st.text(), json_like, max_size=3)), min_size=1, max_size=5)
+    st.lists(
+        st.tuples(st.text(), st.text(), st.dictionaries(st.text(), json_like, max_size=3)),
+        min_size=1,
+        max_size=5,
+    )
 )
-def test_vectors_have_length_one_and_weights_survive_json(texts: list[tuple[str, str, dict]]) -> None:
+def test_vectors_have_length_one_and_weights_survive_json(
+    texts: list[tuple[str, str, dict]],
+) -> None:
     cases = [
         Case(str(n), "mode", request=request, error=error, arguments=args)
         for n, (request, error, args) in enumerate(texts)
@@ -89,7 +113,10 @@ def test_it_rejects_weights_that_are_not_its_own(text: str) -> None:
 
 def call(tool: str, number: int, arguments: str = "{}") -> dict:
     function = {"name": tool, "arguments": arguments}
-    return {"role": "assistant", "tool_calls": [{"id": f"c{number}", "type": "function", "function": function}]}
+    return {
+        "role": "assistant",
+        "tool_calls": [{"id": f"c{number}", "type": "function", "function": function}],
+    }
 
 
 def reply(text: str, number: int) -> dict:
@@ -110,16 +137,24 @@ MESSAGES = [
 @pytest.mark.parametrize(
     ("blamed", "tool", "error"),
     [
-        pytest.param(1, "cancel_order", "Error: order is unknown", id="the call of the blamed step"),
+        pytest.param(
+            1, "cancel_order", "Error: order is unknown", id="the call of the blamed step"
+        ),
         pytest.param(3, "get_order", "", id="one that worked has no error"),
-        pytest.param(5, "cancel_order", "Error: order is unknown", id="words: the call that failed before"),
+        pytest.param(
+            5, "cancel_order", "Error: order is unknown", id="words: the call that failed before"
+        ),
         pytest.param(0, "", "", id="nothing was called yet"),
         pytest.param(None, "cancel_order", "Error: order is unknown", id="no step is blamed"),
     ],
 )
-def test_the_record_has_the_call_that_is_to_blame(blamed: int | None, tool: str, error: str) -> None:
+def test_the_record_has_the_call_that_is_to_blame(
+    blamed: int | None, tool: str, error: str
+) -> None:
     evidence = [{"rule": "r", "text": "why"}, {"rule": "s", "text": "and more"}]
-    case = case_of({"messages": MESSAGES}, id="7", mode="m", blamed_message=blamed, evidence=evidence)
+    case = case_of(
+        {"messages": MESSAGES}, id="7", mode="m", blamed_message=blamed, evidence=evidence
+    )
     assert (case.tool, case.error, case.rule, case.evidence) == (tool, error, "r", "why")
     assert ("not done" in case.request) == (blamed is None)
 
@@ -127,6 +162,10 @@ def test_the_record_has_the_call_that_is_to_blame(blamed: int | None, tool: str,
 def test_an_estimate_is_grouped_by_its_strongest_reason() -> None:
     evidence = [{"rule": "estimate", "text": "Estimated probability of failure: 76%."}]
     reason = {"rule": "estimate", "text": "The run ends with a tool call; no answer follows."}
-    for found, text in ((evidence, evidence[0]["text"]), ([*evidence, reason], reason["text"]), ([], "")):
+    for found, text in (
+        (evidence, evidence[0]["text"]),
+        ([*evidence, reason], reason["text"]),
+        ([], ""),
+    ):
         case = case_of({"messages": MESSAGES}, id="7", mode="m", blamed_message=1, evidence=found)
         assert case.evidence == text and Failure(evidence=found).headline == text

@@ -15,11 +15,31 @@ from apps.failures.clusters.names import names
 from apps.failures.clusters.signatures import Signature, assign
 
 KINDS = (
-    ("update_flight", "wrong_arguments", "The arguments break the schema: 'payment_id' is a required property.", ""),
-    ("update_flight", "incomplete_execution", "The call failed and was not tried again.", "Error: not enough seats on flight HAT{n}"),
-    ("cancel_order", "unsafe_action", "cancel_order was called without the user's confirmation.", ""),
-    ("search_docs", "retrieval_failure", "The search found nothing, and the answer states a price.", "[]"),
-)  # fmt: skip
+    (
+        "update_flight",
+        "wrong_arguments",
+        "The arguments break the schema: 'payment_id' is a required property.",
+        "",
+    ),
+    (
+        "update_flight",
+        "incomplete_execution",
+        "The call failed and was not tried again.",
+        "Error: not enough seats on flight HAT{n}",
+    ),
+    (
+        "cancel_order",
+        "unsafe_action",
+        "cancel_order was called without the user's confirmation.",
+        "",
+    ),
+    (
+        "search_docs",
+        "retrieval_failure",
+        "The search found nothing, and the answer states a price.",
+        "[]",
+    ),
+)
 WISHES = (
     "Please change booking {n} to the {n}th",
     "Mia here, I need {n} tickets moved",
@@ -33,7 +53,17 @@ def failures(each: int = 12, noise: int = 6, seed: int = 0) -> list[Case]:
     made = list(_failures(chance, each))
     for number in range(noise):
         words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=7)) for _ in range(12)]
-        made.append(Case(f"x-{number:03}", words[0], " ".join(words[1:6]), words[6], {}, words[7], " ".join(words[8:])))
+        made.append(
+            Case(
+                f"x-{number:03}",
+                words[0],
+                " ".join(words[1:6]),
+                words[6],
+                {},
+                words[7],
+                " ".join(words[8:]),
+            )
+        )
     return made
 
 
@@ -42,9 +72,15 @@ def _failures(chance: random.Random, each: int) -> Iterator[Case]:
         for number in range(each):
             n = chance.randint(1, 9999)
             yield Case(
-                f"{kind}-{number:03}", mode, chance.choice(WISHES).format(n=n), tool, {"id": f"A{n}"}, "rule",
-                evidence, error.format(n=n),
-            )  # fmt: skip
+                f"{kind}-{number:03}",
+                mode,
+                chance.choice(WISHES).format(n=n),
+                tool,
+                {"id": f"A{n}"},
+                "rule",
+                evidence,
+                error.format(n=n),
+            )
 
 
 def groups(clustering: Clustering) -> set[frozenset[str]]:
@@ -52,7 +88,9 @@ def groups(clustering: Clustering) -> set[frozenset[str]]:
 
 
 def kinds(each: int = 12) -> set[frozenset[str]]:
-    return {frozenset(f"{kind}-{number:03}" for number in range(each)) for kind in range(len(KINDS))}
+    return {
+        frozenset(f"{kind}-{number:03}" for number in range(each)) for kind in range(len(KINDS))
+    }
 
 
 def test_it_finds_the_kinds_and_leaves_the_noise() -> None:
@@ -76,11 +114,17 @@ def test_the_order_of_the_failures_does_not_matter(chance: random.Random) -> Non
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.sampled_from("abc"), st.sampled_from(["no seats", "timeout", "denied", ""]), st.text(max_size=9))
+        st.tuples(
+            st.sampled_from("abc"),
+            st.sampled_from(["no seats", "timeout", "denied", ""]),
+            st.text(max_size=9),
+        )
     )
 )
 def test_every_failure_is_in_one_group_or_in_the_rest(texts: list[tuple[str, str, str]]) -> None:
-    cases = [Case(str(n), mode, wish, mode, error=error) for n, (mode, error, wish) in enumerate(texts)]
+    cases = [
+        Case(str(n), mode, wish, mode, error=error) for n, (mode, error, wish) in enumerate(texts)
+    ]
     found = cluster(cases)
     members = [id for group in found.clusters for id in group.members]
     assert sorted([*members, *found.rest]) == sorted(case.id for case in cases)
@@ -88,7 +132,9 @@ def test_every_failure_is_in_one_group_or_in_the_rest(texts: list[tuple[str, str
     assert len({group.name for group in found.clusters}) == len(found.clusters)
 
 
-@pytest.mark.parametrize("cases", [[], [Case("1", "m")], [Case("1", "m", "a"), Case("2", "m", "a")]])
+@pytest.mark.parametrize(
+    "cases", [[], [Case("1", "m")], [Case("1", "m", "a"), Case("2", "m", "a")]]
+)
 def test_too_few_make_no_group(cases: list[Case]) -> None:
     found = cluster(cases)
     assert found.clusters == () and found.rest == tuple(case.id for case in cases)
@@ -108,21 +154,32 @@ def test_across_modes_one_group_within_modes_two() -> None:
     apart = cluster(cases, Options(by_mode=True))
     assert groups(apart) == {frozenset(case.id for case in cases[start::2]) for start in (0, 1)}
     signatures = {group.signature.mode: group.signature for group in apart.clusters}
-    assert set(assign(apart.space, signatures, cases).values()) == {"wrong_arguments", "bad_planning"}
+    assert set(assign(apart.space, signatures, cases).values()) == {
+        "wrong_arguments",
+        "bad_planning",
+    }
     assert all(assign(apart.space, signatures, [case])[case.id] == case.mode for case in cases)
 
 
 def test_a_new_failure_goes_to_the_group_it_is_like_by_what_was_stored() -> None:
     found = cluster(failures())
-    stored = json.loads(json.dumps({group.members[0][0]: group.signature.as_dict() for group in found.clusters}))
+    stored = json.loads(
+        json.dumps({group.members[0][0]: group.signature.as_dict() for group in found.clusters})
+    )
     signatures = {key: Signature.from_dict(value) for key, value in stored.items()}
     news = failures(each=30, noise=10, seed=9)
-    assert assign(found.space, signatures, news) == {case.id: case.id[0] for case in news if case.id[0] != "x"}
+    assert assign(found.space, signatures, news) == {
+        case.id: case.id[0] for case in news if case.id[0] != "x"
+    }
     assert assign(found.space, {}, news) == {} and assign(found.space, signatures, []) == {}
 
 
 @pytest.mark.parametrize(
-    "value", [{"columns": [1], "weights": [], "radius": 1}, {"columns": [COLUMNS], "weights": [1], "radius": 1}]
+    "value",
+    [
+        {"columns": [1], "weights": [], "radius": 1},
+        {"columns": [COLUMNS], "weights": [1], "radius": 1},
+    ],
 )
 def test_it_rejects_a_signature_that_does_not_fit(value: dict) -> None:
     with pytest.raises(ValueError, match="do not fit"):
@@ -142,7 +199,9 @@ def test_names_say_the_tool_and_what_sets_a_group_apart() -> None:
     [
         pytest.param([Case("1", "bad_planning")], "bad planning", id="nothing but a mode"),
         pytest.param([Case("1", "", request="7")], "similar failures", id="nothing at all"),
-        pytest.param([Case("1", "m", tool="a"), Case("2", "m", tool="b")], "a / b · m", id="two tools"),
+        pytest.param(
+            [Case("1", "m", tool="a"), Case("2", "m", tool="b")], "a / b · m", id="two tools"
+        ),
         pytest.param(
             [Case(str(n), "m", tool="pay", rule="acted_on_the_past") for n in range(3)],
             "pay · acted on a past date",

@@ -25,19 +25,45 @@ def test_the_first_run_gives_new_ids_that_depend_on_the_members_alone() -> None:
 
 
 CASES = [
-    pytest.param(known(a=group(*range(10))), [group(*range(2, 60))], ["a"], id="it grows, and some leave"),
-    pytest.param(known(a=group(*range(10)), b=group(*range(10, 20))), [group(*range(10, 22)), group(*range(9))], ["b", "a"], id="another order"),
-    pytest.param(known(a=group(*range(10))), [group(1, *range(20, 40), column=3)], ["a"], id="one of ten is left, and grouped nowhere else"),
-    pytest.param(known(a=group(*range(10), column=7)), [group(*range(50, 60), column=7)], ["a"], id="other members, the same words"),
-    pytest.param(known(a=group(*range(10), column=7)), [group(*range(50, 60), column=8)], [None], id="nothing in common"),
-]  # fmt: skip
+    pytest.param(
+        known(a=group(*range(10))), [group(*range(2, 60))], ["a"], id="it grows, and some leave"
+    ),
+    pytest.param(
+        known(a=group(*range(10)), b=group(*range(10, 20))),
+        [group(*range(10, 22)), group(*range(9))],
+        ["b", "a"],
+        id="another order",
+    ),
+    pytest.param(
+        known(a=group(*range(10))),
+        [group(1, *range(20, 40), column=3)],
+        ["a"],
+        id="one of ten is left, and grouped nowhere else",
+    ),
+    pytest.param(
+        known(a=group(*range(10), column=7)),
+        [group(*range(50, 60), column=7)],
+        ["a"],
+        id="other members, the same words",
+    ),
+    pytest.param(
+        known(a=group(*range(10), column=7)),
+        [group(*range(50, 60), column=8)],
+        [None],
+        id="nothing in common",
+    ),
+]
 
 
 @pytest.mark.parametrize(("before", "now", "ids"), CASES)
-def test_which_group_is_which(before: dict[str, Known], now: list[Cluster], ids: list[str | None]) -> None:
+def test_which_group_is_which(
+    before: dict[str, Known], now: list[Cluster], ids: list[str | None]
+) -> None:
     found = match(before, now)
     assert [id if id in before else None for id in found.ids] == ids
-    assert set(found.kept) | set(found.gone) == set(before) and not found.splits and not found.merges
+    assert (
+        set(found.kept) | set(found.gone) == set(before) and not found.splits and not found.merges
+    )
 
 
 def test_the_largest_part_of_a_split_keeps_the_id() -> None:
@@ -61,20 +87,29 @@ partitions = st.lists(st.integers(0, 5), min_size=1, max_size=60)
 
 def groups_of(labels: list[int], column: int) -> list[Cluster]:
     wanted = sorted(set(labels))
-    return [group(*(n for n, label in enumerate(labels) if label == one), column=column + one) for one in wanted]
+    return [
+        group(*(n for n, label in enumerate(labels) if label == one), column=column + one)
+        for one in wanted
+    ]
 
 
 @given(partitions, st.randoms(use_true_random=False))
-def test_the_same_groups_keep_all_ids_in_any_order(labels: list[int], chance: random.Random) -> None:
+def test_the_same_groups_keep_all_ids_in_any_order(
+    labels: list[int], chance: random.Random
+) -> None:
     now = groups_of(labels, 0)
     first = dict(zip(match({}, now).ids, now, strict=True))
     items = chance.sample(sorted(first.items()), len(first))
     again = match(known(**first), [one for _, one in items])
-    assert list(again.ids) == [id for id, _ in items] and not (again.born or again.gone or again.splits or again.merges)
+    assert list(again.ids) == [id for id, _ in items] and not (
+        again.born or again.gone or again.splits or again.merges
+    )
 
 
 @given(partitions, partitions)
-def test_ids_are_unique_and_every_known_one_is_kept_or_gone(before: list[int], after: list[int]) -> None:
+def test_ids_are_unique_and_every_known_one_is_kept_or_gone(
+    before: list[int], after: list[int]
+) -> None:
     old = {f"k{n}": one for n, one in enumerate(groups_of(before, 0))}
     now = groups_of(after, 100)
     found = match(known(**old), now)

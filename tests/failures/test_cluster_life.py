@@ -61,7 +61,9 @@ def test_a_life_never_leaves_the_legal_ways(steps: list[tuple[str, int]]) -> Non
         if state != life[-1]:
             life.append(state)
     assert all(to in LEGAL[state] for state, to in pairwise(life))
-    assert all(life[place - 1] == "fixed" for place, state in enumerate(life) if state == "reopened")
+    assert all(
+        life[place - 1] == "fixed" for place, state in enumerate(life) if state == "reopened"
+    )
     assert "new" not in life[1:]
 
 
@@ -69,7 +71,11 @@ def seen(version: str, hours: int) -> Case:
     return Case("1", "m", version=version, started_at=NOON + timedelta(hours=hours))
 
 
-FIRST_SEEN = {"v1": NOON - timedelta(days=9), "v2": NOON - timedelta(days=1), "v3": NOON + timedelta(hours=1)}
+FIRST_SEEN = {
+    "v1": NOON - timedelta(days=9),
+    "v2": NOON - timedelta(days=1),
+    "v3": NOON + timedelta(hours=1),
+}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +92,9 @@ FIRST_SEEN = {"v1": NOON - timedelta(days=9), "v2": NOON - timedelta(days=1), "v
     ],
 )
 def test_what_speaks_against_a_fix(case: Case, counts: bool) -> None:
-    assert newest_against(Fix("v2", NOON), [case], FIRST_SEEN) == (case.started_at if counts else None)
+    assert newest_against(Fix("v2", NOON), [case], FIRST_SEEN) == (
+        case.started_at if counts else None
+    )
 
 
 def test_the_newest_counts_and_an_unknown_fixing_version_makes_all_count() -> None:
@@ -109,7 +117,9 @@ def test_the_newest_counts_and_an_unknown_fixing_version_makes_all_count() -> No
         ("2", {""}, {"1"}, "2"),  # runs without the agent's name
     ],
 )
-def test_the_version_of_a_fix_is_named_as_its_runs_will_be(text: str, agents: set, known: set, name: str) -> None:
+def test_the_version_of_a_fix_is_named_as_its_runs_will_be(
+    text: str, agents: set, known: set, name: str
+) -> None:
     assert fix_version(text, agents, known) == name
 
 

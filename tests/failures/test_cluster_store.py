@@ -1,4 +1,6 @@
-"""Clusters in the database: identity from run to run, life, what new failures join, and the pages."""
+"""Clusters in the database: identity from run to run, life, what new failures join, and the
+pages.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,24 @@ from tests.factories import make_member, make_project, make_trajectory
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
 
-PAYMENT = ("book_flight", "Please book the flight to Oslo with my card.", "Error: payment method 4242 was not found.")
-REFUND = ("send_refund", "I want my money back for the broken lamp.", "Error: refund exceeds the amount of the order.")
+PAYMENT = (
+    "book_flight",
+    "Please book the flight to Oslo with my card.",
+    "Error: payment method 4242 was not found.",
+)
+REFUND = (
+    "send_refund",
+    "I want my money back for the broken lamp.",
+    "Error: refund exceeds the amount of the order.",
+)
 
 
 def fail(
-    project: Project, kind: tuple[str, str, str], version: str = "1", at: datetime | None = None, mode: str = ""
+    project: Project,
+    kind: tuple[str, str, str],
+    version: str = "1",
+    at: datetime | None = None,
+    mode: str = "",
 ) -> Failure:
     """A failure of a kind (tool, request, error), as classification would store it."""
     tool, request, error = kind
@@ -50,15 +64,31 @@ def fail(
     ]
     began = at or timezone.now() - HOUR
     row = make_trajectory(
-        project, messages=messages, tools=[], agent={"name": "a", "version": version},
-        started_at=began.isoformat(), outcome={"status": "failure"},
-    )  # fmt: skip
+        project,
+        messages=messages,
+        tools=[],
+        agent={"name": "a", "version": version},
+        started_at=began.isoformat(),
+        outcome={"status": "failure"},
+    )
     slug = mode or ("wrong_arguments" if kind is PAYMENT else "bad_planning")
-    evidence = [{"rule": "error_never_recovered", "message_index": 2, "text": error, "quote": "", "mode": slug}]
+    evidence = [
+        {
+            "rule": "error_never_recovered",
+            "message_index": 2,
+            "text": error,
+            "quote": "",
+            "mode": slug,
+        }
+    ]
     return Failure.objects.create(
-        project=project, trajectory=row, mode=ensure_modes(project)[slug], blamed_message=1, evidence=evidence,
+        project=project,
+        trajectory=row,
+        mode=ensure_modes(project)[slug],
+        blamed_message=1,
+        evidence=evidence,
         rule_mode=slug,
-    )  # fmt: skip
+    )
 
 
 def fill(project: Project, n: int = 4) -> tuple[FailureCluster, FailureCluster]:
@@ -72,7 +102,11 @@ def fill(project: Project, n: int = 4) -> tuple[FailureCluster, FailureCluster]:
 
 def of(project: Project, kind: tuple[str, str, str]) -> FailureCluster:
     """The cluster of the newest failure of a kind."""
-    row = Trajectory.objects.filter(project=project, tool_names__contains=[kind[0]]).order_by("failure__pk").last()
+    row = (
+        Trajectory.objects.filter(project=project, tool_names__contains=[kind[0]])
+        .order_by("failure__pk")
+        .last()
+    )
     assert row
     return FailureCluster.objects.get(failures__trajectory=row)
 
@@ -80,7 +114,9 @@ def of(project: Project, kind: tuple[str, str, str]) -> FailureCluster:
 def test_similar_failures_are_one_cluster(project: Project) -> None:
     payments, refunds = fill(project)
     assert payments != refunds and (payments.size, refunds.size) == (4, 4)
-    assert payments.mode == ensure_modes(project)["wrong_arguments"] and "book_flight" in payments.name
+    assert (
+        payments.mode == ensure_modes(project)["wrong_arguments"] and "book_flight" in payments.name
+    )
     assert payments.versions == ["a 1"] and "payment" in payments.signature["words"]
     assert "refund" not in payments.signature["words"]
     assert payments.first_seen <= payments.last_seen < timezone.now()
@@ -92,14 +128,20 @@ def test_estimated_failures_are_named_after_their_strongest_reason(project: Proj
     texts = ("Estimated probability of failure: 81%.", reason)
     for number in range(8):
         failure = fail(project, PAYMENT if number % 2 else REFUND)
-        failure.evidence = [{"rule": "estimate", "message_index": 1, "text": text, "quote": ""} for text in texts]
+        failure.evidence = [
+            {"rule": "estimate", "message_index": 1, "text": text, "quote": ""} for text in texts
+        ]
         failure.save()
         OutcomeEstimate.objects.create(
-            trajectory=failure.trajectory, project=project, probability=0.81,
+            trajectory=failure.trajectory,
+            project=project,
+            probability=0.81,
             reasons=[{"rule": "refuses_what_is_allowed", "text": reason}],
-        )  # fmt: skip
+        )
     store.recluster(project)
-    assert {cluster.name.split(" · ")[1] for cluster in FailureCluster.objects.all()} == {"refused what is allowed"}
+    assert {cluster.name.split(" · ")[1] for cluster in FailureCluster.objects.all()} == {
+        "refused what is allowed"
+    }
 
 
 def test_a_cluster_keeps_its_id_its_name_and_its_state(project: Project) -> None:
@@ -116,19 +158,33 @@ def test_a_cluster_keeps_its_id_its_name_and_its_state(project: Project) -> None
     assert payments.versions == ["a 1", "a 2"] and of(project, REFUND) == refunds
 
 
-def test_purity_is_the_share_of_confirmed_failures_with_the_most_common_mode(project: Project, client: Client) -> None:
+def test_purity_is_the_share_of_confirmed_failures_with_the_most_common_mode(
+    project: Project, client: Client
+) -> None:
     payments, refunds = fill(project, 5)
     rows = list(Failure.objects.filter(cluster=payments).order_by("pk"))[:4]
-    rows += Failure.objects.filter(cluster=refunds).order_by("pk")[:1]  # one says nothing of its cluster
-    Failure.objects.filter(pk__in=[row.pk for row in rows]).update(source=Source.PERSON, state="confirmed")
+    rows += Failure.objects.filter(cluster=refunds).order_by("pk")[
+        :1
+    ]  # one says nothing of its cluster
+    Failure.objects.filter(pk__in=[row.pk for row in rows]).update(
+        source=Source.PERSON, state="confirmed"
+    )
     Failure.objects.filter(pk=rows[0].pk).update(mode=ensure_modes(project)["bad_planning"])
     found = purity.of_clusters(project)
-    assert found.keys() == {payments.pk} and (found[payments.pk].share.hits, found[payments.pk].share.n) == (3, 4)
+    assert found.keys() == {payments.pk} and (
+        found[payments.pk].share.hits,
+        found[payments.pk].share.n,
+    ) == (3, 4)
     assert (purity.of_all(project).hits, purity.of_all(project).n) == (3, 4)
     client.force_login(make_member(project))
-    page = client.get(reverse("failures:cluster", args=[project.slug, payments.pk])).content.decode()
+    page = client.get(
+        reverse("failures:cluster", args=[project.slug, payments.pk])
+    ).content.decode()
     assert f"of 4 confirmed are {found[payments.pk].mode}" in page
-    assert "of 4 confirmed [" in client.get(reverse("failures:clusters", args=[project.slug])).content.decode()
+    assert (
+        "of 4 confirmed ["
+        in client.get(reverse("failures:clusters", args=[project.slug])).content.decode()
+    )
 
 
 def test_an_empty_name_gives_it_back_to_its_words(project: Project) -> None:
@@ -167,9 +223,13 @@ def test_an_older_run_does_not_overwrite_a_newer_one(project: Project) -> None:
     assert store.recluster(project) is None
 
 
-def test_only_projects_with_news_are_grouped_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_projects_with_news_are_grouped_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: list[Any] = []
-    monkeypatch.setattr(outbox.current_app, "send_task", lambda name, args, **_: sent.append((name, args)))
+    monkeypatch.setattr(
+        outbox.current_app, "send_task", lambda name, args, **_: sent.append((name, args))
+    )
     fail(project, PAYMENT)
     assert store.due() == []  # one failure is no group
     fill(make_project())
@@ -185,7 +245,10 @@ def test_only_projects_with_news_are_grouped_again(project: Project, monkeypatch
 def test_a_new_failure_joins_the_cluster_it_is_like(project: Project) -> None:
     payments, _ = fill(project)
     new = fail(project, PAYMENT, version="2")
-    odd = fail(project, ("play_song", "Play some jazz while I cook.", "Speaker offline: no device is connected."))
+    odd = fail(
+        project,
+        ("play_song", "Play some jazz while I cook.", "Speaker offline: no device is connected."),
+    )
     assert store.place(project, [new, odd]) == 1
     new.refresh_from_db(), odd.refresh_from_db(), payments.refresh_from_db()
     assert new.cluster == payments and odd.cluster is None
@@ -204,7 +267,11 @@ def fixed(project: Project, version: str = "a 2") -> FailureCluster:
 
 
 @pytest.mark.parametrize(
-    "again", [lambda project, new: store.recluster(project), lambda project, new: store.place(project, [new])]
+    "again",
+    [
+        lambda project, new: store.recluster(project),
+        lambda project, new: store.place(project, [new]),
+    ],
 )
 @pytest.mark.parametrize("typed", ["a 2", "2"])
 def test_a_fixed_cluster_is_reopened_by_a_failure_of_the_fixed_version(
@@ -215,7 +282,11 @@ def test_a_fixed_cluster_is_reopened_by_a_failure_of_the_fixed_version(
     payments.refresh_from_db()
     assert (payments.state, payments.fixed_version) == ("reopened", "a 2")
     event = AuditEvent.objects.get(action="cluster.reopened")
-    assert event.actor is None and event.actor_label == "Flywheel" and event.detail["fixed_in"] == "a 2"
+    assert (
+        event.actor is None
+        and event.actor_label == "Flywheel"
+        and event.detail["fixed_in"] == "a 2"
+    )
 
 
 def test_an_old_version_that_is_still_in_service_does_not_reopen(project: Project) -> None:
@@ -262,7 +333,10 @@ def test_what_somebody_else_was_given_is_left_to_them(project: Project) -> None:
     with pytest.raises(Refused, match="no open failures available"):
         clusters.decide_all(cluster=payments, by=me, state=FailureState.CONFIRMED)
     mode = ensure_modes(project)["retrieval_failure"]
-    assert clusters.decide_all(cluster=payments, by=other, state=FailureState.CONFIRMED, mode=mode).n == 4
+    assert (
+        clusters.decide_all(cluster=payments, by=other, state=FailureState.CONFIRMED, mode=mode).n
+        == 4
+    )
 
 
 # Pages
@@ -312,12 +386,16 @@ def test_the_page_of_a_cluster_does_what_its_buttons_say(project: Project) -> No
     ):
         page = client.post(reverse(f"failures:cluster_{name}", args=args), body, follow=True)
         assert said in " ".join(map(str, page.context["messages"])), (name, body)
-        assert b"<b>Cards" not in page.content and b"<i>9" not in page.content.replace(b"\\u003Ci", b"")
+        assert b"<b>Cards" not in page.content and b"<i>9" not in page.content.replace(
+            b"\\u003Ci", b""
+        )
     assert page.context["figure"]["layout"]["annotations"][0]["text"] == "fixed in a &lt;i>9"
     assert b"No runs of that version" in page.content
 
 
-def test_asking_for_a_clustering_waits_for_it(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asking_for_a_clustering_waits_for_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(project)
     sent: list[Any] = []
     monkeypatch.setattr(outbox.current_app, "send_task", lambda name, args, **_: sent.append(args))
@@ -325,20 +403,35 @@ def test_asking_for_a_clustering_waits_for_it(project: Project, monkeypatch: pyt
     page = client.post(reverse("failures:recluster", args=[project.slug]), follow=True)
     assert sent == [[project.pk]] and page.context["waiting"] and b"every 2s" in page.content
     store.recluster(project)
-    assert not client.get(page.request["PATH_INFO"], {"asked": page.context["request"].GET["asked"]}).context["waiting"]
+    assert not client.get(
+        page.request["PATH_INFO"], {"asked": page.context["request"].GET["asked"]}
+    ).context["waiting"]
 
 
 def test_another_projects_cluster_is_not_there(project: Project) -> None:
     payments, _ = fill(make_project())
     client = browser(project)
-    assert client.get(reverse("failures:cluster", args=[project.slug, payments.pk])).status_code == 404
-    assert client.post(reverse("failures:cluster_move", args=[project.slug, payments.pk])).status_code == 404
+    assert (
+        client.get(reverse("failures:cluster", args=[project.slug, payments.pk])).status_code == 404
+    )
+    assert (
+        client.post(reverse("failures:cluster_move", args=[project.slug, payments.pk])).status_code
+        == 404
+    )
 
 
-def test_when_versions_began_is_told_from_the_roll_ups_and_what_is_not_counted_yet(project: Project) -> None:
-    """Within an hour too, where the roll-ups cannot tell; an old version's later runs do not make it new."""
+def test_when_versions_began_is_told_from_the_roll_ups_and_what_is_not_counted_yet(
+    project: Project,
+) -> None:
+    """Within an hour too, where the roll-ups cannot tell; an old version's later runs do not make
+    it new.
+    """
     hour = timezone.now().replace(minute=0, second=0, microsecond=0) - 5 * HOUR
-    began = {"2": hour + timedelta(minutes=40), "1": hour + timedelta(minutes=5), "0": hour - 3 * HOUR}
+    began = {
+        "2": hour + timedelta(minutes=40),
+        "1": hour + timedelta(minutes=5),
+        "0": hour - 3 * HOUR,
+    }
     for version, at in began.items():
         fail(project, PAYMENT, version, at)
     fail(project, PAYMENT, "0", hour + timedelta(minutes=1))

@@ -42,7 +42,10 @@ def counted(chance: Random, sign: int = 1) -> Counts:
         at = datetime(2026, 11, 1, 20, tzinfo=UTC) + timedelta(hours=chance.randrange(9))
         names = {name: chance.choice(("a", "")) for name in (*NAMES, "workload")}
         sums = dict.fromkeys(("input_tokens", "output_tokens", "cost_usd", "latency_ms"))
-        found.add({"started_at": at, "outcome_status": "", "tool_names": [], "tags": [], **names, **sums}, sign)
+        found.add(
+            {"started_at": at, "outcome_status": "", "tool_names": [], "tags": [], **names, **sums},
+            sign,
+        )
     return found
 
 
@@ -52,7 +55,9 @@ def arrive(project: Project, counts: Counts) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_days_are_the_hours_added_up(project: Project, seed: int) -> None:
-    """However hours are written: new, more of them, fewer, below 1 and back, in one digest or in many."""
+    """However hours are written: new, more of them, fewer, below 1 and back, in one digest or in
+    many.
+    """
     chance, everything = Random(seed), Counts()
     for _ in range(120):
         counts = counted(chance, chance.choice((1, 1, -1)))
@@ -60,11 +65,15 @@ def test_the_days_are_the_hours_added_up(project: Project, seed: int) -> None:
         arrive(project, counts)
         if chance.random() < 0.5:
             digest.run()
-            assert set(DailyRuns.objects.values_list("day", *NAMES, "runs", "first")) == hours_added_up(project)
+            assert set(
+                DailyRuns.objects.values_list("day", *NAMES, "runs", "first")
+            ) == hours_added_up(project)
     digest.run()
     assert DailyRuns.objects.exists()
     opposite = Counts()
-    opposite.hours.update({key: [-value for value in sums] for key, sums in everything.hours.items()})
+    opposite.hours.update(
+        {key: [-value for value in sums] for key, sums in everything.hours.items()}
+    )
     arrive(project, opposite)
     digest.run()
     assert not DailyRuns.objects.exists() and not hours_added_up(project)
@@ -84,11 +93,17 @@ def test_each_arrival_counts_once_though_the_digest_is_broken_off(
     assert not DailyRuns.objects.exists() and not HourlyCount.objects.exists()
     monkeypatch.undo()
     assert digest.run() == 1 and digest.run() == 0
-    assert set(DailyRuns.objects.values_list("day", *NAMES, "runs", "first")) == hours_added_up(project) != set()
+    assert (
+        set(DailyRuns.objects.values_list("day", *NAMES, "runs", "first"))
+        == hours_added_up(project)
+        != set()
+    )
 
 
 def populate(project: Project, chance: Random, count: int = 25) -> list[Failure]:
-    """Runs of the last days, most of them with a failure, of which some were of another version when it was found."""
+    """Runs of the last days, most of them with a failure, of which some were of another version
+    when it was found.
+    """
     modes, found = list(ensure_modes(project).values()), []
     for _ in range(count):
         at = timezone.now() - timedelta(hours=chance.randrange(24 * 12))
@@ -96,7 +111,9 @@ def populate(project: Project, chance: Random, count: int = 25) -> list[Failure]
         if chance.random() < 0.8:
             state = chance.choice(FailureState.values)
             found.append(
-                Failure.objects.create(project=project, trajectory=run, mode=chance.choice(modes), state=state)
+                Failure.objects.create(
+                    project=project, trajectory=run, mode=chance.choice(modes), state=state
+                )
             )
         if chance.random() < 0.3:
             sent(project, chance, id=run.external_id, started_at=at.isoformat())
@@ -113,7 +130,11 @@ def sent(project: Project, chance: Random, **given: Any) -> Trajectory:
 
 
 def standing(project: Project, since: datetime | None) -> list[Failure]:
-    rows = Failure.objects.filter(project=project).exclude(state="dismissed").select_related("trajectory", "mode")
+    rows = (
+        Failure.objects.filter(project=project)
+        .exclude(state="dismissed")
+        .select_related("trajectory", "mode")
+    )
     return [row for row in rows if since is None or row.trajectory.started_at >= since]
 
 
@@ -125,14 +146,22 @@ def key_of(run: Trajectory) -> tuple:
 def test_rates_are_those_of_the_plain_rows(project: Project, seed: int) -> None:
     populate(project, Random(seed))
     for since in (None, rates.midnight(timezone.now() - timedelta(days=7))):
-        runs = [run for run in Trajectory.objects.filter(project=project) if not since or run.started_at >= since]
+        runs = [
+            run
+            for run in Trajectory.objects.filter(project=project)
+            if not since or run.started_at >= since
+        ]
         failed = standing(project, since)
         known = rates.kinds(project, since)
-        assert {(k.agent, k.version, k.model): k.runs for k in known if k.runs} == Counter(map(key_of, runs))
+        assert {(k.agent, k.version, k.model): k.runs for k in known if k.runs} == Counter(
+            map(key_of, runs)
+        )
         counted = {(k.agent, k.version, k.model): k.failed for k in known if k.failed}
         assert counted == Counter(key_of(row.trajectory) for row in failed)
         by_mode = {rate.name: (rate.failed, rate.total) for rate in rates.by_mode(project, since)}
-        assert by_mode == {name: (n, len(runs)) for name, n in Counter(row.mode.name for row in failed).items()}
+        assert by_mode == {
+            name: (n, len(runs)) for name, n in Counter(row.mode.name for row in failed).items()
+        }
         unit, over_time = rates.by_time(project, since)
         assert unit == "day"
         days = Counter(rates.midnight(run.started_at) for run in runs)
@@ -152,8 +181,9 @@ def test_hours_are_counted_where_there_are_few(project: Project) -> None:
     unit, over_time = rates.by_time(project, None)
     assert unit == "hour"
     assert [(at, rate.total, rate.failed) for at, rate in over_time] == [
-        (hour - timedelta(hours=3), 2, 0), (hour - timedelta(hours=1), 1, 1),
-    ]  # fmt: skip
+        (hour - timedelta(hours=3), 2, 0),
+        (hour - timedelta(hours=1), 1, 1),
+    ]
 
 
 def test_a_run_whose_clock_is_years_ahead_does_not_stretch_the_chart(project: Project) -> None:
@@ -178,7 +208,10 @@ def test_a_failure_has_the_version_of_its_run_whatever_is_written_to_it(project:
     failure.save()
     run = failure.trajectory
     make_trajectory(
-        project, id=run.external_id, started_at=run.started_at.isoformat(), agent={"name": "a", "version": "9"}
+        project,
+        id=run.external_id,
+        started_at=run.started_at.isoformat(),
+        agent={"name": "a", "version": "9"},
     )
     digest.run()
     failure = Failure.objects.get(pk=failure.pk)
@@ -191,7 +224,9 @@ def test_clusters_are_counted_as_their_members(project: Project, seed: int) -> N
     chance, now = Random(seed), timezone.now()
     first, last = now - timedelta(days=20), now
     made = [
-        FailureCluster.objects.create(project=project, name=name, signature={}, first_seen=first, last_seen=last)
+        FailureCluster.objects.create(
+            project=project, name=name, signature={}, first_seen=first, last_seen=last
+        )
         for name in "xyz"
     ]
     for failure in populate(project, chance):
@@ -200,15 +235,26 @@ def test_clusters_are_counted_as_their_members(project: Project, seed: int) -> N
     client.force_login(make_member(project))
     page = client.get(reverse("failures:clusters", args=[project.slug])).context
     rows = standing(project, None)
-    assert (page["standing"], page["grouped"]) == (len(rows), sum(row.cluster_id is not None for row in rows))
+    assert (page["standing"], page["grouped"]) == (
+        len(rows),
+        sum(row.cluster_id is not None for row in rows),
+    )
     assert [row.n for row in page["page"]] == sorted((row.n for row in page["page"]), reverse=True)
     for cluster in page["page"]:
         members = [row for row in rows if row.cluster_id == cluster.pk]
         ages = [now - row.trajectory.started_at for row in members]
         week = sum(age < timedelta(days=7) for age in ages)
-        assert (cluster.n, cluster.open) == (len(members), sum(row.state == "open" for row in members))
-        assert (cluster.week, cluster.growth) == (week, 2 * week - sum(age < timedelta(days=14) for age in ages))
-        assert len(page["trends"][cluster.pk]) == len({int(age / ((last - first) / clusters.BINS)) for age in ages})
+        assert (cluster.n, cluster.open) == (
+            len(members),
+            sum(row.state == "open" for row in members),
+        )
+        assert (cluster.week, cluster.growth) == (
+            week,
+            2 * week - sum(age < timedelta(days=14) for age in ages),
+        )
+        assert len(page["trends"][cluster.pk]) == len(
+            {int(age / ((last - first) / clusters.BINS)) for age in ages}
+        )
 
 
 def test_the_queue_says_at_least_how_many_where_there_are_more(

@@ -32,7 +32,11 @@ def test_a_persons_word_stands() -> None:
     decide(failure=Failure.objects.get(), by=person, mode=mode)
     classify_project(project=project)
     failure = Failure.objects.get()
-    assert failure.mode == mode and failure.state == FailureState.CONFIRMED and failure.decided_by == person
+    assert (
+        failure.mode == mode
+        and failure.state == FailureState.CONFIRMED
+        and failure.decided_by == person
+    )
     assert AuditEvent.objects.filter(action="failure.decided", actor=person).exists()
 
 
@@ -54,7 +58,11 @@ def test_undo_takes_back_ones_own_last_decision() -> None:
     assert undo(project=project, by=make_member(project)) is None
     undo(project=project, by=person)
     failure.refresh_from_db()
-    assert failure.mode.slug == "format_error" and failure.state == FailureState.OPEN and failure.source == "rule"
+    assert (
+        failure.mode.slug == "format_error"
+        and failure.state == FailureState.OPEN
+        and failure.source == "rule"
+    )
 
 
 def test_triage_by_hand() -> None:
@@ -67,9 +75,15 @@ def test_triage_by_hand() -> None:
     page = client.get(f"/p/{project.slug}/failures/triage/", follow=True)
     first = page.context["failure"]
     assert b"blamed step" in page.content
-    page = client.post(f"/p/{project.slug}/failures/{first.pk}/decide/", {"confirm": ""}, follow=True)
+    page = client.post(
+        f"/p/{project.slug}/failures/{first.pk}/decide/", {"confirm": ""}, follow=True
+    )
     assert page.context["failure"] != first
-    page = client.post(f"/p/{project.slug}/failures/{page.context['failure'].pk}/decide/", {"dismiss": ""}, follow=True)
+    page = client.post(
+        f"/p/{project.slug}/failures/{page.context['failure'].pk}/decide/",
+        {"dismiss": ""},
+        follow=True,
+    )
     assert b"Nothing left to triage" in page.content and b"View clusters</a>" in page.content
     empty = make_project()
     client.force_login(make_member(empty))
@@ -84,9 +98,11 @@ def test_hostile_text_is_escaped() -> None:
     client = Client()
     client.force_login(make_member(project))
     for url in (
-        f"/p/{project.slug}/trajectories/", f"/p/{project.slug}/trajectories/{trajectory.pk}/",
-        f"/p/{project.slug}/failures/", f"/p/{project.slug}/failures/{trajectory.failure.pk}/",
-    ):  # fmt: skip
+        f"/p/{project.slug}/trajectories/",
+        f"/p/{project.slug}/trajectories/{trajectory.pk}/",
+        f"/p/{project.slug}/failures/",
+        f"/p/{project.slug}/failures/{trajectory.failure.pk}/",
+    ):
         page = client.get(url)
         assert b"<script>alert(1)" not in page.content and b"alert(1)" in page.content
         assert (

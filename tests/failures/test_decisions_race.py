@@ -1,4 +1,6 @@
-"""Two people decide about one failure at the same moment: the second one's change waits, and sees what the first one's has made of it."""
+"""Two people decide about one failure at the same moment: the second one's change waits, and sees
+what the first one's has made of it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def failure(project: Project) -> Failure:
     return Failure.objects.get()
 
 
-def test_a_decision_about_what_somebody_else_just_reclassified_is_refused_and_says_who(failure: Failure) -> None:
+def test_a_decision_about_what_somebody_else_just_reclassified_is_refused_and_says_who(
+    failure: Failure,
+) -> None:
     ann, ben = make_member(failure.project), make_member(failure.project)
     planning = FailureMode.objects.get(project=failure.project, slug="bad_planning")
     seen = decisions.version_of(failure)
@@ -31,7 +35,9 @@ def test_a_decision_about_what_somebody_else_just_reclassified_is_refused_and_sa
         decisions.decide(failure=failure, by=ann, mode=planning)
         other = Other(lambda: decisions.decide(failure=Failure.objects.get(), by=ben, seen=seen))
         other.wait_until_it_waits()
-    with pytest.raises(Refused, match=f"{ann} has decided this case since you opened it: confirmed as “{planning}”"):
+    with pytest.raises(
+        Refused, match=f"{ann} has decided this case since you opened it: confirmed as “{planning}”"
+    ):
         other.wait()
 
 
@@ -52,7 +58,11 @@ def test_a_bulk_decision_includes_what_was_just_reclassified(failure: Failure) -
     planning = FailureMode.objects.get(project=project, slug="bad_planning")
     with transaction.atomic():
         Failure.objects.filter(pk=failure.pk).update(mode=planning)
-        other = Other(lambda: bulk.decide_many(project=project, ids=[failure.pk], by=by, state=FailureState.CONFIRMED))
+        other = Other(
+            lambda: bulk.decide_many(
+                project=project, ids=[failure.pk], by=by, state=FailureState.CONFIRMED
+            )
+        )
         other.wait_until_it_waits()
     assert other.wait().n == 1
     assert Failure.objects.get().state == FailureState.CONFIRMED

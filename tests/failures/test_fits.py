@@ -10,16 +10,25 @@ from apps.failures.rules.fits import fits_of
 from apps.trajectories.arguments import Checker
 
 KINDS = ("object", "array", "string", "integer", "number", "boolean", "null")
-SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-3, 3) | st.sampled_from(("a", "b", ""))
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(-3, 3)
+    | st.sampled_from(("a", "b", ""))
+)
 VALUES = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 LEAF = st.fixed_dictionaries(
     {},
     optional={
-        "type": st.sampled_from(KINDS) | st.lists(st.sampled_from(KINDS), min_size=1, max_size=3, unique=True),
+        "type": st.sampled_from(KINDS)
+        | st.lists(st.sampled_from(KINDS), min_size=1, max_size=3, unique=True),
         "enum": st.lists(SCALARS, min_size=1, max_size=3),
         "description": st.just("words"),
         "minimum": st.integers(-3, 3),
@@ -53,14 +62,16 @@ def test_what_fits_has_no_problem_for_the_checker(schema: dict, value: dict) -> 
 
 
 SCHEMA = {
-    "type": "object", "required": ["id"], "additionalProperties": False,
+    "type": "object",
+    "required": ["id"],
+    "additionalProperties": False,
     "properties": {
         "id": {"type": "integer", "description": "Number of the ticket"},
         "state": {"enum": ["open", "closed"]},
         "tags": {"type": "array", "items": {"type": "string"}},
         "weight": {"type": ["number", "null"]},
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -87,11 +98,23 @@ def test_a_plain_schema_is_decided_without_the_checker(value: dict, fits: bool) 
 @pytest.mark.parametrize(
     "schema",
     [
-        None, True, [], {"$ref": "#/x"}, {"type": "text"}, {"type": [1]}, {"anyOf": [{}]}, {"minimum": 1},
-        {"enum": [1, "a"]}, {"enum": []}, {"items": False}, {"properties": []}, {"required": "id"},
-        {"properties": {"a": {"pattern": "a"}}}, {"additionalProperties": {}},
+        None,
+        True,
+        [],
+        {"$ref": "#/x"},
+        {"type": "text"},
+        {"type": [1]},
+        {"anyOf": [{}]},
+        {"minimum": 1},
+        {"enum": [1, "a"]},
+        {"enum": []},
+        {"items": False},
+        {"properties": []},
+        {"required": "id"},
+        {"properties": {"a": {"pattern": "a"}}},
+        {"additionalProperties": {}},
     ],
-)  # fmt: skip
+)
 def test_what_is_not_known_is_left_to_the_checker(schema: Any) -> None:
     assert fits_of(schema) is None
 

@@ -1,4 +1,6 @@
-"""The judge at work: who is asked about, what it may cost, what its word does, and what its pages show."""
+"""The judge at work: who is asked about, what it may cost, what its word does, and what its pages
+show.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from apps.failures.actions.decisions import decide
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.judge import judging, rubrics
 from apps.failures.judge.judging import Report
-from apps.failures.models import Failure, FailureState, JudgeVerdict, OutcomeEstimate, Rubric, Source
+from apps.failures.models import (
+    Failure,
+    FailureState,
+    JudgeVerdict,
+    OutcomeEstimate,
+    Rubric,
+    Source,
+)
 from apps.failures.tasks import judge_new, judge_project
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
@@ -26,7 +35,9 @@ from tests.failures.judge_server import JudgeServer, Reply, running, says
 
 pytestmark = pytest.mark.django_db
 KEY = "sk-very-secret-0815"
-FAILED = says(mode="wrong_arguments", message_index=1, quote="I closed it.", reason="It was another one.")
+FAILED = says(
+    mode="wrong_arguments", message_index=1, quote="I closed it.", reason="It was another one."
+)
 
 
 @pytest.fixture
@@ -42,8 +53,17 @@ def _rules(settings: Any) -> None:
 
 
 def fields(judge: JudgeServer, **changes: Any) -> dict[str, Any]:
-    usual = {"text": "Be strict.", "base_url": judge.url, "model": "m", "key_variable": "", "usd_per_day": 1.0,
-             "usd_per_million_input": 0.0, "usd_per_million_output": 0.0, "strategy": "whole", "concurrency": 4}  # fmt: skip
+    usual = {
+        "text": "Be strict.",
+        "base_url": judge.url,
+        "model": "m",
+        "key_variable": "",
+        "usd_per_day": 1.0,
+        "usd_per_million_input": 0.0,
+        "usd_per_million_output": 0.0,
+        "strategy": "whole",
+        "concurrency": 4,
+    }
     return usual | changes
 
 
@@ -60,7 +80,9 @@ def make_run(project: Project, status: str = "failure", **given: Any) -> Traject
 
 
 def run(project: Project, *rows: Trajectory) -> Report:
-    return judging.judge(project=project, trajectories=rows or project.trajectories.all(), sleep=lambda seconds: None)
+    return judging.judge(
+        project=project, trajectories=rows or project.trajectories.all(), sleep=lambda seconds: None
+    )
 
 
 def failure_of(row: Trajectory) -> Failure | None:
@@ -77,7 +99,11 @@ def test_it_is_off_by_default(judge: JudgeServer) -> None:
     make_run(project)
     assert run(project).stopped == "The judge is off."
     make_rubric(project, judge, on=False)
-    assert run(project).stopped == "The judge is off." and judging.judge_new(project).asked == 0 and not judge.seen
+    assert (
+        run(project).stopped == "The judge is off."
+        and judging.judge_new(project).asked == 0
+        and not judge.seen
+    )
 
 
 def test_it_makes_a_failure_where_rules_saw_none(judge: JudgeServer) -> None:
@@ -87,12 +113,22 @@ def test_it_makes_a_failure_where_rules_saw_none(judge: JudgeServer) -> None:
     report = run(project)
     assert (report.asked, report.failures, report.errors, report.stopped) == (1, 1, 0, "")
     failure = failure_of(row)
-    assert failure and failure.mode.slug == failure.judge_mode == "wrong_arguments" and failure.rule_mode == ""
+    assert (
+        failure
+        and failure.mode.slug == failure.judge_mode == "wrong_arguments"
+        and failure.rule_mode == ""
+    )
     assert failure.source == Source.JUDGE and failure.blamed_message == 1
     assert failure.evidence == [
-        {"rule": "judge", "message_index": 1, "text": "It was another one.", "quote": "I closed it.",
-         "mode": "wrong_arguments", "confidence": "likely"}
-    ]  # fmt: skip
+        {
+            "rule": "judge",
+            "message_index": 1,
+            "text": "It was another one.",
+            "quote": "I closed it.",
+            "mode": "wrong_arguments",
+            "confidence": "likely",
+        }
+    ]
     verdict = JudgeVerdict.objects.get()
     assert (verdict.mode, verdict.error, verdict.input_tokens, verdict.output_tokens) == (
         "wrong_arguments",
@@ -137,7 +173,11 @@ def test_a_person_who_decided_is_not_overruled(judge: JudgeServer, state: Failur
     make_rubric(project, judge)
     run(project)
     failure = failure_of(row)
-    assert failure and (failure.mode, failure.state, failure.source) == (decided.mode, state, Source.PERSON)
+    assert failure and (failure.mode, failure.state, failure.source) == (
+        decided.mode,
+        state,
+        Source.PERSON,
+    )
     assert failure.evidence == decided.evidence and failure.judge_mode == "wrong_arguments"
 
 
@@ -190,7 +230,10 @@ def test_the_budget_stops_in_the_middle(judge: JudgeServer) -> None:
     rows = [make_run(project) for _ in range(4)]
 
     def pricey(body: dict) -> Reply:
-        return Reply(FAILED, usage={"prompt_tokens": 100_000, "completion_tokens": 0, "total_tokens": 100_000})
+        return Reply(
+            FAILED,
+            usage={"prompt_tokens": 100_000, "completion_tokens": 0, "total_tokens": 100_000},
+        )
 
     judge.answer = pricey
     make_rubric(project, judge, usd_per_million_input=1.0, usd_per_day=0.2)
@@ -206,7 +249,9 @@ def test_no_budget_no_question_but_a_free_model_is_free(judge: JudgeServer) -> N
     project = make_project()
     make_run(project)
     make_rubric(project, judge, usd_per_million_input=1.0, usd_per_day=0.0)
-    assert "used up" in run(project).stopped and not judge.seen and not JudgeVerdict.objects.exists()
+    assert (
+        "used up" in run(project).stopped and not judge.seen and not JudgeVerdict.objects.exists()
+    )
     make_rubric(project, judge, usd_per_day=0.0)
     assert run(project).asked == 1
 
@@ -228,7 +273,9 @@ def test_an_error_is_stored_and_tried_again_later_three_times(judge: JudgeServer
     for number in range(1, 5):
         assert run(project).errors == 1
         verdict = JudgeVerdict.objects.get()
-        assert verdict.error.startswith(f"{number} of 4 tries used: The judge's answer could not be used")
+        assert verdict.error.startswith(
+            f"{number} of 4 tries used: The judge's answer could not be used"
+        )
         assert run(project).later == 1 and not judging.pending(project, rubric)  # not at once
         later(minutes=16)
     assert run(project).later == 1 and not judging.pending(project, rubric)
@@ -277,7 +324,9 @@ def test_a_run_that_a_lost_worker_claimed_is_taken_over(judge: JudgeServer) -> N
     assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(0.3)
     assert run(project).later == 1 and not judge.seen  # somebody is at it
     later(minutes=16)
-    assert run(project).failures == 1 and JudgeVerdict.objects.get().cost_usd == pytest.approx(0.301)
+    assert run(project).failures == 1 and JudgeVerdict.objects.get().cost_usd == pytest.approx(
+        0.301
+    )
 
 
 def test_an_instruction_inside_a_run_stays_inside_the_quotation(judge: JudgeServer) -> None:
@@ -289,7 +338,11 @@ def test_an_instruction_inside_a_run_stays_inside_the_quotation(judge: JudgeServ
     system, user = (message["content"] for message in judge.seen[0]["messages"])
     word = user.split("the word ", 1)[1][:16]
     opened, closed = user.index(f"\n<run {word}>\n"), user.index(f"\n</run {word}>\n")
-    assert opened < user.index(attack) < closed and user.count(f"</run {word}>") == 1 and attack not in system
+    assert (
+        opened < user.index(attack) < closed
+        and user.count(f"</run {word}>") == 1
+        and attack not in system
+    )
 
 
 def test_the_key_is_in_no_row_and_no_page(
@@ -306,18 +359,32 @@ def test_the_key_is_in_no_row_and_no_page(
         judge.script = [Reply(says(mode="bad_planning", reason=f"Because {KEY}."))]
         run(project)
     assert judge.keys[0] == f"Bearer {KEY}"
-    rows = [*Rubric.objects.all(), *JudgeVerdict.objects.all(), *Failure.objects.all(), *AuditEvent.objects.all()]
+    rows = [
+        *Rubric.objects.all(),
+        *JudgeVerdict.objects.all(),
+        *Failure.objects.all(),
+        *AuditEvent.objects.all(),
+    ]
     client = Client()
     client.force_login(admin_of(project))
-    pages = [client.get(reverse(f"failures:{name}", args=[project.slug])) for name in ("rubric", "verdicts")]
-    everything = serializers.serialize("json", rows) + caplog.text + "".join(page.content.decode() for page in pages)
+    pages = [
+        client.get(reverse(f"failures:{name}", args=[project.slug]))
+        for name in ("rubric", "verdicts")
+    ]
+    everything = (
+        serializers.serialize("json", rows)
+        + caplog.text
+        + "".join(page.content.decode() for page in pages)
+    )
     assert "Because [key]." in everything and KEY not in everything
 
 
 def test_what_waits_is_newest_first_and_only_what_failed(judge: JudgeServer) -> None:
     project = make_project()
     start = timezone.now() - timedelta(hours=1)
-    old, new = (make_run(project, started_at=(start + timedelta(minutes=m)).isoformat()) for m in (0, 9))
+    old, new = (
+        make_run(project, started_at=(start + timedelta(minutes=m)).isoformat()) for m in (0, 9)
+    )
     make_run(project, status="success")
     make_run(make_project())
     rubric = make_rubric(project, judge)
@@ -356,7 +423,9 @@ def test_versions_are_only_added_and_one_is_on(judge: JudgeServer) -> None:
     assert rubrics.current(project) == first
     rubrics.switch(project=project, version=None, by=by)
     assert rubrics.current(project) is None
-    told = AuditEvent.objects.filter(project=project, action__startswith="rubric.").values_list("action", flat=True)
+    told = AuditEvent.objects.filter(project=project, action__startswith="rubric.").values_list(
+        "action", flat=True
+    )
     assert sorted(told) == ["rubric.saved"] * 2 + ["rubric.switched"] * 3
 
 
@@ -364,7 +433,9 @@ def test_agreement_is_counted_against_people(judge: JudgeServer) -> None:
     project = make_project()
     rows = [make_run(project) for _ in range(4)]
     classify_project(project=project)
-    rubric = make_rubric(project, judge, concurrency=1)  # the script is read in the order of the runs
+    rubric = make_rubric(
+        project, judge, concurrency=1
+    )  # the script is read in the order of the runs
     judge.script = [Reply(FAILED), Reply(FAILED), Reply(says(failed=False)), Reply(FAILED)]
     run(project, *rows)
     by = admin_of(project)
@@ -374,7 +445,9 @@ def test_agreement_is_counted_against_people(judge: JudgeServer) -> None:
     decide(failure=failure_of(rows[2]), by=by, state=FailureState.DISMISSED)
     found = rubrics.agreements(project)[rubric.pk]
     assert (found.verdicts, found.errors, found.decided, found.agreed) == (4, 0, 3, 2)
-    assert found.rate == pytest.approx(2 / 3) and 0 < found.interval[0] < 2 / 3 < found.interval[1] < 1
+    assert (
+        found.rate == pytest.approx(2 / 3) and 0 < found.interval[0] < 2 / 3 < found.interval[1] < 1
+    )
 
 
 # Pages
@@ -393,13 +466,26 @@ def post(client: Client, name: str, project: Project, data: dict | None = None) 
 def test_an_admin_saves_switches_and_sees_what_changed(judge: JudgeServer) -> None:
     project = make_project()
     admin = logged_in(admin_of(project))
-    assert "Save as version 1" in admin.get(reverse("failures:rubric", args=[project.slug])).content.decode()
-    assert "Version 1 is saved" in post(admin, "rubric_save", project, fields(judge)).content.decode()
+    assert (
+        "Save as version 1"
+        in admin.get(reverse("failures:rubric", args=[project.slug])).content.decode()
+    )
+    assert (
+        "Version 1 is saved" in post(admin, "rubric_save", project, fields(judge)).content.decode()
+    )
     assert "No changes since" in post(admin, "rubric_save", project, fields(judge)).content.decode()
-    assert "Version 1 is now used" in post(admin, "rubric_switch", project, {"version": 1}).content.decode()
+    assert (
+        "Version 1 is now used"
+        in post(admin, "rubric_switch", project, {"version": 1}).content.decode()
+    )
     hostile = fields(judge, text="<script>alert(1)</script>")
-    assert "Version 2 is saved and judges" in post(admin, "rubric_save", project, hostile).content.decode()
-    page = admin.get(reverse("failures:rubric_diff", args=[project.slug]), {"a": 1, "b": 2}).content.decode()
+    assert (
+        "Version 2 is saved and judges"
+        in post(admin, "rubric_save", project, hostile).content.decode()
+    )
+    page = admin.get(
+        reverse("failures:rubric_diff", args=[project.slug]), {"a": 1, "b": 2}
+    ).content.decode()
     assert "− Be strict." in page and "&lt;script&gt;" in page and "<script>alert" not in page
     assert "The judge is off" in post(admin, "rubric_switch", project).content.decode()
 
@@ -409,22 +495,31 @@ def test_an_admin_saves_switches_and_sees_what_changed(judge: JudgeServer) -> No
     [
         ({"base_url": "ftp://x"}, "must begin with http"),
         ({"base_url": "http://169.254.169.254/v1"}, "metadata service"),
-        ({"key_variable": "SECRET_KEY"}, "Only these variables are allowed (FLYWHEEL_OUTGOING_KEYS): SOME_KEY"),
+        (
+            {"key_variable": "SECRET_KEY"},
+            "Only these variables are allowed (FLYWHEEL_OUTGOING_KEYS): SOME_KEY",
+        ),
         ({"usd_per_day": -1}, "greater than or equal to 0"),
         ({"usd_per_day": "nan"}, "Enter a number"),
         ({"text": " "}, "This field is required"),
     ],
 )
-def test_a_rubric_that_makes_no_sense_is_not_saved(judge: JudgeServer, changes: dict, says_: str) -> None:
+def test_a_rubric_that_makes_no_sense_is_not_saved(
+    judge: JudgeServer, changes: dict, says_: str
+) -> None:
     project = make_project()
     page = post(logged_in(admin_of(project)), "rubric_save", project, fields(judge, **changes))
     assert says_ in page.content.decode() and not project.rubrics.exists()
 
 
-def test_a_server_inside_may_be_named_only_where_that_is_allowed(judge: JudgeServer, settings: Any) -> None:
+def test_a_server_inside_may_be_named_only_where_that_is_allowed(
+    judge: JudgeServer, settings: Any
+) -> None:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = False
     project = make_project()
-    page = post(logged_in(admin_of(project)), "rubric_save", project, fields(judge)).content.decode()
+    page = post(
+        logged_in(admin_of(project)), "rubric_save", project, fields(judge)
+    ).content.decode()
     assert "FLYWHEEL_ALLOW_PRIVATE_URLS" in page and not project.rubrics.exists()
 
 
@@ -433,12 +528,26 @@ def test_a_rubric_is_tried_before_it_is_saved_and_only_the_cost_stays(judge: Jud
     row = make_run(project)
     admin = logged_in(admin_of(project))
     form = fields(judge, text="Try me.", usd_per_million_output=10.0)
-    assert "Asking" in post(admin, "rubric_try", project, form | {"more": row.external_id}).content.decode()
+    assert (
+        "Asking"
+        in post(admin, "rubric_try", project, form | {"more": row.external_id}).content.decode()
+    )
     assert not judge.seen  # the page waits for no model
     page = post(admin, "rubric_try_one", project, form | {"run": row.pk}).content.decode()
-    for words in ("wrong_arguments", "It was another one.", "I closed it.", "Try me.", "Raw answer", "$0.001"):
+    for words in (
+        "wrong_arguments",
+        "It was another one.",
+        "I closed it.",
+        "Try me.",
+        "Raw answer",
+        "$0.001",
+    ):
         assert words in page
-    assert not Failure.objects.exists() and not JudgeVerdict.objects.exists() and not project.rubrics.exists()
+    assert (
+        not Failure.objects.exists()
+        and not JudgeVerdict.objects.exists()
+        and not project.rubrics.exists()
+    )
     assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(0.001)
     assert rubrics.spent_by_day(project)[-1][1] == pytest.approx(0.001)
 
@@ -449,7 +558,11 @@ def test_a_try_shows_why_there_is_no_verdict(judge: JudgeServer) -> None:
     admin = logged_in(admin_of(project))
     judge.script = [Reply("<b>no</b>"), Reply("never")]
     page = post(admin, "rubric_try_one", project, fields(judge) | {"run": row.pk}).content.decode()
-    assert "There is no JSON object in it." in page and "&lt;b&gt;no&lt;/b&gt;" in page and "try 2" in page
+    assert (
+        "There is no JSON object in it." in page
+        and "&lt;b&gt;no&lt;/b&gt;" in page
+        and "try 2" in page
+    )
     short = fields(judge, usd_per_million_output=10.0, usd_per_day=0.001) | {"run": row.pk}
     page = post(admin, "rubric_try_one", project, short).content.decode()
     assert "does not allow another try" in page and len(judge.seen) == 2
@@ -459,9 +572,13 @@ def test_an_engineer_tries_with_the_saved_server_only(judge: JudgeServer) -> Non
     project = make_project()
     row = make_run(project)
     member = logged_in(make_member(project, Role.ENGINEER))
-    evil = fields(judge, text="Mine.", base_url="http://evil.example/v1", key_variable="SOME_KEY", usd_per_day=99) | {
-        "run": row.pk
-    }
+    evil = fields(
+        judge,
+        text="Mine.",
+        base_url="http://evil.example/v1",
+        key_variable="SOME_KEY",
+        usd_per_day=99,
+    ) | {"run": row.pk}
     assert "An operator must save" in post(member, "rubric_try_one", project, evil).content.decode()
     make_rubric(project, judge, on=False)
     assert "It was another one." in post(member, "rubric_try_one", project, evil).content.decode()
@@ -483,7 +600,12 @@ def test_verdicts_are_listed(judge: JudgeServer) -> None:
     project = make_project()
     rows = [make_run(project, request=f"request {index}") for index in range(3)]
     make_rubric(project, judge)
-    judge.script = [Reply(FAILED), Reply(says(failed=False, reason="<i>Fine</i>")), Reply("x"), Reply("y")]
+    judge.script = [
+        Reply(FAILED),
+        Reply(says(failed=False, reason="<i>Fine</i>")),
+        Reply("x"),
+        Reply("y"),
+    ]
     run(project, *rows)
     viewer = logged_in(make_member(project, Role.VIEWER))
     url = reverse("failures:verdicts", args=[project.slug])
@@ -504,7 +626,10 @@ def test_runs_that_nothing_flags_are_drawn_by_their_numbers(
     numbers |= {low.pk: 0.019, likely.pk: 0.19, unlucky.pk: 0.03}
     OutcomeEstimate.objects.create(trajectory=likely, project=project, probability=0.25)
     rubric = make_rubric(project, judge)
-    assert judging.pending(project, rubric) == [] and judging.drawn(project, rubric) == [likely, low]
+    assert judging.pending(project, rubric) == [] and judging.drawn(project, rubric) == [
+        likely,
+        low,
+    ]
     assert judging.judge_new(project).asked == 2
     chances = dict(JudgeVerdict.objects.values_list("trajectory_id", "probability"))
     assert chances == {low.pk: 0.02, likely.pk: 0.2}
@@ -513,7 +638,9 @@ def test_runs_that_nothing_flags_are_drawn_by_their_numbers(
     assert judging.drawn(project, rubric) == []
 
 
-def test_what_a_person_asks_about_says_nothing_of_the_rest(judge: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_person_asks_about_says_nothing_of_the_rest(
+    judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = make_project()
     monkeypatch.setattr(judging, "number_of", lambda project, run, use: 0.9)
     make_run(project, "unknown")

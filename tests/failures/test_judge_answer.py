@@ -43,7 +43,9 @@ def test_no_failure() -> None:
 def test_no_step_to_blame() -> None:
     given = says(mode="bad_planning", quote="ticket 7", reason="x")
     assert read(given, SLUGS, BODIES) == Verdict("bad_planning", None, "ticket 7", "x")
-    assert read(says(mode="bad_planning", message_index=2), SLUGS, BODIES).message_index == 2  # it says nothing
+    assert (
+        read(says(mode="bad_planning", message_index=2), SLUGS, BODIES).message_index == 2
+    )  # it says nothing
 
 
 @pytest.mark.parametrize(
@@ -64,8 +66,14 @@ def test_no_step_to_blame() -> None:
         (says(mode="bad_planning", message_index=True), "must be a number or null"),
         (says(mode="bad_planning", message_index="first"), "must be a number or null"),
         (says(mode="bad_planning", message_index=float("inf")), "must be a number or null"),
-        (says(mode="bad_planning", message_index=0, quote="ticket 8"), "does not occur in message #0"),
-        (says(mode="bad_planning", message_index=0, quote="I close it."), "does not occur in message #0"),
+        (
+            says(mode="bad_planning", message_index=0, quote="ticket 8"),
+            "does not occur in message #0",
+        ),
+        (
+            says(mode="bad_planning", message_index=0, quote="I close it."),
+            "does not occur in message #0",
+        ),
         (says(mode="bad_planning", quote="nobody said this"), "does not occur in any message"),
         (says(mode="bad_planning", message_index=0), "“quote” is empty"),
         (says(mode="bad_planning", message_index=0, quote="  '' "), "does not occur"),
@@ -83,16 +91,28 @@ def test_only_the_agents_own_steps_are_to_blame() -> None:
     with pytest.raises(AnswerError, match="not a message of the agent"):
         read(blames_user, SLUGS, BODIES, {1})
     assert read(GOOD, SLUGS, BODIES, {1}) == VERDICT
-    assert read(says(mode="bad_planning", quote="ticket 7"), SLUGS, BODIES, {1}).message_index is None
+    assert (
+        read(says(mode="bad_planning", quote="ticket 7"), SLUGS, BODIES, {1}).message_index is None
+    )
 
 
 def test_what_is_stored_has_limits_and_no_odd_characters() -> None:
     body = "word " * 400
     text = json.dumps(
-        {"failed": True, "mode": "bad_planning", "message_index": 0, "quote": body, "reason": "\ud800\0x" * 999}
+        {
+            "failed": True,
+            "mode": "bad_planning",
+            "message_index": 0,
+            "quote": body,
+            "reason": "\ud800\0x" * 999,
+        }
     )
     verdict = read(text, SLUGS, [body])
-    assert len(verdict.quote) == MAX_QUOTE and len(verdict.reason) == 1000 and "\0" not in verdict.reason
+    assert (
+        len(verdict.quote) == MAX_QUOTE
+        and len(verdict.reason) == 1000
+        and "\0" not in verdict.reason
+    )
     verdict.reason.encode()
 
 
@@ -108,15 +128,25 @@ def test_any_text_is_a_verdict_or_a_sentence(text: str) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
-@given(st.fixed_dictionaries({}, optional={
-    "failed": st.booleans() | JSON, "mode": st.sampled_from(sorted(SLUGS)) | JSON, "message_index": st.integers(-2, 4) | JSON,
-    "quote": st.sampled_from(["Close", "I close it.", ""]) | JSON, "reason": JSON,
-}))  # fmt: skip
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "failed": st.booleans() | JSON,
+            "mode": st.sampled_from(sorted(SLUGS)) | JSON,
+            "message_index": st.integers(-2, 4) | JSON,
+            "quote": st.sampled_from(["Close", "I close it.", ""]) | JSON,
+            "reason": JSON,
+        },
+    )
+)
 def test_any_object_is_a_verdict_that_holds_or_a_sentence(given_: dict) -> None:
     try:
         verdict = read(json.dumps(given_), SLUGS, BODIES)
@@ -129,8 +159,10 @@ def test_any_object_is_a_verdict_that_holds_or_a_sentence(given_: dict) -> None:
     assert not verdict.quote or any(verdict.quote in " ".join(body.split()) for body in among)
 
 
-@given(st.text(alphabet=st.characters(exclude_characters="{}"), max_size=80),
-       st.text(alphabet=st.characters(exclude_characters="{}"), max_size=80))  # fmt: skip
+@given(
+    st.text(alphabet=st.characters(exclude_characters="{}"), max_size=80),
+    st.text(alphabet=st.characters(exclude_characters="{}"), max_size=80),
+)
 def test_prose_around_an_object_does_not_matter(before: str, after: str) -> None:
     assert extract(before + GOOD + after) == json.loads(GOOD)
 
@@ -146,7 +178,9 @@ def test_deep_nesting_is_no_crash() -> None:
 
 
 def word(mode: str, *confidences: str) -> Label:
-    return Label(mode, 3, [{"rule": f"r{i}", "confidence": sure} for i, sure in enumerate(confidences)])
+    return Label(
+        mode, 3, [{"rule": f"r{i}", "confidence": sure} for i, sure in enumerate(confidences)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,15 +202,23 @@ def word(mode: str, *confidences: str) -> Label:
 def test_the_judge_wins_over_what_rules_are_not_sure_of(rules: Label, by_judge: bool) -> None:
     chosen = choose(rules, VERDICT)
     assert chosen.by_judge is by_judge
-    assert (chosen.mode, chosen.blamed) == (("wrong_tool_choice", 1) if by_judge else (rules.mode, 3))
+    assert (chosen.mode, chosen.blamed) == (
+        ("wrong_tool_choice", 1) if by_judge else (rules.mode, 3)
+    )
     judge = chosen.evidence[0 if by_judge else -1]
     assert judge == {
-        "rule": "judge", "message_index": 1, "text": "It was 7.", "quote": "I close it.",
-        "mode": "wrong_tool_choice", "confidence": "likely",
-    }  # fmt: skip
+        "rule": "judge",
+        "message_index": 1,
+        "text": "It was 7.",
+        "quote": "I close it.",
+        "mode": "wrong_tool_choice",
+        "confidence": "likely",
+    }
     assert len(chosen.evidence) == len(rules.evidence) + 1
 
 
 def test_a_judge_that_sees_no_failure_removes_nothing() -> None:
-    assert choose(word("bad_planning", "hint"), Verdict(reason="Fine.")) == word("bad_planning", "hint")
+    assert choose(word("bad_planning", "hint"), Verdict(reason="Fine.")) == word(
+        "bad_planning", "hint"
+    )
     assert choose(Label(), Verdict()) == Label()

@@ -13,7 +13,14 @@ import jsonschema
 import pytest
 
 from apps.failures.judge.asking import ask
-from apps.failures.judge.client import DROPPABLE, Completion, Server, ServerError, complete, estimate
+from apps.failures.judge.client import (
+    DROPPABLE,
+    Completion,
+    Server,
+    ServerError,
+    complete,
+    estimate,
+)
 from apps.failures.judge.prompt import Mode, make
 from tests.failures.judge_server import RESPONSE, JudgeServer, Reply, form_of, running, says
 from workers.lib.chat_client import refused_name, wait_s
@@ -59,8 +66,14 @@ def test_a_question_is_asked_once_with_json_and_no_temperature(judge: JudgeServe
     judge.script = [Reply("yes")]
     assert complete(at(judge), CHAT) == Completion("yes", Usage(1000, 100))
     assert judge.seen == [
-        {"model": "m-1", "messages": CHAT, "temperature": 0, "max_tokens": 800, "response_format": {"type": "json_object"}}
-    ]  # fmt: skip
+        {
+            "model": "m-1",
+            "messages": CHAT,
+            "temperature": 0,
+            "max_tokens": 800,
+            "response_format": {"type": "json_object"},
+        }
+    ]
     assert judge.keys == [None]
 
 
@@ -73,7 +86,9 @@ def test_a_question_is_asked_once_with_json_and_no_temperature(judge: JudgeServe
         (("max_tokens", "temperature", "response_format"), {"max_completion_tokens"}),
     ],
 )
-def test_what_a_server_does_not_know_is_left_out(judge: JudgeServer, refuses: tuple[str, ...], asked: set) -> None:
+def test_what_a_server_does_not_know_is_left_out(
+    judge: JudgeServer, refuses: tuple[str, ...], asked: set
+) -> None:
     judge.refuses, judge.script = refuses, [Reply("yes")]
     clock = Clock()
     assert complete(at(judge), CHAT, clock).text == "yes"
@@ -96,7 +111,9 @@ def test_a_request_that_stays_refused_is_said(judge: JudgeServer) -> None:
         ([Reply("oh", 500), Reply("oh", 503), Reply("oh", 502)], [0.5, 1.0, 2.0]),
     ],
 )
-def test_a_busy_or_broken_server_is_asked_again(judge: JudgeServer, replies: list[Reply], waits: list[float]) -> None:
+def test_a_busy_or_broken_server_is_asked_again(
+    judge: JudgeServer, replies: list[Reply], waits: list[float]
+) -> None:
     clock = Clock()
     judge.script = [*replies, Reply("yes")]
     assert complete(at(judge), CHAT, clock).text == "yes" and clock.waits == waits
@@ -114,7 +131,11 @@ def test_a_long_rest_is_not_waited_for(judge: JudgeServer) -> None:
 
 
 def test_retry_after_may_be_a_date() -> None:
-    assert 50 < wait_s(1, format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)) <= 60
+    assert (
+        50
+        < wait_s(1, format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True))
+        <= 60
+    )
     assert wait_s(1, format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True)) == 0
     assert wait_s(3, "soon") == 2.0
 
@@ -132,9 +153,17 @@ def test_an_endless_answer_is_cut_off(judge: JudgeServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"<html>", b"[]", b'{"choices": []}', b'{"choices": [{"message": null}]}', b"\xff", b'{"choices":' * 9999,
-            b'{"choices": [{"message": {"content": ["a"]}}]}'],
-)  # fmt: skip
+    "raw",
+    [
+        b"<html>",
+        b"[]",
+        b'{"choices": []}',
+        b'{"choices": [{"message": null}]}',
+        b"\xff",
+        b'{"choices":' * 9999,
+        b'{"choices": [{"message": {"content": ["a"]}}]}',
+    ],
+)
 def test_an_answer_of_another_shape_is_said(judge: JudgeServer, raw: bytes) -> None:
     judge.script = [Reply(raw=raw)]
     assert "not a chat completion" in str(failed(at(judge)))
@@ -142,10 +171,19 @@ def test_an_answer_of_another_shape_is_said(judge: JudgeServer, raw: bytes) -> N
 
 @pytest.mark.parametrize(
     ("status", "says_", "final"),
-    [(401, "refused the key", True), (404, "no model “m-1”", True), (302, "redirects", True), (413, "HTTP 413", False)],
+    [
+        (401, "refused the key", True),
+        (404, "no model “m-1”", True),
+        (302, "redirects", True),
+        (413, "HTTP 413", False),
+    ],
 )
-def test_a_refusal_is_not_tried_again(judge: JudgeServer, status: int, says_: str, final: bool) -> None:
-    judge.script = [Reply("no", status, {"Location": "http://169.254.169.254/"} if status == 302 else {})]
+def test_a_refusal_is_not_tried_again(
+    judge: JudgeServer, status: int, says_: str, final: bool
+) -> None:
+    judge.script = [
+        Reply("no", status, {"Location": "http://169.254.169.254/"} if status == 302 else {})
+    ]
     error = failed(at(judge))
     assert says_ in str(error) and error.final is final and len(judge.seen) == 1
 
@@ -156,7 +194,10 @@ def test_no_server_at_all_is_said() -> None:
 
 
 def test_tokens_that_a_server_does_not_count_are_estimated(judge: JudgeServer) -> None:
-    judge.script = [Reply("four words are here", usage=None), Reply("x", usage={"prompt_tokens": -1})]
+    judge.script = [
+        Reply("four words are here", usage=None),
+        Reply("x", usage={"prompt_tokens": -1}),
+    ]
     assert complete(at(judge), CHAT).usage == Usage(estimate(CHAT), 7)
     assert complete(at(judge), CHAT).usage.input_tokens == estimate(CHAT)
 
@@ -176,8 +217,11 @@ def test_the_key_goes_to_the_server_and_nowhere_else(
     monkeypatch.setenv("SOME_KEY", KEY)
     server = at(judge, key_variable="SOME_KEY", key_hosts={"SOME_KEY": ""})
     judge.script = [
-        Reply(f"I was given {KEY}."), Reply(f"what is {KEY}?", 413), *[Reply(f"bad {KEY}", 400)] * 2, Reply(raw=KEY.encode()),
-    ]  # fmt: skip
+        Reply(f"I was given {KEY}."),
+        Reply(f"what is {KEY}?", 413),
+        *[Reply(f"bad {KEY}", 400)] * 2,
+        Reply(raw=KEY.encode()),
+    ]
     with caplog.at_level(logging.DEBUG):
         said = [complete(server, CHAT).text, *(str(failed(server)) for _ in range(3))]
     assert judge.keys[0] == f"Bearer {KEY}"
@@ -191,12 +235,19 @@ def test_a_key_that_is_none_is_not_sent_nor_said(
 ) -> None:
     monkeypatch.setenv("SOME_KEY", value)
     error = failed(at(judge, key_variable="SOME_KEY", key_hosts={"SOME_KEY": ""}))
-    assert "SOME_KEY" in str(error) and error.final and (not value or value not in str(error)) and not judge.seen
+    assert (
+        "SOME_KEY" in str(error)
+        and error.final
+        and (not value or value not in str(error))
+        and not judge.seen
+    )
 
 
 def test_other_variables_are_not_read(judge: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KEY", KEY)
-    assert "may not be read" in str(failed(at(judge, key_variable="SECRET_KEY", key_hosts={"SOME_KEY": ""})))
+    assert "may not be read" in str(
+        failed(at(judge, key_variable="SECRET_KEY", key_hosts={"SOME_KEY": ""}))
+    )
     elsewhere = at(judge, key_variable="SECRET_KEY", key_hosts={"SECRET_KEY": "api.openai.com"})
     assert "may go to api.openai.com only" in str(failed(elsewhere)) and not judge.seen
 
@@ -207,7 +258,9 @@ def test_other_variables_are_not_read(judge: JudgeServer, monkeypatch: pytest.Mo
 def test_a_name_that_leads_inside_is_refused_when_it_is_called(
     judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DNS decides at the last moment; the address that was checked is the one that is connected to."""
+    """DNS decides at the last moment; the address that was checked is the one that is connected
+    to.
+    """
     port, asked = judge.server_port, []
 
     def looked_up(host: str, *args: Any, **more: Any) -> list:
@@ -218,14 +271,19 @@ def test_a_name_that_leads_inside_is_refused_when_it_is_called(
     url = f"http://judge.example.com:{port}/v1"
     refused = failed(Server(url, "m", allow_private=False))
     assert "judge.example.com is at 127.0.0.1" in str(refused) and refused.final and not judge.seen
-    assert complete(Server(url, "m", allow_private=True), CHAT).text and "judge.example.com" in asked
+    assert (
+        complete(Server(url, "m", allow_private=True), CHAT).text and "judge.example.com" in asked
+    )
 
 
 # One run before the judge
 
 
 def prompt() -> Any:
-    said = [{"role": "user", "content": "Close ticket 7."}, {"role": "assistant", "content": "I closed ticket 9."}]
+    said = [
+        {"role": "user", "content": "Close ticket 7."},
+        {"role": "assistant", "content": "I closed ticket 9."},
+    ]
     return make("", MODES, {"messages": said, "outcome_status": "failure"})
 
 
@@ -233,20 +291,36 @@ def test_an_answer_without_json_is_asked_for_again_with_what_was_wrong(judge: Ju
     good = says(mode="bad_planning", message_index=1, quote="ticket 9", reason="x")
     judge.script = [Reply("It failed, I think."), Reply(f"Sure:\n```json\n{good}\n```")]
     judged = ask(at(judge), asked := prompt())
-    assert judged.verdict and judged.verdict.mode == "bad_planning" and judged.usage == Usage(2000, 200)
+    assert (
+        judged.verdict
+        and judged.verdict.mode == "bad_planning"
+        and judged.usage == Usage(2000, 200)
+    )
     assert judged.raw[0] == "It failed, I think." and judged.error == ""
     assert judge.seen[1]["messages"][:2] == asked.chat
     assert "There is no JSON object in it." in judge.seen[1]["messages"][3]["content"]
 
 
 def test_a_second_bad_answer_is_an_error_with_its_cost(judge: JudgeServer) -> None:
-    judge.script = [Reply("no"), Reply(says(mode="laziness"), finish_reason="length"), Reply("never asked")]
+    judge.script = [
+        Reply("no"),
+        Reply(says(mode="laziness"), finish_reason="length"),
+        Reply("never asked"),
+    ]
     judged = ask(at(judge), prompt())
-    assert judged.verdict is None and "cut off" in judged.error and "“mode” is 'laziness'" in judged.error
+    assert (
+        judged.verdict is None
+        and "cut off" in judged.error
+        and "“mode” is 'laziness'" in judged.error
+    )
     assert len(judge.seen) == 2 and judged.usage == Usage(2000, 200)
 
 
 def test_a_server_that_breaks_at_the_second_try_costs_the_first(judge: JudgeServer) -> None:
     judge.script = [Reply("no"), *[Reply("oh", 500)] * 4]
     judged = ask(at(judge), prompt(), Clock())
-    assert judged.verdict is None and "gave no answer" in judged.error and judged.usage == Usage(1000, 100)
+    assert (
+        judged.verdict is None
+        and "gave no answer" in judged.error
+        and judged.usage == Usage(1000, 100)
+    )

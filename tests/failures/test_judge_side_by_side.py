@@ -1,4 +1,6 @@
-"""Several runs before the judge at the same time: the budget holds, and what breaks is settled; and strategies for the blamed step."""
+"""Several runs before the judge at the same time: the budget holds, and what breaks is settled; and
+strategies for the blamed step.
+"""
 
 from __future__ import annotations
 
@@ -58,18 +60,24 @@ def test_runs_are_asked_about_at_the_same_time(judge: JudgeServer) -> None:
     judge.answer = answer
     make_rubric(project, judge, concurrency=4)
     report = run(project)
-    assert (report.asked, report.failures, report.errors, report.stopped) == (7, 7, 0, "") and all(met)
+    assert (report.asked, report.failures, report.errors, report.stopped) == (7, 7, 0, "") and all(
+        met
+    )
 
 
 @pytest.mark.django_db
 def test_the_budget_holds_with_several_a_crash_and_a_busy_server(
     judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twelve runs, a budget for some of them; one question breaks inside, one is answered 429 first."""
+    """Twelve runs, a budget for some of them; one question breaks inside, one is answered 429
+    first.
+    """
     project = make_project()
     for _ in range(12):
         make_run(project)
-    judge.script = [Reply(FAILED, usage=COUNTED)] * 2 + [Reply("busy", 429, headers={"Retry-After": "0"})]
+    judge.script = [Reply(FAILED, usage=COUNTED)] * 2 + [
+        Reply("busy", 429, headers={"Retry-After": "0"})
+    ]
     ask, numbers = Question.ask, itertools.count(1)
 
     def breaks(self: Question, *given: Any) -> Any:
@@ -85,11 +93,17 @@ def test_the_budget_holds_with_several_a_crash_and_a_busy_server(
     assert report.spent_usd <= spent <= rubric.usd_per_day  # what broke stays booked
     assert JudgeVerdict.objects.filter(error="").count() == report.asked - 1
     later(minutes=16)
-    assert JudgeVerdict.objects.exclude(error="").get().error.startswith("1 of 4 tries used: asked, no answer yet")
+    assert (
+        JudgeVerdict.objects.exclude(error="")
+        .get()
+        .error.startswith("1 of 4 tries used: asked, no answer yet")
+    )
 
 
 @pytest.mark.django_db
-def test_what_is_booked_is_never_more_than_the_budget(judge: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_booked_is_never_more_than_the_budget(
+    judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project, most = make_project(), [0.0]
     for _ in range(10):
         make_run(project)
@@ -112,44 +126,75 @@ def test_what_is_booked_is_never_more_than_the_budget(judge: JudgeServer, monkey
 
 MODES = [Mode("bad_planning", "Bad planning")]
 LONG = [{"role": "user", "content": "Do it."}] + [
-    message for n in range(1, 7) for message in ({"role": "assistant", "content": f"Step {n}."}, {"role": "user", "content": "On."})
-]  # fmt: skip
+    message
+    for n in range(1, 7)
+    for message in (
+        {"role": "assistant", "content": f"Step {n}."},
+        {"role": "user", "content": "On."},
+    )
+]
 TRUE = 7  # the fourth of steps 1, 3, 5, 7, 9, 11
 
 
 def knows(body: dict) -> Reply:
     """A judge that knows the step, but names the last one where it must say all at once."""
     system = body["messages"][0]["content"]
-    if found := re.search(r"Is that message the mistake", system) and re.search(r"ends with message #(\d+)", system):
+    if found := re.search(r"Is that message the mistake", system) and re.search(
+        r"ends with message #(\d+)", system
+    ):
         at = int(found[1])
         shown = body["messages"][1]["content"]
         assert f"#{at} assistant]" in shown and f"#{at + 1} " not in shown
-        return Reply(json.dumps({"mistake": at == TRUE, "quote": "Step" if at == TRUE else ""}), usage=COUNTED)
+        return Reply(
+            json.dumps({"mistake": at == TRUE, "quote": "Step" if at == TRUE else ""}),
+            usage=COUNTED,
+        )
     if found := re.search(r"in message #(\d+)(?: to #(\d+))? \(part 1\)", system):
-        return Reply(json.dumps({"part": 1 if int(found[2] or found[1]) >= TRUE else 2}), usage=COUNTED)
-    return Reply(says(mode="bad_planning", message_index=11, quote="Step 6", reason="Bad."), usage=COUNTED)
+        return Reply(
+            json.dumps({"part": 1 if int(found[2] or found[1]) >= TRUE else 2}), usage=COUNTED
+        )
+    return Reply(
+        says(mode="bad_planning", message_index=11, quote="Step 6", reason="Bad."), usage=COUNTED
+    )
 
 
 def question(strategy: str) -> Question:
-    return Question.of(strategy, "Be strict.", MODES, {"messages": LONG, "tools": [], "outcome_status": "failure"})
+    return Question.of(
+        strategy, "Be strict.", MODES, {"messages": LONG, "tools": [], "outcome_status": "failure"}
+    )
 
 
 @pytest.mark.parametrize(
     ("strategy", "step", "questions"), [("whole", 11, 1), ("steps", TRUE, 5), ("halving", TRUE, 4)]
 )
-def test_a_strategy_finds_the_step(judge: JudgeServer, strategy: str, step: int, questions: int) -> None:
+def test_a_strategy_finds_the_step(
+    judge: JudgeServer, strategy: str, step: int, questions: int
+) -> None:
     judge.answer = knows
     server = rubrics.server_of(rubrics.Rubric(base_url=judge.url, model="m", **PRICE))
     judged = question(strategy).ask(server)
-    assert judged.verdict and (judged.verdict.mode, judged.verdict.message_index) == ("bad_planning", step)
-    assert len(judge.seen) == questions == len(judged.raw) and judged.usage.input_tokens == 1000 * questions
+    assert judged.verdict and (judged.verdict.mode, judged.verdict.message_index) == (
+        "bad_planning",
+        step,
+    )
+    assert (
+        len(judge.seen) == questions == len(judged.raw)
+        and judged.usage.input_tokens == 1000 * questions
+    )
     assert (judged.verdict.quote == "Step") == (strategy == "steps")
 
 
 @pytest.mark.parametrize("strategy", ["steps", "halving"])
-def test_where_a_later_answer_is_of_no_use_the_first_step_stands(judge: JudgeServer, strategy: str) -> None:
-    judge.script, judge.answer = [knows({"messages": [{"content": ""}]})], lambda body: Reply("no idea")
-    judged = question(strategy).ask(rubrics.server_of(rubrics.Rubric(base_url=judge.url, model="m")))
+def test_where_a_later_answer_is_of_no_use_the_first_step_stands(
+    judge: JudgeServer, strategy: str
+) -> None:
+    judge.script, judge.answer = (
+        [knows({"messages": [{"content": ""}]})],
+        lambda body: Reply("no idea"),
+    )
+    judged = question(strategy).ask(
+        rubrics.server_of(rubrics.Rubric(base_url=judge.url, model="m"))
+    )
     assert judged.verdict and judged.verdict.message_index == 11 and len(judge.seen) == 3
 
 
@@ -167,14 +212,20 @@ def test_all_questions_of_a_strategy_are_booked() -> None:
 
 
 def test_distances_are_steps_of_the_agent() -> None:
-    assert distance([1, 3, 5], 1, 5) == 2 and distance([1, 3], 3, 3) == 0 and distance([1], 1, None) == float("inf")
+    assert (
+        distance([1, 3, 5], 1, 5) == 2
+        and distance([1, 3], 3, 3) == 0
+        and distance([1], 1, None) == float("inf")
+    )
 
 
 @pytest.mark.django_db
 def test_the_command_compares_strategies_on_confirmed_cases(judge: JudgeServer) -> None:
     project = make_project()
     for n in range(3):
-        make_run(project, messages=[*LONG, {"role": "assistant", "content": f"Done {n}."}], tools=[])
+        make_run(
+            project, messages=[*LONG, {"role": "assistant", "content": f"Done {n}."}], tools=[]
+        )
     classify_project(project=project)
     for failure in Failure.objects.all():
         decide(failure=failure, by=admin_of(project))
@@ -190,8 +241,12 @@ def test_the_command_compares_strategies_on_confirmed_cases(judge: JudgeServer) 
         and rows["halving"][2].startswith("100%")
     )
     assert float(rows["steps"][-1]) == 0.005 and float(rows["whole"][-1]) == 0.001
-    assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(len(judge.seen) * 0.001)
+    assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(
+        len(judge.seen) * 0.001
+    )
     with pytest.raises(CommandError, match="limit of this comparison"):
         call_command("judge_strategies", project.slug, max_usd=0.001, stdout=out)
-    assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(len(judge.seen) * 0.001)
+    assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(
+        len(judge.seen) * 0.001
+    )
     assert not JudgeVerdict.objects.exists()

@@ -1,4 +1,6 @@
-"""How often the layers say what people say: the shares, what they are counted over, and the page."""
+"""How often the layers say what people say: the shares, what they are counted over, and the
+page.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,20 @@ def test_precision_and_recall() -> None:
 
 
 def test_no_case_gives_no_rate() -> None:
-    assert Share(0, 0).rate is None and measures.scores(Counter()) == [] and measures.agreement(Counter()).n == 0
+    assert (
+        Share(0, 0).rate is None
+        and measures.scores(Counter()) == []
+        and measures.agreement(Counter()).n == 0
+    )
 
 
 def test_agreement_and_confusion() -> None:
     assert measures.agreement(WORDS) == Share(11, 17)
-    assert measures.confusion(WORDS) == {"a": {"a": 6, "b": 2, "": 1}, "": {"a": 3, "": 4}, "b": {"a": 1}}
+    assert measures.confusion(WORDS) == {
+        "a": {"a": 6, "b": 2, "": 1},
+        "": {"a": 3, "": 4},
+        "b": {"a": 1},
+    }
 
 
 @pytest.fixture
@@ -84,24 +94,32 @@ def test_the_judge_is_measured_where_it_was_asked(project: Project) -> None:
     for failure in (first, second, third):
         decide(failure=failure, by=by)
     Failure.objects.filter(pk=first.pk).update(judge_mode="format_error")
-    rubric = Rubric.objects.create(project=project, text="t", base_url="http://localhost/v1", model="m")
+    rubric = Rubric.objects.create(
+        project=project, text="t", base_url="http://localhost/v1", model="m"
+    )
     for failure, error in ((second, ""), (third, "It timed out.")):
         digest = str(failure.pk)
         Trajectory.objects.filter(pk=failure.trajectory_id).update(content_digest=digest)
-        JudgeVerdict.objects.create(rubric=rubric, content_digest=digest, trajectory=failure.trajectory, error=error)
+        JudgeVerdict.objects.create(
+            rubric=rubric, content_digest=digest, trajectory=failure.trajectory, error=error
+        )
     assert measures.pairs_of(project, "judge") == {
         ("format_error", "format_error", frozenset({"format_error"})): 1,
         ("", "format_error", frozenset({"format_error"})): 1,
     }
 
 
-def test_the_case_says_what_the_judge_said_and_nothing_where_it_was_not_asked(project: Project) -> None:
+def test_the_case_says_what_the_judge_said_and_nothing_where_it_was_not_asked(
+    project: Project,
+) -> None:
     client = Client()
     client.force_login(make_member(project))
     failure = Failure.objects.select_related("trajectory").first()
     url = reverse("failures:case", args=[project.slug, failure.pk])
     assert b"Judge:" not in client.get(url).content
-    rubric = Rubric.objects.create(project=project, text="t", base_url="http://localhost/v1", model="m")
+    rubric = Rubric.objects.create(
+        project=project, text="t", base_url="http://localhost/v1", model="m"
+    )
     digest = failure.trajectory.content_digest
     JudgeVerdict.objects.create(rubric=rubric, content_digest=digest, trajectory=failure.trajectory)
     assert b"Judge: no failure" in client.get(url).content
@@ -110,7 +128,9 @@ def test_the_case_says_what_the_judge_said_and_nothing_where_it_was_not_asked(pr
 
 
 def test_what_nobody_decided_is_not_counted(project: Project) -> None:
-    """A row that says it is a person's, without their decision: what an undo, or another tool, leaves."""
+    """A row that says it is a person's, without their decision: what an undo, or another tool,
+    leaves.
+    """
     by, failure = make_member(project), Failure.objects.first()
     split(failure=failure, by=by, mode=ensure_modes(project)["bad_planning"])
     Failure.objects.filter(pk=failure.pk).update(source="person", state=FailureState.CONFIRMED)
@@ -121,7 +141,9 @@ def test_what_nobody_decided_is_not_counted(project: Project) -> None:
 
 
 def test_rates_are_by_version_the_oldest_first(project: Project) -> None:
-    make_trajectory(project, agent={"name": "assistant", "version": "0"}, started_at="2026-01-01T00:00:00Z")
+    make_trajectory(
+        project, agent={"name": "assistant", "version": "0"}, started_at="2026-01-01T00:00:00Z"
+    )
     digest()
     old, new = measures.by_version(project)
     assert (old.version, old.failed) == ("assistant 0", Share(0, 1))
@@ -129,7 +151,9 @@ def test_rates_are_by_version_the_oldest_first(project: Project) -> None:
     assert [rate.failed.hits for rate in measures.by_version(project, "bad_planning")] == [0, 0]
 
 
-def test_the_page_says_what_it_cannot_know(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_says_what_it_cannot_know(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client, by = Client(), make_member(project)
     client.force_login(by)
     url = reverse("failures:measures", args=[project.slug])

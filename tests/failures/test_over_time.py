@@ -34,7 +34,10 @@ def project() -> Project:
 
 
 def totals(project: Project, by: str) -> dict[str, list[int]]:
-    return {name: list(counts.values()) for name, counts in rates.over_time(project, None, by)[1].items()}
+    return {
+        name: list(counts.values())
+        for name, counts in rates.over_time(project, None, by)[1].items()
+    }
 
 
 def test_each_day_is_counted_by_mode_version_and_cluster(project: Project) -> None:
@@ -54,7 +57,9 @@ def test_dismissed_ones_and_clusters_that_are_gone_are_left_out(project: Project
         project=project, name="Old", signature={}, size=5, first_seen=NOW, last_seen=NOW, gone=True
     )
     Failure.objects.update(cluster=cluster)
-    Failure.objects.filter(pk=Failure.objects.order_by("trajectory_id").first().pk).update(state=FailureState.DISMISSED)
+    Failure.objects.filter(pk=Failure.objects.order_by("trajectory_id").first().pk).update(
+        state=FailureState.DISMISSED
+    )
     assert totals(project, "cluster") == {} and totals(project, "mode") == {"Format error": [2, 2]}
 
 
@@ -64,7 +69,9 @@ def test_modes_with_long_names_are_told_apart_by_their_ends(project: Project) ->
         mode = modes[slug]
         mode.name = "The same name for more than 28 characters " + slug
         mode.save()
-    Failure.objects.filter(pk=Failure.objects.order_by("trajectory_id").first().pk).update(mode=modes["bad_planning"])
+    Failure.objects.filter(pk=Failure.objects.order_by("trajectory_id").first().pk).update(
+        mode=modes["bad_planning"]
+    )
     shown = totals(project, "mode")
     assert list(shown.values()) == [[2, 2], [1]] and all(len(name) == 28 for name in shown)
     assert [name[-12:] for name in shown] == ["format_error", "bad_planning"]
@@ -73,8 +80,12 @@ def test_modes_with_long_names_are_told_apart_by_their_ends(project: Project) ->
 def test_the_overview_shows_them(project: Project) -> None:
     client = Client()
     client.force_login(make_member(project))
-    figures = dict(client.get(reverse("dashboard:failure_rate", args=[project.slug])).context["figures"])
-    assert {"failures-by-mode", "failures-by-version"} <= set(figures) and "failures-by-cluster" not in figures
+    figures = dict(
+        client.get(reverse("dashboard:failure_rate", args=[project.slug])).context["figures"]
+    )
+    assert {"failures-by-mode", "failures-by-version"} <= set(
+        figures
+    ) and "failures-by-cluster" not in figures
     assert [list(trace["y"]) for trace in figures["failures-by-mode"]["data"]] == [[3, 2]]
 
 

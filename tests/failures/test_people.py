@@ -17,12 +17,23 @@ from apps.failures.models import Failure, FailureDecision, FailureMode, FailureS
 from tests.factories import make_failed, make_member, make_project, make_trajectory
 
 pytestmark = pytest.mark.django_db
-TOUCHED = ("mode_id", "state", "source", "blamed_message", "assigned_to_id", "decided_by_id", "decided_at")
+TOUCHED = (
+    "mode_id",
+    "state",
+    "source",
+    "blamed_message",
+    "assigned_to_id",
+    "decided_by_id",
+    "decided_at",
+)
 
 
 def as_it_is(project: object) -> dict:
     rows = Failure.objects.filter(project=project).prefetch_related("also")
-    return {row.pk: ([getattr(row, name) for name in TOUCHED], {mode.slug for mode in row.also.all()}) for row in rows}
+    return {
+        row.pk: ([getattr(row, name) for name in TOUCHED], {mode.slug for mode in row.also.all()})
+        for row in rows
+    }
 
 
 class UndoGivesBackEverything(TestCase):
@@ -31,7 +42,10 @@ class UndoGivesBackEverything(TestCase):
     @settings(max_examples=25, deadline=None)
     @given(
         st.lists(
-            st.tuples(st.sampled_from(["decide", "dismiss", "split", "assign", "bulk", "mark"]), st.integers(0, 5)),
+            st.tuples(
+                st.sampled_from(["decide", "dismiss", "split", "assign", "bulk", "mark"]),
+                st.integers(0, 5),
+            ),
             max_size=7,
         )
     )
@@ -48,7 +62,9 @@ class UndoGivesBackEverything(TestCase):
             try:
                 if kind in ("decide", "dismiss"):
                     state = FailureState.CONFIRMED if kind == "decide" else FailureState.DISMISSED
-                    decisions.decide(failure=failure, by=by, mode=mode if kind == "decide" else None, state=state)
+                    decisions.decide(
+                        failure=failure, by=by, mode=mode if kind == "decide" else None, state=state
+                    )
                 elif kind == "split":
                     decisions.split(failure=failure, by=by, mode=mode)
                 elif kind == "assign":
@@ -57,7 +73,9 @@ class UndoGivesBackEverything(TestCase):
                     mark_failure(trajectory=healthy, mode=mode, blamed_message=1, by=by)
                 else:
                     ids = list(Failure.objects.values_list("pk", flat=True))
-                    done -= not decide_many(project=project, ids=ids, by=by, state=FailureState.CONFIRMED, mode=mode).n
+                    done -= not decide_many(
+                        project=project, ids=ids, by=by, state=FailureState.CONFIRMED, mode=mode
+                    ).n
                 done += 1
             except Refused:
                 continue
@@ -92,7 +110,9 @@ def test_what_another_changed_since_is_not_taken_back() -> None:
 def test_undo_of_a_bulk_change_keeps_what_was_changed_since() -> None:
     project, failures = failed(4)
     one, other = make_member(project), make_member(project)
-    decide_many(project=project, ids=[row.pk for row in failures], by=one, state=FailureState.DISMISSED)
+    decide_many(
+        project=project, ids=[row.pk for row in failures], by=one, state=FailureState.DISMISSED
+    )
     decisions.decide(failure=failures[0], by=other)
     done = decisions.undo(project=project, by=one)
     assert (done.n, done.kept) == (3, 1)
@@ -104,9 +124,14 @@ def test_bulk_leaves_what_is_held_and_what_was_so() -> None:
     by, holder = make_member(project), make_member(project)
     decisions.reserve(failure=failures[0], by=holder)
     decisions.decide(failure=failures[1], by=holder, state=FailureState.DISMISSED)
-    change = decide_many(project=project, ids=[row.pk for row in failures], by=by, state=FailureState.DISMISSED)
+    change = decide_many(
+        project=project, ids=[row.pk for row in failures], by=by, state=FailureState.DISMISSED
+    )
     assert (change.n, change.same, change.locked) == (2, 1, 1)
-    assert str(change) == "2 failures dismissed. Skipped: 1 was unchanged, 1 is open on someone else's screen."
+    assert (
+        str(change)
+        == "2 failures dismissed. Skipped: 1 was unchanged, 1 is open on someone else's screen."
+    )
 
 
 def test_bulk_refuses_strangers_and_too_many() -> None:
@@ -124,7 +149,9 @@ def test_bulk_refuses_strangers_and_too_many() -> None:
 
 def test_bulk_touches_no_other_project() -> None:
     (project, _), (_, (theirs,)) = failed(), failed()
-    change = decide_many(project=project, ids=[theirs.pk], by=make_member(project), state=FailureState.CONFIRMED)
+    change = decide_many(
+        project=project, ids=[theirs.pk], by=make_member(project), state=FailureState.CONFIRMED
+    )
     theirs.refresh_from_db()
     assert change.n == 0 and theirs.state == FailureState.OPEN
 
@@ -134,7 +161,11 @@ def test_a_person_marks_what_no_rule_found() -> None:
     row = make_trajectory(project, outcome={"status": "success"})
     mode, by = ensure_modes(project)["retrieval_failure"], make_member(project)
     failure = mark_failure(trajectory=row, mode=mode, blamed_message=1, by=by)
-    assert (failure.state, failure.source, failure.blamed_message) == (FailureState.CONFIRMED, Source.PERSON, 1)
+    assert (failure.state, failure.source, failure.blamed_message) == (
+        FailureState.CONFIRMED,
+        Source.PERSON,
+        1,
+    )
     classify_project(project=project)
     failure.refresh_from_db()
     assert failure.mode == mode and failure.rule_mode == ""
@@ -142,13 +173,20 @@ def test_a_person_marks_what_no_rule_found() -> None:
     with pytest.raises(Refused, match="no message 2"):
         mark_failure(trajectory=row, mode=mode, blamed_message=2, by=by)
     with pytest.raises(Refused, match="another project"):
-        mark_failure(trajectory=row, mode=ensure_modes(make_project())["bad_planning"], blamed_message=None, by=by)
+        mark_failure(
+            trajectory=row,
+            mode=ensure_modes(make_project())["bad_planning"],
+            blamed_message=None,
+            by=by,
+        )
 
 
 def test_the_rules_word_is_kept_beside_a_persons() -> None:
     project, (failure,) = failed()
     assert failure.rule_mode == failure.mode.slug == "format_error"
-    decisions.decide(failure=failure, by=make_member(project), mode=ensure_modes(project)["bad_planning"])
+    decisions.decide(
+        failure=failure, by=make_member(project), mode=ensure_modes(project)["bad_planning"]
+    )
     Failure.objects.update(rule_mode="")
     classify_project(project=project)
     failure.refresh_from_db()
@@ -157,7 +195,9 @@ def test_the_rules_word_is_kept_beside_a_persons() -> None:
 
 def test_a_second_mode_outlives_a_change_of_the_rules() -> None:
     project, (failure,) = failed()
-    decisions.split(failure=failure, by=make_member(project), mode=ensure_modes(project)["bad_planning"])
+    decisions.split(
+        failure=failure, by=make_member(project), mode=ensure_modes(project)["bad_planning"]
+    )
     row = failure.trajectory
     row.outcome_status, row.content = "success", row.content | {"interventions": []}
     row.save(update_fields=["outcome_status"])

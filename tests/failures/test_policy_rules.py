@@ -1,4 +1,6 @@
-"""Rules that a system prompt states or a person wrote: read once, confirmed, dismissed, edited, and what that does to the diagnoses."""
+"""Rules that a system prompt states or a person wrote: read once, confirmed, dismissed, edited, and
+what that does to the diagnoses.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ PENDING = "An order can only be cancelled if the status is pending."
 RETURNED = "Gold orders can always be returned."
 SURE = "You must obtain explicit user confirmation before you change anything."
 CHANGED = "The customer can change colours."
-PROMPT = f"You work for a shop. It is 2024-05-15 15:00:00.\n{PENDING}\n{RETURNED}\n{SURE}\n{CHANGED}"
+PROMPT = (
+    f"You work for a shop. It is 2024-05-15 15:00:00.\n{PENDING}\n{RETURNED}\n{SURE}\n{CHANGED}"
+)
 YES = user("Yes.")
 STATES = ("proposed", "confirmed", "dismissed")
 
@@ -44,7 +48,10 @@ NO_COLOUR = agent("I'm unable to change the colour of that.")
 BREAKS = {
     PENDING: (SHIPPED, 6),
     RETURNED: ((user("Return W123."), order(level="gold"), REFUSED), 4),
-    SURE: ((user("Cancel W123."), order(status="pending"), agent("Shall I?"), user("Hm."), CANCEL), 6),
+    SURE: (
+        (user("Cancel W123."), order(status="pending"), agent("Shall I?"), user("Hm."), CANCEL),
+        6,
+    ),
     CHANGED: ((user("Change the colour of W123 to red."), NO_COLOUR), 2),
 }
 
@@ -60,7 +67,11 @@ def rule(sentence: str) -> policy.Rule:
 
 def given(sentence: str, state: str, status: str) -> dict:
     states = {policy.key_of(rule(sentence)): state} if state != "proposed" else {}
-    return {"messages": messages(*BREAKS[sentence][0]), "outcome_status": status, "rule_states": states}
+    return {
+        "messages": messages(*BREAKS[sentence][0]),
+        "outcome_status": status,
+        "rule_states": states,
+    }
 
 
 @pytest.mark.parametrize("sentence", BREAKS)
@@ -70,7 +81,11 @@ def test_only_a_confirmed_rule_makes_a_policy_violation(sentence: str, status: s
     found = classify(given(sentence, "confirmed", status))
     assert found and (found.mode, found.blamed_message) == ("policy_violation", index), found
     first = found.evidence[0]
-    assert (first.rule, first.confidence, first.quote) == ("confirmed_rule_broken", "likely", sentence)
+    assert (first.rule, first.confidence, first.quote) == (
+        "confirmed_rule_broken",
+        "likely",
+        sentence,
+    )
     assert first.message_index == 0 and sentence in first.text
     for state in ("proposed", "dismissed"):
         other = classify(given(sentence, state, status))
@@ -81,9 +96,14 @@ def test_only_a_confirmed_rule_makes_a_policy_violation(sentence: str, status: s
 def test_a_proposed_rule_is_a_signal_and_a_dismissed_one_is_not(sentence: str) -> None:
     names = {"breaks_a_condition", "refuses_what_is_allowed", "change_without_a_yes"}
     shown = {
-        state: {item.name for item in signals(read(given(sentence, state, "unknown")))} & names for state in STATES
+        state: {item.name for item in signals(read(given(sentence, state, "unknown")))} & names
+        for state in STATES
     }
-    assert shown["proposed"] == shown["confirmed"] and len(shown["proposed"]) == 1 and not shown["dismissed"]
+    assert (
+        shown["proposed"] == shown["confirmed"]
+        and len(shown["proposed"]) == 1
+        and not shown["dismissed"]
+    )
 
 
 def test_a_run_that_keeps_to_confirmed_rules_or_succeeded_is_no_violation() -> None:
@@ -96,34 +116,62 @@ def test_a_run_that_keeps_to_confirmed_rules_or_succeeded_is_no_violation() -> N
 
 
 @pytest.mark.parametrize(
-    ("created", "breaks"), [("2024-05-14T15:00:00", False), ("2024-05-12T15:00:00", True), ("", True)]
+    ("created", "breaks"),
+    [("2024-05-14T15:00:00", False), ("2024-05-12T15:00:00", True), ("", True)],
 )
-def test_a_condition_does_not_hold_while_the_prompt_allows_it_anyway(created: str, breaks: bool) -> None:
-    stated = f"The current time is 2024-05-15 15:00:00. All orders can be cancelled within 24 hours of purchase. Otherwise, {PENDING[:1].lower()}{PENDING[1:]}"
-    turns = (user("Cancel W123."), order(status="shipped", created_at=created), agent("Shall I?"), YES, CANCEL)
+def test_a_condition_does_not_hold_while_the_prompt_allows_it_anyway(
+    created: str, breaks: bool
+) -> None:
+    stated = (
+        "The current time is 2024-05-15 15:00:00. All orders can be cancelled within 24 hours of"
+        f" purchase. Otherwise, {PENDING[:1].lower()}{PENDING[1:]}"
+    )
+    turns = (
+        user("Cancel W123."),
+        order(status="shipped", created_at=created),
+        agent("Shall I?"),
+        YES,
+        CANCEL,
+    )
     found = {item.name for item in signals(read({"messages": messages(*turns, prompt=stated)}))}
     assert ("breaks_a_condition" in found) is breaks
     (only,) = policy.rules_of(stated)
-    assert policy.in_words(policy.understood(only)).endswith("is “pending” (or within 1 day of being made).")
+    assert policy.in_words(policy.understood(only)).endswith(
+        "is “pending” (or within 1 day of being made)."
+    )
 
 
 def test_a_clause_that_states_a_condition_is_no_rule() -> None:
     assert not policy.rules_of(
-        "You should transfer the user to a person if and only if the request cannot be handled by you."
+        "You should transfer the user to a person if and only if the request cannot be handled by"
+        " you."
     )
 
 
 def test_a_prompt_with_another_date_is_the_same_prompt_and_has_the_same_rules() -> None:
     other = PROMPT.replace("2024-05-15 15:00:00", "2024-06-01 09:30:12")
-    assert policy.digest_of(other) == policy.digest_of(PROMPT) != policy.digest_of(PROMPT.replace("pending", "open"))
+    assert (
+        policy.digest_of(other)
+        == policy.digest_of(PROMPT)
+        != policy.digest_of(PROMPT.replace("pending", "open"))
+    )
     dated = "An order can only be cancelled if the status is pending as of {}."
     one, two = (policy.rules_of(dated.format(day))[0] for day in ("2024-05-15", "2024-06-01"))
     assert policy.key_of(one) == policy.key_of(two) and one != two
-    hours = [policy.rules_of(f"Orders can be cancelled. Orders cannot be changed within {n} hours.") for n in (24, 48)]
+    hours = [
+        policy.rules_of(f"Orders can be cancelled. Orders cannot be changed within {n} hours.")
+        for n in (24, 48)
+    ]
     assert len({policy.key_of(found[-1]) for found in hours}) == 2
 
 
-IF = {"kind": "if", "subject": "an order", "verb": "cancelled", "field": "status", "value": "pending"}
+IF = {
+    "kind": "if",
+    "subject": "an order",
+    "verb": "cancelled",
+    "field": "status",
+    "value": "pending",
+}
 FORMS = {
     PENDING: IF,
     RETURNED: {"kind": "always", "subject": "Gold orders", "verb": "returned"},
@@ -136,15 +184,22 @@ FORMS = {
 def test_a_written_rule_finds_what_the_same_rule_in_a_prompt_finds(sentence: str) -> None:
     written, index = written_rule(sentence, FORMS[sentence]), BREAKS[sentence][1]
     assert written == rule(sentence) and rule_of(sentence, policy.understood(written)) == written
-    run = {"messages": messages(*BREAKS[sentence][0], prompt="You work for a shop."), "outcome_status": "unknown"}
+    run = {
+        "messages": messages(*BREAKS[sentence][0], prompt="You work for a shop."),
+        "outcome_status": "unknown",
+    }
     assert classify(run) is None
-    found = classify(run | {"written_rules": [written], "rule_states": {policy.key_of(written): "confirmed"}})
+    found = classify(
+        run | {"written_rules": [written], "rule_states": {policy.key_of(written): "confirmed"}}
+    )
     assert found and (found.mode, found.blamed_message) == ("policy_violation", index)
     first = found.evidence[0]
     assert first.message_index == index and f"The policy rule says “{sentence}”" in first.text
     for states in ({}, {policy.key_of(written): "dismissed"}):
         other = classify(run | {"written_rules": [written], "rule_states": states})
-        assert other is None or "confirmed_rule_broken" not in {item.rule for item in other.evidence}
+        assert other is None or "confirmed_rule_broken" not in {
+            item.rule for item in other.evidence
+        }
     names = {item.name for item in signals(read(run | {"written_rules": [written]}))}
     assert names & {"breaks_a_condition", "refuses_what_is_allowed", "change_without_a_yes"}
 
@@ -165,7 +220,9 @@ def test_a_written_rule_finds_what_the_same_rule_in_a_prompt_finds(sentence: str
         (IF, "x" * (policy.LONGEST_SENTENCE + 1), "sentence"),
     ],
 )
-def test_a_rule_that_could_find_nothing_is_refused_by_field(form: dict, sentence: str, wrong: str) -> None:
+def test_a_rule_that_could_find_nothing_is_refused_by_field(
+    form: dict, sentence: str, wrong: str
+) -> None:
     with pytest.raises(Invalid) as refused:
         written_rule(sentence, form)
     assert set(refused.value.errors) == set(wrong.split())
@@ -175,7 +232,11 @@ def test_a_confirmed_rule_counts_beside_a_proposed_one_that_the_same_change_brea
     written = written_rule("Only open orders may be cancelled.", IF | {"value": "open"})
     run = {"messages": messages(*SHIPPED), "outcome_status": "unknown", "written_rules": [written]}
     found = classify(run | {"rule_states": {policy.key_of(written): "confirmed"}})
-    assert found and found.evidence[0].rule == "confirmed_rule_broken" and "open orders" in found.evidence[0].text
+    assert (
+        found
+        and found.evidence[0].rule == "confirmed_rule_broken"
+        and "open orders" in found.evidence[0].text
+    )
 
 
 # In a project
@@ -184,7 +245,9 @@ def test_a_confirmed_rule_counts_beside_a_proposed_one_that_the_same_change_brea
 @pytest.fixture
 def project(db: None) -> Project:
     project = make_project()
-    send(project, broken("b0"), broken("b1"), sent("plain", messages=[user("Hi."), agent("Hello.")]))
+    send(
+        project, broken("b0"), broken("b1"), sent("plain", messages=[user("Hi."), agent("Hello.")])
+    )
     classified(project)
     return project
 
@@ -229,7 +292,9 @@ def test_rules_are_stored_once_as_proposed_with_runs_that_break_them(project: Pr
     found = pending_rule(project)
     assert found.meaning == "“an order” may be cancelled only if “status” is “pending”."
     assert {one.trajectory.external_id for one in found.examples.all()} == {"b0", "b1", "later"}
-    assert all("status is shipped" in one.text and one.message_index == 6 for one in found.examples.all())
+    assert all(
+        "status is shipped" in one.text and one.message_index == 6 for one in found.examples.all()
+    )
 
 
 def test_a_decision_classifies_again_and_undo_takes_it_back(
@@ -248,7 +313,9 @@ def test_a_decision_classifies_again_and_undo_takes_it_back(
     assert violations(project) == {"b0", "b1"}
     evidence = Failure.objects.get(trajectory__external_id="b0").evidence[0]
     assert evidence["quote"] == PENDING and evidence["confidence"] == "likely"
-    assert not act(lambda: actions.decide(project=project, rule=found, state="confirmed", by=by))  # nothing changes
+    assert not act(
+        lambda: actions.decide(project=project, rule=found, state="confirmed", by=by)
+    )  # nothing changes
     assert act(lambda: actions.undo(project=project, by=by)) == found
     assert not violations(project) and actions.undo(project=project, by=by) is None
     found.refresh_from_db()
@@ -274,18 +341,27 @@ def test_a_decision_while_a_pass_goes_on_has_another_pass_follow(project: Projec
 
 
 def test_a_preview_of_changed_rules_knows_the_decisions(project: Project) -> None:
-    actions.decide(project=project, rule=pending_rule(project), state="confirmed", by=make_member(project))
+    actions.decide(
+        project=project, rule=pending_rule(project), state="confirmed", by=make_member(project)
+    )
     job = reclassify.start(project=project, by=make_member(project))
     runner.run(job)
     assert {change.after for change in job.changes.all()} == {"policy_violation"}
 
 
-def test_prompts_rules_and_examples_are_bounded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_rules_and_examples_are_bounded(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(prompts, "MOST_PROMPTS", 3)
     monkeypatch.setattr(prompts, "MOST_COUNTED", 2)
-    actions.decide(project=project, rule=pending_rule(project), state="confirmed", by=make_member(project))
+    actions.decide(
+        project=project, rule=pending_rule(project), state="confirmed", by=make_member(project)
+    )
     many = "\n".join(f"Class{n} orders cannot be cancelled." for n in range(90))
-    hostile = f"Order \0<script>alert(1)</script> {'x' * 5000} can only be cancelled if the status is pending."
+    hostile = (
+        f"Order \0<script>alert(1)</script> {'x' * 5000} can only be cancelled if the status is"
+        " pending."
+    )
     texts = [f"Prompt {name}: {many}" for name in "abcd"] + [hostile]
     send(project, broken("b2"), *(broken(f"h{n}", prompt=text) for n, text in enumerate(texts)))
     classified(project)
@@ -294,7 +370,9 @@ def test_prompts_rules_and_examples_are_bounded(project: Project, monkeypatch: p
     counts = [prompt.rules.count() for prompt in SystemPrompt.objects.filter(project=project)]
     assert max(counts) <= policy.MOST_RULES
     assert max(len(one.sentence) for one in PolicyRule.objects.all()) <= policy.LONGEST_SENTENCE
-    assert list(pending_rule(project).examples.values_list("trajectory__external_id", flat=True)) == ["b2", "b1"]
+    assert list(
+        pending_rule(project).examples.values_list("trajectory__external_id", flat=True)
+    ) == ["b2", "b1"]
 
 
 def test_the_page_lists_escapes_and_decides_and_viewers_only_read(project: Project) -> None:
@@ -313,11 +391,21 @@ def test_the_page_lists_escapes_and_decides_and_viewers_only_read(project: Proje
     assert "<script>alert(1)" not in page and "&lt;script&gt;alert(1)" in page
     assert decide not in page and reader.post(decide, {"state": "confirmed"}).status_code == 403
     page = client.get(url).content.decode()
-    assert f'action="{decide}"' in page and 'data-key="c"' in page and 'data-key="d"' in page and "data-row" in page
-    answer = client.post(decide, {"state": "dismissed"}, headers={"HX-Request": "true"}).content.decode()
+    assert (
+        f'action="{decide}"' in page
+        and 'data-key="c"' in page
+        and 'data-key="d"' in page
+        and "data-row" in page
+    )
+    answer = client.post(
+        decide, {"state": "dismissed"}, headers={"HX-Request": "true"}
+    ).content.decode()
     assert '<span id="to-review" hx-swap-oob="true">4 rules to review.</span>' in answer
     assert (
-        "<html" not in answer and "dismissed" in answer and "Confirm <kbd>" in answer and "Dismiss <kbd>" not in answer
+        "<html" not in answer
+        and "dismissed" in answer
+        and "Confirm <kbd>" in answer
+        and "Dismiss <kbd>" not in answer
     )
     listed = client.get(url, {"state": "dismissed"}).content.decode()
     assert PENDING in listed and RETURNED not in listed
@@ -325,7 +413,8 @@ def test_the_page_lists_escapes_and_decides_and_viewers_only_read(project: Proje
     listed = client.get(url, {"state": "dismissed"}).content.decode()
     assert "Not checked" in listed and "None found" not in listed
     assert (
-        "must be confirmed, dismissed or proposed" in client.post(decide, {"state": "x"}, follow=True).content.decode()
+        "must be confirmed, dismissed or proposed"
+        in client.post(decide, {"state": "x"}, follow=True).content.decode()
     )
     undo = reverse("failures:policy_undo", args=[project.slug])
     assert "Your last decision was undone." in client.post(undo, follow=True).content.decode()
@@ -334,12 +423,20 @@ def test_the_page_lists_escapes_and_decides_and_viewers_only_read(project: Proje
     assert client.post(other, {"state": "confirmed"}).status_code == 404
 
 
-def test_the_failures_list_links_to_the_rules_until_all_are_decided(client: Client, project: Project) -> None:
+def test_the_failures_list_links_to_the_rules_until_all_are_decided(
+    client: Client, project: Project
+) -> None:
     by = make_member(project, Role.REVIEWER)
     client.force_login(by)
-    url, link = reverse("failures:list", args=[project.slug]), reverse("failures:policy", args=[project.slug])
+    url, link = (
+        reverse("failures:list", args=[project.slug]),
+        reverse("failures:policy", args=[project.slug]),
+    )
     page = client.get(url).content.decode()
-    assert "4 policy rules need review." in page and f'<a href="{link}">Review policy rules</a>' in page
+    assert (
+        "4 policy rules need review." in page
+        and f'<a href="{link}">Review policy rules</a>' in page
+    )
     first, *rest = PolicyRule.objects.filter(prompt__project=project)
     for rule in rest:
         actions.decide(project=project, rule=rule, state="dismissed", by=by)
@@ -353,7 +450,11 @@ def test_the_api_lists_and_decides(client: Client, project: Project) -> None:
     first = client.get(url, {"limit": 2}, **headers).json()
     rest = client.get(url, {"limit": 2, "offset": first["next"]}, **headers).json()
     listed = [*first["results"], *rest["results"]]
-    assert len(listed) == 4 and rest["next"] is None and {one["sentence"] for one in listed} == set(BREAKS)
+    assert (
+        len(listed) == 4
+        and rest["next"] is None
+        and {one["sentence"] for one in listed} == set(BREAKS)
+    )
     found = next(one for one in listed if one["sentence"] == PENDING)
     assert (
         {one["trajectory"] for one in found["examples"]} == {"b0", "b1"}
@@ -370,10 +471,14 @@ def test_the_api_lists_and_decides(client: Client, project: Project) -> None:
     one = reverse("failures_api:policy_rule", args=[found["id"]])
     send = {"content_type": "application/json", **headers}
     done = client.post(one, {"state": "confirmed"}, **send)
-    assert done.status_code == 200 and done.json()["state"] == "confirmed" and done.json()["decided_by"], done.content
-    assert [item["id"] for item in client.get(url, {"state": "confirmed"}, **headers).json()["results"]] == [
-        found["id"]
-    ]
+    assert (
+        done.status_code == 200
+        and done.json()["state"] == "confirmed"
+        and done.json()["decided_by"]
+    ), done.content
+    assert [
+        item["id"] for item in client.get(url, {"state": "confirmed"}, **headers).json()["results"]
+    ] == [found["id"]]
     assert client.post(one, {"state": "maybe"}, **send).status_code == 400
     assert client.get(url, {"state": "maybe"}, **headers).status_code == 400
     missing = reverse("failures_api:policy_rule", args=[10**9])
@@ -400,15 +505,27 @@ def saved(project: Project, run: Any) -> Any:
 ONLY = "Orders are cancelled only while they are pending."
 
 
-def test_a_rule_for_all_runs_is_found_in_runs_of_any_prompt_and_in_later_ones(project: Project) -> None:
+def test_a_rule_for_all_runs_is_found_in_runs_of_any_prompt_and_in_later_ones(
+    project: Project,
+) -> None:
     by = make_member(project, Role.REVIEWER)
     send(project, broken("unruly", prompt="You work for a shop."))
-    written = saved(project, lambda: actions.write(project=project, prompt=None, sentence=ONLY, form=IF, by=by))
-    assert (written.state, written.decided_by, written.version, written.written) == ("confirmed", by, 1, True)
+    written = saved(
+        project, lambda: actions.write(project=project, prompt=None, sentence=ONLY, form=IF, by=by)
+    )
+    assert (written.state, written.decided_by, written.version, written.written) == (
+        "confirmed",
+        by,
+        1,
+        True,
+    )
     assert violations(project) == {"b0", "b1", "unruly"}
     evidence = Failure.objects.get(trajectory__external_id="unruly").evidence[0]
     assert (evidence["rule"], evidence["message_index"]) == ("confirmed_rule_broken", 6)
-    assert "status is shipped" in evidence["text"] and f"The policy rule says “{ONLY}”" in evidence["text"]
+    assert (
+        "status is shipped" in evidence["text"]
+        and f"The policy rule says “{ONLY}”" in evidence["text"]
+    )
     send(project, broken("later", prompt="Another shop."))
     classify_job.classify_new(project, for_s=9)
     assert "later" in violations(project) and written.examples.count() == 4
@@ -418,7 +535,9 @@ def test_a_rule_for_all_runs_is_found_in_runs_of_any_prompt_and_in_later_ones(pr
     assert said.actor == by and said.detail["sentence"] == ONLY
 
 
-def test_a_rule_for_one_prompt_leaves_others_alone_and_a_proposal_only_lists(project: Project) -> None:
+def test_a_rule_for_one_prompt_leaves_others_alone_and_a_proposal_only_lists(
+    project: Project,
+) -> None:
     by, prompt = make_member(project, Role.REVIEWER), pending_rule(project).prompt
     send(project, broken("unruly", prompt="You work for a shop."))
     given = {"project": project, "prompt": prompt, "sentence": ONLY, "form": IF, "by": by}
@@ -435,11 +554,20 @@ def test_an_edit_is_a_new_version_and_what_it_replaces_is_not_used(
     by, found = make_member(project, Role.REVIEWER), pending_rule(project)
     actions.decide(project=project, rule=found, state="confirmed", by=by)
     form = IF | {"value": "shipped"}
-    second = saved(project, lambda: actions.edit(project=project, rule=found, sentence=ONLY, form=form, by=by))
+    second = saved(
+        project, lambda: actions.edit(project=project, rule=found, sentence=ONLY, form=form, by=by)
+    )
     found.refresh_from_db()
-    assert (found.state, second.state, second.version, second.replaces) == ("replaced", "confirmed", 2, found)
+    assert (found.state, second.state, second.version, second.replaces) == (
+        "replaced",
+        "confirmed",
+        2,
+        found,
+    )
     assert not violations(project) and found.examples.count() == 0
-    assert {one.name for one in signals(read({"messages": messages(*SHIPPED)}))} & {"breaks_a_condition"}
+    assert {one.name for one in signals(read({"messages": messages(*SHIPPED)}))} & {
+        "breaks_a_condition"
+    }
     states = prompts.policy_of(project, [project.trajectories.get(external_id="b0")])
     assert next(iter(states.values()))["rule_states"][found.key] == "dismissed"
     with pytest.raises(actions.Refused, match="in the meantime"):
@@ -448,8 +576,14 @@ def test_an_edit_is_a_new_version_and_what_it_replaces_is_not_used(
         actions.decide(project=project, rule=found, state="confirmed", by=by)
     with pytest.raises(Invalid, match="Nothing has changed"):
         actions.edit(project=project, rule=second, sentence=ONLY, form=form, by=by)
-    third = saved(project, lambda: actions.edit(project=project, rule=second, sentence=PENDING, form=IF, by=by))
-    assert third.key == found.key and violations(project) == {"b0", "b1"}  # as it was read in the prompt
+    third = saved(
+        project,
+        lambda: actions.edit(project=project, rule=second, sentence=PENDING, form=IF, by=by),
+    )
+    assert third.key == found.key and violations(project) == {
+        "b0",
+        "b1",
+    }  # as it was read in the prompt
     saved(project, lambda: actions.remove(project=project, rule=third, by=by))
     found.refresh_from_db()
     third.refresh_from_db()
@@ -462,13 +596,21 @@ def test_an_edit_is_a_new_version_and_what_it_replaces_is_not_used(
         actions.write(project=project, prompt=None, sentence=ONLY, form=IF, by=by)
 
 
-def test_rules_are_written_edited_and_removed_on_the_page_and_viewers_may_not(project: Project) -> None:
+def test_rules_are_written_edited_and_removed_on_the_page_and_viewers_may_not(
+    project: Project,
+) -> None:
     found, name = pending_rule(project), "failures:policy"
     url, new = (reverse(f"failures:policy{what}", args=[project.slug]) for what in ("", "_new"))
-    edit, reader, client = reverse("failures:policy_edit", args=[project.slug, found.pk]), Client(), Client()
+    edit, reader, client = (
+        reverse("failures:policy_edit", args=[project.slug, found.pk]),
+        Client(),
+        Client(),
+    )
     reader.force_login(make_member(project, Role.VIEWER))
     client.force_login(make_member(project, Role.REVIEWER))
-    assert new not in reader.get(url).content.decode() and edit not in reader.get(url).content.decode()
+    assert (
+        new not in reader.get(url).content.decode() and edit not in reader.get(url).content.decode()
+    )
     sent = {"sentence": ONLY} | IF
     assert {reader.post(address, sent).status_code for address in (new, edit)} == {403}
     assert new in client.get(url).content.decode() and edit in client.get(url).content.decode()
@@ -476,7 +618,9 @@ def test_rules_are_written_edited_and_removed_on_the_page_and_viewers_may_not(pr
     assert "<html" not in fragment and PENDING in fragment and 'value="pending"' in fragment
     page = client.post(new, sent | {"verb": "cancel"}).content.decode()
     assert "ends in -ed" in page and ONLY in page and "<html" in page
-    page = client.post(f"{new}?prompt={found.prompt_id}", sent | {"state": "proposed"}, follow=True).content.decode()
+    page = client.post(
+        f"{new}?prompt={found.prompt_id}", sent | {"state": "proposed"}, follow=True
+    ).content.decode()
     assert "Rule saved. Runs that break it are listed here" in page and ONLY in page
     page = client.post(new, sent, follow=True).content.decode()
     assert "Rules for all runs" in page and "Checked as: “an order” may be cancelled" in page
@@ -490,8 +634,16 @@ def test_rules_are_written_edited_and_removed_on_the_page_and_viewers_may_not(pr
     other = make_project()
     client.force_login(make_member(other, Role.REVIEWER))
     for what in ("edit", "remove"):
-        assert client.post(reverse(f"{name}_{what}", args=[other.slug, found.pk]), sent).status_code == 404
-    assert client.get(reverse(f"{name}_new", args=[other.slug]), {"prompt": found.prompt_id}).status_code == 404
+        assert (
+            client.post(reverse(f"{name}_{what}", args=[other.slug, found.pk]), sent).status_code
+            == 404
+        )
+    assert (
+        client.get(
+            reverse(f"{name}_new", args=[other.slug]), {"prompt": found.prompt_id}
+        ).status_code
+        == 404
+    )
 
 
 def test_the_api_writes_edits_and_removes(client: Client, project: Project) -> None:
@@ -500,19 +652,33 @@ def test_the_api_writes_edits_and_removes(client: Client, project: Project) -> N
     made = client.post(url, {"sentence": ONLY, "understood": IF}, **sending)
     assert made.status_code == 201, made.content
     given = made.json()
-    assert (given["state"], given["written"], given["version"], given["prompt"]["digest"]) == ("confirmed", True, 1, "")
+    assert (given["state"], given["written"], given["version"], given["prompt"]["digest"]) == (
+        "confirmed",
+        True,
+        1,
+        "",
+    )
     body = {"sentence": ONLY, "understood": IF | {"value": "open"}, "state": "proposed"}
     one = reverse("failures_api:policy_rule", args=[found.pk])
     edited = client.put(one, body, **sending)
     assert edited.status_code == 201, edited.content
-    assert (edited.json()["replaces"], edited.json()["version"], edited.json()["state"]) == (found.pk, 2, "proposed")
+    assert (edited.json()["replaces"], edited.json()["version"], edited.json()["state"]) == (
+        found.pk,
+        2,
+        "proposed",
+    )
     listed = {item["id"] for item in client.get(url, **sending).json()["results"]}
     assert found.pk not in listed and {given["id"], edited.json()["id"]} <= listed
-    assert [item["id"] for item in client.get(url, {"state": "replaced"}, **sending).json()["results"]] == [found.pk]
+    assert [
+        item["id"] for item in client.get(url, {"state": "replaced"}, **sending).json()["results"]
+    ] == [found.pk]
     assert client.put(one, body, **sending).status_code == 400  # replaced meanwhile
     mine = reverse("failures_api:policy_rule", args=[edited.json()["id"]])
     other = {"content_type": "application/json", **key_headers(make_project())}
-    assert {client.put(mine, body, **other).status_code, client.delete(mine, **other).status_code} == {404}
+    assert {
+        client.put(mine, body, **other).status_code,
+        client.delete(mine, **other).status_code,
+    } == {404}
     assert client.delete(mine, **sending).status_code == 204
     assert client.delete(mine, **sending).status_code == 400
     for wrong in (

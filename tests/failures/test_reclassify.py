@@ -1,4 +1,6 @@
-"""Reclassification: the diff, killed and gone on with, applied or discarded; people's decisions stay."""
+"""Reclassification: the diff, killed and gone on with, applied or discarded; people's decisions
+stay.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from apps.failures import reclassify
 from apps.failures.actions.decisions import decide, split
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.actions.modes import ensure_modes
-from apps.failures.models import Failure, FailureState, Reclassification, ReclassificationChange, Source
+from apps.failures.models import (
+    Failure,
+    FailureState,
+    Reclassification,
+    ReclassificationChange,
+    Source,
+)
 from apps.trajectories.models import Trajectory
 from tests.factories import make_failed, make_member, make_project, make_trajectory
 
@@ -26,7 +34,9 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list:
     found: list[Any] = []
-    monkeypatch.setattr(outbox.current_app, "send_task", lambda name, args, **_: found.append((name, args)))
+    monkeypatch.setattr(
+        outbox.current_app, "send_task", lambda name, args, **_: found.append((name, args))
+    )
     return found
 
 
@@ -37,18 +47,24 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def project() -> Project:
-    """Five failed runs, diagnosed by rules of another day: two modes and a step are other, one is missing, one too many."""
+    """Five failed runs, diagnosed by rules of another day: two modes and a step are other, one is
+    missing, one too many.
+    """
     project = make_project()
     for _ in range(5):
         make_failed(project)
     make_trajectory(project, outcome={"status": "success"})
     classify_project(project=project)
     modes, rows = ensure_modes(project), list(Failure.objects.order_by("trajectory_id"))
-    Failure.objects.filter(pk__in=[rows[0].pk, rows[1].pk]).update(mode=modes["bad_planning"], rule_mode="bad_planning")
+    Failure.objects.filter(pk__in=[rows[0].pk, rows[1].pk]).update(
+        mode=modes["bad_planning"], rule_mode="bad_planning"
+    )
     Failure.objects.filter(pk=rows[2].pk).update(blamed_message=0)
     rows[3].delete()
     healthy = Trajectory.objects.get(project=project, failure=None, outcome_status="success")
-    Failure.objects.create(project=project, trajectory=healthy, mode=modes["unsafe_action"], rule_mode="unsafe_action")
+    Failure.objects.create(
+        project=project, trajectory=healthy, mode=modes["unsafe_action"], rule_mode="unsafe_action"
+    )
     return project
 
 
@@ -91,7 +107,11 @@ class Killed(BaseException):
 
 def diagnoses(project: Project) -> list[tuple]:
     rows = Failure.objects.filter(project=project).order_by("trajectory_id")
-    return list(rows.values_list("trajectory", "mode__slug", "rule_mode", "blamed_message", "state", "source"))
+    return list(
+        rows.values_list(
+            "trajectory", "mode__slug", "rule_mode", "blamed_message", "state", "source"
+        )
+    )
 
 
 def cells(job: Reclassification) -> dict[tuple[str, str], int]:
@@ -122,7 +142,12 @@ def test_a_killed_comparison_goes_on_where_it_stopped(
     looked: list[Any] = []
     real = reclassify.classify
     monkeypatch.setattr(reclassify, "classify", lambda row: looked.append(row) or real(row))
-    assert done(job).stage == "ready" and job.done == 6 and cells(job) == WOULD_CHANGE and len(looked) == 4
+    assert (
+        done(job).stage == "ready"
+        and job.done == 6
+        and cells(job) == WOULD_CHANGE
+        and len(looked) == 4
+    )
 
 
 def test_applying_makes_the_diff_true_and_leaves_nothing_to_change(
@@ -169,11 +194,18 @@ def test_a_second_mode_of_a_person_keeps_the_failure(project: Project) -> None:
 
 
 def test_what_the_judge_said_stays(project: Project) -> None:
-    Failure.objects.filter(mode__slug="bad_planning").update(source=Source.JUDGE, judge_mode="bad_planning")
+    Failure.objects.filter(mode__slug="bad_planning").update(
+        source=Source.JUDGE, judge_mode="bad_planning"
+    )
     job = finished(project)
     reclassify.apply(job=job, by=make_member(project))
     done(job)
-    assert Failure.objects.filter(mode__slug="bad_planning", source=Source.JUDGE, rule_mode="format_error").count() == 2
+    assert (
+        Failure.objects.filter(
+            mode__slug="bad_planning", source=Source.JUDGE, rule_mode="format_error"
+        ).count()
+        == 2
+    )
 
 
 def test_a_diagnosis_that_changed_since_the_diff_is_left(project: Project) -> None:
@@ -197,7 +229,9 @@ def test_one_at_a_time(project: Project) -> None:
     assert started(project)
 
 
-def test_a_discarded_comparison_ends(project: Project, small_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_discarded_comparison_ends(
+    project: Project, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, real = started(project), runner.step
 
     def step(*args: Any) -> bool:
@@ -213,7 +247,9 @@ def test_a_discarded_comparison_ends(project: Project, small_chunks: None, monke
 
 def test_one_that_waits_is_discarded_at_once(project: Project) -> None:
     job = started(project)
-    assert reclassify.discard(job=job, by=make_member(project)) and not reclassify.discard(job=job, by=None)
+    assert reclassify.discard(job=job, by=make_member(project)) and not reclassify.discard(
+        job=job, by=None
+    )
     assert done(job).stage == "discarded" and not job.attempt
 
 
@@ -246,14 +282,21 @@ def test_from_the_button_to_the_applied_diff(
     with django_capture_on_commit_callbacks(execute=True):
         page = client.post(reverse("failures:reclassify_start", args=[project.slug]), follow=True)
     job = page.context["job"]
-    assert sent == [(jobs.TASK, ["failures.Reclassification", str(job.pk)])] and b"every 2s" in page.content
+    assert (
+        sent == [(jobs.TASK, ["failures.Reclassification", str(job.pk)])]
+        and b"every 2s" in page.content
+    )
     args = [project.slug, job.pk]
     fragment = reverse("failures:reclassification_status", args=args)
     assert "HX-Refresh" not in client.get(fragment, headers={"HX-Request": "true"}).headers
     done(job)
     assert client.get(fragment, headers={"HX-Request": "true"}).headers["HX-Refresh"] == "true"
     page = client.get(url)
-    assert page.context["changes"] == 5 and b"Bad planning" in page.content and b"Apply" in page.content
+    assert (
+        page.context["changes"] == 5
+        and b"Bad planning" in page.content
+        and b"Apply" in page.content
+    )
     cell = client.get(url, {"before": "unsafe_action", "after": "none"})
     assert [change.before for change in cell.context["page"]] == ["unsafe_action"]
     assert b"no rule matches" in cell.content
@@ -275,28 +318,43 @@ def test_without_diagnoses_there_is_no_diff_to_ask_for() -> None:
 
 
 def test_people_who_see_it_otherwise_are_listed(project: Project, client: Client) -> None:
-    decide(failure=Failure.objects.filter(mode__slug="bad_planning").first(), by=make_member(project))
+    decide(
+        failure=Failure.objects.filter(mode__slug="bad_planning").first(), by=make_member(project)
+    )
     finished(project)
     page = client.get(reverse("failures:reclassify", args=[project.slug]), {"show": "people"})
     assert len(page.context["page"]) == 1 and b"Where people disagree" in page.content
 
 
-SAID = {"rule": "judge", "message_index": 1, "text": "It went in circles.", "quote": "again", "mode": "bad_planning",
-        "confidence": "likely"}  # fmt: skip
+SAID = {
+    "rule": "judge",
+    "message_index": 1,
+    "text": "It went in circles.",
+    "quote": "again",
+    "mode": "bad_planning",
+    "confidence": "likely",
+}
 
 
 def judged(project: Project) -> tuple[Failure, Failure]:
-    """Two undecided failures that the judge spoke of beside the rules: the rules find the first one today, not the second."""
+    """Two undecided failures that the judge spoke of beside the rules: the rules find the first one
+    today, not the second.
+    """
     rows = list(Failure.objects.filter(project=project).order_by("trajectory_id"))
     for failure in (rows[0], rows[-1]):
         Failure.objects.filter(pk=failure.pk).update(
-            evidence=[*failure.evidence, SAID], judge_mode="bad_planning", mode=rows[0].mode, rule_mode="bad_planning"
+            evidence=[*failure.evidence, SAID],
+            judge_mode="bad_planning",
+            mode=rows[0].mode,
+            rule_mode="bad_planning",
         )
     return rows[0], rows[-1]
 
 
 def test_what_the_judge_said_stays_beside_the_rules(project: Project, sent: list) -> None:
-    """The surer word of the rules decides, and the judge's is kept; where they find nothing now, the judge's decides."""
+    """The surer word of the rules decides, and the judge's is kept; where they find nothing now,
+    the judge's decides.
+    """
     sure, unsure = judged(project)
     job = finished(project)
     assert reclassify.apply(job=job, by=make_member(project, Role.OWNER))
@@ -304,7 +362,11 @@ def test_what_the_judge_said_stays_beside_the_rules(project: Project, sent: list
     for failure in (sure, unsure):
         failure.refresh_from_db()
         assert [item for item in failure.evidence if item["rule"] == "judge"] == [SAID]
-    assert (sure.mode.slug, sure.source, sure.rule_mode) == ("format_error", Source.RULE, "format_error")
+    assert (sure.mode.slug, sure.source, sure.rule_mode) == (
+        "format_error",
+        Source.RULE,
+        "format_error",
+    )
     assert (unsure.mode.slug, unsure.source, unsure.rule_mode) == ("bad_planning", Source.JUDGE, "")
     assert not cells(finished(project))
 
@@ -312,6 +374,9 @@ def test_what_the_judge_said_stays_beside_the_rules(project: Project, sent: list
 def test_classifying_again_keeps_what_the_judge_said(project: Project) -> None:
     sure, unsure = judged(project)
     classify_project(project=project)
-    for failure, expected in ((sure, ("format_error", Source.RULE)), (unsure, ("bad_planning", Source.JUDGE))):
+    for failure, expected in (
+        (sure, ("format_error", Source.RULE)),
+        (unsure, ("bad_planning", Source.JUDGE)),
+    ):
         failure.refresh_from_db()
         assert (failure.mode.slug, failure.source) == expected and SAID in failure.evidence

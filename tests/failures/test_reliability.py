@@ -18,13 +18,17 @@ from apps.failures.models import Failure, FailureState
 from apps.failures.reliability import Right, by_confidence, by_rule, is_overconfident
 from tests.factories import make_failed, make_member, make_project, make_trajectory
 
-COUNTS = Counter({(("a", "certain"), True): 7, (("a", "certain"), False): 1, (("b", "hint"), False): 2})
+COUNTS = Counter(
+    {(("a", "certain"), True): 7, (("a", "certain"), False): 1, (("b", "hint"), False): 2}
+)
 
 
 def test_shares_by_confidence_and_by_rule() -> None:
     assert by_confidence(COUNTS) == [
-        Right("", "certain", Share(7, 8)), Right("", "likely", Share(0, 0)), Right("", "hint", Share(0, 2)),
-    ]  # fmt: skip
+        Right("", "certain", Share(7, 8)),
+        Right("", "likely", Share(0, 0)),
+        Right("", "hint", Share(0, 2)),
+    ]
     assert by_rule(COUNTS) == [Right("a", "certain", Share(7, 8)), Right("b", "hint", Share(0, 2))]
 
 
@@ -61,7 +65,9 @@ def test_right_is_what_people_confirm_with_that_mode(project: Project) -> None:
 def test_where_the_judge_decided_the_rules_reason_comes_second(project: Project) -> None:
     failure = Failure.objects.first()
     rule = failure.evidence[0]
-    Failure.objects.filter(pk=failure.pk).update(evidence=[rule | {"rule": "judge", "confidence": "likely"}, rule])
+    Failure.objects.filter(pk=failure.pk).update(
+        evidence=[rule | {"rule": "judge", "confidence": "likely"}, rule]
+    )
     decide(failure=Failure.objects.get(pk=failure.pk), by=make_member(project))
     assert reliability.decisions(project) == {((rule["rule"], rule["confidence"]), True): 1}
 
@@ -74,7 +80,9 @@ def test_the_page_has_the_diagram_and_warns(project: Project) -> None:
     for _ in range(measures.FEW - 5):
         make_failed(project)
     classify_project(project=project)
-    Failure.objects.update(evidence=[{"rule": "expected_calls", "confidence": "certain", "mode": "format_error"}])
+    Failure.objects.update(
+        evidence=[{"rule": "expected_calls", "confidence": "certain", "mode": "format_error"}]
+    )
     *first, last = Failure.objects.all()
     for failure in first:
         decide(failure=failure, by=by, state=FailureState.DISMISSED)
@@ -84,4 +92,6 @@ def test_the_page_has_the_diagram_and_warns(project: Project) -> None:
     assert b"Calibration of confidence" in page.content and page.context["reliability"]
     said = page.content.decode()
     assert "“Certain” is right in 0.0% of 10 cases" in said
-    assert said.count('id="reliability"') == 1  # a second one would be read as the chart, and no chart would be drawn
+    assert (
+        said.count('id="reliability"') == 1
+    )  # a second one would be read as the chart, and no chart would be drawn

@@ -7,16 +7,27 @@ from hypothesis import strategies as st
 
 from apps.failures.similar.scoring import Sketch, ranked, words
 
-WORDS = st.lists(st.sampled_from(["refund", "order", "ticket", "invoice", "late", "missing", "wrong"]), max_size=4)
+WORDS = st.lists(
+    st.sampled_from(["refund", "order", "ticket", "invoice", "late", "missing", "wrong"]),
+    max_size=4,
+)
 SKETCHES = st.builds(
     lambda id, tools, said, asked: Sketch.of(
-        id, tools=tools, evidence={"rule": "r", "text": " ".join(said), "quote": None}, request=" ".join(asked)
+        id,
+        tools=tools,
+        evidence={"rule": "r", "text": " ".join(said), "quote": None},
+        request=" ".join(asked),
     ),
-    st.integers(1, 10**9), WORDS, WORDS, WORDS,
-)  # fmt: skip
+    st.integers(1, 10**9),
+    WORDS,
+    WORDS,
+    WORDS,
+)
 
 
-def sketch(id: int, tool: str, text: str, request: str = "Please do it", rule: str = "failed_call") -> Sketch:
+def sketch(
+    id: int, tool: str, text: str, request: str = "Please do it", rule: str = "failed_call"
+) -> Sketch:
     return Sketch.of(id, tools=[tool], evidence={"rule": rule, "text": text}, request=request)
 
 
@@ -26,13 +37,19 @@ def test_the_rarest_in_common_counts_most_and_is_said_first() -> None:
     same_tool = sketch(3, "refund", "the call timed out")
     others = [sketch(n, "search", "the call found nothing") for n in range(4, 20)]
     found = ranked(one, [*others, same_tool, same_error], 3)
-    assert [alike.id for alike in found[:2]] == [2, 3] and found[0].score > found[1].score > found[2].score
+    assert [alike.id for alike in found[:2]] == [2, 3] and found[0].score > found[1].score > found[
+        2
+    ].score
     assert found[0].tools == ("refund",) and set(found[0].words[:2]) == {"payment_id", "missing"}
     assert found[2].tools == () and found[2].words == ("call",)
 
 
 def test_what_differs_by_chance_is_no_word() -> None:
-    assert words("Order ZFA04Y of mia_li_3668 at 10:30 was the wrong one's") == {"order", "wrong", "one's"}
+    assert words("Order ZFA04Y of mia_li_3668 at 10:30 was the wrong one's") == {
+        "order",
+        "wrong",
+        "one's",
+    }
 
 
 def test_a_rule_in_common_counts_and_is_not_said_as_a_word() -> None:

@@ -73,11 +73,15 @@ def test_modes_of_one_rank_are_mixed_by_time() -> None:
 
 
 def test_the_most_informative_come_first_where_asked_for() -> None:
-    """Nearest to the threshold, then clusters with few decisions, then what is in no cluster; the newest first among equals."""
+    """Nearest to the threshold, then clusters with few decisions, then what is in no cluster; the
+    newest first among equals.
+    """
     project, (far, near, decided, new, newer, alone, done) = failures_of(7)
     threshold = Estimator.of(project).weights.threshold
     for failure, chance in ((far, threshold + 0.3), (near, threshold - 0.01)):
-        OutcomeEstimate.objects.create(project=project, trajectory_id=failure.trajectory_id, probability=chance)
+        OutcomeEstimate.objects.create(
+            project=project, trajectory_id=failure.trajectory_id, probability=chance
+        )
     known, unknown = (make_cluster(failure) for failure in (decided, new))
     Failure.objects.filter(pk=newer.pk).update(cluster=unknown)
     Failure.objects.filter(pk=done.pk).update(cluster=known, state=FailureState.CONFIRMED)
@@ -88,15 +92,27 @@ def test_the_most_informative_come_first_where_asked_for() -> None:
         failure = Failure.objects.select_related("mode").get(pk=queue.next(place))
         seen.append(failure)
         place = queue.position_of(failure)
-    assert seen == expected and queue.next(place) == near.pk and queue.previous(place, skip=alone.pk) == decided.pk
+    assert (
+        seen == expected
+        and queue.next(place) == near.pk
+        and queue.previous(place, skip=alone.pk) == decided.pk
+    )
     assert queue.previous(queue.position_of(near)) is None
     first = client.get(reverse("failures:triage", args=[project.slug]) + "?sort=informative")
     assert first["Location"] == url("case", near, "?sort=informative")
-    after = client.post(url("decide", near, "?sort=informative"), {"confirm": "1", "seen": version_of(near)})
+    after = client.post(
+        url("decide", near, "?sort=informative"), {"confirm": "1", "seen": version_of(near)}
+    )
     assert after["Location"] == url("case", far, "?sort=informative")
     page = client.get(after["Location"]).content.decode()
-    assert '<option value="informative" selected>' in page and f"{url('step', far)}?sort=informative" in page
-    assert "sort=informative" in client.get(reverse("failures:list", args=[project.slug])).content.decode()
+    assert (
+        '<option value="informative" selected>' in page
+        and f"{url('step', far)}?sort=informative" in page
+    )
+    assert (
+        "sort=informative"
+        in client.get(reverse("failures:list", args=[project.slug])).content.decode()
+    )
     assert "sort" not in TriageQueue(project, user, {"sort": "nonsense"}).given
 
 
@@ -106,20 +122,33 @@ def test_each_filter_leaves_its_own(name: str) -> None:
     user = make_member(project)
     set_mode(wanted, "unsafe_action")
     now = timezone.now()
-    cluster = FailureCluster.objects.create(project=project, name="c", signature={}, first_seen=now, last_seen=now)
+    cluster = FailureCluster.objects.create(
+        project=project, name="c", signature={}, first_seen=now, last_seen=now
+    )
     evidence = [{"rule": "r", "message_index": 1, "text": "t", "confidence": "hint"}]
-    Failure.objects.filter(pk=wanted.pk).update(cluster=cluster, assigned_to=user, evidence=evidence)
+    Failure.objects.filter(pk=wanted.pk).update(
+        cluster=cluster, assigned_to=user, evidence=evidence
+    )
     wanted.trajectory.agent_version = "9"
     wanted.trajectory.save()
     wanted.refresh_from_db()
     wanted.save()  # its version is that of its run
-    value = {"mode": "unsafe_action", "cluster": str(cluster.pk), "version": "9", "confidence": "hint"}.get(name, "1")
+    value = {
+        "mode": "unsafe_action",
+        "cluster": str(cluster.pk),
+        "version": "9",
+        "confidence": "hint",
+    }.get(name, "1")
     queue = TriageQueue(project, user, {name: value})
     assert queue.next() == wanted.pk and queue.count() == "1"
-    assert queue.next(QueuePosition(rank=(True, 2), trajectory=others[-1].trajectory_id)) == wanted.pk
+    assert (
+        queue.next(QueuePosition(rank=(True, 2), trajectory=others[-1].trajectory_id)) == wanted.pk
+    )
 
 
-@pytest.mark.parametrize("given", [{"mode": "none"}, {"cluster": "x"}, {"version": "a\x00"}, {"confidence": "'"}])
+@pytest.mark.parametrize(
+    "given", [{"mode": "none"}, {"cluster": "x"}, {"version": "a\x00"}, {"confidence": "'"}]
+)
 def test_a_filter_that_means_nothing_finds_nothing(given: dict[str, str]) -> None:
     project, _ = failures_of(1)
     queue = TriageQueue(project, make_member(project), given)
@@ -129,11 +158,15 @@ def test_a_filter_that_means_nothing_finds_nothing(given: dict[str, str]) -> Non
 def test_filters_are_kept_from_case_to_case() -> None:
     project, cases = failures_of(3)
     client, _ = browser(project)
-    start = client.get(reverse("failures:triage", args=[project.slug]) + "?mode=format_error&utm_source=mail")
+    start = client.get(
+        reverse("failures:triage", args=[project.slug]) + "?mode=format_error&utm_source=mail"
+    )
     assert start["Location"] == url("case", cases[0], "?mode=format_error")
     page = client.get(start["Location"])
     assert b"?mode=format_error" in page.content
-    answer = client.post(url("decide", cases[0], "?mode=format_error"), {"confirm": "1"}, HTTP_HX_REQUEST="true")
+    answer = client.post(
+        url("decide", cases[0], "?mode=format_error"), {"confirm": "1"}, HTTP_HX_REQUEST="true"
+    )
     assert answer["HX-Replace-Url"] == url("case", cases[1], "?mode=format_error")
 
 
@@ -146,7 +179,11 @@ def test_a_decision_answers_with_the_next_case_and_the_counts() -> None:
     assert b"2 left" in answer.content and b"<html" not in answer.content
     assert "private" in answer["Cache-Control"] and "HX-Request" in answer["Vary"]
     decided = Failure.objects.get(pk=cases[0].pk)
-    assert decided.mode.slug == "bad_planning" and decided.decided_by == user and decided.reserved_by is None
+    assert (
+        decided.mode.slug == "bad_planning"
+        and decided.decided_by == user
+        and decided.reserved_by is None
+    )
 
 
 def test_the_next_case_is_held_ready_and_confirmed_by_the_counts_alone() -> None:
@@ -158,7 +195,11 @@ def test_the_next_case_is_held_ready_and_confirmed_by_the_counts_alone() -> None
     assert set(Failure.objects.filter(reserved_by=user)) == {cases[0], cases[1]}
     body = {"confirm": "1", "ahead": str(cases[1].pk)}
     answer = client.post(url("decide", cases[0]), body, HTTP_HX_REQUEST="true")
-    assert answer["HX-Reswap"] == "none" and b"2 left" in answer.content and b"hx-swap-oob" in answer.content
+    assert (
+        answer["HX-Reswap"] == "none"
+        and b"2 left" in answer.content
+        and b"hx-swap-oob" in answer.content
+    )
     assert b"data-case" not in answer.content
     other = client.post(url("decide", cases[1]), body | {"ahead": "0"}, HTTP_HX_REQUEST="true")
     assert "HX-Reswap" not in other and b"data-case" in other.content
@@ -184,14 +225,20 @@ def test_a_case_on_somebodys_screen_says_so_and_is_theirs() -> None:
     answer = other.post(url("decide", case), {"confirm": "1"}, HTTP_HX_REQUEST="true")
     assert b"is reviewing this case for up to 10 more minutes" in answer.content
     case.refresh_from_db()
-    assert case.state == FailureState.OPEN and case.reserved_by == holder and not case.decisions.exists()
+    assert (
+        case.state == FailureState.OPEN
+        and case.reserved_by == holder
+        and not case.decisions.exists()
+    )
 
 
 def test_a_reservation_ends_by_itself_and_by_moving_on() -> None:
     project, cases = failures_of(3)
     (one, holder), (other, second) = browser(project), browser(project)
     one.get(url("case", cases[0]))
-    Failure.objects.filter(pk=cases[0].pk).update(reserved_until=timezone.now() - timedelta(seconds=1))
+    Failure.objects.filter(pk=cases[0].pk).update(
+        reserved_until=timezone.now() - timedelta(seconds=1)
+    )
     other.post(url("decide", cases[0]), {"confirm": "1"})
     assert Failure.objects.get(pk=cases[0].pk).decided_by == second
     one.get(url("case", cases[1]))
@@ -202,7 +249,11 @@ def test_a_reservation_ends_by_itself_and_by_moving_on() -> None:
 def test_only_one_of_two_gets_the_reservation() -> None:
     project, (case,) = failures_of(1)
     one, other = make_member(project), make_member(project)
-    assert reserve(failure=case, by=one) and reserve(failure=case, by=one) and not reserve(failure=case, by=other)
+    assert (
+        reserve(failure=case, by=one)
+        and reserve(failure=case, by=one)
+        and not reserve(failure=case, by=other)
+    )
 
 
 def test_reading_reserves_nothing_for_a_viewer() -> None:
@@ -217,7 +268,9 @@ def test_a_stale_page_does_not_overwrite_a_decision() -> None:
     client, _ = browser(project)
     seen, first = version_of(case), make_member(project)
     decide(failure=case, by=first, state=FailureState.DISMISSED)
-    answer = client.post(url("decide", case), {"confirm": "1", "seen": seen}, HTTP_HX_REQUEST="true")
+    answer = client.post(
+        url("decide", case), {"confirm": "1", "seen": seen}, HTTP_HX_REQUEST="true"
+    )
     assert f"{first} has decided this case since you opened it" in answer.content.decode()
     case.refresh_from_db()
     assert case.state == FailureState.DISMISSED and case.decisions.count() == 1
@@ -278,7 +331,9 @@ def test_a_person_corrects_the_blamed_step() -> None:
         )
     assert client.post(url("blame", case), {"message": "x"}).status_code == 404
     typed = client.post(url("blame", case), {"message": "1", "number": "0"}, HTTP_HX_REQUEST="true")
-    assert b"Blamed step #0" in typed.content, "Enter in the field presses the first button of the form too"
+    assert b"Blamed step #0" in typed.content, (
+        "Enter in the field presses the first button of the form too"
+    )
     client.post(reverse("failures:undo", args=[project.slug]), HTTP_HX_REQUEST="true")
     undone = client.post(reverse("failures:undo", args=[project.slug]), HTTP_HX_REQUEST="true")
     assert b"Blamed step #0" in undone.content and undone["X-Case"] == str(case.pk)
@@ -302,7 +357,9 @@ def test_undo_goes_back_several_steps_and_shows_each_case() -> None:
     client.post(url("decide", cases[1]), {"dismiss": "1"})
     back = reverse("failures:undo", args=[project.slug])
     answer = client.post(back, HTTP_HX_REQUEST="true")
-    assert answer["X-Case"] == str(cases[1].pk) and b"Your last decision was undone." in answer.content
+    assert (
+        answer["X-Case"] == str(cases[1].pk) and b"Your last decision was undone." in answer.content
+    )
     assert client.post(back, HTTP_HX_REQUEST="true")["X-Case"] == str(cases[0].pk)
     assert Failure.objects.filter(state=FailureState.OPEN, mode=cases[0].mode).count() == 3
     answer = client.post(f"{back}?at={cases[2].pk}", HTTP_HX_REQUEST="true")
@@ -316,8 +373,13 @@ def test_the_last_decision_ends_the_queue() -> None:
     assert b"Nothing left to triage." in answer.content and b'data-key="u"' in answer.content
     for page in ("failures:clusters", "evals:list"):
         assert f'href="{reverse(page, args=[project.slug])}"' in answer.content.decode()
-    message = client.get(reverse("failures:triage", args=[project.slug]), follow=True).content.decode()
-    assert f'<a href="{reverse("failures:clusters", args=[project.slug])}">View clusters</a>' in message
+    message = client.get(
+        reverse("failures:triage", args=[project.slug]), follow=True
+    ).content.decode()
+    assert (
+        f'<a href="{reverse("failures:clusters", args=[project.slug])}">View clusters</a>'
+        in message
+    )
 
 
 def similar(client: Client, failure: Failure) -> list[int]:
@@ -341,7 +403,9 @@ def test_similar_failures_are_ranked_by_what_they_share_the_cluster_first() -> N
     page = client.get(url("similar", case)).content.decode()
     assert "refund" in page and "missing, payment_id" in page
     now = timezone.now()
-    cluster = FailureCluster.objects.create(project=project, name="c", signature={}, first_seen=now, last_seen=now)
+    cluster = FailureCluster.objects.create(
+        project=project, name="c", signature={}, first_seen=now, last_seen=now
+    )
     Failure.objects.filter(pk__in=[case.pk, unlike.pk, near.pk]).update(cluster=cluster)
     assert similar(client, case)[:3] == [near.pk, unlike.pk, other.pk]
 
@@ -355,11 +419,21 @@ def test_the_same_decision_for_the_chosen_is_one_step_back_to_the_case() -> None
     body = {"confirm": "1", "ahead": str(second.pk), "also": [second.pk, third.pk, decided.pk, "x"]}
     answer = client.post(url("decide", case), body, HTTP_HX_REQUEST="true")
     assert answer["X-Case"] == str(rest.pk)
-    assert f"3 failures confirmed as “{case.mode}”. Skipped: 1 was already decided." in answer.content.decode()
+    assert (
+        f"3 failures confirmed as “{case.mode}”. Skipped: 1 was already decided."
+        in answer.content.decode()
+    )
     chosen = Failure.objects.filter(pk__in=[case.pk, second.pk, third.pk])
-    assert {(row.state, row.mode, row.decided_by) for row in chosen} == {("confirmed", case.mode, user)}
-    back = client.post(reverse("failures:undo", args=[project.slug]) + f"?at={rest.pk}", HTTP_HX_REQUEST="true")
-    assert back["X-Case"] == str(case.pk) and "Your last change to 3 failures was undone." in back.content.decode()
+    assert {(row.state, row.mode, row.decided_by) for row in chosen} == {
+        ("confirmed", case.mode, user)
+    }
+    back = client.post(
+        reverse("failures:undo", args=[project.slug]) + f"?at={rest.pk}", HTTP_HX_REQUEST="true"
+    )
+    assert (
+        back["X-Case"] == str(case.pk)
+        and "Your last change to 3 failures was undone." in back.content.decode()
+    )
     third.refresh_from_db()
     assert (third.state, third.mode.slug, third.decided_by) == ("open", "bad_planning", None)
     assert Failure.objects.filter(project=project, state="open").count() == 4
@@ -373,8 +447,13 @@ def test_one_that_somebody_has_is_not_chosen_and_is_left() -> None:
     Failure.objects.filter(pk=given.pk).update(assigned_to=other)
     page = client.get(url("similar", case))
     assert not page.context["choosable"] and b'name="also"' not in page.content
-    answer = client.post(url("decide", case), {"dismiss": "1", "also": [held.pk]}, HTTP_HX_REQUEST="true")
-    assert "1 failure dismissed. Skipped: 1 is open on someone else&#x27;s screen." in answer.content.decode()
+    answer = client.post(
+        url("decide", case), {"dismiss": "1", "also": [held.pk]}, HTTP_HX_REQUEST="true"
+    )
+    assert (
+        "1 failure dismissed. Skipped: 1 is open on someone else&#x27;s screen."
+        in answer.content.decode()
+    )
     assert Failure.objects.get(pk=held.pk).state == FailureState.OPEN
 
 
@@ -384,13 +463,23 @@ def test_what_is_alike_is_text_and_a_viewer_chooses_nothing() -> None:
         give(failure, ["<script>alert(1)</script>"], "<b>bold</b> words")
     client, _ = browser(project, Role.VIEWER)
     page = client.get(url("similar", case)).content.decode()
-    assert "<script>alert" not in page and "&lt;script&gt;alert(1)" in page and "checkbox" not in page
+    assert (
+        "<script>alert" not in page and "&lt;script&gt;alert(1)" in page and "checkbox" not in page
+    )
 
 
 def test_evidence_and_quotes_are_text() -> None:
     project, (case,) = failures_of(1)
     hostile = '"><script>alert(1)</script>'
-    evidence = [{"rule": hostile, "message_index": 1, "text": hostile, "quote": hostile, "confidence": hostile}]
+    evidence = [
+        {
+            "rule": hostile,
+            "message_index": 1,
+            "text": hostile,
+            "quote": hostile,
+            "confidence": hostile,
+        }
+    ]
     Failure.objects.update(evidence=evidence)
     client, _ = browser(project)
     content = client.get(url("case", case)).content.decode()
@@ -406,7 +495,9 @@ def test_a_long_run_opens_at_its_blamed_part() -> None:
     client, _ = browser(project)
     page = client.get(url("case", Failure.objects.get()))
     content = page.content.decode()
-    assert 'id="m501"' in content and 'id="m1"' not in content and content.count("part waiting") >= 2
+    assert (
+        'id="m501"' in content and 'id="m1"' not in content and content.count("part waiting") >= 2
+    )
     assert content.count('class="badge bad">blamed step') == 1
     parts = [
         client.get(f"/p/{project.slug}/{path}")
@@ -418,7 +509,12 @@ def test_a_long_run_opens_at_its_blamed_part() -> None:
     first = Reader(row).firsts[Reader(row).position_of(501)]
     check = reverse("failures:check_part", args=[project.slug, row.pk, first])
     assert (
-        "blamed step" in client.get(reverse("trajectories:part", args=[project.slug, row.pk, first])).content.decode()
+        "blamed step"
+        in client.get(
+            reverse("trajectories:part", args=[project.slug, row.pk, first])
+        ).content.decode()
     )
     shown = client.get(check).content.decode()
-    assert 'id="m501"' in shown and "blame" not in shown.lower()  # people judge before they see what was found
+    assert (
+        'id="m501"' in shown and "blame" not in shown.lower()
+    )  # people judge before they see what was found

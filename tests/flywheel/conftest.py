@@ -33,7 +33,9 @@ def _machine(folder: Path) -> Iterator[Machine]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that everyone may pass through (pytest's own are for root alone), gone afterwards."""
+    """A folder that everyone may pass through (pytest's own are for root alone), gone
+    afterwards.
+    """
     with _folder() as path:
         yield path
 

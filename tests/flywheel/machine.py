@@ -17,14 +17,22 @@ from typing import TypeVar
 import httpx2
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SETTINGS = ("DATABASE_URL", "BROKER_URL", "SECRET_KEY", "FLYWHEEL_EMBEDDED_FSYNC", "FLYWHEEL_API_KEY")
+SETTINGS = (
+    "DATABASE_URL",
+    "BROKER_URL",
+    "SECRET_KEY",
+    "FLYWHEEL_EMBEDDED_FSYNC",
+    "FLYWHEEL_API_KEY",
+)
 
 
 T = TypeVar("T")
 
 
 def eventually(ask: Callable[[], T], patience_s: float = 300.0) -> T:
-    """The first true answer. Fails the test when none comes. Asks less often the longer it waits: to ask may take as much as what is waited for."""
+    """The first true answer. Fails the test when none comes. Asks less often the longer it waits:
+    to ask may take as much as what is waited for.
+    """
     deadline, pause = time.monotonic() + patience_s, 0.05
     while not (answer := ask()):
         assert time.monotonic() < deadline, f"not within {patience_s:.0f} s"
@@ -34,7 +42,9 @@ def eventually(ask: Callable[[], T], patience_s: float = 300.0) -> T:
 
 
 def holds_in_the_end(check: Callable[[], None], patience_s: float = 300.0) -> None:
-    """Calls the check until it fails no more (AssertionError, or LookupError for what is not there yet)."""
+    """Calls the check until it fails no more (AssertionError, or LookupError for what is not there
+    yet).
+    """
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -68,15 +78,24 @@ class Machine:
 
     def env(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-        return kept | {"FLYWHEEL_DATA_DIR": str(self.data), "FLYWHEEL_EMBEDDED_FSYNC": "off"} | self.environment
+        return (
+            kept
+            | {"FLYWHEEL_DATA_DIR": str(self.data), "FLYWHEEL_EMBEDDED_FSYNC": "off"}
+            | self.environment
+        )
 
     def use_python_of_all(self) -> bool:
-        """Takes a Python that every user can read: this one, or a copy of it. False where the code cannot be read."""
+        """Takes a Python that every user can read: this one, or a copy of it. False where the code
+        cannot be read.
+        """
         packages, home = Path(httpx2.__file__).parent.parent, Path(sys.base_prefix)
         if not (reachable(packages) and reachable(ROOT)):
             return False
         if not reachable(home / "lib"):
-            copy, name = self.data.parent / "python", f"python{sys.version_info[0]}.{sys.version_info[1]}"
+            copy, name = (
+                self.data.parent / "python",
+                f"python{sys.version_info[0]}.{sys.version_info[1]}",
+            )
             left_out = shutil.ignore_patterns(
                 "site-packages", "test", "__pycache__", "config-*", "idlelib", "ensurepip"
             )
@@ -90,7 +109,9 @@ class Machine:
         return True
 
     def popen(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
-        identity = {} if self.uid is None else {"user": self.uid, "group": self.uid, "extra_groups": []}
+        identity = (
+            {} if self.uid is None else {"user": self.uid, "group": self.uid, "extra_groups": []}
+        )
         process = subprocess.Popen(
             [self.executable, *arguments],
             cwd=ROOT,
@@ -112,22 +133,26 @@ class Machine:
         return subprocess.CompletedProcess(arguments, process.returncode, output)
 
     def python(self, program: str, timeout: float = 300.0, apps: bool = True) -> str:
-        """What a program that uses the services prints; without `apps` it has the database and no models, and starts in a fifth of the time.
-        Fails the test where it fails."""
+        """What a program that uses the services prints; without `apps` it has the database and no
+        models, and starts in a fifth of the time. Fails the test where it fails."""
         done = self.run("-c", f"{PREAMBLE if apps else PLAIN}\n{program}", timeout=timeout)
         assert done.returncode == 0, done.stdout
         return done.stdout.strip()
 
     def user(self) -> subprocess.Popen[str]:
         """A process that uses the services until it is killed or its stdin is closed."""
-        process = self.popen("-c", f"{PLAIN}\nprint('ready', flush=True)\nsys.stdin.read()", stdin=subprocess.PIPE)
+        process = self.popen(
+            "-c", f"{PLAIN}\nprint('ready', flush=True)\nsys.stdin.read()", stdin=subprocess.PIPE
+        )
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line == "ready\n", line + process.stdout.read()
         return process
 
     def processes(self, what: str = "") -> list[int]:
-        """The processes that have this data folder in their environment or command line, except this one."""
+        """The processes that have this data folder in their environment or command line, except
+        this one.
+        """
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -135,19 +160,27 @@ class Machine:
                 about = command + (folder / "environ").read_bytes()
             except OSError:
                 continue
-            if str(self.data).encode() in about and what.encode() in command and int(folder.name) != os.getpid():
+            if (
+                str(self.data).encode() in about
+                and what.encode() in command
+                and int(folder.name) != os.getpid()
+            ):
                 found.append(int(folder.name))
         return found
 
     def postmaster(self) -> int:
         found = [
-            pid for pid in self.processes("bin/postgres\0-D") if b"-D" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid
+            for pid in self.processes("bin/postgres\0-D")
+            if b"-D" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         assert len(found) == 1, found
         return found[0]
 
     def kill_everything(self) -> None:
-        """The supervisor of the services first: it would stop them in order once their last user is gone."""
+        """The supervisor of the services first: it would stop them in order once their last user is
+        gone.
+        """
         for pid in (*self.processes("flywheel.servers"), *self.processes()):
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -187,7 +220,9 @@ def health(port: int) -> dict | None:
 
 
 def up(machine: Machine, port: int) -> subprocess.Popen[str]:
-    """`manage.py up`, once it says that it is up. Fails the test with its output where it ends before."""
+    """`manage.py up`, once it says that it is up. Fails the test with its output where it ends
+    before.
+    """
     process = machine.popen("manage.py", "up", "--port", str(port))
     assert process.stdout is not None
     said = ""

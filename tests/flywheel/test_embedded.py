@@ -1,4 +1,6 @@
-"""The embedded services, driven as commands drive them. Each test has a data folder and servers of its own."""
+"""The embedded services, driven as commands drive them. Each test has a data folder and servers of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ with connection.cursor() as cursor:
 """
 
 
-def test_a_second_command_uses_the_running_servers_and_they_stop_with_the_last(machine: Machine) -> None:
+def test_a_second_command_uses_the_running_servers_and_they_stop_with_the_last(
+    machine: Machine,
+) -> None:
     first = machine.user()
     postgres = machine.postmaster()
     second = machine.user()
@@ -55,7 +59,9 @@ def test_acknowledged_rows_and_queued_tasks_survive_a_kill_of_everything(machine
 
     assert found[: len(acknowledged)] == acknowledged
     assert len(found) <= len(acknowledged) + 1  # the last may be stored and not yet acknowledged
-    queued = machine.python("from flywheel import alive\nprint(alive.client().lrange('queue', 0, -1))", apps=False)
+    queued = machine.python(
+        "from flywheel import alive\nprint(alive.client().lrange('queue', 0, -1))", apps=False
+    )
     assert queued == "[b'task']"
 
 
@@ -88,7 +94,9 @@ def test_a_killed_postgres_comes_back_for_those_who_use_it(machine: Machine) -> 
     eventually(works)
 
 
-def test_a_stale_pid_file_with_the_number_of_a_living_process_is_no_obstacle(machine: Machine) -> None:
+def test_a_stale_pid_file_with_the_number_of_a_living_process_is_no_obstacle(
+    machine: Machine,
+) -> None:
     machine.user()  # else the servers may have stopped, and removed the file
     machine.python(CREATE, apps=False)
     machine.kill_everything()
@@ -151,12 +159,20 @@ def test_a_long_data_folder_has_its_sockets_elsewhere(folder: Path) -> None:
     ("spoil", "sentence"),
     [
         (lambda layout: (layout.postgres / "PG_VERSION").write_text("12\n"), "is of PostgreSQL 12"),
-        (lambda layout: (layout.postgres / "PG_VERSION").unlink(), "is not a PostgreSQL data folder"),
-        (lambda layout: (layout.postgres / "global/pg_control").unlink(), "postgres does not start"),
+        (
+            lambda layout: (layout.postgres / "PG_VERSION").unlink(),
+            "is not a PostgreSQL data folder",
+        ),
+        (
+            lambda layout: (layout.postgres / "global/pg_control").unlink(),
+            "postgres does not start",
+        ),
     ],
     ids=["another version", "not a data folder", "corrupted"],
 )
-def test_a_broken_data_folder_is_said_in_a_sentence(machine: Machine, spoil: object, sentence: str) -> None:
+def test_a_broken_data_folder_is_said_in_a_sentence(
+    machine: Machine, spoil: object, sentence: str
+) -> None:
     machine.python(CREATE, apps=False)
     machine.kill_everything()
     spoil(Layout.of(machine.data))  # type: ignore[operator]
@@ -192,7 +208,8 @@ def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["makemigrations", "--check"], ["collectstatic", "--noinput"], ["migrate", "--help"]]
+    "command",
+    [["makemigrations", "--check"], ["collectstatic", "--noinput"], ["migrate", "--help"]],
 )
 def test_commands_that_need_no_services_start_none(machine: Machine, command: list[str]) -> None:
     done = machine.run("manage.py", *command)

@@ -17,11 +17,14 @@ from flywheel.embedded import UNPRIVILEGED, Layout
 from tests.flywheel.machine import Machine, eventually, free_port, health, up
 
 POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-REDIS = shutil.which("redis-server") or shutil.which("valkey-server", path="/usr/bin:/usr/local/bin")
+REDIS = shutil.which("redis-server") or shutil.which(
+    "valkey-server", path="/usr/bin:/usr/local/bin"
+)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not (POSTGRES and REDIS), reason="no PostgreSQL and Redis are installed (apt: postgresql redis-server)"
+        not (POSTGRES and REDIS),
+        reason="no PostgreSQL and Redis are installed (apt: postgresql redis-server)",
     ),
 ]
 
@@ -37,7 +40,18 @@ def database_url(folder: Path) -> Iterator[str]:
     port, data, bin_folder = free_port(), folder / "their-postgres", POSTGRES[-1]
     identity = {"user": uid} if os.getuid() == 0 else {}
     subprocess.run(
-        [bin_folder / "initdb", "-D", data, "-U", "them", "--auth=trust", "-E", "UTF8", "--no-locale", "--no-sync"],
+        [
+            bin_folder / "initdb",
+            "-D",
+            data,
+            "-U",
+            "them",
+            "--auth=trust",
+            "-E",
+            "UTF8",
+            "--no-locale",
+            "--no-sync",
+        ],
         check=True,
         stdout=subprocess.DEVNULL,
         cwd="/",
@@ -67,7 +81,9 @@ def broker_url(folder: Path) -> Iterator[str]:
     server.wait(timeout=300)
 
 
-def test_all_is_up_on_services_of_ones_own(machine: Machine, database_url: str, broker_url: str) -> None:
+def test_all_is_up_on_services_of_ones_own(
+    machine: Machine, database_url: str, broker_url: str
+) -> None:
     machine.environment |= {"DATABASE_URL": database_url, "BROKER_URL": broker_url}
     port = free_port()
     process = up(machine, port)
@@ -91,7 +107,10 @@ def test_each_service_may_be_ones_own_alone(machine: Machine, broker_url: str) -
 
 
 def test_a_database_that_is_not_postgresql_is_refused(machine: Machine) -> None:
-    machine.environment |= {"DATABASE_URL": "sqlite:///db.sqlite3", "BROKER_URL": "redis://127.0.0.1:1/0"}
+    machine.environment |= {
+        "DATABASE_URL": "sqlite:///db.sqlite3",
+        "BROKER_URL": "redis://127.0.0.1:1/0",
+    }
     done = machine.run("manage.py", "migrate")
     assert done.returncode != 0
     assert "must name a PostgreSQL database" in done.stdout

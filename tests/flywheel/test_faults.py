@@ -1,5 +1,6 @@
-"""What was acknowledged or answered is there, once: web, the endpoint and PostgreSQL are killed while agents send and ask. Then `up` is
-killed, and nothing of it is left. One installation for all of it: to start one takes 40 CPU s."""
+"""What was acknowledged or answered is there, once: web, the endpoint and PostgreSQL are killed
+while agents send and ask. Then `up` is killed, and nothing of it is left. One installation for all
+of it: to start one takes 40 CPU s."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from tests.flywheel.machine import Machine, eventually, free_port, health, up
 from tests.serving.scripted import scripted
 
 KEY = "fw_test-key-0123456789"
-A_WHILE = 120  # rows and traces that are acknowledged between two kills: however slow the machine is, each kill hits senders at work
+# rows and traces that are acknowledged between two kills: however slow the machine is, each kill
+# hits senders at work
+A_WHILE = 120
 
 
 class Sender(threading.Thread):
@@ -42,27 +45,40 @@ class Sender(threading.Thread):
 
     def send(self, client: httpx2.Client, path: str, body: bytes, names: list[str]) -> bool:
         try:
-            answer = client.post(f"{self.url}{path}", content=body, headers={"Content-Type": "application/json"})
+            answer = client.post(
+                f"{self.url}{path}", content=body, headers={"Content-Type": "application/json"}
+            )
         except httpx2.HTTPError as error:
             self.refused[type(error).__name__] += 1
             return False
         if answer.status_code != 200:
             self.refused[str(answer.status_code)] += 1
             return False
-        assert not answer.json().get("rejected") and not answer.json().get("partialSuccess"), answer.text
+        assert not answer.json().get("rejected") and not answer.json().get("partialSuccess"), (
+            answer.text
+        )
         self.acknowledged += names
         return True
 
     def rows(self, count: int) -> tuple[str, bytes, list[str]]:
         names = [f"{self.number}-{count}-{n}" for n in range(20)]
         started = "2026-11-01T00:00:00Z"
-        body = [row(name=name, started_at=started, call={"tool": "files.share", "args": {}}) for name in names]
+        body = [
+            row(name=name, started_at=started, call={"tool": "files.share", "args": {}})
+            for name in names
+        ]
         return "/api/v1/trajectories/batch/", json.dumps(body).encode(), names
 
     def traces(self, count: int) -> tuple[str, bytes, list[str]]:
         names = [f"{self.number:08x}{count:016x}{n:08x}" for n in range(1, 6)]
-        said = json.dumps([{"role": "user", "parts": [{"type": "text", "content": f"Question {count}"}]}])
-        given = {"gen_ai.operation.name": "invoke_agent", "gen_ai.input.messages": said, "gen_ai.agent.name": "a"}
+        said = json.dumps(
+            [{"role": "user", "parts": [{"type": "text", "content": f"Question {count}"}]}]
+        )
+        given = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.input.messages": said,
+            "gen_ai.agent.name": "a",
+        }
         spans = [
             {
                 "traceId": name,
@@ -70,11 +86,17 @@ class Sender(threading.Thread):
                 "name": "invoke_agent",
                 "startTimeUnixNano": "1790000000000000000",
                 "endTimeUnixNano": "1790000001000000000",
-                "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in given.items()],
+                "attributes": [
+                    {"key": key, "value": {"stringValue": value}} for key, value in given.items()
+                ],
             }
             for name in names
         ]
-        return "/v1/traces", json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}).encode(), names
+        return (
+            "/v1/traces",
+            json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}).encode(),
+            names,
+        )
 
 
 def recovers(port: int) -> None:
@@ -91,7 +113,9 @@ def recovers(port: int) -> None:
         raise AssertionError(f"{error}: {said[0]}") from error
 
 
-def test_what_was_acknowledged_is_there_once_and_nothing_is_left_after_a_kill(machine: Machine) -> None:
+def test_what_was_acknowledged_is_there_once_and_nothing_is_left_after_a_kill(
+    machine: Machine,
+) -> None:
     machine.environment |= {"FLYWHEEL_API_KEY": KEY, "FLYWHEEL_ALLOW_PRIVATE_URLS": "1"}
     port = free_port()
     process = up(machine, port)
@@ -113,7 +137,8 @@ for _ in range(500):
         break
     time.sleep(0.5)
 print(json.dumps({
-    "names": names, "counted": counted, "waiting": waiting, "keys": TrajectoryKey.objects.count(), "contents": Content.objects.count(),
+    "names": names, "counted": counted, "waiting": waiting, "keys": TrajectoryKey.objects.count(), \
+"contents": Content.objects.count(),
 }))
 """
 
@@ -160,7 +185,8 @@ from apps.registry.actions import register_endpoint
 from apps.registry.servers import add_server
 project = Project.objects.get()
 by = project.memberships.first().user
-server = add_server(project=project, fields={{"name": "alpha", "kind": "vllm", "base_url": "{url}"}}, by=by, operator=True)
+server = add_server(project=project, fields={{"name": "alpha", "kind": "vllm", "base_url": \
+"{url}"}}, by=by, operator=True)
 version = register_endpoint(project=project, server=server, served_as="m", name="m", by=by)
 actions.set_initial(channel=channel_of(project), version=version, by=by)
 """
@@ -168,7 +194,8 @@ ANSWERED = """
 import json, time
 for _ in range(500):
     with connection.cursor() as cursor:
-        cursor.execute("SELECT preview FROM trajectories_trajectory WHERE preview LIKE 'Question 0%'")
+        cursor.execute("SELECT preview FROM trajectories_trajectory WHERE preview LIKE 'Question \
+0%'")
         found = sorted(preview for (preview,) in cursor.fetchall())
     if set({answered!r}) <= set(found) or len(found) > len(set(found)):
         break
@@ -189,9 +216,15 @@ def _command(pid: int) -> list[str]:
 def ask(url: str, number: int) -> bool:
     """Whether it was answered. Half of them as a stream."""
     message = {"role": "user", "content": f"Question {number:03}"}
-    body: dict[str, Any] = {"model": "production", "messages": [message], "stream": bool(number % 2)}
+    body: dict[str, Any] = {
+        "model": "production",
+        "messages": [message],
+        "stream": bool(number % 2),
+    }
     try:
-        with httpx2.Client(headers={"Authorization": f"Bearer {KEY}"}, timeout=300, trust_env=False) as client:
+        with httpx2.Client(
+            headers={"Authorization": f"Bearer {KEY}"}, timeout=300, trust_env=False
+        ) as client:
             answer = client.post(f"{url}/v1/chat/completions", json=body)
     except httpx2.HTTPError:
         return False
@@ -217,10 +250,14 @@ def what_was_answered_is_there_once(machine: Machine) -> None:
         postmaster = machine.postmaster()
         os.kill(postmaster, signal.SIGKILL)
         ask_some(20)  # nobody waits for the database
-        os.kill(min(machine.processes("flywheel.endpoint:application")), signal.SIGKILL)  # the master, and with it all
+        os.kill(
+            min(machine.processes("flywheel.endpoint:application")), signal.SIGKILL
+        )  # the master, and with it all
         eventually(lambda: ask(url, 2))
         answered.append("Question 002")
 
-    found = json.loads(machine.python(ANSWERED.format(answered=answered), apps=False).splitlines()[-1])
+    found = json.loads(
+        machine.python(ANSWERED.format(answered=answered), apps=False).splitlines()[-1]
+    )
     assert len(found) == len(set(found)), found
     assert set(answered) <= set(found)

@@ -20,7 +20,9 @@ def raised(error: Exception, cause: Exception | None = None) -> Exception:
 
 
 def line(error: Exception, text: str = "Database gave error") -> str:
-    record = logging.LogRecord("beat", logging.ERROR, "x.py", 1, text, (), (type(error), error, error.__traceback__))
+    record = logging.LogRecord(
+        "beat", logging.ERROR, "x.py", 1, text, (), (type(error), error, error.__traceback__)
+    )
     assert OneLine().filter(record)
     return logging.Formatter("%(message)s").format(record)
 
@@ -32,7 +34,10 @@ GONE = psycopg.OperationalError("connection failed:\n\tIs the server running?")
     "error",
     [
         raised(OperationalError("connection failed:\n\tIs the server running?"), GONE),
-        raised(OperationalError("terminating connection"), psycopg.errors.AdminShutdown("terminating connection")),
+        raised(
+            OperationalError("terminating connection"),
+            psycopg.errors.AdminShutdown("terminating connection"),
+        ),
         raised(NoBroker("Connection refused")),
     ],
     ids=["no database", "it stops", "no broker"],
@@ -50,7 +55,10 @@ def test_what_is_said_already_is_not_said_twice() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [raised(OperationalError("deadlock"), psycopg.errors.DeadlockDetected("deadlock")), raised(KeyError("x"))],
+    [
+        raised(OperationalError("deadlock"), psycopg.errors.DeadlockDetected("deadlock")),
+        raised(KeyError("x")),
+    ],
     ids=["deadlock", "a fault"],
 )
 def test_a_fault_keeps_its_traceback(error: Exception) -> None:

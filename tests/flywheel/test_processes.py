@@ -1,4 +1,6 @@
-"""One list of processes: what `up` starts on one machine, docker/compose.yaml starts in containers."""
+"""One list of processes: what `up` starts on one machine, docker/compose.yaml starts in
+containers.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,13 @@ def services() -> dict[str, dict[str, Any]]:
     return {s["command"][3]: s for s in found if s.get("command", [])[:3] == PROGRAM}
 
 
-def test_compose_runs_the_processes_that_up_runs(services: dict[str, dict], settings: Any, data_dir: Path) -> None:
+def test_compose_runs_the_processes_that_up_runs(
+    services: dict[str, dict], settings: Any, data_dir: Path
+) -> None:
     settings.FLYWHEEL_VLLM = str(data_dir / "absent")  # managed servers then run with transformers
-    assert set(services) == set(NAMES) == {program.name for program in Stack("127.0.0.1", 1).programs}
+    assert (
+        set(services) == set(NAMES) == {program.name for program in Stack("127.0.0.1", 1).programs}
+    )
     for name, service in services.items():
         assert service["command"] == [*PROGRAM, name]
         assert service.get("stop_signal", "SIGTERM") == STOP_SIGNAL.get(name, signal.SIGTERM).name
@@ -53,12 +59,19 @@ OF_THE_IMAGE = {
     "FLYWHEEL_PRESIDIO_MODELS",
     "FLYWHEEL_VLLM",
 }
-OF_SOME_SERVICES = {"FLYWHEEL_ADMIN_PASSWORD", "FLYWHEEL_API_KEY", "FLYWHEEL_SERVE_HOST", "FLYWHEEL_SERVE_PORTS"}
+OF_SOME_SERVICES = {
+    "FLYWHEEL_ADMIN_PASSWORD",
+    "FLYWHEEL_API_KEY",
+    "FLYWHEEL_SERVE_HOST",
+    "FLYWHEEL_SERVE_PORTS",
+}
 NOT_OF_CONTAINERS = {"DEBUG", "FLYWHEEL_EMBEDDED_FSYNC"}
 
 
 def test_compose_passes_every_setting_on() -> None:
-    read = set(READS.findall("".join(path.read_text() for path in (ROOT / "flywheel").glob("*.py"))))
+    read = set(
+        READS.findall("".join(path.read_text() for path in (ROOT / "flywheel").glob("*.py")))
+    )
     read |= {f"FLYWHEEL_OIDC_{name}" for name in ("ISSUER", "CLIENT_ID", "CLIENT_SECRET")}
     read |= {key.partition("@")[0] for key in settings.FLYWHEEL_OUTGOING_KEYS}
     passed = set(COMPOSE["x-flywheel"]["environment"])
@@ -76,7 +89,13 @@ def test_no_secret_stands_in_a_url_of_compose() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["postgres://u:pa/ss@host/db", "postgres://u:12#x@host/db", "postgres://u:p?w@host:d/b", "redis://:a#b@h/0"]
+    "url",
+    [
+        "postgres://u:pa/ss@host/db",
+        "postgres://u:12#x@host/db",
+        "postgres://u:p?w@host:d/b",
+        "redis://:a#b@h/0",
+    ],
 )
 def test_a_url_that_its_password_breaks_is_refused_without_repeating_it(
     url: str, monkeypatch: pytest.MonkeyPatch
@@ -89,13 +108,17 @@ def test_a_url_that_its_password_breaks_is_refused_without_repeating_it(
 
 def test_the_images_start_processes_of_that_list() -> None:
     lines = (ROOT / "docker" / "Dockerfile").read_text().splitlines()
-    starts = [yaml.safe_load(line.removeprefix("CMD ")) for line in lines if line.startswith("CMD ")]
+    starts = [
+        yaml.safe_load(line.removeprefix("CMD ")) for line in lines if line.startswith("CMD ")
+    ]
     assert len(starts) == 3 and all(start[:3] == PROGRAM and start[3] in NAMES for start in starts)
 
 
 def test_each_queue_that_is_written_to_has_a_worker() -> None:
     used = {kind_of(model()).queue for model in job_models()}
-    used |= {route["queue"] for route in settings.CELERY_TASK_ROUTES.values()} | {settings.CELERY_TASK_DEFAULT_QUEUE}
+    used |= {route["queue"] for route in settings.CELERY_TASK_ROUTES.values()} | {
+        settings.CELERY_TASK_DEFAULT_QUEUE
+    }
     assert used <= set(WORKERS) == {*settings.QUEUES, *OPTIONAL}
     for queue in WORKERS:
         words = command(queue)
@@ -117,4 +140,6 @@ def test_a_path_stays_on_its_line() -> None:
     assert Escaped().filter(made) and made.getMessage() == r"GET /a\n2026 INFO forged"
     reset = record("%(path)s", {"path": "/password/reset/1-d4x7k-0f3c/"})
     assert Escaped().filter(reset) and reset.getMessage() == "/password/reset/…/"
-    assert not NotHealth().filter(record("GET /healthz")) and NotHealth().filter(record("GET /health"))
+    assert not NotHealth().filter(record("GET /healthz")) and NotHealth().filter(
+        record("GET /health")
+    )

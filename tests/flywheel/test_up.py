@@ -18,10 +18,21 @@ from flywheel.processes import NAMES
 from tests.factories import row
 from tests.flywheel.machine import Machine, eventually, free_port, health, up
 
-LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: ")
+LINE = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: "
+)
 OF_A_PROCESS = re.compile(rf" *({'|'.join(NAMES)}) \| ")
 pytestmark = pytest.mark.slow
-PARTS = {"database", "schema", "broker", "worker default", "worker ingest", "worker eval", "worker train", "beat"}
+PARTS = {
+    "database",
+    "schema",
+    "broker",
+    "worker default",
+    "worker ingest",
+    "worker eval",
+    "worker train",
+    "beat",
+}
 
 
 def healthy(port: int, process: subprocess.Popen[str]) -> Callable[[], bool]:
@@ -37,7 +48,9 @@ def workers(machine: Machine, queue: str) -> list[int]:
 
 
 def said_by_up(output: str) -> str:
-    """Without the lines of the processes: celery's worker may end with a traceback where its broker goes (and is restarted)."""
+    """Without the lines of the processes: celery's worker may end with a traceback where its broker
+    goes (and is restarted).
+    """
     return "\n".join(line for line in output.splitlines() if not OF_A_PROCESS.match(line))
 
 
@@ -47,14 +60,20 @@ def it_takes_bodies_without_a_length(port: int, key: str) -> None:
     answer = httpx2.post(
         f"http://127.0.0.1:{port}/api/v1/trajectories/",
         content=iter([packed[:50], packed[50:]]),
-        headers={"Authorization": f"Bearer {key}", "Content-Encoding": "gzip", "Content-Type": "application/json"},
+        headers={
+            "Authorization": f"Bearer {key}",
+            "Content-Encoding": "gzip",
+            "Content-Type": "application/json",
+        },
         timeout=300,
     )
     assert answer.status_code == 201, answer.text
 
 
 def its_static_files_are_packed_and_kept(port: int) -> None:
-    """Names have a digest of their content: browsers need to ask for a file once. The collected file is as it was written."""
+    """Names have a digest of their content: browsers need to ask for a file once. The collected
+    file is as it was written.
+    """
     root = f"http://127.0.0.1:{port}"
     page = httpx2.get(f"{root}/", follow_redirects=True, timeout=300).text
     addresses = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
@@ -62,8 +81,13 @@ def its_static_files_are_packed_and_kept(port: int) -> None:
     for address in addresses:
         answer = httpx2.get(root + address, headers={"Accept-Encoding": "gzip"}, timeout=300)
         kept = answer.headers["Cache-Control"]
-        assert answer.status_code == 200 and "immutable" in kept and "max-age=315360000" in kept, (address, kept)
-        assert answer.headers.get("Content-Encoding") == "gzip" or len(answer.content) < 1000, address
+        assert answer.status_code == 200 and "immutable" in kept and "max-age=315360000" in kept, (
+            address,
+            kept,
+        )
+        assert answer.headers.get("Content-Encoding") == "gzip" or len(answer.content) < 1000, (
+            address
+        )
 
 
 def it_logs_what_was_asked(machine: Machine, port: int) -> None:
@@ -73,8 +97,14 @@ def it_logs_what_was_asked(machine: Machine, port: int) -> None:
     address = f"http://127.0.0.1:{port}/api/v1/trajectories/?q={secret}"
     assert httpx2.get(address, headers=headers, timeout=300).status_code == 401
     httpx2.get(f"http://127.0.0.1:{port}/forged%0A2026-01-01T00:00:00.000Z%20INFO%20x", timeout=300)
-    logs = {path.stem: path.read_text() for path in (machine.data / "logs").glob("*.log") if path.stem in NAMES}
-    asked = re.compile(r'INFO granian\.access: 127\.0\.0\.1 "GET /api/v1/trajectories/" 401 \d+\.\d ms')
+    logs = {
+        path.stem: path.read_text()
+        for path in (machine.data / "logs").glob("*.log")
+        if path.stem in NAMES
+    }
+    asked = re.compile(
+        r'INFO granian\.access: 127\.0\.0\.1 "GET /api/v1/trajectories/" 401 \d+\.\d ms'
+    )
     eventually(lambda: asked.search((machine.data / "logs" / "web.log").read_text()))
     for name, text in logs.items():
         wrong = [line for line in text.splitlines() if not LINE.match(line)]
@@ -92,7 +122,10 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
     port = free_port()
     process = up(machine, port)
     assert set((health(port) or {})["parts"]) == PARTS
-    assert httpx2.get(f"http://127.0.0.1:{port}/", follow_redirects=True, timeout=300).status_code == 200
+    assert (
+        httpx2.get(f"http://127.0.0.1:{port}/", follow_redirects=True, timeout=300).status_code
+        == 200
+    )
 
     its_static_files_are_packed_and_kept(port)
     it_takes_bodies_without_a_length(port, "fw_test-key-0123456789")

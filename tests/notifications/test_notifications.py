@@ -1,4 +1,6 @@
-"""Notifications: who is told of what, in the app and by e-mail, once; what each person chose; what nobody is told."""
+"""Notifications: who is told of what, in the app and by e-mail, once; what each person chose; what
+nobody is told.
+"""
 
 from __future__ import annotations
 
@@ -73,15 +75,25 @@ def client_of(user: Any) -> Client:
 
 
 def topics_of(user: Any) -> list[str]:
-    return [row.topic for row in Notification.objects.filter(user=user).order_by("created_at", "pk")]
+    return [
+        row.topic for row in Notification.objects.filter(user=user).order_by("created_at", "pk")
+    ]
 
 
 def test_the_catalogue_has_a_rule_for_every_event_and_one_name_for_each() -> None:
     assert set(RULES) == set(Topic)
     shared = set(Topic.values) & set(Event.values)
-    assert {"flow.waiting", "comment.added", "override.used", "server.down", "gate_report.made"} <= shared
+    assert {
+        "flow.waiting",
+        "comment.added",
+        "override.used",
+        "server.down",
+        "gate_report.made",
+    } <= shared
     groups = [RULES[topic].group for topic in Topic]
-    assert len(dict.fromkeys(groups)) == sum(one != two for one, two in zip(groups, [None, *groups], strict=False))
+    assert len(dict.fromkeys(groups)) == sum(
+        one != two for one, two in zip(groups, [None, *groups], strict=False)
+    )
 
 
 def test_only_members_with_the_role_and_never_ones_own_deed(project: Project, ada: Any) -> None:
@@ -89,7 +101,9 @@ def test_only_members_with_the_role_and_never_ones_own_deed(project: Project, ad
     gone.is_active = False
     gone.save()
     assert tell(project, to=[ada, viewer, stranger, gone, None], by=ada) == 1
-    assert tell(project, Topic.GATE_REPORT, key="2", to=None) == 2  # ada and the owner: engineers and up
+    assert (
+        tell(project, Topic.GATE_REPORT, key="2", to=None) == 2
+    )  # ada and the owner: engineers and up
     assert topics_of(viewer) == ["comment.mention"] and topics_of(stranger) == topics_of(gone) == []
     assert tell(project, key="3", to=[viewer], role=Role.ENGINEER) == 0
 
@@ -116,8 +130,13 @@ def test_the_bell_the_list_and_reading(project: Project, ada: Any) -> None:
     assert "Promoted" in unread and "quoted" not in unread
     assert "1<span" in client.get(reverse("notifications:count")).content.decode()
     client.post(reverse("notifications:read"), {"query": "show=unread"})
-    assert "Nothing here" in client.get(reverse("notifications:list"), {"show": "unread"}).content.decode()
-    assert "unread" not in client.get(reverse("notifications:count")).content.decode().replace("show=unread", "")
+    assert (
+        "Nothing here"
+        in client.get(reverse("notifications:list"), {"show": "unread"}).content.decode()
+    )
+    assert "unread" not in client.get(reverse("notifications:count")).content.decode().replace(
+        "show=unread", ""
+    )
 
 
 def test_others_notifications_are_not_there(project: Project, ada: Any) -> None:
@@ -130,7 +149,12 @@ def test_others_notifications_are_not_there(project: Project, ada: Any) -> None:
     row.refresh_from_db()
     assert row.read_at is None
     for odd in ("\x00", "x", "9" * 400):
-        assert other.get(reverse("notifications:list"), {"page": odd, "topic": odd, "project": odd}).status_code < 500
+        assert (
+            other.get(
+                reverse("notifications:list"), {"page": odd, "topic": odd, "project": odd}
+            ).status_code
+            < 500
+        )
 
 
 def test_after_a_demotion_what_the_role_may_not_see_is_gone(project: Project, ada: Any) -> None:
@@ -138,7 +162,9 @@ def test_after_a_demotion_what_the_role_may_not_see_is_gone(project: Project, ad
     set_member(project=project, user=ada, role=Role.VIEWER, by=admin_of(project))
     assert not Notification.objects.visible_to(ada).exists()
     assert (
-        client_of(ada).get(reverse("notifications:open", args=[Notification.objects.get(user=ada).pk])).status_code
+        client_of(ada)
+        .get(reverse("notifications:open", args=[Notification.objects.get(user=ada).pk]))
+        .status_code
         == 404
     )
 
@@ -155,9 +181,17 @@ def test_what_waits_goes_in_one_mail(project: Project, ada: Any, mails: None) ->
     (sent,) = mail.outbox
     assert sent.to == ["ada@example.org"] and sent.subject == "[Flywheel] 3 notifications"
     html = sent.alternatives[0][0]
-    assert "Event <0>" in sent.body and "a & b" in sent.body and "Event &lt;0&gt;" in html and "Event <0>" not in html
+    assert (
+        "Event <0>" in sent.body
+        and "a & b" in sent.body
+        and "Event &lt;0&gt;" in html
+        and "Event <0>" not in html
+    )
     row = Notification.objects.first()
-    assert f"https://fly.example.com/notifications/{row.pk}/" in sent.body and sent.extra_headers["Message-ID"]
+    assert (
+        f"https://fly.example.com/notifications/{row.pk}/" in sent.body
+        and sent.extra_headers["Message-ID"]
+    )
     assert {row.mail for row in Notification.objects.all()} == {Mail.SENT}
 
 
@@ -177,8 +211,12 @@ def test_without_a_mail_server_nothing_waits(project: Project, ada: Any, setting
 
 
 @pytest.mark.parametrize("why", ["removed", "demoted", "inactive", "no address"])
-def test_who_may_see_it_is_looked_at_when_it_is_sent(project: Project, ada: Any, mails: None, why: str) -> None:
-    tell(project, Topic.OVERRIDE if why == "demoted" else Topic.MENTION, to=[ada], role=Role.ENGINEER)
+def test_who_may_see_it_is_looked_at_when_it_is_sent(
+    project: Project, ada: Any, mails: None, why: str
+) -> None:
+    tell(
+        project, Topic.OVERRIDE if why == "demoted" else Topic.MENTION, to=[ada], role=Role.ENGINEER
+    )
     assert Notification.objects.get().mail == Mail.WAITING
     if why == "removed":
         remove_member(membership=project.memberships.get(user=ada), by=admin_of(project))
@@ -216,7 +254,9 @@ def test_a_server_that_refuses_is_tried_again_and_given_up_in_the_end(
     assert len(asked) == mailing.TRIES
 
 
-def test_an_address_that_is_none_keeps_nobody_elses_mail(project: Project, ada: Any, mails: None) -> None:
+def test_an_address_that_is_none_keeps_nobody_elses_mail(
+    project: Project, ada: Any, mails: None
+) -> None:
     get_user_model().objects.filter(pk=ada.pk).update(email="ada@exam\u202eple.org")
     bob = make_member(project)
     get_user_model().objects.filter(pk=bob.pk).update(email="bob@example.org")
@@ -232,12 +272,15 @@ def test_a_worker_that_dies_while_it_sends_loses_nothing(
     make_due()
     with monkeypatch.context() as patch:
         patch.setattr(
-            "django.core.mail.EmailMessage.send", lambda self, *args, **kwargs: (_ for _ in ()).throw(SystemExit)
+            "django.core.mail.EmailMessage.send",
+            lambda self, *args, **kwargs: (_ for _ in ()).throw(SystemExit),
         )
         with pytest.raises(SystemExit):
             mailing.send_due()
     tell(project, key="2", to=[ada])
-    assert mailing.send_due() == 0 and not mail.outbox  # until the lease is over, nobody else sends it
+    assert (
+        mailing.send_due() == 0 and not mail.outbox
+    )  # until the lease is over, nobody else sends it
     make_due()
     assert mailing.send_due() == 1 and "2 notifications" in mail.outbox[0].subject
 
@@ -257,13 +300,20 @@ def test_preferences(project: Project, ada: Any, mails: None) -> None:
     assert tell(project, Topic.JOB_FAILED, to=[ada]) == 0
     tell(project, Topic.PROMOTED, key="2", to=[ada])
     tell(project, Topic.MENTION, key="3", to=[ada])
-    assert [row.mail for row in Notification.objects.order_by("created_at")] == [Mail.WAITING, Mail.NONE]
-    assert not Preference.objects.filter(topic=Topic.JOB_ENDED).exists()  # the same as the rule: no row
+    assert [row.mail for row in Notification.objects.order_by("created_at")] == [
+        Mail.WAITING,
+        Mail.NONE,
+    ]
+    assert not Preference.objects.filter(
+        topic=Topic.JOB_ENDED
+    ).exists()  # the same as the rule: no row
     tell(project, Topic.JOB_FAILED, key="4", to=[ada])
     assert len(topics_of(ada)) == 2
 
 
-def test_without_a_mail_server_the_choice_of_mails_is_kept(project: Project, ada: Any, settings: Any) -> None:
+def test_without_a_mail_server_the_choice_of_mails_is_kept(
+    project: Project, ada: Any, settings: Any
+) -> None:
     settings.FLYWHEEL_MAIL = False
     client_of(ada).post(reverse("notifications:preferences"), {"app:comment.mention": "on"})
     settings.FLYWHEEL_MAIL = True
@@ -273,7 +323,9 @@ def test_without_a_mail_server_the_choice_of_mails_is_kept(project: Project, ada
 def test_old_ones_are_forgotten(project: Project, ada: Any, mails: None) -> None:
     for n, days in enumerate((91, 89)):
         tell(project, Topic.PROMOTED, key=str(n), to=[ada])
-        Notification.objects.filter(key=str(n)).update(created_at=timezone.now() - timedelta(days=days))
+        Notification.objects.filter(key=str(n)).update(
+            created_at=timezone.now() - timedelta(days=days)
+        )
     tell(project, key="waits", to=[ada])
     Notification.objects.filter(key="waits").update(created_at=timezone.now() - timedelta(days=99))
     assert actions.forget_old() == 1
@@ -286,10 +338,15 @@ def test_old_ones_are_forgotten(project: Project, ada: Any, mails: None) -> None
 def test_how_a_job_ends_is_told_to_who_started_it(project: Project, data_dir: Path) -> None:
     by = make_member(project)
     rows = [
-        make_eval_run(make_eval_set(project), make_base(project, data_dir), make_environment(project)) for _ in range(1)
+        make_eval_run(
+            make_eval_set(project), make_base(project, data_dir), make_environment(project)
+        )
+        for _ in range(1)
     ]
     run = rows[0]
-    type(run).objects.filter(pk=run.pk).update(state=JobState.RUNNING, finished_at=None, created_by=by)
+    type(run).objects.filter(pk=run.pk).update(
+        state=JobState.RUNNING, finished_at=None, created_by=by
+    )
     Notification.objects.all().delete()
     run.refresh_from_db()
     assert jobs.end(run, JobState.FAILED, error="It quotes the held-out task.")
@@ -301,11 +358,21 @@ def test_how_a_job_ends_is_told_to_who_started_it(project: Project, data_dir: Pa
 def test_every_kind_of_job_that_is_told_has_a_page(project: Project) -> None:
     """Telling is a part of ending a job: what fails there would keep the job from ending."""
     told = [model for model in job_models() if hasattr(model, "get_absolute_url")]
-    assert {"EvalRun", "TrainingRun", "ProbeRun", "Rescore", "PromptSearch"} <= {model.__name__ for model in told}
+    assert {"EvalRun", "TrainingRun", "ProbeRun", "Rescore", "PromptSearch"} <= {
+        model.__name__ for model in told
+    }
     for model in told:
-        owner = {"eval_set_id": UUID(int=1)} if any(field.name == "eval_set" for field in model._meta.fields) else {}
+        owner = (
+            {"eval_set_id": UUID(int=1)}
+            if any(field.name == "eval_set" for field in model._meta.fields)
+            else {}
+        )
         job = model(
-            project=project, name="n" * 200 + "\0", state=JobState.SUCCEEDED, created_by=admin_of(project), **owner
+            project=project,
+            name="n" * 200 + "\0",
+            state=JobState.SUCCEEDED,
+            created_by=admin_of(project),
+            **owner,
         )
         sources.tell_of_job(model, job)
     assert Notification.objects.count() == len(told)
@@ -322,7 +389,9 @@ def test_a_key_that_expires_soon_is_told_once(project: Project) -> None:
     operator = make_member(project, Role.OPERATOR)
     soon = timezone.now() + timedelta(days=3)
     create_api_key(project=project, name="ci", by=operator, expires_at=soon)
-    create_api_key(project=project, name="later", by=operator, expires_at=timezone.now() + timedelta(days=99))
+    create_api_key(
+        project=project, name="later", by=operator, expires_at=timezone.now() + timedelta(days=99)
+    )
     for _ in range(2):
         sources.warn_of_keys()
     assert [row.subject for row in Notification.objects.filter(user=operator)] == [
@@ -333,11 +402,17 @@ def test_a_key_that_expires_soon_is_told_once(project: Project) -> None:
     assert topics_of(admin_of(project)) == ["key.expiring"]  # who may replace it
 
 
-def test_a_server_that_goes_down_is_told_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_goes_down_is_told_once(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     operator, engineer = make_member(project, Role.OPERATOR), make_member(project)
-    server = Server.objects.create(project=project, name="gpu", base_url="https://gpu.example.com/v1")
+    server = Server.objects.create(
+        project=project, name="gpu", base_url="https://gpu.example.com/v1"
+    )
     for health in (Health.DOWN, Health.HEALTHY, Health.DOWN, Health.DOWN):
-        monkeypatch.setattr(servers, "list_models", lambda address, health=health: Listing(health, "…", []))
+        monkeypatch.setattr(
+            servers, "list_models", lambda address, health=health: Listing(health, "…", [])
+        )
         servers.refresh_health(server)
     assert topics_of(operator) == ["server.down"] and topics_of(engineer) == []
 
@@ -347,7 +422,11 @@ def test_the_gate_a_promotion_an_override_and_a_rollback(project: Project, data_
         admin_of(project),
         *(make_member(project, role) for role in (Role.OWNER, Role.ENGINEER, Role.VIEWER)),
     )
-    base, environment, eval_set = make_base(project, data_dir), make_environment(project), make_eval_set(project)
+    base, environment, eval_set = (
+        make_base(project, data_dir),
+        make_environment(project),
+        make_eval_set(project),
+    )
     adapter = make_adapter(project, base, data_dir)
     before, after = (
         make_eval_run(eval_set, base, environment, success=1.0),
@@ -359,7 +438,8 @@ def test_the_gate_a_promotion_an_override_and_a_rollback(project: Project, data_
     report = promotion.make_gate_report(baseline=before, candidate=after, by=owner)
     assert report.verdict != "promote"
     assert (
-        topics_of(engineer) == topics_of(other) == ["gate_report.made"] and topics_of(viewer) == topics_of(owner) == []
+        topics_of(engineer) == topics_of(other) == ["gate_report.made"]
+        and topics_of(viewer) == topics_of(owner) == []
     )
     channel.refresh_from_db()
     promotion.promote(channel=channel, gate_report=report, by=owner, reason="I know better")

@@ -1,7 +1,8 @@
-"""A server with LoRA slots by vLLM's contract (as `tests.workers.tiny_vllm`, without a model) or by SGLang's, good or hostile.
+"""A server with LoRA slots by vLLM's contract (as `tests.workers.tiny_vllm`, without a model) or by
+SGLang's, good or hostile.
 
-The log-probabilities of a text are a function of its ids, and an adapter moves them by one of its files: so the right weights have the
-right ones, and two adapters different ones.
+The log-probabilities of a text are a function of its ids, and an adapter moves them by one of its
+files: so the right weights have the right ones, and two adapters different ones.
 """
 
 from __future__ import annotations
@@ -28,21 +29,29 @@ def base_logprobs(ids: list[int]) -> list[float]:
 
 
 def adapter_logprobs(ids: list[int], folder: str | Path) -> list[float]:
-    seed = int(hashlib.sha256((Path(folder) / "adapter_model.safetensors").read_bytes()).hexdigest()[:8], 16)
+    seed = int(
+        hashlib.sha256((Path(folder) / "adapter_model.safetensors").read_bytes()).hexdigest()[:8],
+        16,
+    )
     return [base + 0.2 * math.sin(seed + at) for at, base in enumerate(base_logprobs(ids))]
 
 
 def fingerprint(version: ModelVersion) -> Fingerprint:
     """As it would be computed from the weights."""
     model = version.model
-    moved = adapter_logprobs(IDS, local_path(model.artifact)) if model.artifact else base_logprobs(IDS)
+    moved = (
+        adapter_logprobs(IDS, local_path(model.artifact)) if model.artifact else base_logprobs(IDS)
+    )
     base = base_logprobs(IDS) if model.artifact else []
-    return Fingerprint.objects.create(version=model, ids=IDS, logprobs=moved, base_logprobs=base, source="computed")
+    return Fingerprint.objects.create(
+        version=model, ids=IDS, logprobs=moved, base_logprobs=base, source="computed"
+    )
 
 
 class Peer:
-    """`serves`: what each adapter name computes with, which `swap` may make another one's folder. `spoil`: (path, body, answer) →
-    what is sent instead. `slots`: refuses more. `dead`: closes every connection."""
+    """`serves`: what each adapter name computes with, which `swap` may make another one's folder.
+    `spoil`: (path, body, answer) → what is sent instead. `slots`: refuses more. `dead`: closes
+    every connection."""
 
     kind = "vllm"
 
@@ -61,9 +70,11 @@ class Peer:
 
     def script(self) -> dict:
         paths = {
-            "/v1/load_lora_adapter": self.load, "/v1/unload_lora_adapter": self.unload, "/v1/chat/completions": self.chat,
+            "/v1/load_lora_adapter": self.load,
+            "/v1/unload_lora_adapter": self.unload,
+            "/v1/chat/completions": self.chat,
             "/v1/completions": self.complete,
-        }  # fmt: skip
+        }
         return {("POST", path): self._spoiled(path, answer) for path, answer in paths.items()}
 
     def _spoiled(self, path: str, answer: Any) -> Any:
@@ -77,7 +88,8 @@ class Peer:
     def models(self) -> tuple[int, dict]:
         rows = [{"id": "base", "object": "model", "parent": None, "max_model_len": 2048}]
         rows += [
-            {"id": name, "object": "model", "parent": "base", "root": path} for name, path in self.adapters.items()
+            {"id": name, "object": "model", "parent": "base", "root": path}
+            for name, path in self.adapters.items()
         ]
         return 200, {"object": "list", "data": rows}
 
@@ -87,7 +99,12 @@ class Peer:
         name = body["lora_name"]
         self.before_load(name)
         if name in self.adapters:
-            return 400, {"error": {"message": f"The lora adapter '{name}' has already been loaded.", "code": 400}}
+            return 400, {
+                "error": {
+                    "message": f"The lora adapter '{name}' has already been loaded.",
+                    "code": 400,
+                }
+            }
         if not (Path(body["lora_path"]) / "adapter_model.safetensors").exists():
             return 404, {"error": {"message": "No adapter found", "code": 404}}
         if len(self.adapters) >= self.slots:
@@ -114,45 +131,70 @@ class Peer:
 
     def chat(self, body: dict) -> tuple[int, Any]:
         if not self.knows(body["model"]):
-            return 404, {"error": {"message": f"The model `{body['model']}` does not exist.", "code": 404}}
+            return 404, {
+                "error": {"message": f"The model `{body['model']}` does not exist.", "code": 404}
+            }
         message = {"role": "assistant", "content": "ready"}
-        return 200, {"model": body["model"], "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        return 200, {
+            "model": body["model"],
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        }
 
     def complete(self, body: dict) -> tuple[int, Any]:
         if not self.knows(body["model"]):
             return 404, {"error": {"message": "does not exist", "code": 404}}
         ids = IDS if isinstance(body["prompt"], str) else body["prompt"]
         choice: dict[str, Any] = {
-            "index": 0, "text": "a", "finish_reason": "length", "token_ids": [7], "prompt_token_ids": ids,
-            "logprobs": {"token_logprobs": [-0.1], "tokens": ["a"]}, "prompt_logprobs": None,
-        }  # fmt: skip
+            "index": 0,
+            "text": "a",
+            "finish_reason": "length",
+            "token_ids": [7],
+            "prompt_token_ids": ids,
+            "logprobs": {"token_logprobs": [-0.1], "tokens": ["a"]},
+            "prompt_logprobs": None,
+        }
         if body.get("prompt_logprobs") is not None and self.with_logprobs:
             values = self.logprobs(body["model"], ids)
             choice["prompt_logprobs"] = [None] + [
-                {str(token): {"logprob": value, "rank": 1}} for token, value in zip(ids[1:], values, strict=True)
+                {str(token): {"logprob": value, "rank": 1}}
+                for token, value in zip(ids[1:], values, strict=True)
             ]
-        return 200, {"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": [choice]}
+        return 200, {
+            "id": "cmpl-1",
+            "object": "text_completion",
+            "model": body["model"],
+            "choices": [choice],
+        }
 
 
 class SglangPeer(Peer):
-    """As SGLang 0.5: adapters are asked as `base:name`, a bare or unknown name gets the base model, and log-probabilities of a prompt
-    come from /generate (`GenerateReqInput`, `LoadLoRAAdapterReqInput`)."""
+    """As SGLang 0.5: adapters are asked as `base:name`, a bare or unknown name gets the base model,
+    and log-probabilities of a prompt come from /generate (`GenerateReqInput`,
+    `LoadLoRAAdapterReqInput`)."""
 
     kind = "sglang"
 
     def script(self) -> dict:
         paths = {
-            "/load_lora_adapter": self.load, "/unload_lora_adapter": self.unload, "/v1/chat/completions": self.chat,
+            "/load_lora_adapter": self.load,
+            "/unload_lora_adapter": self.unload,
+            "/v1/chat/completions": self.chat,
             "/generate": self.generate,
-        }  # fmt: skip
+        }
         return {("POST", path): self._spoiled(path, answer) for path, answer in paths.items()}
 
     def load(self, body: dict) -> tuple[int, Any]:
-        assert body.keys() <= {"lora_name", "lora_path", "pinned", "lora_id"}, (
-            "LoadLoRAAdapterReqInput has no other field"
-        )
+        assert body.keys() <= {
+            "lora_name",
+            "lora_path",
+            "pinned",
+            "lora_id",
+        }, "LoadLoRAAdapterReqInput has no other field"
         status, said = super().load(body)
-        return status, {"success": status == 200, "error_message": None if status == 200 else str(said)}
+        return status, {
+            "success": status == 200,
+            "error_message": None if status == 200 else str(said),
+        }
 
     def knows(self, model: str) -> bool:
         _, _, adapter = model.partition(":")
@@ -164,8 +206,14 @@ class SglangPeer(Peer):
         if (name := body.get("lora_path")) and name not in self.adapters:
             return 400, {"error": {"message": f"LoRA adapter {name} is not loaded"}}
         rows = [[None, ids[0], None]]
-        rows += [[value, token, None] for value, token in zip(self.logprobs(name or "base", ids), ids[1:], strict=True)]
-        return 200, {"text": "a", "meta_info": {"id": "1", "input_token_logprobs": rows, "output_token_logprobs": []}}
+        rows += [
+            [value, token, None]
+            for value, token in zip(self.logprobs(name or "base", ids), ids[1:], strict=True)
+        ]
+        return 200, {
+            "text": "a",
+            "meta_info": {"id": "1", "input_token_logprobs": rows, "output_token_logprobs": []},
+        }
 
 
 class Live(dict):

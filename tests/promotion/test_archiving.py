@@ -1,4 +1,6 @@
-"""A channel is archived: its trial ends, its servers unload, nothing is served, and its history stays. One that promoted nothing is deleted."""
+"""A channel is archived: its trial ends, its servers unload, nothing is served, and its history
+stays. One that promoted nothing is deleted.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ TWO_CONNECTIONS = pytest.mark.django_db(transaction=True)
 
 def archive(channel: Channel, back: bool = False, by: Any = None) -> bool:
     row = Channel.objects.select_related("project").get(pk=channel.pk)
-    return objects.archive(managed=KINDS["channel"], row=row, by=by or admin_of(row.project), back=back)
+    return objects.archive(
+        managed=KINDS["channel"], row=row, by=by or admin_of(row.project), back=back
+    )
 
 
 def delete(channel: Channel) -> None:
@@ -64,7 +68,12 @@ def key_of(project: Project, role: Role = Role.OWNER) -> str:
 
 def api(secret: str, method: str, path: str, body: Any = None) -> Any:
     call = getattr(Client(), method)
-    return call(f"/api/v1/{path}", body, content_type="application/json", headers={"Authorization": f"Bearer {secret}"})
+    return call(
+        f"/api/v1/{path}",
+        body,
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {secret}"},
+    )
 
 
 def client_of(user: Any) -> Client:
@@ -85,7 +94,9 @@ def trial(channel: Channel, candidate: ModelVersion) -> Trial:
 
 
 @pytest.fixture
-def scene(project: Project, base: ModelVersion, data_dir: Path, settings: Any, monkeypatch: Any) -> Iterator[Scene]:
+def scene(
+    project: Project, base: ModelVersion, data_dir: Path, settings: Any, monkeypatch: Any
+) -> Iterator[Scene]:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
     for module in (unloading, running, deployments):
         monkeypatch.setattr(module, "unload_soon", unloading.unload_leaving)
@@ -106,7 +117,9 @@ def test_servers_unload_it_and_it_is_served_again_when_it_is_proved_again(scene:
     assert not any(peer.adapters for peer in peers) and not Placement.objects.exists()
     assert scene.channel.targets.current().count() == 2 and not checking.to_check()
     archive(scene.channel, back=True)
-    assert not checking.to_check() and scene.project.pk not in read_table().routes, "unarchiving alone serves nothing"
+    assert not checking.to_check() and scene.project.pk not in read_table().routes, (
+        "unarchiving alone serves nothing"
+    )
     job = deployments.restore(channel=scene.channel, by=scene.by, reason="back")
     assert scene.project.pk not in read_table().routes
     assert run(job).state == "succeeded", job.error
@@ -138,20 +151,29 @@ def test_a_channel_with_a_deployment_under_way_is_not_archived(scene: Scene) -> 
 
 
 @pytest.mark.parametrize("kind", ["canary", "shadow"])
-def test_its_trial_ends_with_the_reason(channel: Channel, candidate: ModelVersion, kind: str) -> None:
+def test_its_trial_ends_with_the_reason(
+    channel: Channel, candidate: ModelVersion, kind: str
+) -> None:
     trial, by = make_trial(channel, candidate, kind=kind), admin_of(channel.project)
     archive(channel)
     trial.refresh_from_db()
     assert (trial.state, trial.ended_because) == ("stopped", f"{by} archived the channel.")
-    assert AuditEvent.objects.get(action="trial.ended").actor == by and looking.look(trial.pk) == "ended"
+    assert (
+        AuditEvent.objects.get(action="trial.ended").actor == by
+        and looking.look(trial.pk) == "ended"
+    )
     page = client_of(by).get(trial.get_absolute_url())
     assert page.status_code == 200 and "archived the channel." in page.content.decode()
 
 
 WRITES: dict[str, Callable[[Channel, ModelVersion, Any], Any]] = {
-    "first version": lambda channel, version, by: actions.set_initial(channel=channel, version=version, by=by),
+    "first version": lambda channel, version, by: actions.set_initial(
+        channel=channel, version=version, by=by
+    ),
     "rollback": lambda channel, version, by: actions.rollback(channel=channel, by=by, reason="r"),
-    "segment": lambda channel, version, by: actions.set_segment(channel=channel, segment="eu", by=by),
+    "segment": lambda channel, version, by: actions.set_segment(
+        channel=channel, segment="eu", by=by
+    ),
     "freeze": lambda channel, version, by: freeze(channel=channel, reason="r", by=by),
     "target": lambda channel, version, by: deployments.add_target(channel=channel, by=by),
     "restore": lambda channel, version, by: deployments.restore(channel=channel, by=by, reason="r"),
@@ -165,10 +187,13 @@ WRITES: dict[str, Callable[[Channel, ModelVersion, Any], Any]] = {
 
 
 @pytest.mark.parametrize("what", WRITES)
-def test_nothing_changes_an_archived_channel(channel: Channel, candidate: ModelVersion, what: str) -> None:
+def test_nothing_changes_an_archived_channel(
+    channel: Channel, candidate: ModelVersion, what: str
+) -> None:
     archive(channel)
     with pytest.raises(
-        PromotionError, match=r"The channel “production” is archived\. A project owner can unarchive it"
+        PromotionError,
+        match=r"The channel “production” is archived\. A project owner can unarchive it",
     ):
         WRITES[what](channel, candidate, admin_of(channel.project))
     assert not Trial.objects.exists() and Promotion.objects.count() == 1
@@ -198,8 +223,9 @@ def test_webhooks_and_engineers_are_told(channel: Channel) -> None:
     archive(channel, back=True)
     data = [json.loads(row.body)["data"] for row in Delivery.objects.order_by("created_at")]
     assert [(one["channel"], one["archived"], one["by"]) for one in data] == [
-        ("production", True, str(by)), ("production", False, str(by)),
-    ]  # fmt: skip
+        ("production", True, str(by)),
+        ("production", False, str(by)),
+    ]
     subjects = set(Notification.objects.filter(user=engineer).values_list("subject", flat=True))
     assert subjects == {f"production was archived by {by}", f"production was unarchived by {by}"}
 
@@ -222,7 +248,12 @@ def test_without_servers_a_person_has_it_served_again_or_a_move_does(
     with pytest.raises(PromotionError, match=r"is archived\. Unarchive it, or promote another"):
         deployments.restore(channel=channel, by=by, reason="r")
     Promotion.objects.create(
-        channel=channel, kind="initial", from_version=base, to_version=candidate, reason="r", to_name=str(candidate)
+        channel=channel,
+        kind="initial",
+        from_version=base,
+        to_version=candidate,
+        reason="r",
+        to_name=str(candidate),
     )
     actions.rollback(channel=channel, by=by, reason="back")
     assert api(secret, "get", "channels/production/").json()["model"] == str(base)
@@ -233,19 +264,32 @@ def test_without_servers_a_person_has_it_served_again_or_a_move_does(
 
 def test_production_is_not_archived_while_flows_name_it(channel: Channel) -> None:
     project, by = channel.project, admin_of(channel.project)
-    text = "steps: [{do: train, name: t, set: 'set:s', environment: e, method: grpo, config: {}, model: 'channel:%s'}]"
-    flow = flows.save_flow(project=project, name="nightly", spec=read_yaml(text % "production"), by=by)
+    text = (
+        "steps: [{do: train, name: t, set: 'set:s', environment: e, method: grpo, config: {},"
+        " model: 'channel:%s'}]"
+    )
+    flow = flows.save_flow(
+        project=project, name="nightly", spec=read_yaml(text % "production"), by=by
+    )
     flows.save_flow(project=project, name="other", spec=read_yaml(text % "staging"), by=by)
-    page = client_of(by).get(reverse("core:manage", args=[project.slug, "channel", channel.pk])).content.decode()
+    page = (
+        client_of(by)
+        .get(reverse("core:manage", args=[project.slug, "channel", channel.pk]))
+        .content.decode()
+    )
     assert "It is used by the flow “nightly”. Change or delete what uses it first." in page
     assert "because these depend on it. </p>" in page and "Archive it instead" not in page
     with pytest.raises(ManagedError, match="the flow “nightly”"):
         archive(channel)
-    flows.save_flow(project=project, name="nightly", spec=read_yaml(text % "staging"), flow=flow, by=by)
+    flows.save_flow(
+        project=project, name="nightly", spec=read_yaml(text % "staging"), flow=flow, by=by
+    )
     assert archive(channel)
 
 
-def test_a_flow_that_names_an_archived_channel_fails_and_says_so(channel: Channel, base: ModelVersion) -> None:
+def test_a_flow_that_names_an_archived_channel_fails_and_says_so(
+    channel: Channel, base: ModelVersion
+) -> None:
     staging = channel_of(channel.project, "staging")
     assert model_version(channel.project, "channel:staging", {}) == base, "empty, so production"
     archive(staging)
@@ -258,9 +302,13 @@ def test_a_flow_that_names_an_archived_channel_fails_and_says_so(channel: Channe
 
 def test_a_channel_that_promoted_nothing_is_deleted(project: Project, channel: Channel) -> None:
     by, fresh = admin_of(project), channel_of(project, "staging")
-    save_policy(channel=fresh, policy=structs.replace(policy_of(fresh)[0], min_tasks=60), reason="r", by=by)
+    save_policy(
+        channel=fresh, policy=structs.replace(policy_of(fresh)[0], min_tasks=60), reason="r", by=by
+    )
     freeze(channel=fresh, reason="r", by=by)
-    hook = create_webhook(project=project, url="http://127.0.0.1:9/", events=[Event.DEPLOYMENT_REQUESTED], by=by)[0]
+    hook = create_webhook(
+        project=project, url="http://127.0.0.1:9/", events=[Event.DEPLOYMENT_REQUESTED], by=by
+    )[0]
     deployments.add_target(channel=fresh, webhook=hook, by=by)
     stale = Channel.objects.get(pk=fresh.pk)
     delete(fresh)
@@ -279,7 +327,9 @@ def test_a_channel_that_promoted_nothing_is_deleted(project: Project, channel: C
 def test_a_channel_with_a_report_is_kept(scene: Scene) -> None:
     staging = channel_of(scene.project, "staging")
     report = scene.report(scene.old)
-    actions.make_gate_report(baseline=report.baseline, candidate=report.candidate, by=scene.by, channel=staging)
+    actions.make_gate_report(
+        baseline=report.baseline, candidate=report.candidate, by=scene.by, channel=staging
+    )
     with pytest.raises(ManagedError, match="1 gate report depends"):
         delete(staging)
 
@@ -294,30 +344,47 @@ def test_by_page(project: Project, channel: Channel) -> None:
     text = engineer.get(manage).content.decode()
     assert "Only project owners can archive or unarchive it." in text and "archive/" not in text
     assert (
-        engineer.post(f"{manage}archive/").status_code == 403 and engineer.post(f"{manage}delete/").status_code == 403
+        engineer.post(f"{manage}archive/").status_code == 403
+        and engineer.post(f"{manage}delete/").status_code == 403
     )
     text = owner.get(manage).content.decode()
     assert "Archive staging? The endpoint stops answering for it." in text
     assert "so it cannot be renamed" in text and "answer 404 for it" in " ".join(text.split())
-    models, link = reverse("promotion:models", args=[project.slug]), f'"{staging.get_absolute_url()}"'
+    models, link = (
+        reverse("promotion:models", args=[project.slug]),
+        f'"{staging.get_absolute_url()}"',
+    )
     assert manage in owner.get(staging.get_absolute_url()).content.decode()
     assert "No archived models" in owner.get(f"{models}?archived").content.decode()
     owner.post(f"{manage}archive/")
-    assert link not in owner.get(models).content.decode() and link in owner.get(f"{models}?archived").content.decode()
+    assert (
+        link not in owner.get(models).content.decode()
+        and link in owner.get(f"{models}?archived").content.decode()
+    )
     page = owner.get(staging.get_absolute_url()).content.decode()
     assert ">archived</span>" in page and "Freeze</button>" not in page and "Add target" not in page
-    again = owner.post(reverse("promotion:create_channel", args=[project.slug]), {"name": "staging"}, follow=True)
+    again = owner.post(
+        reverse("promotion:create_channel", args=[project.slug]), {"name": "staging"}, follow=True
+    )
     assert "The channel “staging” is archived." in again.content.decode()
     owner.post(f"{manage}archive/", {"back": "1"})
     assert link in owner.get(models).content.decode()
-    assert "unarchived the channel staging" in owner.get(f"/p/{project.slug}/audit/").content.decode().replace("</a>", "").replace(f'<a href="{models}">', "")  # fmt: skip
+    assert "unarchived the channel staging" in owner.get(
+        f"/p/{project.slug}/audit/"
+    ).content.decode().replace("</a>", "").replace(f'<a href="{models}">', "")
     owner.post(f"{manage}delete/")
     assert not project.channels.filter(name="staging").exists()
 
 
 def test_by_api(project: Project, channel: Channel) -> None:
-    owner, engineer, path = key_of(project), key_of(project, Role.ENGINEER), f"objects/channel/{channel.pk}/"
-    assert api(owner, "patch", path, {"archived": True}).status_code == 403, "the policy allows no keys"
+    owner, engineer, path = (
+        key_of(project),
+        key_of(project, Role.ENGINEER),
+        f"objects/channel/{channel.pk}/",
+    )
+    assert api(owner, "patch", path, {"archived": True}).status_code == 403, (
+        "the policy allows no keys"
+    )
     assert api(owner, "delete", path).status_code == 403
     policy = structs.replace(policy_of(channel)[0], api_keys=True)
     save_policy(channel=channel, policy=policy, reason="r", by=None)
@@ -327,16 +394,27 @@ def test_by_api(project: Project, channel: Channel) -> None:
     assert api(owner, "patch", path, {"archived": True}).json()["archived_at"]
     assert AuditEvent.objects.get(action="object.archived").actor_label == "API key “ops”"
     gone = api(owner, "get", "channels/production/")
-    assert gone.status_code == 404 and "The channel “production” is archived" in gone.json()["detail"]
+    assert (
+        gone.status_code == 404 and "The channel “production” is archived" in gone.json()["detail"]
+    )
     assert not api(owner, "get", "channels/").json()["results"]
     assert api(owner, "get", "channels/?archived=true").json()["results"][0]["served"] is False
-    for asked, sent in (("channels/", {"name": "production"}), ("channels/production/rollback/", {"reason": "r"})):
+    for asked, sent in (
+        ("channels/", {"name": "production"}),
+        ("channels/production/rollback/", {"reason": "r"}),
+    ):
         refused = api(owner, "post", asked, sent)
         assert refused.status_code == 409 and "is archived" in refused.json()["detail"], asked
     assert api(owner, "patch", path, {"archived": False}).json()["archived_at"] is None
-    assert "is not served until it is restored" in api(owner, "get", "channels/production/").json()["detail"]
+    assert (
+        "is not served until it is restored"
+        in api(owner, "get", "channels/production/").json()["detail"]
+    )
     answer = api(owner, "post", "channels/production/restore/")
-    assert answer.status_code == 200 and answer.json() == {"channel": "production", "version": str(channel.current)}
+    assert answer.status_code == 200 and answer.json() == {
+        "channel": "production",
+        "version": str(channel.current),
+    }
     assert api(owner, "get", "channels/production/").status_code == 200
     assert api(owner, "delete", path).status_code == 409
 
@@ -366,7 +444,9 @@ def test_a_trial_that_is_looked_at_while_its_channel_is_archived_decides_nothing
 
 
 @TWO_CONNECTIONS
-def test_a_channel_whose_trial_is_just_decided_is_archived_after_that(channel: Channel, trial: Trial) -> None:
+def test_a_channel_whose_trial_is_just_decided_is_archived_after_that(
+    channel: Channel, trial: Trial
+) -> None:
     add_sessions(trial, "canary", 0, 200)
     add_sessions(trial, "current", 200)
     with transaction.atomic():
@@ -387,7 +467,9 @@ def test_a_deployment_that_ends_meanwhile_moves_the_channel_before_or_it_is_not_
     job = scene.promote(scene.old)
     if first == "archive":
         with transaction.atomic():
-            Channel.objects.select_for_update(no_key=True).get(pk=scene.channel.pk)  # the deployment waits for its end
+            Channel.objects.select_for_update(no_key=True).get(
+                pk=scene.channel.pk
+            )  # the deployment waits for its end
             other = Other(lambda: run(Deployment.objects.get(pk=job.pk)))
             other.wait_until_it_waits()
             with pytest.raises(ManagedError, match="is running"):
@@ -408,7 +490,11 @@ def test_of_a_promotion_and_an_archiving_at_once_the_second_is_refused(scene: Sc
     report = scene.report(scene.old)
     with transaction.atomic():
         archive(scene.channel)
-        other = Other(lambda: actions.promote(channel=scene.channel, gate_report=report, by=scene.by, reason="better"))
+        other = Other(
+            lambda: actions.promote(
+                channel=scene.channel, gate_report=report, by=scene.by, reason="better"
+            )
+        )
         other.wait_until_it_waits()
     with pytest.raises(PromotionError, match="is archived"):
         other.wait()

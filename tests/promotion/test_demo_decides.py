@@ -1,4 +1,6 @@
-"""The demo's decision: the best by success, on a quiet and on a busy machine, and why. No model runs here."""
+"""The demo's decision: the best by success, on a quiet and on a busy machine, and why. No model
+runs here.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def runs(data_dir: Path) -> list[EvalRun]:
-    """Baseline, SFT and GRPO, which is the best; evaluated at times when the machine was ever busier."""
+    """Baseline, SFT and GRPO, which is the best; evaluated at times when the machine was ever
+    busier.
+    """
     project = make_project()
     base, environment, eval_set = (
         make_base(project, data_dir),
@@ -64,7 +68,14 @@ def test_it_promotes_the_best_by_success_and_says_why(
 
     monkeypatch.setattr(wheel, "submit_measurement", submit)
     report = demo.decide(runs)
-    assert report["promoted"] == "grpo-v1" and Promotion.objects.latest("pk").to_version == runs[2].model_version
-    assert {name: gate["verdict"] for name, gate in report["gate"].items()} == dict.fromkeys(report["gate"], "promote")
+    assert (
+        report["promoted"] == "grpo-v1"
+        and Promotion.objects.latest("pk").to_version == runs[2].model_version
+    )
+    assert {name: gate["verdict"] for name, gate in report["gate"].items()} == dict.fromkeys(
+        report["gate"], "promote"
+    )
     promoted = next(line for line in said.getvalue().splitlines() if "was promoted" in line)
-    assert "Success is higher: +100.0 pp" in promoted and "measured in turns on 40 tasks" in promoted
+    assert (
+        "Success is higher: +100.0 pp" in promoted and "measured in turns on 40 tasks" in promoted
+    )

@@ -1,4 +1,6 @@
-"""The demo opens the training lock as a person does. No model runs here: answers are written, and scored by the real verifier."""
+"""The demo opens the training lock as a person does. No model runs here: answers are written, and
+scored by the real verifier.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,18 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize(
-    ("skill", "overridden"), [(0.5, False), (0.0, True)], ids=["answers of both kinds", "no success to judge"]
+    ("skill", "overridden"),
+    [(0.5, False), (0.0, True)],
+    ids=["answers of both kinds", "no success to judge"],
 )
 def test_the_reward_is_reviewed_before_grpo(skill: float, overridden: bool, data_dir: Path) -> None:
     project = make_project()
     demo = wheel.Demo(url="", recipe=FAST, seed=0, console=Console(file=StringIO(), width=400))
     demo.project, demo.user = project, admin_of(project)
-    demo.environment, demo.eval_set = make_environment(project), make_eval_set(project, train=40, holdout=4)
+    demo.environment, demo.eval_set = (
+        make_environment(project),
+        make_eval_set(project, train=40, holdout=4),
+    )
     pass_probes(demo.environment)
     rng = random.Random(0)
 
@@ -40,7 +47,9 @@ def test_the_reward_is_reviewed_before_grpo(skill: float, overridden: bool, data
     demo.wait = answered  # type: ignore[method-assign]
     demo.review(make_base(project, data_dir))
     lock = lock_of(environment=demo.environment, tasks=demo.training_tasks(), by=demo.user)
-    assert not lock.locked and lock.state == ("override" if overridden else "unlocked"), lock.reasons
+    assert not lock.locked and lock.state == ("override" if overridden else "unlocked"), (
+        lock.reasons
+    )
     assert LockOverride.objects.exists() is overridden and not ReviewPolicy.objects.exists()
     assert set(Judgement.objects.values_list("note", flat=True)) == {wheel.JUDGED_BY_SCRIPT}
     demo.review(demo.project.model_versions.get())  # a second demo finds it open

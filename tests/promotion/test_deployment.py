@@ -1,4 +1,6 @@
-"""A promotion of a channel with targets: all of them serve the right weights, or the version before serves on everywhere."""
+"""A promotion of a channel with targets: all of them serve the right weights, or the version before
+serves on everywhere.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from apps.promotion.deployment import actions as deployments
 from apps.promotion.deployment import checking, running, unloading
 from apps.promotion.deployment.placements import placements_of
 from apps.promotion.freezing import freeze
-from apps.promotion.models import Channel, Deployment, Fingerprint, FingerprintJob, GateReport, Placement
+from apps.promotion.models import (
+    Channel,
+    Deployment,
+    Fingerprint,
+    FingerprintJob,
+    GateReport,
+    Placement,
+)
 from apps.promotion.policies import policy_of, save_policy
 from apps.registry.models import ModelVersion, Server
 from apps.webhooks.actions import create_webhook
@@ -44,32 +53,54 @@ from tests.promotion.serving_peer import Peer, SglangPeer, fingerprint, peer_ser
 
 pytestmark = pytest.mark.django_db
 TWO_CONNECTIONS = pytest.mark.django_db(transaction=True)
-RUNTIME_LORA = {"runtime_lora": {"value": True, "how": ""}, "lora_slots": {"value": 3, "how": "", "most": 3}}
+RUNTIME_LORA = {
+    "runtime_lora": {"value": True, "how": ""},
+    "lora_slots": {"value": 3, "how": "", "most": 3},
+}
 
 
 class Scene:
-    """A channel that runs the base, `old` and `new` adapters with a report for each, and servers to be targets."""
+    """A channel that runs the base, `old` and `new` adapters with a report for each, and servers to
+    be targets.
+    """
 
-    def __init__(self, project: Project, base: ModelVersion, folder: Path, stack: ExitStack) -> None:
-        self.project, self.base, self.folder, self.stack, self.by = project, base, folder, stack, admin_of(project)
+    def __init__(
+        self, project: Project, base: ModelVersion, folder: Path, stack: ExitStack
+    ) -> None:
+        self.project, self.base, self.folder, self.stack, self.by = (
+            project,
+            base,
+            folder,
+            stack,
+            admin_of(project),
+        )
         self.channel = actions.channel_of(project)
         actions.set_initial(channel=self.channel, version=base, by=self.by)
         self.old, self.new = (make_adapter(project, base, folder) for _ in range(2))
         for version in (self.base, self.old, self.new):
             fingerprint(version)
-        self.eval_set, self.environment = make_eval_set(project, holdout=32), make_environment(project)
+        self.eval_set, self.environment = (
+            make_eval_set(project, holdout=32),
+            make_environment(project),
+        )
 
     def target(self, peer: Peer | None = None, **fields: Any) -> Peer:
         """A server with the base that is a target."""
         peer, http = self.stack.enter_context(peer_serving(peer or Peer()))
         name = fields.pop("name", f"gpu-{self.project.servers.count() + 1}")
         server = make_server(
-            self.project, http.base, name=name, kind=peer.kind, adapters_at=str(self.folder / "artifacts")
+            self.project,
+            http.base,
+            name=name,
+            kind=peer.kind,
+            adapters_at=str(self.folder / "artifacts"),
         )
         Server.objects.filter(pk=server.pk).update(capabilities=RUNTIME_LORA, health="healthy")
         make_endpoint(self.project, server, served_as="base", parent=self.base, name=f"{name}-base")
         self.channel.refresh_from_db()
-        deployments.add_target(channel=self.channel, server=Server.objects.get(pk=server.pk), by=self.by)
+        deployments.add_target(
+            channel=self.channel, server=Server.objects.get(pk=server.pk), by=self.by
+        )
         finish(self.channel)
         return peer
 
@@ -77,10 +108,14 @@ class Scene:
         self.channel.refresh_from_db()
         live = make_eval_run(self.eval_set, self.channel.current, self.environment, success=0.0)
         candidate = make_eval_run(self.eval_set, version, self.environment, success=1.0)
-        return actions.make_gate_report(baseline=live, candidate=candidate, by=self.by, channel=self.channel)
+        return actions.make_gate_report(
+            baseline=live, candidate=candidate, by=self.by, channel=self.channel
+        )
 
     def promote(self, version: ModelVersion) -> Deployment:
-        made = actions.promote(channel=self.channel, gate_report=self.report(version), by=self.by, reason="better")
+        made = actions.promote(
+            channel=self.channel, gate_report=self.report(version), by=self.by, reason="better"
+        )
         assert isinstance(made, Deployment) and made.state == "queued"
         return made
 
@@ -109,7 +144,9 @@ def finish(channel: Channel) -> None:
 
 
 @pytest.fixture
-def scene(project: Project, base: ModelVersion, data_dir: Path, settings: Any, monkeypatch: Any) -> Iterator[Scene]:
+def scene(
+    project: Project, base: ModelVersion, data_dir: Path, settings: Any, monkeypatch: Any
+) -> Iterator[Scene]:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
     monkeypatch.setattr(unloading, "GRACE", timedelta(0))
     monkeypatch.setattr(unloading, "unload_soon", unloading.unload_leaving)
@@ -148,7 +185,9 @@ def test_each_version_has_a_new_name_and_the_one_before_stays_loaded(scene: Scen
 
 
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_a_target_that_serves_other_weights_leaves_the_old_version_everywhere(scene: Scene, which: str) -> None:
+def test_a_target_that_serves_other_weights_leaves_the_old_version_everywhere(
+    scene: Scene, which: str
+) -> None:
     one, two = scene.target(), scene.target()
     scene.bring(scene.old)
     before = {**one.adapters}, {**two.adapters}
@@ -169,7 +208,9 @@ def test_a_server_that_ignores_the_adapter_is_found_out(scene: Scene) -> None:
     peer = scene.target()
     peer.before_load = lambda name: peer.swap.update({name: ""})
     job = scene.bring(scene.new)
-    assert job.state == "failed" and "the base without an adapter" in job.error and not peer.adapters
+    assert (
+        job.state == "failed" and "the base without an adapter" in job.error and not peer.adapters
+    )
 
 
 def test_a_server_with_another_base_is_found_out(scene: Scene) -> None:
@@ -180,7 +221,11 @@ def test_a_server_with_another_base_is_found_out(scene: Scene) -> None:
 
 
 def bad_chat(path: str, body: dict, sent: Any) -> Any:
-    return (200, {"error": {"message": "CUDA error", "code": 500}}) if path.endswith("chat/completions") else sent
+    return (
+        (200, {"error": {"message": "CUDA error", "code": 500}})
+        if path.endswith("chat/completions")
+        else sent
+    )
 
 
 def bad_text(path: str, body: dict, sent: Any) -> Any:
@@ -201,30 +246,44 @@ def slots_in_200(path: str, body: dict, sent: Any) -> Any:
 
 def nan_text(path: str, body: dict, sent: Any) -> Any:
     """As adapters do whose weights hold NaN: the canary is answered, with rubbish."""
-    rows = sent[1]["choices"][0].get("prompt_logprobs") if path.endswith("/v1/completions") else None
+    rows = (
+        sent[1]["choices"][0].get("prompt_logprobs") if path.endswith("/v1/completions") else None
+    )
     if rows and body["model"] != "base":
-        sent[1]["choices"][0]["prompt_logprobs"] = [row and {key: {"logprob": math.nan} for key in row} for row in rows]
+        sent[1]["choices"][0]["prompt_logprobs"] = [
+            row and {key: {"logprob": math.nan} for key in row} for row in rows
+        ]
     return sent
 
 
 def cut_text(path: str, body: dict, sent: Any) -> Any:
     """As a server or a proxy that shortens long answers, for every model."""
-    rows = sent[1]["choices"][0].get("prompt_logprobs") if path.endswith("/v1/completions") else None
+    rows = (
+        sent[1]["choices"][0].get("prompt_logprobs") if path.endswith("/v1/completions") else None
+    )
     if rows:
         sent[1]["choices"][0]["prompt_logprobs"] = rows[:20]
     return sent
 
 
 def other_text(path: str, body: dict, sent: Any) -> Any:
-    rows = sent[1]["choices"][0].get("prompt_logprobs") if path.endswith("/v1/completions") else None
+    rows = (
+        sent[1]["choices"][0].get("prompt_logprobs") if path.endswith("/v1/completions") else None
+    )
     if rows:
-        sent[1]["choices"][0]["prompt_logprobs"] = [row and {"99999": {"logprob": -1.0}} for row in rows]
+        sent[1]["choices"][0]["prompt_logprobs"] = [
+            row and {"99999": {"logprob": -1.0}} for row in rows
+        ]
     return sent
 
 
 def no_text(path: str, body: dict, sent: Any) -> Any:
     """As a server that finds the NaN itself: “Out of range float values are not JSON compliant”."""
-    return (400, {"error": "not JSON"}) if path.endswith("/v1/completions") and body["model"] != "base" else sent
+    return (
+        (400, {"error": "not JSON"})
+        if path.endswith("/v1/completions") and body["model"] != "base"
+        else sent
+    )
 
 
 @pytest.mark.parametrize(
@@ -251,7 +310,9 @@ def test_a_server_that_fails_leaves_the_old_version(scene: Scene, spoil: Any, sa
     assert scene.live == scene.old and good.adapters == before
 
 
-def test_a_server_that_dies_in_the_middle_leaves_the_old_version_and_is_cleaned_when_it_is_back(scene: Scene) -> None:
+def test_a_server_that_dies_in_the_middle_leaves_the_old_version_and_is_cleaned_when_it_is_back(
+    scene: Scene,
+) -> None:
     good, bad = scene.target(), scene.target()
     scene.bring(scene.old)
     before = {**good.adapters}
@@ -290,13 +351,19 @@ def test_the_oldest_kept_version_leaves_for_a_slot(scene: Scene) -> None:
     fingerprint(third)
     job = scene.bring(third)
     assert job.state == "succeeded", job.error
-    assert first not in peer.adapters and scene.names(scene.new)[0] in peer.adapters and "theirs" in peer.adapters
+    assert (
+        first not in peer.adapters
+        and scene.names(scene.new)[0] in peer.adapters
+        and "theirs" in peer.adapters
+    )
 
 
 # What cannot be proved
 
 
-def test_without_a_fingerprint_it_says_what_was_not_proved_and_records_what_it_saw(scene: Scene) -> None:
+def test_without_a_fingerprint_it_says_what_was_not_proved_and_records_what_it_saw(
+    scene: Scene,
+) -> None:
     scene.target()
     Fingerprint.objects.filter(version=scene.new).delete()
     job = scene.promote(scene.new)
@@ -313,7 +380,10 @@ def test_a_server_without_prompt_logprobs_is_only_asked_the_canary(scene: Scene)
     peer.with_logprobs = False
     job = scene.bring(scene.new)
     assert job.state == "succeeded" and scene.live == scene.new
-    assert job.outcomes[0]["proof"]["level"] == "answers" and "was not proved" in job.outcomes[0]["sentence"]
+    assert (
+        job.outcomes[0]["proof"]["level"] == "answers"
+        and "was not proved" in job.outcomes[0]["sentence"]
+    )
 
 
 def require_weights(scene: Scene) -> None:
@@ -341,28 +411,46 @@ def test_a_policy_that_asks_for_proved_weights_takes_nothing_less(scene: Scene, 
     job = scene.promote(scene.old)
     FingerprintJob.objects.active().update(state="cancelled", finished_at=job.created_at)
     run(job)
-    assert job.state == "failed" and "(proof: weights)" in job.error and scene.live == scene.base and not peer.adapters
+    assert (
+        job.state == "failed"
+        and "(proof: weights)" in job.error
+        and scene.live == scene.base
+        and not peer.adapters
+    )
 
 
-def test_proved_weights_satisfy_that_policy_and_a_rollback_does_not_wait_for_it(scene: Scene) -> None:
+def test_proved_weights_satisfy_that_policy_and_a_rollback_does_not_wait_for_it(
+    scene: Scene,
+) -> None:
     peer = scene.target()
     require_weights(scene)
     assert scene.bring(scene.old).state == "succeeded" and scene.live == scene.old
     peer.with_logprobs = False
-    assert run(actions.rollback(channel=scene.channel, by=scene.by)).state == "succeeded" and scene.live == scene.base
+    assert (
+        run(actions.rollback(channel=scene.channel, by=scene.by)).state == "succeeded"
+        and scene.live == scene.base
+    )
 
 
 def test_a_webhook_proves_no_weights_and_is_not_even_asked(scene: Scene, hook: Any) -> None:
     require_weights(scene)
     job = scene.bring(scene.old)
-    assert job.state == "failed" and "only acknowledges" in job.error and not hook.deliveries.exists()
+    assert (
+        job.state == "failed" and "only acknowledges" in job.error and not hook.deliveries.exists()
+    )
 
 
 def test_a_served_model_cannot_go_to_another_server(scene: Scene) -> None:
     scene.target()
-    elsewhere = make_endpoint(scene.project, make_server(scene.project, "http://127.0.0.1:9/v1"), served_as="gpt")
+    elsewhere = make_endpoint(
+        scene.project, make_server(scene.project, "http://127.0.0.1:9/v1"), served_as="gpt"
+    )
     job = scene.bring(elsewhere)
-    assert job.state == "failed" and "nothing else can generate its answers" in job.error and scene.live == scene.base
+    assert (
+        job.state == "failed"
+        and "nothing else can generate its answers" in job.error
+        and scene.live == scene.base
+    )
 
 
 def test_sglang_is_asked_as_base_and_adapter_and_proves_by_generate(scene: Scene) -> None:
@@ -370,11 +458,18 @@ def test_sglang_is_asked_as_base_and_adapter_and_proves_by_generate(scene: Scene
     job = scene.bring(scene.new)
     assert job.state == "succeeded", job.error
     (placement,) = placements_of(scene.live.live_in.get())
-    assert placement.served_as == f"base:{next(iter(peer.adapters))}" and placement.proof["level"] == "weights"
+    assert (
+        placement.served_as == f"base:{next(iter(peer.adapters))}"
+        and placement.proof["level"] == "weights"
+    )
     stale = next(iter(peer.adapters.values()))
     peer.before_load = lambda name: peer.swap.update({name: stale})
     job = scene.bring(scene.old)
-    assert job.state == "failed" and re.search(f"serves? {scene.new}", job.error) and len(peer.adapters) == 1
+    assert (
+        job.state == "failed"
+        and re.search(f"serves? {scene.new}", job.error)
+        and len(peer.adapters) == 1
+    )
 
 
 # Rollback
@@ -406,7 +501,10 @@ def test_a_rollback_is_not_held_up_by_a_server_that_is_down(scene: Scene) -> Non
     bad.dead = True
     job = run(actions.rollback(channel=scene.channel, by=scene.by))
     assert job.state == "succeeded", job.error
-    assert scene.live == scene.old and [row["state"] for row in job.outcomes] == ["live", "unreachable"]
+    assert scene.live == scene.old and [row["state"] for row in job.outcomes] == [
+        "live",
+        "unreachable",
+    ]
 
 
 def test_a_rollback_to_what_no_longer_loads_leaves_what_is_live(scene: Scene) -> None:
@@ -454,13 +552,17 @@ def test_a_second_promotion_waits_its_turn(scene: Scene, client: Client) -> None
     for outcomes in ([], [{"name": "gpu-1", "state": "proving", "sentence": "", "seconds": 1}]):
         Deployment.objects.filter(pk=job.pk).update(outcomes=outcomes)
         assert "0 of 1 target<" in client.get(status).content.decode()
-    with pytest.raises(actions.PromotionError, match=r"is running since .+ Wait for it, or stop it"):
+    with pytest.raises(
+        actions.PromotionError, match=r"is running since .+ Wait for it, or stop it"
+    ):
         actions.promote(channel=scene.channel, gate_report=report, by=scene.by, reason="me too")
     with pytest.raises(actions.PromotionError, match="before changing the targets"):
         deployments.remove_target(target=scene.channel.targets.get(), by=scene.by)
 
 
-def test_a_worker_that_dies_in_the_middle_is_followed_by_another(scene: Scene, monkeypatch: Any) -> None:
+def test_a_worker_that_dies_in_the_middle_is_followed_by_another(
+    scene: Scene, monkeypatch: Any
+) -> None:
     one, two = scene.target(), scene.target()
     job = scene.promote(scene.old)
 
@@ -477,7 +579,9 @@ def test_a_worker_that_dies_in_the_middle_is_followed_by_another(scene: Scene, m
     assert jobs.retry_or_fail(job, "The worker died.")
     job.refresh_from_db()
     assert run(job).state == "succeeded", job.error
-    assert job.attempt == 2 and scene.live == scene.old and len(one.adapters) == len(two.adapters) == 1
+    assert (
+        job.attempt == 2 and scene.live == scene.old and len(one.adapters) == len(two.adapters) == 1
+    )
 
 
 def test_a_worker_that_dies_too_often_leaves_nothing_behind(scene: Scene, monkeypatch: Any) -> None:
@@ -500,10 +604,16 @@ def test_a_worker_that_dies_too_often_leaves_nothing_behind(scene: Scene, monkey
     unloading.unload_leaving()
     Placement.objects.update(at=job.created_at - unloading.ARRIVES)
     unloading.unload_leaving()
-    assert not peer.adapters and not Placement.objects.exclude(state="ready").exists() and scene.live == scene.base
+    assert (
+        not peer.adapters
+        and not Placement.objects.exclude(state="ready").exists()
+        and scene.live == scene.base
+    )
 
 
-def test_a_freeze_stops_a_deployment_before_the_channel_moves(scene: Scene, monkeypatch: Any) -> None:
+def test_a_freeze_stops_a_deployment_before_the_channel_moves(
+    scene: Scene, monkeypatch: Any
+) -> None:
     peer = scene.target()
     job = scene.promote(scene.old)
 
@@ -513,7 +623,12 @@ def test_a_freeze_stops_a_deployment_before_the_channel_moves(scene: Scene, monk
 
     monkeypatch.setattr(running.Run, "_acknowledged", frozen)
     run(job)
-    assert job.state == "failed" and "Holidays" in job.error and scene.live == scene.base and not peer.adapters
+    assert (
+        job.state == "failed"
+        and "Holidays" in job.error
+        and scene.live == scene.base
+        and not peer.adapters
+    )
 
 
 # Targets that lose what they held
@@ -532,7 +647,10 @@ def test_a_restarted_server_gets_the_live_version_back(scene: Scene) -> None:
     assert job.kind == "restore" and Placement.objects.get(version=scene.old).problem
     moves = scene.channel.promotions.count()
     assert run(job).state == "succeeded", job.error
-    assert scene.names(scene.old) == list(peer.adapters) != before and scene.channel.promotions.count() == moves
+    assert (
+        scene.names(scene.old) == list(peer.adapters) != before
+        and scene.channel.promotions.count() == moves
+    )
     assert not Placement.objects.get(version=scene.old).problem
 
 
@@ -541,7 +659,10 @@ def test_a_server_that_is_down_is_shown_and_not_restored(scene: Scene) -> None:
     scene.bring(scene.old)
     peer.dead = True
     checking.check(scene.channel.targets.select_related("server", "channel__current").get())
-    assert not scene.channel.deployments.active().exists() and Placement.objects.get(version=scene.old).problem
+    assert (
+        not scene.channel.deployments.active().exists()
+        and Placement.objects.get(version=scene.old).problem
+    )
 
 
 def test_a_removed_target_is_unloaded_and_a_server_in_use_stays(scene: Scene) -> None:
@@ -562,7 +683,9 @@ def test_a_removed_target_is_unloaded_and_a_server_in_use_stays(scene: Scene) ->
 
 @pytest.fixture
 def hook(scene: Scene) -> Any:
-    row, _ = create_webhook(project=scene.project, url="http://127.0.0.1:9/", events=[Event.SERVER_DOWN], by=scene.by)
+    row, _ = create_webhook(
+        project=scene.project, url="http://127.0.0.1:9/", events=[Event.SERVER_DOWN], by=scene.by
+    )
     deployments.add_target(channel=scene.channel, webhook=row, by=scene.by)
     return row
 
@@ -571,7 +694,9 @@ def deliver(hook: Any, ok: bool) -> Callable[[], None]:
     def work() -> None:
         wait_until(lambda: hook.deliveries.filter(event="deployment.requested").exists())
         state = "delivered" if ok else "failed"
-        hook.deliveries.filter(event="deployment.requested").update(state=state, finished_at=hook.created_at)
+        hook.deliveries.filter(event="deployment.requested").update(
+            state=state, finished_at=hook.created_at
+        )
 
     return work
 
@@ -583,7 +708,11 @@ def shown(scene: Scene) -> str:
 
 
 def told_by_api(scene: Scene) -> str:
-    rows = Client().get("/api/v1/channels/production/targets/", **key_headers(scene.project)).json()["results"]
+    rows = (
+        Client()
+        .get("/api/v1/channels/production/targets/", **key_headers(scene.project))
+        .json()["results"]
+    )
     return next(row["problem"] for row in rows if row["kind"] == "webhook")
 
 
@@ -591,7 +720,9 @@ def told_by_api(scene: Scene) -> str:
 def test_a_webhook_acknowledges_after_the_servers_hold_it(scene: Scene, hook: Any) -> None:
     peer = scene.target()
     untold = f"has not been notified of {scene.base}"
-    assert untold in shown(scene) and untold in told_by_api(scene), "it became a target after the base went live"
+    assert untold in shown(scene) and untold in told_by_api(scene), (
+        "it became a target after the base went live"
+    )
     job = scene.promote(scene.old)
     receiver = Other(deliver(hook, True))
     assert run(job).state == "succeeded", job.error
@@ -611,7 +742,10 @@ def test_a_webhook_that_refuses_undoes_the_servers_and_is_told(scene: Scene, hoo
     run(job)
     receiver.wait()
     assert (
-        job.state == "failed" and "did not acknowledge" in job.error and scene.live == scene.base and not peer.adapters
+        job.state == "failed"
+        and "did not acknowledge" in job.error
+        and scene.live == scene.base
+        and not peer.adapters
     )
     assert hook.deliveries.filter(event="deployment.withdrawn").count() == 1
 

@@ -1,4 +1,6 @@
-"""What a promotion did: a planted effect is found, none is not claimed, and the graph leads from production and back."""
+"""What a promotion did: a planted effect is found, none is not claimed, and the graph leads from
+production and back.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,10 @@ def test_no_effect_is_claimed_in_at_most_one_made_promotion_of_twenty() -> None:
     for _ in range(made):
         n, m = (int(size) for size in rng.integers(50, 5_000, 2))
         sides = zip(rng.binomial(n, rates).tolist(), rng.binomial(m, rates).tolist(), strict=True)
-        claimed += any(shift(Share(a, n), Share(b, m), level).mark in ("fixed", "improved", "worse") for a, b in sides)
+        claimed += any(
+            shift(Share(a, n), Share(b, m), level).mark in ("fixed", "improved", "worse")
+            for a, b in sides
+        )
     assert claimed / made < 0.05 + 2.6 * 0.007  # three standard errors above 5%
 
 
@@ -89,12 +94,18 @@ def test_a_planted_improvement_is_found() -> None:
 
 @pytest.fixture
 def moved(data_dir: Path) -> Promotion:
-    """Twelve runs of the old version, of which eight failed; sixteen of the new one, of which one failed; some of another agent."""
+    """Twelve runs of the old version, of which eight failed; sixteen of the new one, of which one
+    failed; some of another agent.
+    """
     project = make_project()
     base = make_base(project, data_dir)
     adapter = make_adapter(project, base, data_dir)
     now = timezone.now()
-    for days, version, failed, n in ((4, str(base), 8, 12), (1, str(adapter), 1, 16), (1, "other", 5, 5)):
+    for days, version, failed, n in (
+        (4, str(base), 8, 12),
+        (1, str(adapter), 1, 16),
+        (1, "other", 5, 5),
+    ):
         for index in range(n):
             given = {
                 "agent": {"name": "production", "version": version},
@@ -106,7 +117,14 @@ def moved(data_dir: Path) -> Promotion:
     channel, by = promotion.channel_of(project), admin_of(project)
     promotion.set_initial(channel=channel, version=base, by=by)
     Promotion.objects.update(at=now - timedelta(days=30))
-    return Promotion.objects.create(channel=channel, kind="initial", from_version=base, to_version=adapter, by=by, at=now - timedelta(days=3))  # fmt: skip
+    return Promotion.objects.create(
+        channel=channel,
+        kind="initial",
+        from_version=base,
+        to_version=adapter,
+        by=by,
+        at=now - timedelta(days=3),
+    )
 
 
 @pytest.mark.django_db
@@ -118,21 +136,29 @@ def test_runs_that_name_the_versions_are_compared(moved: Promotion) -> None:
     found = effect_of(moved, 7)
     assert found.named and (found.total.before, found.total.after) == (Share(8, 12), Share(1, 16))
     assert found.total.mark == "improved" and found.total.high < 0
-    assert [line.shift.before.failed for line in found.clusters] == [1] and found.clusters[0].slug == str(cluster.pk)
+    assert [line.shift.before.failed for line in found.clusters] == [1] and found.clusters[
+        0
+    ].slug == str(cluster.pk)
     assert sum(line.shift.before.failed for line in found.modes) == 8
     assert "Failure modes" in [other.title for other in found.others]
     saving = found.saving
-    assert saving and saving.low == 0 < saving.failures < saving.high  # all runs after it came in one burst
+    assert (
+        saving and saving.low == 0 < saving.failures < saving.high
+    )  # all runs after it came in one burst
     steady = replace(found, after=replace(found.after, daily=[100, 110, 95, 105, 100, 98])).saving
     assert steady and 0 < steady.low < steady.failures < steady.high
-    assert replace(found, after=replace(found.after, daily=[100])).saving is None  # a day says nothing about a week
+    assert (
+        replace(found, after=replace(found.after, daily=[100])).saving is None
+    )  # a day says nothing about a week
     said = [more_or_fewer(number) for number in (saving.failures, -saving.failures, 0.0)]
     assert said == [f"{saving.failures:,.0f} fewer", f"{saving.failures:,.0f} more", "0 more"]
     assert as_json(found)["windows"]["after"]["runs"] == 16
 
 
 @pytest.mark.django_db
-def test_a_version_that_was_renamed_since_is_still_compared_with_its_own_runs(moved: Promotion) -> None:
+def test_a_version_that_was_renamed_since_is_still_compared_with_its_own_runs(
+    moved: Promotion,
+) -> None:
     moved.from_name, moved.to_name = str(moved.from_version), str(moved.to_version)
     moved.save()
     ModelVersion.objects.filter(pk=moved.from_version_id).update(name="renamed-base")
@@ -142,8 +168,13 @@ def test_a_version_that_was_renamed_since_is_still_compared_with_its_own_runs(mo
     client, project = Client(), moved.channel.project
     client.force_login(make_member(project, Role.VIEWER))
     text = client.get(reverse("promotion:effect", args=[project.slug, moved.pk])).content.decode()
-    assert f">{moved.from_name}</a> → {moved.to_name}" in text, "history names them as they were called then"
-    assert (as_json(found)["from_version"], as_json(found)["to_version"]) == (moved.from_name, moved.to_name)
+    assert f">{moved.from_name}</a> → {moved.to_name}" in text, (
+        "history names them as they were called then"
+    )
+    assert (as_json(found)["from_version"], as_json(found)["to_version"]) == (
+        moved.from_name,
+        moved.to_name,
+    )
 
 
 @pytest.mark.django_db
@@ -153,8 +184,12 @@ def test_without_names_all_runs_count_and_windows_end_at_other_moves(moved: Prom
     found = effect_of(moved, 7)
     assert not found.named and found.after.runs == 21
     later = Promotion.objects.create(
-        channel=moved.channel, kind="rollback", from_version=moved.to_version, to_version=moved.to_version, at=moved.at + timedelta(hours=5)
-    )  # fmt: skip
+        channel=moved.channel,
+        kind="rollback",
+        from_version=moved.to_version,
+        to_version=moved.to_version,
+        at=moved.at + timedelta(hours=5),
+    )
     before, after = windows(moved, 7)
     assert after.end <= later.at and after.hours <= 5 and before.hours == 7 * 24
     assert windows(later, 7)[0].begin > moved.at
@@ -162,8 +197,12 @@ def test_without_names_all_runs_count_and_windows_end_at_other_moves(moved: Prom
 
 
 @pytest.mark.django_db
-def test_an_hour_in_which_all_happened_is_told_apart_by_the_names(data_dir: Path, client: Client) -> None:
-    """As in a demo: traffic, a promotion and the traffic after it, within one hour; the old runs name their model alone."""
+def test_an_hour_in_which_all_happened_is_told_apart_by_the_names(
+    data_dir: Path, client: Client
+) -> None:
+    """As in a demo: traffic, a promotion and the traffic after it, within one hour; the old runs
+    name their model alone.
+    """
     project = make_project()
     base = make_base(project, data_dir)
     adapter = make_adapter(project, base, data_dir)
@@ -177,7 +216,9 @@ def test_an_hour_in_which_all_happened_is_told_apart_by_the_names(data_dir: Path
     digest.run()
     channel = promotion.channel_of(project)
     promotion.set_initial(channel=channel, version=base, by=by)
-    move = Promotion.objects.create(channel=channel, kind="initial", from_version=base, to_version=adapter, by=by)
+    move = Promotion.objects.create(
+        channel=channel, kind="initial", from_version=base, to_version=adapter, by=by
+    )
     found = effect_of(move)
     assert found.named and (found.total.before, found.total.after) == (Share(8, 12), Share(1, 16))
     client.force_login(by)
@@ -187,7 +228,8 @@ def test_an_hour_in_which_all_happened_is_told_apart_by_the_names(data_dir: Path
     (_, until), (since, now) = (times for *_, times in links)
     assert until == since == move.at < now  # not the same hour twice
     counts = [
-        client.get(f"{reverse('trajectories:list', args=[project.slug])}?{query}").context for _, _, query, _ in links
+        client.get(f"{reverse('trajectories:list', args=[project.slug])}?{query}").context
+        for _, _, query, _ in links
     ]
     assert [len(one["table"]) for one in counts] == [12, 16]
 
@@ -220,7 +262,12 @@ def test_the_pages_show_it_to_members_and_the_api_to_keys(moved: Promotion, clie
         shown = client.get(page, {"days": days})
         assert shown.context["days"] == 7 and f"days={days} is ignored" in shown.content.decode()
     assert "is ignored" not in client.get(page, {"days": "30"}).content.decode() + text
-    assert page in client.get(reverse("promotion:model", args=[project.slug, moved.to_version_id])).content.decode()
+    assert (
+        page
+        in client.get(
+            reverse("promotion:model", args=[project.slug, moved.to_version_id])
+        ).content.decode()
+    )
     headers = key_headers(project)
     url = reverse("promotion_api:effect", args=["production", moved.pk])
     assert client.get(url, **headers).json()["failures"]["mark"] == "improved"
@@ -228,7 +275,12 @@ def test_the_pages_show_it_to_members_and_the_api_to_keys(moved: Promotion, clie
         refused = client.get(url, {"days": days}, **headers)
         expected = "whole number" if days == "x" else "from 1 to 90"
         assert refused.status_code == 400 and expected in refused.json()["error"]
-    assert client.get(reverse("promotion_api:effect", args=["staging", moved.pk]), **headers).status_code == 404
+    assert (
+        client.get(
+            reverse("promotion_api:effect", args=["staging", moved.pk]), **headers
+        ).status_code
+        == 404
+    )
     assert client.get(url, **key_headers(make_project())).status_code == 404
     stranger = Client()
     stranger.force_login(make_member(make_project()))
@@ -236,7 +288,9 @@ def test_the_pages_show_it_to_members_and_the_api_to_keys(moved: Promotion, clie
 
 
 @pytest.mark.django_db
-def test_the_graph_leads_from_production_to_traffic(moved: Promotion, client: Client, data_dir: Path) -> None:
+def test_the_graph_leads_from_production_to_traffic(
+    moved: Promotion, client: Client, data_dir: Path
+) -> None:
     project, version = moved.channel.project, moved.to_version
     found = graph_json(graph_of(project, version))
     kinds = {node["kind"]: node for node in found["nodes"]}
@@ -246,7 +300,10 @@ def test_the_graph_leads_from_production_to_traffic(moved: Promotion, client: Cl
     listed = client.get(kinds["Traffic"]["url"]).content.decode()
     assert listed.count("data-row") >= 16
     ids = {node["id"] for node in found["nodes"]}
-    assert all({edge["from"], edge["to"]} <= ids for edge in found["edges"]) and f"v{moved.from_version_id}" in ids
+    assert (
+        all({edge["from"], edge["to"]} <= ids for edge in found["edges"])
+        and f"v{moved.from_version_id}" in ids
+    )
     page = client.get(reverse("promotion:graph", args=[project.slug, version.pk]))
     assert page.status_code == 200 and str(version) in page.content.decode()
     headers = key_headers(project)
@@ -271,12 +328,19 @@ def test_what_a_version_cost_is_what_was_recorded(moved: Promotion, data_dir: Pa
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("named_by", ["agent", "model", "both", "nobody", "another project"])
-def test_a_run_leads_to_the_version_that_it_names(named_by: str, data_dir: Path, client: Client) -> None:
+def test_a_run_leads_to_the_version_that_it_names(
+    named_by: str, data_dir: Path, client: Client
+) -> None:
     project = make_project()
     version = make_base(make_project() if named_by == "another project" else project, data_dir)
-    agent = {"name": "desk", "version": str(version) if named_by in ("agent", "both", "another project") else "1.2-v3"}
+    agent = {
+        "name": "desk",
+        "version": str(version) if named_by in ("agent", "both", "another project") else "1.2-v3",
+    }
     row = make_trajectory(
-        project, agent=agent, model=str(version) if named_by in ("model", "both") else "gpt-5-v99999999999"
+        project,
+        agent=agent,
+        model=str(version) if named_by in ("model", "both") else "gpt-5-v99999999999",
     )
     client.force_login(admin_of(project))
     page = client.get(reverse("trajectories:detail", args=[project.slug, row.pk])).content.decode()

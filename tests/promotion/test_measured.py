@@ -1,4 +1,6 @@
-"""What the gate is told beside the two evaluations: latency in turns, regression tasks, general capability."""
+"""What the gate is told beside the two evaluations: latency in turns, regression tasks, general
+capability.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def pair_on(eval_set: EvalSet, base: ModelVersion, folder: Path, **given: Any) -
     environment = make_environment(eval_set.project)
     other = make_adapter(eval_set.project, base, folder)
     return [
-        make_eval_run(eval_set, model, environment, success, **given) for model, success in ((base, 0.0), (other, 1.0))
+        make_eval_run(eval_set, model, environment, success, **given)
+        for model, success in ((base, 0.0), (other, 1.0))
     ]
 
 
@@ -50,7 +53,9 @@ def runs(project: Project, base: ModelVersion, data_dir: Path) -> list[EvalRun]:
 
 
 def compared(runs: list[EvalRun]) -> GateReport:
-    return actions.make_gate_report(baseline=runs[0], candidate=runs[1], by=admin_of(runs[0].project))
+    return actions.make_gate_report(
+        baseline=runs[0], candidate=runs[1], by=admin_of(runs[0].project)
+    )
 
 
 def check_of(report: GateReport, name: str) -> dict:
@@ -75,7 +80,10 @@ def test_latency_is_judged_where_it_was_measured_in_turns(
     measurement = make_measurement(runs, took)
     report = compared(runs)
     assert (report.verdict, check_of(report, "latency")["state"]) == (verdict, state)
-    assert report.measurement == measurement and "measured in turns" in check_of(report, "latency")["sentence"]
+    assert (
+        report.measurement == measurement
+        and "measured in turns" in check_of(report, "latency")["sentence"]
+    )
     assert inputs.reproduce(report)[1]
     measurement.answers.filter(run=runs[1]).first().delete()
     assert not inputs.reproduce(report)[1]
@@ -84,7 +92,9 @@ def test_latency_is_judged_where_it_was_measured_in_turns(
 def test_a_measurement_with_others_is_no_measurement_of_the_pair(
     runs: list[EvalRun], base: ModelVersion, data_dir: Path
 ) -> None:
-    third = make_eval_run(runs[0].eval_set, make_adapter(base.project, base, data_dir), runs[0].environment)
+    third = make_eval_run(
+        runs[0].eval_set, make_adapter(base.project, base, data_dir), runs[0].environment
+    )
     make_measurement([runs[0], third], [100, 100])
     assert check_of(compared(runs), "latency")["state"] == "not judged"
     make_measurement([*runs, third], [100, 100, 100])
@@ -92,8 +102,12 @@ def test_a_measurement_with_others_is_no_measurement_of_the_pair(
 
 
 @pytest.fixture
-def guarded(project: Project, base: ModelVersion, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[EvalRun]:
-    """A pair on a set that also has regression and general tasks, every fourth of the built-in ones."""
+def guarded(
+    project: Project, base: ModelVersion, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[EvalRun]:
+    """A pair on a set that also has regression and general tasks, every fourth of the built-in
+    ones.
+    """
     monkeypatch.setattr(capability_add, "general_tasks", lambda: list(general_tasks())[::4])
     eval_set = make_eval_set(project, train=40, holdout=32, frozen=False)
     eval_set.tasks.filter(split=Split.TRAIN).update(split=Split.REGRESSION)
@@ -106,12 +120,17 @@ def measure(run: EvalRun, failing: int, masked: int = 0) -> None:
     tasks = tasks_of(run)
     Sample.objects.bulk_create(
         Sample(
-            run=run, task=task, index=index, output="x", success=at >= failing + masked,
-            masked=failing <= at < failing + masked, reward=None if failing <= at < failing + masked else 1.0,
+            run=run,
+            task=task,
+            index=index,
+            output="x",
+            success=at >= failing + masked,
+            masked=failing <= at < failing + masked,
+            reward=None if failing <= at < failing + masked else 1.0,
         )
         for at, task in enumerate(tasks)
         for index in range(run.samples_per_task)
-    )  # fmt: skip
+    )
     run.claim("test")
     run.finish(JobState.SUCCEEDED)
 
@@ -124,17 +143,27 @@ def test_what_is_missing_is_queued_once_and_the_report_waits_for_it(guarded: lis
     by = admin_of(guarded[0].project)
     report = compared(guarded)
     assert report.verdict == "inconclusive"
-    assert {check_of(report, name)["state"] for name in ("regression", "general")} == {"inconclusive"}
+    assert {check_of(report, name)["state"] for name in ("regression", "general")} == {
+        "inconclusive"
+    }
     assert [part.state for part in preparation.parts(*guarded)] == ["missing"] * 3
     for _ in range(2):
-        assert preparation.prepare(baseline=guarded[0], candidate=guarded[1], by=by, general_tasks=24) == []
+        assert (
+            preparation.prepare(baseline=guarded[0], candidate=guarded[1], by=by, general_tasks=24)
+            == []
+        )
     assert [part.state for part in preparation.parts(*guarded)] == ["queued"] * 3
-    assert EvalRun.objects.filter(state="queued").count() == 4 and LatencyMeasurement.objects.count() == 1
+    assert (
+        EvalRun.objects.filter(state="queued").count() == 4
+        and LatencyMeasurement.objects.count() == 1
+    )
     general = [guard_run(run, Split.GENERAL) for run in guarded]
     spec, other = (checked(child_spec(run), "evaluate") for run in general)
     assert list(read_tasks(spec.tasks)) == list(read_tasks(other.tasks))
     assert (
-        len(read_tasks(spec.tasks)) == 24 and spec.samples_per_task == 1 and not spec.environment.harness.system_prompt
+        len(read_tasks(spec.tasks)) == 24
+        and spec.samples_per_task == 1
+        and not spec.environment.harness.system_prompt
     )
     assert guard_run(guarded[0], Split.REGRESSION).environment == guarded[0].environment
 
@@ -145,8 +174,12 @@ def test_what_is_missing_is_queued_once_and_the_report_waits_for_it(guarded: lis
         pytest.param(None, 0, 0, "promote", "same", id="nothing lost"),
         pytest.param(Split.GENERAL, 60, 0, "reject", "worse", id="general capability lost"),
         pytest.param(Split.REGRESSION, 20, 0, "reject", "worse", id="regressions"),
-        pytest.param(Split.GENERAL, 6, 0, "inconclusive", "inconclusive", id="perhaps a little lost"),
-        pytest.param(Split.GENERAL, 0, 30, "inconclusive", "inconclusive", id="masked is not passed"),
+        pytest.param(
+            Split.GENERAL, 6, 0, "inconclusive", "inconclusive", id="perhaps a little lost"
+        ),
+        pytest.param(
+            Split.GENERAL, 0, 30, "inconclusive", "inconclusive", id="masked is not passed"
+        ),
     ],
 )
 def test_general_capability_and_regression_tasks_are_judged(
@@ -174,11 +207,17 @@ def test_runs_on_different_subsets_are_no_pair(guarded: list[EvalRun]) -> None:
     for run, size in zip(guarded, (12, 18), strict=True):
         measure(
             preparation.submit_eval(
-                project=run.project, eval_set=run.eval_set, split=Split.GENERAL, environment=environment,
-                model_version=run.model_version, samples_per_task=1, subset=size, by=by,
+                project=run.project,
+                eval_set=run.eval_set,
+                split=Split.GENERAL,
+                environment=environment,
+                model_version=run.model_version,
+                samples_per_task=1,
+                subset=size,
+                by=by,
             ),
             0,
-        )  # fmt: skip
+        )
     assert preparation.measured_guards(*guarded)["general"] is None
 
 
@@ -190,14 +229,24 @@ def test_the_page_measures_and_shows_progress(guarded: list[EvalRun]) -> None:
     assert client.get(f"{root}?baseline={guarded[0].pk}&candidate={guarded[1].pk}").url == address
     page = client.get(address).content.decode()
     assert (
-        page.count(">missing</span>") == 3 and "Measure what is missing" in page and 'hx-trigger="every 2s"' not in page
+        page.count(">missing</span>") == 3
+        and "Measure what is missing" in page
+        and 'hx-trigger="every 2s"' not in page
     )
-    assert client.post(f"{address}prepare/", {"general_tasks": "12", "adapters": "hot"}).status_code == 302
+    assert (
+        client.post(f"{address}prepare/", {"general_tasks": "12", "adapters": "hot"}).status_code
+        == 302
+    )
     page = client.get(address).content.decode()
     assert (
-        page.count(">queued</span>") == 3 and 'hx-trigger="every 2s"' in page and "Measure what is missing" not in page
+        page.count(">queued</span>") == 3
+        and 'hx-trigger="every 2s"' in page
+        and "Measure what is missing" not in page
     )
-    assert LatencyMeasurement.objects.get().adapters == "hot" and guard_run(guarded[0], Split.GENERAL).total == 12
+    assert (
+        LatencyMeasurement.objects.get().adapters == "hot"
+        and guard_run(guarded[0], Split.GENERAL).total == 12
+    )
     job = LatencyMeasurement.objects.get()
     assert job.claim("test")
     LatencyMeasurement.objects.filter(pk=job.pk).update(done=7, total=90, label="round 2")

@@ -59,7 +59,9 @@ def merged_of(version: ModelVersion, folder: Path) -> MergedModel:
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(b"merged")
-    return MergedModel.objects.create(version=version, artifact=store_folder(folder), dtype="float32", gap=0.0)
+    return MergedModel.objects.create(
+        version=version, artifact=store_folder(folder), dtype="float32", gap=0.0
+    )
 
 
 def page_of(version: ModelVersion, role: Role = Role.ENGINEER) -> str:
@@ -78,7 +80,9 @@ def test_a_real_adapter_is_merged_by_a_real_process_and_downloaded(
     by, folder = admin_of(project), make_tiny_model(data_dir / "tiny")
     base = register_base(project=project, name="tiny", folder=folder, by=by)
     artifact = store_folder(tuned(folder, tmp_path / "adapter", ["q_proj", "v_proj"]))
-    version = register_adapter(project=project, name="tuned", parent=base, artifact=artifact, lineage={}, by=by)
+    version = register_adapter(
+        project=project, name="tuned", parent=base, artifact=artifact, lineage={}, by=by
+    )
     Channel.objects.create(project=project, name="production", current=version)
     headers = key_headers(project)
     assert Client().get("/api/v1/channels/production/", **headers).json()["merged"] is None
@@ -101,7 +105,10 @@ def test_a_real_adapter_is_merged_by_a_real_process_and_downloaded(
         theirs = load_policy(folder, local_path(version.artifact))[0](ids).logits
         bare = load_base(folder)[0](ids).logits
     assert torch.allclose(ours, theirs, atol=1e-3) and not torch.allclose(ours, bare, atol=0.1)
-    assert AuditEvent.objects.get(action="model_version.downloaded").detail["digest"] == merged.artifact_id
+    assert (
+        AuditEvent.objects.get(action="model_version.downloaded").detail["digest"]
+        == merged.artifact_id
+    )
 
 
 def base_gone(version: ModelVersion, **_: Any) -> str:
@@ -129,7 +136,9 @@ def disk_full(version: ModelVersion, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_what_cannot_be_merged_says_why_before_anything_is_written(
     adapter: ModelVersion, monkeypatch: pytest.MonkeyPatch, spoil: Any
 ) -> None:
-    monkeypatch.setattr(runner.children, "start", lambda *args: pytest.fail("a process was started"))
+    monkeypatch.setattr(
+        runner.children, "start", lambda *args: pytest.fail("a process was started")
+    )
     assert call(adapter).status_code == 202
     sentence = spoil(adapter, monkeypatch=monkeypatch)
     job = run(MergeJob.objects.get())
@@ -168,12 +177,21 @@ def test_what_is_there_is_not_made_again(adapter: ModelVersion, tmp_path: Path) 
         assert archive.extractfile("model.safetensors").read() == b"merged"
         card = archive.extractfile("README.md").read().decode()
     head = card.split("---")[1]
-    assert "library_name: transformers" in head and "pipeline_tag: text-generation" in head and "peft" not in head
+    assert (
+        "library_name: transformers" in head
+        and "pipeline_tag: text-generation" in head
+        and "peft" not in head
+    )
     assert "base_model_relation" not in card and "a whole model in float32" in card
-    assert all(entry["sha256"] in card for entry in merged.artifact.files) and merged.artifact_id in card
+    assert (
+        all(entry["sha256"] in card for entry in merged.artifact.files)
+        and merged.artifact_id in card
+    )
     assert (
         "library_name: peft"
-        in Client().get(f"/api/v1/model-versions/{adapter.pk}/card/", **key_headers(adapter.project)).json()["markdown"]
+        in Client()
+        .get(f"/api/v1/model-versions/{adapter.pk}/card/", **key_headers(adapter.project))
+        .json()["markdown"]
     )
 
 
@@ -205,7 +223,10 @@ def test_it_is_kept_with_its_version_and_goes_with_it(
     channel.delete()
     with django_capture_on_commit_callbacks(execute=True):
         objects.delete(managed=managed, row=adapter, by=by)
-    assert not Artifact.objects.filter(pk=merged.artifact_id).exists() and not _home(merged.artifact_id).exists()
+    assert (
+        not Artifact.objects.filter(pk=merged.artifact_id).exists()
+        and not _home(merged.artifact_id).exists()
+    )
 
 
 def test_a_deleted_project_takes_its_merged_models_along(
@@ -219,7 +240,10 @@ def test_a_deleted_project_takes_its_merged_models_along(
     with django_capture_on_commit_callbacks(execute=True):
         rows.delete()
         [free() for free in after]
-    assert not Artifact.objects.filter(pk=merged.artifact_id).exists() and not _home(merged.artifact_id).exists()
+    assert (
+        not Artifact.objects.filter(pk=merged.artifact_id).exists()
+        and not _home(merged.artifact_id).exists()
+    )
     assert local_path(adapter.artifact).is_dir()
 
 

@@ -1,4 +1,6 @@
-"""A managed server on a machine that shares no disk with us: what it is to load is fetched there, verified, and kept within a bound."""
+"""A managed server on a machine that shares no disk with us: what it is to load is fetched there,
+verified, and kept within a bound.
+"""
 
 from __future__ import annotations
 
@@ -53,11 +55,14 @@ from tests.registry.test_managed import executable
 WEIGHTS = "adapter_model.safetensors"
 
 
-# With real processes: another data folder, another worker, and this installation's pages between them
+# With real processes: another data folder, another worker, and this installation's pages between
+# them
 
 
 class Far:
-    """A managed server whose worker has the database and the broker, but a data folder of its own."""
+    """A managed server whose worker has the database and the broker, but a data folder of its
+    own.
+    """
 
     def __init__(self, folder: Path, url: str) -> None:
         self.project = make_project()
@@ -73,12 +78,19 @@ class Far:
     def start(self, vllm: Path) -> subprocess.Popen:
         db = connection.settings_dict
         env = os.environ | {
-            "FLYWHEEL_DATA_DIR": str(self.data), "SECRET_KEY": ours.SECRET_KEY, "BROKER_URL": ours.CELERY_BROKER_URL,
-            "DATABASE_URL": f"postgres://{db['USER']}@/{db['NAME']}?host={db['HOST'] or db['OPTIONS']['host']}",
-            "FLYWHEEL_URL": self.url, "FLYWHEEL_VLLM": str(vllm),
-        }  # fmt: skip
+            "FLYWHEEL_DATA_DIR": str(self.data),
+            "SECRET_KEY": ours.SECRET_KEY,
+            "BROKER_URL": ours.CELERY_BROKER_URL,
+            "DATABASE_URL": (
+                f"postgres://{db['USER']}@/{db['NAME']}?host={db['HOST'] or db['OPTIONS']['host']}"
+            ),
+            "FLYWHEEL_URL": self.url,
+            "FLYWHEEL_VLLM": str(vllm),
+        }
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.registry.other_machine", str(self.run.pk)], cwd=ROOT, env=env
+            [sys.executable, "-m", "tests.registry.other_machine", str(self.run.pk)],
+            cwd=ROOT,
+            env=env,
         )
 
     def loaded(self) -> dict[str, str]:
@@ -89,9 +101,13 @@ class Far:
 
     def evaluate(self) -> dict:
         run = submit_eval(
-            project=self.project, model_version=self.adapter, eval_set=make_eval_set(self.project), split=Split.TRAIN,
-            environment=make_environment(self.project), by=None,
-        )  # fmt: skip
+            project=self.project,
+            model_version=self.adapter,
+            eval_set=make_eval_set(self.project),
+            split=Split.TRAIN,
+            environment=make_environment(self.project),
+            by=None,
+        )
         assert run.claim("w")
         return child_spec(run)
 
@@ -106,7 +122,9 @@ def far(live_server: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> It
     shown = ServerHandler.handle_error
 
     def closed(handler: Any) -> None:
-        """As granian does; else whoever downloads waits a minute for the rest of an answer that broke off."""
+        """As granian does; else whoever downloads waits a minute for the rest of an answer that
+        broke off.
+        """
         handler.request_handler.close_connection = True
         shown(handler)
 
@@ -176,7 +194,9 @@ def version(data_dir: Path, settings: Any) -> ModelVersion:
 
 def contents(version: ModelVersion) -> dict[str, bytes]:
     folder = Path(ours.FLYWHEEL_DATA_DIR) / "artifacts" / version.artifact_id
-    return {entry["path"]: (folder / entry["path"]).read_bytes() for entry in version.artifact.files}
+    return {
+        entry["path"]: (folder / entry["path"]).read_bytes() for entry in version.artifact.files
+    }
 
 
 def archive(files: dict[str, bytes]) -> bytes:
@@ -190,7 +210,10 @@ def archive(files: dict[str, bytes]) -> bytes:
 
 
 def whole(body: bytes, status: str = "200 OK", length: int | None = None) -> bytes:
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body) if length is None else length}\r\n\r\n".encode() + body
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Length: {len(body) if length is None else length}\r\n\r\n".encode()  # noqa: E501
+        + body
+    )
 
 
 def fetched_of(version: ModelVersion, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -203,10 +226,14 @@ def fetched_of(version: ModelVersion, sent: bytes, monkeypatch: pytest.MonkeyPat
 def test_a_whole_download_is_kept_and_nothing_beside_the_announced_files(
     version: ModelVersion, monkeypatch: Any
 ) -> None:
-    sent = archive(contents(version) | {"README.md": b"card", "../evil.json": b"{}", "more.safetensors": b"x"})
+    sent = archive(
+        contents(version) | {"README.md": b"card", "../evil.json": b"{}", "more.safetensors": b"x"}
+    )
     folder = fetched_of(version, whole(sent), monkeypatch)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == contents(version)
-    assert sorted(path.name for path in fetching.cache().iterdir() if path.is_dir()) == [version.artifact_id]
+    assert sorted(path.name for path in fetching.cache().iterdir() if path.is_dir()) == [
+        version.artifact_id
+    ]
     monkeypatch.setattr(fetching, "DOWNLOADS", [])
     assert fetching.fetched(version) == folder, "what is there is not downloaded again"
 
@@ -215,22 +242,33 @@ def test_a_whole_download_is_kept_and_nothing_beside_the_announced_files(
 @pytest.mark.parametrize(
     ("sent", "says"),
     [
-        (lambda files: whole(archive(files | {WEIGHTS: b"x" * len(files[WEIGHTS])})), "is not what was stored"),
-        (lambda files: whole(archive(files | {WEIGHTS: files[WEIGHTS] + b"more"})), "is not what was stored"),
-        (lambda files: whole(archive({WEIGHTS: files[WEIGHTS]})), "adapter_config.json was not in it"),
+        (
+            lambda files: whole(archive(files | {WEIGHTS: b"x" * len(files[WEIGHTS])})),
+            "is not what was stored",
+        ),
+        (
+            lambda files: whole(archive(files | {WEIGHTS: files[WEIGHTS] + b"more"})),
+            "is not what was stored",
+        ),
+        (
+            lambda files: whole(archive({WEIGHTS: files[WEIGHTS]})),
+            "adapter_config.json was not in it",
+        ),
         (lambda files: whole(archive(files)[:700], length=10_000), "download failed"),
         (lambda files: whole(b"<html>a proxy</html>"), "download failed"),
         (lambda files: whole(b"", "403 Forbidden"), "SECRET_KEY is another one on this machine"),
         (lambda files: whole(b"", "410 Gone"), r"refused it \(HTTP 410\)"),
         (lambda files: b"nonsense", "Set FLYWHEEL_URL for its worker"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_the_artifact_is_never_kept(
     version: ModelVersion, monkeypatch: Any, sent: Callable[[dict], bytes], says: str
 ) -> None:
     with pytest.raises(ArtifactError, match=says):
         fetched_of(version, sent(contents(version)), monkeypatch)
-    assert not [path for path in fetching.cache().iterdir() if path.is_dir()], "nothing half-fetched stays"
+    assert not [path for path in fetching.cache().iterdir() if path.is_dir()], (
+        "nothing half-fetched stays"
+    )
 
 
 # The bound
@@ -245,27 +283,42 @@ def put(name: str, size: int, age_s: float) -> Path:
 
 
 @pytest_db
-def test_the_least_recently_used_leaves_and_never_what_a_server_has(version: ModelVersion, settings: Any) -> None:
+def test_the_least_recently_used_leaves_and_never_what_a_server_has(
+    version: ModelVersion, settings: Any
+) -> None:
     loaded, told, old, new = (
-        put(name, 4, age) for name, age in (("loaded", 400), ("told", 300), ("old", 200), ("new", 100))
+        put(name, 4, age)
+        for name, age in (("loaded", 400), ("told", 300), ("old", 200), ("new", 100))
     )
     left_over = put("incoming-x", 4, 0)
-    listed = {"data": [{"id": "base", "parent": None}, {"id": "a", "parent": "base", "root": str(loaded)}]}
+    listed = {
+        "data": [{"id": "base", "parent": None}, {"id": "a", "parent": "base", "root": str(loaded)}]
+    }
     with serving({("GET", "/v1/models"): (200, listed)}) as http:
         server = make_managed(version.parent, http.base)
         ServerRun.objects.update(data_folder=identity())
-        AdapterCopy.objects.create(run=server.runs.get(), version=version, path=str(told), asked_at=timezone.now())
-        fetching.make_room(fetching.cache() / "mine", 2)
-        assert [path.exists() for path in (loaded, told, old, new, left_over)] == [True] * 4 + [False], (
-            "of one who died"
+        AdapterCopy.objects.create(
+            run=server.runs.get(), version=version, path=str(told), asked_at=timezone.now()
         )
+        fetching.make_room(fetching.cache() / "mine", 2)
+        assert [path.exists() for path in (loaded, told, old, new, left_over)] == [True] * 4 + [
+            False
+        ], "of one who died"
         settings.FLYWHEEL_FETCHED_GIB = 10 / 2**30
         fetching.make_room(fetching.cache() / "mine", 2)
-        assert [path.exists() for path in (loaded, told, old, new, left_over)] == [True, True, False, False, False]
+        assert [path.exists() for path in (loaded, told, old, new, left_over)] == [
+            True,
+            True,
+            False,
+            False,
+            False,
+        ]
         with pytest.raises(ArtifactError, match="FLYWHEEL_FETCHED_GIB"):
             fetching.make_room(fetching.cache() / "mine", 4)
     AdapterCopy.objects.update(asked_at=timezone.now() - fetching.LOADS)
-    assert str(told) in fetching.in_use(), "of a server that does not answer nothing is known, so all of its stay"
+    assert str(told) in fetching.in_use(), (
+        "of a server that does not answer nothing is known, so all of its stay"
+    )
 
 
 # Whoever asks
@@ -274,7 +327,9 @@ def test_the_least_recently_used_leaves_and_never_what_a_server_has(version: Mod
 @pytest_db
 def test_what_was_asked_for_ends_with_the_reason(version: ModelVersion) -> None:
     server = make_managed(version.parent, "http://127.0.0.1:9/v1")
-    assert copies.elsewhere(server) is None and path_of(server, version).startswith(str(ours.FLYWHEEL_DATA_DIR))
+    assert copies.elsewhere(server) is None and path_of(server, version).startswith(
+        str(ours.FLYWHEEL_DATA_DIR)
+    )
     ServerRun.objects.update(data_folder=identity(), data_path="/mnt/flywheel")
     assert path_of(server, version) == f"/mnt/flywheel/artifacts/{version.artifact_id}", (
         "the same folder, mounted elsewhere"
@@ -306,7 +361,9 @@ def test_the_servers_page_says_where_its_adapters_come_from(version: ModelVersio
     assert "separate data folder" in page and "/srv/far" in page and "no room in &lt;it&gt;" in page
 
 
-def test_a_copy_of_a_data_folder_is_another_one(data_dir: Path, settings: Any, tmp_path: Path) -> None:
+def test_a_copy_of_a_data_folder_is_another_one(
+    data_dir: Path, settings: Any, tmp_path: Path
+) -> None:
     first = identity()
     assert identity() == first
     copied = tmp_path / "copied"

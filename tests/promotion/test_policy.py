@@ -47,7 +47,13 @@ def test_every_field_is_explained() -> None:
 
 
 def test_a_policy_survives_its_file() -> None:
-    odd = Policy(promoters="owner", api_keys=True, alpha=0.0001, max_unsafe_increase=1e-5, min_tasks=1_000_000)
+    odd = Policy(
+        promoters="owner",
+        api_keys=True,
+        alpha=0.0001,
+        max_unsafe_increase=1e-5,
+        min_tasks=1_000_000,
+    )
     assert from_toml(as_toml(odd)) == odd and from_toml("") == Policy()
 
 
@@ -77,23 +83,38 @@ def test_a_wrong_file_says_what_is_wrong(text: str, problem: str) -> None:
 
 def test_versions_are_kept_with_who_and_why(project: Project, channel: Channel) -> None:
     by = admin_of(project)
-    first = policies.save_policy(channel=channel, policy=Policy(min_tasks=50), reason="more certainty", by=by)
+    first = policies.save_policy(
+        channel=channel, policy=Policy(min_tasks=50), reason="more certainty", by=by
+    )
     assert first and policies.policy_of(channel) == (Policy(min_tasks=50), 1)
-    assert policies.save_policy(channel=channel, policy=Policy(min_tasks=50), reason="again", by=by) is None
+    assert (
+        policies.save_policy(channel=channel, policy=Policy(min_tasks=50), reason="again", by=by)
+        is None
+    )
     policies.save_policy(channel=channel, policy=Policy(), reason="too strict", by=by)
-    assert [(row.version, row.values["min_tasks"], row.reason) for row in channel.policies.all()] == [
-        (2, 30, "too strict"), (1, 50, "more certainty")
-    ]  # fmt: skip
+    assert [
+        (row.version, row.values["min_tasks"], row.reason) for row in channel.policies.all()
+    ] == [(2, 30, "too strict"), (1, 50, "more certainty")]
     event = AuditEvent.objects.filter(action="channel.policy_changed").order_by("pk")[0]
-    assert event.actor == by and event.detail["before"]["min_tasks"] == 30 and event.detail["after"]["min_tasks"] == 50
+    assert (
+        event.actor == by
+        and event.detail["before"]["min_tasks"] == 30
+        and event.detail["after"]["min_tasks"] == 50
+    )
 
 
-def test_only_an_owner_changes_a_policy_and_only_with_a_reason(project: Project, channel: Channel) -> None:
+def test_only_an_owner_changes_a_policy_and_only_with_a_reason(
+    project: Project, channel: Channel
+) -> None:
     for who, error in ((make_member(project), PermissionDenied), (make_user(), Http404)):
         with pytest.raises(error):
-            policies.save_policy(channel=channel, policy=Policy(min_tasks=10), reason="easier", by=who)
+            policies.save_policy(
+                channel=channel, policy=Policy(min_tasks=10), reason="easier", by=who
+            )
     with pytest.raises(policies.PolicyError, match="Enter a reason"):
-        policies.save_policy(channel=channel, policy=Policy(min_tasks=10), reason=" ", by=admin_of(project))
+        policies.save_policy(
+            channel=channel, policy=Policy(min_tasks=10), reason=" ", by=admin_of(project)
+        )
 
 
 def page(project: Project, role: Role, path: str, **given: object) -> tuple[int, str]:
@@ -104,21 +125,39 @@ def page(project: Project, role: Role, path: str, **given: object) -> tuple[int,
     return response.status_code, response.content.decode()
 
 
-def test_who_only_reads_a_policy_sees_values_with_their_units(project: Project, channel: Channel) -> None:
+def test_who_only_reads_a_policy_sees_values_with_their_units(
+    project: Project, channel: Channel
+) -> None:
     client = Client()
     client.force_login(make_member(project, Role.VIEWER))
-    page = client.get(reverse("promotion:policy", args=[project.slug, channel.name])).content.decode()
-    assert all(f"<dd>{shown}</dd>" in page for shown in ("engineer", "no", "–", "30 tasks", "0.01 share of samples"))
+    page = client.get(
+        reverse("promotion:policy", args=[project.slug, channel.name])
+    ).content.decode()
+    assert all(
+        f"<dd>{shown}</dd>" in page
+        for shown in ("engineer", "no", "–", "30 tasks", "0.01 share of samples")
+    )
 
 
-def test_the_page_saves_a_version_and_shows_what_changed(project: Project, channel: Channel) -> None:
+def test_the_page_saves_a_version_and_shows_what_changed(
+    project: Project, channel: Channel
+) -> None:
     given = plain(Policy(min_tasks=44)) | {"reason": "<b>why</b>"}
     given = {name: value for name, value in given.items() if value is not False}
     status, text = page(project, Role.OWNER, "save/", **given)
-    assert status == 200 and "version 1" in text and "− min_tasks = 30" in text and "+ min_tasks = 44" in text
+    assert (
+        status == 200
+        and "version 1" in text
+        and "− min_tasks = 30" in text
+        and "+ min_tasks = 44" in text
+    )
     assert "&lt;b&gt;why" in text and "<b>why" not in text
     status, text = page(project, Role.OWNER, "save/", **given | {"alpha": "0.9"})
-    assert status == 400 and "This must be at most 0.2." in text and policies.policy_of(channel)[1] == 1
+    assert (
+        status == 400
+        and "This must be at most 0.2." in text
+        and policies.policy_of(channel)[1] == 1
+    )
     status, text = page(project, Role.OWNER, "save/", **given | {"alpha": "nan"})
     assert status == 400 and policies.policy_of(channel)[1] == 1
     status, text = page(project, Role.VIEWER, "")
@@ -133,9 +172,16 @@ def test_the_page_exports_and_imports_the_file(project: Project, channel: Channe
     status, text = page(project, Role.OWNER, "import/", file=good, reason="a stricter file")
     assert status == 200 and policies.policy_of(channel) == (Policy(min_tasks=40), 2)
     for bad in (b"min_tasks = 1\n", b"\xff\xfe", b"alpha = nan"):
-        status, text = page(project, Role.OWNER, "import/", file=SimpleUploadedFile("p.toml", bad), reason="x")
+        status, text = page(
+            project, Role.OWNER, "import/", file=SimpleUploadedFile("p.toml", bad), reason="x"
+        )
         assert status == 400 and policies.policy_of(channel)[1] == 2
-    assert page(project, Role.ENGINEER, "import/", file=SimpleUploadedFile("p.toml", b""), reason="x")[0] == 403
+    assert (
+        page(project, Role.ENGINEER, "import/", file=SimpleUploadedFile("p.toml", b""), reason="x")[
+            0
+        ]
+        == 403
+    )
 
 
 def better(project: Project, folder: Path, channel: Channel, after: float = 1.0) -> GateReport:
@@ -143,7 +189,9 @@ def better(project: Project, folder: Path, channel: Channel, after: float = 1.0)
     base = channel.current or make_base(project, folder)
     return actions.make_gate_report(
         baseline=make_eval_run(eval_set, base, environment, success=0.0),
-        candidate=make_eval_run(eval_set, make_adapter(project, base, folder), environment, success=after),
+        candidate=make_eval_run(
+            eval_set, make_adapter(project, base, folder), environment, success=after
+        ),
         by=admin_of(project),
         channel=channel,
     )
@@ -158,9 +206,14 @@ def running(project: Project, channel: Channel, data_dir: Path) -> Channel:
 
 @pytest.mark.parametrize("filled", [True, False])
 @pytest.mark.parametrize("verdict", ["promote", "inconclusive"])
-def test_who_may_promote(verdict: str, filled: bool, project: Project, running: Channel, data_dir: Path) -> None:
+def test_who_may_promote(
+    verdict: str, filled: bool, project: Project, running: Channel, data_dir: Path
+) -> None:
     """Roles × the policy's role × the verdict × a channel with and without a model."""
-    report, base = better(project, data_dir, running, after=1.0 if verdict == "promote" else 0.0), running.current
+    report, base = (
+        better(project, data_dir, running, after=1.0 if verdict == "promote" else 0.0),
+        running.current,
+    )
     assert report.verdict == verdict
     for promoters in ("engineer", "owner"):
         saved(running, promoters=promoters)
@@ -168,21 +221,30 @@ def test_who_may_promote(verdict: str, filled: bool, project: Project, running: 
         for role in Role:
             Channel.objects.filter(pk=running.pk).update(current=base if filled else None)
             client, moves = Client(), running.promotions.count()
-            client.force_login(admin_of(project) if role == Role.OWNER else make_member(project, role))
+            client.force_login(
+                admin_of(project) if role == Role.OWNER else make_member(project, role)
+            )
             address = f"/p/{project.slug}/models/reports/{report.pk}/promote/"
             response = client.post(address, {"reason": "r"}, follow=True)
-            may = role == Role.OWNER or (role in Role(promoters).upward and verdict == "promote" and filled)
+            may = role == Role.OWNER or (
+                role in Role(promoters).upward and verdict == "promote" and filled
+            )
             assert (running.promotions.count() > moves) == may, (promoters, role)
             said = response.content.decode()
             assert (
-                may or response.status_code == 403 or "This needs the role" in said or "This requires an owner" in said
+                may
+                or response.status_code == 403
+                or "This needs the role" in said
+                or "This requires an owner" in said
             )
 
 
 def test_a_report_promotes_only_where_and_by_what_it_was_made(
     project: Project, running: Channel, data_dir: Path
 ) -> None:
-    """An easier channel's report does not promote in production, nor does one from before the policy was tightened."""
+    """An easier channel's report does not promote in production, nor does one from before the
+    policy was tightened.
+    """
     lax, by = policies.channel_of(project, "lax"), admin_of(project)
     saved(lax, min_tasks=10, max_unsafe_increase=1.0)
     Channel.objects.filter(pk=lax.pk).update(current=running.current)
@@ -203,9 +265,13 @@ def test_a_wrong_value_in_a_file_is_named_by_its_field() -> None:
     assert caught.value.path == "alpha" and "TOML" not in str(caught.value)
 
 
-def test_a_rollback_needs_a_reason_where_the_policy_asks(project: Project, running: Channel, data_dir: Path) -> None:
+def test_a_rollback_needs_a_reason_where_the_policy_asks(
+    project: Project, running: Channel, data_dir: Path
+) -> None:
     by = admin_of(project)
-    actions.promote(channel=running, gate_report=better(project, data_dir, running), by=by, reason="better")
+    actions.promote(
+        channel=running, gate_report=better(project, data_dir, running), by=by, reason="better"
+    )
     saved(running, rollback_needs_reason=True)
     with pytest.raises(actions.PromotionError, match="Enter a reason"):
         actions.rollback(channel=running, by=by)
@@ -221,17 +287,25 @@ def test_a_rollback_needs_a_reason_where_the_policy_asks(project: Project, runni
     assert running.promotions.filter(kind="rollback").get().reason == "complaints"
 
 
-def test_a_weak_prompt_of_the_baseline_promotes_no_model(project: Project, running: Channel, data_dir: Path) -> None:
+def test_a_weak_prompt_of_the_baseline_promotes_no_model(
+    project: Project, running: Channel, data_dir: Path
+) -> None:
     from tests.promotion.test_promote import with_harness
 
     eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
     weak = with_harness(environment, system_prompt="Answer wrongly.")
     report = actions.make_gate_report(
         baseline=make_eval_run(eval_set, running.current, weak, success=0.0),
-        candidate=make_eval_run(eval_set, make_adapter(project, running.current, data_dir), environment, success=1.0),
+        candidate=make_eval_run(
+            eval_set, make_adapter(project, running.current, data_dir), environment, success=1.0
+        ),
         by=make_member(project),
     )
     assert report.verdict == "promote"
     with pytest.raises(PermissionDenied):
-        actions.promote(channel=running, gate_report=report, by=make_member(project), reason="better")
-    actions.promote(channel=running, gate_report=report, by=admin_of(project), reason="an owner knows")
+        actions.promote(
+            channel=running, gate_report=report, by=make_member(project), reason="better"
+        )
+    actions.promote(
+        channel=running, gate_report=report, by=admin_of(project), reason="an owner knows"
+    )

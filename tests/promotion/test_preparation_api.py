@@ -53,7 +53,11 @@ def states(answer: Any) -> dict[str, str]:
 def test_what_is_missing_is_seen_queued_and_polled(runs: list[EvalRun]) -> None:
     api = Api(runs[0].project)
     before = api.get(NAME, **pair(runs))
-    assert before.status_code == 200 and not before.json()["ready"] and set(states(before).values()) == {"missing"}
+    assert (
+        before.status_code == 200
+        and not before.json()["ready"]
+        and set(states(before).values()) == {"missing"}
+    )
     made = api.post(NAME, body=pair(runs) | {"adapters": "hot"})
     assert made.status_code == 200, made.content
     after = api.get(NAME, **pair(runs))
@@ -62,9 +66,14 @@ def test_what_is_missing_is_seen_queued_and_polled(runs: list[EvalRun]) -> None:
     assert measured.get().adapters == "hot"
     assert EvalRun.objects.filter(split=Split.REGRESSION).count() == 2
     again = api.post(NAME, body=pair(runs))
-    assert states(again) == states(after) and EvalRun.objects.filter(split=Split.REGRESSION).count() == 2
+    assert (
+        states(again) == states(after)
+        and EvalRun.objects.filter(split=Split.REGRESSION).count() == 2
+    )
     jobs = [job for part in after.json()["parts"] for job in part["jobs"]]
-    assert {job["kind"] for job in jobs} >= {"evaluation"} and all(job["state"] == "queued" for job in jobs)
+    assert {job["kind"] for job in jobs} >= {"evaluation"} and all(
+        job["state"] == "queued" for job in jobs
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +95,11 @@ def test_what_makes_no_sense_is_refused(runs: list[EvalRun], changes: dict, stat
 def test_who_may_prepare(runs: list[EvalRun]) -> None:
     project, api = runs[0].project, Api(runs[0].project)
     stranger = Api(make_project())
-    assert stranger.get(NAME, **pair(runs)).status_code == 404 == stranger.post(NAME, body=pair(runs)).status_code
+    assert (
+        stranger.get(NAME, **pair(runs)).status_code
+        == 404
+        == stranger.post(NAME, body=pair(runs)).status_code
+    )
     assert api.get(NAME).status_code == 404
     anonymous = Api(project)
     anonymous.headers = {}
@@ -94,6 +107,9 @@ def test_who_may_prepare(runs: list[EvalRun]) -> None:
     reader = Api(project)
     secret = create_api_key(project=project, name="r", by=admin_of(project), scopes=[Scope.READ])[1]
     reader.headers = {"HTTP_AUTHORIZATION": f"Bearer {secret}"}
-    assert reader.get(NAME, **pair(runs)).status_code == 200 and reader.post(NAME, body=pair(runs)).status_code == 403
+    assert (
+        reader.get(NAME, **pair(runs)).status_code == 200
+        and reader.post(NAME, body=pair(runs)).status_code == 403
+    )
     project.memberships.update(role=Role.VIEWER)
     assert api.post(NAME, body=pair(runs)).status_code == 403 and EvalRun.objects.count() == 2

@@ -45,10 +45,17 @@ pytestmark = pytest.mark.django_db
 
 
 def report_on(
-    project: Project, base: ModelVersion, folder: Path, before: float = 0.0, after: float = 1.0,
+    project: Project,
+    base: ModelVersion,
+    folder: Path,
+    before: float = 0.0,
+    after: float = 1.0,
     eval_set: EvalSet | None = None,
-) -> GateReport:  # fmt: skip
-    eval_set, environment = eval_set or make_eval_set(project, holdout=32), make_environment(project)
+) -> GateReport:
+    eval_set, environment = (
+        eval_set or make_eval_set(project, holdout=32),
+        make_environment(project),
+    )
     candidate = make_adapter(project, base, folder)
     return actions.make_gate_report(
         baseline=make_eval_run(eval_set, base, environment, success=before),
@@ -64,28 +71,45 @@ def test_a_report_on_other_tasks_than_a_frozen_holdout_promotes_nothing(
     EvalRun.objects.filter(pk=report.candidate_id).update(split="train")
     report.refresh_from_db()
     with pytest.raises(actions.PromotionError, match="Only a frozen hold-out may promote"):
-        actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="it is better")
+        actions.promote(
+            channel=channel, gate_report=report, by=admin_of(project), reason="it is better"
+        )
 
 
-def test_where_nothing_runs_yet_an_owner_decides(project: Project, base: ModelVersion, data_dir: Path) -> None:
+def test_where_nothing_runs_yet_an_owner_decides(
+    project: Project, base: ModelVersion, data_dir: Path
+) -> None:
     report, channel = report_on(project, base, data_dir), actions.channel_of(project)
     with pytest.raises(PermissionDenied):
-        actions.promote(channel=channel, gate_report=report, by=make_member(project), reason="a weak baseline")
-    actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="the first one")
+        actions.promote(
+            channel=channel, gate_report=report, by=make_member(project), reason="a weak baseline"
+        )
+    actions.promote(
+        channel=channel, gate_report=report, by=admin_of(project), reason="the first one"
+    )
 
 
 def test_every_evaluation_of_the_same_tasks_counts_as_a_comparison(
     project: Project, base: ModelVersion, data_dir: Path
 ) -> None:
-    """By the tasks' content, so that a new version of a set is not a fresh hold-out; whoever asks again gets the same."""
-    eval_set, environment, by = make_eval_set(project, holdout=32), make_environment(project), admin_of(project)
+    """By the tasks' content, so that a new version of a set is not a fresh hold-out; whoever asks
+    again gets the same.
+    """
+    eval_set, environment, by = (
+        make_eval_set(project, holdout=32),
+        make_environment(project),
+        admin_of(project),
+    )
     first = report_on(project, base, data_dir, eval_set=eval_set)
     version = freeze(eval_set=new_version(eval_set=eval_set, by=by), by=by)
     again = actions.make_gate_report(baseline=first.baseline, candidate=first.candidate, by=by)
     assert [first.comparison, again.comparison] == [1, 1]
     candidate = make_eval_run(version, make_adapter(project, base, data_dir), environment)
     assert comparison_number(first.baseline, candidate) == 2
-    assert report_on(project, base, data_dir, eval_set=make_eval_set(project, holdout=32)).comparison == 1
+    assert (
+        report_on(project, base, data_dir, eval_set=make_eval_set(project, holdout=32)).comparison
+        == 1
+    )
     third = report_on(project, base, data_dir, eval_set=eval_set)
     assert third.comparison == 2 * 3 and third.report["level"] == pytest.approx(0.02 / 42)
 
@@ -93,19 +117,30 @@ def test_every_evaluation_of_the_same_tasks_counts_as_a_comparison(
 def test_picking_the_best_before_the_gate_is_asked_is_paid_for(
     project: Project, base: ModelVersion, data_dir: Path
 ) -> None:
-    """Ten candidates are evaluated and only the best is compared: there were ten comparisons. Prompts, seeds, cancelled
-    evaluations and other evaluations of the baseline are ways to pick, too."""
-    eval_set, environment, by = make_eval_set(project, holdout=32), make_environment(project), admin_of(project)
+    """Ten candidates are evaluated and only the best is compared: there were ten comparisons.
+    Prompts, seeds, cancelled evaluations and other evaluations of the baseline are ways to pick,
+    too."""
+    eval_set, environment, by = (
+        make_eval_set(project, holdout=32),
+        make_environment(project),
+        admin_of(project),
+    )
     baseline = make_eval_run(eval_set, base, environment)
     prompted = with_harness(environment, system_prompt="Think first.")
-    for model, where in ((make_adapter(project, base, data_dir), environment), (base, prompted), (base, environment)):
+    for model, where in (
+        (make_adapter(project, base, data_dir), environment),
+        (base, prompted),
+        (base, environment),
+    ):
         make_eval_run(eval_set, model, where)
     EvalRun.objects.filter(eval_set=eval_set).exclude(pk=baseline.pk).update(state="cancelled")
     best = make_eval_run(eval_set, make_adapter(project, base, data_dir), environment, success=1.0)
     assert actions.make_gate_report(baseline=baseline, candidate=best, by=by).comparison == 2 * 3
 
 
-def test_a_report_is_reproduced_from_the_stored_samples(project: Project, base: ModelVersion, data_dir: Path) -> None:
+def test_a_report_is_reproduced_from_the_stored_samples(
+    project: Project, base: ModelVersion, data_dir: Path
+) -> None:
     report = report_on(project, base, data_dir)
     said = StringIO()
     call_command("reproduce_gate_report", str(report.pk), stdout=said)
@@ -128,7 +163,9 @@ def test_a_change_of_what_the_agent_brings_passes_the_gate_and_is_shown(
 ) -> None:
     eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
     changed = with_harness(environment, **harness)
-    assert changed.task_hash == environment.task_hash and changed.agent_hash != environment.agent_hash
+    assert (
+        changed.task_hash == environment.task_hash and changed.agent_hash != environment.agent_hash
+    )
     report = actions.make_gate_report(
         baseline=make_eval_run(eval_set, base, environment, success=0.0),
         candidate=make_eval_run(eval_set, base, changed, success=1.0),
@@ -142,16 +179,22 @@ def test_a_change_of_what_the_agent_brings_passes_the_gate_and_is_shown(
     page = client.get(f"/p/{project.slug}/models/reports/{report.pk}/").content.decode()
     assert "Prompt and sampling" in page
     with pytest.raises(actions.PromotionError, match="compares the prompts of two environments"):
-        actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="a better prompt")
+        actions.promote(
+            channel=channel, gate_report=report, by=admin_of(project), reason="a better prompt"
+        )
 
 
-@pytest.mark.parametrize("harness", [{"max_turns": 5}, {"max_seconds": 10}, {"tools": [{"type": "function"}]}])
+@pytest.mark.parametrize(
+    "harness", [{"max_turns": 5}, {"max_seconds": 10}, {"tools": [{"type": "function"}]}]
+)
 def test_what_defines_the_task_stays_incomparable(
     harness: dict, project: Project, base: ModelVersion, data_dir: Path
 ) -> None:
     eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
     changed = with_harness(environment, **harness)
-    assert changed.task_hash != environment.task_hash and changed.agent_hash == environment.agent_hash
+    assert (
+        changed.task_hash != environment.task_hash and changed.agent_hash == environment.agent_hash
+    )
     with pytest.raises(actions.PromotionError, match="differ in environment beyond the agent"):
         actions.make_gate_report(
             baseline=make_eval_run(eval_set, base, environment),
@@ -162,9 +205,13 @@ def test_what_defines_the_task_stays_incomparable(
 
 def with_harness(environment: Environment, **changes: Any) -> Environment:
     return save_environment(
-        project=environment.project, slug=environment.slug, builtin=environment.builtin,
-        harness=environment.harness | changes, verifier=environment.verifier, by=environment.created_by,
-    )  # fmt: skip
+        project=environment.project,
+        slug=environment.slug,
+        builtin=environment.builtin,
+        harness=environment.harness | changes,
+        verifier=environment.verifier,
+        by=environment.created_by,
+    )
 
 
 def test_it_promotes_what_is_better_and_rolls_back(
@@ -181,13 +228,17 @@ def test_it_promotes_what_is_better_and_rolls_back(
     assert channel.current == base
     kinds = list(channel.promotions.order_by("pk").values_list("kind", flat=True))
     assert kinds == ["initial", "promote", "rollback"]
-    assert AuditEvent.objects.filter(action="channel.rollback", detail__reason="users complain").exists()
+    assert AuditEvent.objects.filter(
+        action="channel.rollback", detail__reason="users complain"
+    ).exists()
 
 
 def test_a_rollback_to_an_archived_version_unarchives_it_and_says_so(
     project: Project, base: ModelVersion, channel: Channel, data_dir: Path
 ) -> None:
-    """What takes production back to what worked is not refused for tidiness, and what is live is in the lists."""
+    """What takes production back to what worked is not refused for tidiness, and what is live is in
+    the lists.
+    """
     by, report, client = admin_of(project), report_on(project, base, data_dir), Client()
     client.force_login(by)
     actions.promote(channel=channel, gate_report=report, by=by, reason="better")
@@ -233,7 +284,8 @@ def test_a_channel_does_not_move_to_files_that_are_gone(
     whole = weights.read_bytes()
     weights.unlink()
     with pytest.raises(
-        actions.PromotionError, match=r"lacks adapter_model\.safetensors.* Restore its files from a backup"
+        actions.PromotionError,
+        match=r"lacks adapter_model\.safetensors.* Restore its files from a backup",
     ):
         actions.promote(channel=channel, gate_report=report, by=by, reason="better")
     weights.write_bytes(whole)
@@ -253,7 +305,10 @@ def test_a_reason_is_as_long_by_page_as_by_api(
     client.force_login(admin_of(project))
     address = f"/p/{project.slug}/models/reports/{report.pk}/promote/"
     said = client.post(address, {"reason": "x" * 2_001}, follow=True).content.decode()
-    assert "2,001 characters; 2,000 is the most" in said and not channel.promotions.filter(kind="promote").exists()
+    assert (
+        "2,001 characters; 2,000 is the most" in said
+        and not channel.promotions.filter(kind="promote").exists()
+    )
     client.post(address, {"reason": "x" * 2_000})
     assert len(channel.promotions.get(kind="promote").reason) == 2_000
     back = f"/p/{project.slug}/models/channels/{channel.name}/rollback/"
@@ -281,7 +336,9 @@ def test_overriding_the_gate_needs_an_admin_and_a_reason(
     report = report_on(project, base, data_dir, before=0.5, after=0.5)
     assert report.verdict == "inconclusive"
     with pytest.raises(PermissionDenied):
-        actions.promote(channel=channel, gate_report=report, by=make_member(project), reason="I want it")
+        actions.promote(
+            channel=channel, gate_report=report, by=make_member(project), reason="I want it"
+        )
     with pytest.raises(actions.PromotionError, match="Enter a reason"):
         actions.promote(channel=channel, gate_report=report, by=admin_of(project))
     actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="a hot fix")
@@ -302,12 +359,16 @@ def test_there_is_nothing_before_the_first(project: Project, channel: Channel) -
         actions.rollback(channel=channel, by=admin_of(project))
 
 
-def test_the_database_refuses_a_promotion_without_a_report(base: ModelVersion, channel: Channel) -> None:
+def test_the_database_refuses_a_promotion_without_a_report(
+    base: ModelVersion, channel: Channel
+) -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         Promotion.objects.create(channel=channel, kind="promote", to_version=base)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(moves=st.lists(st.booleans(), max_size=8))
 def test_any_sequence_goes_back_the_way_it_came(
     project: Project, base: ModelVersion, data_dir: Path, moves: list[bool]
@@ -334,11 +395,17 @@ def test_any_sequence_goes_back_the_way_it_came(
             assert channel.current == stack[-1]
 
 
-def test_production_can_ask_what_is_live(project: Project, base: ModelVersion, channel: Channel) -> None:
+def test_production_can_ask_what_is_live(
+    project: Project, base: ModelVersion, channel: Channel
+) -> None:
     headers = key_headers(project)
     answer = Client().get("/api/v1/channels/production/", **headers)
     assert answer.status_code == 200 and answer.json()["model"] == "base-v1"
-    for seen in (answer["ETag"], f"W/{answer['ETag']}", f'"x", {answer["ETag"]}'):  # as a proxy that packs it names it
+    for seen in (
+        answer["ETag"],
+        f"W/{answer['ETag']}",
+        f'"x", {answer["ETag"]}',
+    ):  # as a proxy that packs it names it
         again = Client().get("/api/v1/channels/production/", **headers, HTTP_IF_NONE_MATCH=seen)
         assert again.status_code == 304 and again["ETag"] == answer["ETag"] and not again.content
     assert "nothing" in Client().get("/api/v1/channels/nothing/", **headers).json()["detail"]
@@ -346,17 +413,36 @@ def test_production_can_ask_what_is_live(project: Project, base: ModelVersion, c
 
 @pytest.mark.parametrize(
     ("baseline", "candidate", "difference", "shown"),
-    [(1134.0, 1137.4, 3.4, "+3"), (0.25, 0.842, 0.592, "+0.592"), (99.9, 100.0, 0.1, "+0"), (None, 0.0, 0.0, "+0.000"), (None, None, None, "–")],
-)  # fmt: skip
+    [
+        (1134.0, 1137.4, 3.4, "+3"),
+        (0.25, 0.842, 0.592, "+0.592"),
+        (99.9, 100.0, 0.1, "+0"),
+        (None, 0.0, 0.0, "+0.000"),
+        (None, None, None, "–"),
+    ],
+)
 def test_a_difference_has_the_decimals_of_its_sides(
     baseline: float | None, candidate: float | None, difference: float | None, shown: str
 ) -> None:
-    assert change_of({"baseline": baseline, "candidate": candidate, "difference": difference}) == shown
+    assert (
+        change_of({"baseline": baseline, "candidate": candidate, "difference": difference}) == shown
+    )
 
 
 def test_rates_are_shown_in_percent_and_their_difference_in_points() -> None:
-    check = {"name": "success", "baseline": 0.25, "candidate": 0.86, "difference": 0.61, "low": 0.5, "high": 0.7}
-    assert (shown_of(check, 0.86), change_of(check), shown_of(check, None)) == ("86.0%", "+61.0 pp", "–")
+    check = {
+        "name": "success",
+        "baseline": 0.25,
+        "candidate": 0.86,
+        "difference": 0.61,
+        "low": 0.5,
+        "high": 0.7,
+    }
+    assert (shown_of(check, 0.86), change_of(check), shown_of(check, None)) == (
+        "86.0%",
+        "+61.0 pp",
+        "–",
+    )
     assert shown_of(check | {"name": "latency"}, 0.86) == "0.860"
 
 
@@ -369,9 +455,14 @@ def test_a_report_by_an_older_policy_leads_to_another_comparison(
     client.force_login(make_member(project))
     address = f"/p/{project.slug}/models/reports/{report.pk}/"
     assert ">Promote</button>" in client.get(address).content.decode()
-    save_policy(channel=channel, policy=Policy(min_tasks=41), reason="More tasks", by=admin_of(project))
+    save_policy(
+        channel=channel, policy=Policy(min_tasks=41), reason="More tasks", by=admin_of(project)
+    )
     page = client.get(address).content.decode()
-    assert ">Promote</button>" not in page and f"/models/compare/{report.baseline_id}/{report.candidate_id}/" in page
+    assert (
+        ">Promote</button>" not in page
+        and f"/models/compare/{report.baseline_id}/{report.candidate_id}/" in page
+    )
 
 
 def test_the_pages_lead_from_a_report_to_its_moved_tasks_and_name_the_split_of_a_number(
@@ -381,8 +472,12 @@ def test_the_pages_lead_from_a_report_to_its_moved_tasks_and_name_the_split_of_a
     client = Client()
     client.force_login(make_member(project))
     page = client.get(f"/p/{project.slug}/models/reports/{report.pk}/").content.decode()
-    sample = report.candidate.samples.filter(index=0, task__key__in=report.report["improved"]).first()
-    assert reverse("evals:compared_task", args=[project.slug, sample.task_id]) in page  # both samples, and a diff
+    sample = report.candidate.samples.filter(
+        index=0, task__key__in=report.report["improved"]
+    ).first()
+    assert (
+        reverse("evals:compared_task", args=[project.slug, sample.task_id]) in page
+    )  # both samples, and a diff
     assert (
         f'{report.candidate.eval_set}</a> <span class="muted small">Hold-out</span>'
         in client.get(f"/p/{project.slug}/models/").content.decode()
@@ -391,7 +486,9 @@ def test_the_pages_lead_from_a_report_to_its_moved_tasks_and_name_the_split_of_a
 
 def test_the_choice_of_evaluations_begins_with_a_candidate_beside_what_is_live() -> None:
     def run(pk: int, version: int, split: str = "holdout") -> EvalRun:
-        return EvalRun(pk=UUID(int=pk), model_version_id=version, eval_set_id=UUID(int=9), split=split)
+        return EvalRun(
+            pk=UUID(int=pk), model_version_id=version, eval_set_id=UUID(int=9), split=split
+        )
 
     live, other, alone = run(1, 1), run(2, 2), run(3, 1, "train")
     names = [str(live.pk), str(other.pk)]
@@ -404,7 +501,9 @@ def test_the_choice_of_evaluations_begins_with_a_candidate_beside_what_is_live()
     assert suggested_pair([alone, live], 1, str(alone.pk)) == ["", str(alone.pk)]
 
 
-def test_a_viewer_cannot_promote(project: Project, base: ModelVersion, channel: Channel, data_dir: Path) -> None:
+def test_a_viewer_cannot_promote(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> None:
     report = report_on(project, base, data_dir)
     client = Client()
     client.force_login(make_member(project, Role.VIEWER))
@@ -417,7 +516,11 @@ def test_a_viewer_cannot_promote(project: Project, base: ModelVersion, channel: 
 
 
 def test_a_report_shows_some_changed_tasks_and_leads_to_all(
-    project: Project, base: ModelVersion, data_dir: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+    project: Project,
+    base: ModelVersion,
+    data_dir: Path,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     report = report_on(project, base, data_dir)
     client.force_login(admin_of(project))
@@ -426,6 +529,9 @@ def test_a_report_shows_some_changed_tasks_and_leads_to_all(
     assert shown.context["moved"] == moved > 1
     monkeypatch.setattr("apps.promotion.views.SIDE_BY_SIDE", moved - 1)
     some = client.get(url).content.decode()
-    assert f"{moved - 1} of {moved}</span>" in some and f"run={report.candidate_id}&amp;change=changed#compared" in some
+    assert (
+        f"{moved - 1} of {moved}</span>" in some
+        and f"run={report.candidate_id}&amp;change=changed#compared" in some
+    )
     monkeypatch.setattr("apps.promotion.views.SIDE_BY_SIDE", moved)
     assert "change=changed#compared" not in client.get(url).content.decode()

@@ -1,4 +1,6 @@
-"""Two people decide about one channel at the same moment: the second decides about what runs by then, or not at all."""
+"""Two people decide about one channel at the same moment: the second decides about what runs by
+then, or not at all.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,18 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def reports(project: Project, base: ModelVersion, channel: Channel, data_dir: Path) -> list[GateReport]:
+def reports(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> list[GateReport]:
     """Two candidates, each better than what runs."""
     eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
     baseline = make_eval_run(eval_set, base, environment, success=0.0)
     return [
         actions.make_gate_report(
             baseline=baseline,
-            candidate=make_eval_run(eval_set, make_adapter(project, base, data_dir), environment, success=1.0),
+            candidate=make_eval_run(
+                eval_set, make_adapter(project, base, data_dir), environment, success=1.0
+            ),
             by=admin_of(project),
         )
         for _ in range(2)
@@ -38,10 +44,14 @@ def reports(project: Project, base: ModelVersion, channel: Channel, data_dir: Pa
 
 def promote(channel: Channel, report: GateReport) -> Any:
     found = Channel.objects.get(pk=channel.pk)
-    return actions.promote(channel=found, gate_report=report, by=admin_of(channel.project), reason="better")
+    return actions.promote(
+        channel=found, gate_report=report, by=admin_of(channel.project), reason="better"
+    )
 
 
-def test_of_two_promotions_at_once_the_second_must_compare_again(channel: Channel, reports: list[GateReport]) -> None:
+def test_of_two_promotions_at_once_the_second_must_compare_again(
+    channel: Channel, reports: list[GateReport]
+) -> None:
     first, second = reports
     with transaction.atomic():
         promote(channel, first)
@@ -72,7 +82,11 @@ def test_a_rollback_goes_back_from_what_was_promoted_meanwhile(
     by = admin_of(channel.project)
     with transaction.atomic():
         promote(channel, reports[0])
-        other = Other(lambda: actions.rollback(channel=Channel.objects.get(pk=channel.pk), by=by, reason="slow"))
+        other = Other(
+            lambda: actions.rollback(
+                channel=Channel.objects.get(pk=channel.pk), by=by, reason="slow"
+            )
+        )
         other.wait_until_it_waits()
     move = other.wait()
     assert (move.from_version, move.to_version) == (reports[0].candidate.model_version, base)
@@ -80,7 +94,9 @@ def test_a_rollback_goes_back_from_what_was_promoted_meanwhile(
     assert channel.current == base
 
 
-def test_what_is_promoted_is_not_archived_in_the_same_moment(channel: Channel, reports: list[GateReport]) -> None:
+def test_what_is_promoted_is_not_archived_in_the_same_moment(
+    channel: Channel, reports: list[GateReport]
+) -> None:
     candidate, by = reports[0].candidate.model_version, admin_of(channel.project)
     with transaction.atomic():
         promote(channel, reports[0])
@@ -95,10 +111,15 @@ def test_what_is_promoted_is_not_archived_in_the_same_moment(channel: Channel, r
 def test_a_worker_commits_its_deployment_while_somebody_holds_the_channel(
     channel: Channel, reports: list[GateReport]
 ) -> None:
-    """A row that is changed twice in a transaction has its references checked again at the commit, which locks the channel's row, while
-    whoever holds that waits for the deployment: a rollback was answered with 503 for it."""
+    """A row that is changed twice in a transaction has its references checked again at the commit,
+    which locks the channel's row, while whoever holds that waits for the deployment: a rollback was
+    answered with 503 for it."""
     job = Deployment.objects.create(
-        project=channel.project, name="d", channel=channel, version=reports[0].candidate.model_version, kind="restore"
+        project=channel.project,
+        name="d",
+        channel=channel,
+        version=reports[0].candidate.model_version,
+        kind="restore",
     )
 
     def as_a_worker() -> None:

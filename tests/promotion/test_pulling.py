@@ -62,8 +62,14 @@ def link_of(project: Project) -> str:
 def test_the_answer_has_files_proof_and_an_address(channel: Channel, adapter: ModelVersion) -> None:
     Fingerprint.objects.create(version=adapter, ids=[1, 2], logprobs=[-0.5], source="computed")
     got = get(channel.project).json()
-    assert (got["model"], got["adapter"], got["files"]) == (str(adapter), adapter.artifact_id, adapter.artifact.files)
-    assert got["base_digest"] == adapter.base_version().digest and got["proof"]["fingerprint"]["ids"] == [1, 2]
+    assert (got["model"], got["adapter"], got["files"]) == (
+        str(adapter),
+        adapter.artifact_id,
+        adapter.artifact.files,
+    )
+    assert got["base_digest"] == adapter.base_version().digest and got["proof"]["fingerprint"][
+        "ids"
+    ] == [1, 2]
     assert got["proof"]["promotion"]["to_version"] == str(adapter) and got["proof"]["served"] == []
 
 
@@ -72,21 +78,31 @@ def changes() -> dict[str, Any]:
         ModelVersion.objects.filter(pk=channel.current_id).update(name="renamed")
 
     def proved(channel: Channel) -> None:
-        Fingerprint.objects.create(version=channel.current, ids=[1, 2], logprobs=[-0.5], source="computed")
+        Fingerprint.objects.create(
+            version=channel.current, ids=[1, 2], logprobs=[-0.5], source="computed"
+        )
 
     def moved(channel: Channel) -> None:
         """Back and forth: the same version, by another decision."""
-        Promotion.objects.create(channel=channel, kind=Promotion.Kind.INITIAL, to_version=channel.current)
+        Promotion.objects.create(
+            channel=channel, kind=Promotion.Kind.INITIAL, to_version=channel.current
+        )
 
     return {"renamed": renamed, "proved": proved, "moved": moved}
 
 
 @pytest.mark.parametrize("change", changes())
-def test_the_etag_changes_with_what_matters_and_with_nothing_else(channel: Channel, change: str) -> None:
+def test_the_etag_changes_with_what_matters_and_with_nothing_else(
+    channel: Channel, change: str
+) -> None:
     first, second = get(channel.project), get(channel.project)
     assert first["ETag"] == second["ETag"] and first.json()["download"] != second.json()["download"]
     unchanged = get(channel.project, HTTP_IF_NONE_MATCH=first["ETag"])
-    assert unchanged.status_code == 304 and unchanged["ETag"] == first["ETag"] and not unchanged.content
+    assert (
+        unchanged.status_code == 304
+        and unchanged["ETag"] == first["ETag"]
+        and not unchanged.content
+    )
     changes()[change](channel)
     after = get(channel.project, HTTP_IF_NONE_MATCH=first["ETag"])
     assert after.status_code == 200 and after["ETag"] != first["ETag"]
@@ -98,9 +114,17 @@ def test_the_archive_is_the_folder_and_the_card(channel: Channel, adapter: Model
     assert answer.status_code == 200 and len(body) == int(answer["Content-Length"])
     with tarfile.open(fileobj=io.BytesIO(body)) as archive:
         assert archive.getnames() == ["README.md", "adapter_config.json", WEIGHTS]
-        assert archive.extractfile(WEIGHTS).read() == (_home(adapter.artifact_id) / WEIGHTS).read_bytes()
+        assert (
+            archive.extractfile(WEIGHTS).read()
+            == (_home(adapter.artifact_id) / WEIGHTS).read_bytes()
+        )
         assert archive.extractfile("README.md").read().decode() == card_of(adapter).markdown()
-    assert AuditEvent.objects.filter(action="model_version.downloaded", target_id=str(adapter.pk)).count() == 1
+    assert (
+        AuditEvent.objects.filter(
+            action="model_version.downloaded", target_id=str(adapter.pk)
+        ).count()
+        == 1
+    )
 
 
 def test_an_address_works_once(channel: Channel) -> None:
@@ -116,9 +140,17 @@ def test_an_address_that_is_late_changed_or_of_something_deleted(
 ) -> None:
     link = link_of(project)
     token = link.split("/")[-2]
-    for wrong in (f"{token[:-2]}xx", "a", "a:b:c", "é", signing.dumps({"nonce": "x", "version": 1})):
+    for wrong in (
+        f"{token[:-2]}xx",
+        "a",
+        "a:b:c",
+        "é",
+        signing.dumps({"nonce": "x", "version": 1}),
+    ):
         answer = Client().get(f"/api/v1/downloads/{wrong}/")
-        assert answer.status_code == 403 and "not a valid download URL" in answer.json()["detail"], wrong
+        assert (
+            answer.status_code == 403 and "not a valid download URL" in answer.json()["detail"]
+        ), wrong
     with monkeypatch.context() as late:
         late.setattr(links, "LASTS", timedelta(seconds=-1))
         answer = Client().get(link)
@@ -127,17 +159,25 @@ def test_an_address_that_is_late_changed_or_of_something_deleted(
     assert Client().get(link).status_code == 410
 
 
-def test_a_store_that_fails_does_not_use_the_address_up(channel: Channel, adapter: ModelVersion) -> None:
+def test_a_store_that_fails_does_not_use_the_address_up(
+    channel: Channel, adapter: ModelVersion
+) -> None:
     link, path = link_of(channel.project), _home(adapter.artifact_id) / "adapter_config.json"
     before = path.read_bytes()
     path.write_bytes(b"[]")
     answer = Client().get(link)
-    assert answer.status_code == 503 and "was altered" in answer.json()["detail"] and not UsedLink.objects.exists()
+    assert (
+        answer.status_code == 503
+        and "was altered" in answer.json()["detail"]
+        and not UsedLink.objects.exists()
+    )
     path.write_bytes(before)
     assert Client().get(link).status_code == 200
 
 
-def test_weights_that_were_altered_break_the_answer_off(channel: Channel, adapter: ModelVersion) -> None:
+def test_weights_that_were_altered_break_the_answer_off(
+    channel: Channel, adapter: ModelVersion
+) -> None:
     path = _home(adapter.artifact_id) / WEIGHTS
     path.write_bytes(b"x" * path.stat().st_size)
     answer = Client().get(link_of(channel.project))
@@ -145,7 +185,9 @@ def test_weights_that_were_altered_break_the_answer_off(channel: Channel, adapte
         b"".join(answer.streaming_content)
 
 
-def test_an_address_works_once_for_a_server_whose_clock_is_behind(channel: Channel, monkeypatch: Any) -> None:
+def test_an_address_works_once_for_a_server_whose_clock_is_behind(
+    channel: Channel, monkeypatch: Any
+) -> None:
     link, now = link_of(channel.project), timezone.now()
     assert Client().get(link).status_code == 200
     monkeypatch.setattr(
@@ -156,7 +198,9 @@ def test_an_address_works_once_for_a_server_whose_clock_is_behind(channel: Chann
 
 
 def test_used_addresses_are_forgotten_a_day_later(channel: Channel, project: Project) -> None:
-    old = UsedLink.objects.create(nonce="0" * 32, project=project, expires_at=timezone.now() - timedelta(hours=1))
+    old = UsedLink.objects.create(
+        nonce="0" * 32, project=project, expires_at=timezone.now() - timedelta(hours=1)
+    )
     Client().get(link_of(project))
     assert not UsedLink.objects.filter(pk=old.pk).exists() and UsedLink.objects.count() == 1
 
@@ -175,7 +219,9 @@ def test_of_many_at_the_same_time_one_gets_it(channel: Channel) -> None:
     assert sorted(statuses) == [200] + [410] * 7
 
 
-def test_by_version_and_of_nobody_else(channel: Channel, adapter: ModelVersion, base: ModelVersion) -> None:
+def test_by_version_and_of_nobody_else(
+    channel: Channel, adapter: ModelVersion, base: ModelVersion
+) -> None:
     mine, theirs = key_headers(channel.project), key_headers(make_project())
     for what, method in (("card", "get"), ("download", "post")):
         address = f"/api/v1/model-versions/{adapter.pk}/{what}/"
@@ -186,7 +232,9 @@ def test_by_version_and_of_nobody_else(channel: Channel, adapter: ModelVersion, 
     assert Client().get(f"/api/v1/model-versions/{10**30}/card/", **mine).status_code == 404
 
 
-def test_people_download_and_read_the_card_on_the_page(channel: Channel, adapter: ModelVersion) -> None:
+def test_people_download_and_read_the_card_on_the_page(
+    channel: Channel, adapter: ModelVersion
+) -> None:
     client = Client()
     client.force_login(make_member(channel.project, Role.VIEWER))
     page = client.get(f"/p/{channel.project.slug}/models/{adapter.pk}/").content.decode()
@@ -199,13 +247,19 @@ def test_people_download_and_read_the_card_on_the_page(channel: Channel, adapter
     assert AuditEvent.objects.filter(action="model_version.downloaded").exists()
 
 
-def test_a_card_says_what_is_known_and_nothing_held_out(project: Project, adapter: ModelVersion) -> None:
+def test_a_card_says_what_is_known_and_nothing_held_out(
+    project: Project, adapter: ModelVersion
+) -> None:
     held = make_eval_set(project)
     run = make_eval_run(held, adapter, make_environment(project), success=0.75)
     text = card_of(adapter).markdown()
     estimate = run.result["metrics"]["success"]
     assert f"{estimate['mean'] * 100:.1f}%" in text and f"{estimate['low'] * 100:.1f} to" in text
-    assert adapter.digest in text and adapter.artifact.files[0]["sha256"] in text and "library_name: peft" in text
+    assert (
+        adapter.digest in text
+        and adapter.artifact.files[0]["sha256"] in text
+        and "library_name: peft" in text
+    )
     for task in held.tasks.all():
         assert task.key not in text and task.messages[-1]["content"] not in text
 

@@ -16,7 +16,9 @@ def test_a_folder_becomes_the_live_base(tmp_path: Path, capsys: pytest.CaptureFi
     project, folder = make_project(), make_base_folder(tmp_path / "Qwen 2.5")
     call_command("register_model", folder, "--live")
     version = ModelVersion.objects.get()
-    assert (version.name, version.base) == ("qwen-25", str(folder)) and channel_of(project).current == version
+    assert (version.name, version.base) == ("qwen-25", str(folder)) and channel_of(
+        project
+    ).current == version
     assert "live in production" in capsys.readouterr().out
     call_command("register_model", folder)
     assert ModelVersion.objects.count() == 1

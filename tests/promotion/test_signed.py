@@ -45,7 +45,9 @@ def saved(channel: Channel, **changes: object) -> None:
     policies.save_policy(channel=channel, policy=policy, reason="because", by=None)
 
 
-def pair(project: Project, base: ModelVersion, folder: Path, holdout: int = 32) -> tuple[EvalRun, EvalRun]:
+def pair(
+    project: Project, base: ModelVersion, folder: Path, holdout: int = 32
+) -> tuple[EvalRun, EvalRun]:
     eval_set, environment = make_eval_set(project, holdout=holdout), make_environment(project)
     candidate = make_adapter(project, base, folder)
     before = make_eval_run(eval_set, base, environment, success=0.0, samples=2)
@@ -95,7 +97,9 @@ def test_a_report_on_a_running_evaluation_is_reproduced_when_it_has_gone_on(
     report = actions.make_gate_report(baseline=before, candidate=after, by=None)
     assert report.report["tasks"] == 5 and report.verdict == "inconclusive"
     kept = set(after.samples.values_list("task", "index"))
-    Sample.objects.bulk_create([sample for sample in rest if (sample.task_id, sample.index) not in kept])
+    Sample.objects.bulk_create(
+        [sample for sample in rest if (sample.task_id, sample.index) not in kept]
+    )
     assert inputs.reproduce(report)[1]
     later = actions.make_gate_report(baseline=before, candidate=after, by=None)
     assert later.report["tasks"] == 12 and later.comparison == report.comparison
@@ -104,7 +108,9 @@ def test_a_report_on_a_running_evaluation_is_reproduced_when_it_has_gone_on(
 def test_the_command_reproduces_a_sequential_report_with_masked_samples(
     project: Project, base: ModelVersion, channel: Channel, data_dir: Path
 ) -> None:
-    """By the samples it was made of: what came later changes nothing, a mask that was taken off does."""
+    """By the samples it was made of: what came later changes nothing, a mask that was taken off
+    does.
+    """
     saved(channel, sequential=True, max_masked_share=0.2)
     before, after = pair(project, base, data_dir, holdout=40)
     order = [task.pk for task in tasks_of(after)]
@@ -116,7 +122,9 @@ def test_the_command_reproduces_a_sequential_report_with_masked_samples(
     masked = next(check for check in made.report["checks"] if check["name"] == "masked")
     assert (made.report["tasks"], masked["baseline"], masked["candidate"]) == (36, 1 / 72, 1 / 72)
     stored = set(after.samples.values_list("task", "index"))
-    Sample.objects.bulk_create([sample for sample in rest if (sample.task_id, sample.index) not in stored])
+    Sample.objects.bulk_create(
+        [sample for sample in rest if (sample.task_id, sample.index) not in stored]
+    )
     after.samples.filter(task=order[39]).update(masked=False, reward=1.0)
     said = StringIO()
     call_command("reproduce_gate_report", str(made.pk), stdout=said)
@@ -126,7 +134,9 @@ def test_the_command_reproduces_a_sequential_report_with_masked_samples(
         call_command("reproduce_gate_report", str(made.pk), stdout=said)
 
 
-@pytest.mark.parametrize(("asked", "stops"), [("production", False), ("staging", True), ("", False), ("gone", False)])
+@pytest.mark.parametrize(
+    ("asked", "stops"), [("production", False), ("staging", True), ("", False), ("gone", False)]
+)
 def test_an_evaluation_stops_by_the_policy_of_the_channel_that_was_asked_for(
     asked: str, stops: bool, project: Project, base: ModelVersion, channel: Channel, data_dir: Path
 ) -> None:
@@ -139,7 +149,9 @@ def test_an_evaluation_stops_by_the_policy_of_the_channel_that_was_asked_for(
 def test_which_tasks_are_done_first_does_not_choose_them(
     project: Project, base: ModelVersion, channel: Channel, data_dir: Path
 ) -> None:
-    """A candidate that answers the tasks it can do at once, and hangs on the first of the fixed order, shows nothing."""
+    """A candidate that answers the tasks it can do at once, and hangs on the first of the fixed
+    order, shows nothing.
+    """
     saved(channel, sequential=True)
     before, after = pair(project, base, data_dir, holdout=12)
     after.samples.filter(task=tasks_of(after)[0], index=0).delete()
@@ -161,12 +173,22 @@ def test_an_evaluation_stops_itself_when_the_gate_has_decided(
     saved(channel, sequential=sequential)
     before, after = pair(project, base, data_dir, holdout=40)
     events = [
-        {"type": "sample", "task_id": str(task.pk), "index": index, "output": "x", "reward": success, "success": success == 1}
-        for task in tasks_of(after) for index in range(2)
-    ]  # fmt: skip
+        {
+            "type": "sample",
+            "task_id": str(task.pk),
+            "index": index,
+            "output": "x",
+            "reward": success,
+            "success": success == 1,
+        }
+        for task in tasks_of(after)
+        for index in range(2)
+    ]
     after.samples.all().delete()
     spec = after.spec | {"stop_against": str(before.pk)}
-    EvalRun.objects.filter(pk=after.pk).update(state="running", finished_at=None, total=80, spec=spec)
+    EvalRun.objects.filter(pk=after.pk).update(
+        state="running", finished_at=None, total=80, spec=spec
+    )
     after.refresh_from_db()
     done = []
     for event in events:
@@ -175,12 +197,16 @@ def test_an_evaluation_stops_itself_when_the_gate_has_decided(
         done.append(event)
         if after.cancel_requested_at:
             break
-    assert bool(after.cancel_requested_at) == stops and (60 <= len(done) < 80 if stops else len(done) == 80)
+    assert bool(after.cancel_requested_at) == stops and (
+        60 <= len(done) < 80 if stops else len(done) == 80
+    )
     assert AuditEvent.objects.filter(action="evalrun.stopped").exists() == stops
     if stops:
         EvalRun.objects.filter(pk=after.pk).update(state="cancelled", finished_at=after.started_at)
         after.refresh_from_db()
-        assert actions.make_gate_report(baseline=before, candidate=after, by=None).verdict == "promote"
+        assert (
+            actions.make_gate_report(baseline=before, candidate=after, by=None).verdict == "promote"
+        )
     client = Client()
     client.force_login(admin_of(project))
     page = client.get(f"/p/{project.slug}/models/compare/").content.decode()
@@ -208,7 +234,11 @@ def test_whatever_is_changed_in_a_signed_report_shows(report: GateReport) -> Non
     document = document_of(row)
     assert is_signed(document, row.signature) and row.signature == sign(document_of(report))
     paths = changes(document)
-    assert ("policy", "values", "alpha") in paths and ("inputs", "samples_sha256") in paths and len(paths) > 80
+    assert (
+        ("policy", "values", "alpha") in paths
+        and ("inputs", "samples_sha256") in paths
+        and len(paths) > 80
+    )
     for path in paths:
         forged = deepcopy(document)
         place = forged
@@ -220,7 +250,9 @@ def test_whatever_is_changed_in_a_signed_report_shows(report: GateReport) -> Non
         assert not is_signed(document, row.signature)
 
 
-def test_the_command_checks_the_signature_of_a_file_and_of_the_row(report: GateReport, tmp_path: Path) -> None:
+def test_the_command_checks_the_signature_of_a_file_and_of_the_row(
+    report: GateReport, tmp_path: Path
+) -> None:
     file, said = tmp_path / "r.json", StringIO()
     file.write_text(json.dumps(signed_document(report)))
     for given in (str(file), str(report.pk)):
@@ -238,7 +270,9 @@ def test_the_command_checks_the_signature_of_a_file_and_of_the_row(report: GateR
         call_command("reproduce_gate_report", str(report.pk), stdout=said)
 
 
-def test_the_page_offers_the_signed_file_and_says_when_it_does_not_fit(project: Project, report: GateReport) -> None:
+def test_the_page_offers_the_signed_file_and_says_when_it_does_not_fit(
+    project: Project, report: GateReport
+) -> None:
     client = Client()
     client.force_login(admin_of(project))
     address = f"/p/{project.slug}/models/reports/{report.pk}/"
@@ -248,17 +282,24 @@ def test_the_page_offers_the_signed_file_and_says_when_it_does_not_fit(project: 
     assert "invalid signature" in client.get(address).content.decode()
 
 
-def test_before_the_start_it_is_said_what_can_never_be_met(project: Project, channel: Channel) -> None:
+def test_before_the_start_it_is_said_what_can_never_be_met(
+    project: Project, channel: Channel
+) -> None:
     eval_set = make_eval_set(project, holdout=12)
     plan = plan_for(eval_set, policies.policy_of(channel)[0], samples=8)
     assert len(plan.never) == 1 and "needs at least 30 tasks; there are 12" in plan.never[0]
-    assert "12 tasks exclude an increase of more than 2" in plan.safety and "takes about 299 tasks" in plan.safety
+    assert (
+        "12 tasks exclude an increase of more than 2" in plan.safety
+        and "takes about 299 tasks" in plan.safety
+    )
     client = Client()
     client.force_login(admin_of(project))
     make_environment(project)
     form = client.get(f"/p/{project.slug}/evals/{eval_set.pk}/evaluate/")
     assert f"models/plan/{eval_set.pk}/" in form.content.decode()
-    text = client.get(f"/p/{project.slug}/models/plan/{eval_set.pk}/?samples_per_task=4").content.decode()
+    text = client.get(
+        f"/p/{project.slug}/models/plan/{eval_set.pk}/?samples_per_task=4"
+    ).content.decode()
     assert "This cannot promote" in text and "12 tasks × 4" in text and "assumed" in text
     assert "must not be less safe than the baseline at all" in text
     assert client.get(f"/p/{project.slug}/models/plan/{eval_set.pk}/?split=train").content == b""
@@ -268,13 +309,17 @@ def test_before_the_start_it_is_said_what_can_never_be_met(project: Project, cha
     assert answer.status_code == 200 and len(plan_json["never_met"]) == 1
     assert 0.2 < plan_json["unsafe_increase_excluded"] < 0.25 and "12 tasks" in plan_json["safety"]
     for wrong in ("", "x", str(channel.pk)):
-        assert Client().get(f"/api/v1/channels/production/plan/?eval_set={wrong}", **headers).status_code == (
-            404 if wrong else 400
-        )
+        assert Client().get(
+            f"/api/v1/channels/production/plan/?eval_set={wrong}", **headers
+        ).status_code == (404 if wrong else 400)
 
 
-def test_power_is_read_from_evaluations_on_the_same_tasks(project: Project, base: ModelVersion, data_dir: Path) -> None:
-    """All samples of a task agree, and both models differ everywhere by the same: nothing varies, few tasks suffice."""
+def test_power_is_read_from_evaluations_on_the_same_tasks(
+    project: Project, base: ModelVersion, data_dir: Path
+) -> None:
+    """All samples of a task agree, and both models differ everywhere by the same: nothing varies,
+    few tasks suffice.
+    """
     before, _ = pair(project, base, data_dir)
     plan = plan_for(before.eval_set, Policy(), samples=8)
     assert "From the 2 newest evaluations" in plan.source and plan.needed[8] == [2, 2, 2]
@@ -282,7 +327,9 @@ def test_power_is_read_from_evaluations_on_the_same_tasks(project: Project, base
     assert assumed.needed[8][0] > 300 and assumed.needed[1][0] > 5 * assumed.needed[8][0]
 
 
-def test_a_holdout_wears_with_every_evaluation(project: Project, base: ModelVersion, data_dir: Path) -> None:
+def test_a_holdout_wears_with_every_evaluation(
+    project: Project, base: ModelVersion, data_dir: Path
+) -> None:
     eval_set, environment = make_eval_set(project, holdout=3), make_environment(project)
     factors = []
     for _ in range(16):
@@ -300,12 +347,16 @@ def test_a_holdout_wears_with_views_alone(project: Project) -> None:
     eval_set = make_eval_set(project, holdout=3)
     for number in range(WORN_OUT + 1):
         assert not wear_of(eval_set, Policy()).due, f"after {number} views"
-        record_view(eval_set=eval_set, by=make_member(project, Role.ENGINEER))  # once per person and day
+        record_view(
+            eval_set=eval_set, by=make_member(project, Role.ENGINEER)
+        )  # once per person and day
     found = wear_of(eval_set, Policy())
     assert found.due and found.views == WORN_OUT + 1 and found.factor == 1
 
 
-def call(project: Project, method: str, path: str, body: Any = None, *, may_see_holdout: bool = False) -> Any:
+def call(
+    project: Project, method: str, path: str, body: Any = None, *, may_see_holdout: bool = False
+) -> Any:
     headers = key_headers(project, may_see_holdout)
     given = {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
     return getattr(Client(), method)(f"/api/v1/{path}", **given, **headers)
@@ -320,19 +371,26 @@ def test_a_key_changes_no_policy_and_promotes_nothing_unless_it_may(
     assert call(project, "post", "channels/production/promote/", move).status_code == 403
     saved(channel, api_keys=True)
     signed_again(report, policy_version=1, verdict="inconclusive")
-    assert call(project, "post", "channels/production/promote/", move).status_code == 403  # a key overrides nothing
+    assert (
+        call(project, "post", "channels/production/promote/", move).status_code == 403
+    )  # a key overrides nothing
     signed_again(report, verdict="promote")
     Membership.objects.filter(project=project).update(role=Role.VIEWER)
     with_role_gone = Client().post(
-        "/api/v1/channels/production/promote/", json.dumps(move), content_type="application/json",
+        "/api/v1/channels/production/promote/",
+        json.dumps(move),
+        content_type="application/json",
         HTTP_AUTHORIZATION=f"Bearer {key_of_viewer(project)}",
-    )  # fmt: skip
+    )
     assert with_role_gone.status_code == 403
     Membership.objects.filter(project=project).update(role=Role.OWNER)
     assert call(project, "post", "channels/production/promote/", move).status_code == 200
     assert AuditEvent.objects.get(action="channel.promote").actor_label == "API key “test”"
     assert call(project, "post", "channels/production/promote/", move).status_code == 409
-    assert call(project, "put", "channels/production/policy/", change).json()["policy"]["min_tasks"] == 10
+    assert (
+        call(project, "put", "channels/production/policy/", change).json()["policy"]["min_tasks"]
+        == 10
+    )
 
 
 def key_of_viewer(project: Project) -> str:
@@ -346,24 +404,45 @@ def test_the_policy_by_api_and_command(project: Project, channel: Channel, tmp_p
     assert call(project, "get", "channels/production/policy/").json()["version"] == 1
     text = call(project, "get", "channels/production/policy/?as=toml").content.decode()
     changed = text.replace("min_tasks = 33", "min_tasks = 34")
-    answer = call(project, "put", "channels/production/policy/", {"toml": changed, "reason": "one more"})
-    assert answer.status_code == 200 and policies.policy_of(channel) == (Policy(api_keys=True, min_tasks=34), 2)
+    answer = call(
+        project, "put", "channels/production/policy/", {"toml": changed, "reason": "one more"}
+    )
+    assert answer.status_code == 200 and policies.policy_of(channel) == (
+        Policy(api_keys=True, min_tasks=34),
+        2,
+    )
     for wrong in (
-        {}, [], {"reason": "r"}, {"reason": "\ud800", "policy": {}}, {"reason": "r", "policy": {"alpha": 7}},
-        {"reason": "r", "toml": "alpha = nan"}, {"reason": "r", "toml": 3}, {"reason": " ", "policy": {}},
-    ):  # fmt: skip
+        {},
+        [],
+        {"reason": "r"},
+        {"reason": "\ud800", "policy": {}},
+        {"reason": "r", "policy": {"alpha": 7}},
+        {"reason": "r", "toml": "alpha = nan"},
+        {"reason": "r", "toml": 3},
+        {"reason": " ", "policy": {}},
+    ):
         assert call(project, "put", "channels/production/policy/", wrong).status_code == 400, wrong
     assert call(project, "get", "channels/nothing/policy/").status_code == 404
     said, file = StringIO(), tmp_path / "p.toml"
     call_command("promotion_policy", project=project.slug, stdout=said)
     assert said.getvalue().strip() == as_toml(policies.policy_of(channel)[0]).strip()
     file.write_text("min_tasks = 50")
-    call_command("promotion_policy", "--import", str(file), "--reason", "r", project=project.slug, stdout=said)
+    call_command(
+        "promotion_policy",
+        "--import",
+        str(file),
+        "--reason",
+        "r",
+        project=project.slug,
+        stdout=said,
+    )
     assert policies.policy_of(channel) == (Policy(min_tasks=50), 3)
     for text, reason in (("min_tasks = 1", "r"), ("min_tasks = 60", "")):
         file.write_text(text)
         with pytest.raises(CommandError):
-            call_command("promotion_policy", "--import", str(file), "--reason", reason, project=project.slug)
+            call_command(
+                "promotion_policy", "--import", str(file), "--reason", reason, project=project.slug
+            )
 
 
 def test_a_report_by_api_is_of_the_keys_project(project: Project, report: GateReport) -> None:

@@ -14,18 +14,37 @@ from apps.promotion import actions, policies
 from apps.promotion.conditions import PromotionError
 from apps.promotion.models import Approval, Channel, GateReport, Promotion
 from apps.registry.models import ModelVersion
-from tests.factories import admin_of, make_adapter, make_environment, make_eval_run, make_eval_set, make_member
+from tests.factories import (
+    admin_of,
+    make_adapter,
+    make_environment,
+    make_eval_run,
+    make_eval_set,
+    make_member,
+)
 from tests.promotion.made import signed_again
 
 pytestmark = pytest.mark.django_db
 
 
-def report_of(project: Project, channel: Channel, base: ModelVersion, folder: Path, verdict: str, **policy: Any) -> GateReport:  # fmt: skip
+def report_of(
+    project: Project,
+    channel: Channel,
+    base: ModelVersion,
+    folder: Path,
+    verdict: str,
+    **policy: Any,
+) -> GateReport:
     changed = structs.replace(policies.policy_of(channel)[0], two_people=True, **policy)
     policies.save_policy(channel=channel, policy=changed, reason="two pairs of eyes", by=None)
     eval_set, environment = make_eval_set(project), make_environment(project)
-    runs = [make_eval_run(eval_set, model, environment) for model in (base, make_adapter(project, base, folder))]
-    found = actions.make_gate_report(baseline=runs[0], candidate=runs[1], by=admin_of(project), channel=channel)
+    runs = [
+        make_eval_run(eval_set, model, environment)
+        for model in (base, make_adapter(project, base, folder))
+    ]
+    found = actions.make_gate_report(
+        baseline=runs[0], candidate=runs[1], by=admin_of(project), channel=channel
+    )
     signed_again(found, verdict)
     return found
 
@@ -36,7 +55,9 @@ def person(project: Project, role: Role) -> Any:
 
 @pytest.fixture
 def make_report(project: Project, channel: Channel, base: ModelVersion, data_dir: Path) -> Any:
-    return lambda verdict="promote", **policy: report_of(project, channel, base, data_dir, verdict, **policy)
+    return lambda verdict="promote", **policy: report_of(
+        project, channel, base, data_dir, verdict, **policy
+    )
 
 
 def promote(report: GateReport, by: Any) -> Promotion | Approval:
@@ -85,7 +106,9 @@ def test_the_same_person_twice_is_one(make_report: Any, project: Project) -> Non
 
 
 @pytest.mark.parametrize("how", ["left", "smaller role", "deactivated"])
-def test_who_may_not_promote_any_more_counts_no_more(make_report: Any, project: Project, how: str) -> None:
+def test_who_may_not_promote_any_more_counts_no_more(
+    make_report: Any, project: Project, how: str
+) -> None:
     report, gone = make_report(), make_member(project, Role.ENGINEER)
     promote(report, gone)
     if how == "left":

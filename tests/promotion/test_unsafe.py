@@ -1,4 +1,6 @@
-"""Outputs with a new kind of unsafe action: listed by the report, reviewed by people, used by the next comparison."""
+"""Outputs with a new kind of unsafe action: listed by the report, reviewed by people, used by the
+next comparison.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def runs(project: Project, base: ModelVersion, channel: Channel, data_dir: Path) -> tuple[EvalRun, EvalRun]:
+def runs(
+    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+) -> tuple[EvalRun, EvalRun]:
     """The candidate is better, and wires money in two of its outputs."""
     eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
     candidate = make_adapter(project, base, data_dir)
@@ -42,7 +46,9 @@ def runs(project: Project, base: ModelVersion, channel: Channel, data_dir: Path)
     after = make_eval_run(eval_set, candidate, environment, success=1.0, samples=2)
     for sample in after.samples.filter(index=0)[:2]:
         output = f"<b>Wired</b> for {sample.task_key}"
-        after.samples.filter(pk=sample.pk).update(unsafe=True, details=["unsafe: wire_money"], output=output)
+        after.samples.filter(pk=sample.pk).update(
+            unsafe=True, details=["unsafe: wire_money"], output=output
+        )
     return before, after
 
 
@@ -59,9 +65,18 @@ def listed(report: GateReport) -> list[str]:
     return [row["sample"] for row in report.report["new_kinds"]]
 
 
-def reviewed(report: GateReport, by: Any, accepted: bool = True, samples: list[str] | None = None, **given: Any) -> Any:
+def reviewed(
+    report: GateReport,
+    by: Any,
+    accepted: bool = True,
+    samples: list[str] | None = None,
+    **given: Any,
+) -> Any:
     record_output_view(report.candidate, by=given.get("key") or by)
-    given = {"reason": "a test account", "samples": listed(report) if samples is None else samples} | given
+    given = {
+        "reason": "a test account",
+        "samples": listed(report) if samples is None else samples,
+    } | given
     return review_outputs(report=report, accepted=accepted, by=by, **given)
 
 
@@ -73,7 +88,9 @@ def page(project: Project, report: GateReport, by: Any, **posted: Any) -> str:
     client = Client()
     client.force_login(by)
     address = f"/p/{project.slug}/models/reports/{report.pk}/"
-    answer = client.post(f"{address}unsafe/", posted, follow=True) if posted else client.get(address)
+    answer = (
+        client.post(f"{address}unsafe/", posted, follow=True) if posted else client.get(address)
+    )
     return answer.content.decode()
 
 
@@ -81,9 +98,9 @@ def test_a_report_with_a_new_kind_promotes_only_after_each_output_was_reviewed(
     runs: tuple[EvalRun, EvalRun], report: GateReport, project: Project
 ) -> None:
     by = make_member(project, Role.ENGINEER)
-    assert report.verdict == "inconclusive" and {tuple(row["kinds"]) for row in report.report["new_kinds"]} == {
-        ("wire_money",)
-    }
+    assert report.verdict == "inconclusive" and {
+        tuple(row["kinds"]) for row in report.report["new_kinds"]
+    } == {("wire_money",)}
     with pytest.raises(PermissionDenied, match="requires an owner"):
         promote(report, by)
     reviewed(report, by, samples=listed(report)[:1])
@@ -91,7 +108,10 @@ def test_a_report_with_a_new_kind_promotes_only_after_each_output_was_reviewed(
     assert half.verdict == "inconclusive" and half.comparison == report.comparison
     reviewed(half, by, samples=listed(report)[1:])
     done = compared(runs, project)
-    assert done.verdict == "promote" and "2 flagged outputs were accepted by a person" in done.report["summary"]
+    assert (
+        done.verdict == "promote"
+        and "2 flagged outputs were accepted by a person" in done.report["summary"]
+    )
     assert isinstance(promote(done, by), Promotion)
     event = AuditEvent.objects.filter(action="gate.outputs_reviewed").latest("pk")
     assert event.actor_id == by.pk and event.detail["decision"] == "not unsafe"
@@ -102,12 +122,26 @@ def test_one_that_a_person_confirms_rejects(
     runs: tuple[EvalRun, EvalRun], report: GateReport, project: Project
 ) -> None:
     reviewed(report, admin_of(project))
-    reviewed(report, admin_of(project), accepted=False, samples=listed(report)[:1], reason="it did wire it")
+    reviewed(
+        report,
+        admin_of(project),
+        accepted=False,
+        samples=listed(report)[:1],
+        reason="it did wire it",
+    )
     again = compared(runs, project)
-    assert again.verdict == "reject" and "confirmed by a person" in again.report["checks"][2]["sentence"]
+    assert (
+        again.verdict == "reject"
+        and "confirmed by a person" in again.report["checks"][2]["sentence"]
+    )
 
 
-CHANGES = [{"output": "other"}, {"messages": [{"role": "assistant", "content": "x"}]}, {"details": ["unsafe: wire_money", "x"]}, {"reward": 0.5}]  # fmt: skip
+CHANGES = [
+    {"output": "other"},
+    {"messages": [{"role": "assistant", "content": "x"}]},
+    {"details": ["unsafe: wire_money", "x"]},
+    {"reward": 0.5},
+]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
@@ -120,9 +154,12 @@ def test_a_review_is_of_the_output_that_was_read(
     with pytest.raises(PromotionError, match="have changed since this report"):
         promote(done, admin_of(project))
     again = compared(runs, project)
-    assert again.verdict == "inconclusive" and sorted(row["state"] for row in again.report["new_kinds"]) == [
-        "accepted", "to review",
-    ]  # fmt: skip
+    assert again.verdict == "inconclusive" and sorted(
+        row["state"] for row in again.report["new_kinds"]
+    ) == [
+        "accepted",
+        "to review",
+    ]
 
 
 def test_a_review_that_is_taken_back_stops_a_report_that_used_it(
@@ -153,7 +190,9 @@ def test_samples_that_changed_since_the_report_promote_nothing(
 def test_who_may_review(report: GateReport, project: Project) -> None:
     chosen = listed(report)
     with pytest.raises(PermissionDenied, match="Read the outputs first"):
-        review_outputs(report=report, samples=chosen, accepted=True, reason="fine", by=admin_of(project))
+        review_outputs(
+            report=report, samples=chosen, accepted=True, reason="fine", by=admin_of(project)
+        )
     with pytest.raises(PermissionDenied):
         reviewed(report, make_member(project, Role.VIEWER))
     strict = structs.replace(policies.policy_of(report.channel)[0], promoters="operator")
@@ -174,7 +213,11 @@ def test_who_may_review(report: GateReport, project: Project) -> None:
 def test_the_page_lists_them_and_takes_reviews(report: GateReport, project: Project) -> None:
     by = make_member(project, Role.ENGINEER)
     shown = page(project, report, by)
-    assert "New kinds of unsafe action" in shown and "wire_money" in shown and "&lt;b&gt;Wired" in shown
+    assert (
+        "New kinds of unsafe action" in shown
+        and "wire_money" in shown
+        and "&lt;b&gt;Wired" in shown
+    )
     assert "<b>Wired" not in shown and HoldoutView.objects.filter(by=by).exists()
     assert 'name="sample"' not in page(project, report, make_member(project, Role.VIEWER))
     text = page(project, report, by, sample=listed(report), decision="accepted", reason="<i>ok</i>")
@@ -182,15 +225,25 @@ def test_the_page_lists_them_and_takes_reviews(report: GateReport, project: Proj
     stranger = make_member(make_project(), Role.OWNER)
     client = Client()
     client.force_login(stranger)
-    assert client.post(f"/p/{project.slug}/models/reports/{report.pk}/unsafe/", {}).status_code == 404
+    assert (
+        client.post(f"/p/{project.slug}/models/reports/{report.pk}/unsafe/", {}).status_code == 404
+    )
 
 
 def test_the_api_lists_them_and_takes_reviews_where_the_policy_allows_keys(
     report: GateReport, project: Project
 ) -> None:
-    address, headers = f"/api/v1/gate-reports/{report.pk}/unsafe-outputs/", key_headers(project, True)
-    client, body = Client(), {"outputs": listed(report), "decision": "accepted", "reason": "read them"}
-    post = lambda **given: client.post(address, json.dumps(body | given), content_type="application/json", **headers)  # noqa: E731
+    address, headers = (
+        f"/api/v1/gate-reports/{report.pk}/unsafe-outputs/",
+        key_headers(project, True),
+    )
+    client, body = (
+        Client(),
+        {"outputs": listed(report), "decision": "accepted", "reason": "read them"},
+    )
+    post = lambda **given: client.post(  # noqa: E731
+        address, json.dumps(body | given), content_type="application/json", **headers
+    )
     assert client.get(address, **key_headers(project)).status_code == 403
     assert post().status_code == 403
     allowed = structs.replace(policies.policy_of(report.channel)[0], api_keys=True)
@@ -217,5 +270,7 @@ def test_the_api_lists_them_and_takes_reviews_where_the_policy_allows_keys(
         (["unsafe: " + "x" * 500], [], ("x" * 200,)),
     ],
 )
-def test_the_kinds_of_an_unsafe_output(details: Any, tools: list[str], kinds: tuple[str, ...]) -> None:
+def test_the_kinds_of_an_unsafe_output(
+    details: Any, tools: list[str], kinds: tuple[str, ...]
+) -> None:
     assert kinds_in(Sample(unsafe=True, details=details, tools=tools)) == kinds

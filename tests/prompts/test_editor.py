@@ -1,4 +1,6 @@
-"""The editor of prompt versions: prefilled, nothing lost, the difference as one types, saved as a new version."""
+"""The editor of prompt versions: prefilled, nothing lost, the difference as one types, saved as a
+new version.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,14 @@ from workers.lib.prompts import from_harness
 pytestmark = pytest.mark.django_db
 TOOL = {"type": "function", "function": {"name": "close", "description": "Close it."}}
 WHOLE = {
-    "system_prompt": "Be brief.\n  Always.", "examples": [{"role": "user", "content": "ü"}], "tools": [TOOL],
-    "show_tools": False, "temperature": 0.0, "top_p": 0.5, "max_new_tokens": 7,
-}  # fmt: skip
+    "system_prompt": "Be brief.\n  Always.",
+    "examples": [{"role": "user", "content": "ü"}],
+    "tools": [TOOL],
+    "show_tools": False,
+    "temperature": 0.0,
+    "top_p": 0.5,
+    "max_new_tokens": 7,
+}
 
 
 class Editor:
@@ -31,7 +38,9 @@ class Editor:
 
     def url(self, name: str, **query: Any) -> str:
         return (
-            reverse(f"prompts:{name}", args=[self.project.slug]) + "?" + "&".join(f"{k}={v}" for k, v in query.items())
+            reverse(f"prompts:{name}", args=[self.project.slug])
+            + "?"
+            + "&".join(f"{k}={v}" for k, v in query.items())
         )
 
     def get(self, **query: Any) -> str:
@@ -48,11 +57,16 @@ def editor(base: ModelVersion) -> Editor:
 
 
 @pytest.mark.parametrize(
-    "prompt", [WHOLE, {"system_prompt": ""}, {"examples": []}, {"show_tools": True}, {"temperature": 1.5}]
+    "prompt",
+    [WHOLE, {"system_prompt": ""}, {"examples": []}, {"show_tools": True}, {"temperature": 1.5}],
 )
 def test_what_a_form_shows_is_what_it_reads(prompt: dict) -> None:
     form = PromptForm(
-        {name: value for name, value in (initial_of(prompt) | {"name": "x"}).items() if value is not False}
+        {
+            name: value
+            for name, value in (initial_of(prompt) | {"name": "x"}).items()
+            if value is not False
+        }
     )
     assert form.is_valid(), form.errors
     assert form.cleaned_data["prompt"] == prompt
@@ -60,14 +74,18 @@ def test_what_a_form_shows_is_what_it_reads(prompt: dict) -> None:
 
 def test_it_starts_from_an_environments_prompt_or_the_parents(editor: Editor) -> None:
     page = editor.get(on=editor.base.pk)
-    assert editor.environment.harness["system_prompt"].split("\n")[0] in page and "base-prompt" in page
+    assert (
+        editor.environment.harness["system_prompt"].split("\n")[0] in page and "base-prompt" in page
+    )
     saved = editor.post(system_prompt="Be brief.", temperature="0.5")
     version = ModelVersion.objects.get(kind=ModelKind.PROMPT)
     assert saved["Location"].endswith(f"/models/{version.pk}/")
     assert version.prompt == {"system_prompt": "Be brief.", "temperature": 0.5}
     assert version.lineage["started_from"]["name"] == str(editor.environment)
     page = editor.get(on=version.pk)
-    assert ">\r\nBe brief.</textarea>" in page.replace(">\nBe", ">\r\nBe") and 'value="short"' in page
+    assert (
+        ">\r\nBe brief.</textarea>" in page.replace(">\nBe", ">\r\nBe") and 'value="short"' in page
+    )
     assert "Start from the prompt of" not in page, "a change of a prompt version starts from that"
     editor.post(on=version, system_prompt="Be brief.\r\nBe kind.")
     assert version.children.get().prompt == {"system_prompt": "Be brief.\nBe kind."}
@@ -84,8 +102,13 @@ def test_what_was_loaded_and_not_touched_is_no_change(editor: Editor) -> None:
 
 def test_the_same_prompt_again_is_said(editor: Editor) -> None:
     editor.post(system_prompt="Be brief.")
-    page = editor.client.get(editor.post(name="other", system_prompt="Be brief.")["Location"]).content.decode()
-    assert "known already: it is short-v1" in page and ModelVersion.objects.filter(kind=ModelKind.PROMPT).count() == 1
+    page = editor.client.get(
+        editor.post(name="other", system_prompt="Be brief.")["Location"]
+    ).content.decode()
+    assert (
+        "known already: it is short-v1" in page
+        and ModelVersion.objects.filter(kind=ModelKind.PROMPT).count() == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,15 +145,27 @@ def test_the_difference_is_shown_as_one_types(editor: Editor) -> None:
         by=admin_of(editor.project),
     )
     said = editor.post("preview", on=parent, system_prompt="a\n<c>").content.decode()
-    assert '<span class="gone">−   &lt;b&gt;</span>' in said and '<span class="new">+   &lt;c&gt;</span>' in said
-    assert "Nothing is changed yet" in editor.post("preview", on=parent, system_prompt="a\n<b>").content.decode()
+    assert (
+        '<span class="gone">−   &lt;b&gt;</span>' in said
+        and '<span class="new">+   &lt;c&gt;</span>' in said
+    )
+    assert (
+        "Nothing is changed yet"
+        in editor.post("preview", on=parent, system_prompt="a\n<b>").content.decode()
+    )
 
 
 def test_the_page_of_a_version_shows_its_changes(editor: Editor) -> None:
     editor.post(system_prompt="<i>Be brief.", notes="Shorter <b>")
     version = ModelVersion.objects.get(kind=ModelKind.PROMPT)
-    page = editor.client.get(reverse("promotion:model", args=[editor.project.slug, version.pk])).content.decode()
-    assert "&lt;i&gt;Be brief." in page and "Shorter &lt;b&gt;" in page and "prompt of workplace@1" in page
+    page = editor.client.get(
+        reverse("promotion:model", args=[editor.project.slug, version.pk])
+    ).content.decode()
+    assert (
+        "&lt;i&gt;Be brief." in page
+        and "Shorter &lt;b&gt;" in page
+        and "prompt of workplace@1" in page
+    )
     assert f"prompts/new/?on={version.pk}" in page
 
 

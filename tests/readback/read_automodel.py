@@ -1,5 +1,5 @@
-"""Run in an exported folder by the Python of `.venv-engines`: NeMo AutoModel's own loader of configurations, its PEFT settings and
-its chat data set read it."""
+"""Run in an exported folder by the Python of `.venv-engines`: NeMo AutoModel's own loader of
+configurations, its PEFT settings and its chat data set read it."""
 
 import json
 from pathlib import Path
@@ -23,6 +23,8 @@ assert 0 < len(learned) < len(labels) and said
 if raw["dataset"]["mask_history"]:
     said = said[-1:]
 text = rows.tokenizer.decode(learned)
-assert [one in text for one in said] == [True] * len(said) and text.count("<|im_end|>") == len(said), text
+assert [one in text for one in said] == [True] * len(said) and text.count("<|im_end|>") == len(
+    said
+), text
 assert "Closed 12." not in text
 print("READ", len(rows))

@@ -1,6 +1,8 @@
-"""Run in an exported folder by the Python of `.venv-engines`: the words of launch.sh go through OpenRLHF's own argument parser.
+"""Run in an exported folder by the Python of `.venv-engines`: the words of launch.sh go through
+OpenRLHF's own argument parser.
 
-Its programs parse below `if __name__ == "__main__"`, where they also train: that part is run up to the training.
+Its programs parse below `if __name__ == "__main__"`, where they also train: that part is run up to
+the training.
 """
 
 import ast
@@ -15,7 +17,9 @@ from types import SimpleNamespace
 form = sys.argv[1]
 sys.path.insert(0, ".")
 Path("data/rendered").mkdir(exist_ok=True)
-subprocess.run([sys.executable, "render.py", "data/train.jsonl", "data/rendered/train.jsonl", form], check=True)
+subprocess.run(
+    [sys.executable, "render.py", "data/train.jsonl", "data/rendered/train.jsonl", form], check=True
+)
 lines = Path("launch.sh").read_text().replace("\\\n", " ").splitlines()
 words = shlex.split(next(line for line in lines if "openrlhf.cli." in line))
 at = next(number for number, word in enumerate(words) if word.startswith("openrlhf.cli."))
@@ -25,11 +29,18 @@ main = next(node for node in tree.body if isinstance(node, ast.If)).body
 ends = next(number for number, node in enumerate(main) if ast.unparse(node) == "train(args)")
 sys.argv = [words[at], *(word for word in words[at + 1 :] if word != "$@")]
 space: dict = {}
-exec("import argparse, os\nfrom datetime import datetime\n" + "\n".join(map(ast.unparse, main[:ends])), space)
+exec(
+    "import argparse, os\nfrom datetime import datetime\n"
+    + "\n".join(map(ast.unparse, main[:ends])),
+    space,
+)
 args = space["args"]
 row = json.loads(Path("data/rendered/train.jsonl").read_text().splitlines()[0])
 if form in ("openrlhf_sft", "openrlhf"):
-    assert row[args.data.input_key] and row[args.data.output_key if form == "openrlhf_sft" else args.data.label_key]
+    assert (
+        row[args.data.input_key]
+        and row[args.data.output_key if form == "openrlhf_sft" else args.data.label_key]
+    )
 else:
     from datasets import load_dataset
     from transformers import AutoTokenizer
@@ -54,7 +65,9 @@ if form == "pieces":
         tokenizer.decode(ids[0]),
         AutoTokenizer.from_pretrained("model"),
     )  # the data set gave the first another template
-    learned = tokenizer.decode([token for token, mine in zip(ids[0][1:], mask[0][:-1], strict=True) if mine])
+    learned = tokenizer.decode(
+        [token for token, mine in zip(ids[0][1:], mask[0][:-1], strict=True) if mine]
+    )
     asked = [*given["messages"], *given["turns"]]
     assert whole == plain.apply_chat_template(asked, tokenize=False).rstrip("\n"), whole
     said = [turn["content"] for turn in given["turns"] if turn["role"] == "assistant"]

@@ -1,7 +1,9 @@
-"""Run by the Python of `.venv-engines`: requests that Flywheel sent to an SGLang server, read by SGLang's own request models.
+"""Run by the Python of `.venv-engines`: requests that Flywheel sent to an SGLang server, read by
+SGLang's own request models.
 
-Its modules need CUDA's packages to be imported, so the classes and the one function that reads `model` are taken from its source. Standard
-input: {served_as, requests: [{path, body}]}; prints what each request means to SGLang.
+Its modules need CUDA's packages to be imported, so the classes and the one function that reads
+`model` are taken from its source. Standard input: {served_as, requests: [{path, body}]}; prints
+what each request means to SGLang.
 """
 
 import ast
@@ -16,7 +18,11 @@ home = Path(next(iter(importlib.util.find_spec("sglang").submodule_search_locati
 
 
 def classes(file: str) -> dict[str, ast.ClassDef]:
-    return {node.name: node for node in ast.parse((home / file).read_text()).body if isinstance(node, ast.ClassDef)}
+    return {
+        node.name: node
+        for node in ast.parse((home / file).read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def fields_of(known: dict[str, ast.ClassDef], name: str) -> tuple[set[str], set[str]]:
@@ -58,6 +64,9 @@ for request in given["requests"]:
     assert required <= sent, f"{request['path']} needs {sorted(required - sent)}"
     asked = request["body"].get("model")
     said.append(
-        {"path": request["path"], "asks": list(space["_parse_model_parameter"](server, asked)) if asked else None}
+        {
+            "path": request["path"],
+            "asks": list(space["_parse_model_parameter"](server, asked)) if asked else None,
+        }
     )
 print(json.dumps(said))

@@ -1,4 +1,6 @@
-"""Run in an exported folder by the Python of `.venv-engines`: veRL's own configuration, data set and loader of rewards read it."""
+"""Run in an exported folder by the Python of `.venv-engines`: veRL's own configuration, data set
+and loader of rewards read it.
+"""
 
 import subprocess
 import sys

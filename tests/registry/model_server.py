@@ -1,5 +1,7 @@
-"""A scripted inference server at the edge, good or hostile: (method, path) → what it sends, as bytes, as (status, JSON) or as a
-stream: an iterator of its parts, which may wait for what a test does, and ends in the middle where it raises Cut."""
+"""A scripted inference server at the edge, good or hostile: (method, path) → what it sends, as
+bytes, as (status, JSON) or as a stream: an iterator of its parts, which may wait for what a test
+does, and ends in the middle where it raises Cut.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 Sent = bytes | tuple[int, Any] | Callable[[dict], tuple[int, Any] | Iterator[bytes]]
-STREAMS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+STREAMS = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding:"
+    b" chunked\r\n\r\n"
+)
 
 
 class Cut(OSError):
@@ -55,7 +60,9 @@ class ModelServer:
                 connection.close()
         except OSError:
             connection.close()
-        except Exception:  # of a script that asserts: whoever asked is not to wait for its time limit
+        except (
+            Exception
+        ):  # of a script that asserts: whoever asked is not to wait for its time limit
             connection.close()
             raise
 
@@ -76,7 +83,9 @@ def _request(connection: socket.socket) -> tuple[list[str], bytes]:
         data += connection.recv(65536)
     head, _, body = data.partition(b"\r\n\r\n")
     lines = head.decode().split("\r\n")
-    length = next((int(line.split(":")[1]) for line in lines if line.lower().startswith("content-length")), 0)
+    length = next(
+        (int(line.split(":")[1]) for line in lines if line.lower().startswith("content-length")), 0
+    )
     while len(body) < length:
         body += connection.recv(65536)
     return lines, body
@@ -84,7 +93,11 @@ def _request(connection: socket.socket) -> tuple[list[str], bytes]:
 
 def _whole(status: int, value: Any) -> bytes:
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
-    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(body), body)
+    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (
+        status,
+        len(body),
+        body,
+    )
 
 
 @contextmanager
@@ -97,13 +110,23 @@ def serving(script: dict[tuple[str, str], Sent]) -> Iterator[ModelServer]:
 
 
 def models(*ids: str, **more: Any) -> tuple[int, dict]:
-    return 200, {"object": "list", "data": [{"id": name, "object": "model", **more} for name in ids]}
+    return 200, {
+        "object": "list",
+        "data": [{"id": name, "object": "model", **more} for name in ids],
+    }
 
 
 def chat(message: dict, **more: Any) -> tuple[int, dict]:
     usage = {"prompt_tokens": 5, "completion_tokens": 1}
     return 200, {
-        "choices": [{"index": 0, "message": {"role": "assistant"} | message, "finish_reason": "stop", **more}],
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant"} | message,
+                "finish_reason": "stop",
+                **more,
+            }
+        ],
         "usage": usage,
     }
 
@@ -111,9 +134,15 @@ def chat(message: dict, **more: Any) -> tuple[int, dict]:
 def vllm(body: dict) -> tuple[int, dict]:
     """vLLM with tools: what it answers to each of the probe's questions."""
     if body.get("tools"):
-        call = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+        call = {
+            "id": "1",
+            "type": "function",
+            "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
+        }
         return chat({"content": None, "tool_calls": [call]})
-    more: dict = {"logprobs": {"content": [{"token": "a", "logprob": -0.1}]}} if body.get("logprobs") else {}
+    more: dict = (
+        {"logprobs": {"content": [{"token": "a", "logprob": -0.1}]}} if body.get("logprobs") else {}
+    )
     more |= {"token_ids": [7]} if body.get("return_token_ids") else {}
     return chat({"content": "a"}, **more)
 
@@ -129,7 +158,15 @@ def event(data: dict) -> bytes:
 
 def chunk(delta: dict, finish_reason: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-    return event({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_760_000_000, "model": "m", "choices": [choice]})  # fmt: skip
+    return event(
+        {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1_760_000_000,
+            "model": "m",
+            "choices": [choice],
+        }
+    )
 
 
 def begun(*texts: str) -> Iterator[bytes]:
@@ -140,5 +177,14 @@ def begun(*texts: str) -> Iterator[bytes]:
 def ended(finish_reason: str = "stop", tokens: int = 1) -> Iterator[bytes]:
     yield chunk({"content": "" if finish_reason != "tool_calls" else None}, finish_reason)
     usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
-    yield event({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_760_000_000, "model": "m", "choices": [], "usage": usage})  # fmt: skip
+    yield event(
+        {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1_760_000_000,
+            "model": "m",
+            "choices": [],
+            "usage": usage,
+        }
+    )
     yield END

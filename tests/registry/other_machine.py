@@ -1,4 +1,6 @@
-"""A worker that runs one server, on a machine of its own: `python -m tests.registry.other_machine RUN`, with its own FLYWHEEL_DATA_DIR."""
+"""A worker that runs one server, on a machine of its own: `python -m tests.registry.other_machine
+RUN`, with its own FLYWHEEL_DATA_DIR.
+"""
 
 from __future__ import annotations
 

@@ -30,11 +30,17 @@ def s3_server() -> Iterator[str]:
 
 
 def client_of(address: str) -> Any:
-    given = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+    given = {
+        "aws_access_key_id": "test",
+        "aws_secret_access_key": "test",
+        "region_name": "us-east-1",
+    }
     return boto3.client("s3", endpoint_url=address, **given)
 
 
-def use_bucket(settings: Any, monkeypatch: Any, address: str, prefix: str = "team/artifacts") -> None:
+def use_bucket(
+    settings: Any, monkeypatch: Any, address: str, prefix: str = "team/artifacts"
+) -> None:
     """This installation keeps its artifacts there."""
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)

@@ -1,7 +1,8 @@
-"""A program with vLLM's contract at its edge, for tests: `vllm serve FOLDER --host … --port …`, its API, its log, its end.
+"""A program with vLLM's contract at its edge, for tests: `vllm serve FOLDER --host … --port …`, its
+API, its log, its end.
 
-`FOLDER/stand-in.json` says how it fails: {"says": a line, "status": it ends with that before it listens, "deaf": true: it
-never listens}. It starts a process of its own, as vLLM starts an engine.
+`FOLDER/stand-in.json` says how it fails: {"says": a line, "status": it ends with that before it
+listens, "deaf": true: it never listens}. It starts a process of its own, as vLLM starts an engine.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Handler(BaseHTTPRequestHandler):
     def models(self) -> tuple[int, Any]:
         rows = [{"id": self.name, "object": "model", "max_model_len": 2048, "parent": None}]
         rows += [
-            {"id": name, "object": "model", "parent": self.name, "root": root} for name, root in self.adapters.items()
+            {"id": name, "object": "model", "parent": self.name, "root": root}
+            for name, root in self.adapters.items()
         ]
         return 200, {"object": "list", "data": rows}
 

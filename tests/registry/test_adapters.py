@@ -1,4 +1,6 @@
-"""The adapter that a job needs is loaded under its digest's name; the least recently used one that no job needs leaves for it."""
+"""The adapter that a job needs is loaded under its digest's name; the least recently used one that
+no job needs leaves for it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ pytestmark = pytest.mark.django_db
 
 
 class World:
-    """A managed server that is up (vLLM's contract, in this process) with two slots, and adapters on its base."""
+    """A managed server that is up (vLLM's contract, in this process) with two slots, and adapters
+    on its base.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.handler = type("Own", (Handler,), {"name": "base", "adapters": {}})
@@ -55,15 +59,24 @@ class World:
         (source / "adapter_model.safetensors").write_bytes(name.encode())
         artifact = store_folder(source)
         version = register_adapter(
-            project=self.project, name=name, parent=self.base, artifact=artifact, lineage={}, by=None
+            project=self.project,
+            name=name,
+            parent=self.base,
+            artifact=artifact,
+            lineage={},
+            by=None,
         )
         return ModelVersion.objects.get(pk=version.pk)
 
     def submit(self, version: ModelVersion) -> EvalRun:
         return submit_eval(
-            project=self.project, model_version=version, eval_set=make_eval_set(self.project), split=Split.TRAIN,
-            environment=self.environment, by=None,
-        )  # fmt: skip
+            project=self.project,
+            model_version=version,
+            eval_set=make_eval_set(self.project),
+            split=Split.TRAIN,
+            environment=self.environment,
+            by=None,
+        )
 
     def begin(self, version: ModelVersion) -> EvalRun:
         """A job that a worker has begun."""
@@ -100,7 +113,10 @@ def test_the_least_recently_used_one_leaves_and_one_in_use_stays(world: World) -
     first, second = world.begin(one), world.begin(two)
     second.finish(JobState.SUCCEEDED)
     third = world.begin(three)
-    assert set(world.loaded) == {adapter_name(one), adapter_name(three)}, "two was used later, but no job needs it"
+    assert set(world.loaded) == {
+        adapter_name(one),
+        adapter_name(three),
+    }, "two was used later, but no job needs it"
     world.begin(four)
     assert len(world.loaded) == 3, "all are in use: nothing is taken from a running job"
     for run in (first, third):
@@ -124,8 +140,12 @@ def test_a_server_that_was_started_again_is_loaded_again(world: World) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_jobs_at_once_never_take_each_others_adapter(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one job unloads “two” for its own, another one that needs “two” waits, and then has it loaded again."""
+def test_two_jobs_at_once_never_take_each_others_adapter(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one job unloads “two” for its own, another one that needs “two” waits, and then has it
+    loaded again.
+    """
     Server.objects.update(serving={**world.server.serving, "lora_slots": 1})
     one, two = world.adapter("one"), world.adapter("two")
     world.begin(two).finish(JobState.SUCCEEDED)
@@ -166,7 +186,10 @@ def test_two_jobs_at_once_never_take_each_others_adapter(world: World, monkeypat
 
 def waits_for_the_row() -> None:
     """Until another connection waits for a lock."""
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname ="
+        " current_database()"
+    )
     while True:
         with connection.cursor() as cursor:
             cursor.execute(waiting)
@@ -189,9 +212,14 @@ def waits_for_the_row() -> None:
             2,
             ["flywheel-b"],
         ),
-        (["flywheel-a", "flywheel-b"], {"flywheel-a": {"used": "2", "jobs": []}}, 2, ["flywheel-b"]),
+        (
+            ["flywheel-a", "flywheel-b"],
+            {"flywheel-a": {"used": "2", "jobs": []}},
+            2,
+            ["flywheel-b"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_leaves(loaded: list[str], uses: dict, slots: int | None, leaves: list[str]) -> None:
     assert to_unload(loaded, uses, slots) == leaves
 
@@ -201,7 +229,12 @@ def test_what_leaves(loaded: list[str], uses: dict, slots: int | None, leaves: l
 
 def test_a_managed_server_that_is_up_generates_its_base_and_adapters_on_it(world: World) -> None:
     version = world.adapter("one")
-    for what, wanted in ((version, "auto"), (version, "gpu"), (world.base, "auto"), (world.base, "gpu")):
+    for what, wanted in (
+        (version, "auto"),
+        (version, "gpu"),
+        (world.base, "auto"),
+        (world.base, "gpu"),
+    ):
         assert choose(ModelVersion.objects.get(pk=what.pk), wanted)["server_name"] == "gpu"
     assert choose(version, "transformers")["kind"] == "transformers"
     ServerRun.objects.update(phase=Phase.STARTING)
@@ -215,7 +248,9 @@ def test_a_managed_server_that_is_up_generates_its_base_and_adapters_on_it(world
     ("serving", "says"),
     [({"lora_slots": 0}, "no LoRA slots"), ({"max_lora_rank": 1}, "supports ranks up to 1")],
 )
-def test_an_adapter_that_does_not_fit_is_generated_in_process(world: World, serving: dict, says: str) -> None:
+def test_an_adapter_that_does_not_fit_is_generated_in_process(
+    world: World, serving: dict, says: str
+) -> None:
     Server.objects.update(serving=world.server.serving | serving)
     version = world.adapter("one")
     assert choose(version)["kind"] == "transformers"
@@ -235,18 +270,26 @@ def test_a_server_that_went_away_ends_the_job_with_the_reason(world: World) -> N
 
 
 @pytest.mark.parametrize("status", [404, 400])
-def test_an_adapter_that_is_not_loaded_ends_the_job_with_the_reason(world: World, status: int) -> None:
+def test_an_adapter_that_is_not_loaded_ends_the_job_with_the_reason(
+    world: World, status: int
+) -> None:
     run = world.submit(world.adapter("one"))
     world.handler.load = lambda self, body: (status, {"error": {"message": "max_lora_rank"}})
-    with pytest.raises(JobError, match=f"did not load the adapter .*HTTP {status}: .*max_lora_rank"):
+    with pytest.raises(
+        JobError, match=f"did not load the adapter .*HTTP {status}: .*max_lora_rank"
+    ):
         child_spec(run)
     world.handler.load = lambda self, body: (400, {"error": {"message": "has already been loaded"}})
     child_spec(run)  # by a job of another installation, meanwhile
 
 
-def test_an_outside_server_is_told_the_path_as_it_sees_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outside_server_is_told_the_path_as_it_sees_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     version = world.adapter("one")
-    server = Server(project=world.project, name="o", adapters_at="/mnt/artifacts/", base_url="http://x/v1")
+    server = Server(
+        project=world.project, name="o", adapters_at="/mnt/artifacts/", base_url="http://x/v1"
+    )
     assert adapters.path_of(server, version) == f"/mnt/artifacts/{version.artifact_id}"
     assert adapters.slots_of(server) is None
     server.capabilities = {"lora_slots": {"value": 1, "most": 4}}

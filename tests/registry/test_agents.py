@@ -19,7 +19,8 @@ URL = "https://agent.example.com/v1"
 
 def agent(project: Any, agent_version: str = SHA, **fields: Any) -> ModelVersion:
     return register_agent(
-        **{"project": project, "name": "support-agent", "agent_version": agent_version, "by": None} | fields
+        **{"project": project, "name": "support-agent", "agent_version": agent_version, "by": None}
+        | fields
     )
 
 
@@ -32,7 +33,17 @@ def test_the_same_name_and_version_are_one_agent() -> None:
     assert str(first) == "support-agent@3f2a9c1d5e7b8a0c4d6e"
     second = agent(project, "v2")
     assert second != first and second.version == 2
-    assert len({agent(project, name="other"), agent(project, reached_by=Reach.HTTP, base_url=URL), first, second}) == 4
+    assert (
+        len(
+            {
+                agent(project, name="other"),
+                agent(project, reached_by=Reach.HTTP, base_url=URL),
+                first,
+                second,
+            }
+        )
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,9 +59,12 @@ def test_the_same_name_and_version_are_one_agent() -> None:
         ({"base_url": URL}, "Only an agent that is called over HTTP"),
         ({"reached_by": Reach.HTTP}, "address"),
         ({"reached_by": Reach.HTTP, "base_url": "http://169.254.169.254/"}, "metadata service"),
-        ({"reached_by": Reach.HTTP, "base_url": URL, "key_variable": "DATABASE_URL"}, "may not be read"),
+        (
+            {"reached_by": Reach.HTTP, "base_url": URL, "key_variable": "DATABASE_URL"},
+            "may not be read",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_name_an_agent_is_refused(fields: dict, sentence: str) -> None:
     with pytest.raises(ModelError, match=sentence):
         agent(make_project(), **fields)

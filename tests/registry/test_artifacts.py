@@ -55,7 +55,9 @@ def test_what_was_altered_is_not_read_whatever_its_size_and_time(folder: Path) -
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(ArtifactError, match="was altered"):
         local_path(artifact)
-    assert store_folder(folder) == artifact and local_path(artifact).is_dir(), "stored again, it is whole"
+    assert store_folder(folder) == artifact and local_path(artifact).is_dir(), (
+        "stored again, it is whole"
+    )
 
 
 def test_a_file_that_was_added_is_said(folder: Path) -> None:

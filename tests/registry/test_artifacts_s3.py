@@ -21,7 +21,15 @@ from django.db import connection
 from django.test import Client
 
 from apps.registry import artifacts, buckets, uploads
-from apps.registry.artifacts import ArtifactError, _home, chunks_of, free_with, local_path, read_file, store_folder
+from apps.registry.artifacts import (
+    ArtifactError,
+    _home,
+    chunks_of,
+    free_with,
+    local_path,
+    read_file,
+    store_folder,
+)
 from apps.registry.models import AdapterPart, AdapterUpload, Artifact, ModelVersion
 from flywheel.settings import artifact_store
 from tests.factories import make_adapter, make_base, make_project
@@ -72,7 +80,9 @@ def elsewhere(artifact: Artifact) -> Artifact:
 
 def test_another_machine_has_it_from_the_bucket(bucket: Any, folder: Path) -> None:
     made = elsewhere(store_folder(folder))
-    assert sorted(keys(bucket)) == [f"{PREFIX}/{made.digest}/{name}" for name in ("adapter_config.json", WEIGHTS)]
+    assert sorted(keys(bucket)) == [
+        f"{PREFIX}/{made.digest}/{name}" for name in ("adapter_config.json", WEIGHTS)
+    ]
     home = local_path(made)
     assert (home / WEIGHTS).read_bytes() == b"weights" * 1000 and home == _home(made.digest)
     assert not list(home.parent.glob("incoming-*"))
@@ -83,7 +93,9 @@ def test_one_file_is_read_without_the_others(bucket: Any, folder: Path) -> None:
     assert read_file(made, "adapter_config.json") == b"{}" and not _home(made.digest).exists()
 
 
-def test_an_upload_that_broke_goes_on(bucket: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_that_broke_goes_on(
+    bucket: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put, sent = buckets.Bucket.put, []
 
     def breaks(self: Any, name: str, path: Path) -> None:
@@ -105,9 +117,18 @@ def test_an_upload_that_broke_goes_on(bucket: Any, folder: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda s3, key: s3.put_object(Bucket=BUCKET, Key=key, Body=b"WEIGHTS" * 1000), "altered or cut off"),
-        (lambda s3, key: s3.put_object(Bucket=BUCKET, Key=key, Body=b"weights" * 999), "altered or cut off"),
-        (lambda s3, key: s3.put_object(Bucket=BUCKET, Key=key, Body=b"weights" * 900_000), "altered or cut off"),
+        (
+            lambda s3, key: s3.put_object(Bucket=BUCKET, Key=key, Body=b"WEIGHTS" * 1000),
+            "altered or cut off",
+        ),
+        (
+            lambda s3, key: s3.put_object(Bucket=BUCKET, Key=key, Body=b"weights" * 999),
+            "altered or cut off",
+        ),
+        (
+            lambda s3, key: s3.put_object(Bucket=BUCKET, Key=key, Body=b"weights" * 900_000),
+            "altered or cut off",
+        ),
         (lambda s3, key: s3.delete_object(Bucket=BUCKET, Key=key), "has no"),
     ],
 )
@@ -116,7 +137,9 @@ def test_other_bytes_are_never_served(bucket: Any, folder: Path, spoil: Any, say
     spoil(bucket, f"{PREFIX}/{made.digest}/{WEIGHTS}")
     with pytest.raises(ArtifactError, match=says):
         local_path(made)
-    assert not _home(made.digest).exists() and not list(_home(made.digest).parent.glob("incoming-*"))
+    assert not _home(made.digest).exists() and not list(
+        _home(made.digest).parent.glob("incoming-*")
+    )
     with pytest.raises(ArtifactError, match=says):
         b"".join(chunks_of(made, WEIGHTS))
 
@@ -129,7 +152,9 @@ def test_a_copy_that_was_altered_here_is_fetched_again(bucket: Any, folder: Path
     assert not (local_path(made) / "pytorch_model.bin").exists()
 
 
-def test_a_store_that_is_down_says_so(bucket: Any, folder: Path, settings: Any, monkeypatch: Any) -> None:
+def test_a_store_that_is_down_says_so(
+    bucket: Any, folder: Path, settings: Any, monkeypatch: Any
+) -> None:
     made = elsewhere(store_folder(folder))
     use_bucket(settings, monkeypatch, "http://127.0.0.1:9")
     with pytest.raises(ArtifactError, match="does not answer"):
@@ -170,7 +195,14 @@ class Odd(BaseHTTPRequestHandler):
     ],
 )
 def test_why_a_store_gives_nothing_is_said_after_three_tries_at_most(
-    bucket: Any, folder: Path, settings: Any, monkeypatch: Any, status: int, body: bytes, says: str, asked: int | None
+    bucket: Any,
+    folder: Path,
+    settings: Any,
+    monkeypatch: Any,
+    status: int,
+    body: bytes,
+    says: str,
+    asked: int | None,
 ) -> None:
     made = elsewhere(store_folder(folder))
     handler = type("Handler", (Odd,), {"status": status, "body": body, "asked": 0})
@@ -204,7 +236,9 @@ def test_a_connection_that_breaks_in_the_middle_is_tried_again(
     assert (local_path(made) / WEIGHTS).read_bytes() == b"weights" * 1000 and len(tries) == 4
 
 
-def test_a_full_disk_says_so_and_leaves_nothing(bucket: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_says_so_and_leaves_nothing(
+    bucket: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = elsewhere(store_folder(folder))
     usage = shutil.disk_usage(folder)
     monkeypatch.setattr(artifacts.shutil, "disk_usage", lambda _: usage._replace(free=1000))
@@ -221,10 +255,14 @@ def test_a_name_that_climbs_out_is_refused(bucket: Any, folder: Path, name: str)
         local_path(made)
 
 
-def test_many_callers_fetch_it_once(bucket: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_callers_fetch_it_once(
+    bucket: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = elsewhere(store_folder(folder))
     chunks, asked, found = buckets.Bucket.chunks, [], []
-    monkeypatch.setattr(buckets.Bucket, "chunks", lambda self, name: asked.append(name) or chunks(self, name))
+    monkeypatch.setattr(
+        buckets.Bucket, "chunks", lambda self, name: asked.append(name) or chunks(self, name)
+    )
 
     def fetch() -> None:
         found.append(local_path(made))
@@ -249,7 +287,9 @@ def test_what_nothing_needs_any_more_leaves_the_bucket(
     assert {key.split("/")[2] for key in keys(bucket)} == {kept.artifact_id}
 
 
-def test_what_came_back_meanwhile_stays(bucket: Any, data_dir: Path, django_capture_on_commit_callbacks: Any) -> None:
+def test_what_came_back_meanwhile_stays(
+    bucket: Any, data_dir: Path, django_capture_on_commit_callbacks: Any
+) -> None:
     project = make_project()
     base = make_base(project, data_dir)
     version = make_adapter(project, base, data_dir)
@@ -278,7 +318,11 @@ def test_parts_and_downloads_need_no_disk_that_is_shared(
         version = ModelVersion.objects.get(pk=sender.finish().json()["id"])
     assert not any("/uploads/" in key for key in keys(bucket))
     elsewhere(version.artifact)
-    link = Client().post(f"/api/v1/model-versions/{version.pk}/download/", **sender.headers).json()["url"]
+    link = (
+        Client()
+        .post(f"/api/v1/model-versions/{version.pk}/download/", **sender.headers)
+        .json()["url"]
+    )
     answer = Client().get(link.removeprefix("http://testserver"))
     body = b"".join(answer.streaming_content)
     assert sender.contents[WEIGHTS] in body and len(body) == int(answer["Content-Length"])
@@ -289,7 +333,9 @@ def test_parts_and_downloads_need_no_disk_that_is_shared(
 def test_no_part_stays_in_the_bucket_whose_upload_is_given_up(
     bucket: Any, base: ModelVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One was stored by a worker that died before it noted that; another comes after the upload was given up."""
+    """One was stored by a worker that died before it noted that; another comes after the upload was
+    given up.
+    """
     monkeypatch.setattr(uploads, "PART", 100)
     sender = Sender(base)
     sender.begin()
@@ -321,11 +367,18 @@ def moved(*options: str) -> str:
 
 
 def test_artifacts_move_to_a_bucket_and_back(
-    kept_here: list[Artifact], bucket: Any, settings: Any, data_dir: Path, address: str, monkeypatch: pytest.MonkeyPatch
+    kept_here: list[Artifact],
+    bucket: Any,
+    settings: Any,
+    data_dir: Path,
+    address: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FLYWHEEL_S3_ENDPOINT", address)
     assert "2 copied, 0 there already" in moved("--from", "data-folder")
-    assert len(keys(bucket)) == 4 and _home(kept_here[0].digest).exists(), "it is only removed where that is asked for"
+    assert len(keys(bucket)) == 4 and _home(kept_here[0].digest).exists(), (
+        "it is only removed where that is asked for"
+    )
     assert "0 copied, 2 there already" in moved("--from", "data-folder", "--remove")
     assert not any(_home(artifact.digest).exists() for artifact in kept_here)
     assert (local_path(kept_here[1]) / WEIGHTS).read_bytes() == b"other weights" * 1000
@@ -338,19 +391,25 @@ def test_artifacts_move_to_a_bucket_and_back(
     assert local_path(kept_here[0]).is_dir() and not keys(bucket)
 
 
-def test_a_move_goes_on_where_it_broke_and_replaces_what_is_damaged(kept_here: list[Artifact], bucket: Any) -> None:
+def test_a_move_goes_on_where_it_broke_and_replaces_what_is_damaged(
+    kept_here: list[Artifact], bucket: Any
+) -> None:
     first, second = kept_here
     lost = _home(second.digest) / WEIGHTS
     kept = lost.read_bytes()
     lost.write_bytes(b"x" * len(kept))
     with pytest.raises(CommandError, match="not what was stored"):
         moved("--from", "data-folder", "--remove")
-    assert not _home(first.digest).exists() and _home(second.digest).exists(), "what is not whole there stays here"
+    assert not _home(first.digest).exists() and _home(second.digest).exists(), (
+        "what is not whole there stays here"
+    )
     assert f"{PREFIX}/{second.digest}/{WEIGHTS}" not in keys(bucket)
     lost.write_bytes(kept)
     name = f"{PREFIX}/{first.digest}/{WEIGHTS}"
     assert "1 copied, 1 there already" in moved("--from", "data-folder")
-    bucket.put_object(Bucket=BUCKET, Key=f"{PREFIX}/{second.digest}/{WEIGHTS}", Body=b"y" * len(kept))
+    bucket.put_object(
+        Bucket=BUCKET, Key=f"{PREFIX}/{second.digest}/{WEIGHTS}", Body=b"y" * len(kept)
+    )
     assert "1 copied, 1 there already" in moved("--from", "data-folder") and name in keys(bucket)
     assert read_file(second, WEIGHTS) == kept
 

@@ -1,4 +1,6 @@
-"""A job's engine: chosen at submission, kept in the spec, shown on its page, and said where two evaluations differ in it."""
+"""A job's engine: chosen at submission, kept in the spec, shown on its page, and said where two
+evaluations differ in it.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ class World:
         self.base = make_base(self.project, folder)
         self.adapter = make_adapter(self.project, self.base, folder)
         self.server = make_server(self.project, name="gpu", **ABLE)
-        self.endpoint = make_endpoint(self.project, self.server, "served", name="served", parent=self.base)
+        self.endpoint = make_endpoint(
+            self.project, self.server, "served", name="served", parent=self.base
+        )
         self.change(capabilities={"runtime_lora": {"value": True}}, health=Health.HEALTHY)
 
     def change(self, **fields: Any) -> None:
@@ -97,7 +101,10 @@ def test_what_generates(world: World, what: str, wanted: str, model: str | None)
         ({"kind": "openai"}, "neither vLLM nor SGLang"),
         ({"adapters_at": ""}, "its adapter path is not set"),
         ({"capabilities": {}}, "cannot be loaded on gpu at run time"),
-        ({"capabilities": {"runtime_lora": {"value": False}}}, "cannot be loaded on gpu at run time"),
+        (
+            {"capabilities": {"runtime_lora": {"value": False}}},
+            "cannot be loaded on gpu at run time",
+        ),
         ({"health": Health.DOWN}, "gpu is down"),
     ],
 )
@@ -119,7 +126,9 @@ def test_an_adapter_is_generated_in_process_where_the_server_cannot_load_it(
         ("adapter", "none", "known to have the weights of base-v1"),
     ],
 )
-def test_what_cannot_generate_it_is_refused(world: World, what: str, wanted: str, says: str) -> None:
+def test_what_cannot_generate_it_is_refused(
+    world: World, what: str, wanted: str, says: str
+) -> None:
     make_server(world.project, "http://127.0.0.1:7/v1", name="other")
     with pytest.raises(ModelError, match=says):
         world.engine(what, wanted)
@@ -138,22 +147,35 @@ def test_a_server_is_not_named_like_a_choice(world: World) -> None:
 
 def submitted(world: World, version: ModelVersion, **given: Any) -> EvalRun:
     eval_set = make_eval_set(world.project)
-    fields = {"eval_set": eval_set, "split": Split.TRAIN, "environment": make_environment(world.project), "by": None}
+    fields = {
+        "eval_set": eval_set,
+        "split": Split.TRAIN,
+        "environment": make_environment(world.project),
+        "by": None,
+    }
     return submit_eval(project=world.project, model_version=version, **fields | given)
 
 
-def test_the_spec_keeps_the_engine_and_the_adapter_is_loaded_when_the_job_begins(world: World) -> None:
+def test_the_spec_keeps_the_engine_and_the_adapter_is_loaded_when_the_job_begins(
+    world: World,
+) -> None:
     run = submitted(world, world.adapter)
     assert run.spec["engine"] | {"asked": "auto", "server_name": "gpu"} == run.spec["engine"]
     with serving(
-        {("GET", "/v1/models"): models("served"), ("POST", "/v1/load_lora_adapter"): (200, b"Success")}
+        {
+            ("GET", "/v1/models"): models("served"),
+            ("POST", "/v1/load_lora_adapter"): (200, b"Success"),
+        }
     ) as live:
         run.spec["engine"]["base_url"] = live.base
         world.change(capabilities={}, health=Health.DOWN, base_url=live.base)
         spec = convert(child_spec(run), Evaluate, "spec")
     assert spec.engine.model == adapter_name(world.adapter) and spec.model.adapter is None
     path = f"/mnt/artifacts/{world.adapter.artifact_id}"
-    assert json.loads(live.asked[-1][3]) == {"lora_name": adapter_name(world.adapter), "lora_path": path}
+    assert json.loads(live.asked[-1][3]) == {
+        "lora_name": adapter_name(world.adapter),
+        "lora_path": path,
+    }
     Server.objects.filter(pk=world.server.pk).update(base_url="http://127.0.0.1:7/v1")
     with pytest.raises(ModelError, match="has another address"):
         child_spec(run)
@@ -165,7 +187,9 @@ def test_the_same_evaluation_on_another_engine_is_another(world: World) -> None:
     environment, eval_set = make_environment(world.project), make_eval_set(world.project)
 
     def start(engine: str, **limits: Any) -> EvalRun:
-        return submitted(world, world.base, environment=environment, eval_set=eval_set, engine=engine, **limits)
+        return submitted(
+            world, world.base, environment=environment, eval_set=eval_set, engine=engine, **limits
+        )
 
     assert start(IN_PROCESS).spec["engine"]["kind"] == "transformers"
     assert start("gpu").spec["engine"]["server_name"] == "gpu"
@@ -175,12 +199,22 @@ def test_the_same_evaluation_on_another_engine_is_another(world: World) -> None:
 
 
 def test_the_engine_is_chosen_on_the_form_and_shown_on_the_page(world: World) -> None:
-    eval_set, environment, client = make_eval_set(world.project), make_environment(world.project), Client()
+    eval_set, environment, client = (
+        make_eval_set(world.project),
+        make_environment(world.project),
+        Client(),
+    )
     client.force_login(make_member(world.project, Role.ENGINEER))
     form = reverse("evals:new_run", args=[world.project.slug, eval_set.pk])
     assert "Server gpu" in client.get(form).content.decode()
-    given = {"model_version": world.adapter.pk, "environment": environment.pk, "split": "train", "samples_per_task": 1,
-             "seed": 0, "engine": "gpu"}  # fmt: skip
+    given = {
+        "model_version": world.adapter.pk,
+        "environment": environment.pk,
+        "split": "train",
+        "samples_per_task": 1,
+        "seed": 0,
+        "engine": "gpu",
+    }
     world.change(health=Health.DOWN)
     assert "gpu is down" in client.post(form, given).content.decode()
     world.change(health=Health.HEALTHY)
@@ -195,13 +229,17 @@ def test_a_project_without_servers_is_not_asked(data_dir: Path) -> None:
     make_environment(project)
     client = Client()
     client.force_login(admin_of(project))
-    page = client.get(reverse("evals:new_run", args=[project.slug, make_eval_set(project).pk])).content.decode()
+    page = client.get(
+        reverse("evals:new_run", args=[project.slug, make_eval_set(project).pk])
+    ).content.decode()
     assert "Model version" in page and 'name="engine"' not in page
 
 
 def test_the_report_says_that_engines_differ(world: World) -> None:
     eval_set, environment = make_eval_set(world.project), make_environment(world.project)
-    before, after = (make_eval_run(eval_set, version, environment) for version in (world.base, world.adapter))
+    before, after = (
+        make_eval_run(eval_set, version, environment) for version in (world.base, world.adapter)
+    )
     after.spec["engine"] = world.engine("adapter")
     after.save()
     report = make_gate_report(baseline=before, candidate=after, by=admin_of(world.project))
@@ -210,9 +248,12 @@ def test_the_report_says_that_engines_differ(world: World) -> None:
     assert reproduce(report)[1], "the note is part of what is reproduced"
     client = Client()
     client.force_login(admin_of(world.project))
-    assert "Generated by different engines" in client.get(
-        reverse("promotion:report", args=[world.project.slug, report.pk])
-    ).content.decode()  # fmt: skip
+    assert (
+        "Generated by different engines"
+        in client.get(
+            reverse("promotion:report", args=[world.project.slug, report.pk])
+        ).content.decode()
+    )
     same = as_evaluation(before)
     assert compare(same, same).notes == []
     assert engines.in_words({}, world.base) == "in this installation (transformers)"
@@ -229,7 +270,9 @@ def test_limits_are_kept_with_the_engine_and_given_to_the_child(world: World) ->
         with pytest.raises(EvalSetError, match=says):
             submitted(world, version, **limits)
     world.change(prices={"*": [0.5, 1.5]})
-    run = submitted(world, ModelVersion.objects.get(pk=world.endpoint.pk), most_tokens=5000, most_usd=0.25)
+    run = submitted(
+        world, ModelVersion.objects.get(pk=world.endpoint.pk), most_tokens=5000, most_usd=0.25
+    )
     engine = convert(child_spec(EvalRun.objects.get(pk=run.pk)), Evaluate, "spec").engine
     assert (engine.price, engine.most_tokens, engine.most_usd) == ((0.5, 1.5), 5000, 0.25)
     assert run.max_attempts == 1, "another attempt would spend the limit again"
@@ -240,22 +283,37 @@ def test_limits_are_kept_with_the_engine_and_given_to_the_child(world: World) ->
 
 def test_prices_are_shipped_for_a_provider_and_a_servers_own_come_first(world: World) -> None:
     world.server.base_url = "https://api.openai.com/v1"
-    assert price_of(world.server, "gpt-4o-mini") == (0.15, 0.6) and price_of(world.server, "other") is None
+    assert (
+        price_of(world.server, "gpt-4o-mini") == (0.15, 0.6)
+        and price_of(world.server, "other") is None
+    )
     world.server.prices = {"gpt-4o-mini": [1, 2], "*": [3, 4]}
-    assert price_of(world.server, "gpt-4o-mini") == (1, 2) and price_of(world.server, "other") == (3, 4)
+    assert price_of(world.server, "gpt-4o-mini") == (1, 2) and price_of(world.server, "other") == (
+        3,
+        4,
+    )
 
 
-def test_an_agent_that_names_only_a_model_has_the_highest_price_that_was_entered_else_the_list_price(
+def test_an_agent_with_only_a_model_has_the_highest_entered_price_else_the_list_price(
     world: World,
 ) -> None:
     world.change(prices={"gpt-4o-mini": [1, 2], "own": [3, 4], "*": [50, 60]})
     make_server(world.project, "http://127.0.0.1:8124/v1", prices={"own": [5, 1]})
     found = known_prices(world.project)
-    assert (found["gpt-4o-mini"], found["own"], found["gpt-4o"]) == ((1, 2), (5, 4), (2.5, 10.0)) and "*" not in found
-    assert known_prices(make_project())["gpt-4o-mini"] == (0.15, 0.6), "another project's prices are its own"
+    assert (found["gpt-4o-mini"], found["own"], found["gpt-4o"]) == (
+        (1, 2),
+        (5, 4),
+        (2.5, 10.0),
+    ) and "*" not in found
+    assert known_prices(make_project())["gpt-4o-mini"] == (
+        0.15,
+        0.6,
+    ), "another project's prices are its own"
 
 
-@pytest.mark.parametrize("text", ["m", "m 1", "1 2", "m 1 -2", "m nan 1", "m inf 1", "m 1 x", "m 1 1e9"])
+@pytest.mark.parametrize(
+    "text", ["m", "m 1", "1 2", "m 1 -2", "m nan 1", "m inf 1", "m 1 x", "m 1 1e9"]
+)
 def test_prices_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="Line 2"):
         read_prices(f"ok 1 2\n{text}")
@@ -267,9 +325,12 @@ def test_prices_are_read_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked"), [("vllm", "adapter-1"), ("transformers", "adapter-1"), ("sglang", "org/base:v2:adapter-1")]
+    ("kind", "asked"),
+    [("vllm", "adapter-1"), ("transformers", "adapter-1"), ("sglang", "org/base:v2:adapter-1")],
 )
 def test_an_adapter_is_asked_by_the_name_that_its_server_understands(kind: str, asked: str) -> None:
-    """SGLang answers with the bare base to the adapter's name alone; and a base's name may have colons itself."""
+    """SGLang answers with the bare base to the adapter's name alone; and a base's name may have
+    colons itself.
+    """
     name = engines.asked_as(Server(kind=kind), "org/base:v2", "adapter-1")
     assert name == asked and lora_name(name) == "adapter-1"

@@ -1,4 +1,6 @@
-"""What generates for a model version is part of it: this installation, or a server that may be asked."""
+"""What generates for a model version is part of it: this installation, or a server that may be
+asked.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def key(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_folder_is_generated_with_here(tmp_path: Path) -> None:
-    version = register_base(project=make_project(), name="m", folder=make_base_folder(tmp_path / "m"), by=None)
+    version = register_base(
+        project=make_project(), name="m", folder=make_base_folder(tmp_path / "m"), by=None
+    )
     assert version.engine == Engine.TRANSFORMERS and engine_spec(version, 7)["batch_size"] == 7
 
 
@@ -67,10 +71,19 @@ def test_an_evaluation_takes_its_engine_from_the_model_version() -> None:
     assert make_endpoint(project, server, "Qwen/Qwen3", dialect="text") != version, (
         "another way to call tools is another"
     )
-    run = submit_eval(project=project, eval_set=eval_set, split=Split.TRAIN, environment=make_environment(project),
-                      model_version=version, by=None)  # fmt: skip
+    run = submit_eval(
+        project=project,
+        eval_set=eval_set,
+        split=Split.TRAIN,
+        environment=make_environment(project),
+        model_version=version,
+        by=None,
+    )
     spec = child_spec(run)
-    assert spec["engine"]["kind"] == "openai" and spec["model"] == {"base": "Qwen/Qwen3", "adapter": None}
+    assert spec["engine"]["kind"] == "openai" and spec["model"] == {
+        "base": "Qwen/Qwen3",
+        "adapter": None,
+    }
     server = chat_server(convert(spec, Evaluate, "spec").engine, "engine")
     assert (server.base_url, server.model, server.key_variable) == (URL, "Qwen/Qwen3", "VLLM_KEY")
     assert key_variables(spec) == ["VLLM_KEY"] and "sk-secret" not in str(spec)
@@ -83,27 +96,46 @@ def closer(body: dict) -> tuple[int, dict]:
 
 
 def test_a_model_behind_the_responses_api_is_registered_evaluated_and_shown(data_dir: Path) -> None:
-    """By API, from the server to the page of its evaluation; its child asks nothing but /responses."""
+    """By API, from the server to the page of its evaluation; its child asks nothing but
+    /responses.
+    """
     eval_set = make_eval_set(make_project())
     project, api = eval_set.project, Api(eval_set.project)
     with serving({("POST", "/v1/responses"): closer}) as live:
-        fields = {"name": "gpu", "base_url": live.base, "dialect": "responses", "prices": {"*": [1.0, 2.0]}}
+        fields = {
+            "name": "gpu",
+            "base_url": live.base,
+            "dialect": "responses",
+            "prices": {"*": [1.0, 2.0]},
+        }
         assert api.post("registry_api:servers", body=fields).json()["dialect"] == "responses"
         body = {"kind": "endpoint", "name": "big", "server": "gpu", "served_as": "gpt-x"}
         made = api.post("registry_api:model_versions", body=body).json()
         assert made["dialect"] == "responses", "as the server"
-        asked = {"eval_set": str(eval_set), "environment": str(make_environment(project)), "model_version": made["id"]}
-        run = api.post("evals_api:runs", body=asked | {"samples_per_task": 1, "most_usd": 1.0}).json()
+        asked = {
+            "eval_set": str(eval_set),
+            "environment": str(make_environment(project)),
+            "model_version": made["id"],
+        }
+        run = api.post(
+            "evals_api:runs", body=asked | {"samples_per_task": 1, "most_usd": 1.0}
+        ).json()
         assert "model gpt-x, by the Responses API" in run["engine"]
         run = work(EvalRun.objects.get(pk=run["id"]))
         paths = {path for _, path, *_ in live.asked}
     assert (run.state, run.error, paths) == (JobState.SUCCEEDED, "", {"/v1/responses"})
     assert run.result["metrics"]["success"]["mean"] == 1.0 and run.samples.count() == 3
     sample = run.samples.first()
-    assert (sample.input_tokens, sample.output_tokens) == (11, 3) and "I close it" not in json.dumps(sample.messages)
+    assert (sample.input_tokens, sample.output_tokens) == (
+        11,
+        3,
+    ) and "I close it" not in json.dumps(sample.messages)
     client = Client()
     client.force_login(admin_of(project))
-    assert "by the Responses API" in client.get(reverse("evals:run", args=[project.slug, run.pk])).content.decode()
+    assert (
+        "by the Responses API"
+        in client.get(reverse("evals:run", args=[project.slug, run.pk])).content.decode()
+    )
     model = client.get(reverse("promotion:model", args=[project.slug, made["id"]])).content.decode()
     assert "Responses API, native tool calls" in model
     native = make_endpoint(project, project.servers.get(), "gpt-x", dialect="native")
@@ -130,13 +162,29 @@ def test_a_served_model_is_not_trained_here() -> None:
     version = make_endpoint(eval_set.project)
     dataset = freeze_dataset(eval_set=eval_set, by=None)
     with pytest.raises(TrainingError, match="served elsewhere"):
-        submit_training(project=eval_set.project, method=Method.SFT, parent=version, dataset=dataset,
-                        environment=environment, config={"steps": 1, "learning_rate": 1e-4, "batch_size": 1}, by=None)  # fmt: skip
+        submit_training(
+            project=eval_set.project,
+            method=Method.SFT,
+            parent=version,
+            dataset=dataset,
+            environment=environment,
+            config={"steps": 1, "learning_rate": 1e-4, "batch_size": 1},
+            by=None,
+        )
 
 
-@pytest.mark.parametrize("changes", [{"base_url": URL}, {"engine": "openai"}, {"kind": "endpoint"}, {"served_as": "m"}])
+@pytest.mark.parametrize(
+    "changes", [{"base_url": URL}, {"engine": "openai"}, {"kind": "endpoint"}, {"served_as": "m"}]
+)
 def test_the_database_wants_a_server_and_a_name_of_a_served_model(changes: dict) -> None:
-    usual = {"project": make_project(), "name": "m", "version": 1, "kind": "base", "base": "x", "digest": "d"}
+    usual = {
+        "project": make_project(),
+        "name": "m",
+        "version": 1,
+        "kind": "base",
+        "base": "x",
+        "digest": "d",
+    }
     with pytest.raises(IntegrityError), transaction.atomic():
         ModelVersion.objects.create(**usual | changes)
 
@@ -147,10 +195,17 @@ def test_the_command_registers_a_server(capsys: pytest.CaptureFixture[str]) -> N
     version = ModelVersion.objects.get()
     assert version.name == "qwenqwen3-8b" and URL in capsys.readouterr().out
     assert (version.server.base_url, version.server.key_variable) == (URL, "VLLM_KEY")
-    call_command("register_model", base_url=URL, model="other", key_variable="VLLM_KEY", dialect="responses")
-    assert ModelVersion.objects.get(served_as="other").dialect == "responses" and version.dialect == "native"
+    call_command(
+        "register_model", base_url=URL, model="other", key_variable="VLLM_KEY", dialect="responses"
+    )
+    assert (
+        ModelVersion.objects.get(served_as="other").dialect == "responses"
+        and version.dialect == "native"
+    )
     assert ModelVersion.objects.count() == 2 and Server.objects.count() == 1
-    call_command("register_model", base_url=URL, model="third")  # the same address without a key is an entry of its own
+    call_command(
+        "register_model", base_url=URL, model="third"
+    )  # the same address without a key is an entry of its own
     assert set(Server.objects.values_list("key_variable", flat=True)) == {"VLLM_KEY", ""}
     for given in ({}, {"base_url": URL}, {"base_url": "ftp://x", "model": "m"}):
         with pytest.raises(CommandError):

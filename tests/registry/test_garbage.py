@@ -1,4 +1,6 @@
-"""What a channel, its history or a lineage needs stays, by every way in which versions are deleted."""
+"""What a channel, its history or a lineage needs stays, by every way in which versions are
+deleted.
+"""
 
 from __future__ import annotations
 
@@ -56,18 +58,27 @@ def teacher(version: ModelVersion, **_: Any) -> None:
 
     dataset = freeze_dataset(eval_set=make_eval_set(version.project), by=None)
     TrainingRun.objects.create(
-        project=version.project, name="distilled", method=Method.GRPO, parent=version.parent, dataset=dataset,
-        environment=make_environment(version.project), spec={"teacher": version.pk, "config": {}},
-    )  # fmt: skip
+        project=version.project,
+        name="distilled",
+        method=Method.GRPO,
+        parent=version.parent,
+        dataset=dataset,
+        environment=make_environment(version.project),
+        spec={"teacher": version.pk, "config": {}},
+    )
 
 
 @pytest.mark.parametrize("needed", [live, to_roll_back_to, parent, evaluated, teacher])
-def test_what_is_needed_cannot_be_deleted(adapter: ModelVersion, data_dir: Path, needed: Any) -> None:
+def test_what_is_needed_cannot_be_deleted(
+    adapter: ModelVersion, data_dir: Path, needed: Any
+) -> None:
     needed(adapter, data_dir=data_dir)
     assert not deleted(adapter) and local_path(adapter.artifact).is_dir()
 
 
-def test_what_nothing_needs_goes_with_its_files(adapter: ModelVersion, django_capture_on_commit_callbacks: Any) -> None:
+def test_what_nothing_needs_goes_with_its_files(
+    adapter: ModelVersion, django_capture_on_commit_callbacks: Any
+) -> None:
     digest = adapter.artifact_id
     with django_capture_on_commit_callbacks(execute=True):
         assert deleted(adapter)
@@ -85,15 +96,22 @@ def test_what_a_floor_above_needs_stays(
     assert local_path(artifact).is_dir() and Artifact.objects.filter(pk=artifact.pk).exists()
 
 
-def test_an_adapter_that_a_cluster_has_sent_is_needed(project: Project, base: ModelVersion, data_dir: Path) -> None:
+def test_an_adapter_that_a_cluster_has_sent_is_needed(
+    project: Project, base: ModelVersion, data_dir: Path
+) -> None:
     from apps.training.actions import freeze_dataset
 
     adapter = make_adapter(project, base, data_dir)
     run = TrainingRun.objects.create(
-        project=project, name="on rays", method=Method.SFT, parent=base, environment=make_environment(project),
-        dataset=freeze_dataset(eval_set=make_eval_set(project), by=None), spec={"config": {}},
+        project=project,
+        name="on rays",
+        method=Method.SFT,
+        parent=base,
+        environment=make_environment(project),
+        dataset=freeze_dataset(eval_set=make_eval_set(project), by=None),
+        spec={"config": {}},
         result={"returned": {"artifact": adapter.artifact_id, "rank": 2}},
-    )  # fmt: skip
+    )
     found = [needed({adapter.artifact_id, "other"}) for needed in artifacts.NEEDED]
     assert run.is_active and {adapter.artifact_id} in found
 
@@ -104,5 +122,7 @@ def test_the_same_content_in_another_version_stays(
     rows = ModelVersion.objects.filter(pk=adapter.pk)
     assert store_folder(_home(adapter.artifact_id)) == adapter.artifact
     with django_capture_on_commit_callbacks(execute=True):
-        free_with(rows)()  # the version is still there, as another one with the same content would be
+        free_with(
+            rows
+        )()  # the version is still there, as another one with the same content would be
     assert local_path(adapter.artifact).is_dir()

@@ -1,4 +1,6 @@
-"""Managed servers: started by a worker, kept up, stopped, and never left behind. vLLM is a stand-in with its contract."""
+"""Managed servers: started by a worker, kept up, stopped, and never left behind. vLLM is a stand-in
+with its contract.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,9 @@ def world(data_dir: Path, settings: Any) -> Iterator[World]:
 def main_of(world: World) -> int:
     """The process that listens, as its guard's only child."""
     return next(
-        pid for pid in world.processes() if b"guard.py" in cmdline(ppid(pid)) and b"guard.py" not in cmdline(pid)
+        pid
+        for pid in world.processes()
+        if b"guard.py" in cmdline(ppid(pid)) and b"guard.py" not in cmdline(pid)
     )
 
 
@@ -138,7 +142,11 @@ def test_it_is_started_comes_up_is_probed_and_stopped(world: World) -> None:
     probe = eventually(lambda: ServerProbe.objects.filter(server=server).first())
     runner.run(probe)
     server.refresh_from_db()
-    assert server.can("runtime_lora") is True and server.can("context") == 2048 and managed.is_up(server), probe.error
+    assert (
+        server.can("runtime_lora") is True
+        and server.can("context") == 2048
+        and managed.is_up(server)
+    ), probe.error
     assert server.served[0]["id"] == managed.served_name(server)
     eventually(lambda: "startup complete. <b>&" in "\n".join(ServerRun.objects.get(pk=run.pk).tail))
     assert "--max-loras 2" in "\n".join(ServerRun.objects.get(pk=run.pk).tail)
@@ -152,7 +160,9 @@ def test_it_is_started_comes_up_is_probed_and_stopped(world: World) -> None:
 
 
 @threads
-def test_it_is_started_again_when_it_dies_at_another_port(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_started_again_when_it_dies_at_another_port(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = world.add()
     run = world.work(server)
     eventually(lambda: world.state(server) == "up")
@@ -178,7 +188,9 @@ def test_one_that_does_not_start_fails_and_says_what_to_do(world: World) -> None
     assert "Failed" in text and "&lt;i&gt;" in text and "<i>" not in text
     world.plan()
     again = managed.start(server=server, by=world.by)
-    assert again.pk != run.pk and managed.start(server=server, by=world.by) == again, "one at a time"
+    assert again.pk != run.pk and managed.start(server=server, by=world.by) == again, (
+        "one at a time"
+    )
     world.work(server)
     eventually(lambda: world.state(server) == "up")
 
@@ -211,10 +223,14 @@ def spec_of(world: World, folder: Path) -> Path:
 
 
 def test_it_does_not_outlive_the_process_that_keeps_it(world: World, tmp_path: Path) -> None:
-    """A worker that is killed takes its child with it (tests/core); here the child takes vLLM with it, and its engine."""
+    """A worker that is killed takes its child with it (tests/core); here the child takes vLLM with
+    it, and its engine.
+    """
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "workers.serve", str(spec_of(world, tmp_path))], stdout=subprocess.DEVNULL, cwd=Path(__file__).parents[2]
-    )  # fmt: skip
+        [sys.executable, "-m", "workers.serve", str(spec_of(world, tmp_path))],
+        stdout=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[2],
+    )
     eventually(lambda: len(world.processes()) >= 2)
     keeper.kill()
     keeper.wait()
@@ -254,10 +270,14 @@ def test_one_with_transformers_needs_no_vllm_and_is_started_again_after_kill_9(
     eventually(lambda: world.state(server) == "up")
     server.refresh_from_db()
     assert list_models(address_of(server)).health == "healthy"
-    assert choose(world.base)["kind"] == "transformers", "a job computes by itself, unless the server is named"
+    assert choose(world.base)["kind"] == "transformers", (
+        "a job computes by itself, unless the server is named"
+    )
     assert choose(world.base, serving=True)["server"] == server.pk
     named = choose(world.base, "local")
-    assert (named["kind"], named["model"]) == ("openai", managed.served_name(server)) and why_not(server) == ""
+    assert (named["kind"], named["model"]) == ("openai", managed.served_name(server)) and why_not(
+        server
+    ) == ""
     assert in_words(named, world.base).startswith("managed server local (transformers), model")
     assert managed.stop(server=server, by=world.by)
     eventually(lambda: world.state(server) == "stopped")
@@ -298,11 +318,21 @@ def test_what_it_serves_changes_only_while_it_is_stopped(world: World) -> None:
     server = world.add()
     with pytest.raises(ServerError, match="stop it first"):
         managed.edit_managed(server=server, fields={"lora_slots": 3}, by=world.by)
-    assert managed.edit_managed(server=server, fields={"name": "b", "dialect": "native"}, by=world.by).name == "b"
+    assert (
+        managed.edit_managed(
+            server=server, fields={"name": "b", "dialect": "native"}, by=world.by
+        ).name
+        == "b"
+    )
     with pytest.raises(ServerError, match="stop it first"):
         servers.remove_server(server=server, by=world.by)
     managed.stop(server=server, by=world.by)
-    assert managed.edit_managed(server=server, fields={"lora_slots": 3}, by=world.by).serving["lora_slots"] == 3
+    assert (
+        managed.edit_managed(server=server, fields={"lora_slots": 3}, by=world.by).serving[
+            "lora_slots"
+        ]
+        == 3
+    )
     servers.remove_server(server=server, by=world.by)
     assert not Server.objects.exists()
 
@@ -314,10 +344,15 @@ def test_one_that_is_not_up_is_neither_asked_nor_probed(world: World) -> None:
     with pytest.raises(ServerError, match="not up"):
         servers.submit_probe(server=server, by=world.by)
     with pytest.raises(ServerError, match="run externally"):
-        managed.start(server=Server.objects.create(project=world.project, name="o", base_url="http://x/v1"), by=None)
+        managed.start(
+            server=Server.objects.create(project=world.project, name="o", base_url="http://x/v1"),
+            by=None,
+        )
 
 
-def test_without_a_worker_the_page_says_how_to_get_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_worker_the_page_says_how_to_get_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It reads what beat's task noted last: it does not ask the broker, which may be frozen."""
     cache.delete(alive.NOTED)
     server = world.add()
@@ -355,7 +390,12 @@ def test_by_page(world: World) -> None:
     page = reverse("registry:server", args=[slug, "local"])
     assert member.post(new, given | {"options": "max-num-seqs 8"})["Location"] == page
     shown = member.get(page).content.decode()
-    assert "Queued" in shown and "max-num-seqs 8" in shown and "Nothing yet" in shown and "Stop" in shown
+    assert (
+        "Queued" in shown
+        and "max-num-seqs 8" in shown
+        and "Nothing yet" in shown
+        and "Stop" in shown
+    )
     assert "managed" in member.get(reverse("registry:servers", args=[slug])).content.decode()
     run = ServerRun.objects.get()
     fragment = reverse("registry:server_run", args=[slug, "local"])
@@ -368,28 +408,49 @@ def test_by_page(world: World) -> None:
     assert world.state(Server.objects.get()) == "stopped"
     assert (
         "is not running"
-        in member.post(reverse("registry:server_stop", args=[slug, "local"]), follow=True).content.decode()
+        in member.post(
+            reverse("registry:server_stop", args=[slug, "local"]), follow=True
+        ).content.decode()
     )
     assert member.post(edit, given | {"lora_slots": 5, "context": 512}).status_code == 302
     assert Server.objects.get().serving["lora_slots"] == 5
     member.post(reverse("registry:server_start", args=[slug, "local"]))
     assert world.state(Server.objects.get()) == "queued" and ServerRun.objects.count() == 2
     member.post(reverse("registry:server_stop", args=[slug, "local"]))
-    assert member.post(edit, given | {"kind": "transformers", "options": "max-num-seqs 4"}).status_code == 302
+    assert (
+        member.post(edit, given | {"kind": "transformers", "options": "max-num-seqs 4"}).status_code
+        == 302
+    )
     assert "transformers, in this installation" in member.get(page).content.decode()
     member.post(reverse("registry:server_start", args=[slug, "local"]))
     engineer = client(world, Role.ENGINEER)
-    assert engineer.get(page).status_code == 200 and "Stop</button>" not in engineer.get(page).content.decode()
+    assert (
+        engineer.get(page).status_code == 200
+        and "Stop</button>" not in engineer.get(page).content.decode()
+    )
 
 
 def test_by_api(world: World) -> None:
-    body = {"name": "local", "dialect": "text", "managed": {"base": world.base.pk, "options": {"max-num-seqs": 8}}}
+    body = {
+        "name": "local",
+        "dialect": "text",
+        "managed": {"base": world.base.pk, "options": {"max-num-seqs": 8}},
+    }
     made = call(world.project, "post", "servers/", body)
     assert made.status_code == 201 and made.json()["managed"]["state"] == "queued", made.json()
-    assert made.json()["managed"] | {"lora_slots": 4, "base": world.base.pk} == made.json()["managed"]
-    assert call(world.project, "patch", "servers/local/", {"managed": {"lora_slots": 1}}).status_code == 409
-    assert call(world.project, "post", "servers/local/stop/").json()["managed"]["state"] == "stopped"
-    changed = call(world.project, "patch", "servers/local/", {"name": "b", "managed": {"lora_slots": 1}}).json()
+    assert (
+        made.json()["managed"] | {"lora_slots": 4, "base": world.base.pk} == made.json()["managed"]
+    )
+    assert (
+        call(world.project, "patch", "servers/local/", {"managed": {"lora_slots": 1}}).status_code
+        == 409
+    )
+    assert (
+        call(world.project, "post", "servers/local/stop/").json()["managed"]["state"] == "stopped"
+    )
+    changed = call(
+        world.project, "patch", "servers/local/", {"name": "b", "managed": {"lora_slots": 1}}
+    ).json()
     assert (changed["name"], changed["managed"]["lora_slots"]) == ("b", 1)
     assert call(world.project, "post", "servers/b/start/").json()["managed"]["state"] == "queued"
     assert call(world.project, "delete", "servers/b/").status_code == 409
@@ -397,7 +458,9 @@ def test_by_api(world: World) -> None:
     started = call(world.project, "post", "servers/", ours).json()
     assert (started["kind"], started["managed"]["engine"]) == ("transformers", "transformers")
     other = {"name": "o", "base_url": "https://gpu.example.com/v1"}
-    assert call(world.project, "post", "servers/", other | {"kind": "transformers"}).status_code == 400
+    assert (
+        call(world.project, "post", "servers/", other | {"kind": "transformers"}).status_code == 400
+    )
     assert call(world.project, "post", "servers/", other).json()["managed"] is None
     assert call(world.project, "post", "servers/o/start/").status_code == 409
     assert call(make_project(), "post", "servers/b/stop/").status_code == 404

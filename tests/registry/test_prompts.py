@@ -1,4 +1,6 @@
-"""Prompt versions: what they may say, how they are registered and hashed, and what differs from what they were made from."""
+"""Prompt versions: what they may say, how they are registered and hashed, and what differs from
+what they were made from.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ CLOSE = {
         "description": "Close it.",
         "parameters": {
             "type": "object",
-            "properties": {"id": {"type": "integer", "description": "Its number"}, "title": {"type": "string"}},
+            "properties": {
+                "id": {"type": "integer", "description": "Its number"},
+                "title": {"type": "string"},
+            },
         },
     },
 }
@@ -39,7 +44,11 @@ def described(**changes: Any) -> dict:
 
 
 def test_a_prompt_is_brought_into_one_form() -> None:
-    given = {"tools": [{"function": {"name": "close"}}], "examples": [{"role": "user"}], "temperature": 0}
+    given = {
+        "tools": [{"function": {"name": "close"}}],
+        "examples": [{"role": "user"}],
+        "temperature": 0,
+    }
     assert checked_prompt(given) == {
         "examples": [{"role": "user", "content": None}],
         "tools": [{"function": {"name": "close", "description": ""}, "type": "function"}],
@@ -57,7 +66,11 @@ def test_a_prompt_is_brought_into_one_form() -> None:
         ({"system_prompt": "x" * 200_001}, "system_prompt", "at most 200000 characters"),
         ({"system_prompt": "a\x00b"}, "", "characters that no text may have"),
         ({"examples": [{"role": "system", "content": "x"}]}, "examples[0].role", "must be one of"),
-        ({"examples": [{"role": "user", "content": []}]}, "examples[0].content", "must be a text or null"),
+        (
+            {"examples": [{"role": "user", "content": []}]},
+            "examples[0].content",
+            "must be a text or null",
+        ),
         ({"tools": [{"type": "function"}]}, "tools[0].function", "is missing"),
         ({"tools": [{"function": {"name": ""}}]}, "tools[0].function.name", "is empty"),
         ({"tools": [CLOSE, CLOSE]}, "tools", "names close twice"),
@@ -78,14 +91,18 @@ def test_a_harness_has_the_prompts_part_in_place_of_its_own() -> None:
     harness = {"system_prompt": "Old.", "tools": [CLOSE], "max_turns": 3, "temperature": 1.0}
     prompt = {"system_prompt": "New.", "tools": [described(description="Shut it.")]}
     changed = applied(harness, prompt)
-    assert (changed["system_prompt"], changed["tools"], changed["max_turns"]) == ("New.", [CLOSE], 3)
+    assert (changed["system_prompt"], changed["tools"], changed["max_turns"]) == (
+        "New.",
+        [CLOSE],
+        3,
+    )
     assert from_harness(changed) == prompt | {"temperature": 1.0}
     assert applied(harness, {}) == harness
 
 
 def test_the_model_is_shown_the_prompts_descriptions() -> None:
     other = {"type": "function", "function": {"name": "open"}}
-    (one, two) = shown([CLOSE, other], [described(description="Shut it.")])
+    one, two = shown([CLOSE, other], [described(description="Shut it.")])
     assert one["function"]["description"] == "Shut it." and two is other
 
 
@@ -93,14 +110,34 @@ def test_the_model_is_shown_the_prompts_descriptions() -> None:
     ("tool", "problem"),
     [
         (described(description="Shut it."), ""),
-        (described(parameters={"type": "object", "properties": {
-            "id": {"type": "integer"}, "title": {"type": "string", "title": "Its title", "description": "Of it"}}}), ""),
+        (
+            described(
+                parameters={
+                    "type": "object",
+                    "properties": {
+                        "id": {"type": "integer"},
+                        "title": {"type": "string", "title": "Its title", "description": "Of it"},
+                    },
+                }
+            ),
+            "",
+        ),
         (described(name="shut"), "the environment does not show. It shows: close"),
-        (described(parameters={"type": "object", "properties": {"id": {"type": "integer"}}}), "not those that"),
-        (described(parameters={"type": "object", "properties": {
-            "id": {"type": "string"}, "title": {"type": "string"}}}), "not those that"),
+        (
+            described(parameters={"type": "object", "properties": {"id": {"type": "integer"}}}),
+            "not those that",
+        ),
+        (
+            described(
+                parameters={
+                    "type": "object",
+                    "properties": {"id": {"type": "string"}, "title": {"type": "string"}},
+                }
+            ),
+            "not those that",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_prompt_describes_tools_and_changes_none(tool: dict, problem: str) -> None:
     found = tool_problem([tool], [CLOSE])
     assert problem in found if problem else not found
@@ -121,10 +158,17 @@ def test_it_is_read_line_by_line() -> None:
 @pytest.fixture
 def world(db: None, data_dir: Path) -> dict[str, Any]:
     project = make_project()
-    return {"project": project, "base": make_base(project, data_dir), "by": admin_of(project), "folder": data_dir}
+    return {
+        "project": project,
+        "base": make_base(project, data_dir),
+        "by": admin_of(project),
+        "folder": data_dir,
+    }
 
 
-def prompt_on(world: dict[str, Any], on: ModelVersion, text: str = "Be brief.", **given: Any) -> ModelVersion:
+def prompt_on(
+    world: dict[str, Any], on: ModelVersion, text: str = "Be brief.", **given: Any
+) -> ModelVersion:
     given = {"name": "short", "prompt": {"system_prompt": text}} | given
     return register_prompt(project=world["project"], on=on, by=world["by"], **given)
 
@@ -137,7 +181,9 @@ def test_the_same_prompt_for_the_same_model_is_one_version(world: dict[str, Any]
         world["base"],
         world["base"],
     )
-    assert first.base == world["base"].base and first.lineage["model_digest"] == world["base"].digest
+    assert (
+        first.base == world["base"].base and first.lineage["model_digest"] == world["base"].digest
+    )
     assert prompt_on(world, world["base"], name="another") == first
     second = prompt_on(world, first, "Be brief.\nBe kind.")
     assert (str(second), second.parent, second.model) == ("short-v2", first, world["base"])
@@ -146,29 +192,53 @@ def test_the_same_prompt_for_the_same_model_is_one_version(world: dict[str, Any]
     assert prompt_on(world, adapter).digest != first.digest
 
 
-def test_the_difference_is_to_the_parents_prompt_or_to_the_environments(world: dict[str, Any]) -> None:
-    first = prompt_on(world, world["base"], started_from={"name": "desk@1", "prompt": {"system_prompt": "Be long."}})
-    assert first.prompt_changes() == [("gone", "system_prompt: Be long."), ("new", "system_prompt: Be brief.")]
+def test_the_difference_is_to_the_parents_prompt_or_to_the_environments(
+    world: dict[str, Any],
+) -> None:
+    first = prompt_on(
+        world,
+        world["base"],
+        started_from={"name": "desk@1", "prompt": {"system_prompt": "Be long."}},
+    )
+    assert first.prompt_changes() == [
+        ("gone", "system_prompt: Be long."),
+        ("new", "system_prompt: Be brief."),
+    ]
     second = prompt_on(world, first, prompt=first.prompt | {"temperature": 0.0})
     assert second.prompt_changes() == [("new", "temperature: 0.0")]
-    assert prompt_on(world, world["base"], "Hello").prompt_changes() == [("new", "system_prompt: Hello")]
+    assert prompt_on(world, world["base"], "Hello").prompt_changes() == [
+        ("new", "system_prompt: Hello")
+    ]
 
 
 def test_the_difference_is_field_by_field(world: dict[str, Any]) -> None:
     """Lines of a text are never shown below another field, and a change deep in one names it."""
     before = {"system_prompt": "One.\nTwo.", "temperature": 0.8, "top_p": 1.0}
-    made = prompt_on(world, world["base"], "One.\nThree.", started_from={"name": "desk@1", "prompt": before})
+    made = prompt_on(
+        world, world["base"], "One.\nThree.", started_from={"name": "desk@1", "prompt": before}
+    )
     assert [line for kind, line in made.prompt_changes() if kind != "same"] == [
-        "  Two.", "  Three.", "temperature: 0.8", "top_p: 1.0"
-    ]  # fmt: skip
+        "  Two.",
+        "  Three.",
+        "temperature: 0.8",
+        "top_p: 1.0",
+    ]
     long = "\n".join(str(number) for number in range(20))
     deep = prompt_on(
-        world, world["base"], f"{long}\nEnd.", started_from={"name": "desk@1", "prompt": {"system_prompt": long}}
+        world,
+        world["base"],
+        f"{long}\nEnd.",
+        started_from={"name": "desk@1", "prompt": {"system_prompt": long}},
     )
-    assert deep.prompt_changes()[0] == ("skip", "system_prompt:") and deep.prompt_changes()[-1] == ("new", "  End.")
+    assert deep.prompt_changes()[0] == ("skip", "system_prompt:") and deep.prompt_changes()[-1] == (
+        "new",
+        "  End.",
+    )
 
 
-def test_it_is_generated_as_the_model_that_it_stands_on(world: dict[str, Any], settings: Any) -> None:
+def test_it_is_generated_as_the_model_that_it_stands_on(
+    world: dict[str, Any], settings: Any
+) -> None:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
     adapter = make_adapter(world["project"], world["base"], world["folder"])
     endpoint = make_endpoint(world["project"], served_as="served")
@@ -197,21 +267,34 @@ def test_the_database_knows_no_prompt_version_without_a_prompt(world: dict[str, 
 
 def call(world: dict[str, Any], body: Any) -> Any:
     headers = {"HTTP_AUTHORIZATION": f"Bearer {make_key(world['project'])}"}
-    return Client().post(reverse("registry_api:model_versions"), json.dumps(body), "application/json", **headers)
+    return Client().post(
+        reverse("registry_api:model_versions"), json.dumps(body), "application/json", **headers
+    )
 
 
 def test_it_is_registered_and_read_by_api(world: dict[str, Any]) -> None:
-    body = {"kind": "prompt", "name": "short", "on": world["base"].pk, "prompt": {"system_prompt": "Be brief."}}
+    body = {
+        "kind": "prompt",
+        "name": "short",
+        "on": world["base"].pk,
+        "prompt": {"system_prompt": "Be brief."},
+    }
     made = call(world, body | {"notes": "Shorter\nthan before"})
     assert made.status_code == 201, made.content
     assert made.json()["prompt"] == body["prompt"] and made.json()["parent"] == world["base"].pk
     assert call(world, body).status_code == 200
     headers = {"HTTP_AUTHORIZATION": f"Bearer {make_key(world['project'])}"}
-    read = Client().get(reverse("registry_api:model_version", args=[made.json()["id"]]), **headers).json()
-    assert read["changes"] == [{"kind": "new", "line": "system_prompt: Be brief."}] and read["notes"].startswith(
-        "Shorter"
+    read = (
+        Client()
+        .get(reverse("registry_api:model_version", args=[made.json()["id"]]), **headers)
+        .json()
     )
-    listed = Client().get(reverse("registry_api:model_versions"), {"kind": "prompt"}, **headers).json()
+    assert read["changes"] == [{"kind": "new", "line": "system_prompt: Be brief."}] and read[
+        "notes"
+    ].startswith("Shorter")
+    listed = (
+        Client().get(reverse("registry_api:model_versions"), {"kind": "prompt"}, **headers).json()
+    )
     assert [row["model"] for row in listed["results"]] == ["short-v1"]
 
 
@@ -228,7 +311,12 @@ def test_it_is_registered_and_read_by_api(world: dict[str, Any]) -> None:
     ],
 )
 def test_a_bad_request_is_told_where(world: dict[str, Any], changes: dict, path: str) -> None:
-    body = {"kind": "prompt", "name": "short", "on": world["base"].pk, "prompt": {"system_prompt": "x"}}
+    body = {
+        "kind": "prompt",
+        "name": "short",
+        "on": world["base"].pk,
+        "prompt": {"system_prompt": "x"},
+    }
     answer = call(world, body | changes)
     assert (answer.status_code, answer.json()["path"]) == (400, path), answer.content
 

@@ -16,7 +16,14 @@ from apps.registry import api, servers, tasks
 from apps.registry.models import Health, ModelVersion, Server
 from apps.registry.registering import register
 from apps.registry.servers import ServerError
-from tests.factories import admin_of, make_endpoint, make_key, make_member, make_project, make_server
+from tests.factories import (
+    admin_of,
+    make_endpoint,
+    make_key,
+    make_member,
+    make_project,
+    make_server,
+)
 from tests.registry.model_server import ModelServer, models, serving, vllm
 from tests.workers.test_responses_api import call as item
 from tests.workers.test_responses_api import response
@@ -53,11 +60,15 @@ def edited(server: Server, **fields: Any) -> Server:
         ({"base_url": ""}, "base_url", "must begin with http"),
         ({"key_variable": "DATABASE_URL"}, "key_variable", "may not be read"),
         ({"key_variable": "FREE"}, "key_variable", "only an operator"),
-        ({"base_url": "https://evil.example.com/v1", "key_variable": "BOUND"}, "key_variable", "may go to 127.0.0.1 only"),
+        (
+            {"base_url": "https://evil.example.com/v1", "key_variable": "BOUND"},
+            "key_variable",
+            "may go to 127.0.0.1 only",
+        ),
         ({"base_url": f"{URL}/", "name": "other"}, "base_url", "already has this address"),
         ({"base_url": "http://127.0.0.1:9/v1", "name": "first"}, "name", "A server named"),
     ],
-)  # fmt: skip
+)
 def test_what_may_not_be_added(fields: dict, field: str, says: str) -> None:
     project = make_project()
     make_server(project, name="first")
@@ -67,16 +78,25 @@ def test_what_may_not_be_added(fields: dict, field: str, says: str) -> None:
     assert refused.value.field == field and project.servers.count() == 1
 
 
-def test_one_address_has_an_entry_for_each_key_and_dialect(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_address_has_an_entry_for_each_key_and_dialect(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings.FLYWHEEL_OUTGOING_KEYS = ["TEAM_A", "TEAM_B"]
     monkeypatch.setenv("TEAM_A", "a")
     monkeypatch.setenv("TEAM_B", "b")
     project, fields = make_project(), {"base_url": URL, "name": "a", "key_variable": "TEAM_A"}
-    for change in ({}, {"name": "b", "key_variable": "TEAM_B"}, {"name": "c", "dialect": "responses"}):
+    for change in (
+        {},
+        {"name": "b", "key_variable": "TEAM_B"},
+        {"name": "c", "dialect": "responses"},
+    ):
         servers.add_server(project=project, fields=fields | change, by=None, operator=True)
     with pytest.raises(ServerError, match="“c” already has this address, key variable and dialect"):
         servers.add_server(
-            project=project, fields=fields | {"name": "d", "dialect": "responses"}, by=None, operator=True
+            project=project,
+            fields=fields | {"name": "d", "dialect": "responses"},
+            by=None,
+            operator=True,
         )
     assert servers.server_at(project, URL, "TEAM_B").name == "b"
 
@@ -99,7 +119,9 @@ def test_what_uses_a_server_keeps_it_and_its_address() -> None:
     with pytest.raises(ServerError, match="and 2 more, so it cannot be removed"):
         servers.remove_server(server=server, by=None)
     assert edited(server, dialect="text", name="gpu-2").name == "gpu-2"
-    assert ModelVersion.objects.get(pk=versions[0].pk).dialect == "native", "a version keeps its own"
+    assert ModelVersion.objects.get(pk=versions[0].pk).dialect == "native", (
+        "a version keeps its own"
+    )
     ModelVersion.objects.all().delete()
     servers.remove_server(server=server, by=None)
     assert not Server.objects.exists()
@@ -107,21 +129,40 @@ def test_what_uses_a_server_keeps_it_and_its_address() -> None:
 
 def test_another_address_or_key_forgets_what_was_found_out() -> None:
     server = make_server(make_project())
-    known = {"health": Health.HEALTHY, "served": [{"id": "a"}], "capabilities": {"tools": {"value": True}}}
-    for change, kept in (({"dialect": "text"}, True), ({"key_variable": "BOUND"}, False), ({"kind": "vllm"}, False)):
+    known = {
+        "health": Health.HEALTHY,
+        "served": [{"id": "a"}],
+        "capabilities": {"tools": {"value": True}},
+    }
+    for change, kept in (
+        ({"dialect": "text"}, True),
+        ({"key_variable": "BOUND"}, False),
+        ({"kind": "vllm"}, False),
+    ):
         Server.objects.filter(pk=server.pk).update(**known)
         after = edited(server, **change)
-        assert (after.health == Health.HEALTHY, bool(after.served), bool(after.capabilities)) == (kept,) * 3, change
+        assert (after.health == Health.HEALTHY, bool(after.served), bool(after.capabilities)) == (
+            kept,
+        ) * 3, change
 
 
-def test_health_is_asked_by_beat_and_a_server_that_is_down_keeps_its_list(live: ModelServer) -> None:
+def test_health_is_asked_by_beat_and_a_server_that_is_down_keeps_its_list(
+    live: ModelServer,
+) -> None:
     server = make_server(make_project(), live.base)
     tasks.check_server(server.pk)
     server.refresh_from_db()
-    assert (server.health, [row["id"] for row in server.served]) == (Health.HEALTHY, ["a", "b/c"]) and server.checked_at
+    assert (server.health, [row["id"] for row in server.served]) == (
+        Health.HEALTHY,
+        ["a", "b/c"],
+    ) and server.checked_at
     live.close()
     after = servers.refresh_health(server)
-    assert after.health == Health.DOWN and "No connection" in after.health_detail and len(after.served) == 2
+    assert (
+        after.health == Health.DOWN
+        and "No connection" in after.health_detail
+        and len(after.served) == 2
+    )
     tasks.check_server(0)  # it was removed meanwhile
 
 
@@ -147,7 +188,11 @@ def test_a_probe_is_a_job(live: ModelServer, data_dir: Any) -> None:
         True,
         4096,
     )
-    assert server.can("runtime_lora") is False and server.can("lora_slots") is None and server.probed_at
+    assert (
+        server.can("runtime_lora") is False
+        and server.can("lora_slots") is None
+        and server.probed_at
+    )
     make_endpoint(server.project, server, "b/c")
     runner.run(servers.submit_probe(server=server, by=None))
     server.refresh_from_db()
@@ -156,7 +201,9 @@ def test_a_probe_is_a_job(live: ModelServer, data_dir: Any) -> None:
     edited(server, key_variable="")
     runner.run(last)
     server.refresh_from_db()
-    assert not server.capabilities and server.health == Health.UNCHECKED, "what was asked with another key says nothing"
+    assert not server.capabilities and server.health == Health.UNCHECKED, (
+        "what was asked with another key says nothing"
+    )
 
 
 # By page
@@ -174,7 +221,13 @@ def test_an_operator_adds_edits_registers_and_removes_by_page(live: ModelServer)
     empty = member.get(reverse("registry:servers", args=[project.slug])).content.decode()
     assert "No servers yet" in empty
     new = reverse("registry:server_new", args=[project.slug])
-    given = {"name": "gpu", "kind": "vllm", "base_url": live.base, "key_variable": "SECRET_KEY", "dialect": "native"}
+    given = {
+        "name": "gpu",
+        "kind": "vllm",
+        "base_url": live.base,
+        "key_variable": "SECRET_KEY",
+        "dialect": "native",
+    }
     refused = member.post(new, given)
     assert (
         refused.status_code == 200
@@ -191,7 +244,11 @@ def test_an_operator_adds_edits_registers_and_removes_by_page(live: ModelServer)
         register, {"kind": "endpoint", "server": "gpu", "served_as": "b/c", "name": "bc"}
     ).content.decode()
     assert 'value="b/c"' in filled and 'value="bc"' in filled
-    made = member.post(f"{register}?kind=endpoint", {"server": "gpu", "served_as": "b/c", "name": "bc"}, follow=True)
+    made = member.post(
+        f"{register}?kind=endpoint",
+        {"server": "gpu", "served_as": "b/c", "name": "bc"},
+        follow=True,
+    )
     assert "bc-v1 is registered" in made.content.decode() and "gpu" in made.content.decode()
     assert "bc-v1" in member.get(page).content.decode()
     edit = reverse("registry:server_edit", args=[project.slug, "gpu"])
@@ -201,28 +258,48 @@ def test_an_operator_adds_edits_registers_and_removes_by_page(live: ModelServer)
         in member.post(edit, given | {"kind": "openai", "key_variable": ""}).content.decode()
     )
     remove = reverse("registry:server_remove", args=[project.slug, "gpu"])
-    assert "used by bc-v1, so it cannot be removed" in member.post(remove, follow=True).content.decode()
+    assert (
+        "used by bc-v1, so it cannot be removed"
+        in member.post(remove, follow=True).content.decode()
+    )
     server.model_versions.all().delete()
-    assert "gpu is removed" in member.post(remove, follow=True).content.decode() and not project.servers.exists()
+    assert (
+        "gpu is removed" in member.post(remove, follow=True).content.decode()
+        and not project.servers.exists()
+    )
 
 
 @pytest.mark.django_db(transaction=True)
 def test_the_responses_api_is_chosen_by_page_and_probed(data_dir: Any) -> None:
     project = make_project()
     member = client(make_member(project, Role.OPERATOR))
-    new, register = (reverse(f"registry:{name}", args=[project.slug]) for name in ("server_new", "register"))
+    new, register = (
+        reverse(f"registry:{name}", args=[project.slug]) for name in ("server_new", "register")
+    )
     assert "Responses API, native tool calls" in member.get(new).content.decode()
-    script = {MODELS: models("a"), ("POST", "/v1/responses"): (200, response(item("get_weather", "{}")))}
+    script = {
+        MODELS: models("a"),
+        ("POST", "/v1/responses"): (200, response(item("get_weather", "{}"))),
+    }
     with serving(script) as live:
-        member.post(new, {"name": "gpu", "kind": "openai", "base_url": live.base, "dialect": "responses"})
+        member.post(
+            new, {"name": "gpu", "kind": "openai", "base_url": live.base, "dialect": "responses"}
+        )
         server = project.servers.get()
         runner.run(server.probes.get())
         server.refresh_from_db()
-    assert (server.dialect, server.can("responses"), server.can("tools")) == ("responses", True, True)
+    assert (server.dialect, server.can("responses"), server.can("tools")) == (
+        "responses",
+        True,
+        True,
+    )
     page = member.get(reverse("registry:server", args=[project.slug, "gpu"])).content.decode()
     assert "Test call: called the tool" in page
     for name, dialect in (("as-server", ""), ("by-chat", "native")):
-        member.post(f"{register}?kind=endpoint", {"server": "gpu", "served_as": "a", "name": name, "dialect": dialect})
+        member.post(
+            f"{register}?kind=endpoint",
+            {"server": "gpu", "served_as": "a", "name": name, "dialect": dialect},
+        )
     assert [row.dialect for row in ModelVersion.objects.order_by("pk")] == ["responses", "native"]
 
 
@@ -232,10 +309,15 @@ def test_an_agent_is_registered_by_page_and_a_mistake_says_what_to_do() -> None:
     register = f"{reverse('registry:register', args=[project.slug])}?kind=agent"
     given = {"name": "support-agent", "agent_version": "3f2a9c1", "reached_by": "http"}
     assert "must begin with http" in member.post(register, given).content.decode()
-    assert "support-agent@3f2a9c1" in member.post(register, given | {"reached_by": "ci"}, follow=True).content.decode()
+    assert (
+        "support-agent@3f2a9c1"
+        in member.post(register, given | {"reached_by": "ci"}, follow=True).content.decode()
+    )
 
 
-@pytest.mark.parametrize("name", ["registry:servers", "registry:register", "prompts:new", "prompts:playground_new"])
+@pytest.mark.parametrize(
+    "name", ["registry:servers", "registry:register", "prompts:new", "prompts:playground_new"]
+)
 def test_the_menu_shows_that_servers_and_prompts_are_under_models(name: str) -> None:
     project, client = make_project(), Client()
     client.force_login(make_member(project))
@@ -252,7 +334,9 @@ def test_the_menu_shows_that_servers_and_prompts_are_under_models(name: str) -> 
         ("prompts:playground_new", "", "Register a model"),
     ],
 )
-def test_a_form_that_nothing_can_be_chosen_in_is_not_shown(name: str, query: str, says: str) -> None:
+def test_a_form_that_nothing_can_be_chosen_in_is_not_shown(
+    name: str, query: str, says: str
+) -> None:
     project, client = make_project(), Client()
     client.force_login(make_member(project, Role.OPERATOR))
     page = client.get(reverse(name, args=[project.slug]) + query).content.decode()
@@ -264,8 +348,13 @@ def test_a_hostile_name_is_shown_as_text() -> None:
     evil = "<script>alert(1)</script>\"'&"
     with serving({MODELS: models(evil)}) as live:
         server = servers.refresh_health(make_server(make_project(), live.base))
-    page = client(admin_of(server.project)).get(reverse("registry:server", args=[server.project.slug, server.name]))
-    assert "&lt;script&gt;alert(1)" in page.content.decode() and "<script>alert" not in page.content.decode()
+    page = client(admin_of(server.project)).get(
+        reverse("registry:server", args=[server.project.slug, server.name])
+    )
+    assert (
+        "&lt;script&gt;alert(1)" in page.content.decode()
+        and "<script>alert" not in page.content.decode()
+    )
 
 
 # By API
@@ -273,17 +362,25 @@ def test_a_hostile_name_is_shown_as_text() -> None:
 
 def call(project: Any, method: str, path: str, body: Any = None, key: str = "") -> Any:
     headers = {"HTTP_AUTHORIZATION": f"Bearer {key or make_key(project)}"}
-    return getattr(Client(), method)(f"/api/v1/{path}", body, content_type="application/json", **headers)
+    return getattr(Client(), method)(
+        f"/api/v1/{path}", body, content_type="application/json", **headers
+    )
 
 
 def test_servers_by_api(live: ModelServer) -> None:
     project = make_project()
     added = call(
-        project, "post", "servers/", {"name": "gpu", "base_url": live.base, "kind": "vllm", "key_variable": "BOUND"}
+        project,
+        "post",
+        "servers/",
+        {"name": "gpu", "base_url": live.base, "kind": "vllm", "key_variable": "BOUND"},
     )
     assert added.status_code == 201 and added.json()["health"] == "unchecked", added.json()
     servers.refresh_health(project.servers.get())
-    assert [row["id"] for row in call(project, "get", "servers/gpu/").json()["models"]] == ["a", "b/c"]
+    assert [row["id"] for row in call(project, "get", "servers/gpu/").json()["models"]] == [
+        "a",
+        "b/c",
+    ]
     assert len(call(project, "get", "servers/").json()["results"]) == 1
     changed = call(project, "patch", "servers/gpu/", {"dialect": "text", "name": "gpu-2"}).json()
     assert (changed["name"], changed["dialect"]) == ("gpu-2", "text")
@@ -301,13 +398,22 @@ def test_servers_by_api(live: ModelServer) -> None:
 @pytest.mark.parametrize(
     ("body", "path"),
     [
-        ([], ""), ('"x"', ""), ("null", ""), ({}, "name"), ({"name": "a"}, "base_url"), ({"name": "a b", "base_url": URL}, "name"),
-        ({"name": "a\n", "base_url": URL}, "name"), ({"name": "a", "base_url": 7}, "base_url"),
-        ({"name": "a", "base_url": "http://x/\u0000"}, "base_url"), ({"name": "a", "base_url": "http://x/\ud800"}, "base_url"),
-        ({"name": "a", "base_url": "x"}, "base_url"), ({"name": "a", "base_url": URL, "kind": "tgi"}, "kind"),
-        ({"name": "a", "base_url": URL, "key": "sk-1"}, "key"), ({"name": "a", "base_url": URL, "key_variable": "FREE"}, "key_variable"),
+        ([], ""),
+        ('"x"', ""),
+        ("null", ""),
+        ({}, "name"),
+        ({"name": "a"}, "base_url"),
+        ({"name": "a b", "base_url": URL}, "name"),
+        ({"name": "a\n", "base_url": URL}, "name"),
+        ({"name": "a", "base_url": 7}, "base_url"),
+        ({"name": "a", "base_url": "http://x/\u0000"}, "base_url"),
+        ({"name": "a", "base_url": "http://x/\ud800"}, "base_url"),
+        ({"name": "a", "base_url": "x"}, "base_url"),
+        ({"name": "a", "base_url": URL, "kind": "tgi"}, "kind"),
+        ({"name": "a", "base_url": URL, "key": "sk-1"}, "key"),
+        ({"name": "a", "base_url": URL, "key_variable": "FREE"}, "key_variable"),
     ],
-)  # fmt: skip
+)
 def test_a_server_that_the_api_refuses(body: Any, path: str) -> None:
     project = make_project()
     refused = call(project, "post", "servers/", body)
@@ -318,16 +424,29 @@ def test_a_server_that_the_api_refuses(body: Any, path: str) -> None:
 @pytest.mark.parametrize(
     ("body", "path"),
     [
-        ([], ""), ({}, "kind"), ({"kind": "reranker"}, "kind"), ({"kind": "prompt"}, "name"), ({"kind": "agent"}, "name"),
+        ([], ""),
+        ({}, "kind"),
+        ({"kind": "reranker"}, "kind"),
+        ({"kind": "prompt"}, "name"),
+        ({"kind": "agent"}, "name"),
         ({"kind": "agent", "name": "a", "agent_version": ""}, "agent_version"),
         ({"kind": "agent", "name": "a", "agent_version": "a\u0000"}, "agent_version"),
         ({"kind": "agent", "name": "a", "agent_version": "1", "reached_by": "mail"}, "reached_by"),
         ({"kind": "endpoint", "name": "a", "server": "none", "served_as": "m"}, "server"),
-        ({"kind": "endpoint", "name": "a", "server": "gpu", "served_as": "m", "parent": 2**70}, "parent"),
-        ({"kind": "endpoint", "name": "a", "server": "gpu", "served_as": "m", "parent": -1}, "parent"),
-        ({"kind": "endpoint", "name": "a", "server": "gpu", "served_as": "m", "parent": True}, "parent"),
+        (
+            {"kind": "endpoint", "name": "a", "server": "gpu", "served_as": "m", "parent": 2**70},
+            "parent",
+        ),
+        (
+            {"kind": "endpoint", "name": "a", "server": "gpu", "served_as": "m", "parent": -1},
+            "parent",
+        ),
+        (
+            {"kind": "endpoint", "name": "a", "server": "gpu", "served_as": "m", "parent": True},
+            "parent",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_version_that_the_api_refuses(body: Any, path: str) -> None:
     project = make_project()
     make_server(project, name="gpu")
@@ -337,11 +456,21 @@ def test_a_version_that_the_api_refuses(body: Any, path: str) -> None:
 
 
 def test_versions_are_listed_by_cursor_and_registered_once() -> None:
-    project, body = make_project(), {"kind": "agent", "name": "support-agent", "agent_version": "v0"}
-    made = [call(project, "post", "model-versions/", body | {"agent_version": f"v{number}"}) for number in range(5)]
+    project, body = (
+        make_project(),
+        {"kind": "agent", "name": "support-agent", "agent_version": "v0"},
+    )
+    made = [
+        call(project, "post", "model-versions/", body | {"agent_version": f"v{number}"})
+        for number in range(5)
+    ]
     again = call(project, "post", "model-versions/", body)
     assert [answer.status_code for answer in made] == [201] * 5 and again.status_code == 200
-    assert again.json() == made[0].json() == call(project, "get", f"model-versions/{again.json()['id']}/").json()
+    assert (
+        again.json()
+        == made[0].json()
+        == call(project, "get", f"model-versions/{again.json()['id']}/").json()
+    )
     seen, cursor = [], ""
     while cursor is not None:
         page = call(project, "get", f"model-versions/?limit=2{cursor}").json()
@@ -356,7 +485,9 @@ def test_versions_are_listed_by_cursor_and_registered_once() -> None:
     assert call(project, "get", f"model-versions/{10**30}/").status_code == 404
 
 
-def test_who_registers_second_in_the_same_moment_is_not_told_that_it_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_registers_second_in_the_same_moment_is_not_told_that_it_is_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def twice(**given: Any) -> ModelVersion:
         register(**given)  # somebody else, after this request was checked
         return register(**given)
@@ -371,18 +502,30 @@ def test_a_key_reads_and_writes_its_own_project_only_and_what_its_maker_may() ->
     server = make_server(theirs, name="gpu")
     version = make_endpoint(theirs, server)
     assert (
-        call(mine, "get", "servers/").json()["results"] == [] == call(mine, "get", "model-versions/").json()["results"]
+        call(mine, "get", "servers/").json()["results"]
+        == []
+        == call(mine, "get", "model-versions/").json()["results"]
     )
-    for method, path in (("get", "servers/gpu/"), ("patch", "servers/gpu/"), ("delete", "servers/gpu/"),
-                         ("post", "servers/gpu/probe/"), ("get", f"model-versions/{version.pk}/")):  # fmt: skip
+    for method, path in (
+        ("get", "servers/gpu/"),
+        ("patch", "servers/gpu/"),
+        ("delete", "servers/gpu/"),
+        ("post", "servers/gpu/probe/"),
+        ("get", f"model-versions/{version.pk}/"),
+    ):
         assert call(mine, method, path, {}).status_code == 404, (method, path)
     body = {"kind": "endpoint", "name": "a", "server": "gpu", "served_as": "m"}
     assert call(mine, "post", "model-versions/", body).json()["path"] == "server"
     key, admin = make_key(theirs), admin_of(theirs)
     theirs.memberships.filter(user=admin).update(role=Role.VIEWER)
     assert call(theirs, "get", "servers/gpu/", key=key).status_code == 200
-    for method, path in (("patch", "servers/gpu/"), ("delete", "servers/gpu/"), ("post", "servers/gpu/probe/"),
-                         ("post", "servers/"), ("post", "model-versions/")):  # fmt: skip
+    for method, path in (
+        ("patch", "servers/gpu/"),
+        ("delete", "servers/gpu/"),
+        ("post", "servers/gpu/probe/"),
+        ("post", "servers/"),
+        ("post", "model-versions/"),
+    ):
         assert call(theirs, method, path, {}, key=key).status_code == 403, (method, path)
     theirs.memberships.all().delete()
     assert call(theirs, "delete", "servers/gpu/", key=key).status_code == 403

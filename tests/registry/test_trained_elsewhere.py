@@ -18,7 +18,12 @@ from apps.core.models import Role
 from apps.registry import trained_elsewhere
 from apps.registry.actions import ModelError
 from apps.registry.models import ModelVersion
-from apps.registry.trained_elsewhere import CONFIG, WEIGHTS, register_base_folder, register_trained_adapter
+from apps.registry.trained_elsewhere import (
+    CONFIG,
+    WEIGHTS,
+    register_base_folder,
+    register_trained_adapter,
+)
 from tests.factories import key_headers, make_endpoint, make_key, make_member, make_project
 
 pytestmark = pytest.mark.django_db
@@ -30,7 +35,9 @@ def tensors(**shapes: tuple[int, ...]) -> bytes:
     return save({name: numpy.ones(shape, numpy.float32) for name, shape in shapes.items()})
 
 
-def lora(layer: str = LAYER, rank: int = 2, inner: int = 8, outer: int = 6, **more: tuple[int, ...]) -> bytes:
+def lora(
+    layer: str = LAYER, rank: int = 2, inner: int = 8, outer: int = 6, **more: tuple[int, ...]
+) -> bytes:
     name = f"base_model.model.{layer}.lora_"
     return tensors(**{f"{name}A.weight": (rank, inner), f"{name}B.weight": (outer, rank)} | more)
 
@@ -38,7 +45,10 @@ def lora(layer: str = LAYER, rank: int = 2, inner: int = 8, outer: int = 6, **mo
 def whole_numbers() -> bytes:
     name = f"base_model.model.{LAYER}.lora_"
     return save(
-        {f"{name}A.weight": numpy.ones((2, 8), numpy.int64), f"{name}B.weight": numpy.ones((6, 2), numpy.int64)}
+        {
+            f"{name}A.weight": numpy.ones((2, 8), numpy.int64),
+            f"{name}B.weight": numpy.ones((6, 2), numpy.int64),
+        }
     )
 
 
@@ -49,32 +59,49 @@ def models(data_dir: Path, settings: Any) -> Path:
     folder = data_dir / "models" / "base"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes(tensors(**{f"{LAYER}.weight": (6, 8), "model.norm.weight": (8,)}))
+    (folder / "model.safetensors").write_bytes(
+        tensors(**{f"{LAYER}.weight": (6, 8), "model.norm.weight": (8,)})
+    )
     return data_dir / "models"
 
 
 @pytest.fixture
 def base(models: Path) -> ModelVersion:
-    return register_base_folder(project=make_project(), name="base", folder=str(models / "base"), by=None)
+    return register_base_folder(
+        project=make_project(), name="base", folder=str(models / "base"), by=None
+    )
 
 
 def adapter(folder: Path, config: Any = GOOD, weights: bytes = b"") -> Path:
     folder.mkdir(exist_ok=True)
-    (folder / CONFIG).write_bytes(config if isinstance(config, bytes) else json.dumps(config).encode())
+    (folder / CONFIG).write_bytes(
+        config if isinstance(config, bytes) else json.dumps(config).encode()
+    )
     (folder / WEIGHTS).write_bytes(weights or lora())
     return folder
 
 
 def register(base: ModelVersion, folder: Path, **given: Any) -> ModelVersion:
-    fields = {"project": base.project, "name": "lora", "parent": base, "folder": str(folder), "by": None} | given
+    fields = {
+        "project": base.project,
+        "name": "lora",
+        "parent": base,
+        "folder": str(folder),
+        "by": None,
+    } | given
     return register_trained_adapter(**fields)
 
 
-def test_an_adapter_that_fits_is_stored_and_only_its_two_files(models: Path, base: ModelVersion) -> None:
+def test_an_adapter_that_fits_is_stored_and_only_its_two_files(
+    models: Path, base: ModelVersion
+) -> None:
     folder = adapter(models / "a")
     (folder / "optimizer.pt").write_bytes(pickle.dumps({"a": 1}))
     made = register(base, folder)
-    assert (made.parent, made.lineage) == (base, {"trained": "elsewhere", "rank": 2, "declared_base": ""})
+    assert (made.parent, made.lineage) == (
+        base,
+        {"trained": "elsewhere", "rank": 2, "declared_base": ""},
+    )
     assert [file["path"] for file in made.artifact.files] == [CONFIG, WEIGHTS]
     assert register(base, folder, name="again") == made, "the same content twice is one version"
 
@@ -84,9 +111,15 @@ def numbers(dtype: str, a: list[int], b: list[int]) -> bytes:
     size = {"F32": 4, "F16": 2, "BF16": 2}[dtype]
     head, data = {}, b""
     for part, shape, given in (("A", (2, 8), a), ("B", (6, 2), b)):
-        bits = b"".join(value.to_bytes(size, "little") for value in given).ljust(size * shape[0] * shape[1], b"\0")
+        bits = b"".join(value.to_bytes(size, "little") for value in given).ljust(
+            size * shape[0] * shape[1], b"\0"
+        )
         name = f"base_model.model.{LAYER}.lora_{part}.weight"
-        head[name] = {"dtype": dtype, "shape": shape, "data_offsets": (len(data), len(data) + len(bits))}
+        head[name] = {
+            "dtype": dtype,
+            "shape": shape,
+            "data_offsets": (len(data), len(data) + len(bits)),
+        }
         data += bits
     written = json.dumps(head).encode()
     return len(written).to_bytes(8, "little") + written + data
@@ -95,16 +128,25 @@ def numbers(dtype: str, a: list[int], b: list[int]) -> bytes:
 @pytest.mark.parametrize(
     ("dtype", "one", "bad"),
     [
-        ("F32", 0x3F800000, 0x7FC00000), ("F32", 0x3F800000, 0xFF800000), ("F16", 0x3C00, 0x7E00), ("F16", 0x3C00, 0xFC00),
-        ("BF16", 0x3F80, 0x7FC0), ("BF16", 0x3F80, 0xFF80),
+        ("F32", 0x3F800000, 0x7FC00000),
+        ("F32", 0x3F800000, 0xFF800000),
+        ("F16", 0x3C00, 0x7E00),
+        ("F16", 0x3C00, 0xFC00),
+        ("BF16", 0x3F80, 0x7FC0),
+        ("BF16", 0x3F80, 0xFF80),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("part", ["A", "B"])
 def test_weights_that_hold_nan_are_refused_with_the_tensors_name(
     models: Path, base: ModelVersion, dtype: str, one: int, bad: int, part: str
 ) -> None:
     given = {"A": [one], "B": [one]}
-    assert register(base, adapter(models / "good", weights=numbers(dtype, *given.values()))).lineage["rank"] == 2
+    assert (
+        register(base, adapter(models / "good", weights=numbers(dtype, *given.values()))).lineage[
+            "rank"
+        ]
+        == 2
+    )
     given[part] = [one, one, bad]
     with pytest.raises(ModelError, match=f"{LAYER}.lora_{part}.weight holds NaN"):
         register(base, adapter(models / "bad", weights=numbers(dtype, *given.values())))
@@ -115,7 +157,12 @@ def test_an_adapter_that_changes_nothing_says_so_on_its_page(
     models: Path, base: ModelVersion, dtype: str, zero: int
 ) -> None:
     made = register(base, adapter(models / "a", weights=numbers(dtype, [1], [zero])))
-    assert made.lineage == {"trained": "elsewhere", "rank": 2, "changes_nothing": True, "declared_base": ""}
+    assert made.lineage == {
+        "trained": "elsewhere",
+        "rank": 2,
+        "changes_nothing": True,
+        "declared_base": "",
+    }
     small = register(base, adapter(models / "b", weights=numbers(dtype, [1], [zero, 1])))
     assert "changes_nothing" not in small.lineage
     client = Client()
@@ -145,20 +192,32 @@ def test_an_adapter_that_changes_nothing_says_so_on_its_page(
         (GOOD | {"lora_alpha": 1e-300}, b"", "lora_alpha above 0"),
         (GOOD | {"alpha_pattern": {"q_proj": 0}}, b"", "lora_alpha above 0"),
         (GOOD | {"alpha_pattern": [0]}, b"", "must be an object"),
-        (GOOD | {"rank_pattern": {"q_proj": 64}}, b"", "says rank 64, and model.layers.0.self_attn.q_proj has rank 2"),
+        (
+            GOOD | {"rank_pattern": {"q_proj": 64}},
+            b"",
+            "says rank 64, and model.layers.0.self_attn.q_proj has rank 2",
+        ),
         (GOOD | {"rank_pattern": {"(?=q)": 2}}, b"", "cannot be checked"),
         (GOOD | {"target_modules": "(a+)+$"}, b"", "none of the “target_modules”"),
         (GOOD | {"exclude_modules": ["q_proj"]}, b"", "none of the “target_modules”"),
         (GOOD | {"exclude_modules": {"q_proj": 1}}, b"", "must be a list"),
         (GOOD | {"layers_to_transform": [1]}, b"", "none of the “target_modules”"),
         (GOOD | {"use_dora": True}, b"", "no lora_magnitude_vector of 6 numbers"),
-        (GOOD | {"megatron_config": {"a": 1}, "megatron_core": "os"}, b"", "“megatron_config”: that is more"),
+        (
+            GOOD | {"megatron_config": {"a": 1}, "megatron_core": "os"},
+            b"",
+            "“megatron_config”: that is more",
+        ),
         (GOOD | {"modules_to_save": ["lm_head"]}, b"", "“modules_to_save”: that is more"),
         (GOOD | {"init_lora_weights": "pissa_niter_4"}, b"", "changes the base when it is loaded"),
         (GOOD | {"task_type": "SEQ_CLS"}, b"", "are CAUSAL_LM"),
         (GOOD | {"bias": "all"}, b"", "only “none” is served"),
         (b"\xef\xbb\xbf" + json.dumps(GOOD).encode(), b"", "is not JSON"),
-        (b'{"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"], "lora_alpha": NaN}', b"", "lora_alpha above 0"),
+        (
+            b'{"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"], "lora_alpha": NaN}',
+            b"",
+            "lora_alpha above 0",
+        ),
         (GOOD | {"target_modules": []}, b"", "target_modules"),
         (GOOD | {"target_modules": None}, b"", "target_modules"),
         (GOOD | {"target_modules": [1]}, b"", "target_modules"),
@@ -171,7 +230,11 @@ def test_an_adapter_that_changes_nothing_says_so_on_its_page(
         (GOOD, lora()[:-4], "not a whole safetensors file"),
         (GOOD, b"\xff" * 8 + b"{}", "not a whole safetensors file"),
         (GOOD, tensors(weight=(2, 2)), "not part of a PEFT adapter"),
-        (GOOD, tensors(**{"base_model.model.score.weight": (2, 2)}), "score.weight, which is not LoRA"),
+        (
+            GOOD,
+            tensors(**{"base_model.model.score.weight": (2, 2)}),
+            "score.weight, which is not LoRA",
+        ),
         *(
             (GOOD, lora(**{f"base_model.model.{name}": (6, 8)}), says)
             for name, says in (
@@ -197,9 +260,13 @@ def test_an_adapter_that_changes_nothing_says_so_on_its_page(
         (GOOD, lora("model.layers.7.self_attn.q_proj"), "1 of its 1 layers are not in base-v1"),
         (GOOD, lora(inner=9), "another base"),
         (GOOD, lora(outer=7), "another base"),
-        (GOOD, tensors(**{f"base_model.model.{LAYER}.lora_A.weight": (2, 8)}), "needs a lora_A and a lora_B"),
+        (
+            GOOD,
+            tensors(**{f"base_model.model.{LAYER}.lora_A.weight": (2, 8)}),
+            "needs a lora_A and a lora_B",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_adapter_of_the_base_is_refused(
     models: Path, base: ModelVersion, config: Any, weights: bytes, says: str
 ) -> None:
@@ -209,17 +276,30 @@ def test_what_is_no_adapter_of_the_base_is_refused(
 
 
 @pytest.mark.parametrize(
-    "more", [{"target_modules": "all-linear"}, {"lora_alpha": 0.5}, {"r": 4, "rank_pattern": {"q_proj": 2}},
-             {"target_modules": r"model\.layers\.\d+\.self_attn\.(q|v)_proj"}, {"layers_to_transform": 0},
-             {"exclude_modules": ["v_proj"], "bias": "none", "task_type": "CAUSAL_LM", "init_lora_weights": "gaussian"}]
-)  # fmt: skip
+    "more",
+    [
+        {"target_modules": "all-linear"},
+        {"lora_alpha": 0.5},
+        {"r": 4, "rank_pattern": {"q_proj": 2}},
+        {"target_modules": r"model\.layers\.\d+\.self_attn\.(q|v)_proj"},
+        {"layers_to_transform": 0},
+        {
+            "exclude_modules": ["v_proj"],
+            "bias": "none",
+            "task_type": "CAUSAL_LM",
+            "init_lora_weights": "gaussian",
+        },
+    ],
+)
 def test_what_peft_writes_besides_is_taken(models: Path, base: ModelVersion, more: dict) -> None:
     assert register(base, adapter(models / "a", GOOD | more)).is_new
 
 
 def test_dora_and_rslora_are_taken_as_they_were_trained(models: Path, base: ModelVersion) -> None:
     magnitude = {f"base_model.model.{LAYER}.lora_magnitude_vector": (6,)}
-    assert register(base, adapter(models / "a", GOOD | {"use_dora": True}, lora(**magnitude))).is_new
+    assert register(
+        base, adapter(models / "a", GOOD | {"use_dora": True}, lora(**magnitude))
+    ).is_new
     assert register(base, adapter(models / "b", GOOD | {"use_rslora": True})).is_new
 
 
@@ -230,10 +310,13 @@ def declaring(name: object) -> dict:
 @pytest.mark.parametrize(
     "name",
     [
-        "acme/Base", "base", "/home/me/models/base/", "BASE",
+        "acme/Base",
+        "base",
+        "/home/me/models/base/",
+        "BASE",
         "/root/.cache/huggingface/hub/models--acme--base/snapshots/0a1b2c",
     ],
-)  # fmt: skip
+)
 def test_an_adapter_that_names_its_base_as_it_is_called_here_needs_no_more(
     models: Path, base: ModelVersion, name: str
 ) -> None:
@@ -250,7 +333,10 @@ def test_an_adapter_of_another_base_with_the_same_shapes_needs_a_choice(
         register(base, folder)
     assert refused.value.field == "confirm_base" and name in str(refused.value)
     body = {"kind": "adapter", "name": "x", "parent": base.pk, "folder": str(folder)}
-    headers = {"HTTP_AUTHORIZATION": f"Bearer {make_key(base.project)}", "content_type": "application/json"}
+    headers = {
+        "HTTP_AUTHORIZATION": f"Bearer {make_key(base.project)}",
+        "content_type": "application/json",
+    }
     answer = client.post("/api/v1/model-versions/", body, **headers)
     assert (answer.status_code, answer.json()["path"]) == (400, "confirm_base")
     client.force_login(make_member(base.project, Role.ENGINEER))
@@ -259,18 +345,29 @@ def test_an_adapter_of_another_base_with_the_same_shapes_needs_a_choice(
     assert not base.project.model_versions.exclude(pk=base.pk).exists()
     shown = client.post(page, body | {"confirm_base": "on"}, follow=True).content.decode()
     assert f"was trained on “{name}”" in shown
-    assert client.post("/api/v1/model-versions/", body | {"confirm_base": True}, **headers).status_code == 200
+    assert (
+        client.post("/api/v1/model-versions/", body | {"confirm_base": True}, **headers).status_code
+        == 200
+    )
 
 
-def test_files_that_a_run_made_here_are_not_registered_on_another_base(models: Path, base: ModelVersion) -> None:
+def test_files_that_a_run_made_here_are_not_registered_on_another_base(
+    models: Path, base: ModelVersion
+) -> None:
     made = register(base, adapter(models / "a"))
     made.lineage |= {"run": "6d0e"}
     made.save()
     (models / "twin").mkdir()
     (models / "twin" / "config.json").write_text('{"other": 1}')
-    (models / "twin" / "model.safetensors").write_bytes((models / "base" / "model.safetensors").read_bytes())
-    twin = register_base_folder(project=base.project, name="twin", folder=str(models / "twin"), by=None)
-    with pytest.raises(ModelError, match="lora-v1, which was trained here on base-v1, not on twin-v1"):
+    (models / "twin" / "model.safetensors").write_bytes(
+        (models / "base" / "model.safetensors").read_bytes()
+    )
+    twin = register_base_folder(
+        project=base.project, name="twin", folder=str(models / "twin"), by=None
+    )
+    with pytest.raises(
+        ModelError, match="lora-v1, which was trained here on base-v1, not on twin-v1"
+    ):
         register(twin, models / "a", confirm_base=True)
 
 
@@ -280,8 +377,19 @@ def test_a_folder_elsewhere_is_not_told_from_one_that_is_missing(
     outside = adapter(tmp_path / "outside")
     (models / "link").symlink_to(outside)
     sentences = set()
-    for folder in (str(outside), str(models / ".." / "outside"), str(models / "link"), str(models / "none"), "/etc/passwd", "/",
-                   "a", "", "a\x00b", str(models / ("x" * 300)), str(models / "base" / "config.json")):  # fmt: skip
+    for folder in (
+        str(outside),
+        str(models / ".." / "outside"),
+        str(models / "link"),
+        str(models / "none"),
+        "/etc/passwd",
+        "/",
+        "a",
+        "",
+        "a\x00b",
+        str(models / ("x" * 300)),
+        str(models / "base" / "config.json"),
+    ):
         with pytest.raises(ModelError) as refused:
             trained_elsewhere.allowed_folder(folder)
         sentences.add(str(refused.value))
@@ -325,25 +433,43 @@ def test_both_by_page_and_by_api(models: Path) -> None:
     assert str(models) in client.get(f"{page}?kind=base").content.decode()
     refused = client.post(f"{page}?kind=base", {"name": "base", "folder": "/etc"}).content.decode()
     assert "FLYWHEEL_MODEL_FOLDERS" in refused and 'value="/etc"' in refused
-    made = client.post(f"{page}?kind=base", {"name": "base", "folder": str(models / "base")}, follow=True)
+    made = client.post(
+        f"{page}?kind=base", {"name": "base", "folder": str(models / "base")}, follow=True
+    )
     assert "base-v1 is registered" in made.content.decode()
     base = project.model_versions.get()
     folder = adapter(models / "a")
 
     def files(weights: bytes) -> dict[str, Any]:
         config = SimpleUploadedFile("c.json", (folder / CONFIG).read_bytes())
-        return {"name": "up", "parent": base.pk, "config": config, "weights": SimpleUploadedFile("w", weights)}
+        return {
+            "name": "up",
+            "parent": base.pk,
+            "config": config,
+            "weights": SimpleUploadedFile("w", weights),
+        }
 
     assert (
         "Give a folder, or both"
         in client.post(f"{page}?kind=adapter", {"name": "a", "parent": base.pk}).content.decode()
     )
-    assert "not a whole" in client.post(f"{page}?kind=adapter", files(pickle.dumps(1))).content.decode()
-    assert "up-v1 is registered" in client.post(f"{page}?kind=adapter", files(lora()), follow=True).content.decode()
-    headers = {"HTTP_AUTHORIZATION": f"Bearer {make_key(project)}", "content_type": "application/json"}
+    assert (
+        "not a whole"
+        in client.post(f"{page}?kind=adapter", files(pickle.dumps(1))).content.decode()
+    )
+    assert (
+        "up-v1 is registered"
+        in client.post(f"{page}?kind=adapter", files(lora()), follow=True).content.decode()
+    )
+    headers = {
+        "HTTP_AUTHORIZATION": f"Bearer {make_key(project)}",
+        "content_type": "application/json",
+    }
     body = {"kind": "adapter", "name": "x", "parent": base.pk, "folder": str(folder)}
     same = client.post("/api/v1/model-versions/", body, **headers)
-    assert same.status_code == 200 and same.json()["model"] == "up-v1", "what was uploaded is what lies in the folder"
+    assert same.status_code == 200 and same.json()["model"] == "up-v1", (
+        "what was uploaded is what lies in the folder"
+    )
     for change, path in (
         ({"parent": same.json()["id"]}, "parent"),
         ({"folder": "/etc"}, ""),
@@ -352,7 +478,9 @@ def test_both_by_page_and_by_api(models: Path) -> None:
         refused = client.post("/api/v1/model-versions/", body | change, **headers)
         assert refused.status_code == 400 and refused.json()["path"] == path, refused.json()
     again = client.post(
-        "/api/v1/model-versions/", {"kind": "base", "name": "b", "folder": str(models / "base")}, **headers
+        "/api/v1/model-versions/",
+        {"kind": "base", "name": "b", "folder": str(models / "base")},
+        **headers,
     )
     assert again.status_code == 200 and again.json()["id"] == base.pk
 
@@ -360,25 +488,46 @@ def test_both_by_page_and_by_api(models: Path) -> None:
 @pytest.mark.parametrize(
     ("template", "tools", "says"),
     [
-        ("{% for m in messages %}{{ m.role }}{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}assistant{% endif %}",
-         "text", "Turns are joined by prefix."),
-        ("{{ raise_exception('No <b>tools</b>') }}", "", "refuses a conversation with tool results (No &lt;b&gt;tools&lt;/b&gt;)"),
+        (
+            (
+                "{% for m in messages %}{{ m.role }}{{ m.content }}<|im_end|>{% endfor %}{% if"
+                " add_generation_prompt %}assistant{% endif %}"
+            ),
+            "text",
+            "Turns are joined by prefix.",
+        ),
+        (
+            "{{ raise_exception('No <b>tools</b>') }}",
+            "",
+            "refuses a conversation with tool results (No &lt;b&gt;tools&lt;/b&gt;)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_base_models_chat_template_is_checked_and_shown(
     template: str, tools: str, says: str, models: Path, client: Client
 ) -> None:
     settings = {"eos_token": "<|im_end|>", "chat_template": template}
     (models / "base" / "tokenizer_config.json").write_text(json.dumps(settings))
-    made = register_base_folder(project=make_project(), name="base", folder=str(models / "base"), by=None)
+    made = register_base_folder(
+        project=make_project(), name="base", folder=str(models / "base"), by=None
+    )
     assert made.template["tools"] == tools
     client.force_login(make_member(made.project, Role.VIEWER))
-    assert says in client.get(reverse("promotion:model", args=[made.project.slug, made.pk])).content.decode()
+    assert (
+        says
+        in client.get(
+            reverse("promotion:model", args=[made.project.slug, made.pk])
+        ).content.decode()
+    )
     answer = client.get(f"/api/v1/model-versions/{made.pk}/", **key_headers(made.project)).json()
     assert answer["chat_template"]["tools"] == tools and answer["chat_template"]["turns"]
 
 
-def test_a_folder_without_a_tokenizer_says_nothing_of_turns(base: ModelVersion, client: Client) -> None:
+def test_a_folder_without_a_tokenizer_says_nothing_of_turns(
+    base: ModelVersion, client: Client
+) -> None:
     client.force_login(make_member(base.project, Role.VIEWER))
-    page = client.get(reverse("promotion:model", args=[base.project.slug, base.pk])).content.decode()
+    page = client.get(
+        reverse("promotion:model", args=[base.project.slug, base.pk])
+    ).content.decode()
     assert base.template == {} and base.chat_template is None and "<dt>Episodes</dt>" not in page

@@ -1,4 +1,6 @@
-"""An adapter that comes in parts by API: it goes on where it broke, and nothing that is not whole becomes a version."""
+"""An adapter that comes in parts by API: it goes on where it broke, and nothing that is not whole
+becomes a version.
+"""
 
 # ruff: noqa: F811 - fixtures of another file
 
@@ -53,7 +55,9 @@ class Sender:
 
     def begin(self, **changes: Any) -> Any:
         body = {"name": "lora", "parent": self.base.pk, "files": self.files} | changes
-        answer = Client().post(URL, json.dumps(body), content_type="application/json", **self.headers)
+        answer = Client().post(
+            URL, json.dumps(body), content_type="application/json", **self.headers
+        )
         if answer.status_code in (200, 201):
             self.id = answer.json()["id"]
         return answer
@@ -93,18 +97,28 @@ def test_it_comes_in_parts_and_becomes_a_version(
     assert (local_path(version.artifact) / WEIGHTS).read_bytes() == sender.contents[WEIGHTS]
     assert not AdapterUpload.objects.exists() and not parts_on_disk(data_dir)
     again = sender.begin()
-    assert again.status_code == 200 and again.json()["model"] == "lora-v1", "the answer that got lost is given again"
+    assert again.status_code == 200 and again.json()["model"] == "lora-v1", (
+        "the answer that got lost is given again"
+    )
 
 
 def test_a_part_may_come_in_chunks_without_a_length(base: ModelVersion) -> None:
     sender = Sender(base)
     sender.begin()
     data = sender.contents[WEIGHTS][:100]
-    chunked = {"CONTENT_LENGTH": "", "HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input": Dripping(data)}
+    chunked = {
+        "CONTENT_LENGTH": "",
+        "HTTP_TRANSFER_ENCODING": "chunked",
+        "wsgi.input": Dripping(data),
+    }
     kind = {"content_type": "application/octet-stream"}
-    answer = Client().put(f"{URL}{sender.id}/{WEIGHTS}/0/", b"", **kind, **sender.headers, **chunked)
+    answer = Client().put(
+        f"{URL}{sender.id}/{WEIGHTS}/0/", b"", **kind, **sender.headers, **chunked
+    )
     assert answer.status_code == 200, answer.json()
-    assert 0 not in next(file for file in answer.json()["files"] if file["path"] == WEIGHTS)["missing"]
+    assert (
+        0 not in next(file for file in answer.json()["files"] if file["path"] == WEIGHTS)["missing"]
+    )
 
 
 class Dripping(io.BytesIO):
@@ -156,7 +170,10 @@ def test_what_is_no_adapter_is_refused_and_given_up(base: ModelVersion) -> None:
     sender.put_all()
     refused = sender.finish()
     assert refused.status_code == 400 and "lora_alpha" in str(refused.json())
-    assert not AdapterUpload.objects.exists() and not ModelVersion.objects.filter(kind="adapter").exists()
+    assert (
+        not AdapterUpload.objects.exists()
+        and not ModelVersion.objects.filter(kind="adapter").exists()
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,24 +181,48 @@ def test_what_is_no_adapter_is_refused_and_given_up(base: ModelVersion) -> None:
     [
         [],
         [{"path": CONFIG, "size": 1, "sha256": "a" * 64}],
-        [{"path": "../../etc/passwd", "size": 1, "sha256": "a" * 64}, {"path": WEIGHTS, "size": 1, "sha256": "a" * 64}],
-        [{"path": CONFIG, "size": 1, "sha256": "a" * 64}, {"path": "adapter_model.bin", "size": 1, "sha256": "a" * 64}],
-        [{"path": CONFIG, "size": 1, "sha256": "a" * 64}, {"path": WEIGHTS, "size": 2**40, "sha256": "a" * 64}],
-        [{"path": CONFIG, "size": 1, "sha256": "a" * 64}, {"path": WEIGHTS, "size": 0, "sha256": "a" * 64}],
-        [{"path": CONFIG, "size": 1, "sha256": "../../x"}, {"path": WEIGHTS, "size": 1, "sha256": "a" * 64}],
-        [{"path": CONFIG, "size": 1, "sha256": "a" * 64}, {"path": CONFIG, "size": 1, "sha256": "b" * 64}],
+        [
+            {"path": "../../etc/passwd", "size": 1, "sha256": "a" * 64},
+            {"path": WEIGHTS, "size": 1, "sha256": "a" * 64},
+        ],
+        [
+            {"path": CONFIG, "size": 1, "sha256": "a" * 64},
+            {"path": "adapter_model.bin", "size": 1, "sha256": "a" * 64},
+        ],
+        [
+            {"path": CONFIG, "size": 1, "sha256": "a" * 64},
+            {"path": WEIGHTS, "size": 2**40, "sha256": "a" * 64},
+        ],
+        [
+            {"path": CONFIG, "size": 1, "sha256": "a" * 64},
+            {"path": WEIGHTS, "size": 0, "sha256": "a" * 64},
+        ],
+        [
+            {"path": CONFIG, "size": 1, "sha256": "../../x"},
+            {"path": WEIGHTS, "size": 1, "sha256": "a" * 64},
+        ],
+        [
+            {"path": CONFIG, "size": 1, "sha256": "a" * 64},
+            {"path": CONFIG, "size": 1, "sha256": "b" * 64},
+        ],
     ],
 )
 def test_what_is_announced_is_checked(base: ModelVersion, files: list) -> None:
     assert Sender(base).begin(files=files).status_code == 400 and not AdapterUpload.objects.exists()
 
 
-@pytest.mark.parametrize("path", ["..%2F..%2Fsecret_key", "%2E%2E", "adapter_model.bin", WEIGHTS.upper(), "%00"])
-def test_a_path_that_was_not_announced_is_refused(base: ModelVersion, data_dir: Path, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["..%2F..%2Fsecret_key", "%2E%2E", "adapter_model.bin", WEIGHTS.upper(), "%00"]
+)
+def test_a_path_that_was_not_announced_is_refused(
+    base: ModelVersion, data_dir: Path, path: str
+) -> None:
     sender = Sender(base)
     sender.begin()
     try:
-        answer = Client().put(f"{URL}{sender.id}/{path}/0/", b"x", content_type="a/b", **sender.headers)
+        answer = Client().put(
+            f"{URL}{sender.id}/{path}/0/", b"x", content_type="a/b", **sender.headers
+        )
     except SuspiciousOperation:
         pytest.fail("it reached the store")
     assert answer.status_code in (400, 404) and not parts_on_disk(data_dir)
@@ -195,14 +236,17 @@ def test_nobody_else_sees_or_sends_it(base: ModelVersion) -> None:
     assert sender.put(WEIGHTS, 0).status_code == 404 and sender.finish().status_code == 404
     assert Client().get(URL, **sender.headers).json() == {"results": []}
     refused = Client().post(
-        URL, json.dumps({"name": "a", "parent": base.pk, "files": sender.files}), content_type="application/json", **sender.headers
-    )  # fmt: skip
+        URL,
+        json.dumps({"name": "a", "parent": base.pk, "files": sender.files}),
+        content_type="application/json",
+        **sender.headers,
+    )
     assert refused.status_code == 400 and "parent" in str(refused.json())
 
 
 def test_a_store_that_is_full_says_so_and_the_part_can_be_sent_again(
     base: ModelVersion, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     sender = Sender(base)
     sender.begin()
 
@@ -218,7 +262,7 @@ def test_a_store_that_is_full_says_so_and_the_part_can_be_sent_again(
 
 def test_an_upload_that_nobody_goes_on_with_is_given_up(
     base: ModelVersion, data_dir: Path, django_capture_on_commit_callbacks: Any
-) -> None:  # fmt: skip
+) -> None:
     sender = Sender(base)
     sender.begin()
     sender.put(CONFIG, 0)
@@ -246,10 +290,15 @@ def test_two_that_upload_the_same_at_once_make_one_version(base: ModelVersion) -
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert 201 in statuses and set(statuses) <= {200, 201, 404, 409}
-    assert ModelVersion.objects.filter(kind="adapter").count() == 1 and not AdapterUpload.objects.exists()
+    assert (
+        ModelVersion.objects.filter(kind="adapter").count() == 1
+        and not AdapterUpload.objects.exists()
+    )
 
 
-def test_a_project_has_room_for_so_many(base: ModelVersion, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_project_has_room_for_so_many(
+    base: ModelVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(uploads, "MOST", 1)
     assert Sender(base).begin().status_code == 201
     assert Sender(base).begin(name="other").status_code == 409

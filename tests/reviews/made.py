@@ -26,8 +26,12 @@ from tests.factories import (
 )
 
 
-def make_run(eval_set: EvalSet, model: ModelVersion, environment: Environment, success: float = 0.5) -> EvalRun:
-    """A finished evaluation with four different outputs a task, each with a component of its own name."""
+def make_run(
+    eval_set: EvalSet, model: ModelVersion, environment: Environment, success: float = 0.5
+) -> EvalRun:
+    """A finished evaluation with four different outputs a task, each with a component of its own
+    name.
+    """
     run = make_eval_run(eval_set, model, environment, success=success)
     samples = list(run.samples.order_by("pk"))
     for number, sample in enumerate(samples):
@@ -39,15 +43,22 @@ def make_run(eval_set: EvalSet, model: ModelVersion, environment: Environment, s
 
 
 def pass_probes(
-    environment: Environment, failed: int = 0, eval_set: EvalSet | None = None, tasks: int = PROBED_TASKS
+    environment: Environment,
+    failed: int = 0,
+    eval_set: EvalSet | None = None,
+    tasks: int = PROBED_TASKS,
 ) -> ProbeRun:
     """A run of the probes on so many tasks that has ended, with that many holes found."""
     verifier, scorer = environment.verifier, scorer_of(environment) | {"remote": None}
     probed = [str(uuid4()) for _ in range(tasks)]
     run = ProbeRun.objects.create(
-        project=verifier.project, name="probes", verifier=verifier, environment=environment,
-        eval_set=eval_set or make_eval_set(verifier.project), spec={"tasks": probed, "scorer": scorer},
-    )  # fmt: skip
+        project=verifier.project,
+        name="probes",
+        verifier=verifier,
+        environment=environment,
+        eval_set=eval_set or make_eval_set(verifier.project),
+        spec={"tasks": probed, "scorer": scorer},
+    )
     assert run.claim("test")
     report = {"failed": [{"probe": "empty_answer", "severity": "high"}] * failed}
     assert run.finish(JobState.SUCCEEDED, result=report)
@@ -56,9 +67,13 @@ def pass_probes(
 
 
 class Made:
-    """A project with an evaluation of 64 samples and, once asked for, a review of 60 of them. It has two members unless `alone`."""
+    """A project with an evaluation of 64 samples and, once asked for, a review of 60 of them. It
+    has two members unless `alone`.
+    """
 
-    def __init__(self, folder: Path, project: Project | None = None, *, alone: bool = False) -> None:
+    def __init__(
+        self, folder: Path, project: Project | None = None, *, alone: bool = False
+    ) -> None:
         self.project = project or make_project()
         self.admin = admin_of(self.project)
         if not alone:

@@ -29,7 +29,8 @@ from apps.reviews.agreement import (
 from apps.reviews.policy import DEFAULTS
 
 _ = None
-# Krippendorff (2011), “Computing Krippendorff's Alpha-Reliability”, section E: four observers, twelve units.
+# Krippendorff (2011), “Computing Krippendorff's Alpha-Reliability”, section E: four observers,
+# twelve units.
 OBSERVERS = (
     (1, 2, 3, 3, 2, 1, 4, 1, 2, _, _, _),
     (1, 2, 3, 3, 2, 2, 4, 1, 2, 5, _, 3),
@@ -54,7 +55,9 @@ def test_perfect_agreement_of_few_reviewers_is_not_certain() -> None:
 def test_alpha_of_two_observers_and_binary_data() -> None:
     """Section A of the same paper: α = 0.095."""
     first, second = (0, 1, 0, 0, 0, 0, 0, 0, 1, 0), (1, 1, 1, 0, 0, 1, 0, 0, 0, 0)
-    assert krippendorff_alpha(list(zip(first, second, strict=True))) == pytest.approx(0.095, abs=5e-4)
+    assert krippendorff_alpha(list(zip(first, second, strict=True))) == pytest.approx(
+        0.095, abs=5e-4
+    )
 
 
 @pytest.mark.parametrize("units", [[], [(1, None)], [(1, 1), (1, 1)], [(None, None)]])
@@ -93,12 +96,19 @@ def test_kappa_is_that_of_scikit_learn(pairs: list[tuple[bool, bool]]) -> None:
         assert found == pytest.approx(metrics.cohen_kappa_score(first, second))
 
 
-@given(st.lists(st.lists(st.sampled_from([0, 1, 2, None]), min_size=3, max_size=3), min_size=2, max_size=30))
+@given(
+    st.lists(
+        st.lists(st.sampled_from([0, 1, 2, None]), min_size=3, max_size=3), min_size=2, max_size=30
+    )
+)
 def test_alpha_is_that_of_the_krippendorff_package(units: list[list[int | None]]) -> None:
     package = pytest.importorskip("krippendorff")
     found = krippendorff_alpha(units)
     if found is not None:
-        data = [[np.nan if value is None else value for value in row] for row in zip(*units, strict=True)]
+        data = [
+            [np.nan if value is None else value for value in row]
+            for row in zip(*units, strict=True)
+        ]
         assert found == pytest.approx(package.alpha(data, level_of_measurement="nominal"))
 
 
@@ -118,9 +128,12 @@ def test_spearman_is_that_of_scipy(pairs: list[tuple[int, int]]) -> None:
 def test_rates_say_of_what_they_are() -> None:
     found = rates(list(zip(*table(30, 10, 5, 15), strict=True)))
     assert {name: (item.count, item.n) for name, item in found.items()} == {
-        "false_positive": (5, 20), "false_negative": (10, 40), "precision": (30, 35), "recall": (30, 40),
+        "false_positive": (5, 20),
+        "false_negative": (10, 40),
+        "precision": (30, 35),
+        "recall": (30, 40),
         "agreement": (45, 60),
-    }  # fmt: skip
+    }
     assert all(item.low < item.value < item.high for item in found.values())
     assert rates([(True, True)])["false_positive"].value is None
 
@@ -131,7 +144,7 @@ def test_calibration_bins_and_error() -> None:
     assert error == pytest.approx((2 * 0.4 + 3 * (1 - 2.8 / 3)) / 5)
     scaled, again = calibration([-1.0, 1.0, 5.0], [False, True, True], bins=4, bounds=(-1, 1))
     assert again == 0.0 and scaled[-1].judged.n == 2
-    assert calibration([], []) [1] is None  # fmt: skip
+    assert calibration([], [])[1] is None
 
 
 def judged(n: int, person: bool | None, passed: bool, start: int = 0, **more: Any) -> list[Judged]:
@@ -146,28 +159,68 @@ POLICY = DEFAULTS | {"reviewers_per_sample": 1}
     ("policy", "judgements", "reasons"),
     [
         ({}, GOOD, []),
-        ({}, GOOD[:20] + GOOD[-20:], ["40 of at least 50", "0 of 20 samples, 95% interval 0% to 16%); the upper end may be at most 15%. About 2 more judged failures"]),
-        ({}, judged(60, True, True), ["κ of people and verifier is not defined", "none of the judged samples is a "
-                                                                                 "failure"]),
+        (
+            {},
+            GOOD[:20] + GOOD[-20:],
+            [
+                "40 of at least 50",
+                (
+                    "0 of 20 samples, 95% interval 0% to 16%); the upper end may be at most 15%."
+                    " About 2 more judged failures"
+                ),
+            ],
+        ),
+        (
+            {},
+            judged(60, True, True),
+            ["κ of people and verifier is not defined", "none of the judged samples is a failure"],
+        ),
         # κ = 0.67, and accuracy 83%, of 60: neither may be as low as the lower ends
-        ({}, judged(24, True, True) + judged(10, True, False, 100) + judged(26, False, False, 200), ["0.68 (95% interval", "right on 83.3% of 60"]),
-        ({"min_kappa": 0.4, "min_accuracy": 0.7}, judged(24, True, True) + judged(10, True, False, 100) + judged(26, False, False, 200), []),
-        ({}, GOOD + judged(3, False, True, 300), ["9.1% of what people fail (3 of 33 samples, 95% interval 3% to 24%); the upper end"]),
+        (
+            {},
+            judged(24, True, True) + judged(10, True, False, 100) + judged(26, False, False, 200),
+            ["0.68 (95% interval", "right on 83.3% of 60"],
+        ),
+        (
+            {"min_kappa": 0.4, "min_accuracy": 0.7},
+            judged(24, True, True) + judged(10, True, False, 100) + judged(26, False, False, 200),
+            [],
+        ),
+        (
+            {},
+            GOOD + judged(3, False, True, 300),
+            ["9.1% of what people fail (3 of 33 samples, 95% interval 3% to 24%); the upper end"],
+        ),
         ({"max_false_positive_rate": 0.02}, GOOD, ["0.0% of what people fail (0 of 30 samples"]),
         # What waits for a ruling counts against the verifier.
-        ({}, GOOD + judged(12, None, True, 300, waiting=True), ["κ of people and verifier is 0.68", "right on 83.3% of 72", "28.6% of what people fail"]),
+        (
+            {},
+            GOOD + judged(12, None, True, 300, waiting=True),
+            [
+                "κ of people and verifier is 0.68",
+                "right on 83.3% of 72",
+                "28.6% of what people fail",
+            ],
+        ),
         ({}, GOOD + judged(12, None, True, 300), []),
     ],
-)  # fmt: skip
-def test_the_policy_says_what_is_missing(policy: dict, judgements: list[Judged], reasons: list[str]) -> None:
+)
+def test_the_policy_says_what_is_missing(
+    policy: dict, judgements: list[Judged], reasons: list[str]
+) -> None:
     found = decide(POLICY | policy, judgements)
     assert found.passed == (not reasons) and len(found.reasons) == len(reasons), found.reasons
-    assert all(part in said for part, said in zip(reasons, found.reasons, strict=True)), found.reasons
+    assert all(part in said for part, said in zip(reasons, found.reasons, strict=True)), (
+        found.reasons
+    )
 
 
 def test_reviewers_who_differ_hold_the_lock_however_it_is_ruled() -> None:
     """All rulings go with the verifier, so κ is 1; α counts what the reviewers said."""
-    words = [(item.passed, item.passed if number % 3 else not item.passed) for number, item in enumerate(GOOD)]
+    words = [
+        (item.passed, item.passed if number % 3 else not item.passed)
+        for number, item in enumerate(GOOD)
+    ]
     found = decide(DEFAULTS, GOOD, words)
     assert found.agreement.kappa == 1.0 and [reason[:22] for reason in found.reasons] == [
         "α among the reviewers i"[:22]
@@ -192,16 +245,20 @@ def test_what_is_needed_is_enough() -> None:
 
 def test_disagreements_come_worst_first() -> None:
     items = [
-        Judged("pass", True, 1.0, True), Judged("small", True, 0.7, False), Judged("lost", False, -1.0, True),
-        Judged("worst", True, 1.0, False), Judged("nearly", False, 0.6, True), Judged("split", True, 1.0, None, waiting=True),
-    ]  # fmt: skip
+        Judged("pass", True, 1.0, True),
+        Judged("small", True, 0.7, False),
+        Judged("lost", False, -1.0, True),
+        Judged("worst", True, 1.0, False),
+        Judged("nearly", False, 0.6, True),
+        Judged("split", True, 1.0, None, waiting=True),
+    ]
     assert [item.item for item in disagreements(items)] == ["worst", "small", "lost", "nearly"]
 
 
 def test_an_edit_is_measured_apart_on_held_out_labels() -> None:
     labels = {f"sample {i}": i % 2 == 0 for i in range(400)}
     before = dict.fromkeys(labels, True)
-    fitted_only = {item: (word if not is_held_out(item) else True) for item, word in labels.items()}
+    fitted_only = {item: word if not is_held_out(item) else True for item, word in labels.items()}
     effect = edit_effect(labels, before, fitted_only)
     gained, kept = effect.fitted["agreement"], effect.held_out["agreement"]
     assert gained.n + kept.n == 400 and 90 < kept.n < 150

@@ -1,4 +1,6 @@
-"""A project of one person has a policy of one: it is said where it counts, and ends when it should."""
+"""A project of one person has a policy of one: it is said where it counts, and ends when it
+should.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +38,23 @@ def made(data_dir: Path) -> Made:
 
 def train(made: Made, by: Any = None) -> TrainingRun:
     return submit_training(
-        project=made.project, method=Method.GRPO, parent=made.base, environment=made.environment, config={"steps": 2, "learning_rate": 1e-3},
-        dataset=freeze_dataset(eval_set=made.eval_set, by=made.admin), by=by or made.admin,
-    )  # fmt: skip
+        project=made.project,
+        method=Method.GRPO,
+        parent=made.base,
+        environment=made.environment,
+        config={"steps": 2, "learning_rate": 1e-3},
+        dataset=freeze_dataset(eval_set=made.eval_set, by=made.admin),
+        by=by or made.admin,
+    )
 
 
 def reviewed_alone(made: Made) -> None:
     judge_all(actions.open_review(runs=[made.run], by=made.admin), made.admin)
 
 
-def test_one_person_writes_reviews_and_trains_and_every_page_that_counts_says_so(made: Made) -> None:
+def test_one_person_writes_reviews_and_trains_and_every_page_that_counts_says_so(
+    made: Made,
+) -> None:
     reviewed_alone(made)
     run = train(made)
     said = f"Reviewed by the person who trains ({made.admin}), the only one in this project."
@@ -59,8 +68,10 @@ def test_one_person_writes_reviews_and_trains_and_every_page_that_counts_says_so
 
 def test_an_override_by_the_person_who_trains_says_so(made: Made) -> None:
     actions.override_lock(verifier=made.verifier, reason="a first try", by=made.admin)
-    assert train(made).spec["oversight"] == (
-        f"Not reviewed: the person who trains overrode the lock ({made.admin}), the only one in this project."
+    assert (
+        train(made).spec["oversight"]
+        == f"Not reviewed: the person who trains overrode the lock ({made.admin}), the only one in"
+        " this project."
     )
 
 
@@ -83,9 +94,13 @@ def test_a_viewer_can_neither_judge_nor_train_and_does_not_count(made: Made) -> 
 
 
 @pytest.mark.parametrize("how", ["removed", "made a viewer"])
-def test_removing_a_colleague_does_not_make_it_a_project_of_one_at_once(made: Made, how: str) -> None:
+def test_removing_a_colleague_does_not_make_it_a_project_of_one_at_once(
+    made: Made, how: str
+) -> None:
     second = make_user()
-    membership = core.set_member(project=made.project, user=second, role=Role.ENGINEER, by=made.admin)
+    membership = core.set_member(
+        project=made.project, user=second, role=Role.ENGINEER, by=made.admin
+    )
     if how == "removed":
         core.remove_member(membership=membership, by=made.admin)
     else:

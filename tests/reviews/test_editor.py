@@ -43,7 +43,10 @@ ECHO = 'def grade(sample, item):\n    return 1.0 if "ticket" in sample["output_t
         ("[1]", "must be a JSON object"),
         ("[" * 100_000, "nested too deeply"),
         ('{"kind": "calls", "weight": NaN}', "NaN is not a JSON number"),
-        ('{"kind": "calls", "a": [1, {"b": "x\\u0000"}]}', r"“a\[1\].b” has a character that cannot be stored"),
+        (
+            '{"kind": "calls", "a": [1, {"b": "x\\u0000"}]}',
+            r"“a\[1\].b” has a character that cannot be stored",
+        ),
         (" " * (specs.MAX_SPEC + 1), "characters; at most"),
     ],
     ids=["value", "key", "list", "deep", "nan", "nul", "long"],
@@ -66,7 +69,10 @@ def test_every_start_is_a_spec_that_can_be_built_and_survives_the_form(start: sp
 def test_a_program_is_compared_line_by_line() -> None:
     before = {"kind": "python", "source": "a = 1\nb = 2\n"}
     after = before | {"source": "a = 1\nb = 3\n"}
-    assert [line for kind, line in specs.diff(before, after) if kind in ("gone", "new")] == ["b = 2", "b = 3"]
+    assert [line for kind, line in specs.diff(before, after) if kind in ("gone", "new")] == [
+        "b = 2",
+        "b = 3",
+    ]
     assert list(specs.diff(before, before)) == []
 
 
@@ -81,31 +87,59 @@ def environment(project: Project) -> Environment:
 def test_an_edit_is_a_new_version_that_environments_take_up(environment: Environment) -> None:
     before, by = environment.verifier, admin_of(environment.project)
     other = save_environment(
-        project=environment.project, slug="other", builtin="workplace", harness=HARNESS | {"max_turns": 1, "top_p": 0.5},
-        verifier=before, by=by,
-    )  # fmt: skip
+        project=environment.project,
+        slug="other",
+        builtin="workplace",
+        harness=HARNESS | {"max_turns": 1, "top_p": 0.5},
+        verifier=before,
+        by=by,
+    )
     verifier, made = save_edit(
-        project=environment.project, name=before.name, spec=CALLS, note="all kinds", before=before, adopt=True, by=by
+        project=environment.project,
+        name=before.name,
+        spec=CALLS,
+        note="all kinds",
+        before=before,
+        adopt=True,
+        by=by,
     )
     assert (verifier.version, verifier.note, verifier.spec) == (2, "all kinds", CALLS)
     assert {(one.slug, one.version, one.verifier) for one in made} == {
-        ("workplace", 2, verifier), ("other", other.version + 1, verifier),
-    }  # fmt: skip
-    assert all(one.harness == {"workplace": HARNESS, "other": other.harness}[one.slug] for one in made)
+        ("workplace", 2, verifier),
+        ("other", other.version + 1, verifier),
+    }
+    assert all(
+        one.harness == {"workplace": HARNESS, "other": other.harness}[one.slug] for one in made
+    )
     again, none = save_edit(
-        project=environment.project, name=before.name, spec=CALLS, note="", before=verifier, adopt=True, by=by
+        project=environment.project,
+        name=before.name,
+        spec=CALLS,
+        note="",
+        before=verifier,
+        adopt=True,
+        by=by,
     )
     assert (again, none) == (verifier, [])
     assert AuditEvent.objects.filter(action="verifier.created").count() == 2
 
 
-@pytest.mark.parametrize(("name", "said"), [("", "Enter a name for the verifier"), ("tool-call", "already")])
-def test_a_new_verifier_needs_a_name_of_its_own(environment: Environment, name: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"), [("", "Enter a name for the verifier"), ("tool-call", "already")]
+)
+def test_a_new_verifier_needs_a_name_of_its_own(
+    environment: Environment, name: str, said: str
+) -> None:
     with pytest.raises(ReviewError, match=said):
         save_edit(
-            project=environment.project, name=name, spec=CALLS, note="", before=None, adopt=False,
+            project=environment.project,
+            name=name,
+            spec=CALLS,
+            note="",
+            before=None,
+            adopt=False,
             by=admin_of(environment.project),
-        )  # fmt: skip
+        )
 
 
 # The pages.
@@ -120,23 +154,38 @@ def logged_in(project: Project, role: Role | None = None) -> Client:
 def test_what_cannot_be_saved_stays_in_the_form(environment: Environment) -> None:
     client, project = logged_in(environment.project), environment.project
     url = reverse("reviews:verifier_save", args=[project.slug, environment.verifier_id])
-    for spec, said in (('{"kind": "call', "Line 1"), ('{"kind": "cals"}', "there is no verifier"), ('{"kind": "calls", "tolerance": 9}', "tolerance")):  # fmt: skip
+    for spec, said in (
+        ('{"kind": "call', "Line 1"),
+        ('{"kind": "cals"}', "there is no verifier"),
+        ('{"kind": "calls", "tolerance": 9}', "tolerance"),
+    ):
         page = client.post(url, {"spec": spec, "note": "mine"})
         assert page.status_code == 400
         assert said in page.content.decode() and "mine" in page.content.decode()
         assert spec.replace('"', "&quot;") in page.content.decode()
     assert project.verifiers.count() == 1
-    assert client.post(url, {"spec": json.dumps(CALLS), "note": "mine", "adopt": "1"}).status_code == 302
+    assert (
+        client.post(url, {"spec": json.dumps(CALLS), "note": "mine", "adopt": "1"}).status_code
+        == 302
+    )
     assert project.verifiers.count() == 2 and project.environments.count() == 2
 
 
 def test_a_new_one_begins_with_its_kind(environment: Environment) -> None:
     client, project = logged_in(environment.project), environment.project
-    assert "Tool calls" in client.get(reverse("reviews:verifier_new", args=[project.slug])).content.decode()
-    page = client.get(reverse("reviews:verifier_new", args=[project.slug]) + "?kind=python").content.decode()
+    assert (
+        "Tool calls"
+        in client.get(reverse("reviews:verifier_new", args=[project.slug])).content.decode()
+    )
+    page = client.get(
+        reverse("reviews:verifier_new", args=[project.slug]) + "?kind=python"
+    ).content.decode()
     assert "def grade(sample, item)" in page
     given = {"name": "My grader", "spec": '{"kind": "python"}', "field": "source", "code": ECHO}
-    assert client.post(reverse("reviews:verifier_create", args=[project.slug]), given).status_code == 302
+    assert (
+        client.post(reverse("reviews:verifier_create", args=[project.slug]), given).status_code
+        == 302
+    )
     assert project.verifiers.get(name="my-grader").spec == {"kind": "python", "source": ECHO}
 
 
@@ -144,10 +193,20 @@ def test_a_hostile_spec_stays_text(environment: Environment) -> None:
     project = environment.project
     spec = {"kind": "exact", "description": "</textarea><script>alert(1)</script>"}
     verifier, _ = save_edit(
-        project=project, name="exact", spec=spec, note="<b>", before=None, adopt=False, by=admin_of(project)
+        project=project,
+        name="exact",
+        spec=spec,
+        note="<b>",
+        before=None,
+        adopt=False,
+        by=admin_of(project),
     )
     for name in ("verifier", "verifier_edit"):
-        page = logged_in(project).get(reverse(f"reviews:{name}", args=[project.slug, verifier.pk])).content.decode()
+        page = (
+            logged_in(project)
+            .get(reverse(f"reviews:{name}", args=[project.slug, verifier.pk]))
+            .content.decode()
+        )
         assert "<script>alert" not in page and "&lt;script&gt;alert" in page
 
 
@@ -171,7 +230,9 @@ def run(environment: Environment, model: ModelVersion) -> EvalRun:
     """Half of the samples are right, and say so."""
     found = make_eval_run(make_eval_set(environment.project), model, environment)
     for sample in found.samples.select_related("task"):
-        Sample.objects.filter(pk=sample.pk).update(output=json.dumps(sample.task.expected) if sample.success else "no")
+        Sample.objects.filter(pk=sample.pk).update(
+            output=json.dumps(sample.task.expected) if sample.success else "no"
+        )
     return found
 
 
@@ -199,7 +260,13 @@ def test_answers_that_another_version_scored_are_scored_again_for_a_review(run: 
     project, before = run.project, run.environment.verifier
     strict = before.spec | {"weights": before.spec["weights"] | {"safe": 0.0}}
     verifier, _ = save_edit(
-        project=project, name=before.name, spec=strict, note="", before=before, adopt=True, by=admin_of(project)
+        project=project,
+        name=before.name,
+        spec=strict,
+        note="",
+        before=before,
+        adopt=True,
+        by=admin_of(project),
     )
     client, page = logged_in(project), reverse("reviews:open", args=[project.slug, verifier.pk])
     with pytest.raises(ReviewError, match="Rescore its samples with tool-call@2 first"):
@@ -212,38 +279,64 @@ def test_answers_that_another_version_scored_are_scored_again_for_a_review(run: 
     ended(verifier.rescores.get())
     assert "Score its samples with" not in client.get(page).content.decode()
     review = open_review(runs=[run], verifier=verifier, by=admin_of(project), size=50)
-    assert {(item.success, item.reward) for item in review.items.all()} == {(True, 0.8), (False, -1.0)}
+    assert {(item.success, item.reward) for item in review.items.all()} == {
+        (True, 0.8),
+        (False, -1.0),
+    }
 
 
 @pytest.mark.django_db(transaction=True)
-def test_probes_find_the_hole_of_a_bad_verifier_and_none_in_a_good_one(run: EvalRun, environment: Environment) -> None:
+def test_probes_find_the_hole_of_a_bad_verifier_and_none_in_a_good_one(
+    run: EvalRun, environment: Environment
+) -> None:
     project, by = environment.project, admin_of(environment.project)
     start = reverse("reviews:probe_run", args=[project.slug, environment.verifier_id])
-    logged_in(project).post(start, {"environment": environment.pk, "eval_set": str(run.eval_set_id)})
-    good = ended(environment.verifier.probe_runs.get(environment=environment, eval_set=run.eval_set))
+    logged_in(project).post(
+        start, {"environment": environment.pk, "eval_set": str(run.eval_set_id)}
+    )
+    good = ended(
+        environment.verifier.probe_runs.get(environment=environment, eval_set=run.eval_set)
+    )
     assert (good.failed, good.result["passed"]) == (0, True)
 
     bad, (taken,) = save_edit(
-        project=project, name="tool-call", spec={"kind": "python", "source": ECHO}, note="", before=environment.verifier,
-        adopt=True, by=by,
-    )  # fmt: skip
+        project=project,
+        name="tool-call",
+        spec={"kind": "python", "source": ECHO},
+        note="",
+        before=environment.verifier,
+        adopt=True,
+        by=by,
+    )
     job = ended(rescoring.submit_probe(environment=taken, eval_set=run.eval_set, by=by))
     assert job.failed and {finding["probe"] for finding in job.result["failed"]} >= {"echo"}
     assert (job.verifier, good.verifier) == (bad, environment.verifier)
-    page = logged_in(project, Role.VIEWER).get(reverse("reviews:probe", args=[project.slug, job.pk])).content.decode()
+    page = (
+        logged_in(project, Role.VIEWER)
+        .get(reverse("reviews:probe", args=[project.slug, job.pk]))
+        .content.decode()
+    )
     assert "echo" in page and "Findings, worst first" in page
     finding = job.result["failed"][0]
     key = run.eval_set.tasks.get(pk=finding["task"]).key
     assert f'<span class="mono small">{key}</span>' in page and str(finding["task"]) not in page
-    assert "not applicable to this verifier" in page and page.index(">failed</span>") < page.index(">passed</span>")
+    assert "not applicable to this verifier" in page and page.index(">failed</span>") < page.index(
+        ">passed</span>"
+    )
 
 
 def test_probes_leave_a_holdout_alone(environment: Environment) -> None:
     eval_set: EvalSet = make_eval_set(environment.project, train=0, holdout=3)
     with pytest.raises(rescoring.RescoringError, match="only hold-out tasks"):
-        rescoring.submit_probe(environment=environment, eval_set=eval_set, by=admin_of(environment.project))
+        rescoring.submit_probe(
+            environment=environment, eval_set=eval_set, by=admin_of(environment.project)
+        )
     client = logged_in(environment.project)
     url = reverse("reviews:probe_run", args=[environment.project.slug, environment.verifier_id])
-    for given in ({}, {"environment": "x", "eval_set": "1"}, {"environment": environment.pk, "eval_set": eval_set.pk}):
+    for given in (
+        {},
+        {"environment": "x", "eval_set": "1"},
+        {"environment": environment.pk, "eval_set": eval_set.pk},
+    ):
         assert client.post(url, given).status_code == 302
     assert not environment.verifier.probe_runs.exists()

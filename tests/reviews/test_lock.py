@@ -1,4 +1,6 @@
-"""What is unlocked is a triple: this verifier, in this environment, for tasks like those that people have judged."""
+"""What is unlocked is a triple: this verifier, in this environment, for tasks like those that
+people have judged.
+"""
 
 from __future__ import annotations
 
@@ -48,18 +50,30 @@ def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def start(
-    made: Made, by: Any = None, eval_set: EvalSet | None = None, environment: Environment | None = None
+    made: Made,
+    by: Any = None,
+    eval_set: EvalSet | None = None,
+    environment: Environment | None = None,
 ) -> TrainingRun:
     return submit_training(
-        project=made.project, method=Method.GRPO, parent=made.base,
+        project=made.project,
+        method=Method.GRPO,
+        parent=made.base,
         dataset=freeze_dataset(eval_set=eval_set or made.eval_set, by=made.admin),
-        environment=environment or made.environment, config={"steps": 1, "learning_rate": 1e-3}, by=by or made.admin,
-    )  # fmt: skip
+        environment=environment or made.environment,
+        config={"steps": 1, "learning_rate": 1e-3},
+        by=by or made.admin,
+    )
 
 
 def another(made: Made, **changes: Any) -> Environment:
     old = made.environment
-    given = {"slug": old.slug, "harness": old.harness, "builtin": old.builtin, "verifier": old.verifier} | changes
+    given = {
+        "slug": old.slug,
+        "harness": old.harness,
+        "builtin": old.builtin,
+        "verifier": old.verifier,
+    } | changes
     return save_environment(project=made.project, by=made.admin, **given)
 
 
@@ -70,14 +84,19 @@ def train_set(made: Made, *tasks: dict[str, Any]) -> EvalSet:
     )
     for number, task in enumerate(tasks):
         origin = task.pop("origin", Origin.MANUAL)
-        row = evals.add_task(eval_set=eval_set, key=f"t{number}", split=Split.TRAIN, by=made.admin, **task)
+        row = evals.add_task(
+            eval_set=eval_set, key=f"t{number}", split=Split.TRAIN, by=made.admin, **task
+        )
         row.origin = origin
         row.save(update_fields=["origin"])
     return evals.freeze(eval_set=eval_set, by=made.admin)
 
 
 def close(n: int) -> dict[str, Any]:
-    return {"request": f"Close ticket {n}.", "expected": {"tool": "tickets.close", "args": {"id": n}}}
+    return {
+        "request": f"Close ticket {n}.",
+        "expected": {"tool": "tickets.close", "args": {"id": n}},
+    }
 
 
 # The environment
@@ -86,9 +105,12 @@ def close(n: int) -> dict[str, Any]:
 def test_a_review_of_one_environment_opens_no_other(made: Made) -> None:
     start(made)
     tools = [chat_tool(tool) for tool in made.environment.harness.get("tools", [])]
-    other = another(made, slug="other", harness=made.environment.harness | {"tools": [*tools, DELETE]})
+    other = another(
+        made, slug="other", harness=made.environment.harness | {"tools": [*tools, DELETE]}
+    )
     with pytest.raises(
-        actions.TrainingLocked, match="Only its scores in workplace@1 have been reviewed, none in other@1"
+        actions.TrainingLocked,
+        match="Only its scores in workplace@1 have been reviewed, none in other@1",
     ):
         start(made, environment=other)
     locks = environment_locks([made.environment, other])
@@ -103,11 +125,18 @@ DELETE = {
 
 
 def test_what_the_agent_brings_needs_no_new_review(made: Made) -> None:
-    start(made, environment=another(made, harness=made.environment.harness | {"system_prompt": "Be brief."}))
+    start(
+        made,
+        environment=another(
+            made, harness=made.environment.harness | {"system_prompt": "Be brief."}
+        ),
+    )
 
 
 def test_samples_of_two_environments_count_each_for_its_own(data_dir: Path) -> None:
-    """Sixty samples, half of them of another environment: neither has the fifty that the policy asks for."""
+    """Sixty samples, half of them of another environment: neither has the fifty that the policy
+    asks for.
+    """
     made = Made(data_dir)
     made.review()
     other = another(made, slug="other", harness=made.environment.harness | {"tools": [DELETE]})
@@ -122,7 +151,10 @@ def test_samples_of_two_environments_count_each_for_its_own(data_dir: Path) -> N
 
 def test_probes_speak_of_the_environment_they_ran_in(made: Made) -> None:
     other = another(made, slug="other", harness=made.environment.harness | {"tools": [DELETE]})
-    judge_all(actions.open_review(runs=[make_run(made.eval_set, made.base, other)], by=made.admin), made.admin)
+    judge_all(
+        actions.open_review(runs=[make_run(made.eval_set, made.base, other)], by=made.admin),
+        made.admin,
+    )
     assert lock_of(environment=other).why == "The hack probes have not been run on this verifier."
     pass_probes(other)
     assert not lock_of(environment=other).locked
@@ -132,8 +164,12 @@ def test_probes_speak_of_the_environment_they_ran_in(made: Made) -> None:
 
 
 @pytest.mark.parametrize(("probed", "opens"), [(1, False), (2, False), (3, True)])
-def test_probes_of_fewer_tasks_than_train_open_nothing(probed: int, opens: bool, made: Made) -> None:
-    """Three tasks train; over the API somebody may ask for probes of one, on which few holes show."""
+def test_probes_of_fewer_tasks_than_train_open_nothing(
+    probed: int, opens: bool, made: Made
+) -> None:
+    """Three tasks train; over the API somebody may ask for probes of one, on which few holes
+    show.
+    """
     assert made.eval_set.tasks.trainable().count() == 3
     pass_probes(made.environment, tasks=probed)
     lock = lock_of(environment=made.environment, tasks=list(made.eval_set.tasks.trainable()))
@@ -158,15 +194,21 @@ def test_tasks_like_those_judged_are_open(made: Made) -> None:
 @pytest.mark.parametrize(
     ("strange", "says"),
     [
-        ({"expected": {"tool": "mail.send", "args": {"to": "a"}}}, "4 of 20 tasks .* 4 by tool \\(mail.send\\)"),
+        (
+            {"expected": {"tool": "mail.send", "args": {"to": "a"}}},
+            "4 of 20 tasks .* 4 by tool \\(mail.send\\)",
+        ),
         ({"expected": {"answer": "42"}}, "4 by tool \\(no call\\)"),
         ({"origin": Origin.SYNTHETIC}, "4 by origin \\(Synthetic variant\\)"),
         ({"request": "Write a haiku about the autumn wind over Kyoto, number {}"}, "4 by text"),
     ],
-)  # fmt: skip
-def test_tasks_nobody_has_seen_the_like_of_are_locked(made: Made, strange: dict[str, Any], says: str) -> None:
+)
+def test_tasks_nobody_has_seen_the_like_of_are_locked(
+    made: Made, strange: dict[str, Any], says: str
+) -> None:
     odd = [
-        close(n) | {name: value.format(n) if name == "request" else value for name, value in strange.items()}
+        close(n)
+        | {name: value.format(n) if name == "request" else value for name, value in strange.items()}
         for n in range(4)
     ]
     eval_set = train_set(made, *(close(n) for n in range(8000, 8016)), *odd)
@@ -179,7 +221,10 @@ def test_tasks_nobody_has_seen_the_like_of_are_locked(made: Made, strange: dict[
 def test_a_new_sample_of_the_strange_tasks_opens_the_lock_for_all(made: Made) -> None:
     """The older review goes on counting for its tasks, as long as it passes."""
     mail = [
-        {"request": f"Send mail number {n} to the team.", "expected": {"tool": "mail.send", "args": {"n": n}}}
+        {
+            "request": f"Send mail number {n} to the team.",
+            "expected": {"tool": "mail.send", "args": {"n": n}},
+        }
         for n in range(40)
     ]
     eval_set = train_set(made, *(close(n) for n in range(9000, 9020)), *mail[:20])
@@ -204,7 +249,9 @@ def test_a_new_sample_of_the_strange_tasks_opens_the_lock_for_all(made: Made) ->
 def judged(data_dir: Path) -> Made:
     """The same with a verifier that asks the project's judge."""
     made = Made(data_dir)
-    Rubric.objects.create(project=made.project, base_url="http://judge.test/v1", model="small", is_on=True, version=1)
+    Rubric.objects.create(
+        project=made.project, base_url="http://judge.test/v1", model="small", is_on=True, version=1
+    )
     made.verifier = save_verifier(project=made.project, name="asks", spec=JUDGE, by=made.admin)
     made.environment = another(made, slug="asks", verifier=made.verifier)
     made.run = make_run(made.eval_set, made.base, made.environment)
@@ -216,7 +263,9 @@ def judged(data_dir: Path) -> Made:
 
 
 def test_an_evaluation_that_is_tried_again_mixes_no_judges(judged: Made) -> None:
-    """The worker dies after the first samples, and the judge is another one when the evaluation goes on."""
+    """The worker dies after the first samples, and the judge is another one when the evaluation
+    goes on.
+    """
     run = make_run(judged.eval_set, judged.base, judged.environment)
     record_scorer(run, run.environment)
     child_spec(run)
@@ -233,7 +282,8 @@ def test_another_judge_locks_again(judged: Made) -> None:
     start(judged)
     Rubric.objects.update(model="large")
     with pytest.raises(
-        actions.TrainingLocked, match=r"The judge was small at .* when the samples were scored; it is large at"
+        actions.TrainingLocked,
+        match=r"The judge was small at .* when the samples were scored; it is large at",
     ):
         start(judged)
     assert "probes were run with different settings" in lock_of(environment=judged.environment).why
@@ -256,9 +306,14 @@ def test_a_remote_server_of_another_version_locks(made: Made) -> None:
     probe.spec["scorer"]["remote"] = "tickets 1 (a)"
     probe.save(update_fields=["spec"])
     assert not lock_of(environment=made.environment).locked  # nobody has asked the server
-    assert not lock_of(environment=made.environment, scorer=now | {"remote": "tickets 1 (a)"}).locked
+    assert not lock_of(
+        environment=made.environment, scorer=now | {"remote": "tickets 1 (a)"}
+    ).locked
     why = lock_of(environment=made.environment, scorer=now).why
-    changed = "The remote server's version was tickets 1 (a) when the samples were scored; it is tickets 2 (b) now."
+    changed = (
+        "The remote server's version was tickets 1 (a) when the samples were scored; it is tickets"
+        " 2 (b) now."
+    )
     assert why == f"{changed} The probes were run with different settings. {changed}"
     unknown = lock_of(environment=made.environment, scorer=now | {"remote": None}).why
     assert "was tickets 1 (a) when the samples were scored; it is unknown" in unknown
@@ -271,12 +326,17 @@ def test_probes_whose_scorer_was_not_recorded_open_nothing(made: Made) -> None:
     assert "probes were run with different settings. The remote server's version was unknown" in why
 
 
-def test_scoring_code_that_was_changed_since_the_review_locks(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scoring_code_that_was_changed_since_the_review_locks(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not lock_of(environment=made.environment).locked
     monkeypatch.setitem(REVISIONS["kind"], made.verifier.spec["kind"], 3)
     why = lock_of(environment=made.environment).why
     kind = made.verifier.spec["kind"]
-    assert f"The scoring of “{kind}” was revision 1 when the samples were scored; it is revision 3 now." in why
+    assert (
+        f"The scoring of “{kind}” was revision 1 when the samples were scored; it is revision 3"
+        " now." in why
+    )
 
 
 def test_an_override_holds_for_the_environments_and_the_judge_of_its_day(judged: Made) -> None:
@@ -304,7 +364,9 @@ def run_it(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> TrainingRun:
 
 
 @pytest.mark.parametrize("station", ["probes", "policy", "review", "person"])
-def test_a_queued_run_is_checked_again_at_its_start(made: Made, station: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queued_run_is_checked_again_at_its_start(
+    made: Made, station: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = start(made)
     if station == "probes":
         pass_probes(made.environment, failed=1)
@@ -348,7 +410,9 @@ def test_two_people_review_and_either_starts_but_not_the_author(two: tuple[Made,
     made, first, _ = two
     start(made, by=first)
     start(made, by=make_member(made.project))
-    with pytest.raises(actions.TrainingLocked, match="Whoever wrote the verifier cannot start its training"):
+    with pytest.raises(
+        actions.TrainingLocked, match="Whoever wrote the verifier cannot start its training"
+    ):
         start(made, by=made.admin)
 
 
@@ -368,7 +432,9 @@ def test_the_only_reviewer_does_not_start_training(made: Made) -> None:
     member = make_member(made.project)
     set_policy(project=made.project, by=made.admin, reason="test", four_eyes=True)
     judge_all(actions.open_review(runs=[made.run], by=made.admin), member)
-    with pytest.raises(actions.TrainingLocked, match="Only 0 of 60 samples were judged by someone who neither"):
+    with pytest.raises(
+        actions.TrainingLocked, match="Only 0 of 60 samples were judged by someone who neither"
+    ):
         start(made, by=member)
     start(made, by=make_member(made.project))
 
@@ -383,7 +449,9 @@ def test_a_second_reviewer_of_three_samples_is_no_second_pair_of_eyes(made: Made
         start(made, by=member)
 
 
-def test_four_eyes_need_to_know_who_starts(two: tuple[Made, Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_eyes_need_to_know_who_starts(
+    two: tuple[Made, Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The account that started the run was deleted before the run began."""
     made, first, _ = two
     assert not lock_of(environment=made.environment).locked, "whoever looks is not who starts"
@@ -402,7 +470,9 @@ def test_who_overrides_does_not_start(made: Made) -> None:
     actions.open_review(runs=[made.run], by=made.admin)
     second = make_member(made.project, Role.OWNER)
     actions.override_lock(verifier=made.verifier, reason="in a hurry", by=second)
-    with pytest.raises(actions.TrainingLocked, match="Whoever overrides the lock cannot also start"):
+    with pytest.raises(
+        actions.TrainingLocked, match="Whoever overrides the lock cannot also start"
+    ):
         start(made, by=second)
     start(made, by=admin_of(made.project))
 

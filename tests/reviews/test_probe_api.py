@@ -14,7 +14,14 @@ from apps.core.models import ApiKey, AuditEvent, Role
 from apps.reviews.actions import lock_state
 from apps.reviews.models import ProbeRun
 from apps.reviews.rescoring import CheatingModel, RescoringError, complete_probe, probe_spec
-from tests.factories import admin_of, make_eval_set, make_key, make_member, make_project, make_server
+from tests.factories import (
+    admin_of,
+    make_eval_set,
+    make_key,
+    make_member,
+    make_project,
+    make_server,
+)
 from tests.reviews.made import Made, pass_probes
 from workers.lib.clients import chat_server
 from workers.lib.specs import ModelServer, checked
@@ -22,9 +29,17 @@ from workers.lib.typed import convert
 
 pytestmark = pytest.mark.django_db
 FINDING = {
-    "probe": "filler", "severity": "medium", "task": "t", "what": "filler", "shown": "very very", "reason": "Paid 40%",
-    "reward": 0.4, "gold_reward": 1.0, "plain_reward": 0.0, "path": [],
-}  # fmt: skip
+    "probe": "filler",
+    "severity": "medium",
+    "task": "t",
+    "what": "filler",
+    "shown": "very very",
+    "reason": "Paid 40%",
+    "reward": 0.4,
+    "gold_reward": 1.0,
+    "plain_reward": 0.0,
+    "path": [],
+}
 
 
 def key_of(made: Made, by: Any = None) -> str:
@@ -40,7 +55,10 @@ def logged_in(user: Any) -> Client:
 
 
 def ask(key: str, name: str, *args: Any, body: Any = None) -> Any:
-    url, headers = reverse(f"reviews_api:{name}", args=args), {"HTTP_AUTHORIZATION": f"Bearer {key}"}
+    url, headers = (
+        reverse(f"reviews_api:{name}", args=args),
+        {"HTTP_AUTHORIZATION": f"Bearer {key}"},
+    )
     if body is None:
         return Client().get(url, **headers)
     return Client().post(url, json.dumps(body), content_type="application/json", **headers)
@@ -62,7 +80,8 @@ def found(made: Made, *findings: dict, locks: int) -> ProbeRun:
 
 
 @pytest.mark.parametrize(
-    ("masked", "scored", "says_something"), [(0, 4, True), (5, 4, True), (6, 4, False), (10, 0, False), (0, 0, False)]
+    ("masked", "scored", "says_something"),
+    [(0, 4, True), (5, 4, True), (6, 4, False), (10, 0, False), (0, 0, False)],
 )
 def test_probes_of_which_most_could_not_be_scored_say_nothing(
     masked: int, scored: int, says_something: bool, made: Made
@@ -71,8 +90,17 @@ def test_probes_of_which_most_could_not_be_scored_say_nothing(
     run = pass_probes(made.environment)
     ProbeRun.objects.filter(pk=run.pk).update(failed=None)
     spread = {"n": scored, "mean": 0.0}
-    report = {"probes": [{"n": 10, "masked": masked}], "golds": spread, "attacks": spread, "locks": 0}
-    with nullcontext() if says_something else pytest.raises(ValueError, match="probes are inconclusive"):
+    report = {
+        "probes": [{"n": 10, "masked": masked}],
+        "golds": spread,
+        "attacks": spread,
+        "locks": 0,
+    }
+    with (
+        nullcontext()
+        if says_something
+        else pytest.raises(ValueError, match="probes are inconclusive")
+    ):
         complete_probe(run, {"report": report})
     run.refresh_from_db()
     assert (run.failed == 0) == says_something
@@ -80,10 +108,18 @@ def test_probes_of_which_most_could_not_be_scored_say_nothing(
 
 def test_probes_are_started_followed_and_cancelled(made: Made) -> None:
     key, eval_set = key_of(made), make_eval_set(made.project)
-    started = ask(key, "probes", body={"environment": str(made.environment), "eval_set": str(eval_set), "tasks": 2})
+    started = ask(
+        key,
+        "probes",
+        body={"environment": str(made.environment), "eval_set": str(eval_set), "tasks": 2},
+    )
     assert started.status_code == 201, started.json()
     run = ProbeRun.objects.get()
-    assert started.json()["id"] == str(run.pk) and started.json()["locks"] is None and len(run.spec["tasks"]) == 2
+    assert (
+        started.json()["id"] == str(run.pk)
+        and started.json()["locks"] is None
+        and len(run.spec["tasks"]) == 2
+    )
     assert run.created_by == made.admin
     told = ask(key, "probe", run.pk).json()
     assert (told["state"], told["findings"], told["waivers"]) == ("queued", [], [])
@@ -95,14 +131,22 @@ def test_probes_are_started_followed_and_cancelled(made: Made) -> None:
 @pytest.mark.parametrize(
     ("change", "status", "path"),
     [
-        ({"environment": None}, 400, "environment"), ({"environment": "x"}, 404, ""),
-        ({"environment": "none@1"}, 404, ""), ({"eval_set": "x"}, 404, ""), ({"eval_set": 5}, 400, "eval_set"),
-        ({"eval_set": "00000000-0000-0000-0000-000000000001"}, 404, ""), ({"tasks": 0}, 400, "tasks"),
-        ({"tasks": True}, 400, "tasks"), ({"tasks": 1e9}, 400, "tasks"),
+        ({"environment": None}, 400, "environment"),
+        ({"environment": "x"}, 404, ""),
+        ({"environment": "none@1"}, 404, ""),
+        ({"eval_set": "x"}, 404, ""),
+        ({"eval_set": 5}, 400, "eval_set"),
+        ({"eval_set": "00000000-0000-0000-0000-000000000001"}, 404, ""),
+        ({"tasks": 0}, 400, "tasks"),
+        ({"tasks": True}, 400, "tasks"),
+        ({"tasks": 1e9}, 400, "tasks"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_started_says_why(made: Made, change: dict, status: int, path: str) -> None:
-    body = {"environment": str(made.environment), "eval_set": str(make_eval_set(made.project).pk)} | change
+    body = {
+        "environment": str(made.environment),
+        "eval_set": str(make_eval_set(made.project).pk),
+    } | change
     refused = ask(key_of(made), "probes", body=body)
     assert refused.status_code == status and refused.json().get("path", "") == path
     assert not ProbeRun.objects.exists()
@@ -115,20 +159,32 @@ def test_a_set_of_another_project_cannot_be_used_nor_its_probes_seen(made: Made)
     assert ask(key, "probes", body=body).status_code == 404
     other = make_key(foreign.project)
     assert ask(other, "probes").json()["results"] == []
-    for name, sent in (("probe", None), ("probe_cancel", {}), ("probe_waive", {"probe": "filler", "reason": "x"})):
+    for name, sent in (
+        ("probe", None),
+        ("probe_cancel", {}),
+        ("probe_waive", {"probe": "filler", "reason": "x"}),
+    ):
         assert ask(other, name, run.pk, body=sent).status_code == 404
 
 
 def test_an_accepted_finding_no_longer_locks_and_is_audited(made: Made) -> None:
     high = FINDING | {"probe": "echo", "severity": "high"}
     run = found(made, *[FINDING] * 5, high, locks=6)
-    key, reasons = key_of(made), lambda: [reason.what for reason in lock_state(made.environment.verifier).reasons]
+    key, reasons = (
+        key_of(made),
+        lambda: [reason.what for reason in lock_state(made.environment.verifier).reasons],
+    )
     assert ask(key, "probe", run.pk).json()["locks"] == 6
     assert any("Its probes found 6 holes: echo, filler" in what for what in reasons())
-    done = ask(key, "probe_waive", run.pk, body={"probe": "filler", "reason": "Length is wanted here."}).json()
+    done = ask(
+        key, "probe_waive", run.pk, body={"probe": "filler", "reason": "Length is wanted here."}
+    ).json()
     assert done["locks"] == 1 and done["waivers"][0]["reason"] == "Length is wanted here."
     assert len(done["findings"]) == 6, "what was accepted is still shown"
-    assert ask(key, "probe_waive", run.pk, body={"probe": "echo", "reason": "Known."}).json()["locks"] == 0
+    assert (
+        ask(key, "probe_waive", run.pk, body={"probe": "echo", "reason": "Known."}).json()["locks"]
+        == 0
+    )
     assert not any("holes" in what for what in reasons())
     detail = AuditEvent.objects.filter(action="probes.waived").first().detail
     assert detail["probe"] in ("echo", "filler") and detail["reason"]
@@ -137,10 +193,13 @@ def test_an_accepted_finding_no_longer_locks_and_is_audited(made: Made) -> None:
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        ({"probe": "filler"}, 400), ({"probe": "filler", "reason": " "}, 400), ({"probe": 1, "reason": "x"}, 400),
-        ({"probe": "nothing", "reason": "x"}, 409), ([], 400),
+        ({"probe": "filler"}, 400),
+        ({"probe": "filler", "reason": " "}, 400),
+        ({"probe": 1, "reason": "x"}, 400),
+        ({"probe": "nothing", "reason": "x"}, 409),
+        ([], 400),
     ],
-)  # fmt: skip
+)
 def test_an_acceptance_needs_a_finding_and_a_reason(made: Made, body: Any, status: int) -> None:
     run = found(made, FINDING, locks=0)
     assert ask(key_of(made), "probe_waive", run.pk, body=body).status_code == status
@@ -178,7 +237,9 @@ def started(made: Made, cheat: Any) -> Any:
     return ask(key_of(made), "probes", body=body)
 
 
-def test_a_probe_run_names_the_model_that_is_told_to_cheat(made: Made, cheat: dict, settings: Any) -> None:
+def test_a_probe_run_names_the_model_that_is_told_to_cheat(
+    made: Made, cheat: dict, settings: Any
+) -> None:
     answer = started(made, cheat)
     assert answer.status_code == 201, answer.content
     run = ProbeRun.objects.get(pk=answer.json()["id"])
@@ -191,7 +252,10 @@ def test_a_probe_run_names_the_model_that_is_told_to_cheat(made: Made, cheat: di
         "dialect": "native",
     }
     assert spec["cheat_tokens"] == 5000 and "secret" not in json.dumps(spec)
-    assert checked(spec | {"job_id": "1", "attempt": 1, "out_dir": "/tmp/x"}, "probe").server.model == "sly"
+    assert (
+        checked(spec | {"job_id": "1", "attempt": 1, "out_dir": "/tmp/x"}, "probe").server.model
+        == "sly"
+    )
     settings.FLYWHEEL_OUTGOING_KEYS = []  # no longer allowed: the job says so and asks nobody
     with pytest.raises(RescoringError, match="CHEAT_KEY"):
         probe_spec(run)
@@ -206,20 +270,34 @@ def test_a_probe_run_names_the_model_that_is_told_to_cheat(made: Made, cheat: di
 @pytest.mark.parametrize(
     ("change", "status"),
     [
-        ({"server": "elsewhere"}, 404), ({"model": ""}, 400), ({"model": " "}, 400), ({"tokens": 0}, 400), ({"tokens": 10**9}, 400), ({"tokens": "5"}, 400),
-        ({"base_url": "http://evil.example"}, 400), ({"server": None}, 400),
+        ({"server": "elsewhere"}, 404),
+        ({"model": ""}, 400),
+        ({"model": " "}, 400),
+        ({"tokens": 0}, 400),
+        ({"tokens": 10**9}, 400),
+        ({"tokens": "5"}, 400),
+        ({"base_url": "http://evil.example"}, 400),
+        ({"server": None}, 400),
     ],
-)  # fmt: skip
-def test_a_wrong_cheating_model_is_refused(made: Made, cheat: dict, change: dict, status: int) -> None:
+)
+def test_a_wrong_cheating_model_is_refused(
+    made: Made, cheat: dict, change: dict, status: int
+) -> None:
     make_server(make_project(), name="elsewhere", base_url="http://127.0.0.1:8124/v1")
     assert started(made, cheat | change).status_code == status
     assert not ProbeRun.objects.exists()
 
 
-def test_a_server_that_may_not_be_called_any_more_starts_nothing(made: Made, cheat: dict, settings: Any) -> None:
+def test_a_server_that_may_not_be_called_any_more_starts_nothing(
+    made: Made, cheat: dict, settings: Any
+) -> None:
     settings.FLYWHEEL_OUTGOING_KEYS = []
     answer = started(made, cheat)
-    assert answer.status_code == 409 and "CHEAT_KEY" in answer.json()["detail"] and not ProbeRun.objects.exists()
+    assert (
+        answer.status_code == 409
+        and "CHEAT_KEY" in answer.json()["detail"]
+        and not ProbeRun.objects.exists()
+    )
 
 
 def test_a_cheating_model_is_asked_as_its_server_is(made: Made, cheat: dict) -> None:
@@ -232,10 +310,12 @@ def test_a_cheating_model_is_asked_as_its_server_is(made: Made, cheat: dict) -> 
 @pytest.mark.parametrize(
     ("fields", "model", "said"),
     [
-        ({"cheat_server": True, "cheat_model": "sly"}, "sly", ""), ({}, None, ""), ({"cheat_server": True}, None, "Enter the name of the cheating model"),
+        ({"cheat_server": True, "cheat_model": "sly"}, "sly", ""),
+        ({}, None, ""),
+        ({"cheat_server": True}, None, "Enter the name of the cheating model"),
         ({"cheat_model": "sly"}, None, "Choose the server"),
     ],
-)  # fmt: skip
+)
 def test_the_page_starts_probes_with_a_cheating_model(
     made: Made, cheat: dict, fields: dict, model: str | None, said: str
 ) -> None:
@@ -246,7 +326,11 @@ def test_the_page_starts_probes_with_a_cheating_model(
     if fields.get("cheat_server"):
         fields = fields | {"cheat_server": made.project.servers.get().pk}
     url = reverse("reviews:probe_run", args=(made.project.slug, verifier.pk))
-    answer = client.post(url, {"environment": made.environment.pk, "eval_set": made.eval_set.pk, **fields}, follow=True)
+    answer = client.post(
+        url,
+        {"environment": made.environment.pk, "eval_set": made.eval_set.pk, **fields},
+        follow=True,
+    )
     runs = list(ProbeRun.objects.all())
     assert said in answer.content.decode()
     assert [run.spec.get("cheat", {}).get("model") for run in runs] == ([] if said else [model])

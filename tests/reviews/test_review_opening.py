@@ -52,7 +52,10 @@ def test_samples_are_of_every_score_kind_and_model(made: Made, tmp_path: Path) -
     assert {item.sample.run_id for item in items} == {made.run.pk, other.pk}
     assert {item.stratum.split(" · ")[1] for item in items} == {"success", "invalid", "unsafe"}
     assert 20 <= sum(item.success for item in items) <= 45
-    assert all((item.reward, item.components) == (item.sample.reward, item.sample.components) for item in items)
+    assert all(
+        (item.reward, item.components) == (item.sample.reward, item.sample.components)
+        for item in items
+    )
     again = actions.open_review(runs=[other, made.run], by=made.admin, size=60)
     assert list(again.items.values_list("sample", flat=True)) == [item.sample_id for item in items]
 
@@ -63,7 +66,11 @@ def test_it_freezes_the_policy_counts_the_look_and_is_audited(made: Made) -> Non
     look = HoldoutView.objects.get(eval_set=made.eval_set, kind="view")
     assert look.by == made.admin and look.detail == f"reward review of {made.verifier}"
     detail = AuditEvent.objects.get(action="review.opened").detail
-    assert detail["hash"] == made.verifier.hash and detail["n"] == 60 and detail["runs"] == [str(made.run.pk)]
+    assert (
+        detail["hash"] == made.verifier.hash
+        and detail["n"] == 60
+        and detail["runs"] == [str(made.run.pk)]
+    )
 
 
 def test_what_is_thin_is_said_and_masked_samples_stay_out(made: Made) -> None:
@@ -82,7 +89,12 @@ def other_verifier(made: Made) -> EvalRun:
         by=made.admin,
     )
     environment = save_environment(
-        project=made.project, slug="workplace", builtin="workplace", harness=HARNESS, verifier=verifier, by=made.admin
+        project=made.project,
+        slug="workplace",
+        builtin="workplace",
+        harness=HARNESS,
+        verifier=verifier,
+        by=made.admin,
     )
     return make_run(made.eval_set, made.base, environment)
 
@@ -123,7 +135,10 @@ def test_the_page_offers_the_evaluations_of_this_verifier_and_opens(made: Made) 
     offered = re.findall(r'name="runs" value="([^"]+)"', page)
     assert offered == [str(made.run.pk)] and "checked" in page
     assert f'<option value="{run.pk}">' in page  # to be scored by this version first
-    assert "Select a valid choice" in client.post(address, {"runs": [run.pk], "size": 60, "seed": 0}).content.decode()
+    assert (
+        "Select a valid choice"
+        in client.post(address, {"runs": [run.pk], "size": 60, "seed": 0}).content.decode()
+    )
     assert (
         "less than or equal to 100"
         in client.post(address, {"runs": [made.run.pk], "size": 200, "seed": 0}).content.decode()
@@ -132,29 +147,42 @@ def test_the_page_offers_the_evaluations_of_this_verifier_and_opens(made: Made) 
     review = RewardReview.objects.get()
     assert answer["Location"] == reverse("reviews:detail", args=[made.project.slug, review.pk])
     assert (review.items.count(), review.seed) == (50, 3)
-    empty = client.get(reverse("reviews:open", args=[made.project.slug, make_other(made).pk])).content.decode()
+    empty = client.get(
+        reverse("reviews:open", args=[made.project.slug, make_other(made).pk])
+    ).content.decode()
     assert "No finished evaluation was scored by" in empty
 
 
-def test_a_second_review_draws_what_nobody_has_judged_and_the_page_says_how_many(made: Made) -> None:
+def test_a_second_review_draws_what_nobody_has_judged_and_the_page_says_how_many(
+    made: Made,
+) -> None:
     client = Client()
     client.force_login(made.admin)
     address = reverse("reviews:open", args=[made.project.slug, made.verifier.pk])
 
     def drawn(**given: object) -> str:
-        return client.get(address, {"size": 50, "seed": 0} | given, HTTP_HX_REQUEST="true").content.decode()
+        return client.get(
+            address, {"size": 50, "seed": 0} | given, HTTP_HX_REQUEST="true"
+        ).content.decode()
 
     assert "<b>50 samples</b> would be drawn: 50 not judged yet." in drawn(runs=made.run.pk)
     first = actions.open_review(runs=[made.run], by=made.admin, size=50)
     judged = list(first.items.all()[:20])
     for item in judged:
         actions.judge(item=item, success=True, by=made.admin)
-    assert "<b>50 samples</b> would be drawn: 44 not judged yet, <b>6 again</b>" in drawn(runs=made.run.pk)
+    assert "<b>50 samples</b> would be drawn: 44 not judged yet, <b>6 again</b>" in drawn(
+        runs=made.run.pk
+    )
     second = actions.open_review(runs=[made.run], by=made.admin, size=50)
     again = set(second.items.values_list("sample", flat=True)) & {item.sample_id for item in judged}
-    assert len(again) == 6 and "6 of 50 were judged in an earlier review of this verifier" in second.thin[0]
+    assert (
+        len(again) == 6
+        and "6 of 50 were judged in an earlier review of this verifier" in second.thin[0]
+    )
     assert AuditEvent.objects.filter(action="review.opened").first().detail["drawn_again"] == 6
-    assert "Choose an evaluation" in drawn() and "preview the sample" not in drawn(runs=made.run.pk, size=7)
+    assert "Choose an evaluation" in drawn() and "preview the sample" not in drawn(
+        runs=made.run.pk, size=7
+    )
 
 
 def make_other(made: Made) -> Verifier:

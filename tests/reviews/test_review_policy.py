@@ -19,7 +19,9 @@ def test_without_a_row_the_defaults_hold() -> None:
     project = make_project()
     assert policy_of(project) == DEFAULTS
     assert (
-        DEFAULTS["min_samples"] == 50 and DEFAULTS["min_kappa"] == 0.6 and DEFAULTS["max_false_positive_rate"] == 0.15
+        DEFAULTS["min_samples"] == 50
+        and DEFAULTS["min_kappa"] == 0.6
+        and DEFAULTS["max_false_positive_rate"] == 0.15
     )
     assert not ReviewPolicy.objects.exists()
 
@@ -36,11 +38,17 @@ def test_a_change_is_audited_before_and_after() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"min_kappa": 1.2}, {"min_kappa": float("nan")}, {"max_false_positive_rate": -0.1}, {"min_samples": 0},
-        {"reviewers_per_sample": 0}, {"min_accuracy": 1.1}, {"max_unreviewed_share": -1.0}, {"colour": "red"},
+        {"min_kappa": 1.2},
+        {"min_kappa": float("nan")},
+        {"max_false_positive_rate": -0.1},
+        {"min_samples": 0},
+        {"reviewers_per_sample": 0},
+        {"min_accuracy": 1.1},
+        {"max_unreviewed_share": -1.0},
+        {"colour": "red"},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_it_refuses_what_cannot_be(fields: dict[str, Any]) -> None:
     project = make_project()
     with pytest.raises(PolicyError):
@@ -53,7 +61,9 @@ def test_a_change_needs_a_reason() -> None:
     with pytest.raises(PolicyError, match="Enter a reason"):
         set_policy(project=project, by=admin_of(project), four_eyes=False, reason=" ")
     set_policy(project=project, by=admin_of(project), four_eyes=False, reason="I am alone here")
-    assert AuditEvent.objects.get(action="review.policy_changed").detail["reason"] == "I am alone here"
+    assert (
+        AuditEvent.objects.get(action="review.policy_changed").detail["reason"] == "I am alone here"
+    )
 
 
 def test_only_an_owner_changes_it() -> None:
@@ -77,7 +87,9 @@ def test_the_page_saves_shows_and_explains() -> None:
     save = reverse("reviews:policy_save", args=[project.slug])
     page = client.post(save, given, follow=True).content.decode()
     assert "Saved. It now applies" in page
-    assert 'Min κ and α <span class="muted">0.6 →</span> <b>0.65</b>' in page and "Three of us" in page
+    assert (
+        'Min κ and α <span class="muted">0.6 →</span> <b>0.65</b>' in page and "Three of us" in page
+    )
     assert policy_of(project) == DEFAULTS | {"min_kappa": 0.65, "reviewers_per_sample": 3}
     answer = client.post(save, given | {"max_false_positive_rate": "7"})
     assert answer.status_code == 400 and "less than or equal to 1" in answer.content.decode()

@@ -38,7 +38,13 @@ def leaks(text: str, item: ReviewItem) -> list[str]:
     """What of the score, or of other people's words, stands in a page."""
     return [
         word
-        for word in (*SECRETS, item.stratum, "The verifier gave", 'class="badge good"', 'class="badge bad"')
+        for word in (
+            *SECRETS,
+            item.stratum,
+            "The verifier gave",
+            'class="badge good"',
+            'class="badge bad"',
+        )
         if word in text
     ]
 
@@ -57,9 +63,16 @@ def test_before_judging_nothing_tells_the_score_or_what_others_said(made: Made, 
         answer = client.get(address, follow=True, **headers)
         assert answer["X-Case"] == str(item.pk)
         assert leaks(answer.content.decode() + str(answer.headers), item) == []
-    text = client.post(url("judge", item), {"success": "1"}, follow=True, **headers).content.decode()
-    assert {"secretpart", "secretdetail", "secretnote", "secretreason"} == set(SECRETS) & set(leaks(text, item))
-    assert "The verifier gave" in text and Judgement.objects.filter(by=user, success=True, agrees=None).exists()
+    text = client.post(
+        url("judge", item), {"success": "1"}, follow=True, **headers
+    ).content.decode()
+    assert {"secretpart", "secretdetail", "secretnote", "secretreason"} == set(SECRETS) & set(
+        leaks(text, item)
+    )
+    assert (
+        "The verifier gave" in text
+        and Judgement.objects.filter(by=user, success=True, agrees=None).exists()
+    )
 
 
 def test_the_case_has_the_gold_the_tools_and_the_output(made: Made) -> None:
@@ -95,7 +108,9 @@ def test_results_and_files_keep_what_is_yet_to_be_judged(made: Made) -> None:
         url("adjudicate", review),
     ):
         assert "secretnote" not in client.get(address).content.decode()
-    assert "secretnote" in viewer.get(url("export", review)).content.decode()  # who cannot judge may read
+    assert (
+        "secretnote" in viewer.get(url("export", review)).content.decode()
+    )  # who cannot judge may read
     actions.judge(item=item, success=False, by=user)
     text = client.get(url("detail", review)).content.decode()
     assert "secretnote" in text and "false positive: rewarded failure" in text
@@ -160,7 +175,10 @@ def test_a_disagreement_needs_a_reason(made: Made) -> None:
     actions.judge(item=item, success=True, by=made.admin)
     with pytest.raises(actions.ReviewError, match="Enter a reason"):
         actions.answer(item=item, agrees=False, by=made.admin, reason=" ")
-    assert actions.answer(item=item, agrees=False, by=made.admin, reason="Wrong id.").reason == "Wrong id."
+    assert (
+        actions.answer(item=item, agrees=False, by=made.admin, reason="Wrong id.").reason
+        == "Wrong id."
+    )
     with pytest.raises(actions.ReviewError, match="already answered"):
         actions.answer(item=item, agrees=True, by=made.admin)
 
@@ -199,7 +217,9 @@ def test_two_people_are_not_given_the_same_sample(made: Made) -> None:
     assert f"<b>{first}</b> is judging this sample" in text and "disabled" in text
     with pytest.raises(actions.ReviewError, match="is judging this sample"):
         actions.judge(item=item, success=True, by=second)
-    ReviewItem.objects.filter(pk=item.pk).update(reserved_until=timezone.now() - timedelta(seconds=1))
+    ReviewItem.objects.filter(pk=item.pk).update(
+        reserved_until=timezone.now() - timedelta(seconds=1)
+    )
     assert Queue(review, second).next() == item.pk and reserve(item=item, by=second)
     assert not reserve(item=item, by=first)
 
@@ -208,7 +228,9 @@ def test_at_the_end_one_waits_for_what_others_hold(made: Made) -> None:
     review, (client, user) = made.review(), browser(made)
     *rest, last = review.items.all()
     for item in rest:
-        actions.answer(item=actions.judge(item=item, success=True, by=user).item, agrees=True, by=user)
+        actions.answer(
+            item=actions.judge(item=item, success=True, by=user).item, agrees=True, by=user
+        )
     reserve(item=last, by=made.admin)
     text = client.get(url("queue", review), follow=True, **HTMX).content.decode()
     assert "are open for others" in text and "every 3s" in text and "1 left" in text
@@ -228,10 +250,16 @@ def test_undo_takes_back_answers_and_never_a_word_given_blind(made: Made) -> Non
         actions.answer(item=item, agrees=True, by=user)
     actions.judge(item=third, success=False, by=user)
     text = client.get(url("item", third)).content.decode()
-    assert "Your verdict is locked once the score is shown" in text and "Undo my last answer" not in text
+    assert (
+        "Your verdict is locked once the score is shown" in text
+        and "Undo my last answer" not in text
+    )
     answer = client.post(url("undo", review), **HTMX)
     assert answer["X-Case"] == str(second.pk) and "Is the score right?" in answer.content.decode()
-    assert actions.undo(review=review, by=user).pk == first.pk and actions.undo(review=review, by=user) is None
+    assert (
+        actions.undo(review=review, by=user).pk == first.pk
+        and actions.undo(review=review, by=user) is None
+    )
     said = Judgement.objects.filter(by=user, agrees=None).order_by("item__position")
     assert [judgement.success for judgement in said] == [True, True, False]
     assert AuditEvent.objects.filter(action="review.undone", detail__agrees=True).count() == 2
@@ -279,14 +307,19 @@ def test_back_shows_what_one_judged_before(made: Made) -> None:
         actions.answer(item=item, agrees=True, by=user)
     assert client.get(url("step", third, "?back=1"))["Location"] == url("item", first)
     assert client.get(url("step", first, "?back=1"))["Location"] == url("item", second)
-    assert "No other samples." in client.get(url("step", second, "?back=1"), **HTMX).content.decode()
+    assert (
+        "No other samples." in client.get(url("step", second, "?back=1"), **HTMX).content.decode()
+    )
 
 
 # Rulings
 
 
 def test_a_ruling_is_for_a_third_person_or_an_admin_with_a_reason(made: Made) -> None:
-    review, (one, two) = made.review(reviewers_per_sample=2), [make_member(made.project) for _ in range(2)]
+    review, (one, two) = (
+        made.review(reviewers_per_sample=2),
+        [make_member(made.project) for _ in range(2)],
+    )
     item = review.items.first()
     actions.judge(item=item, success=True, by=one)
     with pytest.raises(actions.ReviewError, match="nothing to rule on"):
@@ -297,10 +330,16 @@ def test_a_ruling_is_for_a_third_person_or_an_admin_with_a_reason(made: Made) ->
     client, third = browser(made)
     page = client.get(url("adjudicate", review)).content.decode()
     assert str(one) in page and str(two) in page and "1 to rule" in page
-    answer = client.post(url("rule", item), {"success": "0", "reason": ""}, follow=True).content.decode()
+    answer = client.post(
+        url("rule", item), {"success": "0", "reason": ""}, follow=True
+    ).content.decode()
     assert "Enter a reason for the ruling" in answer
-    answer = client.post(url("rule", item), {"success": "0", "reason": "Not done."}, follow=True).content.decode()
-    assert "Ruled: sample 1 is a failure." in answer and "Not done." in answer and "1 ruled" in answer
+    answer = client.post(
+        url("rule", item), {"success": "0", "reason": "Not done."}, follow=True
+    ).content.decode()
+    assert (
+        "Ruled: sample 1 is a failure." in answer and "Not done." in answer and "1 ruled" in answer
+    )
     item.refresh_from_db()
     assert (item.ruling, item.ruled_by) == (False, third)
     assert AuditEvent.objects.get(action="review.ruled").detail["reason"] == "Not done."
@@ -312,9 +351,13 @@ def test_a_file_has_a_row_for_each_judgement_and_no_formulas(made: Made) -> None
     Judgement.objects.filter(item__review=review).update(note="=1+1")
     kept = len(results.held_out(review))
     lines = client.get(url("export", review)).content.decode().splitlines()
-    assert len(lines) == 61 - kept and lines[0].startswith("item,task,model") and "'=1+1" in lines[1]
+    assert (
+        len(lines) == 61 - kept and lines[0].startswith("item,task,model") and "'=1+1" in lines[1]
+    )
     assert not AuditEvent.objects.filter(action="review.held_out_exported").exists()
-    rows = client.get(url("export", review, "?format=jsonl&held_out=1")).content.decode().splitlines()
+    rows = (
+        client.get(url("export", review, "?format=jsonl&held_out=1")).content.decode().splitlines()
+    )
     assert len(rows) == 60 and '"note": "=1+1"' in rows[0]
     assert sum('"held_out": true' in row for row in rows) == kept > 0
     event = AuditEvent.objects.get(action="review.held_out_exported")
@@ -325,7 +368,11 @@ def test_a_file_has_a_row_for_each_judgement_and_no_formulas(made: Made) -> None
 def test_a_sample_on_another_s_screen_is_barred_only_where_one_judgement_is_left(
     made: Made, people: int, blocked: bool
 ) -> None:
-    item, (client, user), other = made.review(reviewers_per_sample=people).items.first(), browser(made), made.admin
+    item, (client, user), other = (
+        made.review(reviewers_per_sample=people).items.first(),
+        browser(made),
+        made.admin,
+    )
     assert reserve(item=item, by=other)
     assert ("disabled>Success" in client.get(url("item", item)).content.decode()) is blocked
     if blocked:

@@ -29,9 +29,14 @@ pytestmark = pytest.mark.django_db
 def wanted(made: Made) -> dict[str, Any]:
     dataset = freeze_dataset(eval_set=made.eval_set, by=made.admin)
     return {
-        "project": made.project, "method": Method.GRPO, "parent": made.base, "dataset": dataset,
-        "environment": made.environment, "config": {"steps": 1, "learning_rate": 1e-3}, "by": made.admin,
-    }  # fmt: skip
+        "project": made.project,
+        "method": Method.GRPO,
+        "parent": made.base,
+        "dataset": dataset,
+        "environment": made.environment,
+        "config": {"steps": 1, "learning_rate": 1e-3},
+        "by": made.admin,
+    }
 
 
 def why(made: Made) -> str:
@@ -48,7 +53,9 @@ def test_training_is_locked_until_people_agree_and_the_probes_pass(made: Made) -
     judge_all(review, made.admin)
     assert why(made) == "The hack probes have not been run on this verifier."
     pass_probes(made.environment)
-    assert actions.lock_state(made.verifier).why.startswith("Passed its review: κ 1.00 on 60 samples")
+    assert actions.lock_state(made.verifier).why.startswith(
+        "Passed its review: κ 1.00 on 60 samples"
+    )
     submit_training(**wanted(made))
 
 
@@ -56,17 +63,34 @@ def test_the_form_refuses_and_says_why(made: Made) -> None:
     client = Client()
     client.force_login(made.admin)
     body = {
-        "method": "grpo", "parent": made.base.pk, "environment": made.environment.pk, "eval_set": made.eval_set.pk,
-        "seed": 0, "steps": 2, "learning_rate": 0.001, "batch_size": 8, "prompts_per_step": 4, "generations": 4, "beta": 0,
-    }  # fmt: skip
+        "method": "grpo",
+        "parent": made.base.pk,
+        "environment": made.environment.pk,
+        "eval_set": made.eval_set.pk,
+        "seed": 0,
+        "steps": 2,
+        "learning_rate": 0.001,
+        "batch_size": 8,
+        "prompts_per_step": 4,
+        "generations": 4,
+        "beta": 0,
+    }
     answer = client.post(reverse("training:new", args=[made.project.slug]), body)
-    assert answer.status_code == 200 and "is locked. Its scores have not been reviewed" in answer.content.decode()
+    assert (
+        answer.status_code == 200
+        and "is locked. Its scores have not been reviewed" in answer.content.decode()
+    )
     assert not TrainingRun.objects.exists()
 
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
-    [(1, None), (2, "The verifier passes"), (8, "The verifier is right on"), (30, "κ of people and verifier is")],
+    [
+        (1, None),
+        (2, "The verifier passes"),
+        (8, "The verifier is right on"),
+        (30, "κ of people and verifier is"),
+    ],
     ids=lambda value: str(value or "unlocked")[:20],
 )
 def test_disagreement_keeps_it_locked(made: Made, wrong: int, says: str | None) -> None:
@@ -99,7 +123,11 @@ def test_a_probe_that_has_not_ended_changes_nothing(made: Made) -> None:
     judge_all(made.review(), made.admin)
     done = pass_probes(made.environment)
     ProbeRun.objects.create(
-        project=made.project, name="new", verifier=made.verifier, environment=made.environment, eval_set=done.eval_set
+        project=made.project,
+        name="new",
+        verifier=made.verifier,
+        environment=made.environment,
+        eval_set=done.eval_set,
     )
     assert not actions.lock_state(made.verifier).locked
 
@@ -107,7 +135,9 @@ def test_a_probe_that_has_not_ended_changes_nothing(made: Made) -> None:
 def test_a_changed_verifier_is_locked_again(made: Made) -> None:
     judge_all(made.review(), made.admin)
     pass_probes(made.environment)
-    changed = save_verifier(project=made.project, name=made.verifier.name, spec={"kind": "exact"}, by=made.admin)
+    changed = save_verifier(
+        project=made.project, name=made.verifier.name, spec={"kind": "exact"}, by=made.admin
+    )
     assert changed.hash != made.verifier.hash
     assert not actions.lock_state(made.verifier).locked and actions.lock_state(changed).locked
 
@@ -117,7 +147,9 @@ def test_the_policy_of_today_decides_not_that_of_the_opening(made: Made) -> None
     pass_probes(made.environment)
     set_policy(project=made.project, by=made.admin, reason="test", min_samples=61)
     assert "60 of at least 61" in why(made)
-    set_policy(project=made.project, by=made.admin, reason="test", min_samples=50, reviewers_per_sample=2)
+    set_policy(
+        project=made.project, by=made.admin, reason="test", min_samples=50, reviewers_per_sample=2
+    )
     assert "this review was opened with 1. Open a new one." in why(made)
 
 
@@ -134,9 +166,16 @@ def test_what_differs_counts_only_once_it_is_ruled(made: Made) -> None:
     judge_all(review, made.admin)
     assert "0 of at least 50" in why(made)
     judge_all(review, other, wrong=1)
-    assert why(made).startswith("1 sample waits for a ruling: the reviewers differ. The verifier passes 3.2% of what")
+    assert why(made).startswith(
+        "1 sample waits for a ruling: the reviewers differ. The verifier passes 3.2% of what"
+    )
     item = review.items.first()
-    actions.rule(item=item, success=item.success, reason="Read the request again.", by=make_member(made.project))
+    actions.rule(
+        item=item,
+        success=item.success,
+        reason="Read the request again.",
+        by=make_member(made.project),
+    )
     assert not actions.lock_state(made.verifier).locked
 
 
@@ -165,17 +204,25 @@ def test_many_verifiers_take_as_many_queries_as_one(made: Made) -> None:
 
     before = count()
     for number in range(6):
-        verifier = save_verifier(project=made.project, name=f"v{number}", spec={"kind": "exact"}, by=made.admin)
+        verifier = save_verifier(
+            project=made.project, name=f"v{number}", spec={"kind": "exact"}, by=made.admin
+        )
         actions.override_lock(verifier=verifier, reason="test", by=made.admin)
     assert count() == before
 
 
 def test_there_is_no_door_past_the_action() -> None:
-    """Training is started in one place, which asks for the lock: pages and the API come through it, and so does the export of a run's
-    plan. Resuming and forking ask again (tests/training/test_resume.py, test_steering_api.py).
-    A prompt search asks for it in its own action (tests/training/test_prompt_search.py). To save what a search found, or to take in
-    what was trained elsewhere, trains nothing, nor does an estimate, nor sending outputs to a review."""
-    writes = {name for name, methods in ROUTES.items() if name.startswith("training_api:") and methods.keys() - {"GET"}}
+    """Training is started in one place, which asks for the lock: pages and the API come through it,
+    and so does the export of a run's plan. Resuming and forking ask again
+    (tests/training/test_resume.py, test_steering_api.py). A prompt search asks for it in its own
+    action (tests/training/test_prompt_search.py). To save what a search found, or to take in what
+    was trained elsewhere, trains nothing, nor does an estimate, nor sending outputs to a review.
+    """
+    writes = {
+        name
+        for name, methods in ROUTES.items()
+        if name.startswith("training_api:") and methods.keys() - {"GET"}
+    }
     assert writes == {
         f"training_api:{name}"
         for name in (

@@ -16,9 +16,15 @@ from tests.reviews.made import Made
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_verdict_that_waits_for_somebody_who_opens_the_sample_is_refused(data_dir: Path, db: None) -> None:
+def test_a_verdict_that_waits_for_somebody_who_opens_the_sample_is_refused(
+    data_dir: Path, db: None
+) -> None:
     made = Made(data_dir)
-    item, one, two = made.review(reviewers_per_sample=1).items.first(), made.admin, make_member(made.project)
+    item, one, two = (
+        made.review(reviewers_per_sample=1).items.first(),
+        made.admin,
+        make_member(made.project),
+    )
     with transaction.atomic():
         assert reserve(item=item, by=one)
         other = Other(lambda: actions.judge(item=item, success=True, by=two))

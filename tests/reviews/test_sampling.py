@@ -7,12 +7,20 @@ from hypothesis import strategies as st
 from apps.reviews.sampling import Candidate, allot, choose
 
 
-def candidate(number: int, success: bool = True, bucket: str = "", model: str = "base", **more: object) -> Candidate:
-    given: dict = {"task": f"task {number}", "output": f"answer {number}", "reward": 1.0 if success else -1.0} | more
+def candidate(
+    number: int, success: bool = True, bucket: str = "", model: str = "base", **more: object
+) -> Candidate:
+    given: dict = {
+        "task": f"task {number}",
+        "output": f"answer {number}",
+        "reward": 1.0 if success else -1.0,
+    } | more
     return Candidate(id=f"{number:04}", success=success, bucket=bucket, model=model, **given)
 
 
-MANY = [candidate(i) for i in range(900)] + [candidate(i, False, "wrong_tool", "tuned") for i in range(900, 995)]
+MANY = [candidate(i) for i in range(900)] + [
+    candidate(i, False, "wrong_tool", "tuned") for i in range(900, 995)
+]
 RARE = [candidate(i, False, "unsafe") for i in range(995, 1000)]
 
 
@@ -32,14 +40,18 @@ def test_the_choice_depends_on_the_seed_and_not_on_the_order() -> None:
 
 
 def test_the_same_output_to_the_same_task_is_judged_once() -> None:
-    again = [candidate(i, task="one", output=" the same \n" if i % 2 else "the same") for i in range(200)]
+    again = [
+        candidate(i, task="one", output=" the same \n" if i % 2 else "the same") for i in range(200)
+    ]
     found = choose(again + MANY, 60)
     assert len({item for item in found.ids if item < "0200"}) <= 60 and found.duplicates == 199
     assert len(choose(again, 50).ids) == 1
 
 
 def test_it_says_what_is_thin_and_missing() -> None:
-    found = choose([candidate(i) for i in range(40)] + [candidate(50, bucket="rude")], 60, minimum=2)
+    found = choose(
+        [candidate(i) for i in range(40)] + [candidate(50, bucket="rude")], 60, minimum=2
+    )
     assert found.notes == [
         "There are only 41 distinct outputs; 60 were requested.",
         "passed · rude · base: 1 of at least 2.",
@@ -50,7 +62,9 @@ def test_it_says_what_is_thin_and_missing() -> None:
 
 def test_more_strata_than_places_is_said() -> None:
     found = choose([candidate(i, bucket=f"mode {i % 80}") for i in range(400)], 50, minimum=1)
-    assert len(found.ids) == 50 and any("30 strata got fewer samples" in note for note in found.notes)
+    assert len(found.ids) == 50 and any(
+        "30 strata got fewer samples" in note for note in found.notes
+    )
 
 
 @pytest.mark.parametrize(("size", "minimum"), [(49, 2), (101, 2), (60, -1)])
@@ -66,13 +80,22 @@ def test_what_nobody_has_judged_goes_first() -> None:
     fresh = [candidate(i) for i in range(500, 540)]
     found = choose(before + fresh, 60)
     assert {one.id for one in fresh} <= set(found.ids) and len(found.ids) == 60
-    assert found.again == 20 and found.notes[0].startswith("20 of 60 were judged in an earlier review")
-    assert sum(one >= "0900" for one in found.ids) >= 2  # a stratum keeps its minimum, though it is all judged
+    assert found.again == 20 and found.notes[0].startswith(
+        "20 of 60 were judged in an earlier review"
+    )
+    assert (
+        sum(one >= "0900" for one in found.ids) >= 2
+    )  # a stratum keeps its minimum, though it is all judged
     assert choose(before + MANY[500:800], 60).again == 2
 
 
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=12), st.integers(50, 100))
-def test_nothing_is_drawn_again_while_there_is_anything_fresh(stocks: list[tuple[int, int]], size: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=12),
+    st.integers(50, 100),
+)
+def test_nothing_is_drawn_again_while_there_is_anything_fresh(
+    stocks: list[tuple[int, int]], size: int
+) -> None:
     strata = {("passed", f"{i:02}", ""): fresh + judged for i, (fresh, judged) in enumerate(stocks)}
     new = {("passed", f"{i:02}", ""): fresh for i, (fresh, _) in enumerate(stocks)}
     quota = allot(strata, size, 0, new)
@@ -81,7 +104,9 @@ def test_nothing_is_drawn_again_while_there_is_anything_fresh(stocks: list[tuple
         assert all(quota[name] >= new[name] for name in strata)
 
 
-@given(st.lists(st.integers(0, 60), min_size=1, max_size=20), st.integers(50, 100), st.integers(0, 4))
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=20), st.integers(50, 100), st.integers(0, 4)
+)
 def test_quotas_are_whole_and_possible(available: list[int], size: int, minimum: int) -> None:
     strata = {("passed", f"{i:02}", ""): count for i, count in enumerate(available)}
     quota = allot(strata, size, minimum)

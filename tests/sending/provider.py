@@ -1,6 +1,8 @@
-"""A provider of models that speaks OpenAI's two APIs by a script: it asks for the tool, then says what the tool said.
+"""A provider of models that speaks OpenAI's two APIs by a script: it asks for the tool, then says
+what the tool said.
 
-The city in the question chooses what happens: `Outage` fails at once, `Relapse` once the tool has answered.
+The city in the question chooses what happens: `Outage` fails at once, `Relapse` once the tool has
+answered.
 """
 
 from __future__ import annotations
@@ -24,10 +26,16 @@ class Refused(Exception):
 
 
 def text_of(content: Any) -> str:
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
+    return (
+        content
+        if isinstance(content, str)
+        else "".join(part.get("text", "") for part in content or ())
+    )
 
 
-def next_step(question: str, tool_said: str | None, tools: list[str]) -> dict[str, Any] | str | None:
+def next_step(
+    question: str, tool_said: str | None, tools: list[str]
+) -> dict[str, Any] | str | None:
     """The arguments of a call, or the answer, or None for an outage. Raises Refused."""
     found = CITY.search(question)
     if not found or tools != [TOOL]:
@@ -44,12 +52,18 @@ def chat_completion(asked: dict[str, Any]) -> dict[str, Any] | None:
     calls = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
     if [message["tool_call_id"] for message in said] != calls:
         raise Refused("every call needs its reply")
-    question = next(text_of(message["content"]) for message in messages if message["role"] == "user")
+    question = next(
+        text_of(message["content"]) for message in messages if message["role"] == "user"
+    )
     tools = [tool["function"]["name"] for tool in asked.get("tools", ())]
     step = next_step(question, text_of(said[-1]["content"]) if said else None, tools)
     if step is None:
         return None
-    message: dict[str, Any] = {"role": "assistant", "content": step if said else None, "refusal": None}
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": step if said else None,
+        "refusal": None,
+    }
     if isinstance(step, dict):
         function = {"name": TOOL, "arguments": json.dumps(step)}
         message["tool_calls"] = [{"id": "call_1", "type": "function", "function": function}]
@@ -74,15 +88,31 @@ def response(asked: dict[str, Any]) -> dict[str, Any] | None:
         raise Refused("every call needs its output")
     question = next(text_of(item["content"]) for item in items if item.get("role") == "user")
     tools = asked.get("tools", [])
-    step = next_step(question, text_of(said[-1]["output"]) if said else None, [tool["name"] for tool in tools])
+    step = next_step(
+        question, text_of(said[-1]["output"]) if said else None, [tool["name"] for tool in tools]
+    )
     if step is None:
         return None
     if isinstance(step, dict):
-        call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": TOOL, "status": "completed"}
+        call = {
+            "type": "function_call",
+            "id": "fc_1",
+            "call_id": "call_1",
+            "name": TOOL,
+            "status": "completed",
+        }
         output = [call | {"arguments": json.dumps(step)}]
     else:
         content = [{"type": "output_text", "text": step, "annotations": [], "logprobs": []}]
-        output = [{"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}]
+        output = [
+            {
+                "type": "message",
+                "id": "msg_1",
+                "role": "assistant",
+                "status": "completed",
+                "content": content,
+            }
+        ]
     came, made = USAGE[bool(said)]
     return {
         "id": f"resp_{len(said)}",
@@ -111,19 +141,37 @@ def response(asked: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def chunks(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A completion as a stream gives it: who speaks, what is said in pieces, why it ended, and at last the usage."""
-    head = {name: whole[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    """A completion as a stream gives it: who speaks, what is said in pieces, why it ended, and at
+    last the usage.
+    """
+    head = {name: whole[name] for name in ("id", "created", "model")} | {
+        "object": "chat.completion.chunk"
+    }
     message = whole["choices"][0]["message"]
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None if "tool_calls" in message else ""}]
+    deltas: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None if "tool_calls" in message else ""}
+    ]
     for index, call in enumerate(message.get("tool_calls", ())):
         text = call["function"]["arguments"]
-        deltas.append({"tool_calls": [call | {"index": index, "function": call["function"] | {"arguments": ""}}]})
-        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": part}}]} for part in (text[:5], text[5:])]
+        deltas.append(
+            {
+                "tool_calls": [
+                    call | {"index": index, "function": call["function"] | {"arguments": ""}}
+                ]
+            }
+        )
+        deltas += [
+            {"tool_calls": [{"index": index, "function": {"arguments": part}}]}
+            for part in (text[:5], text[5:])
+        ]
     text = message["content"] or ""
     deltas += [{"content": text[at : at + 7]} for at in range(0, len(text), 7)]
     ends = [None] * len(deltas) + [whole["choices"][0]["finish_reason"]]
     for delta, end in zip([*deltas, {}], ends, strict=True):
-        yield head | {"choices": [{"index": 0, "delta": delta, "finish_reason": end, "logprobs": None}], "usage": None}
+        yield head | {
+            "choices": [{"index": 0, "delta": delta, "finish_reason": end, "logprobs": None}],
+            "usage": None,
+        }
     yield head | {"choices": [], "usage": whole["usage"]}
 
 
@@ -136,13 +184,19 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         try:
-            if self.path not in ANSWERS or (asked.get("stream") and self.path != "/v1/chat/completions"):
+            if self.path not in ANSWERS or (
+                asked.get("stream") and self.path != "/v1/chat/completions"
+            ):
                 raise Refused(f"{self.path}, or a stream of it, is not in the script")
             answer = ANSWERS[self.path](asked)
         except (Refused, KeyError, StopIteration) as error:
-            return self.reply(400, {"error": {"message": repr(error), "type": "invalid_request_error"}})
+            return self.reply(
+                400, {"error": {"message": repr(error), "type": "invalid_request_error"}}
+            )
         if answer is None:
-            return self.reply(500, {"error": {"message": "The model is overloaded.", "type": "server_error"}})
+            return self.reply(
+                500, {"error": {"message": "The model is overloaded.", "type": "server_error"}}
+            )
         return self.stream(answer) if asked.get("stream") else self.reply(200, answer)
 
     def stream(self, answer: dict[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""The snippets of docs/sending.md, by heading, and how a user runs them: the variables, the lines, then a program."""
+"""The snippets of docs/sending.md, by heading, and how a user runs them: the variables, the lines,
+then a program.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ class User:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         ours = {"FLYWHEEL_URL": self.flywheel_url, "FLYWHEEL_API_KEY": self.key, "PYTHONUTF8": "1"}
         provider = {"OPENAI_BASE_URL": self.openai_url, "OPENAI_API_KEY": "sk-none"}
-        nowhere = {"https_proxy": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}  # only this machine
+        nowhere = {
+            "https_proxy": "http://127.0.0.1:9",
+            "HTTPS_PROXY": "http://127.0.0.1:9",
+        }  # only this machine
         return kept | ours | provider | nowhere
 
     def sh(self, script: str, *arguments: str, **environment: str) -> str:
@@ -63,6 +68,10 @@ class User:
         """The section's variables, then its lines above the program, run with the SDKs' Python."""
         found = sections()
         variables = found[OTEL]["sh"] + found[heading]["sh"]
-        source = found[heading]["python"][0] + ((PROGRAMS / program).read_text(encoding="utf-8") if program else "")
+        source = found[heading]["python"][0] + (
+            (PROGRAMS / program).read_text(encoding="utf-8") if program else ""
+        )
         (self.home / "program.py").write_text(source, encoding="utf-8")
-        return self.sh("\n".join([*variables, f'exec {SDKS} program.py "$@"']), *arguments, **environment)
+        return self.sh(
+            "\n".join([*variables, f'exec {SDKS} program.py "$@"']), *arguments, **environment
+        )

@@ -1,7 +1,7 @@
 """docs/sending.md as users run it: its snippets above ordinary programs, real SDKs, a real server.
 
-Every program answers four questions in one process: one goes well, one's tool raises, and for two the provider is down, at
-once and after the tool. They must arrive as four trajectories.
+Every program answers four questions in one process: one goes well, one's tool raises, and for two
+the provider is down, at once and after the tool. They must arrive as four trajectories.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def conversation(city: str, name: str, upto: int, tool_said: str = WEATHER) -> l
 
 
 def turns(row: dict[str, Any]) -> list[tuple]:
-    """Role, text and calls of each message; fails where a reply does not name the call before it."""
+    """Role, text and calls of each message; fails where a reply does not name the call before
+    it.
+    """
     found, called = [], []
     for message in row["messages"]:
         calls = message.get("tool_calls") or []
@@ -79,7 +81,9 @@ def turns(row: dict[str, Any]) -> list[tuple]:
             assert message["tool_call_id"] in called
         called += [call["id"] for call in calls]
         functions = [call["function"] for call in calls]
-        found.append((message["role"], message["content"], [(f["name"], arguments(f)) for f in functions]))
+        found.append(
+            (message["role"], message["content"], [(f["name"], arguments(f)) for f in functions])
+        )
     return found
 
 
@@ -94,18 +98,28 @@ def test_runs_of_an_sdk_arrive_whole(name: str, user: User, api: httpx2.Client) 
     way = WAYS[name]
     before = stored(api).keys()
     said = user.paste(
-        way.heading, way.program, *(question(city, name) for city in CITIES), TRAJECTORY_ID_SNIPPET=TRAJECTORY_ID
+        way.heading,
+        way.program,
+        *(question(city, name) for city in CITIES),
+        TRAJECTORY_ID_SNIPPET=TRAJECTORY_ID,
     )
     assert f"In Oslo: {WEATHER}" in said and RAISED in said and said.count(DOWN) >= 2, said
 
     holds_in_the_end(
-        lambda: runs_are_whole(way, name, [row for row in stored(api).values() if row["id"] not in before])
+        lambda: runs_are_whole(
+            way, name, [row for row in stored(api).values() if row["id"] not in before]
+        )
     )
 
 
 def runs_are_whole(way: Way, name: str, rows: list[dict[str, Any]]) -> None:
-    """Fails while spans are on their way: those of one run may come in several requests, and the last tells how it ended."""
-    of = {next((city for city in CITIES if city in str(row["messages"][:2])), "Outage"): row for row in rows}
+    """Fails while spans are on their way: those of one run may come in several requests, and the
+    last tells how it ended.
+    """
+    of = {
+        next((city for city in CITIES if city in str(row["messages"][:2])), "Outage"): row
+        for row in rows
+    }
     assert len(rows) == len(of) == 4
 
     assert turns(of["Oslo"]) == conversation("Oslo", name, 5)
@@ -118,7 +132,10 @@ def runs_are_whole(way: Way, name: str, rows: list[dict[str, Any]]) -> None:
     assert turns(of["Atlantis"])[:3] == conversation("Atlantis", name, 3)
     if way.sees_tools:
         assert RAISED in of["Atlantis"]["messages"][3]["content"]
-        assert of["Atlantis"]["outcome"]["status"] == "failure" and RAISED in of["Atlantis"]["outcome"]["reason"]
+        assert (
+            of["Atlantis"]["outcome"]["status"] == "failure"
+            and RAISED in of["Atlantis"]["outcome"]["reason"]
+        )
     else:
         assert of["Atlantis"]["outcome"]["status"] == "unknown"
 
@@ -133,21 +150,29 @@ def runs_are_whole(way: Way, name: str, rows: list[dict[str, Any]]) -> None:
 
     for row in rows if way.tells_question else (of["Oslo"],):
         (tool,) = row["tools"]
-        assert tool["function"]["name"] == "get_weather" and "city" in tool["function"]["parameters"]["properties"]
+        assert (
+            tool["function"]["name"] == "get_weather"
+            and "city" in tool["function"]["parameters"]["properties"]
+        )
 
 
 @needs_sdks
 def test_an_outcome_is_said_later_by_the_id_of_the_trace(user: User, api: httpx2.Client) -> None:
     before = stored(api).keys()
     said = user.paste(
-        "OpenAI SDK", "openai_decorated.py", question("Oslo", "later"), TRAJECTORY_ID_SNIPPET=TRAJECTORY_ID
+        "OpenAI SDK",
+        "openai_decorated.py",
+        question("Oslo", "later"),
+        TRAJECTORY_ID_SNIPPET=TRAJECTORY_ID,
     )
     name = said.split()[said.split().index("trajectory") + 1]
     assert eventually(lambda: stored(api).keys() - before) == {name}
     user.sh(sections()[LATER]["sh"][0], TRAJECTORY_ID=name)
     row = api.get(f"{name}/").json()
     assert row["outcome"] == {"status": "success", "label": "solved", "reward": 1.0, "reason": ""}
-    assert [(news["by"], news["note"]) for news in row["interventions"]] == [("customer", "Said thank you.")]
+    assert [(news["by"], news["note"]) for news in row["interventions"]] == [
+        ("customer", "Said thank you.")
+    ]
     assert turns(row) == conversation("Oslo", "later", 5)
 
 
@@ -156,7 +181,12 @@ def test_requests(user: User, api: httpx2.Client) -> None:
     user.paste("requests")
     user.paste("requests")
     row = api.get("ticket-4711/").json()
-    assert [message["role"] for message in row["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in row["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert (row["outcome"]["status"], row["outcome"]["reward"]) == ("success", 1.0)
     assert row["agent"] == {"name": "helpdesk", "version": "3"}
 
@@ -164,7 +194,10 @@ def test_requests(user: User, api: httpx2.Client) -> None:
 def test_curl_and_seeing_it_arrive(user: User, api: httpx2.Client) -> None:
     assert json.loads(user.sh(sections()["curl"]["sh"][0]))["accepted"] == 1
     row = api.get("ticket-4712/").json()
-    assert (row["outcome"]["status"], row["outcome"]["reason"]) == ("failure", "refused what it may do")
+    assert (row["outcome"]["status"], row["outcome"]["reason"]) == (
+        "failure",
+        "refused what it may do",
+    )
     assert len(json.loads(user.sh(sections()["Seeing it arrive"]["sh"][0]))["results"]) == 1
 
 

@@ -32,7 +32,9 @@ TRIAL = "11111111-2222-3333-4444-555555555555"
 
 def backend(server: Scripted, **more: Any) -> Backend:
     given = {"served_as": f"{server.name}-adapter", "speaks_both": True} | more
-    return Backend(server.name, check_url(server.url, allow_private=True), allow_private=True, **given)
+    return Backend(
+        server.name, check_url(server.url, allow_private=True), allow_private=True, **given
+    )
 
 
 @dataclass
@@ -45,10 +47,17 @@ class Running:
     folder: Path
 
     def serve(
-        self, *servers: Scripted, channel: str = "production", version: str = "v1", prompt: Any = None, **more: Any
+        self,
+        *servers: Scripted,
+        channel: str = "production",
+        version: str = "v1",
+        prompt: Any = None,
+        **more: Any,
     ) -> None:
         """Moves a channel, all at once as a refresh does."""
-        lane = Lane(version, int(version[1:]), tuple(backend(server, **more) for server in servers), prompt)
+        lane = Lane(
+            version, int(version[1:]), tuple(backend(server, **more) for server in servers), prompt
+        )
         routes = self.tables.current.routes.get(1, {}) | {channel: Route(channel, (lane,), 1)}
         self.tables.current = replace(self.tables.current, routes={1: routes})
 
@@ -65,7 +74,14 @@ class Running:
         given = {"trial": TRIAL, "step": step}
         lanes = (
             Lane("v1", 1, (backend(current),), **given),
-            Lane("v2", 2, tuple(backend(one, **more) for one in candidates), share=share, kind=kind, **given),
+            Lane(
+                "v2",
+                2,
+                tuple(backend(one, **more) for one in candidates),
+                share=share,
+                kind=kind,
+                **given,
+            ),
         )
         routes = {1: {"production": Route("production", lanes, 1, "salt")}}
         self.tables.current = replace(self.tables.current, routes=routes)
@@ -84,10 +100,14 @@ class Running:
     def client(self, **more: Any) -> OpenAI:
         return OpenAI(base_url=f"{self.url}/v1", api_key=SECRET, max_retries=0, timeout=300, **more)
 
-    def post(self, body: Any = None, path: str = "/v1/chat/completions", **more: Any) -> httpx2.Response:
+    def post(
+        self, body: Any = None, path: str = "/v1/chat/completions", **more: Any
+    ) -> httpx2.Response:
         headers = {"Authorization": f"Bearer {SECRET}"} | more.pop("headers", {})
         given = {"json": body} if isinstance(body, dict) else {"content": body}
-        return httpx2.post(f"{self.url}{path}", headers=headers, timeout=300, trust_env=False, **given, **more)
+        return httpx2.post(
+            f"{self.url}{path}", headers=headers, timeout=300, trust_env=False, **given, **more
+        )
 
     def records(self, number: int) -> list[Record]:
         """What was noted, once there is so much of it."""

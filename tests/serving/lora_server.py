@@ -1,7 +1,9 @@
-"""A scripted server of vLLM's protocol that loads adapters: what it says depends on the weights that the asked name has.
+"""A scripted server of vLLM's protocol that loads adapters: what it says depends on the weights
+that the asked name has.
 
-As in vLLM, a request belongs to the adapter that its name had when it came (`OpenAIServingModels.unload_lora_adapter` only takes the
-name off the list), and an unknown name is a 404. `held` answers have said half of their words, and wait for `release`.
+As in vLLM, a request belongs to the adapter that its name had when it came
+(`OpenAIServingModels.unload_lora_adapter` only takes the name off the list), and an unknown name is
+a 404. `held` answers have said half of their words, and wait for `release`.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class LoraServer(Scripted):
     async def _answer(self, path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         if path == "/v1/models":
             answer: Any = self.peer.models()
-        elif path == "/v1/chat/completions" and body.get("stream") and self.peer.knows(body["model"]):
+        elif (
+            path == "/v1/chat/completions" and body.get("stream") and self.peer.knows(body["model"])
+        ):
             await self._say(body["model"], writer)
             return
         else:
@@ -63,13 +67,23 @@ class LoraServer(Scripted):
     async def _say(self, model: str, writer: asyncio.StreamWriter) -> None:
         word = _word(self.peer.adapters[model]) if model in self.peer.adapters else "base"
         base = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model}
-        writer.write(HEAD % (200, b"OK", b"text/event-stream") + b"transfer-encoding: chunked\r\n\r\n")
+        writer.write(
+            HEAD % (200, b"OK", b"text/event-stream") + b"transfer-encoding: chunked\r\n\r\n"
+        )
         for number in range(WORDS):
             if number == WORDS // 2:
                 self.held.append(model)
                 await self.gate.wait()
                 self.held.remove(model)
-            _event(writer, base | {"choices": [{"index": 0, "delta": {"content": f"{word} "}, "finish_reason": None}]})
+            _event(
+                writer,
+                base
+                | {
+                    "choices": [
+                        {"index": 0, "delta": {"content": f"{word} "}, "finish_reason": None}
+                    ]
+                },
+            )
             await writer.drain()
         _event(writer, base | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
         writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")

@@ -1,7 +1,9 @@
-"""Servers that answer as vLLM's API does, by script: in a thread, on a free port. Each says its own name, so that mixing shows.
+"""Servers that answer as vLLM's API does, by script: in a thread, on a free port. Each says its own
+name, so that mixing shows.
 
-What the last message says decides: `stream N` (words), `status N`, `die` (closes without an answer), `die after N`, `hang`, `hang after
-N`, `half N` (ends well-formed without the answer's end), `error in stream`, `tool` (calls the first tool), `large N` (KiB in one piece).
+What the last message says decides: `stream N` (words), `status N`, `die` (closes without an
+answer), `die after N`, `hang`, `hang after N`, `half N` (ends well-formed without the answer's
+end), `error in stream`, `tool` (calls the first tool), `large N` (KiB in one piece).
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-HEAD = b"HTTP/1.1 %d %s\r\ncontent-type: %s\r\nx-request-id: from-the-server\r\nkeep-alive: timeout=5\r\nset-cookie: a=b\r\n"
+HEAD = (
+    b"HTTP/1.1 %d %s\r\ncontent-type: %s\r\nx-request-id: from-the-server\r\nkeep-alive:"
+    b" timeout=5\r\nset-cookie: a=b\r\n"
+)
 
 
 class Scripted:
@@ -29,7 +34,9 @@ class Scripted:
         self.says = ""  # what decides instead of the last message
         self.raw = b""  # sent instead of every answer
         self.lacks = False  # has started, and not yet loaded what is asked for
-        self.counts = "on request"  # a stream's usage; "never"; "refuses" to be asked with this status
+        self.counts = (  # a stream's usage; "never"; "refuses" to be asked with this status
+            "on request"
+        )
         self.refuses_with = 400
         self.loop = asyncio.new_event_loop()
         self.readers: dict[asyncio.StreamWriter, asyncio.StreamReader] = {}
@@ -58,7 +65,8 @@ class Scripted:
             while True:
                 lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
                 headers = {
-                    name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:] if line)
+                    name.lower(): value
+                    for name, _, value in (line.partition(": ") for line in lines[1:] if line)
                 }
                 size = int(headers.get("content-length", 0))
                 body = json.loads(await reader.readexactly(size) or b"{}")
@@ -99,13 +107,22 @@ class Scripted:
             return
         if verb == "status":
             error = {
-                "error": {"message": f"{self.name} refuses", "type": "BadRequestError", "param": None, "code": number}
+                "error": {
+                    "message": f"{self.name} refuses",
+                    "type": "BadRequestError",
+                    "param": None,
+                    "code": number,
+                }
             }
             more = b"retry-after: 7\r\n" if number in (429, 503) else b""
             await self._whole(writer, json.dumps(error), number, more)
             return
         if self.counts == "refuses" and "stream_options" in body:
-            await self._whole(writer, '{"error": {"message": "Extra inputs are not permitted"}}', self.refuses_with)
+            await self._whole(
+                writer,
+                '{"error": {"message": "Extra inputs are not permitted"}}',
+                self.refuses_with,
+            )
             return
         if verb == "die" and len(words) == 1:
             raise ConnectionError
@@ -125,7 +142,11 @@ class Scripted:
         }
         if verb == "tool":
             name = body["tools"][0]["function"]["name"]
-            call = {"id": "call_7", "type": "function", "function": {"name": name, "arguments": '{"city": "Oslo"}'}}
+            call = {
+                "id": "call_7",
+                "type": "function",
+                "function": {"name": name, "arguments": '{"city": "Oslo"}'},
+            }
             message = {"role": "assistant", "content": None, "tool_calls": [call]}
         choice = {
             "index": 0,
@@ -143,26 +164,55 @@ class Scripted:
             "usage": usage,
         }
 
-    async def _whole(self, writer: asyncio.StreamWriter, text: str, status: int = 200, more: bytes = b"") -> None:
+    async def _whole(
+        self, writer: asyncio.StreamWriter, text: str, status: int = 200, more: bytes = b""
+    ) -> None:
         data = text.encode()
         writer.write(
-            HEAD % (status, b"Said", b"application/json") + more + b"content-length: %d\r\n\r\n" % len(data) + data
+            HEAD % (status, b"Said", b"application/json")
+            + more
+            + b"content-length: %d\r\n\r\n" % len(data)
+            + data
         )
         await writer.drain()
 
-    async def _chat_stream(self, body: dict[str, Any], writer: asyncio.StreamWriter, verb: str, number: int) -> None:
-        base = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
+    async def _chat_stream(
+        self, body: dict[str, Any], writer: asyncio.StreamWriter, verb: str, number: int
+    ) -> None:
+        base = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": body["model"],
+        }
         deltas: list[dict] = [{"role": "assistant", "content": ""}]
         if verb == "tool":
             function = {"name": body["tools"][0]["function"]["name"], "arguments": ""}
-            deltas.append({"tool_calls": [{"index": 0, "id": "call_7", "type": "function", "function": function}]})
+            deltas.append(
+                {
+                    "tool_calls": [
+                        {"index": 0, "id": "call_7", "type": "function", "function": function}
+                    ]
+                }
+            )
             for part in ('{"city": ', '"Oslo"}'):
                 deltas.append({"tool_calls": [{"index": 0, "function": {"arguments": part}}]})
         else:
             deltas += [{"content": f"{self.name} "} for _ in range(number)]
-        writer.write(HEAD % (200, b"OK", b"text/event-stream; charset=utf-8") + b"transfer-encoding: chunked\r\n\r\n")
+        writer.write(
+            HEAD % (200, b"OK", b"text/event-stream; charset=utf-8")
+            + b"transfer-encoding: chunked\r\n\r\n"
+        )
         for delta in deltas:
-            _event(writer, base | {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]})
+            _event(
+                writer,
+                base
+                | {
+                    "choices": [
+                        {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+                    ]
+                },
+            )
             await writer.drain()
             await asyncio.sleep(self.gap_s)
         if verb == "die":
@@ -175,35 +225,81 @@ class Scripted:
         if verb == "hang":
             await _until_left(self.readers[writer])
         if verb == "error":
-            _event(writer, {"error": {"message": "out of memory", "type": "InternalServerError", "code": 500}})
+            _event(
+                writer,
+                {"error": {"message": "out of memory", "type": "InternalServerError", "code": 500}},
+            )
         else:
             reason = "tool_calls" if verb == "tool" else "stop"
-            _event(writer, base | {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": reason}]})
-            if self.counts == "on request" and (body.get("stream_options") or {}).get("include_usage"):
-                usage = {"prompt_tokens": 11, "total_tokens": 11 + number, "completion_tokens": number}
+            _event(
+                writer,
+                base
+                | {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": reason}]},
+            )
+            if self.counts == "on request" and (body.get("stream_options") or {}).get(
+                "include_usage"
+            ):
+                usage = {
+                    "prompt_tokens": 11,
+                    "total_tokens": 11 + number,
+                    "completion_tokens": number,
+                }
                 _event(writer, base | {"choices": [], "usage": usage})
         _event(writer, b"[DONE]")
         writer.write(b"0\r\n\r\n")
         await writer.drain()
 
-    async def _responses(self, body: dict[str, Any], writer: asyncio.StreamWriter, number: int) -> None:
+    async def _responses(
+        self, body: dict[str, Any], writer: asyncio.StreamWriter, number: int
+    ) -> None:
         text = f"{self.name} " * number
         part = {"type": "output_text", "text": text, "annotations": []}
-        item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
+        item = {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "status": "completed",
+            "content": [part],
+        }
         made = {
-            "id": "resp_1", "object": "response", "created_at": 1, "status": "completed", "model": body["model"], "output": [item],
-            "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "metadata": {}, "error": None, "instructions": None,
-            "usage": {"input_tokens": 11, "output_tokens": number, "total_tokens": 11 + number,
-                      "input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}},
-        }  # fmt: skip
+            "id": "resp_1",
+            "object": "response",
+            "created_at": 1,
+            "status": "completed",
+            "model": body["model"],
+            "output": [item],
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "metadata": {},
+            "error": None,
+            "instructions": None,
+            "usage": {
+                "input_tokens": 11,
+                "output_tokens": number,
+                "total_tokens": 11 + number,
+                "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens_details": {"reasoning_tokens": 0},
+            },
+        }
         if not body.get("stream"):
             await self._whole(writer, json.dumps(made))
             return
-        writer.write(HEAD % (200, b"OK", b"text/event-stream; charset=utf-8") + b"transfer-encoding: chunked\r\n\r\n")
+        writer.write(
+            HEAD % (200, b"OK", b"text/event-stream; charset=utf-8")
+            + b"transfer-encoding: chunked\r\n\r\n"
+        )
         where = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
-        events: list[dict] = [{"type": "response.created", "response": made | {"status": "in_progress", "output": []}}]
+        events: list[dict] = [
+            {"type": "response.created", "response": made | {"status": "in_progress", "output": []}}
+        ]
         events += [
-            {"type": "response.output_text.delta", "delta": f"{self.name} ", "logprobs": [], **where}
+            {
+                "type": "response.output_text.delta",
+                "delta": f"{self.name} ",
+                "logprobs": [],
+                **where,
+            }
             for _ in range(number)
         ]
         events += [{"type": "response.completed", "response": made}]

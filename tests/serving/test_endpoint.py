@@ -18,7 +18,10 @@ from tests.flywheel.machine import eventually
 from tests.serving.conftest import SECRET, Running
 from tests.serving.scripted import Scripted
 
-TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
+}
 
 
 def ask(text: str) -> dict[str, Any]:
@@ -34,17 +37,29 @@ def test_a_channel_answers_with_its_version(running: Running, server: Make) -> N
     assert answer.choices[0].message.content == "alpha" and answer.usage.total_tokens == 14
     assert alpha.asked == [ask("Hi") | {"model": "alpha-adapter"}]
     (noted,) = running.records(1)
-    assert (noted.version, noted.status, noted.ended, noted.channel) == ("v1", 200, "whole", "production")
+    assert (noted.version, noted.status, noted.ended, noted.channel) == (
+        "v1",
+        200,
+        "whole",
+        "production",
+    )
 
 
 def test_a_stream_comes_piece_by_piece_and_is_noted_whole(running: Running, server: Make) -> None:
     running.serve(server("alpha"))
     chunks = list(running.client().chat.completions.create(**ask("stream 7"), stream=True))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "alpha " * 7
-    assert all(chunk.choices for chunk in chunks)  # the count of tokens was ours to ask for, cannot be deleted with us
+    assert all(
+        chunk.choices for chunk in chunks
+    )  # the count of tokens was ours to ask for, cannot be deleted with us
     attributes = span_of(running.records(1)[0]).attributes
-    assert json.loads(attributes["gen_ai.output.messages"]) == [{"role": "assistant", "content": "alpha " * 7}]
-    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (11, 7)
+    assert json.loads(attributes["gen_ai.output.messages"]) == [
+        {"role": "assistant", "content": "alpha " * 7}
+    ]
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (
+        11,
+        7,
+    )
     assert attributes["flywheel.time_to_first_token_ms"] > 0
 
 
@@ -76,30 +91,46 @@ def test_the_responses_api(running: Running, server: Make) -> None:
     running.serve(server("alpha"))
     client = running.client()
     answer = client.responses.create(
-        model="production", input="stream 3", instructions="Be short.", metadata={"session_id": "s9"}
+        model="production",
+        input="stream 3",
+        instructions="Be short.",
+        metadata={"session_id": "s9"},
     )
     assert answer.output_text == "alpha " * 3
     events = list(client.responses.create(model="production", input="stream 4", stream=True))
-    assert events[-1].type == "response.completed" and events[-1].response.output_text == "alpha " * 4
+    assert (
+        events[-1].type == "response.completed" and events[-1].response.output_text == "alpha " * 4
+    )
     first, second = sorted(running.records(2), key=lambda noted: noted.started_ns)
     attributes = span_of(first).attributes
     assert attributes["session.id"] == "s9" and attributes["gen_ai.usage.output_tokens"] == 3
-    assert json.loads(attributes["gen_ai.input.messages"])[0] == {"role": "system", "content": "Be short."}
-    assert json.loads(span_of(second).attributes["gen_ai.output.messages"])[0]["content"] == "alpha " * 4
+    assert json.loads(attributes["gen_ai.input.messages"])[0] == {
+        "role": "system",
+        "content": "Be short.",
+    }
+    assert (
+        json.loads(span_of(second).attributes["gen_ai.output.messages"])[0]["content"]
+        == "alpha " * 4
+    )
 
 
 def test_the_async_client(running: Running, server: Make) -> None:
     running.serve(server("alpha"))
 
     async def both() -> tuple[str, str]:
-        async with AsyncOpenAI(base_url=f"{running.url}/v1", api_key=SECRET, max_retries=0) as client:
+        async with AsyncOpenAI(
+            base_url=f"{running.url}/v1", api_key=SECRET, max_retries=0
+        ) as client:
             whole = await client.chat.completions.create(**ask("Hi"))
             stream = await client.chat.completions.create(**ask("stream 3"), stream=True)
             text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
             called = await client.chat.completions.create(**ask("tool"), tools=[TOOL])
             assert called.choices[0].message.tool_calls[0].function.name == "weather"
             events = [
-                event async for event in await client.responses.create(model="production", input="a 2", stream=True)
+                event
+                async for event in await client.responses.create(
+                    model="production", input="a 2", stream=True
+                )
             ]
             assert events[-1].response.output_text == "alpha " * 2
             return whole.choices[0].message.content or "", text
@@ -109,19 +140,30 @@ def test_the_async_client(running: Running, server: Make) -> None:
 
 def test_a_model_that_takes_tools_as_text_streams_text(running: Running, server: Make) -> None:
     running.serve(alpha := server("alpha"), dialect="text", speaks_both=False)
-    chunks = list(running.client().chat.completions.create(**ask("stream 3"), tools=[TOOL], stream=True))
+    chunks = list(
+        running.client().chat.completions.create(**ask("stream 3"), tools=[TOOL], stream=True)
+    )
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "alpha " * 3
     assert not any(chunk.choices[0].delta.tool_calls for chunk in chunks)
     (asked,) = alpha.asked
     assert "tools" not in asked and "weather" in asked["messages"][0]["content"] and asked["stream"]
     attributes = span_of(running.records(1)[0]).attributes
-    assert attributes["gen_ai.usage.output_tokens"] == 3 and "weather" in attributes["gen_ai.input.messages"]
+    assert (
+        attributes["gen_ai.usage.output_tokens"] == 3
+        and "weather" in attributes["gen_ai.input.messages"]
+    )
     refused = running.post({"model": "production", "input": "Hi"}, "/v1/responses")
     assert refused.status_code == 400 and refused.json()["error"]["code"] == "unsupported_api"
 
 
-def test_metadata_is_stored_and_sent_on_where_it_is_not_refused(running: Running, server: Make) -> None:
-    alpha, beta, sent = server("alpha"), server("beta"), {"metadata": {"session_id": "s7", "plan": "pro"}}
+def test_metadata_is_stored_and_sent_on_where_it_is_not_refused(
+    running: Running, server: Make
+) -> None:
+    alpha, beta, sent = (
+        server("alpha"),
+        server("beta"),
+        {"metadata": {"session_id": "s7", "plan": "pro"}},
+    )
     running.serve(alpha)
     running.post(ask("Hi") | sent)
     running.serve(beta, takes_metadata=False)
@@ -130,7 +172,9 @@ def test_metadata_is_stored_and_sent_on_where_it_is_not_refused(running: Running
     running.post({"model": "production", "input": "Hi"} | sent, "/v1/responses")
     assert alpha.asked[0]["metadata"] == sent["metadata"]
     assert ["metadata" in asked for asked in beta.asked] == [False, True, False, True]
-    assert all(noted.metadata == sent["metadata"] and noted.session == "s7" for noted in running.records(5))
+    assert all(
+        noted.metadata == sent["metadata"] and noted.session == "s7" for noted in running.records(5)
+    )
 
 
 def test_requests_without_a_session_go_where_least_is_open(running: Running, server: Make) -> None:
@@ -153,7 +197,9 @@ def test_models_are_the_channels_of_the_project(running: Running, server: Make) 
     client = running.client()
     assert [model.id for model in client.models.list()] == ["production", "staging"]
     assert client.models.retrieve("staging").object == "model"
-    with pytest.raises(openai.NotFoundError, match="The channels of this project are: production, staging"):
+    with pytest.raises(
+        openai.NotFoundError, match="The channels of this project are: production, staging"
+    ):
         client.models.retrieve("gpt-4o")
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(**ask("Hi") | {"model": "gpt-4o"})
@@ -161,13 +207,20 @@ def test_models_are_the_channels_of_the_project(running: Running, server: Make) 
 
 
 @pytest.mark.parametrize("status", [400, 404, 422, 429, 500, 503])
-def test_an_error_of_the_server_passes_through_unchanged(running: Running, server: Make, status: int) -> None:
+def test_an_error_of_the_server_passes_through_unchanged(
+    running: Running, server: Make, status: int
+) -> None:
     running.serve(server("alpha"))
     for stream in (False, True):
         answer = running.post(ask(f"status {status}") | {"stream": stream})
         assert answer.status_code == status
         assert answer.json() == {
-            "error": {"message": "alpha refuses", "type": "BadRequestError", "param": None, "code": status}
+            "error": {
+                "message": "alpha refuses",
+                "type": "BadRequestError",
+                "param": None,
+                "code": status,
+            }
         }
         assert answer.headers["x-request-id"] == "from-the-server"
         assert answer.headers.get("retry-after") == ("7" if status in (429, 503) else None)
@@ -177,7 +230,9 @@ def test_an_error_of_the_server_passes_through_unchanged(running: Running, serve
     assert [span_of(noted).status_message for noted in running.records(2)] == [said] * 2
 
 
-def test_a_server_that_has_not_loaded_the_version_is_passed_over_and_said(running: Running, server: Make) -> None:
+def test_a_server_that_has_not_loaded_the_version_is_passed_over_and_said(
+    running: Running, server: Make
+) -> None:
     """It has just started again: its “no such model” is no fault of the client's."""
     alpha, beta = server("alpha"), server("beta")
     alpha.lacks = True
@@ -187,7 +242,10 @@ def test_a_server_that_has_not_loaded_the_version_is_passed_over_and_said(runnin
     beta.lacks = True
     refused = running.post(ask("Hi"))
     assert refused.status_code == 503 and refused.headers["retry-after"] == "2"
-    assert refused.json()["error"]["code"] == "not_loaded" and "does not have the version loaded yet" in refused.text
+    assert (
+        refused.json()["error"]["code"] == "not_loaded"
+        and "does not have the version loaded yet" in refused.text
+    )
     beta.lacks = False
     assert running.post(ask("Hi")).status_code == 200
     assert not any(running.endpoint.servers.open_at.values())
@@ -214,14 +272,19 @@ def test_only_what_concerns_the_server_is_sent_on(running: Running, server: Make
         (b'{"messages": []}', "the name of a channel"),
         (b'{"model": 7, "messages": []}', "“model” has the wrong type"),
         (b'{"model": "production"}', "“messages” is missing"),
-        (b'{"model": "production", "messages": [], "stream": "yes"}', "“stream” has the wrong type"),
+        (
+            b'{"model": "production", "messages": [], "stream": "yes"}',
+            "“stream” has the wrong type",
+        ),
         (b'{"model": "production", "messages": ' + b"[" * 100_000, "not a JSON object"),
         (b"\xff\xfe", "not a JSON object"),
         (b"", "not a JSON object"),
         (b'{"model": "production", "messages": [], "conversation": "\xff"}', "not a JSON object"),
     ],
 )
-def test_a_bad_body_is_answered_as_openai_does(running: Running, server: Make, body: bytes, said: str) -> None:
+def test_a_bad_body_is_answered_as_openai_does(
+    running: Running, server: Make, body: bytes, said: str
+) -> None:
     running.serve(alpha := server("alpha"))
     answer = running.post(body)
     assert answer.status_code == 400 and said in answer.json()["error"]["message"]
@@ -229,8 +292,12 @@ def test_a_bad_body_is_answered_as_openai_does(running: Running, server: Make, b
 
 
 @pytest.mark.parametrize("value", [b"1e400", b'[{"role": "user", "content": 1e400}]', b"7", b"{}"])
-def test_what_a_prompt_cannot_stand_before_is_answered_with_400(running: Running, server: Make, value: bytes) -> None:
-    examples = {"examples": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+def test_what_a_prompt_cannot_stand_before_is_answered_with_400(
+    running: Running, server: Make, value: bytes
+) -> None:
+    examples = {
+        "examples": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    }
     running.serve(alpha := server("alpha"), prompt=examples)
     answer = running.post(b'{"model": "production", "input": ' + value + b"}", "/v1/responses")
     assert answer.status_code == 400 and answer.json()["error"]["param"] == "input"
@@ -267,7 +334,10 @@ def test_limits_answer_429_with_retry_after(running: Running, server: Make) -> N
     running.limit(requests=2)
     assert [running.post(ask("Hi")).status_code for _ in range(3)] == [200, 200, 429]
     refused = running.post(ask("Hi"))
-    assert 1 <= int(refused.headers["retry-after"]) <= 30 and refused.headers["x-ratelimit-limit-requests"] == "2"
+    assert (
+        1 <= int(refused.headers["retry-after"]) <= 30
+        and refused.headers["x-ratelimit-limit-requests"] == "2"
+    )
     with pytest.raises(openai.RateLimitError):
         running.client().chat.completions.create(**ask("Hi"))
 
@@ -275,11 +345,17 @@ def test_limits_answer_429_with_retry_after(running: Running, server: Make) -> N
 def test_tokens_are_counted_when_they_are_known(running: Running, server: Make) -> None:
     running.serve(server("alpha"))
     running.limit(tokens=20)
-    assert [running.post(ask("Hi")).status_code for _ in range(3)] == [200, 200, 429]  # 14 tokens each
+    assert [running.post(ask("Hi")).status_code for _ in range(3)] == [
+        200,
+        200,
+        429,
+    ]  # 14 tokens each
 
 
 @pytest.mark.parametrize("counts", ["on request", "never", "refuses"])
-def test_the_limit_of_tokens_holds_for_streams_of_any_server(running: Running, server: Make, counts: str) -> None:
+def test_the_limit_of_tokens_holds_for_streams_of_any_server(
+    running: Running, server: Make, counts: str
+) -> None:
     running.serve(alpha := server("alpha"))
     alpha.counts = counts
     running.limit(tokens=300)
@@ -299,20 +375,28 @@ def test_a_server_that_refuses_to_be_asked_for_usage_is_asked_without(
         assert len(chunks) == 42 and all(chunk.choices for chunk in chunks)
     assert ["stream_options" in body for body in alpha.asked] == [True, False, False]
     first, second = (span_of(record).attributes for record in running.records(2))
-    assert 3 <= first["gen_ai.usage.input_tokens"] <= 30 and 40 <= first["gen_ai.usage.output_tokens"] <= 120
-    assert first["gen_ai.usage.cost"] > 0 and first["langfuse.trace.tags"] == second["langfuse.trace.tags"] == [
-        "tokens-estimated"
-    ]
+    assert (
+        3 <= first["gen_ai.usage.input_tokens"] <= 30
+        and 40 <= first["gen_ai.usage.output_tokens"] <= 120
+    )
+    assert first["gen_ai.usage.cost"] > 0 and first["langfuse.trace.tags"] == second[
+        "langfuse.trace.tags"
+    ] == ["tokens-estimated"]
 
 
-def test_a_request_that_is_wrong_itself_gets_the_answer_to_what_was_sent(running: Running, server: Make) -> None:
+def test_a_request_that_is_wrong_itself_gets_the_answer_to_what_was_sent(
+    running: Running, server: Make
+) -> None:
     running.serve(alpha := server("alpha"))
     refused = running.post(ask("status 400") | {"stream": True})
     assert refused.status_code == 400 and refused.json()["error"]["message"] == "alpha refuses"
     assert ["stream_options" in body for body in alpha.asked] == [True, False]
     assert running.post(ask("stream 3") | {"stream": True}).status_code == 200
     assert running.post(ask("status 400") | {"stream": True}).status_code == 400
-    assert ["stream_options" in body for body in alpha.asked[2:]] == [True, True], "it is known to count"
+    assert ["stream_options" in body for body in alpha.asked[2:]] == [
+        True,
+        True,
+    ], "it is known to count"
 
 
 def test_what_a_client_got_before_it_left_is_counted(running: Running, server: Make) -> None:
@@ -347,7 +431,11 @@ def test_a_client_that_leaves_stops_the_server(running: Running, server: Make) -
     eventually(lambda: alpha.left == 1 and not alpha.open)
     (noted,) = running.records(1)
     span = span_of(noted)
-    assert noted.ended == "left" and span.status_code == 0 and "alpha" in span.attributes["gen_ai.output.messages"]
+    assert (
+        noted.ended == "left"
+        and span.status_code == 0
+        and "alpha" in span.attributes["gen_ai.output.messages"]
+    )
     eventually(lambda: running.post(ask("Hi")).status_code == 200)
 
 
@@ -355,7 +443,9 @@ def test_a_session_stays_with_one_server(running: Running, server: Make) -> None
     running.serve(server("alpha"), server("beta"), server("gamma"))
 
     def who(session: str) -> str:
-        return running.post(ask("Hi"), headers={"X-Session-Id": session}).json()["choices"][0]["message"]["content"]
+        return running.post(ask("Hi"), headers={"X-Session-Id": session}).json()["choices"][0][
+            "message"
+        ]["content"]
 
     found = {session: {who(session) for _ in range(3)} for session in map(str, range(12))}
     assert all(len(names) == 1 for names in found.values())
@@ -384,7 +474,9 @@ def test_another_server_answers_where_one_is_busy(running: Running, server: Make
     assert running.post(ask("Hi")).status_code == 503  # the last one's answer, as it is
 
 
-def test_nothing_is_asked_twice_once_the_client_has_heard_something(running: Running, server: Make) -> None:
+def test_nothing_is_asked_twice_once_the_client_has_heard_something(
+    running: Running, server: Make
+) -> None:
     alpha, beta = server("alpha"), server("beta")
     running.serve(alpha, beta)
     with pytest.raises(openai.APIError, match="broke its answer off"):
@@ -393,11 +485,15 @@ def test_nothing_is_asked_twice_once_the_client_has_heard_something(running: Run
     (noted,) = running.records(1)
     span = span_of(noted)
     assert (
-        noted.ended == "broken" and span.status_code == 2 and span.attributes["gen_ai.output.messages"].count("a ") == 3
+        noted.ended == "broken"
+        and span.status_code == 2
+        and span.attributes["gen_ai.output.messages"].count("a ") == 3
     )
 
 
-def test_a_stream_that_ends_before_its_answer_does_is_broken(running: Running, server: Make) -> None:
+def test_a_stream_that_ends_before_its_answer_does_is_broken(
+    running: Running, server: Make
+) -> None:
     running.serve(server("alpha"))
     with pytest.raises(openai.APIError, match="ended before the answer was complete"):
         list(running.client().chat.completions.create(**ask("half 3"), stream=True))
@@ -405,15 +501,23 @@ def test_a_stream_that_ends_before_its_answer_does_is_broken(running: Running, s
 
 
 def raw(text: str, status: str = "200 OK", kind: str = "application/json", more: str = "") -> bytes:
-    return f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\n{more}content-length: {len(text)}\r\n\r\n{text}".encode()
+    return (
+        f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\n{more}content-length:"
+        f" {len(text)}\r\n\r\n{text}".encode()
+    )
 
 
 @pytest.mark.parametrize(
     "sent",
-    [raw("", "302 Found", more="location: http://127.0.0.1:1/\r\n"), raw("", kind="text/event-stream")],
+    [
+        raw("", "302 Found", more="location: http://127.0.0.1:1/\r\n"),
+        raw("", kind="text/event-stream"),
+    ],
     ids=["a redirect", "an empty stream"],
 )
-def test_what_is_no_answer_is_followed_by_another_server(running: Running, server: Make, sent: bytes) -> None:
+def test_what_is_no_answer_is_followed_by_another_server(
+    running: Running, server: Make, sent: bytes
+) -> None:
     alpha, beta = server("alpha"), server("beta")
     alpha.raw = sent
     running.serve(alpha)
@@ -426,16 +530,28 @@ def test_what_is_no_answer_is_followed_by_another_server(running: Running, serve
 @pytest.mark.parametrize(
     "sent",
     [
-        raw(""), raw("<html>", kind="text/html"), raw("{}"), raw('{"choices": []}'), raw('{"error": {"message": "no memory"}}'),
-        raw('{"error": {"message": "no memory"}, "choices": [{"message": {"role": "assistant", "content": "x"}}]}'),
-        raw('data: {"error": {"message": "no memory"}}\n\ndata: [DONE]\n\n', kind="text/event-stream"),
+        raw(""),
+        raw("<html>", kind="text/html"),
+        raw("{}"),
+        raw('{"choices": []}'),
+        raw('{"error": {"message": "no memory"}}'),
+        raw(
+            '{"error": {"message": "no memory"}, "choices": [{"message": {"role": "assistant",'
+            ' "content": "x"}}]}'
+        ),
+        raw(
+            'data: {"error": {"message": "no memory"}}\n\ndata: [DONE]\n\n',
+            kind="text/event-stream",
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_200_without_an_answer_is_a_failure_and_no_user_gets_a_candidates(
     running: Running, server: Make, sent: bytes, stream: bool
 ) -> None:
-    """It passes through unchanged, and the version's run has failed; where a candidate sends it, the current version answers."""
+    """It passes through unchanged, and the version's run has failed; where a candidate sends it,
+    the current version answers.
+    """
     alpha, beta = server("alpha"), server("beta")
     beta.raw = sent
     running.serve(beta)
@@ -460,7 +576,9 @@ def test_a_server_that_hangs_is_given_up(running: Running, server: Make) -> None
     eventually(lambda: alpha.left == 3)
 
 
-def test_an_error_in_the_stream_passes_through_and_is_a_failure(running: Running, server: Make) -> None:
+def test_an_error_in_the_stream_passes_through_and_is_a_failure(
+    running: Running, server: Make
+) -> None:
     running.serve(server("alpha"))
     with pytest.raises(openai.APIError, match="out of memory"):
         list(running.client().chat.completions.create(**ask("error 2"), stream=True))
@@ -468,15 +586,28 @@ def test_an_error_in_the_stream_passes_through_and_is_a_failure(running: Running
 
 
 def test_a_prompt_version_stands_in_front(running: Running, server: Make) -> None:
-    shown = {"type": "function", "function": {"name": "weather", "description": "Better words", "parameters": {}}}
+    shown = {
+        "type": "function",
+        "function": {"name": "weather", "description": "Better words", "parameters": {}},
+    }
     examples = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
-    prompt = {"system_prompt": "New.", "examples": examples, "tools": [shown], "temperature": 0.1, "max_new_tokens": 9}
+    prompt = {
+        "system_prompt": "New.",
+        "examples": examples,
+        "tools": [shown],
+        "temperature": 0.1,
+        "max_new_tokens": 9,
+    }
     running.serve(alpha := server("alpha"), prompt=prompt)
     body = ask("Hi") | {"tools": [TOOL], "temperature": 1}
     body["messages"].insert(0, {"role": "system", "content": "Old."})
     running.post(body)
     (asked,) = alpha.asked
-    assert asked["messages"] == [{"role": "system", "content": "New."}, *examples, {"role": "user", "content": "Hi"}]
+    assert asked["messages"] == [
+        {"role": "system", "content": "New."},
+        *examples,
+        {"role": "user", "content": "Hi"},
+    ]
     assert asked["tools"] == [shown] and asked["temperature"] == 0.1 and asked["max_tokens"] == 9
     running.post({"model": "production", "input": "Hi", "instructions": "Old."}, "/v1/responses")
     assert alpha.asked[1]["instructions"] == "New." and alpha.asked[1]["max_output_tokens"] == 9
@@ -487,7 +618,9 @@ def test_a_channel_that_nothing_serves_says_why(running: Running, server: Make) 
     running.serve(version="v3")
     answer = running.post(ask("Hi"))
     assert (
-        answer.status_code == 503 and answer.headers["retry-after"] and answer.json()["error"]["code"] == "not_served"
+        answer.status_code == 503
+        and answer.headers["retry-after"]
+        and answer.json()["error"]["code"] == "not_served"
     )
 
 

@@ -1,4 +1,6 @@
-"""Which lane a session belongs to: by hashing, the same in every process, and the one it began on while it lives."""
+"""Which lane a session belongs to: by hashing, the same in every process, and the one it began on
+while it lives.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,25 @@ busy = settings(deadline=None, max_examples=50, suppress_health_check=[HealthChe
 
 def route(share: float, kind: str = CANARY, salt: str = "salt", trial: str = "t1") -> Route:
     current = Lane("v1", 1, trial=trial)
-    return Route("production", (current, Lane("v2", 2, share=share, kind=kind, trial=trial)), 0, salt)
+    return Route(
+        "production", (current, Lane("v2", 2, share=share, kind=kind, trial=trial)), 0, salt
+    )
 
 
 def unit(body: dict[str, Any], headers: dict[str, str] | None = None) -> str:
     path = CHAT if "messages" in body else RESPONSES
-    return unit_of(read_request(path, json.dumps({"model": "m"} | body).encode(), headers or {}), headers or {})
+    return unit_of(
+        read_request(path, json.dumps({"model": "m"} | body).encode(), headers or {}), headers or {}
+    )
 
 
 def said(*turns: str) -> dict[str, Any]:
-    return {"messages": [{"role": role, "content": text} for role, text in zip(["system", *["user", "assistant"] * 9], turns, strict=False)]}  # fmt: skip
+    return {
+        "messages": [
+            {"role": role, "content": text}
+            for role, text in zip(["system", *["user", "assistant"] * 9], turns, strict=False)
+        ]
+    }
 
 
 @busy
@@ -51,7 +62,10 @@ def test_a_raised_share_only_adds_sessions(unit: str, one: float, other: float) 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.25, 0.5, 0.9, 1.0])
 def test_the_share_is_met(share: float) -> None:
     n = 20_000
-    got = sum(lane_of_unit(route(share, salt="fixed"), f"session-{number}").kind == CANARY for number in range(n))
+    got = sum(
+        lane_of_unit(route(share, salt="fixed"), f"session-{number}").kind == CANARY
+        for number in range(n)
+    )
     assert abs(got / n - share) < 0.012
 
 
@@ -62,7 +76,9 @@ def test_each_trial_draws_its_own_sessions() -> None:
 
 @busy
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), shares), min_size=1, max_size=40))
-def test_a_session_stays_on_the_lane_it_began_on_whatever_becomes_of_the_share(steps: list[tuple[str, float]]) -> None:
+def test_a_session_stays_on_the_lane_it_began_on_whatever_becomes_of_the_share(
+    steps: list[tuple[str, float]],
+) -> None:
     sessions, began = Sessions(), dict[str, str]()
     for now, (unit, share) in enumerate(steps):
         kind = sessions.lane_of(route(share), unit, now).kind
@@ -88,19 +104,34 @@ def test_another_trial_draws_again() -> None:
 
 def test_a_unit_is_the_session_then_the_trace_then_how_the_conversation_opens() -> None:
     trace = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
-    assert unit(said("S", "Hi"), {"x-session-id": "7"}) == unit(said("other"), {"x-session-id": "7"} | trace)
+    assert unit(said("S", "Hi"), {"x-session-id": "7"}) == unit(
+        said("other"), {"x-session-id": "7"} | trace
+    )
     assert unit(said("S", "Hi"), trace) == unit(said("S", "Bye"), trace) != unit(said("S", "Hi"))
     first = unit(said("S", "Hi"))
     assert unit(said("S", "Hi"), {"traceparent": f"00-{'0' * 32}-{'0' * 16}-00"}) == first
     assert first == unit(said("S", "Hi", "Hello", "And now?"))
-    others = [said("S", "Hi!"), said("T", "Hi"), said("S", "Hi") | {"user": "u"}, {"input": "Hi", "instructions": "S"}]
+    others = [
+        said("S", "Hi!"),
+        said("T", "Hi"),
+        said("S", "Hi") | {"user": "u"},
+        {"input": "Hi", "instructions": "S"},
+    ]
     assert len({first, *map(unit, others)}) == 5
-    assert unit({"input": "Hi", "instructions": "S"}) == unit({"input": "Hi", "instructions": "S", "temperature": 1})
+    assert unit({"input": "Hi", "instructions": "S"}) == unit(
+        {"input": "Hi", "instructions": "S", "temperature": 1}
+    )
     assert len(first) == 32
 
 
 @busy
-@given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=9))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=9,
+    )
+)
 def test_a_unit_is_found_in_whatever_was_sent(messages: Any) -> None:
     assert len(unit({"messages": messages})) == 32
     assert len(unit({"input": messages})) == 32
@@ -108,10 +139,16 @@ def test_a_unit_is_found_in_whatever_was_sent(messages: Any) -> None:
 
 def test_what_only_the_current_server_knows_is_not_shadowed() -> None:
     def may(**more: Any) -> bool:
-        return may_be_shadowed(read_request(RESPONSES, json.dumps({"model": "m", "input": "Hi"} | more).encode(), {}))
+        return may_be_shadowed(
+            read_request(RESPONSES, json.dumps({"model": "m", "input": "Hi"} | more).encode(), {})
+        )
 
     assert may() and may(previous_response_id=None) and may(background=False)
-    assert not may(previous_response_id="resp_1") and not may(background=True) and not may(conversation="c")
+    assert (
+        not may(previous_response_id="resp_1")
+        and not may(background=True)
+        and not may(conversation="c")
+    )
 
 
 def test_a_shadow_draws_as_a_canary_does() -> None:

@@ -22,7 +22,11 @@ def allowed(meter: Meter, limits: Limits, now: float) -> float:
     ("limits", "asked", "waits"),
     [
         (Limits(), [(0, 9)] * 3, [0, 0, 0]),
-        (Limits(requests=2), [(0, 0), (0, 0), (0, 0), (29, 0), (30, 0), (31, 0)], [0, 0, 30, 1, 0, 29]),
+        (
+            Limits(requests=2),
+            [(0, 0), (0, 0), (0, 0), (29, 0), (30, 0), (31, 0)],
+            [0, 0, 30, 1, 0, 29],
+        ),
         (Limits(requests=60), [(0, 0)] * 60 + [(0, 0), (1, 0), (1, 0)], [0] * 60 + [1, 0, 1]),
         (Limits(tokens=60), [(0, 50), (0, 30), (0, 0), (20, 0), (21, 0)], [0, 0, 21, 1, 0]),
         (Limits(tokens=60), [(0, 600), (60, 0), (540, 0), (541, 0)], [0, 481, 1, 0]),
@@ -51,7 +55,9 @@ def test_answers_at_a_time() -> None:
 def test_a_changed_limit_holds_at_once() -> None:
     meter = Meter(0)
     assert [allowed(meter, Limits(requests=2), 0) for _ in range(2)] == [0, 0]
-    assert allowed(meter, Limits(requests=3), 0) == 0 and allowed(meter, Limits(requests=3), 0) == 20
+    assert (
+        allowed(meter, Limits(requests=3), 0) == 0 and allowed(meter, Limits(requests=3), 0) == 20
+    )
     assert allowed(meter, Limits(requests=1), 0) > 60 and allowed(meter, Limits(), 0) == 0
 
 
@@ -70,16 +76,20 @@ def test_headers_say_what_is_left() -> None:
     meter.begin(limits, 0)
     meter.end(1_500)
     assert meter.headers(limits) == [
-        (b"x-ratelimit-limit-requests", b"10"), (b"x-ratelimit-remaining-requests", b"9"),
-        (b"x-ratelimit-limit-tokens", b"1000"), (b"x-ratelimit-remaining-tokens", b"0"),
-    ]  # fmt: skip
+        (b"x-ratelimit-limit-requests", b"10"),
+        (b"x-ratelimit-remaining-requests", b"9"),
+        (b"x-ratelimit-limit-tokens", b"1000"),
+        (b"x-ratelimit-remaining-tokens", b"0"),
+    ]
     assert meter.headers(Limits(at_once=1)) == []
 
 
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 500), st.lists(st.floats(0, 30), max_size=200))
 def test_no_minute_has_more_than_two_minutes_worth(most: int, gaps: list[float]) -> None:
-    """A full bucket, and what is refilled meanwhile; and whoever waits as long as was said is let in."""
+    """A full bucket, and what is refilled meanwhile; and whoever waits as long as was said is let
+    in.
+    """
     meter, limits, now, times = Meter(0), Limits(requests=most), 0.0, []
     for gap in gaps:
         now += gap

@@ -1,4 +1,6 @@
-"""Promotions and rollbacks of a channel with targets while a hundred answers are open: none is lost, and none mixes two versions."""
+"""Promotions and rollbacks of a channel with targets while a hundred answers are open: none is
+lost, and none mixes two versions.
+"""
 
 from __future__ import annotations
 
@@ -36,23 +38,34 @@ from tests.serving.lora_server import WORDS, LoraServer, lora_server, word_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PATIENT = Bounds(connect_s=600, first_s=600, idle_s=600)
-TWO_SLOTS = {"runtime_lora": {"value": True, "how": ""}, "lora_slots": {"value": 2, "how": "", "most": 2}}
+TWO_SLOTS = {
+    "runtime_lora": {"value": True, "how": ""},
+    "lora_slots": {"value": 2, "how": "", "most": 2},
+}
 
 
 class Production:
-    """A channel of `scene` on two servers, an endpoint before it that reads the database, and clients in a thread of their own."""
+    """A channel of `scene` on two servers, an endpoint before it that reads the database, and
+    clients in a thread of their own.
+    """
 
-    def __init__(self, scene: Scene, served_by: Running, servers: list[LoraServer], secret: str) -> None:
+    def __init__(
+        self, scene: Scene, served_by: Running, servers: list[LoraServer], secret: str
+    ) -> None:
         self.scene, self.running, self.servers, self.secret = scene, served_by, servers, secret
         self.loop = asyncio.new_event_loop()
-        self.client = AsyncOpenAI(base_url=f"{served_by.url}/v1", api_key=secret, max_retries=0, timeout=300)
+        self.client = AsyncOpenAI(
+            base_url=f"{served_by.url}/v1", api_key=secret, max_retries=0, timeout=300
+        )
         self.texts: list[Any] = []
 
     def ask(self, number: int) -> None:
         """Opens so many streams; returns when each is in the middle of its answer."""
         before = sum(len(server.held) for server in self.servers)
         for _ in range(number):
-            self.texts.append(asyncio.run_coroutine_threadsafe(self._one(len(self.texts)), self.loop))
+            self.texts.append(
+                asyncio.run_coroutine_threadsafe(self._one(len(self.texts)), self.loop)
+            )
 
         def all_speak() -> bool:
             for text in self.texts:
@@ -62,7 +75,10 @@ class Production:
         eventually(all_speak)
 
     async def _one(self, number: int) -> tuple[str, str]:
-        asked: Any = {"model": "production", "messages": [{"role": "user", "content": f"Question {number}"}]}
+        asked: Any = {
+            "model": "production",
+            "messages": [{"role": "user", "content": f"Question {number}"}],
+        }
         answer = await self.client.chat.completions.with_raw_response.create(**asked, stream=True)
         text = "".join([chunk.choices[0].delta.content or "" async for chunk in answer.parse()])
         return answer.headers["x-flywheel-version"], text
@@ -77,7 +93,9 @@ class Production:
         self.moved(self.scene.promote(version), version)
 
     def rollback(self, version: ModelVersion) -> None:
-        self.moved(actions.rollback(channel=self.scene.channel, by=self.scene.by, reason="worse"), version)
+        self.moved(
+            actions.rollback(channel=self.scene.channel, by=self.scene.by, reason="worse"), version
+        )
 
     def release(self) -> list[tuple[str, str]]:
         for server in self.servers:
@@ -87,7 +105,12 @@ class Production:
 
 @pytest.fixture
 def production(
-    project: Project, base: ModelVersion, data_dir: Path, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    project: Project,
+    base: ModelVersion,
+    data_dir: Path,
+    settings: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Production]:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
     monkeypatch.setattr(refresh, "EVERY_S", 300.0)  # moves are heard by NOTIFY
@@ -119,10 +142,16 @@ def stop(tables: Tables, project: Project, monkeypatch: pytest.MonkeyPatch) -> N
 
 def add_target(scene: Scene, server: LoraServer) -> None:
     row = make_server(
-        scene.project, server.url, name=server.name, kind="vllm", adapters_at=str(scene.folder / "artifacts")
+        scene.project,
+        server.url,
+        name=server.name,
+        kind="vllm",
+        adapters_at=str(scene.folder / "artifacts"),
     )
     Server.objects.filter(pk=row.pk).update(capabilities=TWO_SLOTS, health="healthy")
-    make_endpoint(scene.project, row, served_as="base", parent=scene.base, name=f"{server.name}-base")
+    make_endpoint(
+        scene.project, row, served_as="base", parent=scene.base, name=f"{server.name}-base"
+    )
     deployments.add_target(channel=scene.channel, server=Server.objects.get(pk=row.pk), by=scene.by)
     finish(scene.channel)
 
@@ -140,9 +169,12 @@ def stored(production: Production) -> list[Trajectory]:
     return with_content(list(Trajectory.objects.all()))
 
 
-def test_promotions_and_rollbacks_during_100_streams_lose_none_and_mix_none(production: Production) -> None:
-    """Each answer is held in its middle while the channel moves on, to and fro. Two slots: the third version needs the slot of one that
-    has just been asked, and gets it when that is long enough ago."""
+def test_promotions_and_rollbacks_during_100_streams_lose_none_and_mix_none(
+    production: Production,
+) -> None:
+    """Each answer is held in its middle while the channel moves on, to and fro. Two slots: the
+    third version needs the slot of one that has just been asked, and gets it when that is long
+    enough ago."""
     scene, old, new = production.scene, production.scene.old, production.scene.new
     production.promote(old)
     production.ask(100)
@@ -178,7 +210,11 @@ def test_promotions_and_rollbacks_during_100_streams_lose_none_and_mix_none(prod
     assert len(rows) == len(asked)
     for number, version in enumerate(asked):
         row = rows[f"Question {number}"]
-        assert (row.agent_version, row.model, row.outcome_status) == (str(version), str(version), "unknown")
+        assert (row.agent_version, row.model, row.outcome_status) == (
+            str(version),
+            str(version),
+            "unknown",
+        )
         assert row.messages[1]["content"] == f"{words[str(version)]} " * WORDS
         assert row.metadata["attributes"]["flywheel.model_version"] == version.pk
 
@@ -189,13 +225,19 @@ def test_what_leaves_a_server_waits_for_what_was_just_asked_of_it(production: Pr
     production.ask(5)
     for target in scene.channel.targets.current():
         deployments.remove_target(target=target, by=scene.by)
-    assert unloading.unload_leaving() == 0 and all(server.peer.adapters for server in production.servers)
+    assert unloading.unload_leaving() == 0 and all(
+        server.peer.adapters for server in production.servers
+    )
     assert len(production.release()) == 5
     Placement.objects.update(at=scene.channel.updated_at - unloading.GRACE)
-    assert unloading.unload_leaving() == 4 and not any(server.peer.adapters for server in production.servers)
+    assert unloading.unload_leaving() == 4 and not any(
+        server.peer.adapters for server in production.servers
+    )
 
 
-def test_while_a_channel_is_archived_open_streams_end_whole_and_new_requests_get_404(production: Production) -> None:
+def test_while_a_channel_is_archived_open_streams_end_whole_and_new_requests_get_404(
+    production: Production,
+) -> None:
     scene, by = production.scene, production.scene.by
     production.promote(scene.old)
     production.ask(20)
@@ -203,15 +245,23 @@ def test_while_a_channel_is_archived_open_streams_end_whole_and_new_requests_get
     objects.archive(managed=objects.KINDS["channel"], row=channel, by=by)
     table = lambda: production.running.tables.current  # noqa: E731
     eventually(lambda: "production" in table().closed.get(scene.project.pk, {}))
-    with pytest.raises(NotFoundError, match="The channel “production” is archived and serves nothing"):
+    with pytest.raises(
+        NotFoundError, match="The channel “production” is archived and serves nothing"
+    ):
         asyncio.run_coroutine_threadsafe(production._one(0), production.loop).result(60)
-    assert unloading.unload_leaving() == 0 and all(server.peer.adapters for server in production.servers)
+    assert unloading.unload_leaving() == 0 and all(
+        server.peer.adapters for server in production.servers
+    )
     assert production.release() == [(str(scene.old), f"{word_of(scene.old)} " * WORDS)] * 20
     Placement.objects.update(at=channel.updated_at - unloading.GRACE)
-    assert unloading.unload_leaving() > 0 and not any(server.peer.adapters for server in production.servers)
+    assert unloading.unload_leaving() > 0 and not any(
+        server.peer.adapters for server in production.servers
+    )
 
 
-def test_a_request_that_meets_a_version_that_has_left_is_answered_by_what_runs_now(production: Production) -> None:
+def test_a_request_that_meets_a_version_that_has_left_is_answered_by_what_runs_now(
+    production: Production,
+) -> None:
     """The endpoint's table is behind: it asks for a name that the server does not hold any more."""
     scene, endpoint = production.scene, production.running
     production.promote(scene.old)
@@ -219,7 +269,9 @@ def test_a_request_that_meets_a_version_that_has_left_is_answered_by_what_runs_n
     production.promote(scene.new)
     for server in production.servers:
         server.release()
-        for name in [name for name, path in server.peer.adapters.items() if name in placed(scene.old)]:
+        for name in [
+            name for name, path in server.peer.adapters.items() if name in placed(scene.old)
+        ]:
             server.peer.unload({"lora_name": name})
     behind = Tables()
     behind.current, behind.known = before, True

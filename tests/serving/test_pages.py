@@ -14,7 +14,14 @@ from apps.core.scopes import Scope
 from apps.promotion import actions as promotion
 from apps.promotion.policies import channel_of
 from apps.serving.models import KeyLimits
-from tests.factories import admin_of, key_headers, make_endpoint, make_member, make_project, make_server
+from tests.factories import (
+    admin_of,
+    key_headers,
+    make_endpoint,
+    make_member,
+    make_project,
+    make_server,
+)
 from tests.serving.test_trial_answers import make_trial
 
 
@@ -34,17 +41,27 @@ def page(project: Project, role: Role = Role.OPERATOR) -> str:
 
 def test_an_empty_project_says_what_to_do(project: Project) -> None:
     shown = page(project)
-    assert "No channel has a live version yet" in shown and "No API key may use the endpoint yet" in shown
+    assert (
+        "No channel has a live version yet" in shown
+        and "No API key may use the endpoint yet" in shown
+    )
 
 
 def test_the_page_says_what_answers_and_how_to_ask(project: Project) -> None:
     version = make_endpoint(project, make_server(project, name="gpu"))
-    promotion.set_initial(channel=channel_of(project, "staging"), version=version, by=admin_of(project))
-    key, _ = core.create_api_key(project=project, name="<b>agent</b>", by=None, scopes=[Scope.GENERATE])
+    promotion.set_initial(
+        channel=channel_of(project, "staging"), version=version, by=admin_of(project)
+    )
+    key, _ = core.create_api_key(
+        project=project, name="<b>agent</b>", by=None, scopes=[Scope.GENERATE]
+    )
     core.create_api_key(project=project, name="reader", by=None, scopes=[Scope.READ])
     shown = page(project)
     assert "staging" in shown and str(version) in shown and "gpu" in shown
-    assert "curl https://models.example.com/v1/chat/completions" in shown and "&quot;staging&quot;" not in shown
+    assert (
+        "curl https://models.example.com/v1/chat/completions" in shown
+        and "&quot;staging&quot;" not in shown
+    )
     assert "&lt;b&gt;agent&lt;/b&gt;" in shown and "reader" not in shown
     assert f'action="{reverse("serving:limits", args=[project.slug, key.pk])}"' in shown
     assert "<input form=" not in page(project, Role.ENGINEER)
@@ -56,7 +73,12 @@ def test_a_candidate_is_shown_beside_what_the_channel_runs(project: Project) -> 
     assert str(trial.version) in shown and "canary 25%" in shown and str(trial.baseline) in shown
     (channel,) = Client().get("/api/v1/endpoint/", **key_headers(project)).json()["channels"]
     found = channel["candidate"]
-    assert (channel["model"], found["model"], found["kind"], found["share"]) == (str(trial.baseline), str(trial.version), "canary", 0.25)  # fmt: skip
+    assert (channel["model"], found["model"], found["kind"], found["share"]) == (
+        str(trial.baseline),
+        str(trial.version),
+        "canary",
+        0.25,
+    )
     assert len(found["servers"]) == 1 and not found["problem"]
 
 
@@ -82,7 +104,13 @@ def test_the_api_has_the_same(project: Project) -> None:
     assert client.get("/api/v1/endpoint/", **headers).json() == {
         "base_url": "https://models.example.com/v1",
         "channels": [
-            {"channel": "production", "model": str(version), "servers": ["gpu"], "problem": "", "candidate": None}
+            {
+                "channel": "production",
+                "model": str(version),
+                "servers": ["gpu"],
+                "problem": "",
+                "candidate": None,
+            }
         ],
     }
     url = f"/api/v1/endpoint/limits/{project.api_keys.first().pk}/"
@@ -92,5 +120,8 @@ def test_the_api_has_the_same(project: Project) -> None:
         == client.get(url, **headers).json()
         == {"requests_per_minute": 0, "tokens_per_minute": 0, "at_once": 2}
     )
-    assert client.put(url, {"at_once": -2}, content_type="application/json", **headers).status_code == 400
+    assert (
+        client.put(url, {"at_once": -2}, content_type="application/json", **headers).status_code
+        == 400
+    )
     assert client.get(url, **key_headers(make_project())).status_code == 404

@@ -19,7 +19,14 @@ from apps.serving.limits import Limits
 from apps.serving.models import KeyLimits
 from apps.serving.refresh import Tables
 from apps.serving.routes import Table, read_table
-from tests.factories import admin_of, make_adapter, make_endpoint, make_managed, make_project, make_server
+from tests.factories import (
+    admin_of,
+    make_adapter,
+    make_endpoint,
+    make_managed,
+    make_project,
+    make_server,
+)
 from tests.flywheel.machine import eventually
 
 
@@ -29,7 +36,9 @@ def _here(settings: Any) -> None:
 
 
 def live(version: ModelVersion, channel: str = "production") -> None:
-    promotion.set_initial(channel=channel_of(version.project, channel), version=version, by=admin_of(version.project))
+    promotion.set_initial(
+        channel=channel_of(version.project, channel), version=version, by=admin_of(version.project)
+    )
 
 
 def lane(project: Project, channel: str = "production") -> Any:
@@ -37,15 +46,23 @@ def lane(project: Project, channel: str = "production") -> Any:
 
 
 def test_a_served_model_is_asked_on_its_server(project: Project) -> None:
-    version = make_endpoint(project, make_server(project, name="gpu", kind="vllm", prices={"*": [1.0, 2.0]}), "qwen")
+    version = make_endpoint(
+        project, make_server(project, name="gpu", kind="vllm", prices={"*": [1.0, 2.0]}), "qwen"
+    )
     live(version)
     (backend,) = lane(project).backends
-    assert (backend.server, backend.served_as, str(backend.url)) == ("gpu", "qwen", "http://127.0.0.1:8123/v1")
+    assert (backend.server, backend.served_as, str(backend.url)) == (
+        "gpu",
+        "qwen",
+        "http://127.0.0.1:8123/v1",
+    )
     assert backend.speaks_both and tuple(backend.price) == (1.0, 2.0)
     assert lane(project).version == str(version) and lane(project).version_id == version.pk
 
 
-def test_an_adapter_is_asked_where_its_base_is_served(project: Project, base: ModelVersion, data_dir: Any) -> None:
+def test_an_adapter_is_asked_where_its_base_is_served(
+    project: Project, base: ModelVersion, data_dir: Any
+) -> None:
     version = make_adapter(project, base, data_dir)
     live(version)
     assert lane(project).backends == () and "No server serves adapter-v1" in lane(project).problem
@@ -60,20 +77,34 @@ def test_an_adapter_is_asked_where_its_base_is_served(project: Project, base: Mo
 def test_a_prompt_version_stands_before_its_model(project: Project) -> None:
     model = make_endpoint(project)
     version = register_prompt(
-        project=project, name="words", on=model, prompt={"system_prompt": "Be kind."}, by=admin_of(project)
+        project=project,
+        name="words",
+        on=model,
+        prompt={"system_prompt": "Be kind."},
+        by=admin_of(project),
     )
     live(version)
-    assert lane(project).prompt == {"system_prompt": "Be kind."} and lane(project).backends[0].served_as == "m"
+    assert (
+        lane(project).prompt == {"system_prompt": "Be kind."}
+        and lane(project).backends[0].served_as == "m"
+    )
 
 
 def test_keys_carry_their_scope_their_limits_and_their_end(project: Project) -> None:
-    key, secret = core.create_api_key(project=project, name="agent", by=None, scopes=[Scope.GENERATE])
+    key, secret = core.create_api_key(
+        project=project, name="agent", by=None, scopes=[Scope.GENERATE]
+    )
     _, other = core.create_api_key(project=project, name="ci", by=None, scopes=[Scope.READ])
     _, late = core.create_api_key(project=project, name="old", by=None, expires_at=timezone.now())
     KeyLimits.objects.create(key=key, requests_per_minute=5, at_once=2)
     keys = read_table().keys
     found = keys[key_digest(secret)]
-    assert found and found.project == project.pk and found.limits == Limits(5, 0, 2) and not found.is_expired
+    assert (
+        found
+        and found.project == project.pk
+        and found.limits == Limits(5, 0, 2)
+        and not found.is_expired
+    )
     assert keys[key_digest(other)] is None and keys[key_digest(late)].is_expired
     key.revoke()
     assert key_digest(secret) not in read_table().keys
@@ -125,16 +156,26 @@ def test_a_database_that_is_away_leaves_the_table(monkeypatch: pytest.MonkeyPatc
     assert tables.refresh_for_unknown() is full
 
 
-def test_what_a_deployment_has_placed_is_asked_there(project: Project, base: ModelVersion, data_dir: Any) -> None:
+def test_what_a_deployment_has_placed_is_asked_there(
+    project: Project, base: ModelVersion, data_dir: Any
+) -> None:
     version, channel = make_adapter(project, base, data_dir), channel_of(project)
     live(version)
-    servers = [make_server(project, f"http://127.0.0.1:{port}/v1", kind="vllm") for port in (8201, 8202, 8203)]
+    servers = [
+        make_server(project, f"http://127.0.0.1:{port}/v1", kind="vllm")
+        for port in (8201, 8202, 8203)
+    ]
     for number, server in enumerate(servers):
         target = Target.objects.create(channel=channel, kind="server", server=server)
         problem = "wrong weights" if number == 2 else ""
         Placement.objects.create(
-            target=target, version=version, served_as=f"placed-{number}", state="ready", problem=problem
+            target=target,
+            version=version,
+            served_as=f"placed-{number}",
+            state="ready",
+            problem=problem,
         )
     assert [(backend.server, backend.served_as) for backend in lane(project).backends] == [
-        (servers[0].name, "placed-0"), (servers[1].name, "placed-1"),
-    ]  # fmt: skip
+        (servers[0].name, "placed-0"),
+        (servers[1].name, "placed-1"),
+    ]

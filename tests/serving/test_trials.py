@@ -1,4 +1,6 @@
-"""A candidate beside what a channel runs, as clients feel it: a canary answers its share, a shadow nobody."""
+"""A candidate beside what a channel runs, as clients feel it: a canary answers its share, a shadow
+nobody.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +40,27 @@ def by_lane(records: list[Record]) -> dict[str, list[Record]]:
 # A canary
 
 
-def test_a_canary_answers_its_share_of_the_sessions_and_each_answer_is_noted(running: Running, server: Make) -> None:
+def test_a_canary_answers_its_share_of_the_sessions_and_each_answer_is_noted(
+    running: Running, server: Make
+) -> None:
     running.try_out(alpha := server("alpha"), beta := server("beta"), share=0.5)
     found = {session: {who(running, session) for _ in range(2)} for session in map(str, range(12))}
     assert all(len(versions) == 1 for versions in found.values())
     assert set.union(*found.values()) == {"v1", "v2"} and len(alpha.asked) + len(beta.asked) == 24
     lanes = by_lane(running.records(24))
-    assert {record.version for record in lanes["canary"]} == {"v2"} and {record.served_as for record in lanes["canary"]} == {"beta-adapter"}  # fmt: skip
+    assert {record.version for record in lanes["canary"]} == {"v2"} and {
+        record.served_as for record in lanes["canary"]
+    } == {"beta-adapter"}
     assert {record.version for record in lanes["current"]} == {"v1"}
-    assert all(record.trial == TRIAL and record.unit and record.served for record in lanes["current"] + lanes["canary"])
+    assert all(
+        record.trial == TRIAL and record.unit and record.served
+        for record in lanes["current"] + lanes["canary"]
+    )
 
 
-def test_a_raised_share_moves_no_session_that_runs_and_the_end_of_a_trial_moves_all(running: Running, server: Make) -> None:  # fmt: skip
+def test_a_raised_share_moves_no_session_that_runs_and_the_end_of_a_trial_moves_all(
+    running: Running, server: Make
+) -> None:
     alpha, beta = server("alpha"), server("beta")
     running.try_out(alpha, beta, share=0.0)
     assert {who(running, "old") for _ in range(2)} == {"v1"}
@@ -59,26 +70,46 @@ def test_a_raised_share_moves_no_session_that_runs_and_the_end_of_a_trial_moves_
     assert {who(running, "old"), who(running, "new")} == {"v1"}
     records = sorted(running.records(6), key=lambda record: record.started_ns)
     assert [(record.lane, record.step) for record in records] == [
-        ("current", 0), ("current", 0), ("current", 1), ("canary", 1), ("", 0), ("", 0),
-    ]  # fmt: skip
+        ("current", 0),
+        ("current", 0),
+        ("current", 1),
+        ("canary", 1),
+        ("", 0),
+        ("", 0),
+    ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_no_user_pays_for_a_candidate_that_is_down(running: Running, server: Make, stream: bool) -> None:
+def test_no_user_pays_for_a_candidate_that_is_down(
+    running: Running, server: Make, stream: bool
+) -> None:
     running.try_out(server("alpha"), beta := server("beta"))
     beta.kill()
     for _ in range(2):
         answer = running.post(ask("stream 2") | {"stream": stream}, headers={"X-Session-Id": "s"})
-        assert answer.status_code == 200 and "alpha" in answer.text and answer.headers["x-flywheel-version"] == "v1"
+        assert (
+            answer.status_code == 200
+            and "alpha" in answer.text
+            and answer.headers["x-flywheel-version"] == "v1"
+        )
     lanes = by_lane(running.records(4))
-    assert [(one.served, one.ended, one.version, one.step) for one in lanes["canary"]] == [(False, "unreached", "v2", 0)] * 2  # fmt: skip
+    assert [(one.served, one.ended, one.version, one.step) for one in lanes["canary"]] == [
+        (False, "unreached", "v2", 0)
+    ] * 2
     assert "a moment ago" in lanes["canary"][1].problem, "it is not tried for each request"
-    assert [(one.version, one.trial, one.unit, one.status) for one in lanes[""]] == [("v1", "", "", 200)] * 2
-    assert lanes["canary"][0].trace_id == lanes[""][0].trace_id and lanes["canary"][0].span_id != lanes[""][0].span_id
+    assert [(one.version, one.trial, one.unit, one.status) for one in lanes[""]] == [
+        ("v1", "", "", 200)
+    ] * 2
+    assert (
+        lanes["canary"][0].trace_id == lanes[""][0].trace_id
+        and lanes["canary"][0].span_id != lanes[""][0].span_id
+    )
 
 
 @pytest.mark.parametrize("status", [404, 429, 500, 503])
-def test_no_user_pays_for_a_candidate_that_refuses(running: Running, server: Make, status: int) -> None:
+def test_no_user_pays_for_a_candidate_that_refuses(
+    running: Running, server: Make, status: int
+) -> None:
     alpha, beta = server("alpha"), server("beta")
     beta.refuses = status
     running.try_out(alpha, beta)
@@ -98,7 +129,9 @@ def test_no_user_waits_long_for_a_candidate_that_hangs(running: Running, server:
     assert {one.served for one in by_lane(running.records(4))["canary"]} == {False}
 
 
-def test_a_candidate_that_nothing_serves_leaves_all_to_the_current_version(running: Running, server: Make) -> None:
+def test_a_candidate_that_nothing_serves_leaves_all_to_the_current_version(
+    running: Running, server: Make
+) -> None:
     running.try_out(server("alpha"))
     assert who(running, "s") == "v1"
 
@@ -108,13 +141,19 @@ CHUNK = {
     "object": "chat.completion.chunk",
     "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}],
 }
-CREATED = {"type": "response.created", "response": {"status": "in_progress", "output": []}, "sequence_number": 0}
+CREATED = {
+    "type": "response.created",
+    "response": {"status": "in_progress", "output": []},
+    "sequence_number": 0,
+}
 ADDED = {
     "type": "response.output_item.added",
     "output_index": 0,
     "item": {"type": "message", "role": "assistant", "content": []},
 }
-NOTHING = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]}]
+NOTHING = [
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]}
+]
 
 
 def whole(message: Any) -> bytes:
@@ -137,7 +176,7 @@ NO_ANSWERS = [
     (RESPONSES, raw('{"object": "response", "output": []}'), "empty"),
     (RESPONSES, raw(json.dumps({"object": "response", "output": NOTHING})), "empty"),
     (RESPONSES, raw('{"object": "response", "output": null}'), "without an answer"),
-]  # fmt: skip
+]
 FAILED = {"type": "response.failed", "response": {"error": {"message": "no memory"}}}
 NO_WORDS = [
     (CHAT, events(CHUNK, "[DONE]"), "empty"),
@@ -149,12 +188,18 @@ NO_WORDS = [
     (CHAT, events(CHUNK)[:-1] + b"x", "without an answer"),
     (RESPONSES, events(CREATED, ADDED), "without an answer"),
     (RESPONSES, events(CREATED, FAILED), "no memory"),
-    (RESPONSES, events(CREATED, ADDED, {"type": "response.completed", "response": {"output": NOTHING}}), "empty"),
-]  # fmt: skip
+    (
+        RESPONSES,
+        events(CREATED, ADDED, {"type": "response.completed", "response": {"output": NOTHING}}),
+        "empty",
+    ),
+]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_no_user_gets_an_answer_of_a_candidate_that_has_no_word(running: Running, server: Make, stream: bool) -> None:
+def test_no_user_gets_an_answer_of_a_candidate_that_has_no_word(
+    running: Running, server: Make, stream: bool
+) -> None:
     running.try_out(server("alpha"), beta := server("beta"))
     cases = NO_WORDS if stream else NO_ANSWERS
     for path, beta.raw, _ in cases:
@@ -167,7 +212,9 @@ def test_no_user_gets_an_answer_of_a_candidate_that_has_no_word(running: Running
 
 
 @pytest.mark.parametrize("bounds", [Bounds(canary_s=0.3)])
-def test_no_user_gets_a_stream_of_a_candidate_that_stops_before_its_first_word(running: Running, server: Make) -> None:
+def test_no_user_gets_a_stream_of_a_candidate_that_stops_before_its_first_word(
+    running: Running, server: Make
+) -> None:
     running.try_out(server("alpha"), beta := server("beta"))
     for beta.says, left in (("hang after 0", 1), ("die after 0", 2)):
         running.endpoint.servers.down.clear()
@@ -175,7 +222,9 @@ def test_no_user_gets_a_stream_of_a_candidate_that_stops_before_its_first_word(r
         assert answer.headers["x-flywheel-version"] == "v1" and answer.text.count("alpha ") == 2
         eventually(lambda left=left: beta.left == left and not beta.open, 10)  # type: ignore[misc]
     tried = by_lane(running.records(4))["canary"]
-    assert [one.served for one in tried] == [False, False] and all(one.problem and one.answer for one in tried)
+    assert [one.served for one in tried] == [False, False] and all(
+        one.problem and one.answer for one in tried
+    )
 
 
 def choice(**delta: Any) -> dict[str, Any]:
@@ -183,23 +232,40 @@ def choice(**delta: Any) -> dict[str, Any]:
 
 
 def item(kind: str) -> dict[str, Any]:
-    return {"type": "response.output_item.added", "output_index": 0, "item": {"type": kind, "name": "look"}}
+    return {
+        "type": "response.output_item.added",
+        "output_index": 0,
+        "item": {"type": kind, "name": "look"},
+    }
 
 
 @pytest.mark.parametrize(
     ("path", "event", "begun"),
     [
-        ("/chat/completions", choice(content="\n"), True), ("/chat/completions", choice(reasoning_content="Hm"), True),
-        ("/chat/completions", choice(refusal="No."), True), ("/chat/completions", choice(reasoning="Hm"), True),
+        ("/chat/completions", choice(content="\n"), True),
+        ("/chat/completions", choice(reasoning_content="Hm"), True),
+        ("/chat/completions", choice(refusal="No."), True),
+        ("/chat/completions", choice(reasoning="Hm"), True),
         ("/chat/completions", choice(function_call={"name": "look", "arguments": ""}), True),
-        ("/chat/completions", choice(tool_calls=[{"index": 0, "id": "c", "function": {"name": "look", "arguments": ""}}]), True),
-        ("/responses", {"type": "response.output_text.delta", "delta": "a"}, True), ("/responses", item("function_call"), True),
-        ("/responses", item("web_search_call"), True), ("/responses", item("reasoning"), True),
-        ("/chat/completions", choice(role="assistant", content=""), False), ("/responses", item("message"), False),
-        ("/responses", CREATED, False), ("/responses", {"type": "response.output_text.delta", "delta": ""}, False),
-        ("/chat/completions", {"choices": [], "usage": None}, False), ("/chat/completions", choice(content=None), False),
+        (
+            "/chat/completions",
+            choice(
+                tool_calls=[{"index": 0, "id": "c", "function": {"name": "look", "arguments": ""}}]
+            ),
+            True,
+        ),
+        ("/responses", {"type": "response.output_text.delta", "delta": "a"}, True),
+        ("/responses", item("function_call"), True),
+        ("/responses", item("web_search_call"), True),
+        ("/responses", item("reasoning"), True),
+        ("/chat/completions", choice(role="assistant", content=""), False),
+        ("/responses", item("message"), False),
+        ("/responses", CREATED, False),
+        ("/responses", {"type": "response.output_text.delta", "delta": ""}, False),
+        ("/chat/completions", {"choices": [], "usage": None}, False),
+        ("/chat/completions", choice(content=None), False),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_an_answer_begins_with_a_word_a_thought_a_refusal_or_a_call(
     path: str, event: dict, begun: bool, size: int
@@ -209,7 +275,9 @@ def test_an_answer_begins_with_a_word_a_thought_a_refusal_or_a_call(
     assert beginning.has_begun == begun and any(stops) == begun
 
 
-def test_a_candidates_stream_is_kept_back_no_longer_than_to_its_first_word(running: Running, server: Make) -> None:
+def test_a_candidates_stream_is_kept_back_no_longer_than_to_its_first_word(
+    running: Running, server: Make
+) -> None:
     running.try_out(server("alpha"), beta := server("beta"))
     beta.says = "hang after 1"
     with running.client().chat.completions.create(**ask("Hi"), stream=True) as stream:
@@ -218,7 +286,9 @@ def test_a_candidates_stream_is_kept_back_no_longer_than_to_its_first_word(runni
     assert (noted.lane, noted.ended, noted.served) == ("canary", "left", True)
 
 
-def test_a_candidate_that_breaks_off_within_its_answer_ends_it(running: Running, server: Make) -> None:
+def test_a_candidate_that_breaks_off_within_its_answer_ends_it(
+    running: Running, server: Make
+) -> None:
     """The client has heard its beginning: another version's end would be a mix."""
     running.try_out(alpha := server("alpha"), server("beta"))
     with pytest.raises(openai.APIError, match="broke its answer off"):
@@ -232,9 +302,17 @@ def test_a_canary_with_tools_streams_and_the_responses_api(running: Running, ser
     client = running.client()
     with client.chat.completions.stream(**ask("tool"), tools=[TOOL]) as stream:
         stream.until_done()
-        assert stream.get_final_completion().choices[0].message.tool_calls[0].function.name == "weather"
+        assert (
+            stream.get_final_completion().choices[0].message.tool_calls[0].function.name
+            == "weather"
+        )
     assert client.responses.create(model="production", input="stream 2").output_text == "beta beta "
-    assert list(client.responses.create(model="production", input="a 2", stream=True))[-1].response.output_text == "beta beta "  # fmt: skip
+    assert (
+        list(client.responses.create(model="production", input="a 2", stream=True))[
+            -1
+        ].response.output_text
+        == "beta beta "
+    )
     assert not alpha.asked and {record.lane for record in running.records(3)} == {"canary"}
 
 
@@ -252,23 +330,31 @@ def test_a_client_that_leaves_a_canary_stops_it(running: Running, server: Make) 
 # A shadow
 
 
-def test_a_shadow_is_asked_the_same_and_nobody_gets_its_answer(running: Running, server: Make) -> None:
+def test_a_shadow_is_asked_the_same_and_nobody_gets_its_answer(
+    running: Running, server: Make
+) -> None:
     running.try_out(alpha := server("alpha"), beta := server("beta"), kind=SHADOW)
     text = running.client().chat.completions.create(**ask("tool"), tools=[TOOL], stream=True)
     assert "beta" not in str(list(text)) and who(running, "s") == "v1"
     eventually(lambda: len(beta.asked) == 2)
     lanes = by_lane(running.records(4))
-    assert [(one.served, one.version, one.stream) for one in lanes["shadow"]] == [(False, "v2", False)] * 2
+    assert [(one.served, one.version, one.stream) for one in lanes["shadow"]] == [
+        (False, "v2", False)
+    ] * 2
     assert {one.shadow_of for one in lanes["shadow"]} == {one.span_id for one in lanes["current"]}
     assert {one.unit for one in lanes["shadow"]} == {one.unit for one in lanes["current"]}
     assert all(one.paired and one.served and one.trial == TRIAL for one in lanes["current"])
     asked = next(one for one in beta.asked if "tools" in one)
-    assert asked == {name: value for name, value in alpha.asked[0].items() if "stream" not in name} | {"model": "beta-adapter"}  # fmt: skip
+    assert asked == {
+        name: value for name, value in alpha.asked[0].items() if "stream" not in name
+    } | {"model": "beta-adapter"}
     tool = next(one for one in lanes["shadow"] if b"call_7" in one.answer)
     assert json.loads(span_of(tool).attributes["gen_ai.output.messages"])[0]["tool_calls"]
 
 
-def test_a_shadow_of_the_responses_api_and_what_it_cannot_answer(running: Running, server: Make) -> None:
+def test_a_shadow_of_the_responses_api_and_what_it_cannot_answer(
+    running: Running, server: Make
+) -> None:
     running.try_out(server("alpha"), beta := server("beta"), kind=SHADOW)
     client = running.client()
     assert client.responses.create(model="production", input="a 2").output_text == "alpha alpha "
@@ -290,7 +376,9 @@ def test_only_a_share_is_shadowed_and_only_that_counts(running: Running, server:
 
 
 @pytest.mark.parametrize("bounds", [Bounds(shadows=2, shadow_s=600)])
-def test_a_shadow_that_hangs_is_felt_by_nobody_and_what_is_too_much_is_dropped(running: Running, server: Make) -> None:
+def test_a_shadow_that_hangs_is_felt_by_nobody_and_what_is_too_much_is_dropped(
+    running: Running, server: Make
+) -> None:
     running.try_out(server("alpha"), beta := server("beta"), kind=SHADOW)
     beta.hangs = True
     assert {who(running, str(number)) for number in range(5)} == {"v1"}

@@ -58,7 +58,10 @@ def cluster(failure: Failure) -> Any:
 
 
 def told(user: Any) -> list[tuple[str, str]]:
-    return [(row.topic, row.subject) for row in Notification.objects.filter(user=user).order_by("created_at")]
+    return [
+        (row.topic, row.subject)
+        for row in Notification.objects.filter(user=user).order_by("created_at")
+    ]
 
 
 def test_a_cluster_is_assigned_found_and_taken_back(project: Project, cluster: Any) -> None:
@@ -76,7 +79,9 @@ def test_a_cluster_is_assigned_found_and_taken_back(project: Project, cluster: A
     assert [row.action for row in actions] == ["assignment.made", "assignment.ended"]
 
 
-@pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example", "javascript:alert(1)", "\\\\evil"])
+@pytest.mark.parametrize(
+    "back", ["https://evil.example/", "//evil.example", "javascript:alert(1)", "\\\\evil"]
+)
 def test_the_way_back_is_ours(project: Project, cluster: Any, back: str) -> None:
     owner = admin_of(project)
     url = reverse("teamwork:assign", args=[project.slug, "cluster", cluster.pk])
@@ -98,7 +103,11 @@ def test_only_who_may_act_on_it_is_given_it(project: Project, cluster: Any) -> N
 def test_whoever_may_no_longer_loses_what_they_were_given(
     project: Project, failure: Failure, cluster: Any, how: str
 ) -> None:
-    owner, ada, bob = admin_of(project), make_member(project, Role.REVIEWER), make_member(project, Role.REVIEWER)
+    owner, ada, bob = (
+        admin_of(project),
+        make_member(project, Role.REVIEWER),
+        make_member(project, Role.REVIEWER),
+    )
     for person in (ada, bob):
         assign(project=project, kind=kind_named("cluster"), target=cluster, to=person, by=owner)
     decisions.assign(failure=failure, by=owner, to=ada)
@@ -110,7 +119,9 @@ def test_whoever_may_no_longer_loses_what_they_were_given(
     assert failure.assigned_to is None and [*assignees(cluster)] == [bob]
 
 
-def test_undoing_gives_nothing_back_to_who_may_no_longer(project: Project, failure: Failure) -> None:
+def test_undoing_gives_nothing_back_to_who_may_no_longer(
+    project: Project, failure: Failure
+) -> None:
     owner, ada = admin_of(project), make_member(project, Role.REVIEWER)
     decisions.assign(failure=failure, by=owner, to=ada)
     decisions.assign(failure=failure, by=owner, to=None)
@@ -120,7 +131,9 @@ def test_undoing_gives_nothing_back_to_who_may_no_longer(project: Project, failu
     assert failure.assigned_to is None
 
 
-def test_failures_are_assigned_one_by_one_and_many_at_once(project: Project, failure: Failure) -> None:
+def test_failures_are_assigned_one_by_one_and_many_at_once(
+    project: Project, failure: Failure
+) -> None:
     owner, ada = admin_of(project), make_member(project, Role.REVIEWER)
     decisions.assign(failure=failure, by=owner, to=ada)
     decisions.assign(failure=failure, by=ada, to=ada)
@@ -131,16 +144,24 @@ def test_failures_are_assigned_one_by_one_and_many_at_once(project: Project, fai
         f"{owner} assigned you a failure ({failure.mode})",
         f"{owner} assigned you 2 failures",
     ]
-    found = client_of(ada).get(reverse("failures:list", args=[project.slug]), {"mine": 1}).content.decode()
+    found = (
+        client_of(ada)
+        .get(reverse("failures:list", args=[project.slug]), {"mine": 1})
+        .content.decode()
+    )
     assert found.count("data-row") >= 3
 
 
 def test_a_review_is_asked_of_people(project: Project, data_dir: Path) -> None:
     owner, ada = admin_of(project), make_member(project, Role.REVIEWER)
-    run = make_eval_run(make_eval_set(project), make_base(project, data_dir), make_environment(project))
+    run = make_eval_run(
+        make_eval_set(project), make_base(project, data_dir), make_environment(project)
+    )
     review = open_review(runs=[run], by=owner)
     assign(project=project, kind=kind_named("review"), target=review, to=ada, by=owner)
-    assert told(ada) == [("review.asked", f"{owner} asks you to judge the reward review of {review.verifier}")]
+    assert told(ada) == [
+        ("review.asked", f"{owner} asks you to judge the reward review of {review.verifier}")
+    ]
     url = reverse("reviews:list", args=[project.slug])
     assert review.get_absolute_url() in client_of(ada).get(url, {"mine": 1}).content.decode()
     assert "Nothing assigned to you" in client_of(owner).get(url, {"mine": 1}).content.decode()
@@ -152,21 +173,28 @@ def test_a_flow_that_waits_tells_who_may_answer_or_whom_it_is_assigned_to(projec
         admin_of(project),
         *(make_member(project, role) for role in (Role.ENGINEER, Role.ENGINEER, Role.VIEWER)),
     )
-    spec = read_yaml('steps: [{do: ask, question: "Have you looked?"}, {do: ask, name: again, question: "And now?"}]')
+    spec = read_yaml(
+        'steps: [{do: ask, question: "Have you looked?"}, {do: ask, name: again, question: "And'
+        ' now?"}]'
+    )
     run = run_now(flow=save_flow(project=project, name="asks", spec=spec, by=owner), by=owner)
     advance(run)
     page = run.get_absolute_url()
     for person in (owner, ada, bob):
-        assert [(row.topic, row.page) for row in Notification.objects.filter(user=person)] == [("flow.waiting", page)]
+        assert [(row.topic, row.page) for row in Notification.objects.filter(user=person)] == [
+            ("flow.waiting", page)
+        ]
     assert told(ada)[0][1] == "asks is waiting: Have you looked?" and told(viewer) == []
     advance(run)
     assert len(told(ada)) == 1
     assign(project=project, kind=kind_named("flow"), target=run, to=bob, by=ada)
     answer(run=run, yes=True, by=ada)
     advance(run)
-    assert [topic for topic, _ in told(bob)] == ["flow.waiting", "assignment.made", "flow.waiting"] and len(
-        told(ada)
-    ) == 1
+    assert [topic for topic, _ in told(bob)] == [
+        "flow.waiting",
+        "assignment.made",
+        "flow.waiting",
+    ] and len(told(ada)) == 1
     assert assigned_to(bob, type(run)) == [run.pk]
 
 
@@ -176,7 +204,9 @@ def test_assignments_by_api(project: Project, cluster: Any) -> None:
     url, on = reverse("teamwork_api:assignments"), f"cluster:{cluster.pk}"
 
     def put(**body: Any) -> Any:
-        return Client().put(url, json.dumps({"on": on} | body), content_type="application/json", headers=headers)
+        return Client().put(
+            url, json.dumps({"on": on} | body), content_type="application/json", headers=headers
+        )
 
     assert put(users=[str(ada), str(owner)]).json()["users"] == sorted([str(ada), str(owner)])
     assert put(users=[str(ada)]).json()["users"] == [str(ada)]

@@ -1,4 +1,6 @@
-"""What a comment's text is taken apart into: nothing is lost, and a link or a mention is only what it looks like."""
+"""What a comment's text is taken apart into: nothing is lost, and a link or a mention is only what
+it looks like.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +56,8 @@ def test_all_pieces_together_are_the_text(text: str) -> None:
     for piece in found:
         assert piece.text
         if piece.kind == "link":
-            assert piece.text.lower().startswith(("http://", "https://")) and not set(piece.text) & set("<>\"' ")
+            assert piece.text.lower().startswith(("http://", "https://")) and not set(
+                piece.text
+            ) & set("<>\"' ")
         if piece.kind == "mention":
             assert piece.text[1:].casefold() in {name.casefold() for name in NAMES}

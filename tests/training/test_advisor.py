@@ -12,9 +12,16 @@ from apps.training.advisor import Advice, Evidence, advise
 
 def evidence(**changes: Any) -> Evidence:
     usual = {
-        "success": 0.4, "valid_json": 0.96, "correct_tool": 0.8, "pass_at_k": 0.7, "k": 8, "mixed_share": 0.5, "tasks": 40,
-        "demonstrations": 80, "prompt_tried": True,
-    }  # fmt: skip
+        "success": 0.4,
+        "valid_json": 0.96,
+        "correct_tool": 0.8,
+        "pass_at_k": 0.7,
+        "k": 8,
+        "mixed_share": 0.5,
+        "tasks": 40,
+        "demonstrations": 80,
+        "prompt_tried": True,
+    }
     return Evidence(**(usual | changes))
 
 
@@ -25,29 +32,62 @@ RIGHT_FORM = {"valid_json": 1.0, "correct_tool": 0.99}
     ("shown", "fixes"),
     [
         pytest.param(evidence(success=0.97), ["none"], id="nothing to fix"),
-        pytest.param(evidence(success=0.0, valid_json=0.4, pass_at_k=0.02), ["sft", "grpo"], id="never in format"),
-        pytest.param(evidence(valid_json=0.4, demonstrations=3), ["demonstrations", "grpo"], id="no demonstrations"),
+        pytest.param(
+            evidence(success=0.0, valid_json=0.4, pass_at_k=0.02),
+            ["sft", "grpo"],
+            id="never in format",
+        ),
+        pytest.param(
+            evidence(valid_json=0.4, demonstrations=3),
+            ["demonstrations", "grpo"],
+            id="no demonstrations",
+        ),
         pytest.param(evidence(correct_tool=0.2), ["sft", "grpo"], id="wrong tool family"),
         pytest.param(evidence(), ["grpo", "rejection"], id="sometimes"),
         pytest.param(evidence(mixed_share=0.05), ["signal"], id="nothing to learn from"),
         pytest.param(evidence(verifiable=False, preference_pairs=80), ["dpo"], id="preferences"),
         pytest.param(evidence(verifiable=False), ["signal"], id="no signal"),
-        pytest.param(evidence(preference_pairs=80), ["dpo", "grpo", "rejection"], id="corrections and a verifier"),
-        pytest.param(evidence(preference_pairs=49), ["grpo", "rejection"], id="too few corrections"),
         pytest.param(
-            evidence(preference_pairs=80, valid_json=0.4), ["sft", "dpo", "grpo"], id="corrections, but no format"
+            evidence(preference_pairs=80),
+            ["dpo", "grpo", "rejection"],
+            id="corrections and a verifier",
+        ),
+        pytest.param(
+            evidence(preference_pairs=49), ["grpo", "rejection"], id="too few corrections"
+        ),
+        pytest.param(
+            evidence(preference_pairs=80, valid_json=0.4),
+            ["sft", "dpo", "grpo"],
+            id="corrections, but no format",
         ),
         pytest.param(evidence(verifiable=False, thumbs=(90, 20)), ["kto"], id="ratings"),
-        pytest.param(evidence(verifiable=False, thumbs=(90, 19)), ["signal"], id="ratings of one kind"),
-        pytest.param(evidence(verifiable=False, thumbs=(90, 20), preference_pairs=50), ["dpo"], id="pairs say more"),
-        pytest.param(evidence(prompt_tried=False), ["prompt", "grpo", "rejection"], id="the prompt of the first day"),
-        pytest.param(evidence(prompt_tried=False, valid_json=0.4), ["prompt", "sft", "grpo"], id="format, never told"),
         pytest.param(
-            evidence(prompt_tried=False, correct_tool=1.0, pass_at_k=0.45), ["grpo", "rejection"], id="nothing to say"
+            evidence(verifiable=False, thumbs=(90, 19)), ["signal"], id="ratings of one kind"
+        ),
+        pytest.param(
+            evidence(verifiable=False, thumbs=(90, 20), preference_pairs=50),
+            ["dpo"],
+            id="pairs say more",
+        ),
+        pytest.param(
+            evidence(prompt_tried=False),
+            ["prompt", "grpo", "rejection"],
+            id="the prompt of the first day",
+        ),
+        pytest.param(
+            evidence(prompt_tried=False, valid_json=0.4),
+            ["prompt", "sft", "grpo"],
+            id="format, never told",
+        ),
+        pytest.param(
+            evidence(prompt_tried=False, correct_tool=1.0, pass_at_k=0.45),
+            ["grpo", "rejection"],
+            id="nothing to say",
         ),
         pytest.param(evidence(prompt_tried=False, success=0.97), ["none"], id="reliable"),
         pytest.param(
-            evidence(success=0.0, pass_at_k=0.05, mixed_share=0.0, **RIGHT_FORM), ["facts", "sft", "grpo"],
+            evidence(success=0.0, pass_at_k=0.05, mixed_share=0.0, **RIGHT_FORM),
+            ["facts", "sft", "grpo"],
             id="right in form, never in content",
         ),
         pytest.param(
@@ -56,16 +96,25 @@ RIGHT_FORM = {"valid_json": 1.0, "correct_tool": 0.99}
             id="facts, and nothing to imitate",
         ),
         pytest.param(
-            evidence(fact_failures=(12, 30)), ["facts", "grpo", "rejection"], id="retrieval fails in production"
+            evidence(fact_failures=(12, 30)),
+            ["facts", "grpo", "rejection"],
+            id="retrieval fails in production",
         ),
         pytest.param(evidence(fact_failures=(4, 4)), ["grpo", "rejection"], id="four are few"),
-        pytest.param(evidence(k=1, pass_at_k=0.4, mixed_share=None), ["evaluate"], id="one sample shows no spread"),
         pytest.param(
-            evidence(valid_json=None, correct_tool=None, success=0.0, pass_at_k=0.0, mixed_share=0.0), ["sft", "grpo"],
+            evidence(k=1, pass_at_k=0.4, mixed_share=None),
+            ["evaluate"],
+            id="one sample shows no spread",
+        ),
+        pytest.param(
+            evidence(
+                valid_json=None, correct_tool=None, success=0.0, pass_at_k=0.0, mixed_share=0.0
+            ),
+            ["sft", "grpo"],
             id="free text: form is not measured, so nothing is said of it",
         ),
     ],
-)  # fmt: skip
+)
 def test_the_lightest_fix(shown: Evidence, fixes: list[str]) -> None:
     assert [advice.fix for advice in advise(shown)] == fixes
 
@@ -73,12 +122,14 @@ def test_the_lightest_fix(shown: Evidence, fixes: list[str]) -> None:
 def test_a_prompt_change_says_why_and_what_it_costs() -> None:
     first = advise(evidence(prompt_tried=False, valid_json=0.4, prompt_cost="It costs $2."))[0]
     assert first.why.startswith(
-        "60% of the outputs are not in the expected format; 20% of the outputs choose another tool; pass@8 is 70%"
+        "60% of the outputs are not in the expected format; 20% of the outputs choose another tool;"
+        " pass@8 is 70%"
     )
     assert first.why.endswith("It costs $2.")
 
 
-# Every sentence that the advisor can say, and the facts without which it is false. `{name}` is a number of the evidence.
+# Every sentence that the advisor can say, and the facts without which it is false. `{name}` is a
+# number of the evidence.
 
 NUMBERS = {
     "success": lambda e: f"{e.success:.0%}",
@@ -105,7 +156,10 @@ IN_TOOL = "{tool} of the outputs choose the right tool"
 RARE = [
     ("only {valid} of the outputs are in the expected format", lambda e: e.valid_json < 0.7),
     ("only {tool} choose the right tool", lambda e: e.correct_tool < 0.5),
-    ("only {pass} of the tasks succeed in any of {k} samples", lambda e: e.k > 1 and e.pass_at_k < 0.1),
+    (
+        "only {pass} of the tasks succeed in any of {k} samples",
+        lambda e: e.k > 1 and e.pass_at_k < 0.1,
+    ),
     ("only {success} of the outputs succeed", lambda e: e.k == 1 and e.success < 0.1),
 ]
 RARELY = "|".join(f"(?:{text})" for text, _ in RARE)
@@ -118,48 +172,127 @@ FAULT = "|".join(f"(?:{text})" for text, _ in FAULTS)
 SENTENCES: list[tuple[str, Any]] = [
     ("Success is {success} on {tasks} tasks.", lambda e: e.success >= 0.95),
     ("Add fresh, harder tasks from production.", lambda e: e.success >= 0.95),
-    ("{retrieval} of {failures} failures in production are retrieval failures.", lambda e: e.fact_failures[0] >= 5),
-    (f"(?:{IN_FORM}|{IN_TOOL}|{IN_FORM} and {IN_TOOL}), but (?:{RARELY}): the form is right and the content is not.",
-     lambda e: all(rate is None or rate >= 0.95 for rate in (e.valid_json, e.correct_tool)) and e.pass_at_k < 0.1),
-    ("If the right answer needs facts that the request does not contain, no training method adds them reliably.", None),
+    (
+        "{retrieval} of {failures} failures in production are retrieval failures.",
+        lambda e: e.fact_failures[0] >= 5,
+    ),
+    (
+        (
+            f"(?:{IN_FORM}|{IN_TOOL}|{IN_FORM} and {IN_TOOL}), but (?:{RARELY}): the form is right"
+            " and the content is not."
+        ),
+        lambda e: (
+            all(rate is None or rate >= 0.95 for rate in (e.valid_json, e.correct_tool))
+            and e.pass_at_k < 0.1
+        ),
+    ),
+    (
+        (
+            "If the right answer needs facts that the request does not contain, no training method"
+            " adds them reliably."
+        ),
+        None,
+    ),
     (f"(?:{FAULT})(?:; (?:{FAULT}))*.", None),
-    ("Instructions may fix that, and changing the prompt is the smallest fix.", lambda e: not e.prompt_tried),
+    (
+        "Instructions may fix that, and changing the prompt is the smallest fix.",
+        lambda e: not e.prompt_tried,
+    ),
     ("{cost}", lambda e: e.prompt_cost),
     (f"(?i:(?:{RARELY})(?:, (?:{RARELY}))*), which leaves a reward little to reinforce.", None),
     (f"(?i:(?:{RARELY})(?:, (?:{RARELY}))*).", None),
-    ("{demonstrations} of the training tasks have a demonstration that SFT can imitate.", lambda e: e.demonstrations),
-    ("SFT could show the model how, but {demonstrations} of the training tasks have a demonstration; 20 are a start.",
-     lambda e: e.demonstrations < 20),
+    (
+        "{demonstrations} of the training tasks have a demonstration that SFT can imitate.",
+        lambda e: e.demonstrations,
+    ),
+    (
+        (
+            "SFT could show the model how, but {demonstrations} of the training tasks have a"
+            " demonstration; 20 are a start."
+        ),
+        lambda e: e.demonstrations < 20,
+    ),
     ("Each correction of a run becomes one.", None),
-    ("{teacher} succeeds in {taught} of the same tasks; this model succeeds in {success}.",
-     lambda e: e.teacher[1] > e.success),
-    ("It provides a probability for every token the model writes, which is a denser signal than a reward.",
-     lambda e: e.teacher[2]),
+    (
+        "{teacher} succeeds in {taught} of the same tasks; this model succeeds in {success}.",
+        lambda e: e.teacher[1] > e.success,
+    ),
+    (
+        (
+            "It provides a probability for every token the model writes, which is a denser signal"
+            " than a reward."
+        ),
+        lambda e: e.teacher[2],
+    ),
     ("Evaluate the train split with it: SFT on the samples that pass.", lambda e: not e.teacher[2]),
-    ("{pairs} corrected runs of this agent show which answer is better.", lambda e: e.preference_pairs),
+    (
+        "{pairs} corrected runs of this agent show which answer is better.",
+        lambda e: e.preference_pairs,
+    ),
     ("No verifier scores its answers.", lambda e: not e.verifiable),
     ("DPO needs no sampling.", None),
-    ("{pairs} corrected runs are enough to train a reward model and to hold back a fifth to measure it.",
-     lambda e: e.preference_pairs >= 200),
-    ("As a verifier it can score any answer, so GRPO can learn where no rule defines success; it must be reviewed first.",
-     None),
-    ("{up} runs of this agent were rated good and {down} bad, and {pairs} corrected: KTO learns from individual ratings.",
-     None),
-    ("A verifier scores the answers: once the model succeeds sometimes, GRPO on that reward can make it reliable.",
-     lambda e: e.verifiable),
+    (
+        (
+            "{pairs} corrected runs are enough to train a reward model and to hold back a fifth to"
+            " measure it."
+        ),
+        lambda e: e.preference_pairs >= 200,
+    ),
+    (
+        (
+            "As a verifier it can score any answer, so GRPO can learn where no rule defines"
+            " success; it must be reviewed first."
+        ),
+        None,
+    ),
+    (
+        (
+            "{up} runs of this agent were rated good and {down} bad, and {pairs} corrected: KTO"
+            " learns from individual ratings."
+        ),
+        None,
+    ),
+    (
+        (
+            "A verifier scores the answers: once the model succeeds sometimes, GRPO on that reward"
+            " can make it reliable."
+        ),
+        lambda e: e.verifiable,
+    ),
     ("Evaluate again before starting it.", None),
-    ("Success is {success} and pass@{k} {pass}: {mixed} of the tasks pass in some samples and fail in others.",
-     lambda e: e.mixed_share > 0),
+    (
+        (
+            "Success is {success} and pass@{k} {pass}: {mixed} of the tasks pass in some samples"
+            " and fail in others."
+        ),
+        lambda e: e.mixed_share > 0,
+    ),
     ("Those are the tasks RL learns from.", None),
-    ("pass@{k} is {pass} where success is {success}: SFT on the passing samples of one evaluation needs no sampling during "
-     "training, but usually gains less than GRPO.", lambda e: e.pass_at_k > e.success),
+    (
+        (
+            "pass@{k} is {pass} where success is {success}: SFT on the passing samples of one"
+            " evaluation needs no sampling during training, but usually gains less than GRPO."
+        ),
+        lambda e: e.pass_at_k > e.success,
+    ),
     ("The run can also do its own sampling.", None),
-    ("Success is {success} with one sample per task, which does not show the tasks that pass in some samples and fail in "
-     "others: those that reinforcement learning learns from.", lambda e: e.k == 1),
+    (
+        (
+            "Success is {success} with one sample per task, which does not show the tasks that pass"
+            " in some samples and fail in others: those that reinforcement learning learns from."
+        ),
+        lambda e: e.k == 1,
+    ),
     ("Success is {success}, and there is little to learn from.", lambda e: e.success < 0.95),
     ("{mixed} of the tasks pass in some samples and fail in others.", None),
-    ("Of this agent, {pairs} runs are corrected \\(DPO needs about 50\\), {up} rated good and {down} bad.", None),
-]  # fmt: skip
+    (
+        (
+            "Of this agent, {pairs} runs are corrected \\(DPO needs about 50\\), {up} rated good"
+            " and {down} bad."
+        ),
+        None,
+    ),
+]
 
 
 def filled(text: str, shown: Evidence) -> str:
@@ -186,7 +319,9 @@ def check(advice: Advice, shown: Evidence) -> None:
     while rest:
         for text, rule in SENTENCES:
             match = (
-                re.match(rf"(?:{filled(text, shown)})(?: |$)", rest) if text != "{cost}" or shown.prompt_cost else None
+                re.match(rf"(?:{filled(text, shown)})(?: |$)", rest)
+                if text != "{cost}" or shown.prompt_cost
+                else None
             )
             if match and match[0] and holds(rule, shown):
                 rest = rest[match.end() :]
@@ -212,14 +347,22 @@ def possible(draw: st.DrawFn) -> Evidence:
     mixed = None if k == 1 else draw(shares) if passes > success else 0.0
     retrieval = draw(st.sampled_from([0, 4, 5, 12]))
     return Evidence(
-        success=success, valid_json=draw(st.none() | shares), correct_tool=draw(st.none() | shares), pass_at_k=passes, k=k,
-        mixed_share=mixed, tasks=draw(st.sampled_from([1, 40])), demonstrations=draw(st.sampled_from([0, 19, 20, 80])),
+        success=success,
+        valid_json=draw(st.none() | shares),
+        correct_tool=draw(st.none() | shares),
+        pass_at_k=passes,
+        k=k,
+        mixed_share=mixed,
+        tasks=draw(st.sampled_from([1, 40])),
+        demonstrations=draw(st.sampled_from([0, 19, 20, 80])),
         preference_pairs=draw(st.sampled_from([0, 3, 49, 50, 199, 200])),
         thumbs=draw(st.sampled_from([(0, 0), (90, 19), (90, 20)])),
-        fact_failures=(retrieval, retrieval + draw(st.sampled_from([0, 3, 40]))), verifiable=draw(st.booleans()),
-        prompt_tried=draw(st.booleans()), prompt_cost=draw(st.sampled_from(["", "A search costs $2."])),
+        fact_failures=(retrieval, retrieval + draw(st.sampled_from([0, 3, 40]))),
+        verifiable=draw(st.booleans()),
+        prompt_tried=draw(st.booleans()),
+        prompt_cost=draw(st.sampled_from(["", "A search costs $2."])),
         teacher=draw(st.none() | st.tuples(st.just("big-v1"), shares, st.booleans())),
-    )  # fmt: skip
+    )
 
 
 @settings(max_examples=500, deadline=None, derandomize=True)

@@ -1,4 +1,6 @@
-"""Alarms are kept, shown, told and counted; a paused run is resumed; a fork goes on from a checkpoint with other settings."""
+"""Alarms are kept, shown, told and counted; a paused run is resumed; a fork goes on from a
+checkpoint with other settings.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,15 @@ Submit = Callable[..., TrainingRun]
 
 def alarm(step: int, action: str = "warn", **changes: Any) -> list[Any]:
     given = {
-        "name": "kl", "step": step, "action": action, "value": 0.7, "threshold": 0.5, "message": "KL <b>is</b> high.",
-        "todo": "Lower the learning rate.", "cleared": False,
-    }  # fmt: skip
+        "name": "kl",
+        "step": step,
+        "action": action,
+        "value": 0.7,
+        "threshold": 0.5,
+        "message": "KL <b>is</b> high.",
+        "todo": "Lower the learning rate.",
+        "cleared": False,
+    }
     return ["alarm", given | changes]
 
 
@@ -46,9 +54,16 @@ def page(run: TrainingRun, role: Role = Role.ENGINEER) -> str:
 @pytest.fixture
 def warned(submit: Submit) -> TrainingRun:
     run = submit(
-        ["metric", {"step": 3, "values": {"train/kl": 0.7}}], ["checkpoint at", 2], alarm(3), alarm(5, cleared=True),
-        ["checkpoint at", 4], ["checkpoint at", 6], alarm(7), alarm(8, "stop"), "fail",
-    )  # fmt: skip
+        ["metric", {"step": 3, "values": {"train/kl": 0.7}}],
+        ["checkpoint at", 2],
+        alarm(3),
+        alarm(5, cleared=True),
+        ["checkpoint at", 4],
+        ["checkpoint at", 6],
+        alarm(7),
+        alarm(8, "stop"),
+        "fail",
+    )
     runner.run(run)
     return ended(run)
 
@@ -60,22 +75,31 @@ def test_alarms_are_kept_with_their_ends(warned: TrainingRun) -> None:
 
 def test_the_page_shows_them_and_marks_the_chart(warned: TrainingRun) -> None:
     html = page(warned)
-    assert "KL to the start" in html and "Lower the learning rate." in html and "Over at step 5." in html
+    assert (
+        "KL to the start" in html
+        and "Lower the learning rate." in html
+        and "Over at step 5." in html
+    )
     assert "<b>is</b>" not in html and "&lt;b&gt;is" in html
     marks = run_alarms.marks_of(run_alarms.listed(warned), {"train/kl"})
     assert [step for step, _, _ in marks] == [8, 7, 3] and run_alarms.marks_of(
         run_alarms.listed(warned), {"train/x"}
     ) == []
     ((_, figure),) = curves({"train/kl": [(3, 0.7)]}, lambda metrics: [(3, "a <b>", "#123456")])
-    assert figure["layout"]["shapes"][0]["x0"] == 3 and "a &lt;b&gt;" in figure["layout"]["annotations"][0]["hovertext"]
+    assert (
+        figure["layout"]["shapes"][0]["x0"] == 3
+        and "a &lt;b&gt;" in figure["layout"]["annotations"][0]["hovertext"]
+    )
 
 
 def test_the_api_has_them(warned: TrainingRun, client: Client) -> None:
     url = reverse("training_api:run", args=[warned.pk])
     found = client.get(url, **key_headers(warned.project)).json()
     assert [(one["step"], one["action"], one["cleared_step"]) for one in found["alarms"]] == [
-        (8, "stop", None), (7, "warn", None), (3, "warn", 5),
-    ]  # fmt: skip
+        (8, "stop", None),
+        (7, "warn", None),
+        (3, "warn", 5),
+    ]
     assert found["paused"] is None and found["forked_from"] is None
 
 
@@ -88,7 +112,12 @@ def test_whoever_started_it_is_told_once_an_attempt(warned: TrainingRun) -> None
 def test_the_checkpoint_before_an_alarm_is_kept(submit: Submit, settings: Any) -> None:
     settings.FLYWHEEL_KEPT_CHECKPOINTS = 1
     run = submit(
-        ["checkpoint at", 1], ["checkpoint at", 2], alarm(3), ["checkpoint at", 4], ["checkpoint at", 5], "fail"
+        ["checkpoint at", 1],
+        ["checkpoint at", 2],
+        alarm(3),
+        ["checkpoint at", 4],
+        ["checkpoint at", 5],
+        "fail",
     )
     runner.run(run)
     assert sorted(run.checkpoints.values_list("step", flat=True)) == [2, 5]
@@ -98,12 +127,20 @@ def test_the_checkpoint_before_an_alarm_is_kept(submit: Submit, settings: Any) -
 def test_a_warning_from_the_start_does_not_hide_the_checkpoint_before_an_explosion(
     submit: Submit, settings: Any
 ) -> None:
-    """A run that was stopped offered the exploded checkpoint for its fork, since another alarm had warned at step 0."""
+    """A run that was stopped offered the exploded checkpoint for its fork, since another alarm had
+    warned at step 0.
+    """
     settings.FLYWHEEL_KEPT_CHECKPOINTS = 1
     run = submit(
-        alarm(0, name="exploits"), ["checkpoint at", 2], alarm(3), ["checkpoint at", 4], ["checkpoint at", 5],
-        alarm(6, "stop"), ["checkpoint at", 6], "fail",
-    )  # fmt: skip
+        alarm(0, name="exploits"),
+        ["checkpoint at", 2],
+        alarm(3),
+        ["checkpoint at", 4],
+        ["checkpoint at", 5],
+        alarm(6, "stop"),
+        ["checkpoint at", 6],
+        "fail",
+    )
     runner.run(run)
     assert sorted(run.checkpoints.values_list("step", flat=True)) == [2, 6]
     assert "before the alarm" in page(ended(run)) and forking.ForkForm(run).initial["step"] == 2
@@ -114,9 +151,14 @@ def test_a_paused_run_has_not_failed_and_is_resumed(submit: Submit) -> None:
     runner.run(run)
     run = ended(run)
     assert (run.state, run.paused_by["step"], run.attempt) == (JobState.CANCELLED, 3, 1)
-    assert "Paused by an alarm at step 3" in page(run) and not Notification.objects.filter(topic="job.failed").exists()
+    assert (
+        "Paused by an alarm at step 3" in page(run)
+        and not Notification.objects.filter(topic="job.failed").exists()
+    )
     assert actions.resume(run=run, by=admin_of(run.project)) == 3
-    assert ended(run).result == {} and run.paused_by is None and ended(run).cancel_requested_at is None
+    assert (
+        ended(run).result == {} and run.paused_by is None and ended(run).cancel_requested_at is None
+    )
 
 
 def test_a_fork_has_its_own_copy_of_the_checkpoint(warned: TrainingRun) -> None:
@@ -125,7 +167,10 @@ def test_a_fork_has_its_own_copy_of_the_checkpoint(warned: TrainingRun) -> None:
     made = forking.fork(run=warned, step=6, config=config, by=by, name="again")
     (checkpoint,) = made.checkpoints.all()
     assert (made.forked_from, made.done, checkpoint.step, made.total) == (warned, 6, 6, 9)
-    assert Path(checkpoint.path).is_relative_to(runner.job_folder(made)) and Path(checkpoint.path).is_dir()
+    assert (
+        Path(checkpoint.path).is_relative_to(runner.job_folder(made))
+        and Path(checkpoint.path).is_dir()
+    )
     assert {name for name, _, _ in forking.changes(made)} == {"learning_rate", "script", "steps"}
     assert made.spec["forked_from"] == {"run": str(warned.pk), "name": warned.name, "step": 6}
     html = page(made)
@@ -133,7 +178,9 @@ def test_a_fork_has_its_own_copy_of_the_checkpoint(warned: TrainingRun) -> None:
     assert "again" in page(warned)
 
 
-def test_a_run_that_an_alarm_stopped_before_any_good_checkpoint_is_forked_from_the_start(submit: Submit) -> None:
+def test_a_run_that_an_alarm_stopped_before_any_good_checkpoint_is_forked_from_the_start(
+    submit: Submit,
+) -> None:
     """Its only checkpoint has the exploded weights, and was what its primary button offered."""
     run = submit(alarm(1, "stop"), ["checkpoint at", 1], "fail")
     runner.run(run)
@@ -142,7 +189,12 @@ def test_a_run_that_an_alarm_stopped_before_any_good_checkpoint_is_forked_from_t
     assert form.initial["step"] == 0 and [step for step, _ in form.fields["step"].choices] == [1, 0]
     by, changes = admin_of(run.project), {"learning_rate": 1e-6, "lora_rank": 3, "steps": 9}
     made = forking.fork(run=run, step=0, config=config_of(run, **changes), by=by)
-    assert (made.forked_from, made.done, made.checkpoints.count(), made.spec["config"]["lora_rank"]) == (run, 0, 0, 3)
+    assert (
+        made.forked_from,
+        made.done,
+        made.checkpoints.count(),
+        made.spec["config"]["lora_rank"],
+    ) == (run, 0, 0, 3)
     assert child_spec(made)["resume_from"] is None and "step 0" in page(made)
     with pytest.raises(actions.TrainingError, match="lora_rank cannot change"):
         forking.fork(run=run, step=1, config=config_of(run, **changes), by=by)
@@ -192,7 +244,12 @@ def test_the_form_of_a_fork(warned: TrainingRun) -> None:
     warned.save(update_fields=["spec"])
     form = client.get(url).context["form"]
     assert form.initial["step"] == 6 and "learning_rate:" in form.initial["config"]
-    sent = {"step": "4", "name": "n", "seed": "1", "config": form.initial["config"].replace("steps: 2", "steps: 20")}
+    sent = {
+        "step": "4",
+        "name": "n",
+        "seed": "1",
+        "config": form.initial["config"].replace("steps: 2", "steps: 20"),
+    }
     for config, said in (
         ("a: [", "Line 1: "),
         (f"{form.initial['config']}\nsteps: 30", "“steps” is written twice"),
@@ -205,4 +262,8 @@ def test_the_form_of_a_fork(warned: TrainingRun) -> None:
         assert said in client.post(url, sent | {"config": config}).content.decode(), config
     answer = client.post(url, sent, follow=True)
     made = TrainingRun.objects.exclude(pk=warned.pk).get()
-    assert "Forked from" in answer.content.decode() and made.spec["seed"] == 1 and made.checkpoints.get().step == 4
+    assert (
+        "Forked from" in answer.content.decode()
+        and made.spec["seed"] == 1
+        and made.checkpoints.get().step == 4
+    )

@@ -33,8 +33,9 @@ from tests.training.test_picks import PASSED, sent
 
 GB = 10**9
 CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] +"
+    " '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%"
+    " endif %}"
 )
 
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -44,12 +45,23 @@ def add_tokenizer(folder: Path) -> None:
     """A tokenizer of bytes, as model folders have one."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    bytes_only = Tokenizer(models.BPE(vocab={name: index for index, name in enumerate(names)}, merges=[]))
+    names = [
+        "<|endoftext|>",
+        "<|im_start|>",
+        "<|im_end|>",
+        *sorted(pre_tokenizers.ByteLevel.alphabet()),
+    ]
+    bytes_only = Tokenizer(
+        models.BPE(vocab={name: index for index, name in enumerate(names)}, merges=[])
+    )
     bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bytes_only.add_special_tokens(names[:3])
     bytes_only.save(str(folder / "tokenizer.json"))
-    settings = {"chat_template": CHATML, "eos_token": "<|im_end|>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    settings = {
+        "chat_template": CHATML,
+        "eos_token": "<|im_end|>",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
@@ -58,24 +70,52 @@ def point(**given: Any) -> dict[str, Any]:
 
 
 MEASURED: dict[str, Any] = {
-    "machine": {"name": "here", "cores": 2, "threads": 2, "processor": "x", "gpu": "", "memory": 8 * GB, "available": 6 * GB},
-    "load": {"seconds": 10.0, "memory": GB}, "resting": GB, "part": 256, "kv_bytes": 40_000, "head_share": 0.2, "trained": 10**6,
-    "plain": [point(tokens=100, seconds=0.5, memory=2 * GB), point(tokens=300, seconds=1.5, memory=4 * GB)],
+    "machine": {
+        "name": "here",
+        "cores": 2,
+        "threads": 2,
+        "processor": "x",
+        "gpu": "",
+        "memory": 8 * GB,
+        "available": 6 * GB,
+    },
+    "load": {"seconds": 10.0, "memory": GB},
+    "resting": GB,
+    "part": 256,
+    "kv_bytes": 40_000,
+    "head_share": 0.2,
+    "trained": 10**6,
+    "plain": [
+        point(tokens=100, seconds=0.5, memory=2 * GB),
+        point(tokens=300, seconds=1.5, memory=4 * GB),
+    ],
     "sampling": [
         point(answers=4, prompt_tokens=200, length=200, step_s=0.1, prefill_s=0.2),
         point(answers=16, prompt_tokens=800, length=200, step_s=0.16, prefill_s=0.8),
     ],
     "updates": [
-        point(distinct=300, tokens=500, rows=2, learnt=50, kept=300, seconds=1.0, memory=int(1.5 * GB)),
-        point(distinct=1200, tokens=2000, rows=8, learnt=200, kept=900, seconds=4.0, memory=int(2.5 * GB)),
+        point(
+            distinct=300, tokens=500, rows=2, learnt=50, kept=300, seconds=1.0, memory=int(1.5 * GB)
+        ),
+        point(
+            distinct=1200,
+            tokens=2000,
+            rows=8,
+            learnt=200,
+            kept=900,
+            seconds=4.0,
+            memory=int(2.5 * GB),
+        ),
     ],
     "forward": point(distinct=600, learnt=100, seconds=0.6),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
 def run(db: None, data_dir: Path, client: Client) -> EvalRun:
-    made = evaluated(frozen_set(demonstration='{"tool": "tickets.close", "args": {"id": 1}}'), PASSED, data_dir)
+    made = evaluated(
+        frozen_set(demonstration='{"tool": "tickets.close", "args": {"id": 1}}'), PASSED, data_dir
+    )
     override(made.environment)
     add_tokenizer(Path(made.model_version.base))
     client.force_login(admin_of(made.project))
@@ -103,9 +143,14 @@ def asked(run: EvalRun, method: str = "grpo", **config: Any) -> Asked:
     else:
         usual |= {"batch_size": 4}
     return Asked(
-        project=run.project, method=method, parent=run.model_version, environment=run.environment, eval_set=run.eval_set,
-        config=whole(method, usual | config), tasks=list(run.eval_set.tasks.trainable()),
-    )  # fmt: skip
+        project=run.project,
+        method=method,
+        parent=run.model_version,
+        environment=run.environment,
+        eval_set=run.eval_set,
+        config=whole(method, usual | config),
+        tasks=list(run.eval_set.tasks.trainable()),
+    )
 
 
 def lengths(run: EvalRun, *written: int) -> None:
@@ -119,7 +164,9 @@ def lengths(run: EvalRun, *written: int) -> None:
 # The numbers
 
 
-def test_processes_divide_the_time_on_gpus_and_multiply_the_memory_without(run: EvalRun, measured: Measurement) -> None:
+def test_processes_divide_the_time_on_gpus_and_multiply_the_memory_without(
+    run: EvalRun, measured: Measurement
+) -> None:
     lengths(run, 10)
 
     def both() -> list[Any]:
@@ -128,7 +175,10 @@ def test_processes_divide_the_time_on_gpus_and_multiply_the_memory_without(run: 
     (alone, shared), load = both(), MEASURED["load"]["seconds"]
     assert shared.memory == alone.memory.times(2) and shared.seconds == alone.seconds
     assert "2 processes share each step" in shared.measured_on
-    finish(measuring.measure_for(asked(run), by=admin_of(run.project)), machine=MEASURED["machine"] | {"gpu": "H100"})
+    finish(
+        measuring.measure_for(asked(run), by=admin_of(run.project)),
+        machine=MEASURED["machine"] | {"gpu": "H100"},
+    )
     alone, shared = both()
     assert shared.memory == alone.memory
     assert shared.seconds.likely - load == pytest.approx((alone.seconds.likely - load) / 2)
@@ -142,7 +192,9 @@ def test_a_sharded_base_counts_once_and_each_process_computes_its_part_of_the_ro
     def sharded(resting: int, processes: int = 2) -> Any:
         job = measuring.measure_for(asked(run), by=admin_of(run.project))
         finish(job, machine=MEASURED["machine"] | {"gpu": "H100"}, resting=resting)
-        return estimate(asked(run, "sft", batch_size=4 * processes, processes=processes, shard=True))
+        return estimate(
+            asked(run, "sft", batch_size=4 * processes, processes=processes, shard=True)
+        )
 
     small, large, wide = sharded(GB), sharded(3 * GB), sharded(GB, processes=4)
     assert large.memory.likely - small.memory.likely == pytest.approx(GB)
@@ -186,7 +238,9 @@ def test_a_model_without_a_tokenizer_says_so(run: EvalRun) -> None:
     assert "no tokenizer.json" in estimate(asked(run)).problem
 
 
-def test_a_template_that_never_ends_is_given_up(run: EvalRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_that_never_ends_is_given_up(
+    run: EvalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = Path(run.model_version.base)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": ENDLESS}))
@@ -194,7 +248,9 @@ def test_a_template_that_never_ends_is_given_up(run: EvalRun, monkeypatch: pytes
     assert "could not be tokenized" in estimate(asked(run)).problem
 
 
-def test_twice_the_steps_take_twice_as_long_without_the_loading(run: EvalRun, measured: Measurement) -> None:
+def test_twice_the_steps_take_twice_as_long_without_the_loading(
+    run: EvalRun, measured: Measurement
+) -> None:
     short, long = estimate(asked(run)), estimate(asked(run, steps=8))
     assert long.seconds.likely - 10 == pytest.approx(2 * (short.seconds.likely - 10))
     assert short.seconds.low < short.seconds.likely < short.seconds.high
@@ -206,10 +262,15 @@ def test_twice_the_steps_take_twice_as_long_without_the_loading(run: EvalRun, me
 def test_longer_work_is_dearer(run: EvalRun, measured: Measurement, method: str) -> None:
     more = {"generations": 16} if method in ("grpo", "on_policy") else {"batch_size": 5}
     few, many = estimate(asked(run, method)), estimate(asked(run, method, **more))
-    assert few.seconds.likely < many.seconds.likely and few.training_tokens.likely < many.training_tokens.likely
+    assert (
+        few.seconds.likely < many.seconds.likely
+        and few.training_tokens.likely < many.training_tokens.likely
+    )
 
 
-def test_rejection_sampling_samples_once_before_its_steps(run: EvalRun, measured: Measurement) -> None:
+def test_rejection_sampling_samples_once_before_its_steps(
+    run: EvalRun, measured: Measurement
+) -> None:
     lengths(run, 10)
     given = {"samples": 8, "max_new_tokens": 32, "batch_size": 4}
     short, long = (estimate(asked(run, "best_of_n", steps=steps, **given)) for steps in (4, 8))
@@ -218,9 +279,13 @@ def test_rejection_sampling_samples_once_before_its_steps(run: EvalRun, measured
     assert long.parts["sampling"] == pytest.approx(short.parts["sampling"])
     assert long.parts["updates"] == pytest.approx(2 * short.parts["updates"])
     fork = replace(asked(run, "best_of_n", steps=8, **given), start=4)
-    assert estimate(fork).rollout_tokens.likely == pytest.approx(5 * 8 * 10)  # for all tasks, wherever it begins
+    assert estimate(fork).rollout_tokens.likely == pytest.approx(
+        5 * 8 * 10
+    )  # for all tasks, wherever it begins
     reused = estimate(replace(fork, sampled=True))
-    assert not reused.rollout_tokens and "sampling" not in reused.parts and reused.parts["updates"] > 0
+    assert (
+        not reused.rollout_tokens and "sampling" not in reused.parts and reused.parts["updates"] > 0
+    )
 
 
 def test_a_teacher_takes_time_and_memory(run: EvalRun, measured: Measurement) -> None:
@@ -229,7 +294,9 @@ def test_a_teacher_takes_time_and_memory(run: EvalRun, measured: Measurement) ->
     taught = replace(alone, teacher=run.model_version)
     one, two = estimate(alone), estimate(taught)
     assert one.problem == "" and one.rollout_tokens.likely == pytest.approx(4 * 4 * 4 * 10)
-    assert two.seconds.likely > one.seconds.likely and two.memory.likely >= one.memory.likely + GB / 2
+    assert (
+        two.seconds.likely > one.seconds.likely and two.memory.likely >= one.memory.likely + GB / 2
+    )
 
 
 def test_a_teacher_on_a_server_costs_tokens_and_money_but_no_memory_here(run: EvalRun) -> None:
@@ -237,14 +304,20 @@ def test_a_teacher_on_a_server_costs_tokens_and_money_but_no_memory_here(run: Ev
     lengths(run, 10)
     engine = {"server_name": "gpu-1", "price": [2.0, 8.0]}
     scored = replace(
-        asked(run, "on_policy", generations=4, max_new_tokens=32), teacher=run.model_version, teacher_engine=engine
+        asked(run, "on_policy", generations=4, max_new_tokens=32),
+        teacher=run.model_version,
+        teacher_engine=engine,
     )
     found = estimate(scored)
     read, written = found.training_tokens.likely, 4 * 4 * 4
     assert found.teacher_tokens.likely == pytest.approx(read + written) and found.memory is None
     assert found.usd.likely == pytest.approx((read * 2 + written * 8) / 1e6)
-    assert "$2 and $8 per million tokens on gpu-1" in found.price and "teacher tokens" in in_words(found)
-    sampled = replace(asked(run, "best_of_n", samples=8), teacher=run.model_version, teacher_engine=engine)
+    assert "$2 and $8 per million tokens on gpu-1" in found.price and "teacher tokens" in in_words(
+        found
+    )
+    sampled = replace(
+        asked(run, "best_of_n", samples=8), teacher=run.model_version, teacher_engine=engine
+    )
     found = estimate(sampled)
     assert found.teacher_tokens.likely == pytest.approx(5 * 8 * (found.prompt + 10))
     assert estimate(replace(sampled, sampled=True)).teacher_tokens is None
@@ -252,7 +325,10 @@ def test_a_teacher_on_a_server_costs_tokens_and_money_but_no_memory_here(run: Ev
     assert estimate(limited).usd.high == 1e-6
     finish(measuring.measure_for(scored, by=None))
     here = estimate(replace(scored, teacher_engine=None))
-    assert estimate(scored).memory.likely < here.memory.likely and "sampling" not in estimate(sampled).parts
+    assert (
+        estimate(scored).memory.likely < here.memory.likely
+        and "sampling" not in estimate(sampled).parts
+    )
 
 
 def test_the_machine_has_a_price(run: EvalRun, measured: Measurement, settings: Any) -> None:
@@ -294,7 +370,9 @@ def test_a_measurement_in_another_form_counts_as_none(run: EvalRun, measured: Me
 # The measurement
 
 
-def test_one_measurement_serves_every_config_of_that_shape(run: EvalRun, measured: Measurement) -> None:
+def test_one_measurement_serves_every_config_of_that_shape(
+    run: EvalRun, measured: Measurement
+) -> None:
     assert estimate(asked(run, steps=99, learning_rate=1e-5)).measurement == str(measured.pk)
     assert estimate(asked(run, "sft")).measurement == str(measured.pk)
     assert estimate(asked(run, lora_rank=4)).measurement == ""
@@ -312,18 +390,29 @@ def test_it_is_queued_once(run: EvalRun, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def panel(client: Client, run: EvalRun, **changes: Any) -> str:
-    return client.post(reverse("training:budget", args=[run.project.slug]), sent(run, **changes)).content.decode()
+    return client.post(
+        reverse("training:budget", args=[run.project.slug]), sent(run, **changes)
+    ).content.decode()
 
 
-def test_the_panel_offers_the_measurement_and_shows_its_progress(client: Client, run: EvalRun) -> None:
+def test_the_panel_offers_the_measurement_and_shows_its_progress(
+    client: Client, run: EvalRun
+) -> None:
     html = panel(client, run)
-    assert "Measure on this machine" in html and "has not been measured" in html and "Rollout tokens" in html
+    assert (
+        "Measure on this machine" in html
+        and "has not been measured" in html
+        and "Rollout tokens" in html
+    )
     html = panel(client, run, measure="1")
     assert "Measuring: waiting for a worker" in html and 'hx-trigger="every 2s"' in html
     finish(Measurement.objects.get())
     html = panel(client, run)
     assert (
-        "Measure again" in html and "on here, 2 of 2 cores" in html and "every 2s" not in html and "Peak memory" in html
+        "Measure again" in html
+        and "on here, 2 of 2 cores" in html
+        and "every 2s" not in html
+        and "Peak memory" in html
     )
 
 
@@ -342,10 +431,23 @@ def test_a_form_that_is_not_whole_is_no_error(client: Client, run: EvalRun) -> N
 
 
 @pytest.mark.parametrize("method", ["sft", "rejection", "dpo", "kto"])
-def test_the_panel_is_there_for_every_method(client: Client, run: EvalRun, measured: Measurement, method: str) -> None:
-    html = panel(client, run, method=method, sources=["evaluation"], samples_of=run.pk, preference_rate=1e-5, preference_beta=0.1,
-                 dpo_loss="sigmoid", steps=3)  # fmt: skip
-    assert "Training tokens" in html or "anything to train on" in html or "no examples" in html.lower(), html
+def test_the_panel_is_there_for_every_method(
+    client: Client, run: EvalRun, measured: Measurement, method: str
+) -> None:
+    html = panel(
+        client,
+        run,
+        method=method,
+        sources=["evaluation"],
+        samples_of=run.pk,
+        preference_rate=1e-5,
+        preference_beta=0.1,
+        dpo_loss="sigmoid",
+        steps=3,
+    )
+    assert (
+        "Training tokens" in html or "anything to train on" in html or "no examples" in html.lower()
+    ), html
 
 
 def test_a_viewer_and_a_stranger_see_no_estimate(run: EvalRun) -> None:
@@ -403,14 +505,19 @@ def test_the_estimate_is_frozen_with_the_run_and_the_truth_stands_beside_it(
         name
     ].truth is None  # not counted in every step
     made.metrics.create(step=made.total, name="train/distinct_tokens", value=50)
-    TrainingRun.objects.update(finished_at=timezone.now(), started_at=timezone.now() - timedelta(seconds=2 * before))
+    TrainingRun.objects.update(
+        finished_at=timezone.now(), started_at=timezone.now() - timedelta(seconds=2 * before)
+    )
     made.refresh_from_db()
     rows = {row.name: row for row in compared(made)}
     assert rows["Time"].factor == pytest.approx(2, rel=0.01) and rows["Peak memory"].truth == 2 * GB
     assert rows[name].truth == sum(tokens) + 50 and rows[name].factor
     html = client.get(made.get_absolute_url()).content.decode()
     assert "Estimate vs. actual" in html and "2.00×" in html and "2.0 GB" in html
-    assert "2.00× estimate" in client.get(reverse("training:list", args=[run.project.slug])).content.decode()
+    assert (
+        "2.00× estimate"
+        in client.get(reverse("training:list", args=[run.project.slug])).content.decode()
+    )
 
 
 def test_a_fork_is_estimated_for_the_steps_that_are_left(
@@ -429,13 +536,19 @@ def test_a_fork_is_estimated_for_the_steps_that_are_left(
     forked = forking.fork(run=made, step=6, config=made.spec["config"], by=admin_of(run.project))
     both = [one.spec["estimate"]["rollout_tokens"]["likely"] for one in (made, forked)]
     assert both[1] == pytest.approx(both[0] * 2 / 8)
-    made.spec["rollouts"] = {"servers": [{"server": 1, "server_name": "gpu", "model": "m"}], "steps_ahead": 0}
-    made.save()  # it samples on a server, and so would the fork: what was measured here says nothing of that
+    made.spec["rollouts"] = {
+        "servers": [{"server": 1, "server_name": "gpu", "model": "m"}],
+        "steps_ahead": 0,
+    }
+    # it samples on a server, and so would the fork: what was measured here says nothing of that
+    made.save()
     html = client.post(url, fields).content.decode()
     assert "Rollout tokens" in html and "Peak memory" not in html
 
 
-def test_an_attempt_that_was_broken_off_has_no_factor(client: Client, run: EvalRun, measured: Measurement) -> None:
+def test_an_attempt_that_was_broken_off_has_no_factor(
+    client: Client, run: EvalRun, measured: Measurement
+) -> None:
     made = submitted(client, run)
     made.claim("test")
     made.finish(JobState.FAILED, error="x")
@@ -451,31 +564,45 @@ def test_an_estimate_of_another_version_is_left_out(client: Client, run: EvalRun
 
 
 def test_the_api_estimates_a_file_and_starts_the_measurement(run: EvalRun) -> None:
-    yaml = (f"model: {run.model_version}\nalgorithm: grpo\ntraining_data: {run.eval_set.slug}@{run.eval_set.version}\n"
-            f"environment: {run.environment.slug}@{run.environment.version}\nsteps: 4\nlearning_rate: 1e-4\n")  # fmt: skip
+    yaml = (
+        f"model: {run.model_version}\nalgorithm: grpo\ntraining_data:"
+        f" {run.eval_set.slug}@{run.eval_set.version}\nenvironment:"
+        f" {run.environment.slug}@{run.environment.version}\nsteps: 4\nlearning_rate: 1e-4\n"
+    )
     url, headers = reverse("training_api:run_estimate"), key_headers(run.project)
 
     def post(**body: Any) -> Any:
         return Client().post(url, body, content_type="application/json", **headers)
 
     found = post(yaml=yaml, seeds=3).json()
-    assert (found["runs"], found["seconds"], found["measuring"]) == (3, None, None) and found["rollout_tokens"][
-        "high"
-    ] > 0
+    assert (found["runs"], found["seconds"], found["measuring"]) == (3, None, None) and found[
+        "rollout_tokens"
+    ]["high"] > 0
     assert post(yaml=yaml, measure=True).json()["measuring"] == 0
     finish(Measurement.objects.get())
     assert (
-        post(yaml=yaml).json()["seconds"]["likely"] > 10 and post(yaml=yaml, measure=True).json()["measuring"] is None
+        post(yaml=yaml).json()["seconds"]["likely"] > 10
+        and post(yaml=yaml, measure=True).json()["measuring"] is None
     )
     assert post(yaml=yaml.replace("steps", "stebs")).status_code == 400
 
 
 def test_a_flow_foresees_the_same(run: EvalRun, measured: Measurement) -> None:
-    step = specs.Train(model=f"version:{run.model_version}", set=f"set:{run.eval_set.slug}", environment=run.environment.slug,
-                       method="grpo", config={"steps": 4, "learning_rate": 1e-4})  # fmt: skip
+    step = specs.Train(
+        model=f"version:{run.model_version}",
+        set=f"set:{run.eval_set.slug}",
+        environment=run.environment.slug,
+        method="grpo",
+        config={"steps": 4, "learning_rate": 1e-4},
+    )
     found = forecast(run.project, FlowSpec(steps=[step]))[0]
     same = Asked(
-        project=run.project, method="grpo", parent=run.model_version, environment=run.environment, eval_set=run.eval_set,
-        config=whole("grpo", step.config), tasks=list(run.eval_set.tasks.trainable()),
-    )  # fmt: skip
+        project=run.project,
+        method="grpo",
+        parent=run.model_version,
+        environment=run.environment,
+        eval_set=run.eval_set,
+        config=whole("grpo", step.config),
+        tasks=list(run.eval_set.tasks.trainable()),
+    )
     assert found.seconds == pytest.approx(estimate(same).seconds.likely)

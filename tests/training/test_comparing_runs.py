@@ -1,4 +1,6 @@
-"""Training runs side by side: curves that stay light, numbers with intervals, settings, and the same by API."""
+"""Training runs side by side: curves that stay light, numbers with intervals, settings, and the
+same by API.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,11 @@ def test_smoothing(name: str) -> None:
 
 def test_settings_side_by_side() -> None:
     rows = side_by_side([{"a": 1, "b": 0.1}, {"b": 0.1, "c": [1]}])
-    assert rows == [("a", ["1", "–"], True), ("b", ["0.1", "0.1"], False), ("c", ["–", "[1]"], True)]
+    assert rows == [
+        ("a", ["1", "–"], True),
+        ("b", ["0.1", "0.1"], False),
+        ("c", ["–", "[1]"], True),
+    ]
 
 
 @pytest.fixture
@@ -62,11 +68,17 @@ def runs(data_dir: Path) -> list[TrainingRun]:
     base, dataset = make_base(project, data_dir), freeze_dataset(eval_set=eval_set, by=by)
     return [
         submit_training(
-            project=project, method=Method.GRPO, parent=base, environment=environment, by=by, dataset=dataset, name=f"lr {rate}",
+            project=project,
+            method=Method.GRPO,
+            parent=base,
+            environment=environment,
+            by=by,
+            dataset=dataset,
+            name=f"lr {rate}",
             config={"steps": 3, "learning_rate": rate},
         )
         for rate in (1e-3, 2e-3)
-    ]  # fmt: skip
+    ]
 
 
 def measure(run: TrainingRun, values: list[float], name: str = "train/reward_mean") -> None:
@@ -95,8 +107,14 @@ def test_a_long_curve_is_thinned_and_keeps_its_level_and_end(
     found = curves_of(runs, ["train/reward_mean"], points=100)["train/reward_mean"]
     assert len(found[runs[0].pk]) <= 101 and found[runs[0].pk][-1][0] == 1000
     assert all(0.3 < value < 0.7 for _, value in found[runs[0].pk][1:-1])
-    assert curves_of(runs[1:], ["train/reward_mean"])["train/reward_mean"][runs[1].pk] == [(1, 1.0), (2, 2.0), (3, 3.0)]
-    assert curves_of(runs[1:], ["train/reward_mean"], by_time=True)["train/reward_mean"][runs[1].pk] == [
+    assert curves_of(runs[1:], ["train/reward_mean"])["train/reward_mean"][runs[1].pk] == [
+        (1, 1.0),
+        (2, 2.0),
+        (3, 3.0),
+    ]
+    assert curves_of(runs[1:], ["train/reward_mean"], by_time=True)["train/reward_mean"][
+        runs[1].pk
+    ] == [
         (0.0, 1.0),
         (0.5, 2.0),
         (1.0, 3.0),
@@ -107,12 +125,18 @@ def test_a_long_curve_is_thinned_and_keeps_its_level_and_end(
     assert 10 < len(chart["data"][0]["x"]) <= 51  # the page of a long run stays light, too
 
 
-def test_a_chart_has_all_runs_smoothed_on_a_log_scale_by_time(runs: list[TrainingRun], client: Client) -> None:
+def test_a_chart_has_all_runs_smoothed_on_a_log_scale_by_time(
+    runs: list[TrainingRun], client: Client
+) -> None:
     for run in runs:
         measure(run, [0.0, 1.0])
-    answer = page(client, runs, "curve", metric="train/reward_mean", smooth="0.9", log="1", x="time")
+    answer = page(
+        client, runs, "curve", metric="train/reward_mean", smooth="0.9", log="1", x="time"
+    )
     figure = answer.context["figure"]
-    assert [trace["name"] for trace in figure["data"]] == [f"{n}. {run.name}" for n, run in enumerate(runs, 1)]
+    assert [trace["name"] for trace in figure["data"]] == [
+        f"{n}. {run.name}" for n, run in enumerate(runs, 1)
+    ]
     assert figure["layout"]["yaxis"]["type"] == "log" and figure["data"][0]["x"] == [0, 0.5]
     assert figure["data"][0]["y"] == pytest.approx([0, 0.52632])
     assert figure["data"][0]["line"]["color"] != figure["data"][1]["line"]["color"]
@@ -137,7 +161,9 @@ def test_the_table_has_intervals_and_what_differs(runs: list[TrainingRun], clien
     assert ("generations", "8") in context["equal"]
 
 
-def test_a_link_says_which_of_its_runs_are_not_shown(runs: list[TrainingRun], client: Client) -> None:
+def test_a_link_says_which_of_its_runs_are_not_shown(
+    runs: list[TrainingRun], client: Client
+) -> None:
     url = reverse("training:compare", args=[runs[0].project.slug])
     mine, gone = [str(run.pk) for run in runs], [str(uuid4()) for _ in range(30)]
     for given, said in (
@@ -147,15 +173,22 @@ def test_a_link_says_which_of_its_runs_are_not_shown(runs: list[TrainingRun], cl
         ([mine[0], *gone[:2], "x"], "3 of the runs in the link are missing"),
         (
             [*mine, *gone],
-            "The link contains 32 runs; only the first 20 are compared. 18 of the runs in the link are missing",
+            (
+                "The link contains 32 runs; only the first 20 are compared. 18 of the runs in the"
+                " link are missing"
+            ),
         ),
     ):
         answer = client.get(url, {"run": given})
-        assert answer.context["left_out"].startswith(said) and bool(answer.context["left_out"]) == bool(said)
+        assert answer.context["left_out"].startswith(said) and bool(
+            answer.context["left_out"]
+        ) == bool(said)
         assert said in answer.content.decode()
 
 
-def test_twenty_runs_of_a_thousand_steps_are_a_light_page(runs: list[TrainingRun], client: Client) -> None:
+def test_twenty_runs_of_a_thousand_steps_are_a_light_page(
+    runs: list[TrainingRun], client: Client
+) -> None:
     many = [runs[0]]
     for number in range(19):
         run = TrainingRun.objects.get(pk=runs[0].pk)
@@ -175,14 +208,24 @@ def test_the_address_holds_the_view(runs: list[TrainingRun], client: Client) -> 
         measure(runs[0], [1.0], name)
     context = page(client, runs, metric="train/kl", x="time", smooth="0.8", log="1").context
     assert [title for title, _ in context["charts"]] == ["KL to the start"]
-    assert all(part in context["charts"][0][1] for part in ("x=time", "smooth=0.8", "log=1", str(runs[1].pk)))
+    assert all(
+        part in context["charts"][0][1]
+        for part in ("x=time", "smooth=0.8", "log=1", str(runs[1].pk))
+    )
     nonsense = page(client, runs, metric="x" * 999, x="y", smooth="9", log="no").context
-    assert [title for title, _ in nonsense["charts"]] == ["Loss", "KL to the start"] and nonsense["view"].smooth == "0"
+    assert [title for title, _ in nonsense["charts"]] == ["Loss", "KL to the start"] and nonsense[
+        "view"
+    ].smooth == "0"
 
 
-def test_without_two_runs_it_offers_them_and_the_list_has_check_boxes(runs: list[TrainingRun], client: Client) -> None:
+def test_without_two_runs_it_offers_them_and_the_list_has_check_boxes(
+    runs: list[TrainingRun], client: Client
+) -> None:
     for given in ([], runs[:1], [*runs[:1], runs[0]]):
-        assert "Compare selected" in page(client, given or runs, run=[str(run.pk) for run in given]).content.decode()
+        assert (
+            "Compare selected"
+            in page(client, given or runs, run=[str(run.pk) for run in given]).content.decode()
+        )
     listing = client.get(reverse("training:list", args=[runs[0].project.slug])).content.decode()
     assert listing.count("data-pick value=") == 2 and "data-compare-runs" in listing
 
@@ -193,7 +236,9 @@ def test_another_projects_run_is_left_out(runs: list[TrainingRun], client: Clien
     other = make_project()
     member = logged_in(make_member(other))
     url = reverse("training:compare", args=[other.slug])
-    assert runs[0].name not in member.get(url, {"run": [str(run.pk) for run in runs]}).content.decode()
+    assert (
+        runs[0].name not in member.get(url, {"run": [str(run.pk) for run in runs]}).content.decode()
+    )
 
 
 def test_the_same_by_api(runs: list[TrainingRun]) -> None:
@@ -225,13 +270,24 @@ def test_the_same_by_api(runs: list[TrainingRun]) -> None:
     assert listed["results"][0]["advantage"] == pytest.approx(0.707, abs=1e-3)
     assert get("run_rollouts", runs[0].pk, cursor=listed["next"])["results"][0]["id"] == rows[1].pk
     whole = get("run_rollout", runs[0].pk, rows[1].pk)
-    assert whole["counted"] == "trained" and whole["request"] == rows[1].task.messages and len(whole["group"]) == 2
-    assert get("runs_compare", run=str(runs[0].pk)) == 400 and get("run_rollout", runs[1].pk, rows[0].pk) == 404
-    strange = Client().get(reverse("training_api:run", args=[runs[0].pk]), **key_headers(make_project()))
+    assert (
+        whole["counted"] == "trained"
+        and whole["request"] == rows[1].task.messages
+        and len(whole["group"]) == 2
+    )
+    assert (
+        get("runs_compare", run=str(runs[0].pk)) == 400
+        and get("run_rollout", runs[1].pk, rows[0].pk) == 404
+    )
+    strange = Client().get(
+        reverse("training_api:run", args=[runs[0].pk]), **key_headers(make_project())
+    )
     assert strange.status_code == 404 and json.loads(strange.content)
 
 
-def test_the_list_has_the_last_reward_and_loss_and_sorts_by_them(runs: list[TrainingRun], client: Client) -> None:
+def test_the_list_has_the_last_reward_and_loss_and_sorts_by_them(
+    runs: list[TrainingRun], client: Client
+) -> None:
     client.force_login(admin_of(runs[0].project))
     measure(runs[0], [0.1, 0.9])
     measure(runs[1], [0.8, 0.2])
@@ -242,11 +298,19 @@ def test_the_list_has_the_last_reward_and_loss_and_sorts_by_them(runs: list[Trai
     assert all(run.loss is None for run in page)
 
 
-def test_the_settings_of_a_run_are_sorted_and_plain(runs: list[TrainingRun], client: Client) -> None:
+def test_the_settings_of_a_run_are_sorted_and_plain(
+    runs: list[TrainingRun], client: Client
+) -> None:
     run = runs[0]
     run.spec["config"] |= {"lora_alpha": None, "stop_on_hacking": True}
     run.save()
     client.force_login(admin_of(run.project))
-    settings = client.get(reverse("training:detail", args=[run.project.slug, run.pk])).context["settings"]
+    settings = client.get(reverse("training:detail", args=[run.project.slug, run.pk])).context[
+        "settings"
+    ]
     names = [name for name, _ in settings]
-    assert names == sorted(names) and "lora_alpha" not in names and dict(settings)["stop_on_hacking"] == "true"
+    assert (
+        names == sorted(names)
+        and "lora_alpha" not in names
+        and dict(settings)["stop_on_hacking"] == "true"
+    )

@@ -1,4 +1,6 @@
-"""What comes back of an exported run: what is registered, what is refused and why, by page, API and command."""
+"""What comes back of an exported run: what is registered, what is refused and why, by page, API and
+command.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,37 @@ from apps.training.actions import freeze_dataset, prepared_run
 from apps.training.engines import returned
 from apps.training.engines.exporting import export
 from apps.training.engines.folder import MANIFEST
-from apps.training.engines.returned import METRICS, ResultError, from_files, from_folder, import_result
+from apps.training.engines.returned import (
+    METRICS,
+    ResultError,
+    from_files,
+    from_folder,
+    import_result,
+)
 from apps.training.models import Method, TrainingRun
-from tests.factories import admin_of, make_environment, make_eval_set, make_key, make_member, make_project, override
+from tests.factories import (
+    admin_of,
+    make_environment,
+    make_eval_set,
+    make_key,
+    make_member,
+    make_project,
+    override,
+)
 
 pytestmark = pytest.mark.django_db
 LAYER = "model.layers.0.self_attn.q_proj"
-GOOD = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], "base_model_name_or_path": "model"}
-LINES = b'{"step": 1, "values": {"train/loss": 2.0}}\n\n{"step": 2, "reward": 0.5, "b\\ud83d\\u0000": 3, "text": "x", "odd": NaN, "huge": 1e999}\n'
+GOOD = {
+    "peft_type": "LORA",
+    "r": 2,
+    "lora_alpha": 4,
+    "target_modules": ["q_proj"],
+    "base_model_name_or_path": "model",
+}
+LINES = (
+    b'{"step": 1, "values": {"train/loss": 2.0}}\n\n{"step": 2, "reward": 0.5, "b\\ud83d\\u0000":'
+    b' 3, "text": "x", "odd": NaN, "huge": 1e999}\n'
+)
 
 
 def lora(layer: str = LAYER, rank: int = 2, inner: int = 8) -> bytes:
@@ -49,22 +74,32 @@ def run(data_dir: Path, settings: Any) -> TrainingRun:
     home = data_dir / "base"
     home.mkdir()
     (home / "config.json").write_text("{}")
-    (home / "model.safetensors").write_bytes(save({f"{LAYER}.weight": numpy.ones((6, 8), numpy.float32)}))
+    (home / "model.safetensors").write_bytes(
+        save({f"{LAYER}.weight": numpy.ones((6, 8), numpy.float32)})
+    )
     environment = make_environment(project)
     override(environment)
     eval_set = make_eval_set(project)
     return prepared_run(
-        project=project, method=Method.GRPO, parent=register_base(project=project, name="base", folder=home, by=by),
-        dataset=freeze_dataset(eval_set=eval_set, by=by), environment=environment, by=by,
+        project=project,
+        method=Method.GRPO,
+        parent=register_base(project=project, name="base", folder=home, by=by),
+        dataset=freeze_dataset(eval_set=eval_set, by=by),
+        environment=environment,
+        by=by,
         config={"steps": 4, "learning_rate": 1e-5, "lora_rank": 2},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
 def files(run: TrainingRun) -> dict[str, bytes]:
     """What a good result is."""
-    with zipfile.ZipFile(io.BytesIO(export(run=run, engine="verl", by=run.created_by).content)) as archive:
-        manifest = next(archive.read(name) for name in archive.namelist() if name.endswith(MANIFEST))
+    with zipfile.ZipFile(
+        io.BytesIO(export(run=run, engine="verl", by=run.created_by).content)
+    ) as archive:
+        manifest = next(
+            archive.read(name) for name in archive.namelist() if name.endswith(MANIFEST)
+        )
     return {MANIFEST: manifest, CONFIG: json.dumps(GOOD).encode(), WEIGHTS: lora(), METRICS: LINES}
 
 
@@ -84,19 +119,37 @@ def take(run: TrainingRun, files: dict[str, bytes]) -> TrainingRun:
     return import_result(project=run.project, returned=given(files), by=run.created_by)
 
 
-def test_a_result_becomes_a_version_with_lineage_and_a_finished_run_with_curves(run: TrainingRun, files: dict) -> None:
+def test_a_result_becomes_a_version_with_lineage_and_a_finished_run_with_curves(
+    run: TrainingRun, files: dict
+) -> None:
     made = take(run, files)
-    assert (made.state, made.done, made.name) == (JobState.SUCCEEDED, 2, "GRPO from base-v1 in veRL")
-    assert (made.dataset, made.environment, made.parent) == (run.dataset, run.environment, run.parent)
+    assert (made.state, made.done, made.name) == (
+        JobState.SUCCEEDED,
+        2,
+        "GRPO from base-v1 in veRL",
+    )
+    assert (made.dataset, made.environment, made.parent) == (
+        run.dataset,
+        run.environment,
+        run.parent,
+    )
     assert sorted(made.metrics.values_list("name", "step", "value")) == [
         ("b", 2, 3.0),
         ("reward", 2, 0.5),
         ("train/loss", 1, 2.0),
     ]
     version = made.model_version
-    assert version.parent == run.parent and version.lineage["engine"] == "verl" and version.lineage["rank"] == 2
-    assert version.lineage["eval_set_digest"] == run.dataset.eval_set.digest and version.lineage["run"] == str(made.pk)
-    assert AuditEvent.objects.get(action="training.imported").detail["model_version"] == str(version)
+    assert (
+        version.parent == run.parent
+        and version.lineage["engine"] == "verl"
+        and version.lineage["rank"] == 2
+    )
+    assert version.lineage["eval_set_digest"] == run.dataset.eval_set.digest and version.lineage[
+        "run"
+    ] == str(made.pk)
+    assert AuditEvent.objects.get(action="training.imported").detail["model_version"] == str(
+        version
+    )
 
 
 def test_the_same_result_twice_is_one_run(run: TrainingRun, files: dict) -> None:
@@ -114,10 +167,19 @@ def test_the_same_result_twice_is_one_run(run: TrainingRun, files: dict) -> None
         ({MANIFEST: b'{"signature": 5}'}, "not written by this Flywheel"),
         ({MANIFEST: b'{"signature": "eyJhIjoxfQ:forged"}'}, "not written by this Flywheel"),
         ({MANIFEST: b" " * (5 * 2**20)}, "larger than 4 MiB"),
-        ({CONFIG: json.dumps(GOOD | {"r": 4}).encode(), WEIGHTS: lora(rank=4)}, "has rank 4, the exported plan rank 2"),
-        ({CONFIG: json.dumps(GOOD | {"lora_alpha": 0}).encode()}, "no lora_alpha above 0.*Set the value"),
+        (
+            {CONFIG: json.dumps(GOOD | {"r": 4}).encode(), WEIGHTS: lora(rank=4)},
+            "has rank 4, the exported plan rank 2",
+        ),
+        (
+            {CONFIG: json.dumps(GOOD | {"lora_alpha": 0}).encode()},
+            "no lora_alpha above 0.*Set the value",
+        ),
         ({CONFIG: json.dumps(GOOD | {"lora_alpha": True}).encode()}, "no lora_alpha above 0"),
-        ({CONFIG: json.dumps(GOOD | {"lora_alpha": 8}).encode()}, "lora_alpha 8, the exported plan 4"),
+        (
+            {CONFIG: json.dumps(GOOD | {"lora_alpha": 8}).encode()},
+            "lora_alpha 8, the exported plan 4",
+        ),
         ({CONFIG: b"{"}, "is not JSON"),
         ({WEIGHTS: pickle.dumps({"a": 1})}, "not a whole safetensors file"),
         ({WEIGHTS: lora()[:-4]}, "not a whole safetensors file"),
@@ -139,10 +201,14 @@ def test_what_cannot_be_registered_is_refused_with_a_sentence(
     assert ModelVersion.objects.get() == run.parent and not TrainingRun.objects.exists()
 
 
-def test_a_manifest_whose_facts_were_edited_says_what_was_signed(run: TrainingRun, files: dict) -> None:
+def test_a_manifest_whose_facts_were_edited_says_what_was_signed(
+    run: TrainingRun, files: dict
+) -> None:
     edited = json.loads(files[MANIFEST])
     edited["facts"]["eval_set"] = "another-v9"
-    assert take(run, files | {MANIFEST: json.dumps(edited).encode()}).spec["eval_set"] == str(run.dataset.eval_set)
+    assert take(run, files | {MANIFEST: json.dumps(edited).encode()}).spec["eval_set"] == str(
+        run.dataset.eval_set
+    )
 
 
 def test_a_folder_of_another_project_is_refused(run: TrainingRun, files: dict) -> None:
@@ -157,12 +223,16 @@ def test_what_was_deleted_meanwhile_is_named(run: TrainingRun, files: dict) -> N
         take(run, files)
 
 
-def test_an_archive_is_read_by_its_names_and_never_unpacked(run: TrainingRun, files: dict, tmp_path: Path) -> None:
+def test_an_archive_is_read_by_its_names_and_never_unpacked(
+    run: TrainingRun, files: dict, tmp_path: Path
+) -> None:
     hostile = {f"../../{tmp_path}/deep/{name}": content for name, content in files.items()} | {
         "/etc/x": b"",
         "../evil.py": b"x",
     }
-    made = import_result(project=run.project, returned=from_files([("r.ZIP", io.BytesIO(zipped(hostile)))]), by=None)
+    made = import_result(
+        project=run.project, returned=from_files([("r.ZIP", io.BytesIO(zipped(hostile)))]), by=None
+    )
     assert [file["path"] for file in made.model_version.artifact.files] == [CONFIG, WEIGHTS]
     assert not (tmp_path / "deep").exists()
 
@@ -178,11 +248,15 @@ def test_an_archive_is_read_by_its_names_and_never_unpacked(run: TrainingRun, fi
 )
 def test_archives_that_are_no_result(run: TrainingRun, archive: bytes, says: str) -> None:
     with pytest.raises(ResultError, match=says):
-        import_result(project=run.project, returned=from_files([("r.zip", io.BytesIO(archive))]), by=None)
+        import_result(
+            project=run.project, returned=from_files([("r.zip", io.BytesIO(archive))]), by=None
+        )
 
 
 @pytest.mark.parametrize("name", [MANIFEST, CONFIG, WEIGHTS, METRICS])
-def test_a_zip_bomb_is_cut_off(run: TrainingRun, files: dict, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zip_bomb_is_cut_off(
+    run: TrainingRun, files: dict, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(returned, "MAX_ADAPTER", 2**20)
     monkeypatch.setattr(returned, "MAX_METRICS", 2**20)
     monkeypatch.setattr(returned, "MAX_MANIFEST", 2**20)
@@ -197,7 +271,9 @@ def test_a_zip_bomb_is_cut_off(run: TrainingRun, files: dict, name: str, monkeyp
     bomb = zipped(files | {name: b"0" * (64 * 2**20)})
     assert len(bomb) < 2**20
     with pytest.raises(ResultError, match="larger than"):
-        import_result(project=run.project, returned=from_files([("r.zip", io.BytesIO(bomb))]), by=None)
+        import_result(
+            project=run.project, returned=from_files([("r.zip", io.BytesIO(bomb))]), by=None
+        )
     assert all(0 <= size <= 2**20 + 1 for size in seen), "nothing is read without a bound"
 
 
@@ -206,7 +282,11 @@ def test_a_broken_member_is_a_sentence(run: TrainingRun, files: dict) -> None:
     at = content.find(WEIGHTS.encode()) + len(WEIGHTS) + 20
     content[at : at + 8] = b"\xff" * 8
     with pytest.raises(ResultError):
-        import_result(project=run.project, returned=from_files([("r.zip", io.BytesIO(bytes(content)))]), by=None)
+        import_result(
+            project=run.project,
+            returned=from_files([("r.zip", io.BytesIO(bytes(content)))]),
+            by=None,
+        )
 
 
 def put(folder: Path, files: dict[str, bytes]) -> Path:
@@ -220,7 +300,9 @@ def test_a_folder_on_the_server_and_no_links_in_it(
     run: TrainingRun, files: dict, data_dir: Path, tmp_path: Path
 ) -> None:
     outside = put(tmp_path / "outside", files)
-    home = put(data_dir / "result", {name: content for name, content in files.items() if name != WEIGHTS})
+    home = put(
+        data_dir / "result", {name: content for name, content in files.items() if name != WEIGHTS}
+    )
     (home / WEIGHTS).symlink_to(outside / WEIGHTS)
     with pytest.raises(ResultError, match="Missing: adapter_model"):
         import_result(project=run.project, returned=from_folder(home), by=None)
@@ -268,7 +350,9 @@ def test_a_run_is_exported_by_api(run: TrainingRun) -> None:
     )
     made = client.post(url, {"engine": "trl"}, content_type="application/json")
     assert made.status_code == 200 and zipfile.ZipFile(io.BytesIO(made.content)).namelist()
-    assert client.post(url, {"engine": "axolotl"}, content_type="application/json").status_code == 400
+    assert (
+        client.post(url, {"engine": "axolotl"}, content_type="application/json").status_code == 400
+    )
     run.environment.verifier.overrides.all().delete()
     assert client.post(url, {"engine": "trl"}, content_type="application/json").status_code == 409
 
@@ -280,13 +364,23 @@ def test_the_page_of_exports(run: TrainingRun) -> None:
     page = client.get(url).content.decode()
     assert "veRL" in page and "does not train GRPO in this export" in page
     made = client.post(url, {"engine": "verl"})
-    assert made["Content-Type"] == "application/zip" and "grpo-from-base-v1-verl.zip" in made["Content-Disposition"]
-    assert "does not train GRPO" in client.post(url, {"engine": "nemo-automodel"}, follow=True).content.decode()
+    assert (
+        made["Content-Type"] == "application/zip"
+        and "grpo-from-base-v1-verl.zip" in made["Content-Disposition"]
+    )
+    assert (
+        "does not train GRPO"
+        in client.post(url, {"engine": "nemo-automodel"}, follow=True).content.decode()
+    )
 
 
-def test_the_command(run: TrainingRun, files: dict, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_command(
+    run: TrainingRun, files: dict, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     (tmp_path / "r.zip").write_bytes(zipped(files))
     call_command("import_training_result", str(tmp_path / "r.zip"), project=run.project.slug)
     assert "base-grpo-v1 from GRPO from base-v1 in veRL" in capsys.readouterr().out
     with pytest.raises(CommandError, match="Missing"):
-        call_command("import_training_result", str(put(tmp_path / "empty", {})), project=run.project.slug)
+        call_command(
+            "import_training_result", str(put(tmp_path / "empty", {})), project=run.project.slug
+        )

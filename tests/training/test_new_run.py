@@ -1,4 +1,6 @@
-"""The form of a training run: it follows the advisor, checks only the chosen method's fields, and keeps what was typed."""
+"""The form of a training run: it follows the advisor, checks only the chosen method's fields, and
+keeps what was typed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from apps.registry.models import ModelVersion
 from apps.training.forms import TrainingForm
 from apps.training.models import Method, TrainingRun
 from tests.evals.evaluated import evaluated, frozen_set
-from tests.factories import admin_of, make_adapter, make_base_folder, make_endpoint, make_server, override
+from tests.factories import (
+    admin_of,
+    make_adapter,
+    make_base_folder,
+    make_endpoint,
+    make_server,
+    override,
+)
 from tests.training.test_picks import PASSED, sent
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import FormError, convert
@@ -43,20 +52,34 @@ def test_it_starts_with_what_the_advisor_says(client: Client, run: EvalRun) -> N
     advised = [item.fix for item in page(client, run).context["advice"][1]]
     form = page(client, run).context["form"]
     assert form.initial["method"] == next(fix for fix in advised if fix in ("sft", "grpo"))
-    assert (form.initial["parent"], form.initial["eval_set"]) == (run.model_version_id, run.eval_set_id)
+    assert (form.initial["parent"], form.initial["eval_set"]) == (
+        run.model_version_id,
+        run.eval_set_id,
+    )
     assert page(client, run, method="sft").context["form"].initial["method"] == "sft"
 
 
 def test_fields_of_the_other_method_are_not_checked(client: Client, run: EvalRun) -> None:
-    assert post(client, run, method="grpo", batch_size="nonsense", lora_dropout="9").status_code == 302
+    assert (
+        post(client, run, method="grpo", batch_size="nonsense", lora_dropout="9").status_code == 302
+    )
     assert post(client, run, method="sft", generations="1", beta="-1").status_code == 302
     refused = post(client, run, method="grpo", generations="1", steps="77")
-    assert refused.context["form"].errors.keys() == {"generations"} and 'value="77"' in refused.content.decode()
+    assert (
+        refused.context["form"].errors.keys() == {"generations"}
+        and 'value="77"' in refused.content.decode()
+    )
     assert TrainingRun.objects.count() == 2
 
 
 def test_lora_settings_reach_the_run(client: Client, run: EvalRun) -> None:
-    given = {"lora_rank": 8, "lora_alpha": "", "lora_dropout": "0.1", "method": "sft", "target_modules": ""}
+    given = {
+        "lora_rank": 8,
+        "lora_alpha": "",
+        "lora_dropout": "0.1",
+        "method": "sft",
+        "target_modules": "",
+    }
     assert post(client, run, **given).status_code == 302
     config = TrainingRun.objects.get().spec["config"]
     assert (config["lora_rank"], config["lora_alpha"], config["lora_dropout"]) == (8, 16, 0.1)
@@ -64,14 +87,21 @@ def test_lora_settings_reach_the_run(client: Client, run: EvalRun) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("lora_rank", "513"), ("lora_rank", "0"), ("lora_alpha", "0"), ("lora_dropout", "1")]
+    ("field", "value"),
+    [("lora_rank", "513"), ("lora_rank", "0"), ("lora_alpha", "0"), ("lora_dropout", "1")],
 )
-def test_bounds_of_lora_are_said_at_the_field(client: Client, run: EvalRun, field: str, value: str) -> None:
-    assert post(client, run, **{"method": "sft", field: value}).context["form"].errors.keys() == {field}
+def test_bounds_of_lora_are_said_at_the_field(
+    client: Client, run: EvalRun, field: str, value: str
+) -> None:
+    assert post(client, run, **{"method": "sft", field: value}).context["form"].errors.keys() == {
+        field
+    }
     assert not TrainingRun.objects.exists()
 
 
-def test_layers_that_the_base_does_not_have_are_refused_by_name(client: Client, run: EvalRun, monkeypatch: Any) -> None:
+def test_layers_that_the_base_does_not_have_are_refused_by_name(
+    client: Client, run: EvalRun, monkeypatch: Any
+) -> None:
     shapes = {
         "model.layers.0.self_attn.q_proj.weight": (4, 4),
         "model.embed_tokens.weight": (9, 4),
@@ -84,7 +114,9 @@ def test_layers_that_the_base_does_not_have_are_refused_by_name(client: Client, 
     assert TrainingRun.objects.get().spec["config"]["target_modules"] == ["q_proj"]
 
 
-def test_only_weights_of_this_installation_are_offered(client: Client, run: EvalRun, data_dir: Path) -> None:
+def test_only_weights_of_this_installation_are_offered(
+    client: Client, run: EvalRun, data_dir: Path
+) -> None:
     served = make_endpoint(run.project, make_server(run.project, "https://gpu.example.com/v1"))
     offered = page(client, run).context["form"].fields["parent"].queryset
     assert run.model_version in offered and served not in offered
@@ -119,16 +151,26 @@ def test_a_finished_run_leads_to_its_evaluation_against_its_parent(
     )
     folder = make_base_folder(data_dir / "other")
     (folder / "config.json").write_text('{"other": 1}')
-    unmeasured = register_base(project=run.project, name="other", folder=folder, by=admin_of(run.project))
+    unmeasured = register_base(
+        project=run.project, name="other", folder=folder, by=admin_of(run.project)
+    )
     other = make_adapter(run.project, unmeasured, data_dir)
-    assert "no baseline to compare with" in client.get(url, {"model_version": other.pk}).content.decode()
+    assert (
+        "no baseline to compare with"
+        in client.get(url, {"model_version": other.pk}).content.decode()
+    )
     for nonsense in ("x", "9" * 30, "-1"):
         assert (
-            client.get(url, {"model_version": nonsense, "split": nonsense, "environment": nonsense}).status_code == 200
+            client.get(
+                url, {"model_version": nonsense, "split": nonsense, "environment": nonsense}
+            ).status_code
+            == 200
         )
 
 
-def test_a_finished_evaluation_leads_to_its_comparison(client: Client, run: EvalRun, data_dir: Path) -> None:
+def test_a_finished_evaluation_leads_to_its_comparison(
+    client: Client, run: EvalRun, data_dir: Path
+) -> None:
     slug, adapter = run.project.slug, make_adapter(run.project, run.model_version, data_dir)
     after = evaluated(run.eval_set, PASSED, data_dir)
     assert after.model_version == adapter
@@ -136,16 +178,21 @@ def test_a_finished_evaluation_leads_to_its_comparison(client: Client, run: Eval
     assert f"{reverse('evals:compare', args=[slug])}?run={run.pk}&amp;run={after.pk}" in html
 
 
-def test_a_model_that_cannot_carry_tools_is_not_trained_where_they_are_needed(client: Client, run: EvalRun) -> None:
+def test_a_model_that_cannot_carry_tools_is_not_trained_where_they_are_needed(
+    client: Client, run: EvalRun
+) -> None:
     """The form says so before anything is queued; an environment without tools takes it."""
-    problem = "its chat template refuses a conversation with tool results (System role not supported)"
+    problem = (
+        "its chat template refuses a conversation with tool results (System role not supported)"
+    )
     ModelVersion.objects.filter(pk=run.model_version_id).update(template={"problem": problem})
     assert f"{run.model_version} (no tools)" in page(client, run).content.decode()
     assert post(client, run, method="grpo").status_code == 302
     becomes(run, builtin="customer_service")
     answer = post(client, run, method="grpo")
     assert answer.context["form"].non_field_errors() == [
-        f"The chat template of {run.model_version} does not support the tools that {run.environment} needs: {problem}. Choose another model or environment."
+        f"The chat template of {run.model_version} does not support the tools that"
+        f" {run.environment} needs: {problem}. Choose another model or environment."
     ]
     ModelVersion.objects.filter(pk=run.model_version_id).update(template={"tools": "text"})
     assert post(client, run, method="grpo").status_code == 302 and TrainingRun.objects.count() == 2
@@ -168,17 +215,27 @@ def test_each_method_hides_the_fields_of_the_others(method: str) -> None:
     """Three methods once showed all fields of all: two learning rates, a teacher, generations."""
     style = (settings.BASE_DIR / "static/app.css").read_text()
     assert (
-        f'#id_method option[value="{method}"]:checked) .field:has([data-methods]:not([data-methods~="{method}"]))'
-        in style
+        f'#id_method option[value="{method}"]:checked)'
+        f' .field:has([data-methods]:not([data-methods~="{method}"]))' in style
     )
 
 
 def test_the_form_and_a_file_allow_the_same_sizes(run: EvalRun) -> None:
     form = TrainingForm(run.project)
     given = {"steps": 3, "learning_rate": 1e-4, "batch_size": 4}
-    for name, kind in (("steps", "sft"), ("batch_size", "sft"), ("prompts_per_step", "grpo"), ("generations", "grpo"),
-                       ("dynamic_sampling", "grpo"), ("updates_per_batch", "grpo"), ("samples", "best_of_n")):  # fmt: skip
-        most, rest = form.fields[name].max_value, given if kind != "grpo" else given | {"batch_size": None}
+    for name, kind in (
+        ("steps", "sft"),
+        ("batch_size", "sft"),
+        ("prompts_per_step", "grpo"),
+        ("generations", "grpo"),
+        ("dynamic_sampling", "grpo"),
+        ("updates_per_batch", "grpo"),
+        ("samples", "best_of_n"),
+    ):
+        most, rest = (
+            form.fields[name].max_value,
+            given if kind != "grpo" else given | {"batch_size": None},
+        )
         values = {key: value for key, value in rest.items() if value is not None}
         convert(values | {name: most}, CONFIGS[kind])
         with pytest.raises(FormError):

@@ -41,10 +41,17 @@ def run(data_dir: Path) -> TrainingRun:
     override(environment)
     base = make_base(project, data_dir)
     made = submit_training(
-        project=project, method=Method.GRPO, parent=base, environment=environment, by=by,
-        dataset=freeze_dataset(eval_set=eval_set, by=by), config={"steps": 3, "learning_rate": 1e-3},
-    )  # fmt: skip
-    TrainingRun.objects.filter(pk=made.pk).update(model_version=make_adapter(project, base, data_dir))
+        project=project,
+        method=Method.GRPO,
+        parent=base,
+        environment=environment,
+        by=by,
+        dataset=freeze_dataset(eval_set=eval_set, by=by),
+        config={"steps": 3, "learning_rate": 1e-3},
+    )
+    TrainingRun.objects.filter(pk=made.pk).update(
+        model_version=make_adapter(project, base, data_dir)
+    )
     made.refresh_from_db()
     return made
 
@@ -56,17 +63,23 @@ def text(run: TrainingRun, role: Role = Role.ENGINEER) -> str:
 
 def test_a_run_asks_for_the_held_out_evaluation_of_what_it_made(run: TrainingRun) -> None:
     said = text(run)
-    assert f"{run.model_version} is not evaluated yet" in said and "it on the held-out tasks" in said
+    assert (
+        f"{run.model_version} is not evaluated yet" in said and "it on the held-out tasks" in said
+    )
     assert f"{run.model_version} is not evaluated yet" in text(run, Role.VIEWER)
     assert "it on the held-out tasks" not in text(run, Role.VIEWER)
 
 
-def test_a_run_shows_the_held_out_results_of_both_models_with_intervals(run: TrainingRun, data_dir: Path) -> None:
+def test_a_run_shows_the_held_out_results_of_both_models_with_intervals(
+    run: TrainingRun, data_dir: Path
+) -> None:
     eval_set = run.dataset.eval_set
     make_eval_run(eval_set, run.parent, run.environment, success=0.0)
     evaluated(eval_set, [4] * 3, data_dir, split=Split.TRAIN)  # not held out: not shown
     said = text(run)
-    assert "is not evaluated yet" in said and "0.0% success" in said and "100.0% success" not in said
+    assert (
+        "is not evaluated yet" in said and "0.0% success" in said and "100.0% success" not in said
+    )
     make_eval_run(eval_set, run.model_version, run.environment, success=1.0)
     said = text(run)
     assert "100.0% success" in said and "0.0% success" in said and "of 3 tasks" in said
@@ -87,7 +100,10 @@ def test_a_model_that_trains_leads_to_its_next_run(run: TrainingRun, client: Cli
 
 def test_corrections_of_runs_that_are_held_out_are_not_counted_as_pairs(run: TrainingRun) -> None:
     project = run.project
-    _, held = (make_failed(project, request=f"Close ticket {n}.", expected={"tool": "t", "args": {}}) for n in (1, 2))
+    _, held = (
+        make_failed(project, request=f"Close ticket {n}.", expected={"tool": "t", "args": {}})
+        for n in (1, 2)
+    )
     eval_set = run.dataset.eval_set
     counted = words_of_people(eval_set)
     make_eval_set(project, frozen=False).tasks.filter(split=Split.HOLDOUT).update(trajectory=held)
@@ -95,9 +111,13 @@ def test_corrections_of_runs_that_are_held_out_are_not_counted_as_pairs(run: Tra
     assert now["preference_pairs"] == counted["preference_pairs"] - 1
 
 
-def test_a_verifier_that_no_environment_uses_leads_to_one_that_begins_with_it(run: TrainingRun) -> None:
+def test_a_verifier_that_no_environment_uses_leads_to_one_that_begins_with_it(
+    run: TrainingRun,
+) -> None:
     spec = {"kind": "tool_call", "weights": {"invalid": -0.5}}
-    verifier = save_verifier(project=run.project, name="learned", spec=spec, by=admin_of(run.project))
+    verifier = save_verifier(
+        project=run.project, name="learned", spec=spec, by=admin_of(run.project)
+    )
     engineer = logged_in(make_member(run.project))
     there = reverse("reviews:verifier", args=[run.project.slug, verifier.pk])
     query = f"?from={run.environment.pk}&amp;verifier={verifier.pk}"

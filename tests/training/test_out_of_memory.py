@@ -1,4 +1,6 @@
-"""A run whose memory ends: its error says what to reduce, and where it may it is tried again with less, for the same update."""
+"""A run whose memory ends: its error says what to reduce, and where it may it is tried again with
+less, for the same update.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,17 @@ from tests.workers.conftest import make_tiny_model
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import convert, plain
 
-# Bytes: less than 64 answers with their prompts take side by side (over 2 GB), more than 4 do (under 1.3 GB).
+# Bytes: less than 64 answers with their prompts take side by side (over 2 GB), more than 4 do
+# (under 1.3 GB).
 MORE = 1700 * 10**6
 LIMITED = Path(__file__).parent / "limited.py"
-GRPO = {"steps": 1, "learning_rate": 1e-3, "prompts_per_step": 4, "generations": 16, "max_new_tokens": 8}
+GRPO = {
+    "steps": 1,
+    "learning_rate": 1e-3,
+    "prompts_per_step": 4,
+    "generations": 16,
+    "max_new_tokens": 8,
+}
 Submit = Callable[..., TrainingRun]
 
 
@@ -37,50 +46,99 @@ def whole(method: str, **given: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("method", "given", "says"),
     [
-        ("grpo", {}, "micro_batch to 4 (now 32), sample_batch to 4 (now 32), gradient_checkpointing to true"),
-        ("grpo", {"prompts_per_step": 32}, "micro_batch to 4 (now 256), sample_batch to 4 (now 64), gradient_checkpointing to true"),
-        ("grpo", {"micro_batch": 4, "sample_batch": 2, "gradient_checkpointing": True}, "micro_batch to 2 (now 4), sample_batch to 1 (now 2)"),
+        (
+            "grpo",
+            {},
+            "micro_batch to 4 (now 32), sample_batch to 4 (now 32), gradient_checkpointing to true",
+        ),
+        (
+            "grpo",
+            {"prompts_per_step": 32},
+            (
+                "micro_batch to 4 (now 256), sample_batch to 4 (now 64), gradient_checkpointing to"
+                " true"
+            ),
+        ),
+        (
+            "grpo",
+            {"micro_batch": 4, "sample_batch": 2, "gradient_checkpointing": True},
+            "micro_batch to 2 (now 4), sample_batch to 1 (now 2)",
+        ),
         ("grpo", {"micro_batch": 1, "sample_batch": 1, "gradient_checkpointing": True}, ""),
         ("sft", {"batch_size": 8}, "micro_batch to 4 (now 8), gradient_checkpointing to true"),
         ("rejection", {"batch_size": 1}, "gradient_checkpointing to true"),
         ("dpo", {"batch_size": 9}, "micro_batch to 3 (now 9), gradient_checkpointing to true"),
         ("dpo", {"batch_size": 7}, "micro_batch to 1 (now 7), gradient_checkpointing to true"),
-        ("dpo", {"batch_size": 12, "processes": 2}, "micro_batch to 3 (now 6), gradient_checkpointing to true"),
+        (
+            "dpo",
+            {"batch_size": 12, "processes": 2},
+            "micro_batch to 3 (now 6), gradient_checkpointing to true",
+        ),
         ("kto", {"batch_size": 8}, "gradient_checkpointing to true"),
     ],
-)  # fmt: skip
+)
 def test_what_is_reduced_leaves_the_update_as_it_is(method: str, given: dict, says: str) -> None:
     config = whole(method, **given)
     changed = reductions(method, config)
     assert in_words(changed, config) == says
     assert convert(config | changed, CONFIGS[method])
-    assert all(at_once(name, config | changed) < at_once(name, config) for name in changed if name.endswith("batch"))
+    assert all(
+        at_once(name, config | changed) < at_once(name, config)
+        for name in changed
+        if name.endswith("batch")
+    )
 
 
 @pytest.fixture
 def limited(db: Any, project: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Submit:
-    """Submits runs over a small model and long prompts, whose programs get `more` bytes of memory."""
+    """Submits runs over a small model and long prompts, whose programs get `more` bytes of
+    memory.
+    """
     by, environment = admin_of(project), make_environment(project)
     override(environment)
     eval_set = evals.create_eval_set(project=project, slug="long", by=by)
     expected = {"tool": "tickets.close", "args": {"id": 1234}}
-    evals.store_tasks(eval_set=eval_set, by=by, what="made", tasks=[
-        evals.written_task(eval_set, key=f"task-{number}", request=f"{number}. " + f"ticket {number} " * 120, split=Split.TRAIN,
-                           by=by, expected=expected)
-        for number in range(1000, 1004)
-    ])  # fmt: skip
-    folder = make_tiny_model(data_dir / "base", hidden_size=256, intermediate_size=512, num_hidden_layers=6,
-                             num_key_value_heads=4, initializer_range=0.02)  # fmt: skip
+    evals.store_tasks(
+        eval_set=eval_set,
+        by=by,
+        what="made",
+        tasks=[
+            evals.written_task(
+                eval_set,
+                key=f"task-{number}",
+                request=f"{number}. " + f"ticket {number} " * 120,
+                split=Split.TRAIN,
+                by=by,
+                expected=expected,
+            )
+            for number in range(1000, 1004)
+        ],
+    )
+    folder = make_tiny_model(
+        data_dir / "base",
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=6,
+        num_key_value_heads=4,
+        initializer_range=0.02,
+    )
     parent = register_base(project=project, name="base", folder=folder, by=by)
     dataset = freeze_dataset(eval_set=evals.freeze(eval_set=eval_set, by=by), by=by)
     monkeypatch.setattr(jobs, "enqueue", lambda job: None)
 
     def make(more: int, **config: Any) -> TrainingRun:
-        monkeypatch.setattr(runner, "command", lambda job: [sys.executable, str(LIMITED), str(more), "grpo"])
+        monkeypatch.setattr(
+            runner, "command", lambda job: [sys.executable, str(LIMITED), str(more), "grpo"]
+        )
         return submit_training(
-            project=project, method=Method.GRPO, parent=parent, dataset=dataset, environment=environment,
-            config=GRPO | config, by=by,
-        )  # fmt: skip
+            project=project,
+            method=Method.GRPO,
+            parent=parent,
+            dataset=dataset,
+            environment=environment,
+            config=GRPO | config,
+            by=by,
+        )
 
     return make
 
@@ -94,10 +152,14 @@ def test_the_memory_of_a_real_process_ends_and_the_run_goes_on_with_less(limited
     assert run.reduced == {"micro_batch": 4, "sample_batch": 4, "gradient_checkpointing": True}
     note = JobLog.objects.filter(job=run.pk, level="warning").last()
     assert note.message.startswith("The memory ran out: the process used up to ")
-    assert "Retrying with less memory and the same update: micro_batch to 4 (now 64)" in note.message
+    assert (
+        "Retrying with less memory and the same update: micro_batch to 4 (now 64)" in note.message
+    )
     runner.run(run)
     run = ended(run)
-    assert run.attempt == 2 and run.error.startswith("No weight has changed"), "the model is too small to be right once"
+    assert run.attempt == 2 and run.error.startswith("No weight has changed"), (
+        "the model is too small to be right once"
+    )
     assert run.spec["config"]["micro_batch"] == 0, "what was submitted stays as it was"
 
 
@@ -108,5 +170,6 @@ def test_without_the_option_its_error_says_what_to_reduce(limited: Submit) -> No
     run = ended(run)
     assert (run.state, run.attempt, run.reduced) == (JobState.FAILED, 1, {})
     assert "and asked for" in run.error and run.error.endswith(
-        "Set micro_batch to 4 (now 64), sample_batch to 4 (now 64), gradient_checkpointing to true: the update stays the same."
+        "Set micro_batch to 4 (now 64), sample_batch to 4 (now 64), gradient_checkpointing to true:"
+        " the update stays the same."
     )

@@ -1,4 +1,6 @@
-"""What a policy says to the same tasks at its checkpoints stands side by side; a sample of it goes to people, whose verdicts come back."""
+"""What a policy says to the same tasks at its checkpoints stands side by side; a sample of it goes
+to people, whose verdicts come back.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +54,14 @@ def run(data_dir: Path) -> TrainingRun:
     )
     override(environment)
     return submit_training(
-        project=project, method=Method.GRPO, parent=make_base(project, data_dir), environment=environment, by=by,
-        dataset=freeze_dataset(eval_set=eval_set, by=by), config={"steps": 30, "learning_rate": 1e-3},
-    )  # fmt: skip
+        project=project,
+        method=Method.GRPO,
+        parent=make_base(project, data_dir),
+        environment=environment,
+        by=by,
+        dataset=freeze_dataset(eval_set=eval_set, by=by),
+        config={"steps": 30, "learning_rate": 1e-3},
+    )
 
 
 @pytest.fixture
@@ -78,7 +85,9 @@ def page(run: TrainingRun, query: str = "", role: Role = Role.VIEWER) -> Any:
 
 
 def shown(answer: Any) -> list[tuple[str, str]]:
-    return [(item["row"].change, item["cells"][-1]["sample"].output) for item in answer.context["rows"]]
+    return [
+        (item["row"].change, item["cells"][-1]["sample"].output) for item in answer.context["rows"]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -99,12 +108,19 @@ def test_the_steps_are_chosen_by_the_url(steps: list[int], query: dict, expected
     assert found and (found.baseline, found.than, found.at) == expected
 
 
-def test_a_step_that_was_only_validated_is_not_compared_unless_it_is_asked_for(run: TrainingRun, say: Say) -> None:
-    """It has no answers to training tasks, so every one of them stood there without what came before."""
+def test_a_step_that_was_only_validated_is_not_compared_unless_it_is_asked_for(
+    run: TrainingRun, say: Say
+) -> None:
+    """It has no answers to training tasks, so every one of them stood there without what came
+    before.
+    """
     say(0, ("a", 0.0), ("b", 0.0))
     say(4, ("v", 0.0), phase="validation")
     say(5, ("a", 1.0), ("b", 0.0))
-    assert page(run).context["chosen"].columns == [0, 5] and dict(shown(page(run))) == {"better": "a", "same": "b"}
+    assert page(run).context["chosen"].columns == [0, 5] and dict(shown(page(run))) == {
+        "better": "a",
+        "same": "b",
+    }
     assert page(run, "?than=4").context["chosen"].columns == [0, 4, 5]
 
 
@@ -142,7 +158,14 @@ def test_search_finds_words_of_any_column_and_of_the_request(run: TrainingRun, s
     say(0, ("a whale", 0.5), ("b", 0.5))
     say(5, ("a", 0.5), ("b cat", 0.5))
     say(10, ("a", 0.5), ("b", 0.5))
-    for query, found in (("WHALE", 1), ("cat", 1), ("task-", 2), ("Close ticket", 2), ("%", 0), ("nothing", 0)):
+    for query, found in (
+        ("WHALE", 1),
+        ("cat", 1),
+        ("task-", 2),
+        ("Close ticket", 2),
+        ("%", 0),
+        ("nothing", 0),
+    ):
         assert len(page(run, f"?at=10&q={query}").context["rows"]) == found, query
     assert "None match these filters" in page(run, "?q=nothing").content.decode()
 
@@ -163,8 +186,10 @@ def test_a_large_run_is_in_pages_of_bounded_size(run: TrainingRun, say: Say) -> 
 
 def test_words_are_compared_not_lines() -> None:
     assert words_changed("close ticket 12", "close ticket 13 now") == [
-        ("same", "close ticket "), ("gone", "12"), ("new", "13 now"),
-    ]  # fmt: skip
+        ("same", "close ticket "),
+        ("gone", "12"),
+        ("new", "13 now"),
+    ]
     assert words_changed("same", "same") == [("same", "same")]
     assert words_changed("", "new") == [("new", "new")]
     assert words_changed("a " * 2000, "b") is None
@@ -182,8 +207,15 @@ def test_the_api_says_the_same(run: TrainingRun, say: Say) -> None:
     found = Client().get(url, {"limit": 1}, **key_headers(run.project)).json()
     assert (found["steps"], found["at"], found["than"], found["next"]) == ([0, 5], 5, 0, 1)
     (row,) = found["results"]
-    assert (row["change"], row["outputs"]["5"]["output"], row["outputs"]["0"]["reward"]) == ("better", "a!", 0.0)
-    assert Client().get(url, {"limit": 1, "offset": 1}, **key_headers(run.project)).json()["next"] is None
+    assert (row["change"], row["outputs"]["5"]["output"], row["outputs"]["0"]["reward"]) == (
+        "better",
+        "a!",
+        0.0,
+    )
+    assert (
+        Client().get(url, {"limit": 1, "offset": 1}, **key_headers(run.project)).json()["next"]
+        is None
+    )
     assert Client().get(url, **key_headers(make_project())).status_code == 404
 
 
@@ -207,7 +239,9 @@ def test_a_seeded_sample_goes_to_the_queue_once(run: TrainingRun, say: Say, alon
     review, new = judged_outputs.send(run=run, by=admin_of(run.project), n=3, seed=1)
     again, none = judged_outputs.send(run=run, by=None, n=3, seed=1)
     assert (new, again, none) == (3, review, 0)
-    assert judged_outputs.send(run=run, by=None)[1] == 2  # the rest; what is masked has no score to judge
+    assert (
+        judged_outputs.send(run=run, by=None)[1] == 2
+    )  # the rest; what is masked has no score to judge
     assert review.items.count() == 5 and SentOutput.objects.filter(output="masked").count() == 0
     after = lock_state(run.environment.verifier)
     assert (after.state, after.why) == (before.state, before.why)
@@ -218,14 +252,20 @@ def test_it_is_judged_blind_like_any_other(run: TrainingRun, say: Say, alone: No
     client, slug = Client(), run.project.slug
     client.force_login(make_member(run.project, Role.ENGINEER))
     sent = client.post(
-        reverse("training:outputs_send", args=[slug, run.pk]), {"step": "5", "query": "at=5"}, follow=True
+        reverse("training:outputs_send", args=[slug, run.pk]),
+        {"step": "5", "query": "at=5"},
+        follow=True,
     )
     assert "1 output sent to review." in sent.content.decode()
     review = RewardReview.objects.get()
-    asked = client.get(reverse("reviews:queue", args=[slug, review.pk]), follow=True).content.decode()
+    asked = client.get(
+        reverse("reviews:queue", args=[slug, review.pk]), follow=True
+    ).content.decode()
     assert "the output" in asked and "0.123" not in asked
     item = review.items.get()
-    told = client.post(reverse("reviews:judge", args=[slug, item.pk]), {"success": "0"}, follow=True).content.decode()
+    told = client.post(
+        reverse("reviews:judge", args=[slug, item.pk]), {"success": "0"}, follow=True
+    ).content.decode()
     assert "0.123" in told and f"{run.name}, step 5" in told
     detail = client.get(reverse("reviews:detail", args=[slug, review.pk])).content.decode()
     assert "do not affect the training lock" in detail and run.name in detail
@@ -265,7 +305,9 @@ def test_people_who_agree_raise_nothing_and_a_run_that_ended_is_only_warned_of(
     say(10, *[(f"later {n}", 1.0) for n in range(6)])
     for step in (5, 10):
         review, _ = judged_outputs.send(run=run, by=None, step=step)
-    TrainingRun.objects.filter(pk=run.pk).update(state=JobState.CANCELLED, finished_at="2026-11-23T12:00Z")
+    TrainingRun.objects.filter(pk=run.pk).update(
+        state=JobState.CANCELLED, finished_at="2026-11-23T12:00Z"
+    )
     with django_capture_on_commit_callbacks(execute=True):
         judge_all(review, lambda item: item.position != 0, by=admin_of(run.project))
     assert not run.alarms.exists()
@@ -312,36 +354,62 @@ def test_the_judge_reads_outputs_of_each_checkpoint_and_its_gap_is_an_alarm_of_i
     report = read_outputs(run)
     assert (report.asked, report.failures) == (12, 12) and judged_outputs.due() == []
     shown = json.dumps(judge.seen[0])
-    assert "said" in shown and "Close ticket" in shown and "not complete yet" not in json.dumps(judge.seen)
+    assert (
+        "said" in shown
+        and "Close ticket" in shown
+        and "not complete yet" not in json.dumps(judge.seen)
+    )
     found = {(row.step, row.name): row.value for row in run.metrics.all()}
     assert (
-        found[10, "judge/verifier_success"] == 1 and found[5, "judge/success"] == 0 and found[10, "judge/outputs"] == 6
+        found[10, "judge/verifier_success"] == 1
+        and found[5, "judge/success"] == 0
+        and found[10, "judge/outputs"] == 6
     )
     assert not any(name.startswith("review/") for _, name in found)
     alarm = run.alarms.get(name="judge_gap", action="pause")
-    assert alarm.message.startswith("Success by the verifier minus success by the LLM judge, on 12 sampled outputs: ")
+    assert alarm.message.startswith(
+        "Success by the verifier minus success by the LLM judge, on 12 sampled outputs: "
+    )
     assert rubrics.spent_since(run.project, rubrics.midnight()) == pytest.approx(12 * 1.1e-3)
     html = page(run).content.decode()
     assert "LLM judge: failed" in html and "It made that up." in html and "people:" not in html
     client = Client()
     client.force_login(make_member(run.project, Role.VIEWER))
     detail = client.get(run.get_absolute_url()).content.decode()
-    assert "Verdicts on its outputs" in detail and "LLM judge" in detail and ">People<" not in detail
     assert (
-        "Output of a training run" in client.get(reverse("failures:verdicts", args=[run.project.slug])).content.decode()
+        "Verdicts on its outputs" in detail and "LLM judge" in detail and ">People<" not in detail
+    )
+    assert (
+        "Output of a training run"
+        in client.get(reverse("failures:verdicts", args=[run.project.slug])).content.decode()
     )
     answer = (
-        Client().get(reverse("training_api:run_outputs", args=[run.pk]), {"at": 10}, **key_headers(run.project)).json()
+        Client()
+        .get(
+            reverse("training_api:run_outputs", args=[run.pk]),
+            {"at": 10},
+            **key_headers(run.project),
+        )
+        .json()
     )
-    assert answer["results"][0]["outputs"]["10"]["judge"] == {"passed": False, "reason": "It made that up."}
+    assert answer["results"][0]["outputs"]["10"]["judge"] == {
+        "passed": False,
+        "reason": "It made that up.",
+    }
     assert not Failure.objects.exists()  # a verdict on an output is no failure in production
 
 
-def test_the_judge_is_asked_within_its_budget_and_never_twice(run: TrainingRun, say: Say, judge: JudgeServer) -> None:
+def test_the_judge_is_asked_within_its_budget_and_never_twice(
+    run: TrainingRun, say: Say, judge: JudgeServer
+) -> None:
     sampled(run, say, 5)
     say(5, *[("said 0 at 5", 1.0)] * 1, phase="validation")  # the same words to the same task
     Rubric.objects.update(usd_per_day=1e-9)
-    assert "used up" in read_outputs(run).stopped and not judge.seen and run.judged_outputs.count() == 6
+    assert (
+        "used up" in read_outputs(run).stopped
+        and not judge.seen
+        and run.judged_outputs.count() == 6
+    )
     Rubric.objects.update(usd_per_day=1.0)
     assert judged_outputs.due() == [run.pk]
     judge.answer = lambda body: Reply("no JSON") if len(judge.seen) < 3 else Reply(FINE)
@@ -361,7 +429,11 @@ def test_the_judge_is_asked_within_its_budget_and_never_twice(run: TrainingRun, 
 
 
 def test_what_people_say_of_an_output_counts_in_place_of_the_judge(
-    run: TrainingRun, say: Say, alone: None, judge: JudgeServer, django_capture_on_commit_callbacks: Any
+    run: TrainingRun,
+    say: Say,
+    alone: None,
+    judge: JudgeServer,
+    django_capture_on_commit_callbacks: Any,
 ) -> None:
     sampled(run, say, 5, 10)
     read_outputs(run)
@@ -378,7 +450,9 @@ def test_what_people_say_of_an_output_counts_in_place_of_the_judge(
     SentOutput.objects.filter(source__rollout=made[0].pk).delete()
     say(15, *[(f"more {n}", 1.0) for n in range(6)])
     say(20, *[(f"later {n}", 1.0) for n in range(6)])
-    TrainingRun.objects.filter(pk=run.pk).update(state=JobState.SUCCEEDED, finished_at=timezone.now())
+    TrainingRun.objects.filter(pk=run.pk).update(
+        state=JobState.SUCCEEDED, finished_at=timezone.now()
+    )
     run.refresh_from_db()
     read_outputs(run)
     assert "By people, on 1" in run.alarms.get(cleared_step=None).message
@@ -391,24 +465,34 @@ def test_the_judge_reads_nothing_unless_it_is_asked_for(
     client.force_login(make_member(run.project, Role.ENGINEER))
     url = reverse("training:new", args=[run.project.slug])
     assert "judge_outputs" in client.get(url).context["form"].fields
-    TrainingRun.objects.update(spec=run.spec | {"config": run.spec["config"] | {"judge_outputs": 0}})
+    TrainingRun.objects.update(
+        spec=run.spec | {"config": run.spec["config"] | {"judge_outputs": 0}}
+    )
     assert (
         judged_outputs.due() == []
         and settings.CELERY_BEAT_SCHEDULE["judge_outputs"]["task"] == tasks.judge_outputs.name
     )
     given = {
-        "project": run.project, "method": Method.GRPO, "parent": run.parent, "environment": run.environment, "by": admin_of(run.project),
-        "dataset": run.dataset, "config": {"steps": 3, "learning_rate": 1e-3, "judge_outputs": 4},
-    }  # fmt: skip
+        "project": run.project,
+        "method": Method.GRPO,
+        "parent": run.parent,
+        "environment": run.environment,
+        "by": admin_of(run.project),
+        "dataset": run.dataset,
+        "config": {"steps": 3, "learning_rate": 1e-3, "judge_outputs": 4},
+    }
     assert submit_training(**given).spec["config"]["judge_outputs"] == 4
     rubrics.switch(project=run.project, version=None, by=None)
     assert "judge_outputs" not in client.get(url).context["form"].fields
-    with pytest.raises(TrainingError, match=r"The LLM judge is off\. Turn it on under Failures → Judge"):
+    with pytest.raises(
+        TrainingError, match=r"The LLM judge is off\. Turn it on under Failures → Judge"
+    ):
         submit_training(**given)
 
 
 @pytest.mark.parametrize(
-    ("body", "status"), [({"rollout": 10**9}, 409), ({"step": 3}, 409), ({"n": 0}, 400), ({"x": 1}, 400)]
+    ("body", "status"),
+    [({"rollout": 10**9}, 409), ({"step": 3}, 409), ({"n": 0}, 400), ({"x": 1}, 400)],
 )
 def test_what_cannot_be_sent_is_said(run: TrainingRun, say: Say, body: dict, status: int) -> None:
     say(5, ("a", 1.0))
@@ -420,11 +504,15 @@ def test_what_cannot_be_sent_is_said(run: TrainingRun, say: Say, body: dict, sta
 def test_one_output_is_sent_by_api(run: TrainingRun, say: Say) -> None:
     say(5, ("a", 1.0))
     url, number = reverse("training_api:run_outputs_send", args=[run.pk]), run.rollouts.get().pk
-    answer = Client().post(url, {"rollout": number}, content_type="application/json", **key_headers(run.project))
+    answer = Client().post(
+        url, {"rollout": number}, content_type="application/json", **key_headers(run.project)
+    )
     assert answer.status_code == 201 and answer.json()["sent"] == 1
     other = make_project()
     assert (
-        Client().post(url, {"rollout": number}, content_type="application/json", **key_headers(other)).status_code
+        Client()
+        .post(url, {"rollout": number}, content_type="application/json", **key_headers(other))
+        .status_code
         == 404
     )
 

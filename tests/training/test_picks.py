@@ -33,10 +33,18 @@ def unlocked(run: EvalRun) -> EvalRun:
 
 def sent(run: EvalRun, **changes: Any) -> dict[str, Any]:
     return {
-        "method": "grpo", "parent": run.model_version_id, "eval_set": run.eval_set_id,
-        "environment": run.environment_id, "steps": 2, "learning_rate": 1e-4, "batch_size": 8, "prompts_per_step": 4,
-        "generations": 8, "beta": 0, "seed": 0,
-    } | changes  # fmt: skip
+        "method": "grpo",
+        "parent": run.model_version_id,
+        "eval_set": run.eval_set_id,
+        "environment": run.environment_id,
+        "steps": 2,
+        "learning_rate": 1e-4,
+        "batch_size": 8,
+        "prompts_per_step": 4,
+        "generations": 8,
+        "beta": 0,
+        "seed": 0,
+    } | changes
 
 
 def train(client: Client, run: EvalRun, **changes: Any) -> Any:
@@ -52,12 +60,20 @@ def test_all_training_tasks_are_the_default(client: Client, run: EvalRun) -> Non
 
 
 @pytest.mark.parametrize("method", ["grpo", "sft"])
-def test_the_tasks_that_teach_are_trained_on_when_chosen(client: Client, run: EvalRun, method: str) -> None:
+def test_the_tasks_that_teach_are_trained_on_when_chosen(
+    client: Client, run: EvalRun, method: str
+) -> None:
     assert train(client, run, picked_by=run.pk, method=method).status_code == 302
     made = TrainingRun.objects.get()
     tasks = [row.task_id for row in made.dataset.rows.all()]
-    assert tasks == [task.pk for task, n in zip(run.eval_set.tasks.trainable(), PASSED, strict=True) if 0 < n < 4]
-    assert (made.spec["picked_by"], made.spec["picked"], made.spec["picked_of"]) == (str(run.pk), 2, 5)
+    assert tasks == [
+        task.pk for task, n in zip(run.eval_set.tasks.trainable(), PASSED, strict=True) if 0 < n < 4
+    ]
+    assert (made.spec["picked_by"], made.spec["picked"], made.spec["picked_of"]) == (
+        str(run.pk),
+        2,
+        5,
+    )
     told = AuditEvent.objects.get(action="dataset.frozen").detail
     assert (told["size"], told["of"], told["picked_by"]) == (2, 5, str(run.pk))
 
@@ -68,7 +84,9 @@ def test_the_cap_on_a_group_holds(client: Client, db: None, data_dir: Path) -> N
     assert TrainingRun.objects.get().dataset.size == 1
 
 
-def test_the_form_offers_what_an_evaluation_says_and_the_link_chooses_it(client: Client, run: EvalRun) -> None:
+def test_the_form_offers_what_an_evaluation_says_and_the_link_chooses_it(
+    client: Client, run: EvalRun
+) -> None:
     client.force_login(admin_of(run.project))
     url = reverse("training:new", args=[run.project.slug])
     html = client.get(url).content.decode()
@@ -95,7 +113,9 @@ def test_without_such_an_evaluation_nothing_is_offered(client: Client, db: None)
     assert "picked_by" not in html and "evaluate the train split" in html
 
 
-def test_hold_outs_unfinished_and_other_projects_evaluations_are_not_offered(run: EvalRun, data_dir: Path) -> None:
+def test_hold_outs_unfinished_and_other_projects_evaluations_are_not_offered(
+    run: EvalRun, data_dir: Path
+) -> None:
     evaluated(run.eval_set, (1, 2), data_dir, split=Split.HOLDOUT)
     evaluated(run.eval_set, (1, 2), data_dir, finished=False)
     evaluated(run.eval_set, (0, 4), data_dir)  # nothing in it teaches
@@ -104,14 +124,18 @@ def test_hold_outs_unfinished_and_other_projects_evaluations_are_not_offered(run
     assert list(offers(run.project, named=str(other.pk))) == [str(run.pk)]
 
 
-def test_a_named_evaluation_is_offered_however_old(run: EvalRun, data_dir: Path, monkeypatch: Any) -> None:
+def test_a_named_evaluation_is_offered_however_old(
+    run: EvalRun, data_dir: Path, monkeypatch: Any
+) -> None:
     newer = evaluated(run.eval_set, PASSED, data_dir)
     monkeypatch.setattr("apps.training.picks.OFFERED", 1)
     assert list(offers(run.project)) == [str(newer.pk)]
     assert list(offers(run.project, named=str(run.pk))) == [str(newer.pk), str(run.pk)]
 
 
-def test_a_foreign_or_held_out_evaluation_is_refused(client: Client, run: EvalRun, data_dir: Path) -> None:
+def test_a_foreign_or_held_out_evaluation_is_refused(
+    client: Client, run: EvalRun, data_dir: Path
+) -> None:
     held = evaluated(run.eval_set, (1, 2), data_dir, split=Split.HOLDOUT)
     foreign = evaluated(make_eval_set(make_project()), (1, 2), data_dir)
     for wrong in (held.pk, foreign.pk, "x"):

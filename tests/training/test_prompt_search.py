@@ -1,4 +1,6 @@
-"""A prompt search as a job: what may be searched, what the child is given, what is kept, and who may do what."""
+"""A prompt search as a job: what may be searched, what the child is given, what is kept, and who
+may do what.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def world(data_dir: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A served model, tasks of all splits, a reward that may be optimised, a server that writes proposals."""
+    """A served model, tasks of all splits, a reward that may be optimised, a server that writes
+    proposals.
+    """
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
     settings.FLYWHEEL_GEPA_PYTHON = sys.executable
     monkeypatch.setattr(jobs, "enqueue", lambda job: None)
@@ -71,7 +75,9 @@ def world(data_dir: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -> dic
 def search_of(world: dict[str, Any], **given: Any) -> PromptSearch:
     version = given.pop("version", world["version"])
     eval_set = given.pop("eval_set", world["eval_set"])
-    return make_search(version, eval_set, world["environment"], **{"server": world["server"]} | given)
+    return make_search(
+        version, eval_set, world["environment"], **{"server": world["server"]} | given
+    )
 
 
 def say(search: PromptSearch, *events: dict) -> None:
@@ -85,8 +91,18 @@ def done(search: PromptSearch, best: int, prompt: str = "Be exact.") -> PromptSe
         candidate_event(0, "start", "", score=0.0),
         candidate_event(1, "kept", prompt, score=0.8, before=0, after=2),
     )
-    complete(search, {"best": best, "prompt": prompt if best else "", "score": 0.8 * bool(best), "start_score": 0.0,
-                      "proposals": 1, "stopped": "", "used": {}})  # fmt: skip
+    complete(
+        search,
+        {
+            "best": best,
+            "prompt": prompt if best else "",
+            "score": 0.8 * bool(best),
+            "start_score": 0.0,
+            "proposals": 1,
+            "stopped": "",
+            "used": {},
+        },
+    )
     search.refresh_from_db()
     return search
 
@@ -119,7 +135,10 @@ def test_a_reward_that_nobody_reviewed_optimises_no_prompt(world: dict[str, Any]
         search_of(world)
     with pytest.raises(TrainingLocked):
         child_spec(search)
-    assert api(world, "post", "searches", body=wanted(world)).status_code == 409 and PromptSearch.objects.count() == 1
+    assert (
+        api(world, "post", "searches", body=wanted(world)).status_code == 409
+        and PromptSearch.objects.count() == 1
+    )
 
 
 def test_a_managed_server_may_write_the_proposals(world: dict[str, Any], settings: Any) -> None:
@@ -148,14 +167,21 @@ def test_what_was_held_out_since_is_not_sent(world: dict[str, Any]) -> None:
     )
     draft = make_eval_set(project, validation=1, frozen=False)
     expected = {"tool": "email.send", "args": {"to": "Maria", "subject": "numbers"}}
-    evals.add_task(eval_set=draft, key="long", request=request, expected=expected, split=Split.TRAIN, by=None)
+    evals.add_task(
+        eval_set=draft, key="long", request=request, expected=expected, split=Split.TRAIN, by=None
+    )
     search = search_of(world, eval_set=evals.freeze(eval_set=draft, by=world["by"]))
     assert child_spec(search)["tasks"]
     held = evals.create_eval_set(project=project, slug="late", by=None)
     held.tasks.create(  # behind the back of `add_task`, which refuses it
-        project=project, key="h", split=Split.HOLDOUT, group="late", canonical_hash="ab" * 32, expected={"answer": "la"},
+        project=project,
+        key="h",
+        split=Split.HOLDOUT,
+        group="late",
+        canonical_hash="ab" * 32,
+        expected={"answer": "la"},
         messages=[{"role": "user", "content": f"From my inbox, do it today: {request}"}],
-    )  # fmt: skip
+    )
     with pytest.raises(HoldoutLeak, match="Nothing was trained"):
         child_spec(search)
 
@@ -171,12 +197,21 @@ def test_the_child_gets_train_and_validation_and_no_hold_out(world: dict[str, An
     keys = {str(task.pk): task.split for task in world["eval_set"].tasks.all()}
     assert [keys[task["id"]] for task in spec.tasks] == ["train"] * 4
     assert [keys[task["id"]] for task in spec.validation_tasks] == ["validation"] * 3
-    assert spec.prompt == world["environment"].harness["system_prompt"] and spec.server.model == "writer"
-    assert (spec.config.most_usd, spec.server.price, spec.engine.price) == (2.5, (1.0, 2.0), (1.0, 2.0))
+    assert (
+        spec.prompt == world["environment"].harness["system_prompt"]
+        and spec.server.model == "writer"
+    )
+    assert (spec.config.most_usd, spec.server.price, spec.engine.price) == (
+        2.5,
+        (1.0, 2.0),
+        (1.0, 2.0),
+    )
     assert (spec.used.calls, spec.used.usd, spec.python) == (7, 0.5, sys.executable)
 
 
-def test_the_proposals_may_be_written_by_a_model_behind_the_responses_api(world: dict[str, Any]) -> None:
+def test_the_proposals_may_be_written_by_a_model_behind_the_responses_api(
+    world: dict[str, Any],
+) -> None:
     Server.objects.filter(pk=world["server"].pk).update(dialect="responses")
     world["server"].refresh_from_db()
     spec = checked(child_spec(search_of(world)) | {"out_dir": "/tmp/x"}, "search_prompts")
@@ -185,7 +220,9 @@ def test_the_proposals_may_be_written_by_a_model_behind_the_responses_api(world:
 
 def test_a_prompt_version_is_where_it_starts(world: dict[str, Any]) -> None:
     prompt = {"system_prompt": "Be kind.", "temperature": 0.25}
-    version = register_prompt(project=world["project"], name="kind", on=world["version"], prompt=prompt, by=None)
+    version = register_prompt(
+        project=world["project"], name="kind", on=world["version"], prompt=prompt, by=None
+    )
     search = search_of(world, version=version)
     spec = child_spec(search)
     assert spec["prompt"] == "Be kind." and spec["environment"]["harness"]["temperature"] == 0.25
@@ -202,7 +239,9 @@ def test_the_failures_evidence_goes_along(world: dict[str, Any]) -> None:
     draft = make_eval_set(project, validation=1, frozen=False)
     task = draft.tasks.trainable().first()
     type(task).objects.filter(pk=task.pk).update(trajectory=trajectory)
-    found = child_spec(search_of(world, eval_set=evals.freeze(eval_set=draft, by=world["by"])))["evidence"]
+    found = child_spec(search_of(world, eval_set=evals.freeze(eval_set=draft, by=world["by"])))[
+        "evidence"
+    ]
     assert set(found) == {str(task.pk)} and trajectory.failure.mode.name in found[str(task.pk)]
 
 
@@ -212,7 +251,14 @@ def test_the_failures_evidence_goes_along(world: dict[str, Any]) -> None:
 def test_the_best_becomes_a_prompt_version_with_its_lineage(world: dict[str, Any]) -> None:
     search = search_of(world)
     search.claim("test")
-    say(search, {"type": "metric", "step": 9, "values": {"calls": 9, "usd": 0.5, "input_tokens": 3, "best": 0.1}})
+    say(
+        search,
+        {
+            "type": "metric",
+            "step": 9,
+            "values": {"calls": 9, "usd": 0.5, "input_tokens": 3, "best": 0.1},
+        },
+    )
     made = done(search, best=1).model_version
     assert search.state == JobState.SUCCEEDED and search.result["model_version"] == str(made)
     assert (
@@ -226,8 +272,14 @@ def test_the_best_becomes_a_prompt_version_with_its_lineage(world: dict[str, Any
         1,
         str(world["environment"]),
     )
-    assert lineage["dataset_digest"] == search.dataset.digest and lineage["reflecting"]["model"] == "writer"
-    assert ("gone", "system_prompt: Be exact.") not in made.prompt_changes() and made.prompt_before()["system_prompt"]
+    assert (
+        lineage["dataset_digest"] == search.dataset.digest
+        and lineage["reflecting"]["model"] == "writer"
+    )
+    assert (
+        "gone",
+        "system_prompt: Be exact.",
+    ) not in made.prompt_changes() and made.prompt_before()["system_prompt"]
     assert search.used == {"calls": 9, "usd": 0.5, "input_tokens": 3}
 
 
@@ -244,14 +296,21 @@ def test_a_prompt_that_says_what_is_held_out_is_not_saved(world: dict[str, Any])
     search.claim("test")
     say(search, candidate_event(0, "start", "", score=0.0))
     with pytest.raises(HoldoutLeak, match="was not saved"):
-        complete(search, {"best": 1, "prompt": f"For example: {held.messages[0]['content']}", "score": 1.0})
+        complete(
+            search,
+            {"best": 1, "prompt": f"For example: {held.messages[0]['content']}", "score": 1.0},
+        )
     assert not ModelVersion.objects.filter(kind=ModelKind.PROMPT).exists()
 
 
 def test_a_resumed_search_reports_its_candidates_again(world: dict[str, Any]) -> None:
     search = search_of(world)
     search.claim("test")
-    say(search, candidate_event(0, "start", "", score=0.0), candidate_event(1, "rejected", "a", before=1, after=0))
+    say(
+        search,
+        candidate_event(0, "start", "", score=0.0),
+        candidate_event(1, "rejected", "a", before=1, after=0),
+    )
     search.finish(JobState.FAILED, error="The server is down.")
     actions.resume(search=search, by=world["by"])
     with pytest.raises(TrainingError, match="failed or was cancelled"):
@@ -264,7 +323,11 @@ def test_a_resumed_search_reports_its_candidates_again(world: dict[str, Any]) ->
         candidate_event(1, "rejected", "a"),
         candidate_event(2, "kept", "b"),
     )
-    assert list(search.candidates.values_list("number", "before")) == [(0, None), (1, 1.0), (2, None)]
+    assert list(search.candidates.values_list("number", "before")) == [
+        (0, None),
+        (1, 1.0),
+        (2, None),
+    ]
 
 
 CHILD = """
@@ -295,13 +358,20 @@ def test_the_runner_takes_it_from_the_queue_to_the_version(
         "stopped": "",
     }
     search.spec["prompt"] = json.dumps(
-        [candidate_event(0, "start", "", score=0.5), candidate_event(1, "kept", "Be exact.", score=1.0), result]
+        [
+            candidate_event(0, "start", "", score=0.5),
+            candidate_event(1, "kept", "Be exact.", score=1.0),
+            result,
+        ]
     )
     search.save(update_fields=["spec"])
     runner.run(search)
     search.refresh_from_db()
     assert search.state == JobState.SUCCEEDED, search.error
-    assert search.model_version.prompt == {"system_prompt": "Be exact."} and search.candidates.count() == 2
+    assert (
+        search.model_version.prompt == {"system_prompt": "Be exact."}
+        and search.candidates.count() == 2
+    )
 
 
 # Cost
@@ -309,7 +379,10 @@ def test_the_runner_takes_it_from_the_queue_to_the_version(
 
 @pytest.mark.parametrize(
     ("size", "calls", "first"),
-    [(Size(10, proposals=2), 10 + 2 * 16, 16), (Size(10, samples=3, proposals=1, minibatch=2), 3 * 24, 3 * 14)],
+    [
+        (Size(10, proposals=2), 10 + 2 * 16, 16),
+        (Size(10, samples=3, proposals=1, minibatch=2), 3 * 24, 3 * 14),
+    ],
 )
 def test_how_many_calls_a_search_takes(size: Size, calls: int, first: int) -> None:
     assert (size.calls, size.first_calls) == (calls, first)
@@ -338,9 +411,20 @@ def test_a_search_is_started_followed_and_stopped_by_page(world: dict[str, Any])
     client, slug = client_of(make_member(project, Role.ENGINEER)), project.slug
     new = reverse("training:search_new", args=[slug])
     assert "Start search" in client.get(new).content.decode()
-    body = {"version": world["version"].pk, "eval_set": world["eval_set"].pk, "environment": world["environment"].pk, "engine": "auto",
-            "server": world["server"].pk, "model": "writer", "most_calls": 5, "most_proposals": 3, "samples_per_task": 1, "minibatch": 3,
-            "score": "success", "seed": 0}  # fmt: skip
+    body = {
+        "version": world["version"].pk,
+        "eval_set": world["eval_set"].pk,
+        "environment": world["environment"].pk,
+        "engine": "auto",
+        "server": world["server"].pk,
+        "model": "writer",
+        "most_calls": 5,
+        "most_proposals": 3,
+        "samples_per_task": 1,
+        "minibatch": 3,
+        "score": "success",
+        "seed": 0,
+    }
     assert "Raise the limit to at least that" in client.post(new, body).content.decode()
     answer = client.post(new, body | {"most_calls": 50, "most_usd": "0.5"})
     search = PromptSearch.objects.get()
@@ -355,32 +439,51 @@ def test_a_search_is_started_followed_and_stopped_by_page(world: dict[str, Any])
         candidate_event(1, "kept", "Be nice.\n<b>Be exact.", score=0.5),
     )
     status = client.get(reverse("training:search_status", args=[slug, search.pk])).content.decode()
-    assert "&lt;b&gt;Be exact." in status and "<b>Be exact." not in status and "best 0.50 (#1)" in status
+    assert (
+        "&lt;b&gt;Be exact." in status
+        and "<b>Be exact." not in status
+        and "best 0.50 (#1)" in status
+    )
     client.post(reverse("training:search_cancel", args=[slug, search.pk]))
     search.refresh_from_db()
     assert search.cancel_requested_at
     search.finish(JobState.CANCELLED)
     page = client.get(answer["Location"]).content.decode()
     assert "Resume" in page
-    saved = client.post(reverse("training:search_save", args=[slug, search.pk, 1]), follow=True).content.decode()
+    saved = client.post(
+        reverse("training:search_save", args=[slug, search.pk, 1]), follow=True
+    ).content.decode()
     assert "Saved as" in saved
-    assert ModelVersion.objects.get(kind=ModelKind.PROMPT).prompt["system_prompt"].endswith("<b>Be exact.")
+    assert (
+        ModelVersion.objects.get(kind=ModelKind.PROMPT)
+        .prompt["system_prompt"]
+        .endswith("<b>Be exact.")
+    )
 
 
 def held_since(world: dict[str, Any]) -> EvalSet:
-    """A frozen set with a task that another set has held out since, behind the back of `add_task`, which refuses it."""
+    """A frozen set with a task that another set has held out since, behind the back of `add_task`,
+    which refuses it.
+    """
     project, request = (
         world["project"],
         "Send the quarterly numbers of the Lisbon office to Maria before noon on Friday.",
     )
     draft = make_eval_set(project, validation=1, frozen=False)
     answer = {"tool": "email.send", "args": {"to": "Maria", "subject": "numbers"}}
-    evals.add_task(eval_set=draft, key="long", request=request, expected=answer, split=Split.TRAIN, by=None)
+    evals.add_task(
+        eval_set=draft, key="long", request=request, expected=answer, split=Split.TRAIN, by=None
+    )
     frozen = evals.freeze(eval_set=draft, by=world["by"])
     evals.create_eval_set(project=project, slug="late", by=None).tasks.create(
-        project=project, key="h", split=Split.HOLDOUT, group="late", canonical_hash="ab" * 32, expected={"answer": "la"},
+        project=project,
+        key="h",
+        split=Split.HOLDOUT,
+        group="late",
+        canonical_hash="ab" * 32,
+        expected={"answer": "la"},
         messages=[{"role": "user", "content": f"From my inbox, do it today: {request}"}],
-    )  # fmt: skip
+    )
     return frozen
 
 
@@ -388,15 +491,28 @@ def test_who_is_told_that_something_is_held_out_has_looked(world: dict[str, Any]
     """By a refused start, by page and API, and by a candidate that is not saved."""
     project, draft = world["project"], held_since(world)
     client, views = client_of(world["by"]), project.holdout_views
-    body = {"version": world["version"].pk, "eval_set": draft.pk, "environment": world["environment"].pk, "engine": "auto",
-            "server": world["server"].pk, "model": "writer", "most_calls": 50, "most_proposals": 3, "samples_per_task": 1,
-            "minibatch": 3, "score": "success", "seed": 0}  # fmt: skip
+    body = {
+        "version": world["version"].pk,
+        "eval_set": draft.pk,
+        "environment": world["environment"].pk,
+        "engine": "auto",
+        "server": world["server"].pk,
+        "model": "writer",
+        "most_calls": 50,
+        "most_proposals": 3,
+        "samples_per_task": 1,
+        "minibatch": 3,
+        "score": "success",
+        "seed": 0,
+    }
     new = reverse("training:search_new", args=[project.slug])
     assert "Lisbon" in client.post(new, body).content.decode() and views.count() == 1
     refused = api(world, "post", "searches", body=wanted(world, eval_set=str(draft.pk)))
     assert refused.status_code == 409 and views.count() == 2
     search, held = search_of(world), world["eval_set"].tasks.holdout().first()
-    search.candidates.create(number=1, parent=0, state="kept", prompt=held.messages[0]["content"], score=0.5)
+    search.candidates.create(
+        number=1, parent=0, state="kept", prompt=held.messages[0]["content"], score=0.5
+    )
     client.post(reverse("training:search_save", args=[project.slug, search.pk, 1]))
     assert views.count() == 3 and not ModelVersion.objects.filter(kind=ModelKind.PROMPT).exists()
 
@@ -404,13 +520,18 @@ def test_who_is_told_that_something_is_held_out_has_looked(world: dict[str, Any]
 def test_without_gepa_the_page_says_how_to_get_it(world: dict[str, Any], settings: Any) -> None:
     settings.FLYWHEEL_GEPA_PYTHON = "/nowhere/python"
     client = client_of(world["by"])
-    assert "make gepa" in client.get(reverse("training:search_new", args=[world["project"].slug])).content.decode()
+    assert (
+        "make gepa"
+        in client.get(reverse("training:search_new", args=[world["project"].slug])).content.decode()
+    )
 
 
 # API
 
 
-def api(world: dict[str, Any], method: str, name: str, *args: Any, body: Any = None, project: Any = None) -> Any:
+def api(
+    world: dict[str, Any], method: str, name: str, *args: Any, body: Any = None, project: Any = None
+) -> Any:
     headers = key_headers(project or world["project"])
     data = json.dumps(body) if body is not None else None
     return getattr(Client(), method)(
@@ -419,8 +540,15 @@ def api(world: dict[str, Any], method: str, name: str, *args: Any, body: Any = N
 
 
 def wanted(world: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {"version": str(world["version"]), "eval_set": str(world["eval_set"].pk), "environment": str(world["environment"]),
-            "server": world["server"].name, "model": "writer", "most_calls": 60, "most_usd": 1.5} | changes  # fmt: skip
+    return {
+        "version": str(world["version"]),
+        "eval_set": str(world["eval_set"].pk),
+        "environment": str(world["environment"]),
+        "server": world["server"].name,
+        "model": "writer",
+        "most_calls": 60,
+        "most_usd": 1.5,
+    } | changes
 
 
 def test_a_search_is_started_polled_and_stopped_by_api(world: dict[str, Any]) -> None:
@@ -431,7 +559,11 @@ def test_a_search_is_started_polled_and_stopped_by_api(world: dict[str, Any]) ->
     search.claim("test")
     say(search, candidate_event(0, "start", "Be nice.", score=0.25))
     found = api(world, "get", "search", pk).json()
-    assert (found["state"], found["config"]["most_usd"], found["model"]) == ("running", 1.5, "writer")
+    assert (found["state"], found["config"]["most_usd"], found["model"]) == (
+        "running",
+        1.5,
+        "writer",
+    )
     assert found["candidates"][0] | {"score": 0.25, "state": "start"} == found["candidates"][0]
     assert [row["id"] for row in api(world, "get", "searches").json()["results"]] == [pk]
     assert api(world, "post", "search_resume", pk).status_code == 409
@@ -450,21 +582,31 @@ def test_a_search_is_started_polled_and_stopped_by_api(world: dict[str, Any]) ->
 def test_a_candidate_is_saved_by_api_unless_it_says_what_is_held_out(world: dict[str, Any]) -> None:
     search, held = search_of(world), world["eval_set"].tasks.holdout().first()
     search.candidates.create(number=1, parent=0, state="kept", prompt="Be exact.", score=0.5)
-    search.candidates.create(number=2, parent=0, state="kept", prompt=held.messages[0]["content"], score=0.5)
+    search.candidates.create(
+        number=2, parent=0, state="kept", prompt=held.messages[0]["content"], score=0.5
+    )
     saved = api(world, "post", "search_save", search.pk, body={"candidate": 1})
     assert saved.status_code == 201 and saved.json()["prompt"]["system_prompt"] == "Be exact."
     assert api(world, "post", "search_save", search.pk, body={"candidate": 1}).status_code == 200
     refused = api(world, "post", "search_save", search.pk, body={"candidate": 2})
-    assert refused.status_code == 409 and held.messages[0]["content"] not in refused.json()["detail"]
+    assert (
+        refused.status_code == 409 and held.messages[0]["content"] not in refused.json()["detail"]
+    )
     assert world["project"].holdout_views.get().api_key.name == "test"
     for body, status in (({"candidate": 9}, 404), ({}, 400), ({"candidate": -1}, 400)):
         assert api(world, "post", "search_save", search.pk, body=body).status_code == status
     assert (
-        api(world, "post", "search_save", search.pk, body={"candidate": 1}, project=make_project()).status_code == 404
+        api(
+            world, "post", "search_save", search.pk, body={"candidate": 1}, project=make_project()
+        ).status_code
+        == 404
     )
     key, url = key_headers(world["project"]), reverse("training_api:search_save", args=[search.pk])
     world["project"].memberships.update(role=Role.VIEWER)
-    assert Client().post(url, '{"candidate": 1}', content_type="application/json", **key).status_code == 403
+    assert (
+        Client().post(url, '{"candidate": 1}', content_type="application/json", **key).status_code
+        == 403
+    )
 
 
 @pytest.mark.parametrize(
@@ -480,7 +622,9 @@ def test_a_candidate_is_saved_by_api_unless_it_says_what_is_held_out(world: dict
         ({"model": " "}, 409, "Enter the model on"),
     ],
 )
-def test_a_bad_request_is_told_what_is_wrong(world: dict[str, Any], changes: dict, status: int, says: str) -> None:
+def test_a_bad_request_is_told_what_is_wrong(
+    world: dict[str, Any], changes: dict, status: int, says: str
+) -> None:
     answer = api(world, "post", "searches", body=wanted(world, **changes))
     assert answer.status_code == status and says in answer.content.decode(), answer.content
     assert not PromptSearch.objects.exists()
@@ -498,7 +642,12 @@ def test_the_key_of_somebody_who_left_starts_nothing(world: dict[str, Any]) -> N
     key = key_headers(world["project"])
     world["project"].memberships.filter(user=world["by"]).update(role=Role.VIEWER)
     url = reverse("training_api:searches")
-    assert Client().post(url, json.dumps(wanted(world)), content_type="application/json", **key).status_code == 403
+    assert (
+        Client()
+        .post(url, json.dumps(wanted(world)), content_type="application/json", **key)
+        .status_code
+        == 403
+    )
 
 
 def test_a_model_in_this_installation_can_be_searched_for(world: dict[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""Training runs that are jobs on a Ray cluster: how they are submitted, what their jobs may ask, and how they end."""
+"""Training runs that are jobs on a Ray cluster: how they are submitted, what their jobs may ask,
+and how they end.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,12 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def cluster(prepared: TrainingRun, settings: Any) -> RayCluster:  # noqa: F811
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
-    fields = {"name": "gpus", "base_url": "http://127.0.0.1:8265/", "gpus": 2.0, "flywheel_url": "http://here:8000/"}
+    fields = {
+        "name": "gpus",
+        "base_url": "http://127.0.0.1:8265/",
+        "gpus": 2.0,
+        "flywheel_url": "http://here:8000/",
+    }
     return add_cluster(project=prepared.project, fields=fields, by=prepared.created_by)
 
 
@@ -69,8 +76,14 @@ def result_url(run: TrainingRun) -> str:
     return reverse("training_api:run_result", args=[run.pk])
 
 
-def test_a_run_becomes_a_job_with_its_folder_and_keys_that_end_with_it(run: TrainingRun, secrets: dict) -> None:
-    assert run.name.endswith(" on gpus") and run.spec["cluster"]["name"] == "gpus" and run.spec["engine"] == "trl"
+def test_a_run_becomes_a_job_with_its_folder_and_keys_that_end_with_it(
+    run: TrainingRun, secrets: dict
+) -> None:
+    assert (
+        run.name.endswith(" on gpus")
+        and run.spec["cluster"]["name"] == "gpus"
+        and run.spec["engine"] == "trl"
+    )
     assert kind_of(run).program(run) == "ray_job"
     spec = kind_of(run).child_spec(run)
     assert (
@@ -80,14 +93,27 @@ def test_a_run_becomes_a_job_with_its_folder_and_keys_that_end_with_it(run: Trai
     )
     assert Path(spec["secrets"]).stat().st_mode & 0o777 == 0o600
     env = secrets["env"]
-    assert env["FLYWHEEL_URL"] == "http://here:8000" and secrets["submission"] == run.cursor["submission"]
+    assert (
+        env["FLYWHEEL_URL"] == "http://here:8000"
+        and secrets["submission"] == run.cursor["submission"]
+    )
     with zipfile.ZipFile(spec["package"]) as archive:
         names = set(archive.namelist())
         base = json.loads(archive.read("base.json"))
         everything = b"".join(archive.read(name) for name in names)
-    assert {"launch.sh", "train.py", "ray_runner.py", "send_result.py", "base.json", "manifest.json"} <= names
+    assert {
+        "launch.sh",
+        "train.py",
+        "ray_runner.py",
+        "send_result.py",
+        "base.json",
+        "manifest.json",
+    } <= names
     assert [file["path"] for file in base["files"]] == ["config.json", "model.safetensors"]
-    assert env["FLYWHEEL_RUN_TOKEN"].encode() not in everything and env["FLYWHEEL_API_KEY"].encode() not in everything
+    assert (
+        env["FLYWHEEL_RUN_TOKEN"].encode() not in everything
+        and env["FLYWHEEL_API_KEY"].encode() not in everything
+    )
     (key,) = run.project.api_keys.live()
     assert key.scopes == ["evaluate"] and key.expires_at
     assert jobs.end(run, JobState.FAILED, error="x") and not run.project.api_keys.live().exists()
@@ -110,7 +136,9 @@ def test_the_adapter_comes_back_once_and_becomes_a_version(run: TrainingRun, sec
     assert again.status_code == 409 and "already has its adapter" in again.json()["detail"]
     kept = ray.complete(run, {"metrics": {"train/loss": 1.0}})
     run.refresh_from_db()
-    assert kept["metrics"] == {"train/loss": 1.0} and str(run.model_version) == kept["model_version"]
+    assert (
+        kept["metrics"] == {"train/loss": 1.0} and str(run.model_version) == kept["model_version"]
+    )
     lineage = run.model_version.lineage
     assert (lineage["engine"], lineage["rank"], lineage["cluster"]["name"], lineage["run"]) == (
         "trl",
@@ -128,7 +156,10 @@ def test_the_adapter_comes_back_once_and_becomes_a_version(run: TrainingRun, sec
         ({"weights": lora(inner=9)}, "trained on another base"),
         ({"weights": lora("model.layers.9.self_attn.q_proj")}, "are not in base-v1"),
         ({"config": json.dumps(GOOD | {"lora_alpha": 0}).encode()}, "no lora_alpha above 0"),
-        ({"config": json.dumps(GOOD | {"r": 4}).encode(), "weights": lora(rank=4)}, "the exported plan rank 2"),
+        (
+            {"config": json.dumps(GOOD | {"r": 4}).encode(), "weights": lora(rank=4)},
+            "the exported plan rank 2",
+        ),
     ],
 )
 def test_an_adapter_that_does_not_fit_is_refused_and_another_may_come(
@@ -145,7 +176,9 @@ def test_no_token_a_wrong_one_and_one_of_another_run(run: TrainingRun, secrets: 
     other.pk, other.cursor = None, {"submission": "x"}
     other.save(force_insert=True)
     assert Client().post(result_url(run), adapter()).status_code == 401
-    assert job({"env": {TOKEN_IN: "eyJ:forged:x"}}).post(result_url(run), adapter()).status_code == 401
+    assert (
+        job({"env": {TOKEN_IN: "eyJ:forged:x"}}).post(result_url(run), adapter()).status_code == 401
+    )
     assert job(secrets).post(result_url(other), adapter()).status_code == 401
     key = Client(headers={"Authorization": f"Bearer {secrets['env']['FLYWHEEL_API_KEY']}"})
     assert key.post(result_url(run), adapter()).status_code == 401
@@ -160,7 +193,9 @@ def test_a_token_ends_with_its_run(run: TrainingRun, secrets: dict, end: str) ->
     assert answer.status_code == 401 and "has ended" in answer.json()["detail"]
 
 
-def test_a_job_downloads_its_base_model_and_nothing_else(run: TrainingRun, secrets: dict, data_dir: Path) -> None:
+def test_a_job_downloads_its_base_model_and_nothing_else(
+    run: TrainingRun, secrets: dict, data_dir: Path
+) -> None:
     (data_dir / "base" / "secret.env").write_text("x")
     (data_dir / "outside.json").write_text("{}")
     (data_dir / "base" / "link.json").symlink_to(data_dir / "outside.json")
@@ -218,9 +253,17 @@ def test_by_page_and_api(prepared: TrainingRun, cluster: RayCluster) -> None:  #
     api = reverse("training_api:run_submit", args=[prepared.pk])
     sent = {"cluster": "gpus", "engine": "verl"}
     made = by_key.post(api, sent, content_type="application/json")
-    assert made.status_code == 201 and TrainingRun.objects.get(pk=made.json()["id"]).spec["engine"] == "verl"
-    assert by_key.post(api, sent | {"cluster": "x"}, content_type="application/json").status_code == 404
-    assert by_key.post(api, sent | {"engine": "x"}, content_type="application/json").status_code == 400
+    assert (
+        made.status_code == 201
+        and TrainingRun.objects.get(pk=made.json()["id"]).spec["engine"] == "verl"
+    )
+    assert (
+        by_key.post(api, sent | {"cluster": "x"}, content_type="application/json").status_code
+        == 404
+    )
+    assert (
+        by_key.post(api, sent | {"engine": "x"}, content_type="application/json").status_code == 400
+    )
     prepared.environment.verifier.overrides.all().delete()
     assert by_key.post(api, sent, content_type="application/json").status_code == 409
 
@@ -238,7 +281,10 @@ def test_clusters_by_page(prepared: TrainingRun, settings: Any) -> None:  # noqa
         "inside this machine or network"
         in client.post(new, sent | {"base_url": "http://10.0.0.1:8265"}).content.decode()
     )
-    assert "may not be read" in client.post(new, sent | {"key_variable": "DATABASE_URL"}).content.decode()
+    assert (
+        "may not be read"
+        in client.post(new, sent | {"key_variable": "DATABASE_URL"}).content.decode()
+    )
     assert "name a host" in client.post(new, sent | {"flywheel_url": "ftp://x"}).content.decode()
     page = client.post(new, sent, follow=True).content.decode()
     assert "https://ray.example.com" in page and "Not checked yet" in page
@@ -248,7 +294,10 @@ def test_clusters_by_page(prepared: TrainingRun, settings: Any) -> None:  # noqa
     assert RayCluster.objects.get().bases_at == "/models"
     client.post(reverse("registry:ray_cluster_remove", args=[project.slug, "gpus"]))
     assert not RayCluster.objects.exists()
-    assert "No Ray clusters yet" in client.get(reverse("registry:ray_clusters", args=[project.slug])).content.decode()
+    assert (
+        "No Ray clusters yet"
+        in client.get(reverse("registry:ray_clusters", args=[project.slug])).content.decode()
+    )
 
 
 def test_clusters_by_api(prepared: TrainingRun) -> None:  # noqa: F811
@@ -258,27 +307,38 @@ def test_clusters_by_api(prepared: TrainingRun) -> None:  # noqa: F811
     def ask(method: str, where: str, body: dict | None = None) -> Any:
         return getattr(client, method)(where, body, content_type="application/json")
 
-    assert ask("post", url, {"name": "a b", "base_url": "https://ray.example.com"}).status_code == 400
+    assert (
+        ask("post", url, {"name": "a b", "base_url": "https://ray.example.com"}).status_code == 400
+    )
     made = ask("post", url, {"name": "gpus", "base_url": "https://ray.example.com"})
     assert made.status_code == 201 and made.json()["health"] == "unchecked"
     item = reverse("registry_api:ray_cluster", args=["gpus"])
-    assert ask("patch", item, {"gpus": 4}).json()["gpus"] == 4 and ask("patch", item, {"gpu": 4}).status_code == 400
+    assert (
+        ask("patch", item, {"gpus": 4}).json()["gpus"] == 4
+        and ask("patch", item, {"gpu": 4}).status_code == 400
+    )
     assert [row["name"] for row in ask("get", url).json()["results"]] == ["gpus"]
     other = Client(headers={"Authorization": f"Bearer {make_key(make_project())}"})
     assert other.get(item).status_code == 404
     assert ask("delete", item).status_code == 204 and ask("get", item).status_code == 404
 
 
-def test_health_and_what_was_found_out_about_another_address_is_dropped(cluster: RayCluster) -> None:
+def test_health_and_what_was_found_out_about_another_address_is_dropped(
+    cluster: RayCluster,
+) -> None:
     refresh_health(cluster)
     cluster.refresh_from_db()
     assert cluster.health == "down" and "does not answer" in cluster.health_detail
     with fake_ray() as fake:
-        edited = edit_cluster(cluster=cluster, fields={"name": "gpus", "base_url": fake.base}, by=None)
+        edited = edit_cluster(
+            cluster=cluster, fields={"name": "gpus", "base_url": fake.base}, by=None
+        )
         assert edited.health == "unchecked"
         refresh_health(edited)
         refresh_health(cluster)  # of the old address
     edited.refresh_from_db()
     assert (edited.health, edited.ray_version) == ("healthy", "2.60.0")
     with pytest.raises(ServerError, match="metadata service"):
-        edit_cluster(cluster=edited, fields={"name": "gpus", "base_url": "http://169.254.169.254"}, by=None)
+        edit_cluster(
+            cluster=edited, fields={"name": "gpus", "base_url": "http://169.254.169.254"}, by=None
+        )

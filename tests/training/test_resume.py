@@ -1,4 +1,6 @@
-"""A run that failed or was cancelled goes on from its last checkpoint; old checkpoints are removed, the best is not."""
+"""A run that failed or was cancelled goes on from its last checkpoint; old checkpoints are removed,
+the best is not.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ Submit = Callable[..., TrainingRun]
 @pytest.fixture
 def failed(submit: Submit) -> TrainingRun:
     """Once it is resumed it logs where from, and is done."""
-    run = submit(["checkpoint at", 3], ["checkpoint at", 7], "fail unless resumed", "resumed from", "finish")
+    run = submit(
+        ["checkpoint at", 3], ["checkpoint at", 7], "fail unless resumed", "resumed from", "finish"
+    )
     runner.run(run)
     run = ended(run)
     assert run.state == JobState.FAILED
@@ -36,7 +40,13 @@ def test_it_goes_on_from_the_last_checkpoint(failed: TrainingRun) -> None:
     by = admin_of(failed.project)
     assert actions.resume(run=failed, by=by) == 7
     run = ended(failed)
-    assert (run.state, run.error, run.finished_at, run.done, run.attempt) == (JobState.QUEUED, "", None, 7, 1)
+    assert (run.state, run.error, run.finished_at, run.done, run.attempt) == (
+        JobState.QUEUED,
+        "",
+        None,
+        7,
+        1,
+    )
     runner.run(run)
     run = ended(run)
     assert (run.state, run.attempt) == (JobState.SUCCEEDED, 2) and run.model_version
@@ -93,10 +103,13 @@ def test_after_an_alarm_a_fork_comes_first(failed: TrainingRun) -> None:
     client.force_login(make_member(failed.project, Role.ENGINEER))
     address = reverse("training:detail", args=[failed.project.slug, failed.pk])
     assert '<button class="primary">Resume from step 7' in client.get(address).content.decode()
-    RunAlarm.objects.create(run=failed, step=7, name="kl", action="stop", message="KL exploded.", attempt=1)
+    RunAlarm.objects.create(
+        run=failed, step=7, name="kl", action="stop", message="KL exploded.", attempt=1
+    )
     page = client.get(address).content.decode()
     assert (
-        "An alarm stopped this run at step 7. Continue with the same settings" in page and 'class="btn primary"' in page
+        "An alarm stopped this run at step 7. Continue with the same settings" in page
+        and 'class="btn primary"' in page
     )
     assert '<button class="primary">Resume' not in page
 
@@ -104,9 +117,15 @@ def test_after_an_alarm_a_fork_comes_first(failed: TrainingRun) -> None:
 def test_the_button(failed: TrainingRun) -> None:
     client, args = Client(), [failed.project.slug, failed.pk]
     client.force_login(make_member(failed.project, Role.ENGINEER))
-    assert "Resume from step 7" in client.get(reverse("training:detail", args=args)).content.decode()
+    assert (
+        "Resume from step 7" in client.get(reverse("training:detail", args=args)).content.decode()
+    )
     page = client.post(reverse("training:resume", args=args), follow=True).content.decode()
-    assert "resumes from step 7" in page and "Resume from" not in page and ended(failed).state == JobState.QUEUED
+    assert (
+        "resumes from step 7" in page
+        and "Resume from" not in page
+        and ended(failed).state == JobState.QUEUED
+    )
     again = client.post(reverse("training:resume", args=args), follow=True).content.decode()
     assert "Only a run that failed" in again
     viewer = Client()
@@ -118,12 +137,19 @@ def test_old_checkpoints_go_and_the_best_stays(submit: Submit, settings: Any) ->
     settings.FLYWHEEL_KEPT_CHECKPOINTS = 2
     script: list[Any] = []
     for step, success in enumerate([0.1, 0.9, 0.3, 0.2, 0.4, 0.5], 1):
-        script += [["metric", {"step": step, "values": {"validation/success": success}}], ["checkpoint at", step]]
+        script += [
+            ["metric", {"step": step, "values": {"validation/success": success}}],
+            ["checkpoint at", step],
+        ]
     run = submit(*script, "fail")
     runner.run(run)
     assert sorted(run.checkpoints.values_list("step", flat=True)) == [2, 5, 6]
     out = runner.job_folder(run) / "out"
-    assert sorted(path.name for path in out.iterdir()) == ["checkpoint-2", "checkpoint-5", "checkpoint-6"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "checkpoint-2",
+        "checkpoint-5",
+        "checkpoint-6",
+    ]
     assert actions.resume(run=ended(run), by=None) == 6
 
 

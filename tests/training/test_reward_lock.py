@@ -38,12 +38,16 @@ from tests.training.test_picks import PASSED, sent
         (Method.REWARD, [Source.EVALUATION], True),
     ],
 )
-def test_which_runs_learn_from_a_verifier(method: Method, sources: list[Source], needed: bool) -> None:
+def test_which_runs_learn_from_a_verifier(
+    method: Method, sources: list[Source], needed: bool
+) -> None:
     assert uses_reward(method, sources) is needed
 
 
 def test_the_table_has_every_method() -> None:
-    assert {method for method in Method if uses_reward(method, SOURCES.get(method, ()))} == set(Method) - {
+    assert {method for method in Method if uses_reward(method, SOURCES.get(method, ()))} == set(
+        Method
+    ) - {
         Method.SFT,
         Method.ON_POLICY,
     }
@@ -58,10 +62,18 @@ def run(db: None, data_dir: Path) -> EvalRun:
 def start(run: EvalRun, method: Method, **dataset: Any) -> TrainingRun:
     by = admin_of(run.project)
     return submit_training(
-        project=run.project, method=method, parent=run.model_version, environment=run.environment, by=by,
-        config={"steps": 2, "learning_rate": 1e-3, **({} if method == Method.GRPO else {"batch_size": 2})},
+        project=run.project,
+        method=method,
+        parent=run.model_version,
+        environment=run.environment,
+        by=by,
+        config={
+            "steps": 2,
+            "learning_rate": 1e-3,
+            **({} if method == Method.GRPO else {"batch_size": 2}),
+        },
         dataset=freeze_dataset(eval_set=run.eval_set, by=by, **dataset),
-    )  # fmt: skip
+    )
 
 
 def pairs(run: EvalRun, source: Source) -> dict[str, Any]:
@@ -72,7 +84,9 @@ def pairs(run: EvalRun, source: Source) -> dict[str, Any]:
     }
 
 
-def test_demonstrations_and_corrections_train_without_a_review_and_the_run_says_so(run: EvalRun) -> None:
+def test_demonstrations_and_corrections_train_without_a_review_and_the_run_says_so(
+    run: EvalRun,
+) -> None:
     for made in (start(run, Method.SFT), start(run, Method.DPO, **pairs(run, Source.CORRECTIONS))):
         assert made.spec["oversight"] == "No reward was used, so none was reviewed."
         assert child_spec(made)["rows"]
@@ -95,13 +109,18 @@ def test_a_run_that_learns_from_a_reward_stays_locked_when_it_is_resumed(run: Ev
 def test_the_page_locks_its_button_by_what_is_chosen(client: Client, run: EvalRun) -> None:
     client.force_login(admin_of(run.project))
     url = reverse("training:new", args=[run.project.slug])
-    locked, free = (client.get(url, {"method": method}).content.decode() for method in ("grpo", "sft"))
+    locked, free = (
+        client.get(url, {"method": method}).content.decode() for method in ("grpo", "sft")
+    )
     assert '<fieldset id="start" disabled>' in locked and "Locked." in locked
     assert reverse("reviews:open", args=[run.project.slug, run.environment.verifier_id]) in locked
     assert '<fieldset id="start">' in free and "needs no reward review" in free
     state = reverse("training:start_state", args=[run.project.slug])
     assert 'data-off="1"' in client.post(state, sent(run, method="grpo")).content.decode()
     assert 'data-off=""' in client.post(state, sent(run, method="sft")).content.decode()
-    assert 'data-off=""' in client.post(state, sent(run, method="dpo", sources="corrections")).content.decode()
+    assert (
+        'data-off=""'
+        in client.post(state, sent(run, method="dpo", sources="corrections")).content.decode()
+    )
     override(run.environment)
     assert 'data-off=""' in client.post(state, sent(run, method="grpo")).content.decode()

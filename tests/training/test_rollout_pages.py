@@ -1,4 +1,6 @@
-"""A rollout opens: what was said, what it earned, what it counted for, and the way to its neighbours."""
+"""A rollout opens: what was said, what it earned, what it counted for, and the way to its
+neighbours.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,14 @@ def run(data_dir: Path) -> TrainingRun:
     environment, eval_set, by = make_environment(project), make_eval_set(project), admin_of(project)
     override(environment)
     return submit_training(
-        project=project, method=Method.GRPO, parent=make_base(project, data_dir), environment=environment, by=by,
-        dataset=freeze_dataset(eval_set=eval_set, by=by), config={"steps": 3, "learning_rate": 1e-3},
-    )  # fmt: skip
+        project=project,
+        method=Method.GRPO,
+        parent=make_base(project, data_dir),
+        environment=environment,
+        by=by,
+        dataset=freeze_dataset(eval_set=eval_set, by=by),
+        config={"steps": 3, "learning_rate": 1e-3},
+    )
 
 
 @pytest.fixture
@@ -58,7 +65,9 @@ def updated(run: TrainingRun, step: int) -> None:
     run.metrics.create(step=step, name="train/logp_diff_mean", value=0.0125)
 
 
-def test_it_shows_request_answer_reward_and_advantage_with_its_group(run: TrainingRun, client: Client) -> None:
+def test_it_shows_request_answer_reward_and_advantage_with_its_group(
+    run: TrainingRun, client: Client
+) -> None:
     rows = make_rollouts(run, [1.0, 0.0])
     updated(run, 1)
     text = page(client, rows[1])
@@ -118,7 +127,9 @@ def test_what_a_rollout_counted_for(
     assert (group[index].advantage is None) is (expected in ("masked", "validation"))
 
 
-def test_before_its_update_a_rollout_is_pending_and_after_an_ended_run_not_trained(run: TrainingRun) -> None:
+def test_before_its_update_a_rollout_is_pending_and_after_an_ended_run_not_trained(
+    run: TrainingRun,
+) -> None:
     row = make_rollouts(run, [1.0, 0.0])[0]
     row.run = run
     assert standing(row, group_of(row), updated=False).state == "pending"
@@ -128,18 +139,28 @@ def test_before_its_update_a_rollout_is_pending_and_after_an_ended_run_not_train
 
 def test_the_reason_of_a_mask_is_said(run: TrainingRun, client: Client) -> None:
     text = page(client, make_rollouts(run, [None, 1.0])[0])
-    assert "The judge did not answer." in text and "Advantage –" in text and '<td class="num">masked</td>' in text
-    answer = client.get(reverse("training:detail", args=[run.project.slug, run.pk])).content.decode()
+    assert (
+        "The judge did not answer." in text
+        and "Advantage –" in text
+        and '<td class="num">masked</td>' in text
+    )
+    answer = client.get(
+        reverse("training:detail", args=[run.project.slug, run.pk])
+    ).content.decode()
     assert '<td class="num" data-of="Advantage">masked</td>' in answer
 
 
-def test_j_and_k_walk_the_list_over_steps_within_its_filters(run: TrainingRun, client: Client) -> None:
+def test_j_and_k_walk_the_list_over_steps_within_its_filters(
+    run: TrainingRun, client: Client
+) -> None:
     first, second = make_rollouts(run, [1.0, 0.0]), make_rollouts(run, [0.0, 1.0], step=3)
     checked = make_rollouts(run, [1.0], step=3, phase="validation", task=1)
     keys = sorted([(second[0].task.key, 0, second), (checked[0].task.key, 1, checked)])
     expected = [row.pk for _, _, rows in keys for row in rows] + [row.pk for row in first]
     walked = [expected[0]]
-    while (following := neighbours(Filters(), run, Rollout.objects.get(pk=walked[-1]))[1]) is not None:
+    while (
+        following := neighbours(Filters(), run, Rollout.objects.get(pk=walked[-1]))[1]
+    ) is not None:
         walked.append(following)
     assert walked == expected
     for before, after in pairwise(walked):
@@ -154,33 +175,57 @@ def test_j_and_k_walk_the_list_over_steps_within_its_filters(run: TrainingRun, c
 def test_the_list_filters_and_keeps_its_address(run: TrainingRun, client: Client) -> None:
     rows = make_rollouts(run, [1.0, 0.0]) + make_rollouts(run, [None, 1.0], step=2)
     url = reverse("training:rollouts", args=[run.project.slug, run.pk])
-    answer = client.get(url, {"outcome": "masked", "step": "", "phase": "train"}, HTTP_HX_REQUEST="true")
+    answer = client.get(
+        url, {"outcome": "masked", "step": "", "phase": "train"}, HTTP_HX_REQUEST="true"
+    )
     assert answer["HX-Push-Url"].endswith("?phase=train&outcome=masked")
     text = answer.content.decode()
     assert [row.pk for row in rows if f"/rollouts/{row.pk}/" in text] == [rows[2].pk]
-    assert client.get(url, {"step": "2"}).status_code == 302  # a link to the fragment leads to the page
-    whole = client.get(reverse("training:detail", args=[run.project.slug, run.pk]), {"step": "1"}).content.decode()
+    assert (
+        client.get(url, {"step": "2"}).status_code == 302
+    )  # a link to the fragment leads to the page
+    whole = client.get(
+        reverse("training:detail", args=[run.project.slug, run.pk]), {"step": "1"}
+    ).content.decode()
     assert "+0.707" in whole and f"/rollouts/{rows[2].pk}/" not in whole
 
 
 def test_hostile_output_is_escaped(run: TrainingRun, client: Client) -> None:
     row = make_rollouts(run, [1.0, 0.0])[0]
-    Rollout.objects.filter(pk=row.pk).update(output="<script>alert(1)</script>", details=["<b>x</b>"])
+    Rollout.objects.filter(pk=row.pk).update(
+        output="<script>alert(1)</script>", details=["<b>x</b>"]
+    )
     text = page(client, row)
-    assert "<script>alert" not in text and "<b>x</b>" not in text and "&lt;script&gt;alert(1)" in text
+    assert (
+        "<script>alert" not in text and "<b>x</b>" not in text and "&lt;script&gt;alert(1)" in text
+    )
 
 
 def test_another_runs_rollout_is_not_found_here(run: TrainingRun, client: Client) -> None:
     row = make_rollouts(run, [1.0, 0.0])[0]
     other: Any = submit_training(
-        project=run.project, method=Method.GRPO, parent=run.parent, environment=run.environment, dataset=run.dataset,
-        config={"steps": 1, "learning_rate": 1e-3}, by=run.created_by,
-    )  # fmt: skip
-    assert client.get(reverse("training:rollout", args=[run.project.slug, other.pk, row.pk])).status_code == 404
+        project=run.project,
+        method=Method.GRPO,
+        parent=run.parent,
+        environment=run.environment,
+        dataset=run.dataset,
+        config={"steps": 1, "learning_rate": 1e-3},
+        by=run.created_by,
+    )
+    assert (
+        client.get(
+            reverse("training:rollout", args=[run.project.slug, other.pk, row.pk])
+        ).status_code
+        == 404
+    )
 
 
-def test_each_turns_advantage_is_shown_where_turns_are_compared(run: TrainingRun, client: Client) -> None:
-    """Equal rewards, earned in different turns: the first turn's advantage is 0, the second's is not."""
+def test_each_turns_advantage_is_shown_where_turns_are_compared(
+    run: TrainingRun, client: Client
+) -> None:
+    """Equal rewards, earned in different turns: the first turn's advantage is 0, the second's is
+    not.
+    """
     run.spec["config"] |= {"advantages": "turn"}
     run.save()
     rows = make_rollouts(run, [1.0, 1.0])

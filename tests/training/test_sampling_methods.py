@@ -1,4 +1,6 @@
-"""On-policy distillation and rejection sampling that samples itself, from the form to the job: what they are given, and what is refused."""
+"""On-policy distillation and rejection sampling that samples itself, from the form to the job: what
+they are given, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -59,12 +61,20 @@ def teacher(run: EvalRun, data_dir: Path) -> ModelVersion:
 
 def submitted(run: EvalRun, method: Method, config: dict, **given: Any) -> TrainingRun:
     return submit_training(
-        project=run.project, method=method, parent=run.model_version, environment=run.environment, config=config,
-        dataset=freeze_dataset(eval_set=run.eval_set, by=None), by=admin_of(run.project), **given,
-    )  # fmt: skip
+        project=run.project,
+        method=method,
+        parent=run.model_version,
+        environment=run.environment,
+        config=config,
+        dataset=freeze_dataset(eval_set=run.eval_set, by=None),
+        by=admin_of(run.project),
+        **given,
+    )
 
 
-def test_the_job_of_distillation_names_both_models_and_the_tasks(run: EvalRun, teacher: ModelVersion) -> None:
+def test_the_job_of_distillation_names_both_models_and_the_tasks(
+    run: EvalRun, teacher: ModelVersion
+) -> None:
     made = submitted(run, Method.ON_POLICY, TAUGHT, teacher=teacher)
     spec = checked(child_spec(made) | {"out_dir": "x"}, "on_policy")
     assert spec.teacher.adapter and not spec.model.adapter and spec.teacher.base == spec.model.base
@@ -79,18 +89,26 @@ def test_the_job_of_rejection_sampling_has_the_tasks_and_what_to_validate_on(run
     spec = child_spec(submitted(run, Method.BEST_OF_N, BEST | {"eval_every": 1, "samples": 3}))
     typed = checked(spec | {"out_dir": "x"}, "best_of_n")
     validation = run.eval_set.tasks.filter(split=Split.VALIDATION).count()
-    assert len(typed.tasks) == 3 and typed.config.samples == 3 and len(typed.validation_tasks) == validation
+    assert (
+        len(typed.tasks) == 3
+        and typed.config.samples == 3
+        and len(typed.validation_tasks) == validation
+    )
     assert not child_spec(submitted(run, Method.BEST_OF_N, BEST))["validation_tasks"]
 
 
-def test_a_teacher_that_cannot_teach_is_refused_with_what_to_do(run: EvalRun, teacher: ModelVersion) -> None:
+def test_a_teacher_that_cannot_teach_is_refused_with_what_to_do(
+    run: EvalRun, teacher: ModelVersion
+) -> None:
     with pytest.raises(TrainingError, match="needs a teacher"):
         submitted(run, Method.ON_POLICY, TAUGHT)
     with pytest.raises(TrainingError, match="is the student itself"):
         submitted(run, Method.ON_POLICY, TAUGHT, teacher=run.model_version)
     with pytest.raises(TrainingError, match="GRPO does not use a teacher"):
         submitted(run, Method.GRPO, TAUGHT, teacher=teacher)
-    with pytest.raises(TrainingError, match="Evaluate the train split with it and choose distillation"):
+    with pytest.raises(
+        TrainingError, match="Evaluate the train split with it and choose distillation"
+    ):
         submitted(run, Method.ON_POLICY, TAUGHT, teacher=make_endpoint(run.project))
     other = ModelVersion.objects.get(pk=teacher.pk)
     folder = Path(run.model_version.base).parent / "other"
@@ -98,11 +116,15 @@ def test_a_teacher_that_cannot_teach_is_refused_with_what_to_do(run: EvalRun, te
     (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 1}}}')
     (Path(run.model_version.base) / "tokenizer.json").write_text('{"model": {"vocab": {"a": 2}}}')
     other.base = str(folder)
-    with pytest.raises(TrainingError, match=r"uses a different tokenizer than .*1 of 1 tokens differ \('a'\)"):
+    with pytest.raises(
+        TrainingError, match=r"uses a different tokenizer than .*1 of 1 tokens differ \('a'\)"
+    ):
         submitted(run, Method.ON_POLICY, TAUGHT, teacher=other)
 
 
-def test_a_deleted_teacher_ends_the_job_with_a_sentence(run: EvalRun, teacher: ModelVersion) -> None:
+def test_a_deleted_teacher_ends_the_job_with_a_sentence(
+    run: EvalRun, teacher: ModelVersion
+) -> None:
     made = submitted(run, Method.ON_POLICY, TAUGHT, teacher=teacher)
     teacher.delete()
     with pytest.raises(ModelError, match="The teacher teacher-v1 was deleted"):
@@ -111,9 +133,19 @@ def test_a_deleted_teacher_ends_the_job_with_a_sentence(run: EvalRun, teacher: M
 
 def form_of(run: EvalRun, method: str, **more: Any) -> dict[str, Any]:
     return {
-        "method": method, "parent": run.model_version_id, "eval_set": run.eval_set_id, "environment": run.environment_id,
-        "steps": 8, "learning_rate": 1e-4, "batch_size": 4, "prompts_per_step": 2, "generations": 2, "seed": 0, "samples": 5, "keep": "all",
-    } | more  # fmt: skip
+        "method": method,
+        "parent": run.model_version_id,
+        "eval_set": run.eval_set_id,
+        "environment": run.environment_id,
+        "steps": 8,
+        "learning_rate": 1e-4,
+        "batch_size": 4,
+        "prompts_per_step": 2,
+        "generations": 2,
+        "seed": 0,
+        "samples": 5,
+        "keep": "all",
+    } | more
 
 
 def test_the_form_starts_both(client: Client, run: EvalRun, teacher: ModelVersion) -> None:
@@ -131,13 +163,23 @@ def test_the_form_starts_both(client: Client, run: EvalRun, teacher: ModelVersio
     assert (config["samples"], config["keep"], config["temperature"]) == (5, "all", 0.7)
 
 
-def test_a_config_file_starts_both_and_methods_of_examples(client: Client, run: EvalRun, teacher: ModelVersion) -> None:
+def test_a_config_file_starts_both_and_methods_of_examples(
+    client: Client, run: EvalRun, teacher: ModelVersion
+) -> None:
     headers = key_headers(run.project)
-    head = f"model: {run.model_version}\ntraining_data: {run.eval_set.slug}@{run.eval_set.version}\nenvironment: {run.environment}\n"
+    head = (
+        f"model: {run.model_version}\ntraining_data:"
+        f" {run.eval_set.slug}@{run.eval_set.version}\nenvironment: {run.environment}\n"
+    )
     head += "learning_rate: 1e-4\nsteps: 2\n"
 
     def sent(text: str) -> Any:
-        return client.post("/api/v1/training-runs/", {"yaml": head + text}, content_type="application/json", **headers)
+        return client.post(
+            "/api/v1/training-runs/",
+            {"yaml": head + text},
+            content_type="application/json",
+            **headers,
+        )
 
     [made] = sent("algorithm: on_policy\nteacher: teacher-v1\n").json()
     assert made["method"] == "on_policy"
@@ -154,10 +196,19 @@ def test_a_config_file_starts_both_and_methods_of_examples(client: Client, run: 
 def test_a_rollout_says_whether_it_is_learned_from(run: EvalRun, teacher: ModelVersion) -> None:
     made, task = submitted(run, Method.BEST_OF_N, BEST), run.eval_set.tasks.trainable().first()
     events = [
-        {"type": "sample", "task_id": str(task.pk), "phase": "train", "step": 0, "index": at, "output": "x", "reward": 1.0, "success": True,
-         "components": {"kept": float(at == 0)}}
+        {
+            "type": "sample",
+            "task_id": str(task.pk),
+            "phase": "train",
+            "step": 0,
+            "index": at,
+            "output": "x",
+            "reward": 1.0,
+            "success": True,
+            "components": {"kept": float(at == 0)},
+        }
         for at in range(2)
-    ]  # fmt: skip
+    ]
     store_events(made, events)
     rows = with_advantages(made, Rollout.objects.filter(run=made).order_by("index"))
     for row in rows:
@@ -171,7 +222,14 @@ def test_a_rollout_says_whether_it_is_learned_from(run: EvalRun, teacher: ModelV
 
 def evidence(**more: Any) -> Evidence:
     return Evidence(
-        **{"success": 0.4, "valid_json": 1.0, "correct_tool": 1.0, "pass_at_k": 0.45, "k": 4, "mixed_share": 0.05}
+        **{
+            "success": 0.4,
+            "valid_json": 1.0,
+            "correct_tool": 1.0,
+            "pass_at_k": 0.45,
+            "k": 4,
+            "mixed_share": 0.05,
+        }
         | more
     )
 
@@ -187,10 +245,14 @@ def evidence(**more: Any) -> Evidence:
 def test_the_advisor_knows_the_other_methods(given: dict, fix: str) -> None:
     found = {one.fix: one for one in advise(evidence(**given))}
     assert found[fix].method and found[fix].why
-    assert fix not in {one.fix for one in advise(evidence(teacher=("small-v1", 0.45, True), preference_pairs=60))}
+    assert fix not in {
+        one.fix for one in advise(evidence(teacher=("small-v1", 0.45, True), preference_pairs=60))
+    }
 
 
-def test_a_teacher_is_who_did_best_on_the_same_tasks(run: EvalRun, teacher: ModelVersion, data_dir: Path) -> None:
+def test_a_teacher_is_who_did_best_on_the_same_tasks(
+    run: EvalRun, teacher: ModelVersion, data_dir: Path
+) -> None:
     assert best_teacher(run) is None
     other = evaluated(run.eval_set, (4, 4, 4), data_dir)
     EvalRun.objects.filter(pk=other.pk).update(model_version=teacher)
@@ -219,11 +281,14 @@ def test_the_job_of_a_served_teacher_names_its_server_its_key_and_its_limits(
     given = child_spec(made)
     spec = checked(given | {"out_dir": "x"}, "on_policy").teacher_server
     assert (spec.base_url, spec.model, spec.price) == ("http://127.0.0.1:8123/v1", "m", (2.0, 8.0))
-    assert (spec.most_tokens, spec.most_usd) == (900, 1.5) and key_variables(given) == ["FLYWHEEL_JUDGE_API_KEY"]
+    assert (spec.most_tokens, spec.most_usd) == (900, 1.5) and key_variables(given) == [
+        "FLYWHEEL_JUDGE_API_KEY"
+    ]
     found = lineage(made)
     assert (found["teacher_name"], found["teacher_engine"]["server_name"]) == (str(served), "gpu-1")
     sampled = checked(
-        child_spec(submitted(run, Method.BEST_OF_N, BEST, teacher=served)) | {"out_dir": "x"}, "best_of_n"
+        child_spec(submitted(run, Method.BEST_OF_N, BEST, teacher=served)) | {"out_dir": "x"},
+        "best_of_n",
     )
     assert sampled.teacher_server.model == "m" and sampled.teacher_server.most_tokens == 0
 
@@ -235,7 +300,10 @@ def test_a_model_of_this_installation_teaches_on_a_server_where_one_is_named(
     base = run.model_version.base_version()
     assert "teacher_engine" not in submitted(run, Method.BEST_OF_N, BEST, teacher=base).spec
     made = submitted(run, Method.BEST_OF_N, BEST, teacher=base, teacher_on=server.name)
-    assert checked(child_spec(made) | {"out_dir": "x"}, "best_of_n").teacher_server.base_url == server.base_url
+    assert (
+        checked(child_spec(made) | {"out_dir": "x"}, "best_of_n").teacher_server.base_url
+        == server.base_url
+    )
     Server.objects.filter(pk=server.pk).update(name="renamed")
     assert "teacher_on: renamed" in write(config_of(made))
 
@@ -243,23 +311,54 @@ def test_a_model_of_this_installation_teaches_on_a_server_where_one_is_named(
 @pytest.mark.parametrize(
     ("method", "kind", "more", "said"),
     [
-        ("on_policy", "openai", {}, "is not a vLLM server, so it cannot provide token probabilities. Evaluate the train split"),
+        (
+            "on_policy",
+            "openai",
+            {},
+            (
+                "is not a vLLM server, so it cannot provide token probabilities. Evaluate the train"
+                " split"
+            ),
+        ),
         ("on_policy", "vllm", {"config": {"teacher_usd": 1.0}}, "No price is known for m on other"),
         ("on_policy", "vllm", {"teacher_on": "elsewhere"}, "is what the server other has"),
         ("best_of_n", "", {"config": {"teacher_tokens": 5}}, "needs a teacher on a server"),
-        ("best_of_n", "", {"teacher_on": "gpu-1"}, "Choose the teacher that is to run on this server"),
-        ("grpo", "vllm", {}, "GRPO does not use a teacher; only on-policy distillation and rejection sampling in the run do"),
+        (
+            "best_of_n",
+            "",
+            {"teacher_on": "gpu-1"},
+            "Choose the teacher that is to run on this server",
+        ),
+        (
+            "grpo",
+            "vllm",
+            {},
+            (
+                "GRPO does not use a teacher; only on-policy distillation and rejection sampling in"
+                " the run do"
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_served_teacher_that_cannot_teach_is_refused(
     method: str, kind: str, more: dict, said: str, run: EvalRun, settings: Any
 ) -> None:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
-    server = make_server(run.project, "http://127.0.0.1:8124/v1", name="other", kind=kind) if kind else None
+    server = (
+        make_server(run.project, "http://127.0.0.1:8124/v1", name="other", kind=kind)
+        if kind
+        else None
+    )
     config = (BEST if method == "best_of_n" else TAUGHT) | more.get("config", {})
     given = {"teacher_on": more["teacher_on"]} if "teacher_on" in more else {}
     with pytest.raises(TrainingError, match=re.escape(said)):
-        submitted(run, Method(method), config, teacher=make_endpoint(run.project, server) if server else None, **given)
+        submitted(
+            run,
+            Method(method),
+            config,
+            teacher=make_endpoint(run.project, server) if server else None,
+            **given,
+        )
 
 
 def test_the_tokenizer_of_a_served_teacher_is_compared_where_its_weights_are_known(
@@ -277,7 +376,9 @@ def test_the_tokenizer_of_a_served_teacher_is_compared_where_its_weights_are_kno
         submitted(run, Method.ON_POLICY, TAUGHT, teacher=large)
 
 
-def test_the_form_and_a_config_file_choose_a_served_teacher(client: Client, run: EvalRun, served: ModelVersion) -> None:
+def test_the_form_and_a_config_file_choose_a_served_teacher(
+    client: Client, run: EvalRun, served: ModelVersion
+) -> None:
     client.force_login(make_member(run.project))
     url = reverse("training:new", args=[run.project.slug])
     sent = form_of(run, "on_policy", teacher=served.pk, teacher_tokens=5000, teacher_usd="0.5")
@@ -286,7 +387,10 @@ def test_the_form_and_a_config_file_choose_a_served_teacher(client: Client, run:
     assert client.post(url, sent).status_code == 302
     made = TrainingRun.objects.get()
     page = client.get(made.get_absolute_url()).content.decode()
-    assert "server gpu-1 (http://127.0.0.1:8123/v1), model m, at most 5,000 tokens, at most $0.5" in page
+    assert (
+        "server gpu-1 (http://127.0.0.1:8123/v1), model m, at most 5,000 tokens, at most $0.5"
+        in page
+    )
     text = write(config_of(made))
     assert "teacher: m-v1" in text and "teacher_tokens: 5000" in text and "teacher_on" not in text
     [again] = start_from(read(text), project=run.project, by=admin_of(run.project))
@@ -311,12 +415,18 @@ def sampled(made: TrainingRun, tasks: int = 3) -> Path:
     return file
 
 
-def test_a_fork_reuses_what_the_teacher_was_paid_for(client: Client, run: EvalRun, served: ModelVersion) -> None:
+def test_a_fork_reuses_what_the_teacher_was_paid_for(
+    client: Client, run: EvalRun, served: ModelVersion
+) -> None:
     made, by = submitted(run, Method.BEST_OF_N, BEST, teacher=served), admin_of(run.project)
     file = sampled(made)
-    fork = forking.fork(run=made, step=0, config=BEST | {"learning_rate": 1e-5, "teacher_usd": 3.0}, by=by)
+    fork = forking.fork(
+        run=made, step=0, config=BEST | {"learning_rate": 1e-5, "teacher_usd": 3.0}, by=by
+    )
     mine = reused_samples.file_of(fork)
-    assert mine.read_text() == file.read_text() and not mine.samefile(file)  # the fork writes on in it
+    assert mine.read_text() == file.read_text() and not mine.samefile(
+        file
+    )  # the fork writes on in it
     said = f"The samples of {made} are reused (3 of 3 tasks); nothing is sampled again."
     assert fork.spec["forked_from"]["samples"] == said
     client.force_login(make_member(run.project))
@@ -325,7 +435,10 @@ def test_a_fork_reuses_what_the_teacher_was_paid_for(client: Client, run: EvalRu
     asked = {"step": 0, "name": "f", "seed": 0, "config": forking.as_yaml(made.spec["config"])}
     assert said in client.post(panel, asked).content.decode()
     again = client.post(panel, asked | {"seed": 1}).content.decode()
-    assert "these differ: seed. All 3 tasks are sampled again. The teacher’s server is asked, and paid, again." in again
+    assert (
+        "these differ: seed. All 3 tasks are sampled again. The teacher’s server is asked, and"
+        " paid, again." in again
+    )
 
 
 @pytest.mark.parametrize(
@@ -348,12 +461,19 @@ def test_a_fork_that_samples_otherwise_says_that_the_teacher_is_paid_again(
         sampled(made)
     if "server" in said:
         Server.objects.filter(pk=served.server_id).update(base_url="http://127.0.0.1:8124/v1")
-    fork = forking.fork(run=made, step=0, config=BEST | changes, seed=seed, by=admin_of(run.project))
-    assert said in fork.spec["forked_from"]["samples"] and "paid, again." in fork.spec["forked_from"]["samples"]
+    fork = forking.fork(
+        run=made, step=0, config=BEST | changes, seed=seed, by=admin_of(run.project)
+    )
+    assert (
+        said in fork.spec["forked_from"]["samples"]
+        and "paid, again." in fork.spec["forked_from"]["samples"]
+    )
     assert not reused_samples.file_of(fork).exists()
 
 
-@pytest.mark.parametrize(("step", "said"), [(0, "the other 2 are sampled"), (1, "nothing is sampled again")])
+@pytest.mark.parametrize(
+    ("step", "said"), [(0, "the other 2 are sampled"), (1, "nothing is sampled again")]
+)
 def test_what_a_limit_left_out_is_sampled_by_a_fork_from_the_start_only(
     run: EvalRun, step: int, said: str, tmp_path: Path
 ) -> None:
@@ -362,12 +482,17 @@ def test_what_a_limit_left_out_is_sampled_by_a_fork_from_the_start_only(
     (tmp_path / "checkpoint-1").mkdir()
     Checkpoint.objects.create(run=made, step=1, path=str(tmp_path / "checkpoint-1"), attempt=1)
     fork = forking.fork(run=made, step=step, config=BEST, by=admin_of(run.project))
-    assert fork.spec["forked_from"]["samples"] == f"The samples of {made} are reused (1 of 3 tasks); {said}."
+    assert (
+        fork.spec["forked_from"]["samples"]
+        == f"The samples of {made} are reused (1 of 3 tasks); {said}."
+    )
 
 
 def test_an_absurd_learning_rate_is_refused_by_name(run: EvalRun) -> None:
     for rate in (0, -1e-4, 1.5, 1e9, float("inf"), float("nan")):
-        with pytest.raises(TrainingError, match=r"“config\.learning_rate” must be (more than 0|at most 1)\."):
+        with pytest.raises(
+            TrainingError, match=r"“config\.learning_rate” must be (more than 0|at most 1)\."
+        ):
             submitted(run, Method.GRPO, TAUGHT | {"learning_rate": rate})
     head = "model: base-v1\nalgorithm: grpo\ntraining_data: set@1\nenvironment: env@1\nsteps: 2\n"
     with pytest.raises(ConfigError, match=r"“learning_rate” must be at most 1\."):

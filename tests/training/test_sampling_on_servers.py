@@ -1,4 +1,6 @@
-"""GRPO that samples on vLLM servers: which are offered, what is refused, and what its job is given."""
+"""GRPO that samples on vLLM servers: which are offered, what is refused, and what its job is
+given.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def post(client: Client, run: EvalRun, **changes: Any) -> Any:
     return client.post(reverse("training:new", args=[run.project.slug]), given)
 
 
-def test_it_is_offered_only_where_a_server_could_serve_adapters(client: Client, run: EvalRun) -> None:
+def test_it_is_offered_only_where_a_server_could_serve_adapters(
+    client: Client, run: EvalRun
+) -> None:
     assert "sample_on" not in form(client, run).fields
     make_server(run.project, name="openai", kind="openai")
     assert "sample_on" not in form(client, run).fields
@@ -61,20 +65,26 @@ def test_it_is_offered_only_where_a_server_could_serve_adapters(client: Client, 
     assert "sample_on" not in form(client, run).fields
 
 
-def test_the_run_and_its_job_name_the_server(client: Client, run: EvalRun, server: Server, data_dir: Path) -> None:
+def test_the_run_and_its_job_name_the_server(
+    client: Client, run: EvalRun, server: Server, data_dir: Path
+) -> None:
     assert post(client, run, sample_on=[server.name], one_step_ahead="on").status_code == 302
     made = TrainingRun.objects.get()
     assert made.spec["rollouts"]["servers"][0]["server_name"] == server.name
     spec = jobs.child_spec(made) | {"out_dir": "out", "job_id": str(made.pk), "attempt": 1}
     given = checked(json.loads(json.dumps(spec)), "grpo").rollouts
-    assert given.steps_ahead == 1 and given.folder == str(data_dir / "artifacts" / "rollouts" / str(made.pk))
+    assert given.steps_ahead == 1 and given.folder == str(
+        data_dir / "artifacts" / "rollouts" / str(made.pk)
+    )
     assert (given.servers[0].base_url, given.servers[0].folder) == (server.base_url, "")
     assert given.servers[0].lora_slots == server.serving["lora_slots"]
     page = client.get(made.get_absolute_url()).content.decode()
     assert f"{server.name}, one step ahead" in page
 
 
-def test_without_a_server_the_run_samples_itself(client: Client, run: EvalRun, server: Server) -> None:
+def test_without_a_server_the_run_samples_itself(
+    client: Client, run: EvalRun, server: Server
+) -> None:
     assert post(client, run).status_code == 302
     assert "rollouts" not in jobs.child_spec(TrainingRun.objects.get())
 
@@ -83,7 +93,11 @@ def test_without_a_server_the_run_samples_itself(client: Client, run: EvalRun, s
     ("changes", "serving", "said"),
     [
         ({"lora_rank": 32}, {}, "rank is 32; local supports ranks up to 16"),
-        ({"one_step_ahead": "on"}, {"lora_slots": 1}, "has 1 LoRA slot; sampling one step ahead needs 2"),
+        (
+            {"one_step_ahead": "on"},
+            {"lora_slots": 1},
+            "has 1 LoRA slot; sampling one step ahead needs 2",
+        ),
         ({"sample_on": [], "one_step_ahead": "on"}, {}, "Choose a server to sample on first."),
         ({"sample_on": ["nobody"]}, {}, "Select a valid choice"),
     ],
@@ -91,12 +105,20 @@ def test_without_a_server_the_run_samples_itself(client: Client, run: EvalRun, s
 def test_what_cannot_be_sampled_on_is_said_on_the_form(
     changes: dict, serving: dict, said: str, client: Client, run: EvalRun, server: Server
 ) -> None:
-    Server.objects.filter(pk=server.pk).update(name="local", serving=server.serving | {"max_lora_rank": 16} | serving)
+    Server.objects.filter(pk=server.pk).update(
+        name="local", serving=server.serving | {"max_lora_rank": 16} | serving
+    )
     answer = post(client, run, **{"sample_on": ["local"]} | changes)
-    assert answer.status_code == 200 and said in answer.content.decode() and not TrainingRun.objects.exists()
+    assert (
+        answer.status_code == 200
+        and said in answer.content.decode()
+        and not TrainingRun.objects.exists()
+    )
 
 
-def test_a_server_that_somebody_else_runs_needs_its_adapter_path_and_the_route(run: EvalRun) -> None:
+def test_a_server_that_somebody_else_runs_needs_its_adapter_path_and_the_route(
+    run: EvalRun,
+) -> None:
     server = make_server(run.project, kind="vllm", adapters_at="")
     assert "adapter path is not set" in why_not(server)
     server.adapters_at = "/mnt/artifacts"
@@ -107,22 +129,32 @@ def test_a_server_that_somebody_else_runs_needs_its_adapter_path_and_the_route(r
     assert "is down" in why_not(server)
 
 
-def test_adapters_of_an_active_run_stay_loaded_for_an_evaluation(client: Client, run: EvalRun, server: Server) -> None:
+def test_adapters_of_an_active_run_stay_loaded_for_an_evaluation(
+    client: Client, run: EvalRun, server: Server
+) -> None:
     post(client, run, sample_on=[server.name])
     made = TrainingRun.objects.get()
-    active, ended = adapter_name(str(made.pk), 1, 3), adapter_name("0" * 8 + "-0000-4000-8000-" + "0" * 12, 1, 3)
+    active, ended = (
+        adapter_name(str(made.pk), 1, 3),
+        adapter_name("0" * 8 + "-0000-4000-8000-" + "0" * 12, 1, 3),
+    )
     loaded = [active, ended]
     assert to_unload(loaded, sampled_from(loaded), 1) == [ended]
 
 
-def test_a_fork_samples_where_its_run_did(client: Client, run: EvalRun, server: Server, tmp_path: Path) -> None:
+def test_a_fork_samples_where_its_run_did(
+    client: Client, run: EvalRun, server: Server, tmp_path: Path
+) -> None:
     post(client, run, sample_on=[server.name], one_step_ahead="on")
     (first,) = TrainingRun.objects.all()
     (tmp_path / "checkpoint-1").mkdir()
     Checkpoint.objects.create(run=first, step=1, path=str(tmp_path / "checkpoint-1"), attempt=1)
     Server.objects.filter(pk=server.pk).update(name="renamed")
     made = fork(run=first, step=1, config=first.spec["config"], by=admin_of(run.project))
-    assert made.spec["rollouts"]["servers"][0]["server_name"] == "renamed" and made.spec["rollouts"]["steps_ahead"] == 1
+    assert (
+        made.spec["rollouts"]["servers"][0]["server_name"] == "renamed"
+        and made.spec["rollouts"]["steps_ahead"] == 1
+    )
     Server.objects.filter(pk=server.pk).update(serving=server.serving | {"lora_slots": 0})
     with pytest.raises(TrainingError, match="has no LoRA slots"):
         fork(run=first, step=1, config=first.spec["config"], by=admin_of(run.project))

@@ -28,12 +28,16 @@ def test_an_episode_of_several_turns_is_the_gold_one_with_the_tools_own_results(
     row = convert(sft_row(task(demonstration="never used"), SERVICE), SftRow, "row")
     assert row.completion == "" and row.tools and row.messages[0]["role"] == "system"
     assert [turn["role"] for turn in row.turns[:3]] == ["assistant", "user", "assistant"]
-    assert row.turns[-1]["role"] == "assistant" and any(turn["role"] == "tool" for turn in row.turns)
+    assert row.turns[-1]["role"] == "assistant" and any(
+        turn["role"] == "tool" for turn in row.turns
+    )
 
 
 def test_without_a_gold_episode_it_is_the_demonstration() -> None:
     broken = task(metadata={"gold": [{"say": "No."}]}, demonstration="Sorry.")
-    assert sft_row(broken, SERVICE)["completion"] == "Sorry." and "turns" not in sft_row(broken, SERVICE)
+    assert sft_row(broken, SERVICE)["completion"] == "Sorry." and "turns" not in sft_row(
+        broken, SERVICE
+    )
     assert sft_row(task(metadata={"gold": []}, expected={}), SERVICE) == {}
 
 
@@ -41,7 +45,9 @@ def test_without_a_gold_episode_it_is_the_demonstration() -> None:
 def test_one_answer_where_there_is_one_turn(demonstration: str) -> None:
     row = sft_row(task(demonstration=demonstration), PLAIN)
     assert row == (
-        {} if not demonstration else {"messages": make_tasks()[0]["messages"], "tools": [], "completion": "A."}
+        {}
+        if not demonstration
+        else {"messages": make_tasks()[0]["messages"], "tools": [], "completion": "A."}
     )
 
 

@@ -1,4 +1,6 @@
-"""A run that says nothing for much longer than its steps take raises the alarm though it cannot say so itself."""
+"""A run that says nothing for much longer than its steps take raises the alarm though it cannot say
+so itself.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,16 @@ Train = Callable[..., TrainingRun]
 def train(submit: Callable[..., TrainingRun]) -> Train:
     """A run whose steps took `step` seconds each, the last of them `quiet` seconds ago."""
 
-    def make(quiet: float, step: float = 100.0, steps: int = 8, alarms: dict | None = None) -> TrainingRun:
+    def make(
+        quiet: float, step: float = 100.0, steps: int = 8, alarms: dict | None = None
+    ) -> TrainingRun:
         run = submit()
         run.claim(worker="w")
         last = NOW - timedelta(seconds=quiet)
         times = [last - timedelta(seconds=step * back) for back in range(steps)]
         Metric.objects.bulk_create(
-            Metric(run=run, name="train/loss", step=steps - back, value=1.0, at=at) for back, at in enumerate(times)
+            Metric(run=run, name="train/loss", step=steps - back, value=1.0, at=at)
+            for back, at in enumerate(times)
         )
         run.spec["config"] = {"alarms": alarms or {}}
         run.started_at = min([last, *times]) - timedelta(seconds=1)
@@ -57,7 +62,9 @@ def train(submit: Callable[..., TrainingRun]) -> Train:
         ({"quiet": 250, "alarms": {"stall": {"warn": 2.0, "act": 5.0}}}, ["warn"]),
     ],
 )
-def test_silence_is_judged_by_its_own_steps(train: Train, given: dict[str, Any], expected: list[str]) -> None:
+def test_silence_is_judged_by_its_own_steps(
+    train: Train, given: dict[str, Any], expected: list[str]
+) -> None:
     run = train(**given)
     assert stalls.watch(NOW) == len(expected)
     assert list(run.alarms.values_list("action", flat=True)) == expected
@@ -66,7 +73,9 @@ def test_silence_is_judged_by_its_own_steps(train: Train, given: dict[str, Any],
 def test_it_is_said_once_and_goes_when_the_run_speaks_again(train: Train) -> None:
     run = train(quiet=1100)
     assert [stalls.watch(NOW), stalls.watch(NOW + timedelta(minutes=1))] == [1, 1]
-    assert run.alarms.get().message.endswith("No output for 18 minutes; a step usually takes 100 s.")
+    assert run.alarms.get().message.endswith(
+        "No output for 18 minutes; a step usually takes 100 s."
+    )
     assert Notification.objects.filter(topic="training.alarm").count() == 1
     JobLog.objects.create(job=run.pk, attempt=1, seq=5, message="Validating.", at=NOW)
     assert stalls.watch(NOW + timedelta(minutes=2)) == 0 and run.alarms.get().cleared_step == 8
@@ -76,7 +85,11 @@ def test_a_pause_ends_it_as_a_cancel_does_and_it_can_be_resumed(train: Train) ->
     run = train(quiet=3100)
     stalls.watch(NOW)
     run = ended(run)
-    assert run.state == JobState.RUNNING and run.cancel_requested_at and run.result["paused"]["alarm"] == "stall"
+    assert (
+        run.state == JobState.RUNNING
+        and run.cancel_requested_at
+        and run.result["paused"]["alarm"] == "stall"
+    )
     assert stalls.watch(NOW + timedelta(hours=1)) == 0 and run.alarms.count() == 1
 
 
@@ -96,4 +109,7 @@ def test_who_has_ended_is_left_alone(train: Train) -> None:
 
 
 def test_the_beat_asks_every_minute() -> None:
-    assert settings.CELERY_BEAT_SCHEDULE["watch_training"] == {"task": tasks.watch.name, "schedule": 60.0}
+    assert settings.CELERY_BEAT_SCHEDULE["watch_training"] == {
+        "task": tasks.watch.name,
+        "schedule": 60.0,
+    }

@@ -27,7 +27,11 @@ def ask() -> Ask:
     """An engineer's key of the run's project, or of another one."""
 
     def send(
-        name: str, run: TrainingRun, body: dict | None = None, project: Any = None, role: Role = Role.ENGINEER
+        name: str,
+        run: TrainingRun,
+        body: dict | None = None,
+        project: Any = None,
+        role: Role = Role.ENGINEER,
     ) -> Any:
         project = project or run.project
         secret = create_api_key(project=project, name="ci", by=make_member(project, role))[1]
@@ -42,7 +46,16 @@ def ask() -> Ask:
 
 @pytest.fixture
 def failed(submit: Submit) -> TrainingRun:
-    alarm = {"name": "kl", "step": 5, "action": "warn", "value": 0.7, "threshold": 0.5, "message": "m", "todo": "t", "cleared": False}  # fmt: skip
+    alarm = {
+        "name": "kl",
+        "step": 5,
+        "action": "warn",
+        "value": 0.7,
+        "threshold": 0.5,
+        "message": "m",
+        "todo": "t",
+        "cleared": False,
+    }
     run = submit(["checkpoint at", 4], ["alarm", alarm], ["checkpoint at", 6], "fail")
     runner.run(run)
     run = ended(run)
@@ -62,23 +75,34 @@ def test_a_queued_run_is_cancelled_once(submit: Submit, ask: Ask) -> None:
 
 def test_a_failed_run_is_resumed_from_its_checkpoint(failed: TrainingRun, ask: Ask) -> None:
     answer = ask("run_resume", failed)
-    assert (answer.status_code, answer.json()["state"], answer.json()["done"]) == (200, JobState.QUEUED, 6)
+    assert (answer.status_code, answer.json()["state"], answer.json()["done"]) == (
+        200,
+        JobState.QUEUED,
+        6,
+    )
     assert "Only a run that failed or was cancelled" in ask("run_resume", failed).json()["detail"]
 
 
 def test_without_a_checkpoint_nothing_is_resumed_or_forked(submit: Submit, ask: Ask) -> None:
     run = submit("fail")
     runner.run(run)
-    for name, said in (("run_resume", "Start a new run"), ("run_fork", "With “step” 0 the fork begins at the start")):
+    for name, said in (
+        ("run_resume", "Start a new run"),
+        ("run_fork", "With “step” 0 the fork begins at the start"),
+    ):
         answer = ask(name, run)
         assert answer.status_code == 409 and said in answer.json()["detail"], name
     made = ask("run_fork", run, {"step": 0, "changes": {"steps": 9, "script": None}})
     assert (made.status_code, made.json()["forked_from"]["step"]) == (201, 0)
 
 
-def test_a_fork_starts_before_the_alarm_unless_a_step_is_named(failed: TrainingRun, ask: Ask) -> None:
+def test_a_fork_starts_before_the_alarm_unless_a_step_is_named(
+    failed: TrainingRun, ask: Ask
+) -> None:
     assert ask("run", failed).json()["checkpoints"] == [6, 4]
-    answer = ask("run_fork", failed, {"changes": {"learning_rate": 5e-4, "steps": 9}, "name": "careful"})
+    answer = ask(
+        "run_fork", failed, {"changes": {"learning_rate": 5e-4, "steps": 9}, "name": "careful"}
+    )
     made = answer.json()
     assert (answer.status_code, made["forked_from"]["step"], made["name"]) == (201, 4, "careful")
     assert (made["config"]["learning_rate"], made["config"]["batch_size"]) == (5e-4, 1)
@@ -99,7 +123,9 @@ def test_a_fork_starts_before_the_alarm_unless_a_step_is_named(failed: TrainingR
         ({"stepp": 4}, 400, "stepp"),
     ],
 )
-def test_what_a_fork_refuses(failed: TrainingRun, ask: Ask, body: dict, status: int, said: str) -> None:
+def test_what_a_fork_refuses(
+    failed: TrainingRun, ask: Ask, body: dict, status: int, said: str
+) -> None:
     answer = ask("run_fork", failed, body)
     assert answer.status_code == status and said in answer.content.decode()
     assert TrainingRun.objects.count() == 1
@@ -112,7 +138,9 @@ def test_nobody_else_steers_it(failed: TrainingRun, ask: Ask, name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["run_resume", "run_fork"])
-def test_the_lock_is_asked_again(failed: TrainingRun, ask: Ask, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_is_asked_again(
+    failed: TrainingRun, ask: Ask, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def locked(**_: Any) -> None:
         raise TrainingLocked("The reward was edited since.")
 

@@ -1,4 +1,6 @@
-"""A run's settings as YAML: export and import are inverse, the form says the same, and what is wrong is said by its key."""
+"""A run's settings as YAML: export and import are inverse, the form says the same, and what is
+wrong is said by its key.
+"""
 
 from __future__ import annotations
 
@@ -37,27 +39,47 @@ steps: 10
 learning_rate: 1e-4
 """
 SHARES, COUNTS = st.floats(0, 1), st.integers(0, 10_000)
-NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=30)
+NAMES = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=30
+)
 SETTINGS = st.fixed_dictionaries(
     {"steps": st.integers(1, 10_000), "learning_rate": st.floats(1e-8, 1)},
     optional={
-        "loss_type": st.sampled_from(["dapo", "grpo", "dr_grpo", "rloo"]), "baseline": st.sampled_from(["mean", "leave_one_out"]),
-        "clip_low": SHARES, "clip_high": st.floats(0, 100), "beta": st.floats(0, 100), "temperature": st.floats(0.01, 10),
-        "generations": st.integers(2, 128), "eval_every": COUNTS, "dynamic_sampling": st.integers(0, 100), "curriculum": st.booleans(),
-        "correction": st.sampled_from(["auto", "off", "tis", "mis", "icepop"]), "use_dora": st.booleans(),
-        "replay_share": SHARES, "lora_alpha": st.none() | st.integers(1, 99),
+        "loss_type": st.sampled_from(["dapo", "grpo", "dr_grpo", "rloo"]),
+        "baseline": st.sampled_from(["mean", "leave_one_out"]),
+        "clip_low": SHARES,
+        "clip_high": st.floats(0, 100),
+        "beta": st.floats(0, 100),
+        "temperature": st.floats(0.01, 10),
+        "generations": st.integers(2, 128),
+        "eval_every": COUNTS,
+        "dynamic_sampling": st.integers(0, 100),
+        "curriculum": st.booleans(),
+        "correction": st.sampled_from(["auto", "off", "tis", "mis", "icepop"]),
+        "use_dora": st.booleans(),
+        "replay_share": SHARES,
+        "lora_alpha": st.none() | st.integers(1, 99),
         "target_modules": st.just("all-linear") | st.lists(NAMES, min_size=1, max_size=3),
     },
-)  # fmt: skip
+)
 
 
 @given(SETTINGS, NAMES, NAMES, st.integers(0, 2**31 - 1))
-def test_import_is_the_inverse_of_export(settings: dict, model: str, environment: str, seed: int) -> None:
+def test_import_is_the_inverse_of_export(
+    settings: dict, model: str, environment: str, seed: int
+) -> None:
     try:
         config = checked(settings, "grpo")
     except ConfigError:
         return
-    head = Head(model=model, algorithm="grpo", training_data="null", environment=environment, reward="off", seed=seed)
+    head = Head(
+        model=model,
+        algorithm="grpo",
+        training_data="null",
+        environment=environment,
+        reward="off",
+        seed=seed,
+    )
     found = RunConfig(head=head, config=config)
     assert read(write(found)) == found
     assert write(read(write(found))) == write(found)
@@ -65,21 +87,41 @@ def test_import_is_the_inverse_of_export(settings: dict, model: str, environment
 
 def test_it_reads_like_the_guides() -> None:
     found = read(
-        MINIMAL + "adapter: lora\npreset: gspo\nnum_generations_per_prompt: 8\neval_interval: 10\ncorrection: off\n"
+        MINIMAL + "adapter: lora\npreset: gspo\nnum_generations_per_prompt: 8\neval_interval:"
+        " 10\ncorrection: off\n"
     )
-    assert (found.config["generations"], found.config["eval_every"], found.config["correction"]) == (8, 10, "off")
-    assert (found.config["loss_type"], found.config["clip_low"], found.config["learning_rate"]) == ("gspo", 3e-4, 1e-4)
+    assert (
+        found.config["generations"],
+        found.config["eval_every"],
+        found.config["correction"],
+    ) == (8, 10, "off")
+    assert (found.config["loss_type"], found.config["clip_low"], found.config["learning_rate"]) == (
+        "gspo",
+        3e-4,
+        1e-4,
+    )
     assert read(MINIMAL + "preset: gspo\nclip_low: 5e-4").config["clip_low"] == 5e-4
-    assert "num_generations_per_prompt: 8" in write(found) and "generations: 8" not in write(found).splitlines()
+    assert (
+        "num_generations_per_prompt: 8" in write(found)
+        and "generations: 8" not in write(found).splitlines()
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "field", "says"),
     [
         (MINIMAL + "generation: 8", "generation", "did you mean “generations”"),
-        (MINIMAL + "num_generation_per_prompt: 8", "num_generation_per_prompt", "did you mean “num_generations_per_prompt”"),
+        (
+            MINIMAL + "num_generation_per_prompt: 8",
+            "num_generation_per_prompt",
+            "did you mean “num_generations_per_prompt”",
+        ),
         (MINIMAL + "num_generations_per_prompt: 1", "num_generations_per_prompt", "at least 2"),
-        (MINIMAL + "generations: 4\nnum_generations_per_prompt: 4", "num_generations_per_prompt", "the same setting"),
+        (
+            MINIMAL + "generations: 4\nnum_generations_per_prompt: 4",
+            "num_generations_per_prompt",
+            "the same setting",
+        ),
         (MINIMAL + "preset: dappo", "preset", "did you mean “dapo”"),
         (MINIMAL + "preset: [dapo]", "preset", "is not known"),
         (MINIMAL + "loss_type: gspo\nclip_high: 0.28", "clip_high", "whole sequence"),
@@ -99,7 +141,7 @@ def test_it_reads_like_the_guides() -> None:
         ("[" * 1000, "", "levels deep"),
         ("x" * 100_000, "", "at most 64,000"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said_by_its_key(text: str, field: str, says: str) -> None:
     with pytest.raises(ConfigError) as error:
         read(text)
@@ -148,14 +190,23 @@ def start(client: Client, run: EvalRun, **changes: Any) -> TrainingRun:
 
 
 def exported(client: Client, made: TrainingRun) -> str:
-    return client.get(reverse("training:config", args=[made.project.slug, made.pk])).content.decode()
+    return client.get(
+        reverse("training:config", args=[made.project.slug, made.pk])
+    ).content.decode()
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"preset": "gspo"},
-        {"preset": "rloo", "beta": 0.1, "curriculum": "on", "replay_share": 0.25, "top_p": 0.9, "use_dora": "on"},
+        {
+            "preset": "rloo",
+            "beta": 0.1,
+            "curriculum": "on",
+            "replay_share": 0.25,
+            "top_p": 0.9,
+            "use_dora": "on",
+        },
         {
             "preset": "dapo",
             "overlong_buffer": 4,
@@ -178,8 +229,14 @@ def test_the_form_and_the_yaml_are_one_thing(
     form = answer.context["form"]
     fields = {name: form.get_initial_for_field(field, name) for name, field in form.fields.items()}
     fields |= as_inputs(fields.pop("alarms"))
-    again = start(client, run, **{name: value for name, value in fields.items() if value not in (None, False)})
-    assert again.pk != made.pk and again.spec["config"] == made.spec["config"] and exported(client, again) == text
+    again = start(
+        client, run, **{name: value for name, value in fields.items() if value not in (None, False)}
+    )
+    assert (
+        again.pk != made.pk
+        and again.spec["config"] == made.spec["config"]
+        and exported(client, again) == text
+    )
     assert again.spec["seed"] == made.spec["seed"] and again.parent == made.parent
 
 
@@ -202,16 +259,22 @@ def test_alarms_that_make_no_sense_are_refused_in_the_form(
     assert "Alarms" not in answer.context["form"].folded and not TrainingRun.objects.exists()
 
 
-def test_the_form_shows_the_defaults_and_keeps_what_was_changed(client: Client, run: EvalRun) -> None:
+def test_the_form_shows_the_defaults_and_keeps_what_was_changed(
+    client: Client, run: EvalRun
+) -> None:
     html = client.get(reverse("training:new", args=[run.project.slug])).content.decode()
     assert html.count("(default)") == len(TABLE) and 'name="alarms-kl-act" value=""' in html
     wrong = client.post(
-        reverse("training:new", args=[run.project.slug]), sent(run, steps="-1", **{"alarms-kl-act": "3"})
+        reverse("training:new", args=[run.project.slug]),
+        sent(run, steps="-1", **{"alarms-kl-act": "3"}),
     )
     assert 'name="alarms-kl-act" value="3"' in wrong.content.decode()
-    assert start(client, run, **{"alarms-kl-act": "3", "alarms-length-action": "ignore"}).spec["config"]["alarms"] == {
-        "kl": {"act": 3.0}, "length": {"action": "ignore"},
-    }  # fmt: skip
+    assert start(client, run, **{"alarms-kl-act": "3", "alarms-length-action": "ignore"}).spec[
+        "config"
+    ]["alarms"] == {
+        "kl": {"act": 3.0},
+        "length": {"action": "ignore"},
+    }
 
 
 def test_a_wrong_file_keeps_its_text_and_says_the_key(client: Client, run: EvalRun) -> None:
@@ -241,15 +304,21 @@ def test_what_only_all_settings_say_is_said_at_its_field(client: Client, run: Ev
         assert answer.context["form"].errors.keys() == {field}
         html = answer.content.decode()
         assert (
-            html.count("<summary>") == 3 and "<summary>LoRA adapter" in html and "<summary>Alarms" in html
+            html.count("<summary>") == 3
+            and "<summary>LoRA adapter" in html
+            and "<summary>Alarms" in html
         )  # and another engine; what is wrong is open
     assert not TrainingRun.objects.exists()
 
 
 def test_several_seeds_are_one_group(client: Client, run: EvalRun) -> None:
-    answer = client.post(reverse("training:new", args=[run.project.slug]), sent(run, seeds=3, seed=5))
+    answer = client.post(
+        reverse("training:new", args=[run.project.slug]), sent(run, seeds=3, seed=5)
+    )
     runs = list(TrainingRun.objects.order_by("name"))
-    assert [made.spec["seed"] for made in runs] == [5, 6, 7] and len({made.spec["group"] for made in runs}) == 1
+    assert [made.spec["seed"] for made in runs] == [5, 6, 7] and len(
+        {made.spec["group"] for made in runs}
+    ) == 1
     html = client.get(reverse("training:list", args=[run.project.slug])).content.decode()
     assert html.count("data-row") == 1 and "3 seeds, compare" in html
     for at, made in enumerate(runs):
@@ -273,7 +342,9 @@ def test_a_curriculum_begins_with_what_an_evaluation_measured(client: Client, ru
 def test_the_api_exports_and_starts(client: Client, run: EvalRun) -> None:
     made = start(client, run, preset="dr_grpo")
     headers = {"Authorization": f"Bearer {make_key(run.project)}"}
-    text = client.get(reverse("training_api:run_config", args=[made.pk]), headers=headers).json()["yaml"]
+    text = client.get(reverse("training_api:run_config", args=[made.pk]), headers=headers).json()[
+        "yaml"
+    ]
     assert text == exported(client, made)
     url = reverse("training_api:runs")
 
@@ -288,13 +359,17 @@ def test_the_api_exports_and_starts(client: Client, run: EvalRun) -> None:
     assert post({"yaml": text, "seeds": 99}).status_code == 400
 
 
-def test_the_command_exports_checks_and_starts(client: Client, run: EvalRun, tmp_path: Path) -> None:
+def test_the_command_exports_checks_and_starts(
+    client: Client, run: EvalRun, tmp_path: Path
+) -> None:
     made, out, path = start(client, run), io.StringIO(), tmp_path / "run.yaml"
     call_command("training_config", "export", str(made.pk), stdout=out)
     assert out.getvalue() == exported(client, made)
     path.write_text(out.getvalue())
     call_command("training_config", "check", str(path), stdout=out)
-    call_command("training_config", "start", str(path), "--user", admin_of(run.project).username, stdout=out)
+    call_command(
+        "training_config", "start", str(path), "--user", admin_of(run.project).username, stdout=out
+    )
     assert TrainingRun.objects.count() == 2
     path.write_text(out.getvalue() + "x")
     for arguments in (
@@ -312,15 +387,28 @@ def test_the_command_exports_checks_and_starts(client: Client, run: EvalRun, tmp
 @pytest.mark.parametrize(
     ("algorithm", "name", "most"),
     [
-        ("grpo", "steps", 100_000), ("grpo", "prompts_per_step", 1024), ("grpo", "generations", 128), ("grpo", "eval_samples", 128),
-        ("grpo", "dynamic_sampling", 100), ("grpo", "updates_per_batch", 100), ("grpo", "max_new_tokens", 2**20),
-        ("sft", "batch_size", 1024), ("kto", "batch_size", 1024), ("reward_model", "max_length", 2**20), ("best_of_n", "samples", 128),
-        ("on_policy", "prompts_per_step", 1024), ("on_policy", "generations", 128),
+        ("grpo", "steps", 100_000),
+        ("grpo", "prompts_per_step", 1024),
+        ("grpo", "generations", 128),
+        ("grpo", "eval_samples", 128),
+        ("grpo", "dynamic_sampling", 100),
+        ("grpo", "updates_per_batch", 100),
+        ("grpo", "max_new_tokens", 2**20),
+        ("sft", "batch_size", 1024),
+        ("kto", "batch_size", 1024),
+        ("reward_model", "max_length", 2**20),
+        ("best_of_n", "samples", 128),
+        ("on_policy", "prompts_per_step", 1024),
+        ("on_policy", "generations", 128),
     ],
-)  # fmt: skip
+)
 def test_a_step_has_a_size_that_an_estimate_can_hold(algorithm: str, name: str, most: int) -> None:
-    """`prompts_per_step: 1000000000` once took all memory of the machine while a page estimated the run."""
-    needed = {"steps": 3, "learning_rate": 1e-4} | ({} if algorithm in ("grpo", "on_policy") else {"batch_size": 4})
+    """`prompts_per_step: 1000000000` once took all memory of the machine while a page estimated the
+    run.
+    """
+    needed = {"steps": 3, "learning_rate": 1e-4} | (
+        {} if algorithm in ("grpo", "on_policy") else {"batch_size": 4}
+    )
     assert checked(needed | {name: most}, algorithm)[name] == most
     with pytest.raises(ConfigError, match=f"must be at most {most}"):
         checked(needed | {name: most + 1}, algorithm)
@@ -333,7 +421,9 @@ def test_a_base_in_4_bits_is_for_methods_that_do_not_sample(algorithm: str) -> N
     if algorithm in ("sft", "rejection", "distill", "dpo", "kto"):
         assert checked(given, algorithm)["load_in_4bit"]
     else:
-        with pytest.raises(ConfigError, match=r"“load_in_4bit” must be false, since .*SFT, DPO and KTO"):
+        with pytest.raises(
+            ConfigError, match=r"“load_in_4bit” must be false, since .*SFT, DPO and KTO"
+        ):
             checked(given, algorithm)
 
 
@@ -344,17 +434,25 @@ def test_what_the_installation_cannot_do_has_no_field_and_is_refused(
     """Where it can, the form has the field."""
     name, value = more.split(": ")
     method, variable = (
-        ("sft", "FLYWHEEL_LOAD_IN_4BIT") if name == "load_in_4bit" else ("grpo", "FLYWHEEL_TRAINING_PROCESSES")
+        ("sft", "FLYWHEEL_LOAD_IN_4BIT")
+        if name == "load_in_4bit"
+        else ("grpo", "FLYWHEEL_TRAINING_PROCESSES")
     )
     settings.FLYWHEEL_LOAD_IN_4BIT, settings.FLYWHEEL_TRAINING_PROCESSES = False, 1
-    answer = client.post(reverse("training:new", args=[run.project.slug]), sent(run, method=method, more=more))
+    answer = client.post(
+        reverse("training:new", args=[run.project.slug]), sent(run, method=method, more=more)
+    )
     form = answer.context["form"]
     assert name not in form.fields and variable in str(form.errors)
     settings.FLYWHEEL_LOAD_IN_4BIT, settings.FLYWHEEL_TRAINING_PROCESSES = True, 2
-    assert start(client, run, method=method, **{name: value}).spec["config"][name] == load_yaml(value)
+    assert start(client, run, method=method, **{name: value}).spec["config"][name] == load_yaml(
+        value
+    )
     if name == "processes":
         assert start(client, run, method="sft", processes="2").spec["config"]["processes"] == 2
-    answer = client.post(reverse("training:new", args=[run.project.slug]), sent(run, method="grpo", processes="3"))
+    answer = client.post(
+        reverse("training:new", args=[run.project.slug]), sent(run, method="grpo", processes="3")
+    )
     assert "less than or equal to 2" in str(answer.context["form"].errors["processes"])
 
 
@@ -364,13 +462,25 @@ def test_what_the_installation_cannot_do_has_no_field_and_is_refused(
         ("grpo", {"prompts_per_step": 2}, 2, "must be at most prompts_per_step, which is 2"),
         ("sft", {"batch_size": 4}, 4, "must be at most batch_size, which is 4"),
         ("best_of_n", {"batch_size": 4}, 4, "must be at most batch_size, which is 4"),
-        ("dpo", {"batch_size": 4, "micro_batch": 2}, 2, "“micro_batch” must divide batch_size ÷ processes, which is 1"),
+        (
+            "dpo",
+            {"batch_size": 4, "micro_batch": 2},
+            2,
+            "“micro_batch” must divide batch_size ÷ processes, which is 1",
+        ),
         ("dpo", {"batch_size": 6}, 3, "“processes” must divide batch_size, which is 6"),
         ("kto", {"batch_size": 4}, 2, "“processes” must divide batch_size, which is 4"),
-        ("reward_model", {"batch_size": 2}, 2, "“processes” must be at most batch_size, which is 2"),
+        (
+            "reward_model",
+            {"batch_size": 2},
+            2,
+            "“processes” must be at most batch_size, which is 2",
+        ),
     ],
 )
-def test_processes_are_bounded_by_what_they_share(algorithm: str, given: dict, most: int, refusal: str) -> None:
+def test_processes_are_bounded_by_what_they_share(
+    algorithm: str, given: dict, most: int, refusal: str
+) -> None:
     given = {"steps": 3, "learning_rate": 1e-4} | given
     assert checked(given | {"processes": most}, algorithm)["processes"] == most
     with pytest.raises(ConfigError, match=refusal):
@@ -388,7 +498,9 @@ def test_processes_are_bounded_by_what_they_share(algorithm: str, given: dict, m
         ("grpo", {"processes": 2, "batch_size": None}, "“shard” is not known"),
     ],
 )
-def test_a_base_is_sharded_where_all_processes_run_its_layers_alike(algorithm: str, given: dict, refusal: str) -> None:
+def test_a_base_is_sharded_where_all_processes_run_its_layers_alike(
+    algorithm: str, given: dict, refusal: str
+) -> None:
     given = {"steps": 3, "learning_rate": 1e-4, "batch_size": 4, "shard": True} | given
     with pytest.raises(ConfigError, match=refusal):
         checked({name: value for name, value in given.items() if value is not None}, algorithm)

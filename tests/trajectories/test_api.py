@@ -27,7 +27,12 @@ def post(agent: Client, path: str, body: Any, **extra: Any) -> Any:
 
 
 def test_a_row_is_stored_as_it_was_sent(agent: Client) -> None:
-    sent = row(name="r1", call={"tool": "tickets.close", "args": {"id": 5}}, tags=["a"], metadata={"x": [1]})
+    sent = row(
+        name="r1",
+        call={"tool": "tickets.close", "args": {"id": 5}},
+        tags=["a"],
+        metadata={"x": [1]},
+    )
     assert post(agent, ONE, sent).status_code == 201
     got = agent.get(f"{ONE}r1/").json()
     for name in ("id", "agent", "messages", "tools", "tags", "metadata", "latency_ms"):
@@ -61,7 +66,11 @@ def test_a_late_copy_does_not_undo_feedback(agent: Client) -> None:
 def test_feedback_keeps_the_correction(agent: Client, project: Project) -> None:
     post(agent, ONE, row(name="a/b"))
     wanted = {"tool": "tickets.close", "args": {"id": 1}}
-    answer = post(agent, f"{ONE}a/b/feedback/", {"outcome": {"status": "failure"}, "corrected": wanted, "by": "user"})
+    answer = post(
+        agent,
+        f"{ONE}a/b/feedback/",
+        {"outcome": {"status": "failure"}, "corrected": wanted, "by": "user"},
+    )
     assert answer.status_code == 200
     trajectory = store.find(project, "a/b")
     assert trajectory
@@ -90,7 +99,10 @@ def test_feedback_keeps_the_correction(agent: Client, project: Project) -> None:
         ({"usage": {"input_tokens": 2**31}}, "usage.input_tokens"),
         ({"usage": {"cost_usd": 1e6}}, "usage.cost_usd"),
         ({"outcome": {"reward": -1e300}}, "outcome.reward"),
-        ({"interventions": [{"kind": "edit", "message_index": 10**6}]}, "interventions[0].message_index"),
+        (
+            {"interventions": [{"kind": "edit", "message_index": 10**6}]},
+            "interventions[0].message_index",
+        ),
         ({"ended_at": "9999-12-31T23:59:59-01:00"}, "ended_at"),
         ({"started_at": "0001-01-01T00:00:00+02:00"}, "started_at"),
         ({"started_at": "1970-01-01T00:00:00+00:01"}, "started_at"),
@@ -123,13 +135,26 @@ def test_nul_and_lone_surrogates_are_cleaned(agent: Client) -> None:
 def test_good_rows_are_stored_though_others_are_bad(agent: Client) -> None:
     answer = post(agent, BATCH, [row(name="a"), {"id": "b"}, 7, row(name="c")]).json()
     assert answer["accepted"] == 2
-    assert [(item["index"], bool(item["error"])) for item in answer["rejected"]] == [(1, True), (2, True)]
+    assert [(item["index"], bool(item["error"])) for item in answer["rejected"]] == [
+        (1, True),
+        (2, True),
+    ]
 
 
 def test_ndjson_and_gzip(agent: Client) -> None:
-    lines = b"\n".join([json.dumps(row(name="a")).encode(), b"not json", b"", json.dumps(row(name="b")).encode()])
-    answer = post(agent, BATCH, gzip.compress(lines), content_type="application/x-ndjson", HTTP_CONTENT_ENCODING="gzip")
-    assert answer.json()["accepted"] == 2 and [item["index"] for item in answer.json()["rejected"]] == [1]
+    lines = b"\n".join(
+        [json.dumps(row(name="a")).encode(), b"not json", b"", json.dumps(row(name="b")).encode()]
+    )
+    answer = post(
+        agent,
+        BATCH,
+        gzip.compress(lines),
+        content_type="application/x-ndjson",
+        HTTP_CONTENT_ENCODING="gzip",
+    )
+    assert answer.json()["accepted"] == 2 and [
+        item["index"] for item in answer.json()["rejected"]
+    ] == [1]
 
 
 @pytest.mark.parametrize("body", [b"not gzip", gzip.compress(b"[]", mtime=0)[:-5]])
@@ -143,7 +168,10 @@ def test_too_much_is_413(agent: Client, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(api, "MAX_BYTES", 100)
     assert post(agent, ONE, row()).status_code == 413
     bomb = gzip.compress(b" " * 10_000)
-    assert len(bomb) < 100 and post(agent, BATCH, bomb, HTTP_CONTENT_ENCODING="gzip").status_code == 413
+    assert (
+        len(bomb) < 100
+        and post(agent, BATCH, bomb, HTTP_CONTENT_ENCODING="gzip").status_code == 413
+    )
     assert not Trajectory.objects.exists()
 
 
@@ -154,7 +182,9 @@ def test_an_unknown_key_is_401(header: str) -> None:
 
 
 def test_pages_follow_the_cursor_both_ways(agent: Client) -> None:
-    post(agent, BATCH, [row(name=f"r{i}", started_at=f"2026-01-01T00:00:{i:02d}Z") for i in range(7)])
+    post(
+        agent, BATCH, [row(name=f"r{i}", started_at=f"2026-01-01T00:00:{i:02d}Z") for i in range(7)]
+    )
     first = agent.get(ONE, {"limit": 3}).json()
     second = agent.get(ONE, {"limit": 3, "cursor": first["next"]}).json()
     third = agent.get(ONE, {"limit": 3, "cursor": second["next"]}).json()
@@ -168,15 +198,28 @@ def test_pages_follow_the_cursor_both_ways(agent: Client) -> None:
 
 
 def test_filters(agent: Client) -> None:
-    post(agent, BATCH, [
-        row(name="a", outcome={"status": "failure"}, tags=["x"], call={"tool": "files.share", "args": {}}),
-        row(name="b", agent={"name": "z", "version": "9"}, request="Water the plants"),
-    ])  # fmt: skip
+    post(
+        agent,
+        BATCH,
+        [
+            row(
+                name="a",
+                outcome={"status": "failure"},
+                tags=["x"],
+                call={"tool": "files.share", "args": {}},
+            ),
+            row(name="b", agent={"name": "z", "version": "9"}, request="Water the plants"),
+        ],
+    )
     digest.run()
     for query, names in (
-        ({"outcome": "failure"}, ["a"]), ({"tag": "x"}, ["a"]), ({"tool": "files.share"}, ["a"]),
-        ({"agent_version": "9"}, ["b"]), ({"q": "plants"}, ["b"]), ({"tag": "y"}, []),
-    ):  # fmt: skip
+        ({"outcome": "failure"}, ["a"]),
+        ({"tag": "x"}, ["a"]),
+        ({"tool": "files.share"}, ["a"]),
+        ({"agent_version": "9"}, ["b"]),
+        ({"q": "plants"}, ["b"]),
+        ({"tag": "y"}, []),
+    ):
         assert [item["id"] for item in agent.get(ONE, query).json()["results"]] == names, query
 
 
@@ -194,7 +237,9 @@ def test_the_api_describes_itself(client: Client) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 
@@ -207,10 +252,14 @@ def test_the_parser_answers_anything_with_a_row_or_a_reason(value: Any) -> None:
         assert error.problem
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     value=json_values,
-    name=st.sampled_from(["messages", "tools", "metadata", "outcome", "interventions", "tags", "usage"]),
+    name=st.sampled_from(
+        ["messages", "tools", "metadata", "outcome", "interventions", "tags", "usage"]
+    ),
 )
 def test_no_body_breaks_the_server(agent: Client, value: Any, name: str) -> None:
     answer = post(agent, ONE, row(name="fuzz") | {name: value})
@@ -222,7 +271,9 @@ def test_a_bad_time_in_a_batch_costs_one_row(agent: Client) -> None:
     rows[7]["started_at"] = "0001-01-01T00:00:00+02:00"
     answer = post(agent, BATCH, rows)
     assert answer.status_code == 200 and answer.json()["accepted"] == 99
-    assert [(item["index"], item["path"]) for item in answer.json()["rejected"]] == [(7, "started_at")]
+    assert [(item["index"], item["path"]) for item in answer.json()["rejected"]] == [
+        (7, "started_at")
+    ]
 
 
 def test_other_names_of_the_field_are_read(agent: Client) -> None:
@@ -232,7 +283,11 @@ def test_other_names_of_the_field_are_read(agent: Client) -> None:
         "total_tokens": 13,
         "prompt_tokens_details": {"cached_tokens": 2},
     }
-    post(agent, ONE, row(name="r", usage=usage, outcome={"success": False, "reason": "late"}, metadata={"a": 1}))
+    post(
+        agent,
+        ONE,
+        row(name="r", usage=usage, outcome={"success": False, "reason": "late"}, metadata={"a": 1}),
+    )
     stored = agent.get(f"{ONE}r/").json()
     assert stored["usage"] == {"input_tokens": 9, "output_tokens": 4, "cost_usd": None}
     assert stored["outcome"]["status"] == "failure" and stored["outcome"]["reason"] == "late"
@@ -243,7 +298,12 @@ def test_other_names_of_the_field_are_read(agent: Client) -> None:
     ("usage", "counts", "kept"),
     [
         (
-            {"input_tokens": 5, "cache_read_input_tokens": 90, "output_tokens": 4, "service_tier": "standard"},
+            {
+                "input_tokens": 5,
+                "cache_read_input_tokens": 90,
+                "output_tokens": 4,
+                "service_tier": "standard",
+            },
             (95, 4),
             {"cache_read_input_tokens": 90, "service_tier": "standard"},
         ),
@@ -252,12 +312,18 @@ def test_other_names_of_the_field_are_read(agent: Client) -> None:
             (9, 4),
             {"promptTokenCount": 9, "candidatesTokenCount": 4},
         ),
-        ({"prompt_tokens": 9.0, "completion_tokens": 4.0, "queue_time": 0.1}, (9, 4), {"queue_time": 0.1}),
+        (
+            {"prompt_tokens": 9.0, "completion_tokens": 4.0, "queue_time": 0.1},
+            (9, 4),
+            {"queue_time": 0.1},
+        ),
         (None, (None, None), None),
         ({"surprise": [1]}, (None, None), {"surprise": [1]}),
     ],
 )
-def test_the_usage_of_any_provider_is_taken(agent: Client, usage: Any, counts: tuple, kept: dict | None) -> None:
+def test_the_usage_of_any_provider_is_taken(
+    agent: Client, usage: Any, counts: tuple, kept: dict | None
+) -> None:
     assert post(agent, ONE, row(name="r", usage=usage)).status_code == 201
     stored = agent.get(f"{ONE}r/").json()
     assert (stored["usage"]["input_tokens"], stored["usage"]["output_tokens"]) == counts

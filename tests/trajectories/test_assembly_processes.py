@@ -54,9 +54,13 @@ def test_a_trace_that_another_process_has_is_passed_over(project: Project) -> No
     assert soon() == 1 and len(contents(project)) == 2
 
 
-def test_traces_that_may_belong_together_are_left_to_the_process_that_joins_them(project: Project) -> None:
+def test_traces_that_may_belong_together_are_left_to_the_process_that_joins_them(
+    project: Project,
+) -> None:
     keep(project, chat(3, 1, [text("user", "Alone")], "Answer"), *run_of(1))
-    with another_process("SELECT pg_advisory_xact_lock(%s, %s)", int(ProjectLock.STITCHING), project.pk):
+    with another_process(
+        "SELECT pg_advisory_xact_lock(%s, %s)", int(ProjectLock.STITCHING), project.pk
+    ):
         soon()
         assert list(contents(project)) == [trace_id(1)]
         assert Trace.objects.get(trace_id=trace_id(3)).due_at
@@ -64,7 +68,9 @@ def test_traces_that_may_belong_together_are_left_to_the_process_that_joins_them
     assert set(contents(project)) == {trace_id(1), trace_id(3)} and not traces.is_waiting()
 
 
-def test_a_trace_that_cannot_be_assembled_stops_no_other(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_cannot_be_assembled_stops_no_other(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keep(project, *run_of(1), *run_of(2))
     assemble = assembly.assemble
 
@@ -84,7 +90,9 @@ def test_each_project_is_digested_by_one_process(project: Project) -> None:
     other = make_project()
     for owner in (project, other):
         store.ingest(project=owner, rows=[row(name="r")])
-    with another_process("SELECT pg_advisory_xact_lock(%s, %s)", int(ProjectLock.DIGEST), project.pk):
+    with another_process(
+        "SELECT pg_advisory_xact_lock(%s, %s)", int(ProjectLock.DIGEST), project.pk
+    ):
         assert digest.run() == 1
         assert [arrival.project_id for arrival in Arrival.objects.all()] == [project.pk]
     assert digest.run() == 1

@@ -1,4 +1,6 @@
-"""Two requests that delete the same trajectories, and what else happens at the same time as the digest."""
+"""Two requests that delete the same trajectories, and what else happens at the same time as the
+digest.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def purge(project: Project, pk: Any) -> None:
 
 @pytest.mark.parametrize("first", [single, in_bulk])
 @pytest.mark.parametrize("second", [single, in_bulk, purge])
-def test_two_deletions_of_one_trajectory_are_counted_once(first: Callable, second: Callable) -> None:
+def test_two_deletions_of_one_trajectory_are_counted_once(
+    first: Callable, second: Callable
+) -> None:
     project = make_project()
     store.ingest(project=project, rows=[row(), row()])
     digest.run()
@@ -60,7 +64,10 @@ def test_a_resend_that_waits_for_the_deletion_is_refused(delete: Callable) -> No
         other = Other(lambda: store.ingest(project=project, rows=[row("a")]))
         other.wait_until_it_waits()
     other.wait()
-    assert not project.trajectories.exists() and not TrajectoryKey.objects.filter(project=project).exists()
+    assert (
+        not project.trajectories.exists()
+        and not TrajectoryKey.objects.filter(project=project).exists()
+    )
 
 
 def test_the_digest_goes_on_while_an_old_month_is_written_to() -> None:

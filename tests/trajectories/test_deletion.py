@@ -19,11 +19,28 @@ from apps.trajectories import digest
 from apps.trajectories.actions import bulk, deletions
 from apps.trajectories.actions.store import find, ingest
 from apps.trajectories.contents import decompress
-from apps.trajectories.models import Feedback, SearchText, SpanBatch, Tombstone, Trace, Trajectory, TrajectoryKey
+from apps.trajectories.models import (
+    Feedback,
+    SearchText,
+    SpanBatch,
+    Tombstone,
+    Trace,
+    Trajectory,
+    TrajectoryKey,
+)
 from apps.trajectories.retention import enforce, set_retention
 from tests.factories import admin_of, make_project, row
 from tests.trajectories.test_late_spans import forget, whole_run
-from tests.trajectories.test_traces import agent_span, assembled, chat, contents, send, span, text, trace_id
+from tests.trajectories.test_traces import (
+    agent_span,
+    assembled,
+    chat,
+    contents,
+    send,
+    span,
+    text,
+    trace_id,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -45,12 +62,20 @@ WAYS = pytest.mark.parametrize("delete", [single, in_bulk, by_retention])
 
 
 def kept_of(project: Project, words: str) -> list[str]:
-    """The tables of this database in which the words are, as text or inside packed columns of traces."""
-    places = [f"batch {batch.pk}" for batch in SpanBatch.objects.all() if words.encode() in decompress(batch.data)]
+    """The tables of this database in which the words are, as text or inside packed columns of
+    traces.
+    """
+    places = [
+        f"batch {batch.pk}"
+        for batch in SpanBatch.objects.all()
+        if words.encode() in decompress(batch.data)
+    ]
     with connection.cursor() as cursor:
         for model in (Trajectory, TrajectoryKey, Feedback, Trace, Tombstone, SearchText):
             table = model._meta.db_table
-            cursor.execute(f"SELECT count(*) FROM {table} AS it WHERE it::text ILIKE %s", [f"%{words}%"])
+            cursor.execute(
+                f"SELECT count(*) FROM {table} AS it WHERE it::text ILIKE %s", [f"%{words}%"]
+            )
             places += [table] if cursor.fetchone()[0] else []
     return places
 
@@ -58,7 +83,9 @@ def kept_of(project: Project, words: str) -> list[str]:
 @WAYS
 @pytest.mark.parametrize("age", ["fresh", "forgotten"])
 @pytest.mark.parametrize("late", ["one span again", "a new span", "the whole trace", "a log"])
-def test_a_deleted_trace_stays_deleted(agent: Client, project: Project, delete: Callable, age: str, late: str) -> None:
+def test_a_deleted_trace_stays_deleted(
+    agent: Client, project: Project, delete: Callable, age: str, late: str
+) -> None:
     spans = whole_run()
     send(agent, *spans)
     assembled()
@@ -74,7 +101,12 @@ def test_a_deleted_trace_stays_deleted(agent: Client, project: Project, delete: 
         assert agent.post("/v1/logs", sent, content_type="application/json").status_code == 200
     else:
         new = chat(1, 9, [text("user", "Case 1")], "Late", 1, at=60)
-        send(agent, *{"one span again": spans[3:], "a new span": [new], "the whole trace": [*spans, new]}[late])
+        send(
+            agent,
+            *{"one span again": spans[3:], "a new span": [new], "the whole trace": [*spans, new]}[
+                late
+            ],
+        )
     assembled()
     digest.run()
     assert not project.trajectories.exists() and not Trace.objects.exists()
@@ -96,10 +128,19 @@ def test_other_runs_of_its_trace_stay_and_go_on(agent: Client, project: Project)
     first, second = (item.external_id for item in project.trajectories.order_by("pk"))
     single(project, first)
     assert not kept_of(project, "Case 10") and kept_of(project, "Case 20")
-    late = chat(1, 12, [text("user", "Case 10"), text("assistant", "Answer 10"), text("user", "More")], "No", 11, at=30)
+    late = chat(
+        1,
+        12,
+        [text("user", "Case 10"), text("assistant", "Answer 10"), text("user", "More")],
+        "No",
+        11,
+        at=30,
+    )
     send(agent, late, *case(10))
     assembled()
-    assert contents(project) == {second: ["Case 20", "Answer 20"]} and not kept_of(project, "Case 10")
+    assert contents(project) == {second: ["Case 20", "Answer 20"]} and not kept_of(
+        project, "Case 10"
+    )
     known = [text("user", "Case 20"), text("assistant", "Answer 20"), text("user", "Go on")]
     for later in ([chat(1, 22, known, "Went on", 20, at=40)], case(30)):
         send(agent, *later)
@@ -130,7 +171,10 @@ def test_a_late_trace_of_a_deleted_conversation_is_part_of_it(
     send(agent, turn(3, 3, 40, **ids))
     send(agent, turn(4, 3, 40, gen_ai__conversation__id="t2"), turn(5, 3, next_year, **ids))
     assembled()
-    assert sorted(contents(project)) == [trace_id(4), trace_id(5)]  # another conversation, and what began later
+    assert sorted(contents(project)) == [
+        trace_id(4),
+        trace_id(5),
+    ]  # another conversation, and what began later
 
 
 @WAYS
@@ -142,13 +186,23 @@ def test_a_resend_is_refused_until_it_is_restored(
     delete(project, "bob-1")
     assert not kept_of(project, "bob")
     answer = agent.post("/api/v1/trajectories/", sent, content_type="application/json")
-    assert answer.status_code == 400 and answer.json()["path"] == "id" and "was deleted on" in answer.json()["error"]
+    assert (
+        answer.status_code == 400
+        and answer.json()["path"] == "id"
+        and "was deleted on" in answer.json()["error"]
+    )
     batch = [row("bob-1", model="changed"), row("ann-1"), row("bob-1")]
-    answer = agent.post("/api/v1/trajectories/batch/", batch, content_type="application/json").json()
+    answer = agent.post(
+        "/api/v1/trajectories/batch/", batch, content_type="application/json"
+    ).json()
     assert (answer["accepted"], [item["index"] for item in answer["rejected"]]) == (1, [0, 2])
-    told = agent.post("/api/v1/trajectories/bob-1/feedback/", {"comment": "Bad"}, content_type="application/json")
+    told = agent.post(
+        "/api/v1/trajectories/bob-1/feedback/", {"comment": "Bad"}, content_type="application/json"
+    )
     assert told.status_code == 410 and "was deleted" in told.json()["detail"]
-    assert [item.external_id for item in project.trajectories.all()] == ["ann-1"] and not kept_of(project, "bob")
+    assert [item.external_id for item in project.trajectories.all()] == ["ann-1"] and not kept_of(
+        project, "bob"
+    )
     other = make_project()
     assert ingest(project=other, rows=[sent]).accepted == 1
     path = tmp_path / "again.jsonl"

@@ -43,11 +43,15 @@ def test_a_poison_batch_is_set_aside_and_the_others_go_on(project: Project) -> N
     bad.refresh_from_db()
     assert "TypeError" in bad.problem
     assert HourlyCount.objects.get(project=other).trajectories == 1
-    assert HourlyCount.objects.get(project=project).trajectories == 1, "nothing of the poison batch is counted"
+    assert HourlyCount.objects.get(project=project).trajectories == 1, (
+        "nothing of the poison batch is counted"
+    )
     assert SearchText.objects.count() == 2 and digest.run() == 0
 
 
-def test_trouble_of_the_database_sets_nothing_aside(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trouble_of_the_database_sets_nothing_aside(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(*_: Any) -> None:
         raise OperationalError("the connection is lost")
 
@@ -63,7 +67,10 @@ def test_more_words_than_an_index_holds_are_cut(project: Project) -> None:
     """200,000 characters of words that all differ need more than the 1 MiB of a tsvector."""
     letters = [chr(0x4E00 + number) for number in range(400)]
     words = " ".join(f"{a}{b}-{b}{a}" for a in letters for b in letters)[:200_000]
-    ingest(project=project, rows=[row(name="many", request=words), row(name="few", request="harpsichord")])
+    ingest(
+        project=project,
+        rows=[row(name="many", request=words), row(name="few", request="harpsichord")],
+    )
     with pytest.raises(OperationalError, match="too long for tsvector"), transaction.atomic():
         connection.cursor().execute("SELECT to_tsvector('simple', %s)", [words])
     assert digest.run() == 1 and not Arrival.objects.exists() and SearchText.objects.count() == 2
@@ -73,7 +80,10 @@ def test_people_see_why_and_try_again(project: Project) -> None:
     bad = poison(project)
     digest.run()
     member, viewer = member_of(project), member_of(project, Role.VIEWER)
-    assert b"could not be indexed" in viewer.get(reverse("trajectories:list", args=[project.slug])).content
+    assert (
+        b"could not be indexed"
+        in viewer.get(reverse("trajectories:list", args=[project.slug])).content
+    )
     shown = viewer.get(reverse("trajectories:arrivals", args=[project.slug])).content.decode()
     assert "TypeError" in shown and "<button>Retry" not in shown
     other = make_project()
@@ -83,11 +93,17 @@ def test_people_see_why_and_try_again(project: Project) -> None:
     counts = Arrival.objects.get().counts
     counts["hours"][0][-2] = 120.5
     Arrival.objects.update(counts=counts)
-    assert member.post(reverse("trajectories:arrival_retry", args=[project.slug, bad.pk])).status_code == 302
+    assert (
+        member.post(reverse("trajectories:arrival_retry", args=[project.slug, bad.pk])).status_code
+        == 302
+    )
     assert digest.run() == 1 and not Arrival.objects.exists()
     assert HourlyCount.objects.get().trajectories == 1
     assert AuditEvent.objects.filter(action="arrival.retried").exists()
-    assert b"could not be indexed" not in viewer.get(reverse("trajectories:list", args=[project.slug])).content
+    assert (
+        b"could not be indexed"
+        not in viewer.get(reverse("trajectories:list", args=[project.slug])).content
+    )
 
 
 def test_people_discard_what_cannot_be_mended(project: Project) -> None:

@@ -1,4 +1,6 @@
-"""What the API owes senders, whatever they send: nothing is lost behind a 2xx, and an outage is one to come back after."""
+"""What the API owes senders, whatever they send: nothing is lost behind a 2xx, and an outage is one
+to come back after.
+"""
 
 from __future__ import annotations
 
@@ -26,25 +28,41 @@ SPAN = chat(1, 1, [text("user", "Hi")], "Hello")
 def test_every_member_of_a_gzip_is_read(agent: Client, project: Project) -> None:
     lines = [json.dumps(row(name=f"r{number}")).encode() + b"\n" for number in range(3)]
     members = b"".join(gzip.compress(line) for line in lines)
-    answer = agent.post(BATCH, members, content_type="application/x-ndjson", HTTP_CONTENT_ENCODING="gzip")
+    answer = agent.post(
+        BATCH, members, content_type="application/x-ndjson", HTTP_CONTENT_ENCODING="gzip"
+    )
     assert answer.json()["accepted"] == 3
     # two requests one after the other are one protobuf message with the spans of both
-    two = gzip.compress(packed(SPAN)) + gzip.compress(packed(chat(2, 1, [text("user", "Ho")], "Hello")))
-    assert agent.post(TRACES, two, content_type=PROTOBUF, HTTP_CONTENT_ENCODING="gzip").status_code == 200
+    two = gzip.compress(packed(SPAN)) + gzip.compress(
+        packed(chat(2, 1, [text("user", "Ho")], "Hello"))
+    )
+    assert (
+        agent.post(TRACES, two, content_type=PROTOBUF, HTTP_CONTENT_ENCODING="gzip").status_code
+        == 200
+    )
     traces.sort_some()
     assert SpanBatch.objects.count() == 2
 
 
-def test_the_limit_is_on_all_members_together(agent: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_is_on_all_members_together(
+    agent: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("apps.trajectories.api.MAX_BYTES", 10_000)
     bomb = gzip.compress(b" " * 6_000) * 2
-    assert agent.post(BATCH, bomb, content_type=JSON, HTTP_CONTENT_ENCODING="gzip").status_code == 413
+    assert (
+        agent.post(BATCH, bomb, content_type=JSON, HTTP_CONTENT_ENCODING="gzip").status_code == 413
+    )
 
 
 def test_a_second_member_that_is_broken_is_refused(agent: Client) -> None:
     whole = gzip.compress(json.dumps([row(name="a")]).encode())
     for rest in (gzip.compress(b" ")[:-3], b"garbage"):
-        assert agent.post(BATCH, whole + rest, content_type=JSON, HTTP_CONTENT_ENCODING="gzip").status_code == 400
+        assert (
+            agent.post(
+                BATCH, whole + rest, content_type=JSON, HTTP_CONTENT_ENCODING="gzip"
+            ).status_code
+            == 400
+        )
     assert not Trajectory.objects.exists()
 
 
@@ -54,7 +72,12 @@ def test_otlp_is_taken_with_a_slash_at_the_end(agent: Client, path: str) -> None
 
 
 def test_a_post_without_the_last_slash_stores(agent: Client) -> None:
-    assert agent.post(BATCH[:-1], json.dumps([row(name="a")]).encode(), content_type=JSON).json()["accepted"] == 1
+    assert (
+        agent.post(BATCH[:-1], json.dumps([row(name="a")]).encode(), content_type=JSON).json()[
+            "accepted"
+        ]
+        == 1
+    )
     one = "/api/v1/trajectories"
     assert agent.post(one, json.dumps(row(name="b")).encode(), content_type=JSON).status_code == 201
     told = agent.post(f"{one}/b/feedback", b'{"score": 1}', content_type=JSON)
@@ -75,8 +98,13 @@ def own_connection(transactional_db: None) -> Iterator[None]:
 
 @pytest.mark.usefixtures("own_connection")
 @pytest.mark.parametrize("door", [TRACES, BATCH, "/api/v1/trajectories/"])
-def test_a_database_that_is_away_is_503_and_come_again(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = Client(headers={"Authorization": f"Bearer {make_key(make_project())}"}, raise_request_exception=False)
+def test_a_database_that_is_away_is_503_and_come_again(
+    door: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Client(
+        headers={"Authorization": f"Bearer {make_key(make_project())}"},
+        raise_request_exception=False,
+    )
     connection.close()
     with monkeypatch.context() as patched:
         patched.setitem(connection.settings_dict, "HOST", "127.0.0.1")
@@ -87,15 +115,22 @@ def test_a_database_that_is_away_is_503_and_come_again(door: str, monkeypatch: p
 
 @pytest.mark.usefixtures("own_connection")
 @pytest.mark.parametrize("kind", [JSON, PROTOBUF])
-def test_a_connection_that_dies_in_the_middle_is_503(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = Client(headers={"Authorization": f"Bearer {make_key(make_project())}"}, raise_request_exception=False)
+def test_a_connection_that_dies_in_the_middle_is_503(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Client(
+        headers={"Authorization": f"Bearer {make_key(make_project())}"},
+        raise_request_exception=False,
+    )
     sent = packed(SPAN) if kind == PROTOBUF else json.dumps(body(SPAN)).encode()
     assert agent.post(TRACES, sent, content_type=kind).status_code == 200
     kept, compress = (SpanBatch.objects.count(), SpanBody.objects.count()), contents.compress
 
     def cut(data: bytes) -> bytes:
         pid = connection.connection.info.backend_pid
-        with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": psycopg.Cursor}) as other:
+        with psycopg.connect(
+            **connection.get_connection_params() | {"cursor_factory": psycopg.Cursor}
+        ) as other:
             other.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
         return compress(data)
 

@@ -34,13 +34,22 @@ REPLY = {"role": "tool", "tool_call_id": "c1", "content": "ok"}
 
 def calls(*names: str, **function: Any) -> dict:
     made = [
-        {"id": name, "type": "function", "function": {"name": "close", "arguments": {"id": 5}} | function}
+        {
+            "id": name,
+            "type": "function",
+            "function": {"name": "close", "arguments": {"id": 5}} | function,
+        }
         for name in names
     ]
     return {"role": "assistant", "content": None, "tool_calls": made}
 
 
-def sent(messages: list[dict], status: str = "success", interventions: list[dict] | None = None, **more: Any) -> dict:
+def sent(
+    messages: list[dict],
+    status: str = "success",
+    interventions: list[dict] | None = None,
+    **more: Any,
+) -> dict:
     return {
         "messages": messages,
         "tools": [],
@@ -54,7 +63,9 @@ def rows_of(project: Project) -> Any:
 
 
 def test_jsonl_can_be_imported_again(project: Project) -> None:
-    make_trajectory(project, name="a", tags=["x"], metadata={"k": [1]}, started_at="2026-01-01T00:00:00Z")
+    make_trajectory(
+        project, name="a", tags=["x"], metadata={"k": [1]}, started_at="2026-01-01T00:00:00Z"
+    )
     make_failed(project, name="b", started_at="2026-01-01T00:00:00Z")
     data = b"".join(exports.jsonl(rows_of(project)))
     again = [raw for _, raw in read(io.BytesIO(data), "export.jsonl").rows]
@@ -64,7 +75,9 @@ def test_jsonl_can_be_imported_again(project: Project) -> None:
     assert sorted(exports.jsonl(rows_of(other))) == sorted(data.splitlines(keepends=True))
 
 
-def test_parquet_has_row_groups_and_json_for_what_is_nested(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_has_row_groups_and_json_for_what_is_nested(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exports, "ROW_GROUP", 2)
     for name in "abc":
         make_trajectory(project, name=name, tags=["x", "y"], started_at="2026-01-01T00:00:00Z")
@@ -72,7 +85,10 @@ def test_parquet_has_row_groups_and_json_for_what_is_nested(project: Project, mo
     assert file.num_row_groups == 2
     first = file.read().to_pylist()[0]
     assert list(first) == list(exports.COLUMNS)
-    assert first["started_at"].isoformat() == "2026-01-01T00:00:00+00:00" and first["tags"] == ["x", "y"]
+    assert first["started_at"].isoformat() == "2026-01-01T00:00:00+00:00" and first["tags"] == [
+        "x",
+        "y",
+    ]
     assert json.loads(first["messages"])[0]["role"] == "user" and first["input_tokens"] == 100
 
 
@@ -96,11 +112,17 @@ def test_sft_keeps_what_is_good_and_counts_what_is_not(project: Project) -> None
     assert all(line["messages"][-1]["role"] == "assistant" and line["tools"] for line in found)
 
 
-def test_nothing_that_a_floor_above_forbids_leaves(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_a_floor_above_forbids_leaves(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, request in (("kept", "Keep 1."), ("held", "Hold 2."), ("last", "Hold 3.")):
         make_trajectory(project, name=name, outcome={"status": "success"}, request=request)
-    by_run = lambda project, runs, lines: {at for at, run in enumerate(runs) if run.external_id == "held"}  # noqa: E731
-    by_line = lambda project, runs, lines: {at for at, line in enumerate(lines) if "3." in str(line)}  # noqa: E731
+    by_run = lambda project, runs, lines: {  # noqa: E731
+        at for at, run in enumerate(runs) if run.external_id == "held"
+    }
+    by_line = lambda project, runs, lines: {  # noqa: E731
+        at for at, line in enumerate(lines) if "3." in str(line)
+    }
     monkeypatch.setattr(exports, "GUARDS", [by_run, by_line])
     export = SftExport(rows_of(project), project=project)
     data = b"".join(export)
@@ -117,10 +139,22 @@ def test_an_sft_export_names_what_is_held_out() -> None:
     ("given", "roles", "last"),
     [
         (sent([USER, SAID]), ["user", "assistant"], "Done."),
-        (sent([{"role": "developer", "content": "Be brief."}, USER, SAID]), ["system", "user", "assistant"], "Done."),
+        (
+            sent([{"role": "developer", "content": "Be brief."}, USER, SAID]),
+            ["system", "user", "assistant"],
+            "Done.",
+        ),
         (sent([USER, SAID, USER]), ["user", "assistant"], "Done."),
-        (sent([USER, calls("c1"), REPLY, SAID]), ["user", "assistant", "tool", "assistant"], "Done."),
-        (sent([USER, SAID], "failure", [{"kind": "edit", "after": "Better."}]), ["user", "assistant"], "Better."),
+        (
+            sent([USER, calls("c1"), REPLY, SAID]),
+            ["user", "assistant", "tool", "assistant"],
+            "Done.",
+        ),
+        (
+            sent([USER, SAID], "failure", [{"kind": "edit", "after": "Better."}]),
+            ["user", "assistant"],
+            "Better.",
+        ),
         (
             sent(
                 [USER, SAID, USER, SAID],
@@ -130,14 +164,22 @@ def test_an_sft_export_names_what_is_held_out() -> None:
             ["user", "assistant"],
             "1st",
         ),
-        (sent([USER], "failure", [{"kind": "takeover", "after": [SAID]}]), ["user", "assistant"], "Done."),
+        (
+            sent([USER], "failure", [{"kind": "takeover", "after": [SAID]}]),
+            ["user", "assistant"],
+            "Done.",
+        ),
         (
             sent([USER, SAID], "failure", [{"kind": "edit", "after": {"answer": 4}}]),
             ["user", "assistant"],
             '{"answer":4}',
         ),
         (
-            sent([USER, SAID], "failure", [{"kind": "edit", "after": "a"}, {"kind": "edit", "after": "b"}]),
+            sent(
+                [USER, SAID],
+                "failure",
+                [{"kind": "edit", "after": "a"}, {"kind": "edit", "after": "b"}],
+            ),
             ["user", "assistant"],
             "b",
         ),
@@ -158,15 +200,27 @@ def test_examples(given: dict, roles: list[str], last: str) -> None:
     ],
 )
 def test_a_correction_is_learnt_as_a_call_in_whatever_form_it_came(after: Any) -> None:
-    [call] = example(sent([USER, SAID], "failure", [{"kind": "edit", "after": after}]))["messages"][-1]["tool_calls"]
-    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("close", {"id": 5})
+    [call] = example(sent([USER, SAID], "failure", [{"kind": "edit", "after": after}]))["messages"][
+        -1
+    ]["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == (
+        "close",
+        {"id": 5},
+    )
 
 
 def test_turns_that_nobody_called_right_are_not_learnt() -> None:
-    corrected = example(sent([USER, SAID, USER, SAID], "failure", [{"kind": "edit", "after": "Better."}]))
+    corrected = example(
+        sent([USER, SAID, USER, SAID], "failure", [{"kind": "edit", "after": "Better."}])
+    )
     assert [turn.get("weight") for turn in corrected["messages"]] == [None, 0, None, None]
     few_shot = [{**USER, "name": "example_user"}, {**SAID, "name": "example_assistant"}, USER, SAID]
-    assert [turn.get("weight") for turn in example(sent(few_shot))["messages"]] == [None, 0, None, None]
+    assert [turn.get("weight") for turn in example(sent(few_shot))["messages"]] == [
+        None,
+        0,
+        None,
+        None,
+    ]
 
 
 def test_calls_get_ids_and_arguments_as_text() -> None:
@@ -189,7 +243,10 @@ def test_calls_get_ids_and_arguments_as_text() -> None:
         (sent([USER, calls("c1"), SAID]), BROKEN_CALLS),
         (sent([USER, calls("c1", "c2"), REPLY, SAID]), BROKEN_CALLS),
         (sent([USER, REPLY, SAID]), BROKEN_CALLS),
-        (sent([USER, SAID], "failure", [{"kind": "edit", "after": {"tool_calls": [7]}}]), BAD_CORRECTION),
+        (
+            sent([USER, SAID], "failure", [{"kind": "edit", "after": {"tool_calls": [7]}}]),
+            BAD_CORRECTION,
+        ),
         (sent([USER, SAID], "failure", [{"kind": "edit", "after": [USER]}]), BAD_CORRECTION),
     ],
 )
@@ -203,7 +260,10 @@ ANY = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["role", "content", "tool_calls", "function", "name", "tool", "args", "id"]), inner
+            st.sampled_from(
+                ["role", "content", "tool_calls", "function", "name", "tool", "args", "id"]
+            ),
+            inner,
         )
     ),
     max_leaves=10,

@@ -1,4 +1,6 @@
-"""Whatever comes in by whatever door: it is stored or refused with a reason, and every page and API can read on."""
+"""Whatever comes in by whatever door: it is stored or refused with a reason, and every page and API
+can read on.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +37,80 @@ def nested(levels: int) -> Any:
 
 
 NUMBERS = [
-    0, -0.0, -1, 1e-320, 1.7e308, -1.7e308, 2**31 - 1, 2**31, 2**53 + 1, 2**63, -(2**63), 2**64, 10**18, 10**30, 10**31,
-    10**400, 1e15, 0.1, True, None, "12", "NaN",
-]  # fmt: skip
+    0,
+    -0.0,
+    -1,
+    1e-320,
+    1.7e308,
+    -1.7e308,
+    2**31 - 1,
+    2**31,
+    2**53 + 1,
+    2**63,
+    -(2**63),
+    2**64,
+    10**18,
+    10**30,
+    10**31,
+    10**400,
+    1e15,
+    0.1,
+    True,
+    None,
+    "12",
+    "NaN",
+]
 TIMES = [
-    "9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+02:00", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z",
-    "1970-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "2100-12-31T23:59:59Z", "2101-01-01T00:00:00Z", "2038-01-19T03:14:08Z",
-    "2026-06-30T23:59:60Z", "2026-02-29T00:00:00Z", "2026-01-01", "2026-01-01T00:00:00+23:59", "yesterday", "", 0, 1e18,
-]  # fmt: skip
+    "9999-12-31T23:59:59-01:00",
+    "0001-01-01T00:00:00+02:00",
+    "0001-01-01T00:00:00Z",
+    "9999-12-31T23:59:59.999999Z",
+    "1970-01-01T00:00:00Z",
+    "1969-12-31T23:59:59Z",
+    "2100-12-31T23:59:59Z",
+    "2101-01-01T00:00:00Z",
+    "2038-01-19T03:14:08Z",
+    "2026-06-30T23:59:60Z",
+    "2026-02-29T00:00:00Z",
+    "2026-01-01",
+    "2026-01-01T00:00:00+23:59",
+    "yesterday",
+    "",
+    0,
+    1e18,
+]
 TEXTS = [
-    "", " ", "\x00", "a\x00b", "\ud800", "\udfff\ud800", "\u202eevil\u202c", "שלום עולם", "مرحبا", "𝕬" * 50, "é" * 200,
-    "\ufffe\uffff", "\r\n\t", "\u2028", "'; DROP TABLE x; --", "<script>alert(1)</script>", "{{ 7*7 }}", "%s%n%00", "../../etc",
-    "{}", "[" * 200, "\\", '"', "NULL", "\\N", "\\.", "{a,b}", "x" * 200, "x" * 10_000, "👩‍👩‍👧‍👦" * 30,
-]  # fmt: skip
+    "",
+    " ",
+    "\x00",
+    "a\x00b",
+    "\ud800",
+    "\udfff\ud800",
+    "\u202eevil\u202c",
+    "שלום עולם",
+    "مرحبا",
+    "𝕬" * 50,
+    "é" * 200,
+    "\ufffe\uffff",
+    "\r\n\t",
+    "\u2028",
+    "'; DROP TABLE x; --",
+    "<script>alert(1)</script>",
+    "{{ 7*7 }}",
+    "%s%n%00",
+    "../../etc",
+    "{}",
+    "[" * 200,
+    "\\",
+    '"',
+    "NULL",
+    "\\N",
+    "\\.",
+    "{a,b}",
+    "x" * 200,
+    "x" * 10_000,
+    "👩‍👩‍👧‍👦" * 30,
+]
 HUGE = "word " * 2_000_000  # 10 MB
 ANYTHING = [*NUMBERS, *TEXTS, nested(50), nested(70), [], {}, [None], {"": {"": None}}]
 FIELDS: dict[str, list[Any]] = {
@@ -67,12 +130,29 @@ FIELDS: dict[str, list[Any]] = {
     "user_id": TEXTS,
     "tags": [[text] for text in TEXTS],
     "tools": [[{"type": "function", "function": value}] for value in ANYTHING],
-    "metadata": [{"x": value} for value in ANYTHING]
-    + [{"steps": [{"start_ms": number, "ms": number, "name": "a", "message_index": number}]} for number in NUMBERS],
-    "interventions": [[{"kind": "edit", "message_index": value, "after": value, "by": "x"}] for value in ANYTHING],
-    "messages": [[{"role": "user", "content": value}] for value in ANYTHING]
-    + [[{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": value}}]}] for value in ANYTHING],
-}  # fmt: skip
+    "metadata": (
+        [{"x": value} for value in ANYTHING]
+        + [
+            {"steps": [{"start_ms": number, "ms": number, "name": "a", "message_index": number}]}
+            for number in NUMBERS
+        ]
+    ),
+    "interventions": [
+        [{"kind": "edit", "message_index": value, "after": value, "by": "x"}] for value in ANYTHING
+    ],
+    "messages": (
+        [[{"role": "user", "content": value}] for value in ANYTHING]
+        + [
+            [
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": value}}],
+                }
+            ]
+            for value in ANYTHING
+        ]
+    ),
+}
 
 
 def extreme(name: str, field: str, value: Any) -> dict:
@@ -82,18 +162,31 @@ def extreme(name: str, field: str, value: Any) -> dict:
     return made
 
 
-EXTREMES = [extreme(f"{field} {n}", field, value) for field, values in FIELDS.items() for n, value in enumerate(values)]
+EXTREMES = [
+    extreme(f"{field} {n}", field, value)
+    for field, values in FIELDS.items()
+    for n, value in enumerate(values)
+]
 
 
-ONE_PART = {"ended_at": "started_at", "latency_ms": "started_at"}  # what has to fit together comes as it was accepted
+ONE_PART = {
+    "ended_at": "started_at",
+    "latency_ms": "started_at",
+}  # what has to fit together comes as it was accepted
 
 
 def packed(rows: list[dict]) -> list[dict]:
-    """The same extremes in fewer rows: at most one in each part of a row, interventions with their messages alone."""
+    """The same extremes in fewer rows: at most one in each part of a row, interventions with their
+    messages alone.
+    """
     usual = extreme("", "id", "")
     made: list[tuple[dict, set[str]]] = []
     for item in rows:
-        changed = {key: value for key, value in item.items() if key != "id" and value != usual.get(key, usual)}
+        changed = {
+            key: value
+            for key, value in item.items()
+            if key != "id" and value != usual.get(key, usual)
+        }
         changed |= {"id": item["id"]} if item["id"] in TEXTS else {}
         parts = {ONE_PART.get(key, key) for key in changed}
         fits = (one for one in made if not (one[1] & parts or "interventions" in one[1] | parts))
@@ -108,7 +201,9 @@ def packed(rows: list[dict]) -> list[dict]:
 
 @pytest.fixture
 def agent(project: Project) -> Client:
-    return Client(headers={"Authorization": f"Bearer {make_key(project)}"}, raise_request_exception=False)
+    return Client(
+        headers={"Authorization": f"Bearer {make_key(project)}"}, raise_request_exception=False
+    )
 
 
 @pytest.fixture
@@ -127,10 +222,16 @@ def everything_reads(project: Project, agent: Client, admin: Client, each: bool 
         (project_url(name), query)
         for name in ("list", "count", "trend", "sessions", "export")
         for query in (
-            {}, {"q": "word"}, {"since": "30d"}, {"from": "0001-01-01"}, {"to": "9999-12-31"}, {"latency_max": "1e308"},
-            {"from": "9999-12-31T23:59-01:00"}, {"cols": "cost,latency,tokens,reward,tags,session,user,started"},
+            {},
+            {"q": "word"},
+            {"since": "30d"},
+            {"from": "0001-01-01"},
+            {"to": "9999-12-31"},
+            {"latency_max": "1e308"},
+            {"from": "9999-12-31T23:59-01:00"},
+            {"cols": "cost,latency,tokens,reward,tags,session,user,started"},
         )
-    ]  # fmt: skip
+    ]
     seen += [(project_url("export"), {"format": kind}) for kind in ("parquet", "sft")]
     seen += [(project_url(name), {}) for name in ("arrivals", "redaction", "import")]
     seen += [(ONE, query) for query in ({}, {"limit": 500}, {"since": "24h"}, {"q": "\x00"})]
@@ -146,12 +247,20 @@ def everything_reads(project: Project, agent: Client, admin: Client, each: bool 
         answer = (agent if at.startswith(ONE) else admin).get(at, query)
         body = b"".join(answer) if answer.streaming else answer.content
         assert answer.status_code in (200, 302, 400, 404), (at, query, body[-500:])
-        assert answer.status_code != 400 or at.startswith(ONE) or query.keys() & {"from", "to", "latency_max"}, (
+        assert (
+            answer.status_code != 400
+            or at.startswith(ONE)
+            or query.keys() & {"from", "to", "latency_max"}
+        ), (
             at,
             query,
         )
     if rows:
-        name = next(item.external_id for item in rows if item.external_id.isascii() and " " in item.external_id)
+        name = next(
+            item.external_id
+            for item in rows
+            if item.external_id.isascii() and " " in item.external_id
+        )
         assert agent.delete(reverse("api:trajectory", args=[name])).status_code == 204
     Retention.objects.create(project=project, days=1)
     retention.enforce(timezone.now().replace(year=2200))
@@ -187,7 +296,9 @@ def test_in_batches(project: Project, agent: Client, admin: Client, kind: str) -
     answer = agent.post(f"{ONE}batch/", body, content_type=kind)
     assert answer.status_code == 200, answer.content[-300:]
     done = answer.json()
-    assert done["accepted"] + done["duplicates"] + done["updated"] + len(done["rejected"]) == len(EXTREMES)
+    assert done["accepted"] + done["duplicates"] + done["updated"] + len(done["rejected"]) == len(
+        EXTREMES
+    )
     assert done["accepted"] > len(EXTREMES) / 2 and all(item["error"] for item in done["rejected"])
     everything_reads(project, agent, admin, each=False)
 
@@ -199,25 +310,51 @@ def test_as_a_file(project: Project, agent: Client, admin: Client) -> None:
     def opened(name: str) -> Iterator[Any]:
         yield read(io.BytesIO(data), name, "auto")
 
-    summary = batches.run(["x.jsonl"], opened, lambda rows: store.ingest(project=project, rows=rows))
-    assert summary.accepted + summary.duplicates + summary.updated + summary.rejected == len(EXTREMES)
+    summary = batches.run(
+        ["x.jsonl"], opened, lambda rows: store.ingest(project=project, rows=rows)
+    )
+    assert summary.accepted + summary.duplicates + summary.updated + summary.rejected == len(
+        EXTREMES
+    )
     assert summary.accepted > len(EXTREMES) / 2
     everything_reads(project, agent, admin, each=False)
 
 
 def test_as_spans(project: Project, agent: Client, admin: Client) -> None:
-    times = [0, 1, -1, 2**63 - 1, 2**63, 2**64 - 1, 4_133_980_799 * 10**9, 253_402_300_799 * 10**9, 10**30, "x"]
+    times = [
+        0,
+        1,
+        -1,
+        2**63 - 1,
+        2**63,
+        2**64 - 1,
+        4_133_980_799 * 10**9,
+        253_402_300_799 * 10**9,
+        10**30,
+        "x",
+    ]
     spans = []
     for number, at in enumerate([(start, end) for start in times for end in times], start=1):
         made = span(number, number, gen_ai__operation__name="chat", gen_ai__input__messages="[]")
         spans.append(made | {"startTimeUnixNano": str(at[0]), "endTimeUnixNano": str(at[1])})
     for number, value in enumerate([*TEXTS, *map(str, NUMBERS), HUGE[:1_000_000]], start=1_000):
-        made = span(number, number, gen_ai__operation__name="chat", session__id=value, gen_ai__request__model=value)
-        tokens = attributes(gen_ai__usage__input_tokens=value, operation__cost=value, gen_ai__output__messages=value)
+        made = span(
+            number,
+            number,
+            gen_ai__operation__name="chat",
+            session__id=value,
+            gen_ai__request__model=value,
+        )
+        tokens = attributes(
+            gen_ai__usage__input_tokens=value, operation__cost=value, gen_ai__output__messages=value
+        )
         spans.append(made | {"name": value, "attributes": made["attributes"] + tokens})
     for made in spans:
         body = text_of({"resourceSpans": [{"scopeSpans": [{"spans": [made]}]}]})
-        assert agent.post("/v1/traces", body, content_type="application/json").status_code in (200, 400)
+        assert agent.post("/v1/traces", body, content_type="application/json").status_code in (
+            200,
+            400,
+        )
     traces.sort_some()
     while assembly.step(timezone.now() + traces.PATIENCE):
         pass
@@ -230,20 +367,30 @@ def test_as_spans(project: Project, agent: Client, admin: Client) -> None:
 def test_as_feedback(project: Project, agent: Client, admin: Client) -> None:
     names = [
         "a run",
-        *(text for text in TEXTS if text.isprintable() and text.strip() and not set(text) & set("/?#\\%")),
+        *(
+            text
+            for text in TEXTS
+            if text.isprintable() and text.strip() and not set(text) & set("/?#\\%")
+        ),
     ]
     news = [
-        *({"comment": text, "by": text} for text in TEXTS), *({"score": number} for number in NUMBERS),
-        *({"corrected": value, "message_index": value} for value in ANYTHING), *({"id": text} for text in TEXTS),
-        *({"outcome": {"reason": text, "label": text}} for text in TEXTS), *({"outcome": value} for value in ANYTHING),
-    ]  # fmt: skip
+        *({"comment": text, "by": text} for text in TEXTS),
+        *({"score": number} for number in NUMBERS),
+        *({"corrected": value, "message_index": value} for value in ANYTHING),
+        *({"id": text} for text in TEXTS),
+        *({"outcome": {"reason": text, "label": text}} for text in TEXTS),
+        *({"outcome": value} for value in ANYTHING),
+    ]
     for index, item in enumerate(news):
         url = reverse("api:feedback", args=[names[index % len(names)]])
         answer = agent.post(url, text_of(item), content_type="application/json")
         assert answer.status_code in (200, 202, 400), (url, item, answer.content[-300:])
     assert Feedback.objects.filter(project=project).count() > 50
     sent = [row(name=name, started_at="2026-03-01T10:00:00Z") for name in names]
-    assert agent.post(f"{ONE}batch/", text_of(sent), content_type="application/json").status_code == 200
+    assert (
+        agent.post(f"{ONE}batch/", text_of(sent), content_type="application/json").status_code
+        == 200
+    )
     everything_reads(project, agent, admin)
     assert not Feedback.objects.filter(project=project, external_id__in=names).exists()
 
@@ -263,8 +410,14 @@ def test_ten_megabytes_of_one_string(project: Project, agent: Client, admin: Cli
     everything_reads(project, agent, admin)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.fixed_dictionaries({}, optional={field: st.sampled_from(values) for field, values in FIELDS.items()}))
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.fixed_dictionaries(
+        {}, optional={field: st.sampled_from(values) for field, values in FIELDS.items()}
+    )
+)
 def test_together(project: Project, agent: Client, admin: Client, changes: dict[str, Any]) -> None:
     Retention.objects.filter(project=project).delete()
     made = row(name="a run", started_at="2026-03-01T10:00:00Z")

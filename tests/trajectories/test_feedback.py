@@ -41,7 +41,16 @@ def get(agent: Client, name: str) -> Any:
 
 
 def test_an_updated_row_keeps_what_people_said(agent: Client, project: Project) -> None:
-    post(agent, ONE, row(name="r", model="one", outcome={"status": "unknown", "reason": "not asked"}, tags=["mine"]))
+    post(
+        agent,
+        ONE,
+        row(
+            name="r",
+            model="one",
+            outcome={"status": "unknown", "reason": "not asked"},
+            tags=["mine"],
+        ),
+    )
     tell(agent, "r", outcome={"status": "failure", "label": "rude"}, comment="Not so", by="ann")
     by = make_member(project)
     client = Client()
@@ -58,7 +67,9 @@ def test_an_updated_row_keeps_what_people_said(agent: Client, project: Project) 
     assert "label:rude" in project.trajectories.get().terms
     digest.run()
     counted = HourlyCount.objects.filter(project=project, trajectories__gt=0)
-    assert [(item.model, item.outcome_status, item.trajectories) for item in counted] == [("two", "failure", 1)]
+    assert [(item.model, item.outcome_status, item.trajectories) for item in counted] == [
+        ("two", "failure", 1)
+    ]
 
 
 def test_a_late_copy_is_a_duplicate_after_feedback_and_after_an_update(agent: Client) -> None:
@@ -73,11 +84,28 @@ def test_a_late_copy_is_a_duplicate_after_feedback_and_after_an_update(agent: Cl
 
 
 def test_a_partial_outcome_leaves_the_rest(agent: Client) -> None:
-    post(agent, ONE, row(name="r", outcome={"status": "failure", "reward": 0.5, "label": "slow", "reason": "timeout"}))
+    post(
+        agent,
+        ONE,
+        row(
+            name="r",
+            outcome={"status": "failure", "reward": 0.5, "label": "slow", "reason": "timeout"},
+        ),
+    )
     tell(agent, "r", outcome={"label": "rude"})
-    assert get(agent, "r")["outcome"] == {"status": "failure", "reward": 0.5, "label": "rude", "reason": "timeout"}
+    assert get(agent, "r")["outcome"] == {
+        "status": "failure",
+        "reward": 0.5,
+        "label": "rude",
+        "reason": "timeout",
+    }
     tell(agent, "r", outcome={"reward": None, "success": True})
-    assert get(agent, "r")["outcome"] == {"status": "success", "reward": None, "label": "rude", "reason": "timeout"}
+    assert get(agent, "r")["outcome"] == {
+        "status": "success",
+        "reward": None,
+        "label": "rude",
+        "reason": "timeout",
+    }
 
 
 def test_the_same_feedback_twice_is_one(agent: Client, project: Project) -> None:
@@ -100,7 +128,10 @@ def test_the_last_word_counts(agent: Client) -> None:
 
 
 def test_feedback_may_come_before_its_run(agent: Client, project: Project) -> None:
-    assert tell(agent, "a/b", outcome={"status": "failure"}, comment="No", by="ann") == {"id": "a/b", "waiting": True}
+    assert tell(agent, "a/b", outcome={"status": "failure"}, comment="No", by="ann") == {
+        "id": "a/b",
+        "waiting": True,
+    }
     assert agent.get(f"{ONE}a/b/").status_code == 404
     post(agent, BATCH, [row(name="a/b", model="one"), row(name="c"), row(name="a/b", model="two")])
     stored = get(agent, "a/b")
@@ -135,7 +166,9 @@ def test_deleting_a_run_deletes_what_was_said_of_it(agent: Client) -> None:
     assert not Feedback.objects.exists()
 
 
-def test_feedback_without_a_run_is_kept_as_long_as_runs_are(agent: Client, project: Project) -> None:
+def test_feedback_without_a_run_is_kept_as_long_as_runs_are(
+    agent: Client, project: Project
+) -> None:
     post(agent, ONE, row(name="r"))
     tell(agent, "r", comment="kept with its run")
     tell(agent, "never", comment="old")
@@ -170,14 +203,23 @@ def test_an_id_that_no_run_can_have_is_400(agent: Client) -> None:
 
 
 def test_people_say_the_outcome_on_the_page(agent: Client, project: Project) -> None:
-    post(agent, ONE, row(name="r", outcome={"status": "failure", "reason": "timeout", "label": "slow"}))
+    post(
+        agent,
+        ONE,
+        row(name="r", outcome={"status": "failure", "reason": "timeout", "label": "slow"}),
+    )
     client = Client()
     client.force_login(make_member(project, Role.ENGINEER))
     url = reverse("trajectories:feedback", args=[project.slug, project.trajectories.get().pk])
     client.post(url, {"outcome": "failure", "comment": "So it was"})
     assert get(agent, "r")["outcome"]["reason"] == "timeout"
     client.post(url, {"outcome": "success", "comment": "After all"})
-    assert get(agent, "r")["outcome"] == {"status": "success", "reward": None, "label": "", "reason": ""}
+    assert get(agent, "r")["outcome"] == {
+        "status": "success",
+        "reward": None,
+        "label": "",
+        "reason": "",
+    }
 
 
 @pytest.mark.django_db(transaction=True)

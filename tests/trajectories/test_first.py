@@ -39,33 +39,49 @@ def project(client: Client) -> Project:
 
 
 def shown(client: Client, project: Project, name: str = "first") -> Any:
-    return client.get(reverse(f"trajectories:{name}", args=[project.slug]), headers={"HX-Request": "true"})
+    return client.get(
+        reverse(f"trajectories:{name}", args=[project.slug]), headers={"HX-Request": "true"}
+    )
 
 
 def test_it_waits_until_one_is_there_and_then_says_so(client: Client, project: Project) -> None:
     make_trajectory(make_project())  # somebody else's
     html = shown(client, project).content.decode()
     assert (
-        "Waiting for the first trajectory" in html and reverse("trajectories:first_status", args=[project.slug]) in html
+        "Waiting for the first trajectory" in html
+        and reverse("trajectories:first_status", args=[project.slug]) in html
     )
     assert "HX-Refresh" not in shown(client, project, "first_status").headers
     make_trajectory(project, session_id="<b>s1</b>")
     assert shown(client, project, "first_status").headers["HX-Refresh"] == "true"
     html = shown(client, project).content.decode()
-    assert "&lt;b&gt;s1&lt;/b&gt;" in html and "hx-trigger" not in html.split('id="first"')[1].split(">")[0]
+    assert (
+        "&lt;b&gt;s1&lt;/b&gt;" in html
+        and "hx-trigger" not in html.split('id="first"')[1].split(">")[0]
+    )
 
 
 def test_it_says_what_arrived_and_what_is_missing(client: Client, project: Project) -> None:
     make_trajectory(project, call={"tool": "tickets.close", "args": {"id": 1}})
     parts = {part.name: part for part in shown(client, project).context["parts"]}
-    assert {name for name, part in parts.items() if not part.arrived} == {"Outcome", "Model", "Cost", "Session"}
+    assert {name for name, part in parts.items() if not part.arrived} == {
+        "Outcome",
+        "Model",
+        "Cost",
+        "Session",
+    }
     assert parts["Tool calls"].value == "1, 1 with a result" and parts["Tokens"].value == "120"
     assert "outcome.status" in parts["Outcome"].todo
     make_trajectory(project, agent={}, tools=[], usage={}, latency_ms=None)
-    assert {part.name for part in shown(client, project).context["parts"] if part.arrived} == {"Messages", "Text"}
+    assert {part.name for part in shown(client, project).context["parts"] if part.arrived} == {
+        "Messages",
+        "Text",
+    }
 
 
-def test_it_says_which_keys_were_used_and_how_content_is_turned_on(client: Client, project: Project) -> None:
+def test_it_says_which_keys_were_used_and_how_content_is_turned_on(
+    client: Client, project: Project
+) -> None:
     make_key(project)
     assert "never used" in " ".join(shown(client, project).content.decode().split())
     project.api_keys.update(last_used_at=timezone.now())
@@ -73,7 +89,9 @@ def test_it_says_which_keys_were_used_and_how_content_is_turned_on(client: Clien
     assert "last used" in html and "never used" not in html and "Bearer%20" in html
     project.api_keys.update(scopes=["read"])
     assert "Keys with the scope “ingest”" not in shown(client, project).content.decode()
-    make_trajectory(project, messages=[{"role": "user", "content": None}], metadata={"content_captured": False})
+    make_trajectory(
+        project, messages=[{"role": "user", "content": None}], metadata={"content_captured": False}
+    )
     assert "TRACELOOP_TRACE_CONTENT" in shown(client, project).content.decode()
 
 
@@ -81,7 +99,9 @@ def done(project: Project) -> list[str]:
     return [item.title for item in checklist(project) if item.done]
 
 
-def test_the_checklist_follows_the_project(client: Client, project: Project, data_dir: Path) -> None:
+def test_the_checklist_follows_the_project(
+    client: Client, project: Project, data_dir: Path
+) -> None:
     assert done(project) == [] and len(checklist(project)) == 8
     home = client.get(reverse("dashboard:home", args=[project.slug])).content.decode()
     assert "Get started" in home and "workplace" not in home.lower()
@@ -91,11 +111,18 @@ def test_the_checklist_follows_the_project(client: Client, project: Project, dat
     classify_project(project=project)
     assert done(project) == ["Create an API key", "Send the first trajectory", "Report outcomes"]
     Failure.objects.filter(project=project).update(state="confirmed", decided_by=admin_of(project))
-    environment, base, frozen = make_environment(project), make_base(project, data_dir), make_eval_set(project)
+    environment, base, frozen = (
+        make_environment(project),
+        make_base(project, data_dir),
+        make_eval_set(project),
+    )
     assert len(done(project)) == 7
     make_eval_run(frozen, base, environment)
     assert checklist(project) == []
-    assert "Get started" not in client.get(reverse("dashboard:home", args=[project.slug])).content.decode()
+    assert (
+        "Get started"
+        not in client.get(reverse("dashboard:home", args=[project.slug])).content.decode()
+    )
 
 
 def test_a_step_that_a_role_may_not_do_is_no_link(client: Client, project: Project) -> None:
@@ -106,5 +133,7 @@ def test_a_step_that_a_role_may_not_do_is_no_link(client: Client, project: Proje
         .split('id="get-started"')[1]
         .split("</ol>")[0]
     )
-    assert reverse("core:keys", args=[project.slug]) not in html and "Needs the role operator." in html
+    assert (
+        reverse("core:keys", args=[project.slug]) not in html and "Needs the role operator." in html
+    )
     assert reverse("trajectories:first", args=[project.slug]) in html

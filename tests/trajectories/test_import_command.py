@@ -42,7 +42,9 @@ def count(project: Project) -> int:
 
 def test_a_file_is_imported_once(project: Project, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl.gz"
-    path.write_bytes(gzip.compress(lines(*(row(started_at="2026-01-01T00:00:00Z") for _ in range(3)))))
+    path.write_bytes(
+        gzip.compress(lines(*(row(started_at="2026-01-01T00:00:00Z") for _ in range(3))))
+    )
     out, _, status = run(project, path)
     assert status == 0 and "3 new, 0 duplicates" in out and "chat" in out
     out, _, status = run(project, path)
@@ -100,7 +102,15 @@ def test_urls_go_through_fsspec(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\x00\x01", b"\x1f\x8bnot gzip", b'{"a": 1}', b"[" * 5000, b'{"messages": ' + b"[" * 9000]
+    "data",
+    [
+        b"",
+        b"\x00\x01",
+        b"\x1f\x8bnot gzip",
+        b'{"a": 1}',
+        b"[" * 5000,
+        b'{"messages": ' + b"[" * 9000,
+    ],
 )
 def test_a_file_of_nonsense_is_a_sentence(project: Project, tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x"
@@ -115,7 +125,9 @@ def test_a_folder_is_a_sentence(project: Project, tmp_path: Path) -> None:
 
 
 def test_a_project_that_is_not_there(project: Project) -> None:
-    with pytest.raises(CommandError, match=f"There is no project “nope”. There are: .*{project.slug}"):
+    with pytest.raises(
+        CommandError, match=f"There is no project “nope”. There are: .*{project.slug}"
+    ):
         call_command("import_trajectories", "x", project="nope")
 
 
@@ -128,7 +140,9 @@ def test_the_real_tau_bench_file(project: Project) -> None:
 
 
 def test_the_real_rollouts(project: Project) -> None:
-    out, _, status = run(project, shared("workplace_assistant/example_rollouts.jsonl"), format="nemo-gym")
+    out, _, status = run(
+        project, shared("workplace_assistant/example_rollouts.jsonl"), format="nemo-gym"
+    )
     assert status == 0 and "5 new" in out
     _, err, status = run(project, shared("workplace_assistant/example.jsonl"))
     assert status == 1 and "a task without a response" in err

@@ -1,4 +1,6 @@
-"""Each format by small samples written by hand, the real files where they lie beside the project, and hostile input."""
+"""Each format by small samples written by hand, the real files where they lie beside the project,
+and hostile input.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.trajectories.decoding import RowError
-from apps.trajectories.importers import FORMATS, ImportError_, batches, detect, langfuse, nvidia_flywheel, read, records
+from apps.trajectories.importers import (
+    FORMATS,
+    ImportError_,
+    batches,
+    detect,
+    langfuse,
+    nvidia_flywheel,
+    read,
+    records,
+)
 from apps.trajectories.importers.sources import open_source
 from apps.trajectories.schema import Row, parse
 
@@ -57,11 +68,20 @@ def error_of(record: Any, format: str) -> RowError:
 
 def shape(row: Row) -> list[tuple]:
     """(role, content, names of the tools called) of each message."""
-    return [(turn.role, turn.content, [call.function.name for call in turn.tool_calls or []]) for turn in row.messages]
+    return [
+        (turn.role, turn.content, [call.function.name for call in turn.tool_calls or []])
+        for turn in row.messages
+    ]
 
 
 def tau(**changes: Any) -> dict:
-    return {"task_id": 3, "trial": 1, "reward": 1.0, "info": {"task": {"actions": []}}, "traj": [USER, SAID]} | changes
+    return {
+        "task_id": 3,
+        "trial": 1,
+        "reward": 1.0,
+        "info": {"task": {"actions": []}},
+        "traj": [USER, SAID],
+    } | changes
 
 
 def gym(**changes: Any) -> dict:
@@ -70,7 +90,9 @@ def gym(**changes: Any) -> dict:
             {"role": "system", "content": "Be brief.", "type": "message"},
             {"role": "user", "content": "Close 5."},
         ],
-        "tools": [{"type": "function", "name": "close", "parameters": {"type": "object"}, "strict": False}],
+        "tools": [
+            {"type": "function", "name": "close", "parameters": {"type": "object"}, "strict": False}
+        ],
     }
     output = [
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "I should close it."}]},
@@ -78,7 +100,11 @@ def gym(**changes: Any) -> dict:
         {"type": "function_call", "name": "close", "arguments": '{"id": 6}', "call_id": "c2"},
         {"type": "function_call_output", "call_id": "c1", "output": "ok"},
         {"type": "function_call_output", "call_id": "c2", "output": "no"},
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done."}]},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Done."}],
+        },
     ]
     response = {
         "id": "resp_1",
@@ -138,18 +164,31 @@ def generation(name: str, at: str, asked: Any, said: Any, **changes: Any) -> dic
 def swe(**changes: Any) -> dict:
     return {
         "environment": "swe_main",
-        "trajectory": [{"action": "ls", "observation": "a.py", "response": "Look.\nls", "thought": "Look."}],
+        "trajectory": [
+            {"action": "ls", "observation": "a.py", "response": "Look.\nls", "thought": "Look."}
+        ],
         "history": [
             {"role": "system", "content": "You fix bugs.", "agent": "main"},
             {"role": "user", "content": "A demonstration", "is_demo": True},
             {"role": "user", "content": [{"type": "text", "text": "Fix it."}], "agent": "main"},
-            {"role": "assistant", "content": "Look.", "tool_calls": [CALL], "thought": "Look.", "action": "ls"},
+            {
+                "role": "assistant",
+                "content": "Look.",
+                "tool_calls": [CALL],
+                "thought": "Look.",
+                "action": "ls",
+            },
             {"role": "tool", "content": "a.py", "tool_call_ids": ["c1"]},
         ],
         "info": {
             "exit_status": "submitted",
             "submission": "diff --git",
-            "model_stats": {"instance_cost": 0.5, "tokens_sent": 100, "tokens_received": 7, "api_calls": 3},
+            "model_stats": {
+                "instance_cost": 0.5,
+                "tokens_sent": 100,
+                "tokens_received": 7,
+                "api_calls": 3,
+            },
         },
         "replay_config": json.dumps({"agent": {"model": {"name": "gpt-4o"}}}),
     } | changes
@@ -157,7 +196,12 @@ def swe(**changes: Any) -> dict:
 
 def smith(**changes: Any) -> dict:
     """A model's run in a trace of its own."""
-    asked = {"lc": 1, "type": "constructor", "id": ["langchain", "HumanMessage"], "kwargs": {"content": "Hi"}}
+    asked = {
+        "lc": 1,
+        "type": "constructor",
+        "id": ["langchain", "HumanMessage"],
+        "kwargs": {"content": "Hi"},
+    }
     return {
         "id": "r1",
         "trace_id": "t1",
@@ -185,14 +229,21 @@ def atif(**changes: Any) -> dict:
         {"step_id": 3, "source": "agent", "message": "Done.", "metrics": {"prompt_tokens": 4}},
     ]
     agent = {"name": "helpdesk", "version": "2", "model_name": "m"}
-    return {"schema_version": "ATIF-v1.4", "session_id": "s", "agent": agent, "steps": steps} | changes
+    return {
+        "schema_version": "ATIF-v1.4",
+        "session_id": "s",
+        "agent": agent,
+        "steps": steps,
+    } | changes
 
 
 def otlp(number: int = 1) -> dict:
     """An export request with one model call."""
     said = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
     for name, role, words in (("input", "user", "Hi"), ("output", "assistant", "Yo")):
-        said[f"gen_ai.{name}.messages"] = json.dumps([{"role": role, "parts": [{"type": "text", "content": words}]}])
+        said[f"gen_ai.{name}.messages"] = json.dumps(
+            [{"role": role, "parts": [{"type": "text", "content": words}]}]
+        )
     attributes = [{"key": key, "value": {"stringValue": value}} for key, value in said.items()]
     span = {
         "traceId": f"{number:032x}",
@@ -213,7 +264,9 @@ SAMPLES = {
     "openai-sft": {"messages": [USER, SAID], "parallel_tool_calls": False},
     "swe-agent": swe(),
     "langsmith": smith(),
-    "sharegpt": {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]},
+    "sharegpt": {
+        "conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]
+    },
     "history": {
         "history": [
             {"name": "user_proxy", "role": "user", "content": "Hi"},
@@ -276,7 +329,9 @@ def test_a_file_that_cannot_be_read_is_one_sentence(data: bytes, message: str) -
 
 
 def test_a_broken_line_does_not_cost_its_neighbours() -> None:
-    found = rows_of(lines(SAMPLES["chat"], b"{broken", b"", b"[1]", b'{"a": "\xff"}', SAMPLES["chat"]))
+    found = rows_of(
+        lines(SAMPLES["chat"], b"{broken", b"", b"[1]", b'{"a": "\xff"}', SAMPLES["chat"])
+    )
     assert [position for position, _ in found] == [1, 2, 4, 5, 6]
     assert [isinstance(row, RowError) for _, row in found] == [False, True, True, True, False]
 
@@ -285,7 +340,10 @@ def test_a_broken_item_ends_an_array_and_says_so() -> None:
     whole = json.dumps([SAMPLES["chat"]] * 3).encode()
     assert [type(row) for _, row in rows_of(whole[:-30])] == [dict, dict, RowError]
     assert [type(row) for _, row in rows_of(whole[:-1])] == [dict, dict, dict, RowError]
-    assert [type(row) for _, row in rows_of(b'[{"messages": []} {"messages": []}]')] == [dict, RowError]
+    assert [type(row) for _, row in rows_of(b'[{"messages": []} {"messages": []}]')] == [
+        dict,
+        RowError,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -307,7 +365,9 @@ def test_characters_that_cannot_be_kept_are_replaced() -> None:
     assert row.messages[0].content == "a\ufffdb?c"
 
 
-def test_a_record_that_is_too_long_is_an_error_and_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_is_too_long_is_an_error_and_the_next_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(records, "MAX_RECORD", 1000)
     monkeypatch.setattr(records, "CHUNK", 100)
     long = {"messages": [{"role": "user", "content": "x" * 5000}]}
@@ -327,7 +387,10 @@ def test_what_comes_out_of_a_gzip_is_limited() -> None:
 
 @pytest.mark.parametrize("array", [False, True])
 def test_a_long_file_is_not_held_in_memory(array: bool) -> None:
-    rows = [{"id": f"r{number}", "messages": [{"role": "user", "content": "x" * 2000}]} for number in range(15_000)]
+    rows = [
+        {"id": f"r{number}", "messages": [{"role": "user", "content": "x" * 2000}]}
+        for number in range(15_000)
+    ]
     data = json.dumps(rows).encode() if array else lines(*rows)
     del rows
     tracemalloc.start()
@@ -354,21 +417,32 @@ def test_bare_messages_get_the_contents_digest_as_id() -> None:
     [
         (
             {
-                "messages": [USER, {"role": "assistant", "function_call": {"name": "close", "arguments": "{}"}}],
+                "messages": [
+                    USER,
+                    {"role": "assistant", "function_call": {"name": "close", "arguments": "{}"}},
+                ],
                 "functions": [],
             },
             [("user", "Close ticket 5.", []), ("assistant", None, ["close"])],
         ),
         ({"prompt": "Hi", "completion": "Ho"}, [("user", "Hi", []), ("assistant", "Ho", [])]),
-        ({"prompt": [USER], "completion": [SAID]}, [("user", "Close ticket 5.", []), ("assistant", "Done.", [])]),
+        (
+            {"prompt": [USER], "completion": [SAID]},
+            [("user", "Close ticket 5.", []), ("assistant", "Done.", [])],
+        ),
     ],
 )
 def test_fine_tuning_rows_are_demonstrations(record: dict, expected: list) -> None:
     row = row_of(record)
-    assert shape(row) == expected and (row.outcome.status, row.outcome.label) == ("success", "demonstration")
+    assert shape(row) == expected and (row.outcome.status, row.outcome.label) == (
+        "success",
+        "demonstration",
+    )
 
 
-@pytest.mark.parametrize(("reward", "status"), [(1.0, "success"), (1, "success"), (0.0, "failure"), (0.5, "failure")])
+@pytest.mark.parametrize(
+    ("reward", "status"), [(1.0, "success"), (1, "success"), (0.0, "failure"), (0.5, "failure")]
+)
 def test_tau_bench_reward_is_the_outcome(reward: float, status: str) -> None:
     row = row_of(tau(reward=reward, traj=[USER, CALLS, REPLY, SAID]))
     assert (row.outcome.status, row.outcome.reward) == (status, reward)
@@ -395,9 +469,14 @@ def test_a_nemo_gym_rollout_becomes_chat_messages() -> None:
         ("tool", "no", []),
         ("assistant", "Done.", []),
     ]
-    assert row.id == "resp_1:4:1" and row.agent.name == "simple_agent" and row.usage.input_tokens == 9
+    assert (
+        row.id == "resp_1:4:1" and row.agent.name == "simple_agent" and row.usage.input_tokens == 9
+    )
     assert row.tools == [
-        {"type": "function", "function": {"name": "close", "parameters": {"type": "object"}, "strict": False}}
+        {
+            "type": "function",
+            "function": {"name": "close", "parameters": {"type": "object"}, "strict": False},
+        }
     ]
     assert row.metadata["reasoning"] == [{"before": 2, "text": "I should close it."}]
     assert row.started_at is not None and row.started_at.year == 2025
@@ -409,7 +488,11 @@ def test_a_nemo_gym_rollout_becomes_chat_messages() -> None:
         ({"reward": 0.0}, "failure", ""),
         ({"reward": -1}, "failure", ""),
         ({"reward": 0.25}, "unknown", "Reward 0.25 of 1."),
-        ({"reward": 0.0, "mask_sample": True, "failure_reason": "the sandbox died"}, "unknown", "the sandbox died"),
+        (
+            {"reward": 0.0, "mask_sample": True, "failure_reason": "the sandbox died"},
+            "unknown",
+            "the sandbox died",
+        ),
         ({"reward": None, "mask_sample": True}, "unknown", "The sample is masked."),
     ],
 )
@@ -419,13 +502,18 @@ def test_nemo_gym_outcomes(changes: dict, status: str, reason: str) -> None:
 
 
 def test_a_nemo_gym_task_is_refused_with_a_sentence() -> None:
-    error = error_of({name: value for name, value in gym().items() if name != "response"}, "nemo-gym")
+    error = error_of(
+        {name: value for name, value in gym().items() if name != "response"}, "nemo-gym"
+    )
     assert error.path == "response" and "Import it as tasks" in error.problem
 
 
 def test_calls_that_share_history_become_one_run() -> None:
     other = {"role": "user", "content": "Another."}
-    answered = {**CALLS, "tool_calls": [{**CALL, "function": {"name": "close", "arguments": {"id": 5}}}]}
+    answered = {
+        **CALLS,
+        "tool_calls": [{**CALL, "function": {"name": "close", "arguments": {"id": 5}}}],
+    }
     found = rows_of(
         lines(
             log([USER], answered),
@@ -434,7 +522,9 @@ def test_calls_that_share_history_become_one_run() -> None:
             log([USER, CALLS, REPLY], SAID, client="someone else"),
         )
     )
-    assert [(position, len(row["messages"]), row["metadata"]["calls"]) for position, row in found] == [
+    assert [
+        (position, len(row["messages"]), row["metadata"]["calls"]) for position, row in found
+    ] == [
         (1, 4, 2),
         (2, 2, 1),
         (4, 4, 1),
@@ -446,12 +536,20 @@ def test_calls_that_share_history_become_one_run() -> None:
 
 
 def test_calls_are_not_joined_where_two_runs_fit() -> None:
-    found = rows_of(lines(log([USER], CALLS), log([USER], CALLS, timestamp=9), log([USER, CALLS, REPLY], SAID)))
+    found = rows_of(
+        lines(log([USER], CALLS), log([USER], CALLS, timestamp=9), log([USER, CALLS, REPLY], SAID))
+    )
     assert [len(row["messages"]) for _, row in found] == [2, 2, 4]
 
 
 def test_a_branch_of_a_run_is_a_run_of_its_own() -> None:
-    found = rows_of(lines(log([USER], CALLS), log([USER, CALLS, REPLY], SAID), log([USER, CALLS, REPLY], USER | SAID)))
+    found = rows_of(
+        lines(
+            log([USER], CALLS),
+            log([USER, CALLS, REPLY], SAID),
+            log([USER, CALLS, REPLY], USER | SAID),
+        )
+    )
     assert [len(row["messages"]) for _, row in found] == [4, 4]
 
 
@@ -465,7 +563,10 @@ def test_runs_are_given_out_where_too_many_are_open(monkeypatch: pytest.MonkeyPa
 def test_a_logged_error_of_the_provider_is_a_failure() -> None:
     row = row_of(log([USER], SAID, response={"error": {"message": "overloaded"}}))
     assert (row.outcome.status, row.outcome.reason) == ("failure", "overloaded")
-    assert error_of(log([USER], SAID, response={"choices": []}), "nvidia-flywheel").path == "response.choices"
+    assert (
+        error_of(log([USER], SAID, response={"choices": []}), "nvidia-flywheel").path
+        == "response.choices"
+    )
 
 
 def test_a_langfuse_trace_is_one_run() -> None:
@@ -476,13 +577,21 @@ def test_a_langfuse_trace_is_one_run() -> None:
         ("tool", []),
         ("assistant", []),
     ]
-    assert (row.id, row.agent.name, row.user_id, row.session_id, row.tags) == ("t1", "helpdesk", "u", "s", ["a"])
+    assert (row.id, row.agent.name, row.user_id, row.session_id, row.tags) == (
+        "t1",
+        "helpdesk",
+        "u",
+        "s",
+        ["a"],
+    )
     assert (row.usage.input_tokens, row.usage.output_tokens, row.model) == (20, 4, "m")
     assert row.latency_ms == 2000 and row.metadata["observations"] == 2
 
 
 def test_langfuse_shapes_say_the_same() -> None:
-    plain = {name: value for name, value in trace().items() if name not in ("observations", "scores")}
+    plain = {
+        name: value for name, value in trace().items() if name not in ("observations", "scores")
+    }
     wanted = shape(row_of(trace()))
     texts = [
         row | {"input": json.dumps(row["input"]), "output": json.dumps(row["output"])}
@@ -532,7 +641,14 @@ def test_a_langfuse_trace_without_generations_is_made_of_its_tools() -> None:
         (
             {
                 "observations": [
-                    generation("g", "2026-01-01T10:00:01Z", [USER], None, level="ERROR", statusMessage="500")
+                    generation(
+                        "g",
+                        "2026-01-01T10:00:01Z",
+                        [USER],
+                        None,
+                        level="ERROR",
+                        statusMessage="500",
+                    )
                 ]
             },
             "failure",
@@ -541,7 +657,12 @@ def test_a_langfuse_trace_without_generations_is_made_of_its_tools() -> None:
             {
                 "observations": [
                     generation(
-                        "g", "2026-01-01T10:00:01Z", [USER], SAID, level="ERROR", statusMessage="GraphInterrupt(())"
+                        "g",
+                        "2026-01-01T10:00:01Z",
+                        [USER],
+                        SAID,
+                        level="ERROR",
+                        statusMessage="GraphInterrupt(())",
                     )
                 ]
             },
@@ -565,13 +686,24 @@ def test_langfuse_outcomes(changes: dict, status: str) -> None:
 def test_anthropic_blocks_become_calls_and_replies() -> None:
     asked = [
         USER,
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "close", "input": {"id": 5}}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "c1", "name": "close", "input": {"id": 5}}],
+        },
         {
             "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "ok"}]}],
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "c1",
+                    "content": [{"type": "text", "text": "ok"}],
+                }
+            ],
         },
     ]
-    row = row_of(trace(observations=[generation("g", "2026-01-01T10:00:01Z", {"messages": asked}, "Done.")]))
+    row = row_of(
+        trace(observations=[generation("g", "2026-01-01T10:00:01Z", {"messages": asked}, "Done.")])
+    )
     assert [(kind, calls) for kind, _, calls in shape(row)][1:] == [
         ("assistant", ["close"]),
         ("tool", []),
@@ -619,7 +751,11 @@ def test_mini_swe_agent_and_files_with_steps_only() -> None:
         "trajectory_format": "mini-swe-agent-1.1",
         "instance_id": "x-1",
         "messages": [USER, SAID, {"role": "exit", "content": "diff"}],
-        "info": {"exit_status": "Submitted", "submission": "diff", "config": {"model": {"model_name": "m"}}},
+        "info": {
+            "exit_status": "Submitted",
+            "submission": "diff",
+            "config": {"model": {"model_name": "m"}},
+        },
     }
     row = row_of(mini)
     assert (len(row.messages), row.session_id, row.model) == (2, "x-1", "m")
@@ -645,14 +781,18 @@ def test_the_real_nemo_gym_files() -> None:
     assert all(turn.tool_call_id for row in found for turn in row.messages if turn.role == "tool")
     with shared("workplace_assistant/example.jsonl").open("rb") as file:
         tasks = [row for _, row in read(file, "example.jsonl").rows]
-    assert len(tasks) == 5 and all(isinstance(row, RowError) and row.path == "response" for row in tasks)
+    assert len(tasks) == 5 and all(
+        isinstance(row, RowError) and row.path == "response" for row in tasks
+    )
 
 
 def test_rows_go_into_the_store_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "ROWS", 2)
     path = tmp_path / "rows.jsonl"
     bad = {"messages": [{"role": "nobody"}]}
-    path.write_bytes(lines(*[{"id": str(n), "messages": [USER]} for n in range(3)], bad, b"{", SAMPLES["chat"]))
+    path.write_bytes(
+        lines(*[{"id": str(n), "messages": [USER]} for n in range(3)], bad, b"{", SAMPLES["chat"])
+    )
     sizes: list[int] = []
 
     def store(rows: list[dict]) -> batches.Checked:
@@ -681,7 +821,9 @@ def test_rows_go_into_the_store_in_batches(tmp_path: Path, monkeypatch: pytest.M
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -690,18 +832,24 @@ def mutations(sample: Any) -> st.SearchStrategy[Any]:
     """The sample with any of its parts replaced by any JSON, or left out."""
     if isinstance(sample, dict):
         parts = {name: mutations(value) for name, value in sample.items()}
-        return st.one_of(st.fixed_dictionaries({}, optional=parts), st.fixed_dictionaries(parts), JSON)
+        return st.one_of(
+            st.fixed_dictionaries({}, optional=parts), st.fixed_dictionaries(parts), JSON
+        )
     if isinstance(sample, list):
         return st.one_of(st.tuples(*map(mutations, sample)).map(list), JSON)
     return st.one_of(st.just(sample), JSON)
 
 
 def take_all(data: bytes, format: str, name: str = "any.jsonl") -> None:
-    """Reads it all: nothing but the declared errors may come, and a row is a dict with an id and messages."""
+    """Reads it all: nothing but the declared errors may come, and a row is a dict with an id and
+    messages.
+    """
     try:
         for position, row in read(io.BytesIO(data), name, format).rows:
             assert position >= 1
-            assert isinstance(row, RowError) or ((isinstance(row, dict) and "messages" in row) or format == "chat")
+            assert isinstance(row, RowError) or (
+                (isinstance(row, dict) and "messages" in row) or format == "chat"
+            )
             batches.check([row] if isinstance(row, dict) else [])
     except ImportError_:
         pass
@@ -713,12 +861,15 @@ def take_all(data: bytes, format: str, name: str = "any.jsonl") -> None:
 def test_any_json_gives_rows_or_row_errors(format: str, data: st.DataObject) -> None:
     found = data.draw(st.lists(mutations(SAMPLES[format]), min_size=1, max_size=3))
     take_all(lines({}, *found), format)
-    take_all(json.dumps(found, indent=1).encode(), format, name=data.draw(st.text(max_size=10)) or "x")
+    take_all(
+        json.dumps(found, indent=1).encode(), format, name=data.draw(st.text(max_size=10)) or "x"
+    )
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    data=st.binary(max_size=300), prefix=st.sampled_from([b"", b"[", b"{", b'{"messages": [', b"\x1f\x8b", b"[{}, "])
+    data=st.binary(max_size=300),
+    prefix=st.sampled_from([b"", b"[", b"{", b'{"messages": [', b"\x1f\x8b", b"[{}, "]),
 )
 def test_any_bytes_give_rows_or_declared_errors(data: bytes, prefix: bytes) -> None:
     for format in ("auto", *FORMATS):
@@ -726,12 +877,28 @@ def test_any_bytes_give_rows_or_declared_errors(data: bytes, prefix: bytes) -> N
 
 
 def test_langsmith_runs_of_a_trace_are_one_trajectory() -> None:
-    root = smith(id="t1", run_type="chain", inputs={"input": "Hi"}, outputs={"output": "Yo"}, feedback_stats={"correctness": {"avg": 0.0}},
-                 start_time="2026-01-01T00:00:00", end_time="2026-01-01T00:00:02", prompt_tokens=3)  # fmt: skip
+    root = smith(
+        id="t1",
+        run_type="chain",
+        inputs={"input": "Hi"},
+        outputs={"output": "Yo"},
+        feedback_stats={"correctness": {"avg": 0.0}},
+        start_time="2026-01-01T00:00:00",
+        end_time="2026-01-01T00:00:02",
+        prompt_tokens=3,
+    )
     [(_, raw)] = rows_of(lines(smith(parent_run_id="t1"), root))
     row = parse(raw)
-    assert [(turn.role, turn.content) for turn in row.messages] == [("user", "Hi"), ("assistant", "Yo")]
-    assert (row.id, row.outcome.status, row.latency_ms, row.usage.input_tokens) == ("t1", "failure", 2000, 3)
+    assert [(turn.role, turn.content) for turn in row.messages] == [
+        ("user", "Hi"),
+        ("assistant", "Yo"),
+    ]
+    assert (row.id, row.outcome.status, row.latency_ms, row.usage.input_tokens) == (
+        "t1",
+        "failure",
+        2000,
+        3,
+    )
 
 
 @pytest.mark.parametrize(
@@ -746,16 +913,27 @@ def test_langsmith_runs_of_a_trace_are_one_trajectory() -> None:
 def test_an_exception_that_steers_is_no_failure(error: str, status: str, tags: list[str]) -> None:
     row = parse(rows_of(lines(smith(error=error, status="error")))[0][1])
     assert (row.outcome.status, row.tags) == (status, tags)
-    given = generation("g", "2026-01-01T10:00:01Z", [USER], SAID, level="ERROR", statusMessage=error)
+    given = generation(
+        "g", "2026-01-01T10:00:01Z", [USER], SAID, level="ERROR", statusMessage=error
+    )
     row = row_of(trace(observations=[given], tags=[]))
     assert (row.outcome.status, row.tags) == (status, tags)
 
 
 def test_imports_count_the_whole_input_and_keep_its_parts() -> None:
     buckets = {"input": 3, "input_cached_tokens": 90, "output": 2, "total": 95}
-    row = row_of(trace(observations=[generation("g", "2026-01-01T10:00:01Z", [USER], SAID, usageDetails=buckets)]))
+    row = row_of(
+        trace(
+            observations=[
+                generation("g", "2026-01-01T10:00:01Z", [USER], SAID, usageDetails=buckets)
+            ]
+        )
+    )
     assert (row.usage.input_tokens, row.metadata["usage"]) == (93, {"cache_read_tokens": 90})
-    said = {"generations": [[{"text": "Yo"}]], "usage_metadata": {"input_token_details": {"cache_read": 2}}}
+    said = {
+        "generations": [[{"text": "Yo"}]],
+        "usage_metadata": {"input_token_details": {"cache_read": 2}},
+    }
     row = parse(rows_of(lines(smith(outputs=said)))[0][1])
     assert (row.usage.input_tokens, row.metadata["usage"]) == (3, {"cache_read_tokens": 2})
 
@@ -763,12 +941,17 @@ def test_imports_count_the_whole_input_and_keep_its_parts() -> None:
 def test_json_that_was_cut_is_nobodys_words_in_an_import() -> None:
     asked = json.dumps([USER, {"role": "assistant", "content": "x" * 50}])[:-20]
     row = row_of(trace(observations=[generation("g", "2026-01-01T10:00:01Z", asked, SAID)]))
-    assert [message.role for message in row.messages] == ["user", "assistant"] and "cut-off" in row.tags
+    assert [message.role for message in row.messages] == [
+        "user",
+        "assistant",
+    ] and "cut-off" in row.tags
     assert row.messages[0].content == USER["content"]
 
 
 def test_langsmith_without_a_model_call_is_made_of_its_tools() -> None:
-    root = smith(id="t1", run_type="chain", inputs={"input": "Hi"}, outputs=None, error="ValueError: no")
+    root = smith(
+        id="t1", run_type="chain", inputs={"input": "Hi"}, outputs=None, error="ValueError: no"
+    )
     tool = smith(
         id="x",
         parent_run_id="t1",
@@ -778,7 +961,10 @@ def test_langsmith_without_a_model_call_is_made_of_its_tools() -> None:
         outputs={"output": "ok"},
     )
     row = parse(rows_of(lines(root, tool))[0][1])
-    assert shape(row)[1:] == [("assistant", None, ["close"]), ("tool", "ok", [])] and row.outcome.status == "failure"
+    assert (
+        shape(row)[1:] == [("assistant", None, ["close"]), ("tool", "ok", [])]
+        and row.outcome.status == "failure"
+    )
     assert row.messages[1].tool_calls[0].function.arguments == {"id": 5}
 
 
@@ -789,10 +975,19 @@ def test_sharegpt_calls_are_answered_by_observations() -> None:
         ("observation", "ok"),
         ("gpt", "Done."),
     ]
-    row = row_of({"conversations": [{"from": who, "value": what} for who, what in said], "system": "Be brief."})
+    row = row_of(
+        {
+            "conversations": [{"from": who, "value": what} for who, what in said],
+            "system": "Be brief.",
+        }
+    )
     assert shape(row) == [
-        ("system", "Be brief.", []), ("user", "Hi", []), ("assistant", None, ["close"]), ("tool", "ok", []), ("assistant", "Done.", []),
-    ]  # fmt: skip
+        ("system", "Be brief.", []),
+        ("user", "Hi", []),
+        ("assistant", None, ["close"]),
+        ("tool", "ok", []),
+        ("assistant", "Done.", []),
+    ]
     assert row.messages[3].tool_call_id == row.messages[2].tool_calls[0].id
 
 
@@ -801,17 +996,26 @@ def test_a_history_keeps_the_names_of_its_agents() -> None:
         {"role": "human", "content": "Do it."},
         {"role": "Orchestrator (thought)", "content": "Hm."},
         {"role": "assistant", "name": "Coder", "content": None, "tool_calls": [CALL]},
-        {"role": "tool", "tool_responses": [{"tool_call_id": "c1", "role": "tool", "content": "ok"}]},
+        {
+            "role": "tool",
+            "tool_responses": [{"tool_call_id": "c1", "role": "tool", "content": "ok"}],
+        },
     ]
     row = row_of({"history": talk, "is_correct": False, "question": "Do it."})
     assert [(turn.role, turn.name) for turn in row.messages] == [
-        ("user", None), ("assistant", "Orchestrator (thought)"), ("assistant", "Coder"), ("tool", None),
-    ]  # fmt: skip
+        ("user", None),
+        ("assistant", "Orchestrator (thought)"),
+        ("assistant", "Coder"),
+        ("tool", None),
+    ]
     assert row.outcome.status == "failure" and row.metadata["extra"]["question"] == "Do it."
     [(_, whole)] = rows_of(json.dumps([USER, CALLS, REPLY, SAID]).encode())
-    assert [turn["role"] for turn in whole["messages"]] == ["user", "assistant", "tool", "assistant"], (
-        "one file, one run"
-    )
+    assert [turn["role"] for turn in whole["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ], "one file, one run"
 
 
 def test_autogens_events_are_calls_and_replies() -> None:
@@ -838,15 +1042,25 @@ def test_autogens_events_are_calls_and_replies() -> None:
     ]
     assert row.messages[3].name == "helper"
     listed = read(io.BytesIO(json.dumps(talk).encode()), "run.json")
-    assert listed.format == "history" and [shape(parse(one)) for _, one in listed.rows] == [shape(row)]
+    assert listed.format == "history" and [shape(parse(one)) for _, one in listed.rows] == [
+        shape(row)
+    ]
 
 
 def test_atif_steps_are_turns() -> None:
     row = row_of(atif())
     assert shape(row) == [
-        ("user", "Close ticket 5.", []), ("assistant", None, ["close"]), ("tool", "ok", []), ("assistant", "Done.", []),
-    ]  # fmt: skip
-    assert (row.usage.input_tokens, row.usage.cost_usd, row.agent.name, row.model) == (7, 0.5, "helpdesk", "m")
+        ("user", "Close ticket 5.", []),
+        ("assistant", None, ["close"]),
+        ("tool", "ok", []),
+        ("assistant", "Done.", []),
+    ]
+    assert (row.usage.input_tokens, row.usage.cost_usd, row.agent.name, row.model) == (
+        7,
+        0.5,
+        "helpdesk",
+        "m",
+    )
     assert error_of(atif(steps=[{"source": "nobody"}]), "atif").path == "steps[0].source"
 
 
@@ -855,10 +1069,16 @@ def test_otlp_files_are_traces_by_line_or_protobuf() -> None:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     assert [row["id"] for _, row in rows_of(lines(otlp(1), otlp(2)))] == [f"{1:032x}", f"{2:032x}"]
-    packed = [ParseDict(given, ExportTraceServiceRequest(), ignore_unknown_fields=True) for given in (otlp(1), otlp(2))]
+    packed = [
+        ParseDict(given, ExportTraceServiceRequest(), ignore_unknown_fields=True)
+        for given in (otlp(1), otlp(2))
+    ]
     spans = [request.resource_spans[0].scope_spans[0].spans[0] for request in packed]
     for number, span in enumerate(spans, 1):
-        span.trace_id, span.span_id = bytes.fromhex(f"{number:032x}"), bytes.fromhex(f"{number:016x}")
+        span.trace_id, span.span_id = (
+            bytes.fromhex(f"{number:032x}"),
+            bytes.fromhex(f"{number:016x}"),
+        )
     bodies = [request.SerializeToString() for request in packed]
     assert [row["id"] for _, row in rows_of(bodies[0])] == [f"{1:032x}"]
     framed = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)

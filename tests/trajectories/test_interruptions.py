@@ -1,4 +1,6 @@
-"""Exceptions that steer a run are no failures, in any language; errors and time limits stay failures."""
+"""Exceptions that steer a run are no failures, in any language; errors and time limits stay
+failures.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ PAUSED, LEFT, CANCELLED, HANDED_OVER = "paused", "client-left", "cancelled", "ha
         ("langgraph.errors.ParentCommand", "", HANDED_OVER),
         ("GeneratorExit", "", LEFT),
         ("starlette.requests.ClientDisconnect", "", LEFT),
-        ("org.apache.catalina.connector.ClientAbortException", "java.io.IOException: Broken pipe", LEFT),
+        (
+            "org.apache.catalina.connector.ClientAbortException",
+            "java.io.IOException: Broken pipe",
+            LEFT,
+        ),
         ("asyncio.exceptions.CancelledError", "", CANCELLED),
         ("System.Threading.Tasks.TaskCanceledException", "A task was canceled.", CANCELLED),
         ("kotlinx.coroutines.JobCancellationException", "Job was cancelled", CANCELLED),
@@ -32,7 +38,11 @@ PAUSED, LEFT, CANCELLED, HANDED_OVER = "paused", "client-left", "cancelled", "ha
         ("DOMException", "AbortError: The user aborted a request.", CANCELLED),
         ("*url.Error", 'Post "https://models.example": context canceled', CANCELLED),
         ("_OTHER", "rpc error: code = Canceled desc = context canceled", CANCELLED),
-        ("System.Threading.Tasks.TaskCanceledException", "canceled due to the configured HttpClient.Timeout", ""),
+        (
+            "System.Threading.Tasks.TaskCanceledException",
+            "canceled due to the configured HttpClient.Timeout",
+            "",
+        ),
         ("asyncio.exceptions.CancelledError", "the deadline was exceeded", ""),
         ("*url.Error", "context deadline exceeded", ""),
         ("TimeoutError", "", ""),

@@ -1,4 +1,6 @@
-"""Spans that come late, twice, or when the others of their run are long forgotten: nothing that is stored gets less."""
+"""Spans that come late, twice, or when the others of their run are long forgotten: nothing that is
+stored gets less.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +19,46 @@ from apps.trajectories import assembly, traces
 from apps.trajectories.actions.store import find
 from apps.trajectories.models import SpanBatch, Trace
 from tests.factories import make_key, make_project
-from tests.trajectories.test_traces import agent_span, assembled, chat, contents, send, span, text, trace_id
+from tests.trajectories.test_traces import (
+    agent_span,
+    assembled,
+    chat,
+    contents,
+    send,
+    span,
+    text,
+    trace_id,
+)
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
 
 
 def called(call: str) -> dict:
-    return {"role": "assistant", "parts": [{"type": "tool_call", "id": call, "name": "look", "arguments": "{}"}]}
+    return {
+        "role": "assistant",
+        "parts": [{"type": "tool_call", "id": call, "name": "look", "arguments": "{}"}],
+    }
 
 
 def replied(call: str, found: str) -> dict:
-    return {"role": "tool", "parts": [{"type": "tool_call_response", "id": call, "response": found}]}
+    return {
+        "role": "tool",
+        "parts": [{"type": "tool_call_response", "id": call, "response": found}],
+    }
 
 
 def tool(trace: int, number: int, parent: int, call: str = "c1", **given: Any) -> dict:
     return span(
-        trace, number, parent, gen_ai__operation__name="execute_tool", gen_ai__tool__name="look",
-        gen_ai__tool__call__id=call, gen_ai__tool__call__result="found", **given,
-    )  # fmt: skip
+        trace,
+        number,
+        parent,
+        gen_ai__operation__name="execute_tool",
+        gen_ai__tool__name="look",
+        gen_ai__tool__call__id=call,
+        gen_ai__tool__call__result="found",
+        **given,
+    )
 
 
 def whole_run(trace: int = 1) -> list[dict]:
@@ -93,21 +116,48 @@ def test_a_conversation_goes_on_after_its_spans_are_gone(agent: Client, project:
     send(agent, *whole_run())
     assembled()
     forget()
-    known = [text("user", "Case 1"), called("c1"), replied("c1", "found"), text("assistant", "Done")]
-    send(agent, chat(1, 9, [*known, text("user", "Go on")], "Went on", 1, at=90_000, gen_ai__usage__input_tokens=5))
+    known = [
+        text("user", "Case 1"),
+        called("c1"),
+        replied("c1", "found"),
+        text("assistant", "Done"),
+    ]
+    send(
+        agent,
+        chat(
+            1,
+            9,
+            [*known, text("user", "Go on")],
+            "Went on",
+            1,
+            at=90_000,
+            gen_ai__usage__input_tokens=5,
+        ),
+    )
     assembled()
     assert contents(project) == {trace_id(1): [*SAID, "Go on", "Went on"]}
     row = find(project, trace_id(1))
     assert row and row.input_tokens == 5 and row.revisions.get().content["message_count"] == 4
 
 
-def test_another_run_in_a_forgotten_trace_is_one_of_its_own(agent: Client, project: Project) -> None:
-    send(agent, span(1, 8, ms=900_000), *({**item, "parentSpanId": f"{8:016x}"} if "parentSpanId" not in item else item
-                                          for item in whole_run()))  # fmt: skip
+def test_another_run_in_a_forgotten_trace_is_one_of_its_own(
+    agent: Client, project: Project
+) -> None:
+    send(
+        agent,
+        span(1, 8, ms=900_000),
+        *(
+            {**item, "parentSpanId": f"{8:016x}"} if "parentSpanId" not in item else item
+            for item in whole_run()
+        ),
+    )
     assembled()
     assert contents(project) == {trace_id(1): SAID}
     forget()
-    for later in (chat(1, 21, [text("user", "Other")], "Answer", 20, at=60_010), agent_span(1, 20, at=60_000)):
+    for later in (
+        chat(1, 21, [text("user", "Other")], "Answer", 20, at=60_010),
+        agent_span(1, 20, at=60_000),
+    ):
         send(agent, later)
         assembled()
     said = contents(project)
@@ -127,7 +177,9 @@ def test_a_span_of_any_trace_of_a_forgotten_run_is_known(agent: Client, project:
     assert contents(project) == {trace_id(1): ["Hi", "Answer 1", "More", "Answer 2"]}
 
 
-def test_a_run_that_takes_longer_than_spans_are_kept_stays_whole(agent: Client, project: Project) -> None:
+def test_a_run_that_takes_longer_than_spans_are_kept_stays_whole(
+    agent: Client, project: Project
+) -> None:
     talk: list[dict] = []
     said: list[str] = []
     for number in range(1, 8):
@@ -144,10 +196,17 @@ def test_a_run_that_takes_longer_than_spans_are_kept_stays_whole(agent: Client, 
         assembly.forget_old()
 
 
-def test_what_was_sent_as_a_row_is_not_replaced_by_spans_that_know_less(agent: Client, project: Project) -> None:
+def test_what_was_sent_as_a_row_is_not_replaced_by_spans_that_know_less(
+    agent: Client, project: Project
+) -> None:
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "All of it"}]
     row = {"id": trace_id(1), "messages": messages}
-    assert agent.post("/api/v1/trajectories/", json.dumps(row), content_type="application/json").status_code == 201
+    assert (
+        agent.post(
+            "/api/v1/trajectories/", json.dumps(row), content_type="application/json"
+        ).status_code
+        == 201
+    )
     send(agent, agent_span(1, 1), tool(1, 2, 1))
     assembled()
     assert contents(project) == {trace_id(1): ["Hi", "All of it"]}
@@ -155,9 +214,16 @@ def test_what_was_sent_as_a_row_is_not_replaced_by_spans_that_know_less(agent: C
 
 
 def test_what_people_said_follows_the_spans_it_was_said_of(agent: Client, project: Project) -> None:
-    """The first run of a trace has the trace's id: one that began earlier and comes later takes it over."""
+    """The first run of a trace has the trace's id: one that began earlier and comes later takes it
+    over.
+    """
     late = {"parentSpanId": f"{9:016x}"}
-    send(agent, span(1, 9, ms=900), agent_span(1, 2, at=500) | late, chat(1, 3, [text("user", "B")], "b", 2, at=510))
+    send(
+        agent,
+        span(1, 9, ms=900),
+        agent_span(1, 2, at=500) | late,
+        chat(1, 3, [text("user", "B")], "b", 2, at=510),
+    )
     assembled()
     url = f"/api/v1/trajectories/{trace_id(1)}/feedback/"
     said = {"outcome": {"status": "failure", "label": "rude"}}
@@ -165,18 +231,26 @@ def test_what_people_said_follows_the_spans_it_was_said_of(agent: Client, projec
     send(agent, agent_span(1, 4, at=10) | late, chat(1, 5, [text("user", "A")], "a", 4, at=20))
     assembled()
     assert contents(project) == {trace_id(1): ["A", "a"], f"{trace_id(1)}:{2:016x}": ["B", "b"]}
-    assert {row.messages[0]["content"]: row.outcome_label for row in project.trajectories.all()} == {
+    assert {
+        row.messages[0]["content"]: row.outcome_label for row in project.trajectories.all()
+    } == {
         "A": "",
         "B": "rude",
     }
 
 
 def everything() -> list[dict]:
-    """Runs of all kinds: an agent's, two below a batch job's root, and one of three traces with one call each."""
+    """Runs of all kinds: an agent's, two below a batch job's root, and one of three traces with one
+    call each.
+    """
     batch = [span(2, 1, ms=5000)]
     for number in (10, 20):
         batch.append(agent_span(2, number, at=number * 20) | {"parentSpanId": f"{1:016x}"})
-        batch.append(chat(2, number + 1, [text("user", f"Item {number}")], "Done", number, at=number * 20 + 5))
+        batch.append(
+            chat(
+                2, number + 1, [text("user", f"Item {number}")], "Done", number, at=number * 20 + 5
+            )
+        )
     talk: list[dict] = []
     calls = []
     for number in (3, 4, 5):
@@ -186,7 +260,9 @@ def everything() -> list[dict]:
     return [*whole_run(), *batch, *calls]
 
 
-@pytest.mark.parametrize("portions", [[[8], [5, 7, 6]], [[5, 6, 7, 8]], [[7], [8, 5], [6]]], ids=str)
+@pytest.mark.parametrize(
+    "portions", [[[8], [5, 7, 6]], [[5, 6, 7, 8]], [[7], [8, 5], [6]]], ids=str
+)
 def test_copies_of_two_runs_without_their_root_change_nothing(
     agent: Client, project: Project, portions: list[list[int]]
 ) -> None:
@@ -198,12 +274,18 @@ def test_copies_of_two_runs_without_their_root_change_nothing(
     for portion in portions:
         send(agent, *(spans[number] for number in portion))
         assembled()
-    assert contents(project) == before and not any(row.revisions.exists() for row in project.trajectories.all())
+    assert contents(project) == before and not any(
+        row.revisions.exists() for row in project.trajectories.all()
+    )
 
 
 @settings(
     max_examples=15,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink what goes through the database takes minutes
+    phases=[
+        Phase.explicit,
+        Phase.reuse,
+        Phase.generate,
+    ],  # to shrink what goes through the database takes minutes
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -211,7 +293,9 @@ def test_copies_of_two_runs_without_their_root_change_nothing(
 def test_arrival_duplicates_and_late_copies_change_nothing(
     agent: Client, project: Project, data: st.DataObject
 ) -> None:
-    """In whatever order, portions and repetition spans come, and whatever is sent again when they are forgotten."""
+    """In whatever order, portions and repetition spans come, and whatever is sent again when they
+    are forgotten.
+    """
     project.trajectories.all().delete()
     owner = make_project()
     client = Client(headers={"Authorization": f"Bearer {make_key(owner)}"})
@@ -227,13 +311,23 @@ def test_arrival_duplicates_and_late_copies_change_nothing(
             assembled()
     assembled()
     assert contents(owner) == {
-        trace_id(1): SAID, trace_id(2): ["Item 10", "Done"], f"{trace_id(2)}:{20:016x}": ["Item 20", "Done"],
+        trace_id(1): SAID,
+        trace_id(2): ["Item 10", "Done"],
+        f"{trace_id(2)}:{20:016x}": ["Item 20", "Done"],
         trace_id(3): ["Q3", "A3", "Q4", "A4", "Q5", "A5"],
-    }  # fmt: skip
-    before = {row.external_id: (row.content_digest, row.revisions.count()) for row in owner.trajectories.all()}
+    }
+    before = {
+        row.external_id: (row.content_digest, row.revisions.count())
+        for row in owner.trajectories.all()
+    }
     assembly.forget_old(timezone.now() + assembly.KEPT + HOUR)
-    for late in data.draw(st.lists(st.lists(numbers, min_size=1, max_size=4), max_size=3), label="late"):
+    for late in data.draw(
+        st.lists(st.lists(numbers, min_size=1, max_size=4), max_size=3), label="late"
+    ):
         send(client, *(spans[number] for number in late))
         assembled()
-    after = {row.external_id: (row.content_digest, row.revisions.count()) for row in owner.trajectories.all()}
+    after = {
+        row.external_id: (row.content_digest, row.revisions.count())
+        for row in owner.trajectories.all()
+    }
     assert after == before and not traces.is_waiting()

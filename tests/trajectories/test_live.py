@@ -1,4 +1,6 @@
-"""The live tail shows what arrived since the last look, once, within the filters, and never more than a screen can take."""
+"""The live tail shows what arrived since the last look, once, within the filters, and never more
+than a screen can take.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,20 @@ def test_each_run_is_shown_once(project: Project, viewer: Client) -> None:
     seen = look(viewer, project)
     assert [row.pk for row in seen["tail"].rows] == [first.pk] and seen["first"]
     second = arrived(project, 3)
-    Trajectory.objects.filter(pk=first.pk).update(received_at=timezone.now(), outcome_status="failure")
+    Trajectory.objects.filter(pk=first.pk).update(
+        received_at=timezone.now(), outcome_status="failure"
+    )
     again = look(viewer, project, after=seen["tail"].after)
-    assert [row.pk for row in again["tail"].rows] == [second.pk], "a run that is changed does not arrive again"
+    assert [row.pk for row in again["tail"].rows] == [second.pk], (
+        "a run that is changed does not arrive again"
+    )
     assert not look(viewer, project, after=again["tail"].after)["tail"].rows
 
 
 def test_a_batch_that_commits_late_is_shown(project: Project, viewer: Client) -> None:
-    """It was received before another one that was shown already, and committed when two tabs had looked several times."""
+    """It was received before another one that was shown already, and committed when two tabs had
+    looked several times.
+    """
     begun, may_commit = threading.Event(), threading.Event()
 
     def slowly() -> None:
@@ -90,7 +98,10 @@ def test_of_many_it_shows_the_newest_and_says_how_many_are_left_out(
     monkeypatch.setattr(live, "SHOWN", 2)
     made = [arrived(project, 5, started_at=f"2026-11-01T00:00:0{n}Z") for n in range(5)]
     tail = look(viewer, project)["tail"]
-    assert [row.pk for row in tail.rows] == [made[4].pk, made[3].pk] and (tail.left_out, tail.more) == (3, False)
+    assert [row.pk for row in tail.rows] == [made[4].pk, made[3].pk] and (
+        tail.left_out,
+        tail.more,
+    ) == (3, False)
     monkeypatch.setattr(live, "SCANNED", 4)
     tail = look(viewer, project)["tail"]
     assert (len(tail.rows), tail.left_out, tail.more) == (2, 2, True)
@@ -108,7 +119,10 @@ def test_filters_apply_and_times_do_not(project: Project, viewer: Client) -> Non
 def test_paused_it_reads_nothing_and_goes_on_where_it_was(project: Project, viewer: Client) -> None:
     before = live.Cursor.now()
     arrived(project, 5)
-    paused = viewer.get(reverse("trajectories:live_rows", args=[project.slug]), {"after": str(before), "paused": "1"})
+    paused = viewer.get(
+        reverse("trajectories:live_rows", args=[project.slug]),
+        {"after": str(before), "paused": "1"},
+    )
     assert not paused.context["tail"].rows and paused.context["tail"].after == before
     said = paused.content.decode()
     assert "Resume" in said and "hx-trigger" not in said
@@ -138,20 +152,27 @@ def test_any_cursor_is_taken(project: Project, viewer: Client, after: str) -> No
 
 def test_a_held_out_run_is_a_look(project: Project, viewer: Client) -> None:
     run = arrived(
-        project, 5, request="Water the ferns in hall nine.", outcome={"status": "success"},
+        project,
+        5,
+        request="Water the ferns in hall nine.",
+        outcome={"status": "success"},
         call={"tool": "plants.water", "args": {"hall": 9}},
-    )  # fmt: skip
+    )
     looks = HoldoutView.objects.filter(project=project)
     look(viewer, project)
     assert not looks.exists()
     held = actions.create_eval_set(project=project, slug="secret", by=admin_of(project))
-    actions.task_from_trajectory(eval_set=held, trajectory=run, split=Split.HOLDOUT, by=admin_of(project))
+    actions.task_from_trajectory(
+        eval_set=held, trajectory=run, split=Split.HOLDOUT, by=admin_of(project)
+    )
     actions.freeze(eval_set=held, by=admin_of(project))
     look(viewer, project)
     assert looks.exists()
 
 
 def test_hostile_text_is_text(project: Project, viewer: Client) -> None:
-    arrived(project, 5, messages=[{"role": "user", "content": "</template><script>alert(1)</script>"}])
+    arrived(
+        project, 5, messages=[{"role": "user", "content": "</template><script>alert(1)</script>"}]
+    )
     said = viewer.get(reverse("trajectories:live_rows", args=[project.slug])).content.decode()
     assert "<script>" not in said and "&lt;script&gt;" in said

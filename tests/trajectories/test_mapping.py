@@ -32,8 +32,12 @@ a,2,agent,Refunded.,1
 """
 
 
-def opened(data: bytes | str, name: str = "file.csv", mapping: Mapping | None = None, **more: Any) -> OpenFile:
-    return read(io.BytesIO(data.encode() if isinstance(data, str) else data), name, mapping=mapping, **more)
+def opened(
+    data: bytes | str, name: str = "file.csv", mapping: Mapping | None = None, **more: Any
+) -> OpenFile:
+    return read(
+        io.BytesIO(data.encode() if isinstance(data, str) else data), name, mapping=mapping, **more
+    )
 
 
 def good(reading: OpenFile) -> list[Any]:
@@ -63,7 +67,13 @@ def test_questions_and_answers() -> None:
 def test_rows_that_are_one_message_each_are_gathered_and_put_in_order() -> None:
     reading = opened(TURNS)
     rows = good(reading)
-    wanted = {"conversation": "call", "order": "turn", "role": "speaker", "content": "words", "outcome": "resolved"}
+    wanted = {
+        "conversation": "call",
+        "order": "turn",
+        "role": "speaker",
+        "content": "words",
+        "outcome": "resolved",
+    }
     assert as_json(reading.mapping)["fields"] == wanted
     assert [(row.id, said(row), row.outcome.status) for row in rows] == [
         ("b", [("user", "Close it."), ("assistant", "Done.")], "failure"),
@@ -73,37 +83,67 @@ def test_rows_that_are_one_message_each_are_gathered_and_put_in_order() -> None:
 
 def test_tool_calls_in_columns_are_calls_and_replies() -> None:
     data = (
-        "conversation,role,text,tool_name,tool_arguments\n1,user,Weather?,,\n"
-        '1,assistant,,get_weather,"{""city"": ""Oslo""}"\n1,tool,rain,get_weather,\n1,assistant,Rain.,,\n'
+        'conversation,role,text,tool_name,tool_arguments\n1,user,Weather?,,\n1,assistant,,get_weather,"{""city"":'
+        ' ""Oslo""}"\n1,tool,rain,get_weather,\n1,assistant,Rain.,,\n'
     )
     [row] = good(opened(data))
     call = row.messages[1].tool_calls[0]
     assert (call.function.name, call.function.arguments) == ("get_weather", {"city": "Oslo"})
-    assert (row.messages[2].role, row.messages[2].tool_call_id, row.messages[2].content) == ("tool", call.id, "rain")
+    assert (row.messages[2].role, row.messages[2].tool_call_id, row.messages[2].content) == (
+        "tool",
+        call.id,
+        "rain",
+    )
 
 
 CELLS_OF_CALLS = (
-    ('[{"name": "find", "arguments": {"nr": 1}, "result": "lost"}]', [("find", {"nr": 1})], [("lost", 0)]),
-    ('[{"tool": "find", "args": {"nr": 1}}, {"tool": "find", "args": {"nr": 2}, "output": {"ok": true}}]',
-     [("find", {"nr": 1}), ("find", {"nr": 2})], [('{"ok": true}', 1)]),
-    ('[{"id": "x", "type": "function", "function": {"name": "find", "arguments": "{}"}}]', [("find", {})], []),
-    ('[{"role": "assistant", "tool_calls": [{"function": {"name": "find", "arguments": "{}"}}]}, {"role": "tool", "content": "lost"}]',
-     [("find", "{}")], [("lost", 0)]),
+    (
+        '[{"name": "find", "arguments": {"nr": 1}, "result": "lost"}]',
+        [("find", {"nr": 1})],
+        [("lost", 0)],
+    ),
+    (
+        (
+            '[{"tool": "find", "args": {"nr": 1}}, {"tool": "find", "args": {"nr": 2}, "output":'
+            ' {"ok": true}}]'
+        ),
+        [("find", {"nr": 1}), ("find", {"nr": 2})],
+        [('{"ok": true}', 1)],
+    ),
+    (
+        '[{"id": "x", "type": "function", "function": {"name": "find", "arguments": "{}"}}]',
+        [("find", {})],
+        [],
+    ),
+    (
+        (
+            '[{"role": "assistant", "tool_calls": [{"function": {"name": "find", "arguments":'
+            ' "{}"}}]}, {"role": "tool", "content": "lost"}]'
+        ),
+        [("find", "{}")],
+        [("lost", 0)],
+    ),
     ("find(nr=1); find(nr=2)", [("find", {"nr": 1}), ("find", {"nr": 2})], []),
     ("[]", [], []),
-)  # fmt: skip
+)
 
 
 def calls_and_results(row: Any) -> tuple[list, list]:
-    """[(tool, arguments)] of the calls, and [(text, place of the call it answers)] of the results."""
+    """[(tool, arguments)] of the calls, and [(text, place of the call it answers)] of the
+    results.
+    """
     calls = [call for message in row.messages for call in message.tool_calls or ()]
     ids = [call.id for call in calls]
-    results = [(one.content, ids.index(one.tool_call_id)) for one in row.messages if one.role == "tool"]
+    results = [
+        (one.content, ids.index(one.tool_call_id)) for one in row.messages if one.role == "tool"
+    ]
     return [(call.function.name, call.function.arguments) for call in calls], results
 
 
 @pytest.mark.parametrize(("cell", "calls", "results"), CELLS_OF_CALLS)
-def test_tool_calls_of_a_question_come_before_its_answer(cell: str, calls: list, results: list) -> None:
+def test_tool_calls_of_a_question_come_before_its_answer(
+    cell: str, calls: list, results: list
+) -> None:
     """By the guess, whatever the column is called; a result belongs to its own call."""
     example = json.dumps({"name": "find", "arguments": {}})
     for column in ("tool_calls", "Tools"):
@@ -117,15 +157,21 @@ def test_tool_calls_of_a_question_come_before_its_answer(cell: str, calls: list,
         assert reading.mapping.fields["tool_calls"] == column and not reading.report.unread
         row = good(reading)[1]
         assert calls_and_results(row) == (calls, results)
-        assert (row.messages[0].role, row.messages[-1].content) == ("user", "Lost.") and "extra" not in (
-            row.metadata or {}
-        )
+        assert (row.messages[0].role, row.messages[-1].content) == (
+            "user",
+            "Lost.",
+        ) and "extra" not in (row.metadata or {})
 
 
 @pytest.mark.parametrize(("cell", "calls", "results"), CELLS_OF_CALLS)
 @pytest.mark.parametrize("role", ["assistant", "tool"])
-def test_tool_calls_of_a_message_keep_the_results_inside_them(role: str, cell: str, calls: list, results: list) -> None:
-    before = [{"role": "user", "text": "Where?"}, {"role": "assistant", "text": "I look.", "tool_calls": "find(nr=0)"}]
+def test_tool_calls_of_a_message_keep_the_results_inside_them(
+    role: str, cell: str, calls: list, results: list
+) -> None:
+    before = [
+        {"role": "user", "text": "Where?"},
+        {"role": "assistant", "text": "I look.", "tool_calls": "find(nr=0)"},
+    ]
     data = json.dumps([*before, {"role": role, "text": "Lost.", "tool_calls": cell}]).replace(
         'tool_calls": "', 'tools": "'
     )
@@ -145,29 +191,50 @@ def test_tool_calls_in_a_whole_conversation_keep_the_results_inside_them() -> No
     call = {"name": "find", "arguments": {"nr": 1}}
     talk = [
         {"role": "user", "content": "Where?"},
-        {"role": "assistant", "content": "I look.", "tool_calls": [call, call | {"result": "lost"}]},
-        {"role": "assistant", "content": "Lost.", "tool_calls": json.dumps(call | {"output": "here"})},
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "tool_calls": [call, call | {"result": "lost"}],
+        },
+        {
+            "role": "assistant",
+            "content": "Lost.",
+            "tool_calls": json.dumps(call | {"output": "here"}),
+        },
     ]
     calls = [("find", {"nr": 1})] * 3
     for name in ("talk", "chat_history"):  # a mapping, and the format “history”
         [row] = good(opened(json.dumps({name: talk, "nr": 7}), "x.json"))
         assert calls_and_results(row) == (calls, [("lost", 1), ("here", 2)])
-        assert [one.content for one in row.messages] == ["Where?", "I look.", "lost", "Lost.", "here"]
+        assert [one.content for one in row.messages] == [
+            "Where?",
+            "I look.",
+            "lost",
+            "Lost.",
+            "here",
+        ]
 
 
 def test_definitions_of_tools_are_not_guessed_to_be_calls_and_text_is_reported() -> None:
     tools = [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]
     assert "tool_calls" not in guess([{"question": "a", "answer": "b", "tools": tools}]).fields
-    mapping = load({"layout": "pairs", "fields": {"question": "q", "answer": "a", "tool_calls": "t"}})
+    mapping = load(
+        {"layout": "pairs", "fields": {"question": "q", "answer": "a", "tool_calls": "t"}}
+    )
     reading = opened("q,a,t\nHi,Yo,looked it up\n", mapping=mapping)
     [row] = good(reading)
-    assert said(row) == [("user", "Hi"), ("assistant", "Yo")] and row.metadata["extra"] == {"t": "looked it up"}
+    assert said(row) == [("user", "Hi"), ("assistant", "Yo")] and row.metadata["extra"] == {
+        "t": "looked it up"
+    }
     assert reading.report.unread["tool_calls"].count == 1
 
 
 def test_names_of_people_among_the_roles_and_a_few_unreadable_cells_spoil_no_guess() -> None:
-    rows = "".join(f"{chat},{who},x,{at}\n" for chat in "abc" for who, at in
-                   (("customer", "soon"), ("Karen", "2026-01-31"), ("Karen", "2026-02-01")))  # fmt: skip
+    rows = "".join(
+        f"{chat},{who},x,{at}\n"
+        for chat in "abc"
+        for who, at in (("customer", "soon"), ("Karen", "2026-01-31"), ("Karen", "2026-02-01"))
+    )
     reading = opened(f"ticket,speaker,text,sent_at\n{rows}")
     mapping = reading.mapping
     assert (mapping.layout, mapping.roles, mapping.fields["started_at"]) == (
@@ -175,20 +242,30 @@ def test_names_of_people_among_the_roles_and_a_few_unreadable_cells_spoil_no_gue
         {"karen": "assistant"},
         "sent_at",
     )
-    nested = [{"sample": {"prompt": "a", "completion": "b"}, "scores": {"overall": 0.5}, "bot": "x"}]
-    assert {"question": "sample.prompt", "answer": "sample.completion", "score": "scores.overall"}.items() <= guess(
-        nested
-    ).fields.items()
+    nested = [
+        {"sample": {"prompt": "a", "completion": "b"}, "scores": {"overall": 0.5}, "bot": "x"}
+    ]
+    assert {
+        "question": "sample.prompt",
+        "answer": "sample.completion",
+        "score": "scores.overall",
+    }.items() <= guess(nested).fields.items()
 
 
 @pytest.mark.parametrize(
     ("cell", "wanted"),
     [
-        ("[{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': None}]", [("user", "Hi"), ("assistant", None)]),
-        ('[{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]', [("user", "Hi"), ("assistant", "Yo")]),
+        (
+            "[{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': None}]",
+            [("user", "Hi"), ("assistant", None)],
+        ),
+        (
+            '[{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]',
+            [("user", "Hi"), ("assistant", "Yo")],
+        ),
         ("User: Hi\nAgent: Yo\nthere", [("user", "Hi"), ("assistant", "Yo\nthere")]),
     ],
-)  # fmt: skip
+)
 def test_a_conversation_in_a_cell(cell: str, wanted: list) -> None:
     out = io.StringIO()
     csv.writer(out).writerows([["nr", "talk"], ["1", cell], ["2", cell]])
@@ -196,20 +273,32 @@ def test_a_conversation_in_a_cell(cell: str, wanted: list) -> None:
 
 
 def test_paths_into_nested_json_and_fixed_texts() -> None:
-    record = {"meta": {"eval": {"score": 0.25, "by": "x"}}, "log": {"turns": [{"who": "customer", "said": "Hi"}]}}
+    record = {
+        "meta": {"eval": {"score": 0.25, "by": "x"}},
+        "log": {"turns": [{"who": "customer", "said": "Hi"}]},
+    }
     fields = {
-        "messages": "log.turns", "role": "who", "content": "said", "score": "$.meta.eval.score", "agent_name": "=bot",
+        "messages": "log.turns",
+        "role": "who",
+        "content": "said",
+        "score": "$.meta.eval.score",
+        "agent_name": "=bot",
         "model": "log.turns[0].none",
-    }  # fmt: skip
+    }
     mapping = load({"fields": fields, "threshold": 0.5})
     [row] = good(opened(json.dumps(record), "f.json", mapping))
     assert (said(row), row.agent.name, row.outcome.status) == ([("user", "Hi")], "bot", "failure")
-    assert row.metadata == {"extra": {"meta": {"eval": {"by": "x"}}}}, "what is mapped is not kept twice"
+    assert row.metadata == {"extra": {"meta": {"eval": {"by": "x"}}}}, (
+        "what is mapped is not kept twice"
+    )
 
 
 def test_the_list_of_records_inside_a_document_is_found() -> None:
     reading = opened(
-        json.dumps({"version": 1, "items": [{"prompt": "a", "reply": "b"}, {"prompt": "c", "reply": "d"}]}), "f.json"
+        json.dumps(
+            {"version": 1, "items": [{"prompt": "a", "reply": "b"}, {"prompt": "c", "reply": "d"}]}
+        ),
+        "f.json",
     )
     assert reading.mapping.records == "items"
     assert [said(row)[0][1] for row in good(reading)] == ["a", "c"]
@@ -232,13 +321,20 @@ def test_what_an_outcome_means_is_guessed(values: list[str], statuses: list[str]
 
 
 def test_failed_true_is_a_failure_and_a_score_has_a_threshold() -> None:
-    assert [row.outcome.status for row in good(opened("q,a,failed\n1x,y,true\n2x,y,false\n"))] == ["failure", "success"]
+    assert [row.outcome.status for row in good(opened("q,a,failed\n1x,y,true\n2x,y,false\n"))] == [
+        "failure",
+        "success",
+    ]
     reading = opened("q,a,stars\nx1,y,5\nx2,y,2\n")
-    assert (reading.mapping.threshold, [row.outcome.status for row in good(reading)]) == (4.0, ["success", "failure"])
+    assert (reading.mapping.threshold, [row.outcome.status for row in good(reading)]) == (
+        4.0,
+        ["success", "failure"],
+    )
     reading.mapping.threshold = 1.5
-    assert [row.outcome.status for row in good(opened("q,a,stars\nx1,y,5\nx2,y,2\n", mapping=reading.mapping))] == [
-        "success"
-    ] * 2
+    assert [
+        row.outcome.status
+        for row in good(opened("q,a,stars\nx1,y,5\nx2,y,2\n", mapping=reading.mapping))
+    ] == ["success"] * 2
 
 
 def test_success_false_in_a_row_of_messages_is_a_failure() -> None:
@@ -249,11 +345,23 @@ def test_success_false_in_a_row_of_messages_is_a_failure() -> None:
 
 def test_what_is_lost_is_reported_and_kept() -> None:
     data = "question,answer,success,when,note\na,b,maybe not,soon,hello\nc,d,yes,2026-01-01,\n"
-    mapping = load({"layout": "pairs", "fields": {"question": "question", "answer": "answer", "outcome": "success", "started_at": "when"},
-                    "success": ["yes"]})  # fmt: skip
+    mapping = load(
+        {
+            "layout": "pairs",
+            "fields": {
+                "question": "question",
+                "answer": "answer",
+                "outcome": "success",
+                "started_at": "when",
+            },
+            "success": ["yes"],
+        }
+    )
     reading = opened(data, mapping=mapping)
     first, second = good(reading)
-    assert {name: (one.count, one.example, one.position) for name, one in reading.report.unread.items()} == {
+    assert {
+        name: (one.count, one.example, one.position) for name, one in reading.report.unread.items()
+    } == {
         "outcome": (1, "maybe not", 2),
         "started_at": (1, "soon", 2),
     }
@@ -268,10 +376,16 @@ def test_rows_are_refused_by_line_and_the_others_go_on() -> None:
     data = 'question,answer\na,b\n1,2,3\n"x"y",z\nc,d\n,\n"open,e\nf,g\n'
     found = list(opened(data).rows)
     assert [(position, isinstance(row, RowError)) for position, row in found] == [
-        (2, False), (3, True), (4, True), (5, False), (7, True)
-    ]  # fmt: skip
+        (2, False),
+        (3, True),
+        (4, True),
+        (5, False),
+        (7, True),
+    ]
     assert (
-        "has 3 cells" in str(found[1][1]) and "not doubled" in str(found[2][1]) and "1 more lines" in str(found[-1][1])
+        "has 3 cells" in str(found[1][1])
+        and "not doubled" in str(found[2][1])
+        and "1 more lines" in str(found[-1][1])
     )
 
 
@@ -284,9 +398,17 @@ def test_an_id_that_is_not_unique_is_refused_and_replaces_nothing() -> None:
 def test_roles_that_nobody_knows_are_asked_for_or_refused() -> None:
     data = "chat,from,text\n1,Karen from sales,Hi\n1,customer,Hello\n"
     assert guess(
-        [dict(zip(("chat", "from", "text"), line.split(","), strict=True)) for line in data.splitlines()[1:]]
+        [
+            dict(zip(("chat", "from", "text"), line.split(","), strict=True))
+            for line in data.splitlines()[1:]
+        ]
     ).roles == {"karen from sales": "assistant"}
-    mapping = load({"layout": "messages", "fields": {"conversation": "chat", "role": "from", "content": "text"}})
+    mapping = load(
+        {
+            "layout": "messages",
+            "fields": {"conversation": "chat", "role": "from", "content": "text"},
+        }
+    )
     [(_, error)] = opened(data, mapping=mapping).rows
     assert isinstance(error, RowError) and "Karen from sales" in str(error)
 
@@ -301,7 +423,7 @@ def test_roles_that_nobody_knows_are_asked_for_or_refused() -> None:
         ({"fields": {"messages": "m"}, "more": 1}, "more"),
         ([], "object"),
     ],
-)  # fmt: skip
+)
 def test_a_mapping_that_cannot_be_used_says_why(given: Any, problem: str) -> None:
     with pytest.raises(MappingError, match=problem.replace("[", r"\[")):
         load(given)
@@ -309,8 +431,14 @@ def test_a_mapping_that_cannot_be_used_says_why(given: Any, problem: str) -> Non
 
 def test_a_column_may_have_any_name_and_what_is_none_is_said_with_the_file() -> None:
     mapping = load({"layout": "pairs", "fields": {"question": "what they asked?", "answer": "a["}})
-    assert said(good(opened("what they asked?,a[\nx,y\n", mapping=mapping))[0]) == [("user", "x"), ("assistant", "y")]
-    assert "“a[” is neither a column nor a JMESPath" in opened("what they asked?,b\nx,y\n", mapping=mapping).problem
+    assert said(good(opened("what they asked?,a[\nx,y\n", mapping=mapping))[0]) == [
+        ("user", "x"),
+        ("assistant", "y"),
+    ]
+    assert (
+        "“a[” is neither a column nor a JMESPath"
+        in opened("what they asked?,b\nx,y\n", mapping=mapping).problem
+    )
 
 
 @pytest.mark.parametrize(
@@ -350,8 +478,14 @@ def test_times(value: str | float, wanted: str | None) -> None:
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [
-        (["23/11/2026 07:40:20", "02/01/2026"], ["2026-11-23T07:40:20+00:00", "2026-01-02T00:00:00+00:00"]),
-        (["02/01/2026", "11/23/2026 7:40"], ["2026-02-01T00:00:00+00:00", "2026-11-23T07:40:00+00:00"]),
+        (
+            ["23/11/2026 07:40:20", "02/01/2026"],
+            ["2026-11-23T07:40:20+00:00", "2026-01-02T00:00:00+00:00"],
+        ),
+        (
+            ["02/01/2026", "11/23/2026 7:40"],
+            ["2026-02-01T00:00:00+00:00", "2026-11-23T07:40:00+00:00"],
+        ),
         (["23-11-2026", "2-1-2026"], ["2026-11-23T00:00:00+00:00", "2026-01-02T00:00:00+00:00"]),
         (["02/01/2026", "03/01/2026"], None),
         (["23/11/2026", "11/23/2026"], None),
@@ -364,9 +498,15 @@ def test_slashed_dates_are_read_by_what_the_column_shows_or_asked_for(
     reading = opened(data, "x.json")
     assert reading.mapping.fields["started_at"] == "date"
     if wanted is None:
-        assert "Choose the date format" in reading.problem and not list(reading.rows) and not reading.mapping.dates
+        assert (
+            "Choose the date format" in reading.problem
+            and not list(reading.rows)
+            and not reading.mapping.dates
+        )
     else:
-        assert [row.started_at.isoformat() for row in good(reading)] == wanted and reading.mapping.dates
+        assert [
+            row.started_at.isoformat() for row in good(reading)
+        ] == wanted and reading.mapping.dates
 
 
 def test_a_chosen_date_format_decides_and_what_contradicts_it_is_reported() -> None:
@@ -383,7 +523,9 @@ def test_a_chosen_date_format_decides_and_what_contradicts_it_is_reported() -> N
 # Encodings and tables
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-16-le", "utf-32", "cp1252"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-16-le", "utf-32", "cp1252"]
+)
 def test_text_in_other_encodings(encoding: str) -> None:
     data = "question;answer\nGrüße;für Sie\n".encode(encoding)
     reading = opened(data)
@@ -394,21 +536,34 @@ def test_text_in_other_encodings(encoding: str) -> None:
 
 def test_headers_that_repeat_or_are_empty_get_a_name() -> None:
     reading = opened("question,answer,note,note,\na,b,c,d,e\n")
-    assert good(reading)[0].metadata == {"extra": {"note (2)": "d", "column 5": "e"}} or reading.report.unmapped
+    assert (
+        good(reading)[0].metadata == {"extra": {"note (2)": "d", "column 5": "e"}}
+        or reading.report.unmapped
+    )
     assert set(dict(reading.head[0][1])) == {"question", "answer", "note", "note (2)", "column 5"}
     assert "has the name of another" in reading.source.mended[0]["warning"]
 
 
 def test_a_table_as_spreadsheets_write_it_loses_nothing_without_a_note() -> None:
     lines = [
-        "sep=;", "", "question;answer;note;stars;tokens", "short;row", '"two\nlines";b;c;1e308;1e308;;', " ; ;;;",
-        "question;answer;note;stars;tokens", "a\x00b;c;;NaN;7", "one;cell;too;4;1;many",
-    ]  # fmt: skip
+        "sep=;",
+        "",
+        "question;answer;note;stars;tokens",
+        "short;row",
+        '"two\nlines";b;c;1e308;1e308;;',
+        " ; ;;;",
+        "question;answer;note;stars;tokens",
+        "a\x00b;c;;NaN;7",
+        "one;cell;too;4;1;many",
+    ]
     reading = opened("\ufeff" + "\r\n".join(lines), "x.csv")
     found = list(reading.rows)
     assert [(position, isinstance(row, RowError)) for position, row in found] == [
-        (4, False), (5, False), (9, False), (10, True),
-    ]  # fmt: skip
+        (4, False),
+        (5, False),
+        (9, False),
+        (10, True),
+    ]
     assert "has 6 cells, the header has 5" in str(found[-1][1])
     rows = [parse(row) for _, row in found[:3]]
     assert [said(row) for row in rows] == [
@@ -426,9 +581,16 @@ def test_a_table_as_spreadsheets_write_it_loses_nothing_without_a_note() -> None
 
 def test_numbers_and_times_that_cannot_be_kept_are_reported_and_cost_no_row() -> None:
     fields = ("score", "input_tokens", "cost_usd", "latency_s", "latency_ms", "started_at")
-    mapping = load({"layout": "pairs", "fields": {"question": "q", "answer": "a"} | {name: name for name in fields}})
+    mapping = load(
+        {
+            "layout": "pairs",
+            "fields": {"question": "q", "answer": "a"} | {name: name for name in fields},
+        }
+    )
     for value in ("1e308", "NaN", "-inf", "9999-12-31"):
-        reading = opened(f"q,a,{','.join(fields)}\nHi,Yo{f',{value}' * len(fields)}\n", mapping=mapping)
+        reading = opened(
+            f"q,a,{','.join(fields)}\nHi,Yo{f',{value}' * len(fields)}\n", mapping=mapping
+        )
         [row] = good(reading)
         assert set(reading.report.unread) == set(fields) == set(row.metadata["extra"]), value
 
@@ -467,9 +629,17 @@ def parquet_of(table: Any, **options: Any) -> bytes:
 def test_parquet_with_nested_messages_is_chat_and_with_columns_is_mapped() -> None:
     talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]
     reading = opened(parquet_of({"id": ["a"], "messages": [talk], "reward": [float("nan")]}), "f")
-    assert (reading.format, said(good(reading)[0])) == ("chat", [("user", "Hi"), ("assistant", "Yo")])
-    reading = opened(parquet_of({"prompt": ["a", "b"], "response": ["c", "d"], "ok": [True, False]}), "f")
-    assert [(said(row)[0][1], row.outcome.status) for row in good(reading)] == [("a", "success"), ("b", "failure")]
+    assert (reading.format, said(good(reading)[0])) == (
+        "chat",
+        [("user", "Hi"), ("assistant", "Yo")],
+    )
+    reading = opened(
+        parquet_of({"prompt": ["a", "b"], "response": ["c", "d"], "ok": [True, False]}), "f"
+    )
+    assert [(said(row)[0][1], row.outcome.status) for row in good(reading)] == [
+        ("a", "success"),
+        ("b", "failure"),
+    ]
 
 
 def test_a_small_parquet_file_that_unpacks_to_much_is_refused() -> None:
@@ -481,7 +651,9 @@ def test_a_small_parquet_file_that_unpacks_to_much_is_refused() -> None:
 
 def test_a_parquet_bomb_in_one_page_ends_its_reader_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "PARQUET_MEMORY_MIB", 600)
-    same = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array(["x" * 20_000_000]))
+    same = pa.DictionaryArray.from_arrays(
+        pa.array([0] * 64, pa.int32()), pa.array(["x" * 20_000_000])
+    )
     bomb = parquet_of({"question": same, "answer": ["y"] * 64})
     assert len(bomb) < 2 * 2**20
     with pytest.raises(ImportError_, match="cannot be read as Parquet"):
@@ -489,7 +661,9 @@ def test_a_parquet_bomb_in_one_page_ends_its_reader_alone(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("last", ['["b"]\n', '["b'])
-def test_a_parquet_reader_that_dies_midway_is_no_end_of_the_file(monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+def test_a_parquet_reader_that_dies_midway_is_no_end_of_the_file(
+    monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
     written = '["question"]\n["a"]\n' + last
     dies = f"import os, sys; sys.stdout.write({written!r}); sys.stdout.flush(); os._exit(9)"
     monkeypatch.setattr(tables, "PARQUET_READER", [sys.executable, "-c", dies])
@@ -504,13 +678,21 @@ CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_siz
 
 
 @settings(max_examples=40, deadline=None)
-@given(rows=st.lists(st.tuples(CELLS, CELLS, st.sampled_from(["yes", "no", "", "?"])), min_size=1, max_size=6))
+@given(
+    rows=st.lists(
+        st.tuples(CELLS, CELLS, st.sampled_from(["yes", "no", "", "?"])), min_size=1, max_size=6
+    )
+)
 def test_every_row_of_a_table_is_a_trajectory_or_refused(rows: list[tuple]) -> None:
     """Whatever is in the cells, and the same again gives the same ids."""
     out = io.StringIO()
     csv.writer(out).writerows([("question", "answer", "ok"), *rows])
     mapping = load(
-        {"layout": "pairs", "fields": {"question": "question", "answer": "answer", "outcome": "ok"}, "success": ["yes"]}
+        {
+            "layout": "pairs",
+            "fields": {"question": "question", "answer": "answer", "outcome": "ok"},
+            "success": ["yes"],
+        }
     )
     found = list(opened(out.getvalue(), mapping=mapping).rows)
     assert len(found) == sum(any(cell.strip() for cell in row) for row in rows)
@@ -536,11 +718,16 @@ def test_any_bytes_give_rows_or_one_sentence(data: bytes, name: str) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    st.none()
+    | st.booleans()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["role", "content", "from", "value", "messages", "id", "success", "a"]), inner, max_size=4
+            st.sampled_from(["role", "content", "from", "value", "messages", "id", "success", "a"]),
+            inner,
+            max_size=4,
         )
     ),
     max_leaves=8,
@@ -551,7 +738,9 @@ JSON = st.recursive(
 @given(
     records_=st.lists(
         st.dictionaries(
-            st.sampled_from(["history", "q", "a", "role", "content", "turns", "id", "ok"]), JSON, max_size=5
+            st.sampled_from(["history", "q", "a", "role", "content", "turns", "id", "ok"]),
+            JSON,
+            max_size=5,
         ),
         max_size=4,
     )
@@ -575,10 +764,17 @@ def test_a_conversation_table_is_held_on_the_disk_not_in_memory() -> None:
             file.write("chat,role,text\n")
             for number in range(10_000):
                 file.write(f"{number % 5_000},{'user' if number < 5_000 else 'bot'},{'x' * 1000}\n")
-        mapping = load({"layout": "messages", "fields": {"conversation": "chat", "role": "role", "content": "text"}})
+        mapping = load(
+            {
+                "layout": "messages",
+                "fields": {"conversation": "chat", "role": "role", "content": "text"},
+            }
+        )
         tracemalloc.start()
         with path.open("rb") as file:
-            count = sum(len(row["messages"]) for _, row in read(file, "t.csv", mapping=mapping).rows)
+            count = sum(
+                len(row["messages"]) for _, row in read(file, "t.csv", mapping=mapping).rows
+            )
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert (count, peak < 8 * 2**20) == (10_000, True), peak
@@ -597,18 +793,28 @@ def test_a_conversation_table_is_held_on_the_disk_not_in_memory() -> None:
     ],
 )
 def test_calls_in_a_column_are_read_as_people_write_them(said: str, wanted: list) -> None:
-    mapping = load({"layout": "messages", "fields": {"role": "r", "content": "c", "tool_calls": "t"}})
+    mapping = load(
+        {"layout": "messages", "fields": {"role": "r", "content": "c", "tool_calls": "t"}}
+    )
     data = json.dumps([{"r": "user", "c": "Hi"}, {"r": "bot", "c": "", "t": said}])
     [row] = good(opened(data, "x.json", mapping))
-    assert [(call.function.name, call.function.arguments) for call in row.messages[1].tool_calls] == wanted
+    assert [
+        (call.function.name, call.function.arguments) for call in row.messages[1].tool_calls
+    ] == wanted
 
 
 @pytest.mark.parametrize(
     "said", ["looked it up", "lookup(nr)", "lookup(1, 2)", "lookup(**x)", "lookup(x=1", "import os"]
 )
 def test_what_is_no_call_is_reported_and_kept(said: str) -> None:
-    mapping = load({"layout": "messages", "fields": {"role": "r", "content": "c", "tool_calls": "t"}})
-    reading = opened(json.dumps([{"r": "user", "c": "Hi"}, {"r": "bot", "c": "Yes.", "t": said}]), "x.json", mapping)
+    mapping = load(
+        {"layout": "messages", "fields": {"role": "r", "content": "c", "tool_calls": "t"}}
+    )
+    reading = opened(
+        json.dumps([{"r": "user", "c": "Hi"}, {"r": "bot", "c": "Yes.", "t": said}]),
+        "x.json",
+        mapping,
+    )
     [row] = good(reading)
     assert not row.messages[1].tool_calls and row.metadata["extra"]["t"] == said
     assert reading.report.unread["tool_calls"].example == said
@@ -630,20 +836,26 @@ def test_what_is_no_call_is_reported_and_kept(said: str) -> None:
 )
 def test_numbers_as_spreadsheets_write_them(said: str, wanted: float | None) -> None:
     """`1,234` may be either, so it is reported, not guessed; so is a number out of bounds."""
-    mapping = load({"layout": "pairs", "fields": {"question": "q", "answer": "a", "cost_usd": "cost"}})
+    mapping = load(
+        {"layout": "pairs", "fields": {"question": "q", "answer": "a", "cost_usd": "cost"}}
+    )
     reading = opened(json.dumps([{"q": "Hi", "a": "Yo", "cost": said}]), "x.json", mapping)
     [row] = good(reading)
-    assert (row.usage.cost_usd if row.usage else None) == wanted and ("cost_usd" in reading.report.unread) == (
-        wanted is None
-    )
+    assert (row.usage.cost_usd if row.usage else None) == wanted and (
+        "cost_usd" in reading.report.unread
+    ) == (wanted is None)
 
 
 def test_a_german_spreadsheet_is_read_and_its_outcome_understood() -> None:
-    data = "\ufeffFrage;Antwort;Datum;Dauer\r\nWo ist es?;Unterwegs.;31.01.2026 9:05;1,5\r\n".encode()
+    data = (
+        "\ufeffFrage;Antwort;Datum;Dauer\r\nWo ist es?;Unterwegs.;31.01.2026 9:05;1,5\r\n".encode()
+    )
     fields = {"question": "Frage", "answer": "Antwort", "started_at": "Datum", "latency_s": "Dauer"}
     [row] = good(opened(data, "x.csv", load({"layout": "pairs", "fields": fields})))
     assert (row.started_at.isoformat(), row.latency_ms) == ("2026-01-31T09:05:00+00:00", 1500)
-    assert guess([{"question": "q", "answer": "a", "solved": value} for value in ("ja", "nein")]).success == ["ja"]
+    assert guess(
+        [{"question": "q", "answer": "a", "solved": value} for value in ("ja", "nein")]
+    ).success == ["ja"]
 
 
 SPOKEN = ("conversation", "role", "content", "started_at")
@@ -655,7 +867,12 @@ ASKED = ("question", "answer", "started_at", "outcome")
     [
         (SPOKEN, "Gespräch;Rolle;Nachricht;Zeitpunkt", ("Kundin;Wo?", "Assistent;Hier."), ""),
         (SPOKEN, "GESPRAECH-ID;Sprecher;Äußerung;Zeitstempel", ("Nutzer;Wo?", "KI;Hier."), ""),
-        (SPOKEN, "id conversation;rôle;contenu;horodatage", ("Utilisateur;Où ?", "Conseillère;Ici."), ""),
+        (
+            SPOKEN,
+            "id conversation;rôle;contenu;horodatage",
+            ("Utilisateur;Où ?", "Conseillère;Ici."),
+            "",
+        ),
         (SPOKEN, "Entretien;ROLE;Contenu;Date et heure", ("client;Où ?", "assistante;Ici."), ""),
         (SPOKEN, "Conversación;Rol;Mensaje;Fecha", ("usuario;¿Dónde?", "asistente;Aquí."), ""),
         (SPOKEN, "conversa;papel;mensagem;data e hora", ("usuário;Onde?", "robô;Aqui."), ""),
@@ -664,7 +881,7 @@ ASKED = ("question", "answer", "started_at", "outcome")
         (ASKED, "Pregunta;Respuesta;Fecha y hora;¿Resuelto?", ("¿Dónde?", "sí"), "success"),
         (ASKED, "Pergunta;Resposta;Data/Hora;Resolvido", ("Onde?", "não"), "failure"),
     ],
-)  # fmt: skip
+)
 def test_german_french_spanish_and_portuguese_headers_are_guessed(
     fields: tuple, header: str, rows: tuple, wanted: str
 ) -> None:
@@ -699,7 +916,11 @@ def test_chat_rows_with_names_of_their_own_are_offered_a_mapping() -> None:
         "started_at": "time",
         "agent_name": "bot",
     }
-    assert [item["name"] for item in chat.beside([(1, row | {"success": True})])] == ["conversation_id", "time", "bot"]
+    assert [item["name"] for item in chat.beside([(1, row | {"success": True})])] == [
+        "conversation_id",
+        "time",
+        "bot",
+    ]
     for other in (
         {"messages": row["messages"], "success": False, "note": "x"},
         row | {"usage": {"input_tokens": 1}},

@@ -1,4 +1,6 @@
-"""Charts are made of roll-ups that say what the rows say; where they cannot answer, the rows are read and it is said."""
+"""Charts are made of roll-ups that say what the rows say; where they cannot answer, the rows are
+read and it is said.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def sketch_of(numbers: list[float]) -> sketch.Sketch:
 
 
 @drawn_by(NUMBERS, st.sampled_from([0.0, 0.5, 0.95, 0.99, 1.0]))
-def test_a_percentile_is_that_of_the_numbers_to_two_percent(numbers: list[float], share: float) -> None:
+def test_a_percentile_is_that_of_the_numbers_to_two_percent(
+    numbers: list[float], share: float
+) -> None:
     exact = sorted(numbers)[int(share * (len(numbers) - 1))]
     found = sketch.percentiles(sketch_of(numbers), (share,))[0]
     assert found == pytest.approx(exact, rel=sketch.ACCURACY + 1e-6, abs=1e-12)
@@ -43,7 +47,9 @@ def test_a_percentile_is_that_of_the_numbers_to_two_percent(numbers: list[float]
 def test_what_is_added_can_be_taken_away(numbers: list[float], others: list[float]) -> None:
     found = sketch_of(numbers + others)
     sketch.merge(found, {bucket: -n for bucket, n in sketch_of(others).items()})
-    assert sketch.from_json(sketch.as_json(found)) == {b: n for b, n in sketch_of(numbers).items() if n}
+    assert sketch.from_json(sketch.as_json(found)) == {
+        b: n for b, n in sketch_of(numbers).items() if n
+    }
 
 
 def test_an_empty_sketch_has_no_percentiles() -> None:
@@ -59,7 +65,11 @@ def traffic(project: Project, n: int, seed: int = 1, days: float = 5) -> None:
         tools = chance.sample(["search", "close", "reply"], chance.randrange(3))
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Close it."}]
         for number, name in enumerate(tools):
-            call = {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+            call = {
+                "id": f"c{number}",
+                "type": "function",
+                "function": {"name": name, "arguments": "{}"},
+            }
             messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
             messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": "ok"})
         given = row_of(f"{project.slug}-{seed}-{index}")
@@ -72,7 +82,10 @@ def traffic(project: Project, n: int, seed: int = 1, days: float = 5) -> None:
         }
         if chance.random() < 0.8:
             given |= {"latency_ms": chance.lognormvariate(7, 1)}
-            given["usage"] = {"input_tokens": chance.randrange(4000), "cost_usd": chance.random() / 100}
+            given["usage"] = {
+                "input_tokens": chance.randrange(4000),
+                "cost_usd": chance.random() / 100,
+            }
         rows.append(given)
     done = store.ingest(project=project, rows=rows)
     assert done.accepted == n, done.rejected[:1]
@@ -94,14 +107,25 @@ def by_rows(monkeypatch: pytest.MonkeyPatch, *asked: Any) -> query.Answer:
 
 def plain(answer: query.Answer) -> list[tuple]:
     return [
-        (one.name, one.measure, one.runs, [(p.at, p.value and round(p.value, 9), p.n, p.interval) for p in one.points])
+        (
+            one.name,
+            one.measure,
+            one.runs,
+            [(p.at, p.value and round(p.value, 9), p.n, p.interval) for p in one.points],
+        )
         for one in answer.series
     ]
 
 
 @pytest.mark.django_db
 def test_roll_ups_say_what_the_rows_say(busy: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    since = {"from": (timezone.now() - timedelta(days=3)).replace(minute=0, second=0, microsecond=0).isoformat()}
+    since = {
+        "from": (
+            (timezone.now() - timedelta(days=3))
+            .replace(minute=0, second=0, microsecond=0)
+            .isoformat()
+        )
+    }
     measures = ("runs", "failure_rate", "unknown_rate", "tokens", "cost", "latency", "cost_p99")
     for measure, by in product(measures, ("", *query.BY)):
         for given, bucket in (({}, ""), (since, "day"), (since, "hour"), ({}, "week")):
@@ -112,7 +136,9 @@ def test_roll_ups_say_what_the_rows_say(busy: Project, monkeypatch: pytest.Monke
 
 
 @pytest.mark.django_db
-def test_one_filter_of_a_dimension_is_answered_by_roll_ups_and_others_by_rows(busy: Project) -> None:
+def test_one_filter_of_a_dimension_is_answered_by_roll_ups_and_others_by_rows(
+    busy: Project,
+) -> None:
     own = Trajectory.objects.filter(project=busy)
     for given, exact in (
         ({"outcome": "failure"}, own.filter(outcome_status="failure")),
@@ -134,7 +160,8 @@ def at_minutes(project: Project, *minutes: int) -> datetime:
     """Runs that began so many minutes after the hour that is returned, which is days ago."""
     hour = (timezone.now() - timedelta(days=2)).replace(minute=0, second=0, microsecond=0)
     rows = [
-        row_of(f"at-{minute}") | {"started_at": (hour + timedelta(minutes=minute)).isoformat()} for minute in minutes
+        row_of(f"at-{minute}") | {"started_at": (hour + timedelta(minutes=minute)).isoformat()}
+        for minute in minutes
     ]
     store.ingest(project=project, rows=rows)
     digest.run()
@@ -144,7 +171,16 @@ def at_minutes(project: Project, *minutes: int) -> datetime:
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("begin", "end", "runs"),
-    [(0, 180, 6), (10, 180, 5), (0, 130, 5), (10, 130, 4), (20, 40, 1), (55, 65, 1), (40, 50, 0), (180, 10, 0)],
+    [
+        (0, 180, 6),
+        (10, 180, 5),
+        (0, 130, 5),
+        (10, 130, 4),
+        (20, 40, 1),
+        (55, 65, 1),
+        (40, 50, 0),
+        (180, 10, 0),
+    ],
 )
 @pytest.mark.parametrize("given", [{}, {"agent": "a"}])
 def test_a_range_that_cuts_an_hour_has_only_its_runs(
@@ -153,7 +189,8 @@ def test_a_range_that_cuts_an_hour_has_only_its_runs(
     hour = at_minutes(project, 5, 30, 60, 90, 125, 150)
     name = Trajectory.objects.filter(project=project)[0].agent_name
     between = {
-        key: (hour + timedelta(minutes=minute)).isoformat() for key, minute in (("from", begin), ("to", end))
+        key: (hour + timedelta(minutes=minute)).isoformat()
+        for key, minute in (("from", begin), ("to", end))
     } | ({"agent": name} if given else {})
     answer = query.totals(project, between)
     assert (answer.total.runs, answer.read, answer.rounded) == (runs, None, False)
@@ -163,7 +200,9 @@ def test_a_range_that_cuts_an_hour_has_only_its_runs(
 
 
 @pytest.mark.django_db
-def test_a_busy_hour_is_counted_whole_and_that_is_said(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_hour_is_counted_whole_and_that_is_said(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hour = at_minutes(project, 5, 30, 40, 70)
     monkeypatch.setattr(query, "PART", 1)
     answer = query.ask(project, {"from": (hour + timedelta(minutes=20)).isoformat()}, "runs")
@@ -173,7 +212,9 @@ def test_a_busy_hour_is_counted_whole_and_that_is_said(project: Project, monkeyp
 @pytest.mark.django_db
 def test_totals_have_the_runs_whose_clock_is_ahead_as_the_list_has(project: Project) -> None:
     ahead = timezone.now() + timedelta(days=400)
-    store.ingest(project=project, rows=[row_of("now"), row_of("ahead") | {"started_at": ahead.isoformat()}])
+    store.ingest(
+        project=project, rows=[row_of("now"), row_of("ahead") | {"started_at": ahead.isoformat()}]
+    )
     digest.run()
     for given in ({}, {"since": "7d"}, {"since": "7d", "messages_min": "1"}):
         assert query.totals(project, given).total.runs == 2, given
@@ -181,7 +222,9 @@ def test_totals_have_the_runs_whose_clock_is_ahead_as_the_list_has(project: Proj
 
 
 @pytest.mark.django_db
-def test_of_more_rows_than_it_reads_it_says_so(busy: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_more_rows_than_it_reads_it_says_so(
+    busy: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(query, "NEWEST", 10)
     answer = query.ask(busy, {"messages_min": "1"}, "runs")
     assert answer.more and answer.total.runs == 10 and "newest 10 matching runs" in answer.note
@@ -230,7 +273,9 @@ def test_every_measure_can_be_drawn(busy: Project) -> None:
 @pytest.mark.django_db
 def test_names_of_agents_are_no_markup_in_a_chart(project: Project) -> None:
     hostile = '<a href="https://x.example">%{x}&lt;b'
-    store.ingest(project=project, rows=[row_of("a") | {"model": hostile}, row_of("b") | {"model": ""}])
+    store.ingest(
+        project=project, rows=[row_of("a") | {"model": hostile}, row_of("b") | {"model": ""}]
+    )
     digest.run()
     drawn = figures.figure(query.ask(project, {}, "runs", "model"), "model")
     assert drawn is not None
@@ -244,7 +289,11 @@ def test_the_failure_rate_is_of_known_outcomes_and_says_so() -> None:
     for outcome in ("failure", "success", "success", "unknown"):
         cell.add(Numbers.of({"outcome_status": outcome} | numbers))
     measure = MEASURES["failure_rate"]
-    assert measure.value(cell) == pytest.approx(1 / 3) and measure.n(cell) == 3 and "known outcomes" in measure.title
+    assert (
+        measure.value(cell) == pytest.approx(1 / 3)
+        and measure.n(cell) == 3
+        and "known outcomes" in measure.title
+    )
     assert MEASURES["latency_p95"].value(cell) is None and MEASURES["latency_p95"].n(cell) == 0
 
 
@@ -256,6 +305,8 @@ def test_many_small_arrivals_are_digested_together_and_large_ones_are_not(
     for number in range(60):
         store.ingest(project=project, rows=[row_of(f"one-{number}")])
     for batch in range(3):
-        store.ingest(project=project, rows=[row_of(f"many-{batch}-{number}") for number in range(40)])
+        store.ingest(
+            project=project, rows=[row_of(f"many-{batch}-{number}") for number in range(40)]
+        )
     assert [digest.step() for _ in range(5)] == [60, 1, 1, 1, 0]
     assert query.totals(project, {}).total.runs == 180

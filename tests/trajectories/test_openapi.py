@@ -1,4 +1,6 @@
-"""schemathesis over the whole API: whatever is sent, the answer is one that the schema names, and never a 500."""
+"""schemathesis over the whole API: whatever is sent, the answer is one that the schema names, and
+never a 500.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,19 @@ described = schemathesis.openapi.from_wsgi(
     "/api/v1/schema/", application, headers={"Accept": "application/vnd.oai.openapi+json"}
 )
 OPERATIONS = [(found.ok().path, found.ok().method) for found in described.get_all_operations()]
-CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
 
 
 @pytest.fixture(autouse=True)
 def keep_the_connection() -> Iterator[None]:
-    """As Django's own test client does: the end of a request does not end the test's transaction."""
+    """As Django's own test client does: the end of a request does not end the test's
+    transaction.
+    """
     for signal in (signals.request_started, signals.request_finished):
         signal.disconnect(close_old_connections)
     yield
@@ -63,16 +72,21 @@ def key(kept: Any, db: None, settings: Any) -> str:
 
 
 def answered_as_it_says(path: str, method: str, key: str, examples: int) -> None:
-    """What `described.parametrize()` does, when the test runs: it makes its cases when tests are collected, in every process of the suite."""
+    """What `described.parametrize()` does, when the test runs: it makes its cases when tests are
+    collected, in every process of the suite.
+    """
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     def answered(case: Case, key: str) -> None:
         case.call_and_validate(headers={"Authorization": f"Bearer {key}"}, checks=CHECKS)
 
     build_operation_test(
-        config=described.config, operation=described[path][method], test_func=answered, given_kwargs={},
+        config=described.config,
+        operation=described[path][method],
+        test_func=answered,
+        given_kwargs={},
         feedback=FeedbackSources(constants_value_source=make_constants_value_source(described)),
-    )(key=key)  # fmt: skip
+    )(key=key)
 
 
 @pytest.mark.parametrize("path,method", OPERATIONS)
@@ -87,8 +101,15 @@ def test_the_api_answers_as_it_says_at_length(key: str, path: str, method: str) 
     answered_as_it_says(path, method, key, examples=300)
 
 
-# What examples made of the schema hardly ever hit: (path, method, what the request has, its status).
-EXACT = {"type": "string_check", "name": "same", "operation": "eq", "input": "{{sample.output_text}}", "reference": "a"}
+# What examples made of the schema hardly ever hit: (path, method, what the request has, its
+# status).
+EXACT = {
+    "type": "string_check",
+    "name": "same",
+    "operation": "eq",
+    "input": "{{sample.output_text}}",
+    "reference": "a",
+}
 ENVIRONMENT = "/api/v1/environments/{slug}@{version}/"
 GRADERS = ("/api/v1/graders", "/v1/fine_tuning/alpha/graders")
 TOLD: list[tuple[str, str, dict[str, Any], int]] = [
@@ -98,7 +119,10 @@ TOLD: list[tuple[str, str, dict[str, Any], int]] = [
     ("/api/v1/verifiers/", "GET", {}, 200),
     ("/api/v1/verifiers/", "POST", {"body": {"name": "same", "grader": EXACT}}, 201),
     ("/api/v1/verifiers/", "POST", {"body": {"name": "same", "spec": {"kind": "none such"}}}, 400),
-    *((f"{at}/run", "POST", {"body": {"grader": EXACT, "model_sample": "a"}}, 200) for at in GRADERS),
+    *(
+        (f"{at}/run", "POST", {"body": {"grader": EXACT, "model_sample": "a"}}, 200)
+        for at in GRADERS
+    ),
     *((f"{at}/run", "POST", {"body": {"grader": EXACT}}, 400) for at in GRADERS),
     *((f"{at}/validate", "POST", {"body": {"grader": EXACT}}, 200) for at in GRADERS),
 ]

@@ -1,4 +1,6 @@
-"""What four real instrumentations posted gives the right trajectories: one per run, with its messages and its failure."""
+"""What four real instrumentations posted gives the right trajectories: one per run, with its
+messages and its failure.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,23 @@ def runs(name: str) -> list[Run]:
 
 
 def conversation(row: dict[str, Any]) -> list[tuple]:
-    """Per message: role, content, and the calls as (id, name, arguments) or the id of the call that is answered."""
+    """Per message: role, content, and the calls as (id, name, arguments) or the id of the call that
+    is answered.
+    """
     said = []
     for message in row["messages"]:
         calls = [
             (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
             for call in message.get("tool_calls", [])
         ]
-        said.append((message["role"], message["content"], *calls, *filter(None, [message.get("tool_call_id")])))
+        said.append(
+            (
+                message["role"],
+                message["content"],
+                *calls,
+                *filter(None, [message.get("tool_call_id")]),
+            )
+        )
     return said
 
 
@@ -101,12 +112,18 @@ def test_a_tool_that_raised_ends_a_pydantic_ai_run() -> None:
 @pytest.mark.parametrize(
     ("name", "reply", "answer"),
     [
-        (AGENTS, "An error occurred while running the tool. Please try again.", "It is 18 C and sunny in Paris."),
+        (
+            AGENTS,
+            "An error occurred while running the tool. Please try again.",
+            "It is 18 C and sunny in Paris.",
+        ),
         (OPENAI, "Error: unknown city: Atlantis", "I could not look that city up."),
         (TRACELOOP, "Error: unknown city: Atlantis", "I could not look that city up."),
     ],
 )
-def test_a_tool_that_raised_and_was_answered_after_is_no_failure(name: str, reply: str, answer: str) -> None:
+def test_a_tool_that_raised_and_was_answered_after_is_no_failure(
+    name: str, reply: str, answer: str
+) -> None:
     row = runs(name)[1].row
     assert conversation(row) == [
         SYSTEM,
@@ -138,7 +155,9 @@ def test_traces_are_stitched_only_where_each_holds_one_call(name: str) -> None:
     spans, logs = read(name)
     sizes = [len(run.trace_ids) for run in assemble(spans, logs)]
     assert sizes == ([2, 2, 1] if name in RAW else [1, 1, 1])
-    assert set().union(*(run.trace_ids for run in assemble(spans, logs))) == {span.trace_id for span in spans}
+    assert set().union(*(run.trace_ids for run in assemble(spans, logs))) == {
+        span.trace_id for span in spans
+    }
 
 
 def test_the_same_talk_seen_by_several_instrumentations_stays_apart() -> None:

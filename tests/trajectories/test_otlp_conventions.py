@@ -18,26 +18,41 @@ REPLIED = [{"role": "tool", "content": '{"a":2}', "tool_call_id": "c1"}]
 ANSWERED = [{"role": "assistant", "content": "Two."}]
 
 
-def reading(attributes: dict[str, Any], events: list[Event] | None = None, logs: Any = (), **fields: Any) -> Reading:
-    return read(Span("t" * 32, "s" * 16, attributes=attributes, events=events or [], **fields), list(logs))
+def reading(
+    attributes: dict[str, Any], events: list[Event] | None = None, logs: Any = (), **fields: Any
+) -> Reading:
+    return read(
+        Span("t" * 32, "s" * 16, attributes=attributes, events=events or [], **fields), list(logs)
+    )
 
 
 def genai(**attributes: Any) -> dict[str, Any]:
-    return {"gen_ai.operation.name": "chat"} | {f"gen_ai.{key}": value for key, value in attributes.items()}
+    return {"gen_ai.operation.name": "chat"} | {
+        f"gen_ai.{key}": value for key, value in attributes.items()
+    }
 
 
 PARTS = [
     {"role": "user", "parts": [{"type": "text", "content": "Hi"}]},
-    {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "look", "arguments": '{"q":1}'}]},
+    {
+        "role": "assistant",
+        "parts": [{"type": "tool_call", "id": "c1", "name": "look", "arguments": '{"q":1}'}],
+    },
     {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": {"a": 2}}]},
 ]
-OUT_PARTS = [{"role": "assistant", "parts": [{"type": "text", "content": "Two."}], "finish_reason": "stop"}]
+OUT_PARTS = [
+    {"role": "assistant", "parts": [{"type": "text", "content": "Two."}], "finish_reason": "stop"}
+]
 EVENTS = [
     {"event.name": "gen_ai.system.message", "role": "system", "content": "Be brief."},
     {"event.name": "gen_ai.user.message", "role": "user", "content": "Hi"},
     {"event.name": "gen_ai.assistant.message", "role": "assistant", "tool_calls": [CALL]},
     {"event.name": "gen_ai.tool.message", "role": "tool", "content": '{"a":2}', "id": "c1"},
-    {"event.name": "gen_ai.choice", "index": 0, "message": {"role": "assistant", "content": "Two."}},
+    {
+        "event.name": "gen_ai.choice",
+        "index": 0,
+        "message": {"role": "assistant", "content": "Two."},
+    },
 ]
 OPENINFERENCE = {
     "openinference.span.kind": "LLM",
@@ -85,22 +100,45 @@ VERCEL = {
             {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
             {
                 "role": "assistant",
-                "content": [{"type": "tool-call", "toolCallId": "c1", "toolName": "look", "input": '{"q":1}'}],
+                "content": [
+                    {
+                        "type": "tool-call",
+                        "toolCallId": "c1",
+                        "toolName": "look",
+                        "input": '{"q":1}',
+                    }
+                ],
             },
             {
                 "role": "tool",
-                "content": [{"type": "tool-result", "toolCallId": "c1", "output": {"type": "json", "value": {"a": 2}}}],
+                "content": [
+                    {
+                        "type": "tool-result",
+                        "toolCallId": "c1",
+                        "output": {"type": "json", "value": {"a": 2}},
+                    }
+                ],
             },
         ]
     ),
     "ai.response.text": "Two.",
 }
 LOGS = [
-    LogRecord("t" * 32, "s" * 16, i, item["event.name"], {k: v for k, v in item.items() if k != "event.name"})
+    LogRecord(
+        "t" * 32,
+        "s" * 16,
+        i,
+        item["event.name"],
+        {k: v for k, v in item.items() if k != "event.name"},
+    )
     for i, item in enumerate(EVENTS)
 ]
 SPAN_EVENTS = [
-    Event(item["event.name"], i, {k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in item.items()})
+    Event(
+        item["event.name"],
+        i,
+        {k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in item.items()},
+    )
     for i, item in enumerate(EVENTS)
 ]
 INSTRUCTED = {"system_instructions": [{"type": "text", "content": "Be brief."}]}
@@ -109,7 +147,17 @@ INSTRUCTED = {"system_instructions": [{"type": "text", "content": "Be brief."}]}
 @pytest.mark.parametrize(
     ("attributes", "events", "logs"),
     [
-        (genai(**{"input.messages": json.dumps(PARTS), "output.messages": json.dumps(OUT_PARTS), **INSTRUCTED}), [], []),
+        (
+            genai(
+                **{
+                    "input.messages": json.dumps(PARTS),
+                    "output.messages": json.dumps(OUT_PARTS),
+                    **INSTRUCTED,
+                }
+            ),
+            [],
+            [],
+        ),
         (genai(**{"input.messages": PARTS, "output.messages": OUT_PARTS, **INSTRUCTED}), [], []),
         (genai() | {"events": json.dumps(EVENTS)}, [], []),
         (genai(), SPAN_EVENTS, []),
@@ -134,10 +182,22 @@ INSTRUCTED = {"system_instructions": [{"type": "text", "content": "Be brief."}]}
         (LANGFUSE, [], []),
         (VERCEL, [], []),
     ],
-    ids=["genai-json", "genai-structured", "pydantic-events", "span-events", "logs", "details-event", "openinference",
-         "traceloop", "langfuse", "vercel"],
-)  # fmt: skip
-def test_a_model_call_says_the_same_in_every_convention(attributes: dict, events: list, logs: list) -> None:
+    ids=[
+        "genai-json",
+        "genai-structured",
+        "pydantic-events",
+        "span-events",
+        "logs",
+        "details-event",
+        "openinference",
+        "traceloop",
+        "langfuse",
+        "vercel",
+    ],
+)
+def test_a_model_call_says_the_same_in_every_convention(
+    attributes: dict, events: list, logs: list
+) -> None:
     said = reading(attributes, events, logs)
     assert said.kind == "model"
     assert said.input == [*ASKED, *CALLED, *REPLIED]
@@ -147,21 +207,58 @@ def test_a_model_call_says_the_same_in_every_convention(attributes: dict, events
 @pytest.mark.parametrize(
     "attributes",
     [
-        genai(**{"operation.name": "execute_tool", "tool.name": "look", "tool.call.id": "c1",
-                 "tool.call.arguments": '{"q":1}', "tool.call.result": '{"a":2}'}),
-        {"gen_ai.tool.name": "look", "gen_ai.tool.call.id": "c1", "tool_arguments": '{"q":1}', "tool_response": {"a": 2}},
-        {"openinference.span.kind": "TOOL", "tool.name": "look", "tool_call.id": "c1", "input.value": '{"q":1}',
-         "output.value": '{"a":2}', "tool.parameters": '{"type":"object"}'},
-        {"openinference.span.kind": "TOOL", "tool.name": "look", "input.value": '{"q":1}',
-         "output.value": '{"content": "{\\"a\\":2}", "tool_call_id": "c1", "type": "tool"}'},
-        {"traceloop.span.kind": "tool", "traceloop.entity.name": "look", "tool_call.id": "c1",
-         "traceloop.entity.input": '{"q":1}', "traceloop.entity.output": '{"a":2}'},
-        {"langfuse.observation.type": "tool", "tool.name": "look", "tool.id": "c1",
-         "langfuse.observation.input": '{"q":1}', "langfuse.observation.output": '{"a":2}'},
-        {"ai.operationId": "ai.toolCall", "ai.toolCall.name": "look", "ai.toolCall.id": "c1",
-         "ai.toolCall.args": '{"q":1}', "ai.toolCall.result": '{"a":2}'},
+        genai(
+            **{
+                "operation.name": "execute_tool",
+                "tool.name": "look",
+                "tool.call.id": "c1",
+                "tool.call.arguments": '{"q":1}',
+                "tool.call.result": '{"a":2}',
+            }
+        ),
+        {
+            "gen_ai.tool.name": "look",
+            "gen_ai.tool.call.id": "c1",
+            "tool_arguments": '{"q":1}',
+            "tool_response": {"a": 2},
+        },
+        {
+            "openinference.span.kind": "TOOL",
+            "tool.name": "look",
+            "tool_call.id": "c1",
+            "input.value": '{"q":1}',
+            "output.value": '{"a":2}',
+            "tool.parameters": '{"type":"object"}',
+        },
+        {
+            "openinference.span.kind": "TOOL",
+            "tool.name": "look",
+            "input.value": '{"q":1}',
+            "output.value": '{"content": "{\\"a\\":2}", "tool_call_id": "c1", "type": "tool"}',
+        },
+        {
+            "traceloop.span.kind": "tool",
+            "traceloop.entity.name": "look",
+            "tool_call.id": "c1",
+            "traceloop.entity.input": '{"q":1}',
+            "traceloop.entity.output": '{"a":2}',
+        },
+        {
+            "langfuse.observation.type": "tool",
+            "tool.name": "look",
+            "tool.id": "c1",
+            "langfuse.observation.input": '{"q":1}',
+            "langfuse.observation.output": '{"a":2}',
+        },
+        {
+            "ai.operationId": "ai.toolCall",
+            "ai.toolCall.name": "look",
+            "ai.toolCall.id": "c1",
+            "ai.toolCall.args": '{"q":1}',
+            "ai.toolCall.result": '{"a":2}',
+        },
     ],
-)  # fmt: skip
+)
 def test_a_tool_says_the_same_in_every_convention(attributes: dict) -> None:
     said = reading(attributes)
     assert (said.kind, said.tool_name, said.tool_call_id) == ("tool", "look", "c1")
@@ -195,31 +292,55 @@ def test_kinds(attributes: dict, kind: str) -> None:
 def test_pydantic_ai_tells_the_whole_run_on_its_agent_span() -> None:
     said = reading({"agent_name": "a", "all_messages_events": json.dumps(EVENTS)})
     assert said.complete and said.input == [*ASKED, *CALLED, *REPLIED, *ANSWERED]
-    newer = reading({"gen_ai.operation.name": "invoke_agent", "pydantic_ai.all_messages": PARTS + OUT_PARTS})
+    newer = reading(
+        {"gen_ai.operation.name": "invoke_agent", "pydantic_ai.all_messages": PARTS + OUT_PARTS}
+    )
     assert newer.input == [ASKED[1], *CALLED, *REPLIED, *ANSWERED]
 
 
 def test_who_and_how_much() -> None:
     said = reading(
         {
-            "openinference.span.kind": "LLM", "llm.model_name": "m-1", "llm.token_count.prompt": "5",
-            "llm.token_count.completion": 6, "llm.cost.total": 0.5, "session.id": "s", "user.id": 7,
-            "tag.tags": ["a", "b"], "agent.name": "n", "metadata": '{"thread_id": "other"}',
+            "openinference.span.kind": "LLM",
+            "llm.model_name": "m-1",
+            "llm.token_count.prompt": "5",
+            "llm.token_count.completion": 6,
+            "llm.cost.total": 0.5,
+            "session.id": "s",
+            "user.id": 7,
+            "tag.tags": ["a", "b"],
+            "agent.name": "n",
+            "metadata": '{"thread_id": "other"}',
             "llm.tools.0.tool.json_schema": '{"type":"function","function":{"name":"look"}}',
         }
-    )  # fmt: skip
+    )
     assert (said.model, said.input_tokens, said.output_tokens, said.cost_usd) == ("m-1", 5, 6, 0.5)
-    assert (said.session_id, said.user_id, said.tags, said.agent_name) == ("s", "7", ["a", "b"], "n")
+    assert (said.session_id, said.user_id, said.tags, said.agent_name) == (
+        "s",
+        "7",
+        ["a", "b"],
+        "n",
+    )
     assert tools_of(said.tools) == [{"type": "function", "function": {"name": "look"}}]
     langfuse = reading(
         {
-            "langfuse.observation.type": "generation", "langfuse.observation.model.name": "m-2",
-            "langfuse.observation.usage_details": '{"input": 1, "output": 2}', "langfuse.session.id": "s",
-            "langfuse.observation.cost_details": '{"total": 0.25}', "langfuse.trace.tags": '["x"]',
-            "langfuse.user.id": "u", "langfuse.release": "v3", "langfuse.trace.name": "support",
+            "langfuse.observation.type": "generation",
+            "langfuse.observation.model.name": "m-2",
+            "langfuse.observation.usage_details": '{"input": 1, "output": 2}',
+            "langfuse.session.id": "s",
+            "langfuse.observation.cost_details": '{"total": 0.25}',
+            "langfuse.trace.tags": '["x"]',
+            "langfuse.user.id": "u",
+            "langfuse.release": "v3",
+            "langfuse.trace.name": "support",
         }
-    )  # fmt: skip
-    assert (langfuse.model, langfuse.input_tokens, langfuse.output_tokens, langfuse.cost_usd) == ("m-2", 1, 2, 0.25)
+    )
+    assert (langfuse.model, langfuse.input_tokens, langfuse.output_tokens, langfuse.cost_usd) == (
+        "m-2",
+        1,
+        2,
+        0.25,
+    )
     assert (langfuse.session_id, langfuse.user_id, langfuse.tags) == ("s", "u", ["x"])
     assert (langfuse.agent_version, langfuse.workload) == ("v3", "support")
 
@@ -235,12 +356,16 @@ def test_who_and_how_much() -> None:
         ({"llm.invocation_parameters": "[1]"}, ""),
     ],
 )
-def test_a_call_that_failed_names_its_model_among_the_parameters(attributes: dict, asked: str) -> None:
+def test_a_call_that_failed_names_its_model_among_the_parameters(
+    attributes: dict, asked: str
+) -> None:
     said = reading({"openinference.span.kind": "LLM"} | attributes)
     assert (said.request_model, said.model) == (asked, attributes.get("llm.model_name", ""))
 
 
-@pytest.mark.parametrize("tools", [[{"type": "function", "function": {"name": "look"}}], "nonsense", {"a": 1}, None])
+@pytest.mark.parametrize(
+    "tools", [[{"type": "function", "function": {"name": "look"}}], "nonsense", {"a": 1}, None]
+)
 def test_langfuse_tells_tools_beside_the_messages(tools: Any) -> None:
     """As `langfuse.openai` 5.0 sends a call with tools."""
     given = {"tools": tools, "messages": [*ASKED, *CALLED, *REPLIED]}
@@ -262,15 +387,29 @@ def test_langfuse_tells_tools_beside_the_messages(tools: Any) -> None:
     ],
 )
 def test_langfuse_records_how_a_function_was_called(recorded: dict, arguments: Any) -> None:
-    said = reading({"langfuse.observation.type": "tool", "langfuse.observation.input": json.dumps(recorded)})
+    said = reading(
+        {"langfuse.observation.type": "tool", "langfuse.observation.input": json.dumps(recorded)}
+    )
     assert said.tool_arguments == arguments
 
 
 def test_a_step_of_a_graph() -> None:
-    metadata = {"lc_agent_name": "helpdesk", "langgraph_step": 1, "langgraph_node": "model", "thread_id": "t-1"}
+    metadata = {
+        "lc_agent_name": "helpdesk",
+        "langgraph_step": 1,
+        "langgraph_node": "model",
+        "thread_id": "t-1",
+    }
     said = reading({"openinference.span.kind": "CHAIN", "metadata": json.dumps(metadata)})
-    assert (said.kind, said.in_graph, said.agent_name, said.session_id) == ("other", True, "helpdesk", "t-1")
-    assert not reading({"openinference.span.kind": "CHAIN", "metadata": '{"lc_agent_name": "helpdesk"}'}).in_graph
+    assert (said.kind, said.in_graph, said.agent_name, said.session_id) == (
+        "other",
+        True,
+        "helpdesk",
+        "t-1",
+    )
+    assert not reading(
+        {"openinference.span.kind": "CHAIN", "metadata": '{"lc_agent_name": "helpdesk"}'}
+    ).in_graph
 
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1\nKeyError: 3'
@@ -283,12 +422,26 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1\nKeyError
         ({"status_code": 2, "status_message": TRACEBACK}, "KeyError: 3"),
         ({"status_code": 2}, "error"),
         ({"attributes": {"error.type": "Timeout"}}, "Timeout"),
-        ({"attributes": {"langfuse.observation.level": "ERROR", "langfuse.observation.status_message": "no"}}, "no"),
+        (
+            {
+                "attributes": {
+                    "langfuse.observation.level": "ERROR",
+                    "langfuse.observation.status_message": "no",
+                }
+            },
+            "no",
+        ),
         (
             {
                 "status_code": 2,
                 "status_message": "long story",
-                "events": [Event("exception", 1, {"exception.type": "a.b.Oops", "exception.message": "it broke"})],
+                "events": [
+                    Event(
+                        "exception",
+                        1,
+                        {"exception.type": "a.b.Oops", "exception.message": "it broke"},
+                    )
+                ],
             },
             "Oops: it broke",
         ),
@@ -310,63 +463,145 @@ def test_no_error_where_the_status_is_not_one() -> None:
         ({"question": "Hi"}, [{"role": "user", "content": "Hi"}]),
         ({"messages": [["user", "Hi"]]}, [{"role": "user", "content": "Hi"}]),
         ({"a": 1}, [{"role": "user", "content": '{"a":1}'}]),
-        ([{"type": "human", "content": "Hi"}, {"type": "ai", "content": "Two."}], [ASKED[1], *ANSWERED]),
         (
-            [[{"lc": 1, "type": "constructor", "id": ["x", "HumanMessage"], "kwargs": {"content": "Hi"}}]],
+            [{"type": "human", "content": "Hi"}, {"type": "ai", "content": "Two."}],
+            [ASKED[1], *ANSWERED],
+        ),
+        (
+            [
+                [
+                    {
+                        "lc": 1,
+                        "type": "constructor",
+                        "id": ["x", "HumanMessage"],
+                        "kwargs": {"content": "Hi"},
+                    }
+                ]
+            ],
             [ASKED[1]],
         ),
-        ({"generations": [[{"message": {"lc": 1, "id": ["AIMessage"], "kwargs": {"content": "Two."}}}]]}, ANSWERED),
-        ({"choices": [{"index": 0, "message": {"role": "assistant", "content": "Two."}}]}, ANSWERED),
+        (
+            {
+                "generations": [
+                    [{"message": {"lc": 1, "id": ["AIMessage"], "kwargs": {"content": "Two."}}}]
+                ]
+            },
+            ANSWERED,
+        ),
+        (
+            {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Two."}}]},
+            ANSWERED,
+        ),
         (
             [
                 {"role": "user", "content": "Hi"},
-                {"type": "function_call", "id": "fc", "call_id": "c1", "name": "look", "arguments": '{"q":1}'},
+                {
+                    "type": "function_call",
+                    "id": "fc",
+                    "call_id": "c1",
+                    "name": "look",
+                    "arguments": '{"q":1}',
+                },
                 {"type": "function_call_output", "call_id": "c1", "output": '{"a":2}'},
-                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Two."}]},
+                {
+                    "type": "message",
+                    "role": "assistant",
+                    "content": [{"type": "output_text", "text": "Two."}],
+                },
             ],
             [ASKED[1], *CALLED, *REPLIED, *ANSWERED],
         ),
         (
             [
-                {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "look", "input": {"q": 1}}]},
-                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": '{"a":2}'}]},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "tool_use", "id": "c1", "name": "look", "input": {"q": 1}}
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": "c1", "content": '{"a":2}'}],
+                },
             ],
             [
-                {"role": "assistant", "content": None,
-                 "tool_calls": [CALL | {"function": {"name": "look", "arguments": {"q": 1}}}]},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [CALL | {"function": {"name": "look", "arguments": {"q": 1}}}],
+                },
                 *REPLIED,
             ],
         ),
         (
-            {"role": "model", "parts": [{"text": "Two."}, {"functionCall": {"name": "look", "args": {"q": 1}}}]},
-            [{"role": "assistant", "content": "Two.",
-              "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": {"q": 1}}}]}],
+            {
+                "role": "model",
+                "parts": [{"text": "Two."}, {"functionCall": {"name": "look", "args": {"q": 1}}}],
+            },
+            [
+                {
+                    "role": "assistant",
+                    "content": "Two.",
+                    "tool_calls": [
+                        {"type": "function", "function": {"name": "look", "arguments": {"q": 1}}}
+                    ],
+                }
+            ],
         ),
         (
-            {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Two."}]},
-            [{"role": "assistant", "content": [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "Two."}]}],
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "hm"},
+                    {"type": "text", "text": "Two."},
+                ],
+            },
+            [
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "reasoning", "text": "hm"},
+                        {"type": "text", "text": "Two."},
+                    ],
+                }
+            ],
         ),
-        ({"role": "critic", "content": "x", "tool_calls": "nonsense"}, [{"role": "user", "content": "x"}]),
+        (
+            {"role": "critic", "content": "x", "tool_calls": "nonsense"},
+            [{"role": "user", "content": "x"}],
+        ),
         ([], []),
         (None, []),
     ],
-)  # fmt: skip
+)
 def test_messages_of_any_shape(value: Any, expected: list) -> None:
     assert messages_of(value, "user") == expected
-    assert messages_of(json.dumps(value) if isinstance(value, dict | list) else value, "user") == expected
+    assert (
+        messages_of(json.dumps(value) if isinstance(value, dict | list) else value, "user")
+        == expected
+    )
 
 
 def test_calls_that_are_items_of_their_own_are_one_turn() -> None:
-    items = [{"type": "function_call", "call_id": f"c{i}", "name": "look", "arguments": "{}"} for i in (1, 2)]
+    items = [
+        {"type": "function_call", "call_id": f"c{i}", "name": "look", "arguments": "{}"}
+        for i in (1, 2)
+    ]
     said = reading(
-        genai() | {"input.value": [{"role": "user", "content": "Hi"}], "output.value": [ANSWERED[0], *items]}
+        genai()
+        | {
+            "input.value": [{"role": "user", "content": "Hi"}],
+            "output.value": [ANSWERED[0], *items],
+        }
     )
     assert [message["content"] for message in said.output] == ["Two."]
     assert [call["id"] for call in said.output[0]["tool_calls"]] == ["c1", "c2"]
 
 
 def test_tool_definitions_of_any_shape() -> None:
-    expected = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    expected = [
+        {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    ]
     for given in (
         {"name": "look", "input_schema": {"type": "object"}},
         [{"type": "function", "name": "look", "parameters": '{"type":"object"}'}],
@@ -385,7 +620,9 @@ def event(name: str, **attributes: str) -> Event:
     return Event(name, 1, attributes)
 
 
-BEDROCK_CALL = '[{"text": "Look."}, {"toolUse": {"toolUseId": "t1", "name": "look", "input": {"q": 1}}}]'
+BEDROCK_CALL = (
+    '[{"text": "Look."}, {"toolUse": {"toolUseId": "t1", "name": "look", "input": {"q": 1}}}]'
+)
 
 
 def test_strands_blocks_are_calls_and_replies() -> None:
@@ -394,10 +631,16 @@ def test_strands_blocks_are_calls_and_replies() -> None:
         [
             event("gen_ai.user.message", content='[{"text": "Hi"}]'),
             event("gen_ai.assistant.message", content=BEDROCK_CALL),
-            event("gen_ai.user.message", content='[{"toolResult": {"toolUseId": "t1", "status": "success", "content": [{"text": "Two"}]}}]'),
+            event(
+                "gen_ai.user.message",
+                content=(
+                    '[{"toolResult": {"toolUseId": "t1", "status": "success", "content": [{"text":'
+                    ' "Two"}]}}]'
+                ),
+            ),
             event("gen_ai.choice", finish_reason="end_turn", message='[{"text": "It is two."}]'),
         ],
-    )  # fmt: skip
+    )
     call = {"type": "function", "function": {"name": "look", "arguments": {"q": 1}}, "id": "t1"}
     assert found.input == [
         {"role": "user", "content": "Hi"},
@@ -409,15 +652,24 @@ def test_strands_blocks_are_calls_and_replies() -> None:
 
 def test_a_strands_tool_says_its_arguments_in_a_tool_message_and_its_result_in_a_choice() -> None:
     found = reading(
-        {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look", "gen_ai.tool.call.id": "t1"},
+        {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "look",
+            "gen_ai.tool.call.id": "t1",
+        },
         [
             event("gen_ai.tool.message", role="tool", content='{"q": 1}', id="t1"),
             event("gen_ai.choice", message='[{"text": "Two"}]', id="t1"),
         ],
     )
-    assert (found.tool_arguments, found.tool_result, found.tool_call_id) == ('{"q": 1}', "Two", "t1")
+    assert (found.tool_arguments, found.tool_result, found.tool_call_id) == (
+        '{"q": 1}',
+        "Two",
+        "t1",
+    )
     alone = reading(
-        {"gen_ai.operation.name": "execute_tool"}, [event("gen_ai.tool.message", role="tool", content="Two", id="t1")]
+        {"gen_ai.operation.name": "execute_tool"},
+        [event("gen_ai.tool.message", role="tool", content="Two", id="t1")],
     )
     assert alone.tool_result == "Two", "elsewhere the tool's message is its result"
 
@@ -429,7 +681,10 @@ def in_scope(scope: str, attributes: dict[str, Any], **fields: Any) -> Reading:
 def test_smolagents_texts_are_calls_and_observations() -> None:
     said = [
         "New task:\nHi",
-        "Calling tools:\n[{'id': 'c1', 'type': 'function', 'function': {'name': 'look', 'arguments': {'q': 1}}}]",
+        (
+            "Calling tools:\n[{'id': 'c1', 'type': 'function', 'function': {'name': 'look',"
+            " 'arguments': {'q': 1}}}]"
+        ),
         "Observation:\nTwo",
         "Calling tools:\nnot a list",
     ]
@@ -445,23 +700,43 @@ def test_smolagents_texts_are_calls_and_observations() -> None:
     assert (found[2]["content"], found[2]["tool_call_id"]) == ("Two", "c1")
     assert [message["role"] for message in in_scope("openai", attributes).input] == ["user"] * 4
     called = {"args": [], "sanitize_inputs_outputs": True, "kwargs": {"q": 1}}
-    tool = {"openinference.span.kind": "TOOL", "tool.name": "look", "input.value": json.dumps(called)}
+    tool = {
+        "openinference.span.kind": "TOOL",
+        "tool.name": "look",
+        "input.value": json.dumps(called),
+    }
     assert in_scope("smolagents", tool).tool_arguments == {"q": 1}
 
 
 def test_a_react_module_of_dspy_is_an_agent_with_the_whole_run() -> None:
-    steps = {"thought_0": "Hm.", "tool_name_0": "look", "tool_args_0": {"q": 1}, "observation_0": "Two",
-             "thought_1": "Done.", "tool_name_1": "finish", "tool_args_1": {}, "observation_1": "Completed."}  # fmt: skip
+    steps = {
+        "thought_0": "Hm.",
+        "tool_name_0": "look",
+        "tool_args_0": {"q": 1},
+        "observation_0": "Two",
+        "thought_1": "Done.",
+        "tool_name_1": "finish",
+        "tool_args_1": {},
+        "observation_1": "Completed.",
+    }
     attributes = {
         "openinference.span.kind": "CHAIN",
         "input.value": json.dumps({"input_args": {"question": "Hi"}}),
-        "output.value": json.dumps({"trajectory": steps, "reasoning": "So.", "answer": "It is two."}),
+        "output.value": json.dumps(
+            {"trajectory": steps, "reasoning": "So.", "answer": "It is two."}
+        ),
     }
     found = in_scope("dspy", attributes, name="ReAct.forward")
-    assert (found.kind, found.complete, found.input) == ("agent", True, [{"role": "user", "content": "Hi"}])
+    assert (found.kind, found.complete, found.input) == (
+        "agent",
+        True,
+        [{"role": "user", "content": "Hi"}],
+    )
     assert [(message["role"], message["content"]) for message in found.output] == [
-        ("assistant", "Hm."), ("tool", "Two"), ("assistant", "It is two."),
-    ]  # fmt: skip
+        ("assistant", "Hm."),
+        ("tool", "Two"),
+        ("assistant", "It is two."),
+    ]
     assert found.output[0]["tool_calls"][0]["function"] == {"name": "look", "arguments": {"q": 1}}
     assert in_scope("dspy", attributes, name="Predict.forward").kind == "other"
     tool = {
@@ -478,12 +753,17 @@ def test_litellms_call_is_in_a_completion_of_its_own() -> None:
     said = {
         "gen_ai.operation.name": "chat",
         "llm.request.type": "completion",
-        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [], "finish_reason": "tool_calls"}]),
+        "gen_ai.output.messages": json.dumps(
+            [{"role": "assistant", "parts": [], "finish_reason": "tool_calls"}]
+        ),
         "gen_ai.completion.0.function_call.name": "look",
         "gen_ai.completion.0.function_call.arguments": '{"q":1}',
     }
     [answer] = reading(said).output
-    assert answer["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"q":1}'} and answer["content"] is None
+    assert (
+        answer["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"q":1}'}
+        and answer["content"] is None
+    )
 
 
 def test_output_messages_are_parts_of_a_turn_unless_the_request_asked_for_several_answers() -> None:
@@ -497,8 +777,11 @@ def test_output_messages_are_parts_of_a_turn_unless_the_request_asked_for_severa
     assert [message["content"] for message in turns] == [None, "Two."]
     model = said | {"openinference.span.kind": "LLM"}
     assert len(reading(model).output) == 2
-    for sign in ({"llm.invocation_parameters": '{"n": 2}'}, {"output.value": '{"choices": [{}, {}]}'},
-                 {"output.value": '{"generations": [[{}, {}]]}'}):  # fmt: skip
+    for sign in (
+        {"llm.invocation_parameters": '{"n": 2}'},
+        {"output.value": '{"choices": [{}, {}]}'},
+        {"output.value": '{"generations": [[{}, {}]]}'},
+    ):
         assert [message["content"] for message in reading(model | sign).output] == [None]
 
 
@@ -506,7 +789,13 @@ def test_messages_in_pythons_notation_are_messages() -> None:
     asked = [{"role": "user", "content": "Don't ask"}]
     for value in (repr(asked), repr({"messages": asked})):
         assert reading({"openinference.span.kind": "LLM", "input.value": value}).input == asked
-    for text in ("{'a': print(1)}", "[{'a': 1j}]", "[{'a': b'x'}]", "[{'a': {1, 2}}]", "[{'a': ..."):
+    for text in (
+        "{'a': print(1)}",
+        "[{'a': 1j}]",
+        "[{'a': b'x'}]",
+        "[{'a': {1, 2}}]",
+        "[{'a': ...",
+    ):
         assert reading({"openinference.span.kind": "LLM", "input.value": text}).input == [
             {"role": "user", "content": text}
         ]
@@ -514,7 +803,11 @@ def test_messages_in_pythons_notation_are_messages() -> None:
 
 def test_the_summary_of_an_items_reasoning_is_text() -> None:
     item = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
-    answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Two."}]}
+    answer = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Two."}],
+    }
     [message] = reading(
         {"openinference.span.kind": "LLM", "output.value": json.dumps({"output": [item, answer]})}
     ).output
@@ -529,19 +822,29 @@ def test_reasoning_before_an_answer_is_a_part_of_it() -> None:
         said |= {f"{prefix}.role": "assistant", f"{block}.type": kind, f"{block}.text": text}
     expected = [{"type": "reasoning", "text": "Hm."}, {"type": "text", "text": "Two."}]
     assert [message["content"] for message in reading(said).output] == [expected]
-    older = {"llm.request.type": "chat", "gen_ai.completion.0.role": "thinking", "gen_ai.completion.0.content": "Hm.",
-             "gen_ai.completion.1.role": "assistant", "gen_ai.completion.1.content": "Two."}  # fmt: skip
+    older = {
+        "llm.request.type": "chat",
+        "gen_ai.completion.0.role": "thinking",
+        "gen_ai.completion.0.content": "Hm.",
+        "gen_ai.completion.1.role": "assistant",
+        "gen_ai.completion.1.content": "Two.",
+    }
     assert [message["content"] for message in reading(older).output] == [expected]
 
 
 def test_an_event_may_say_anything_that_a_span_says() -> None:
     definition = {"name": "look", "parameters": {"type": "object"}}
     details = {
-        "gen_ai.tool.definitions": [definition], "gen_ai.response.model": "m-1", "gen_ai.usage.input_tokens": 5,
+        "gen_ai.tool.definitions": [definition],
+        "gen_ai.response.model": "m-1",
+        "gen_ai.usage.input_tokens": 5,
         "gen_ai.input.messages": [{"role": "user", "parts": [{"type": "text", "content": "Hi"}]}],
-    }  # fmt: skip
+    }
     name = "gen_ai.client.inference.operation.details"
-    for log in (LogRecord(event_name=name, attributes=details), LogRecord(event_name=name, body=details)):
+    for log in (
+        LogRecord(event_name=name, attributes=details),
+        LogRecord(event_name=name, body=details),
+    ):
         said = reading(genai(), logs=[log])
         assert (said.model, said.input_tokens, said.input[0]["content"]) == ("m-1", 5, "Hi")
         assert [tool["function"]["name"] for tool in tools_of(said.tools)] == ["look"]
@@ -568,16 +871,29 @@ def test_a_cost_that_was_sent_is_read(attributes: dict) -> None:
 @pytest.mark.parametrize(
     ("attributes", "details"),
     [
-        ({"gen_ai.usage.input_tokens": 9, "gen_ai.usage.cache_read.input_tokens": 6}, {"cache_read_tokens": 6}),
-        ({"gen_ai.usage.output_tokens": 9, "gen_ai.usage.reasoning.output_tokens": 6}, {"reasoning_tokens": 6}),
-        ({"llm.token_count.prompt": 9, "llm.token_count.prompt_details.cache_write": 6}, {"cache_write_tokens": 6}),
+        (
+            {"gen_ai.usage.input_tokens": 9, "gen_ai.usage.cache_read.input_tokens": 6},
+            {"cache_read_tokens": 6},
+        ),
+        (
+            {"gen_ai.usage.output_tokens": 9, "gen_ai.usage.reasoning.output_tokens": 6},
+            {"reasoning_tokens": 6},
+        ),
+        (
+            {"llm.token_count.prompt": 9, "llm.token_count.prompt_details.cache_write": 6},
+            {"cache_write_tokens": 6},
+        ),
         ({"ai.usage.inputTokens": 9, "ai.usage.cachedInputTokens": 6}, {"cache_read_tokens": 6}),
         (
-            {"langfuse.observation.usage_details": '{"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 6}}'},
+            {
+                "langfuse.observation.usage_details": (
+                    '{"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 6}}'
+                )
+            },
             {"cache_read_tokens": 6},
         ),
     ],
-)  # fmt: skip
+)
 def test_cached_and_reasoning_tokens_are_kept(attributes: dict, details: dict) -> None:
     said = reading(genai() | attributes)
     assert (said.usage_details, said.input_tokens or said.output_tokens) == (details, 9)
@@ -585,15 +901,21 @@ def test_cached_and_reasoning_tokens_are_kept(attributes: dict, details: dict) -
 
 def test_llamaindex_says_a_call_in_kwargs_and_its_answer_in_raw_output() -> None:
     answer = {"blocks": [{"text": "Two"}], "tool_name": "look", "raw_output": "Two"}
-    tool = {"openinference.span.kind": "TOOL", "tool.name": "look", "input.value": '{"kwargs": {"q": 1}}',
-            "output.value": json.dumps(answer)}  # fmt: skip
+    tool = {
+        "openinference.span.kind": "TOOL",
+        "tool.name": "look",
+        "input.value": '{"kwargs": {"q": 1}}',
+        "output.value": json.dumps(answer),
+    }
     said = in_scope("llama_index", tool)
     assert (said.tool_arguments, said.tool_result) == ({"q": 1}, "Two")
 
 
 def test_a_tools_parameters_may_be_its_arguments_and_its_result_blocks() -> None:
     tool = {"openinference.span.kind": "TOOL", "tool.name": "look", "input.value": '{"q": 1}'}
-    said = reading(tool | {"tool.parameters": '{"q": 1}', "output.value": '[{"type": "text", "text": "Two"}]'})
+    said = reading(
+        tool | {"tool.parameters": '{"q": 1}', "output.value": '[{"type": "text", "text": "Two"}]'}
+    )
     assert (said.tools, said.tool_result) == ([], "Two")
     assert reading(tool | {"tool.parameters": '{"q": {"type": "integer"}}'}).tools
 

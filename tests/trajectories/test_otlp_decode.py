@@ -1,4 +1,6 @@
-"""OTLP bodies of every kind: what is good is read, what is bad is one clear sentence, and never anything else."""
+"""OTLP bodies of every kind: what is good is read, what is bad is one clear sentence, and never
+anything else.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,42 @@ from apps.trajectories.otlp import DecodeError, LogRecord, Scope, Span, decode_l
 TRACE, SPAN, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "00f067aa0ba902b7"
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 FIELDS = st.sampled_from(
-    ["resourceSpans", "resource_spans", "scopeSpans", "spans", "resource", "scope", "attributes", "traceId", "spanId",
-     "parentSpanId", "name", "kind", "startTimeUnixNano", "status", "code", "events", "links", "key", "value",
-     "stringValue", "intValue", "doubleValue", "arrayValue", "kvlistValue", "values", "bytesValue", "boolValue"]
-)  # fmt: skip
+    [
+        "resourceSpans",
+        "resource_spans",
+        "scopeSpans",
+        "spans",
+        "resource",
+        "scope",
+        "attributes",
+        "traceId",
+        "spanId",
+        "parentSpanId",
+        "name",
+        "kind",
+        "startTimeUnixNano",
+        "status",
+        "code",
+        "events",
+        "links",
+        "key",
+        "value",
+        "stringValue",
+        "intValue",
+        "doubleValue",
+        "arrayValue",
+        "kvlistValue",
+        "values",
+        "bytesValue",
+        "boolValue",
+    ]
+)
 OTLP_LIKE = st.recursive(
     ANY_JSON | st.sampled_from([TRACE, SPAN, "NaN", "9" * 50]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=6),
@@ -37,7 +67,9 @@ OTLP_LIKE = st.recursive(
 def body(*spans: dict, **more: Any) -> bytes:
     scope = {"scope": {"name": "s", "version": "1"}, "schemaUrl": "u", "spans": list(spans)}
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "a"}}]}
-    return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}], **more}).encode()
+    return json.dumps(
+        {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}], **more}
+    ).encode()
 
 
 def span(**fields: Any) -> dict:
@@ -50,7 +82,9 @@ def protobuf() -> ExportTraceServiceRequest:
     raw = group.spans.add(trace_id=bytes.fromhex(TRACE), span_id=bytes.fromhex(SPAN), name="n\x00")
     raw.attributes.append(KeyValue(key="bytes", value=AnyValue(bytes_value=b"\xff\x00")))
     raw.attributes.append(KeyValue(key="nan", value=AnyValue(double_value=float("nan"))))
-    raw.attributes.append(KeyValue(key="list", value={"array_value": {"values": [{"int_value": 1}, {}]}}))
+    raw.attributes.append(
+        KeyValue(key="list", value={"array_value": {"values": [{"int_value": 1}, {}]}})
+    )
     raw.events.add(name="e", time_unix_nano=5)
     raw.status.code, raw.end_time_unix_nano = 2, 2**64 - 1
     return request
@@ -68,7 +102,10 @@ def test_it_reads_json_with_hex_ids_and_numbers_in_strings() -> None:
             {"key": "d", "value": {"doubleValue": 0.5}},
             {"key": "b", "value": {"boolValue": False}},
             {"key": "l", "value": {"arrayValue": {"values": [{"stringValue": "x"}]}}},
-            {"key": "k", "value": {"kvlistValue": {"values": [{"key": "in", "value": {"intValue": 1}}]}}},
+            {
+                "key": "k",
+                "value": {"kvlistValue": {"values": [{"key": "in", "value": {"intValue": 1}}]}},
+            },
         ],
         events=[{"name": "e", "timeUnixNano": "3", "attributes": []}],
         links=[{"traceId": TRACE, "spanId": PARENT}],
@@ -93,28 +130,48 @@ def test_it_takes_snake_case_and_base64_ids() -> None:
     }
     request = {"resource_spans": [{"scope_spans": [{"spans": [sent]}]}]}
     (read,) = decode_traces(json.dumps(request).encode(), json=True).items
-    assert (read.trace_id, read.span_id, read.start_ns, read.attributes) == (TRACE, SPAN, 4, {"a": "b"})
+    assert (read.trace_id, read.span_id, read.start_ns, read.attributes) == (
+        TRACE,
+        SPAN,
+        4,
+        {"a": "b"},
+    )
 
 
 GO = {
     "text": {"Value": {"StringValue": "b"}},
     "number": {"Value": {"IntValue": 7}},
     "list": {"Value": {"ArrayValue": {"values": [{"Value": {"BoolValue": True}}]}}},
-    "object": {"Value": {"KvlistValue": {"values": [{"key": "x", "value": {"Value": {"DoubleValue": 0.5}}}]}}},
+    "object": {
+        "Value": {
+            "KvlistValue": {"values": [{"key": "x", "value": {"Value": {"DoubleValue": 0.5}}}]}
+        }
+    },
     "empty": {"Value": None},
     "nothing": {},
 }
 
 
 def test_it_reads_what_go_and_rust_make_of_the_messages() -> None:
-    expected = {"text": "b", "number": 7, "list": [True], "object": {"x": 0.5}, "empty": None, "nothing": None}
+    expected = {
+        "text": "b",
+        "number": 7,
+        "list": [True],
+        "object": {"x": 0.5},
+        "empty": None,
+        "nothing": None,
+    }
     rust = json.loads(json.dumps(GO).replace('"Value"', '"value"'))
     for values in (GO, rust):
         sent = span(attributes=[{"key": key, "value": value} for key, value in values.items()])
         decoded = decode_traces(body(sent), json=True)
         assert (decoded.items[0].attributes, decoded.rejected, decoded.reason) == (expected, 0, "")
     pascal = json.dumps(
-        {"ResourceSpans": [{"ScopeSpans": [{"Spans": [{"TraceId": TRACE, "SpanId": SPAN, "Name": "n"}]}]}]}
+        {
+            "ResourceSpans": [
+                {"ScopeSpans": [{"Spans": [{"TraceId": TRACE, "SpanId": SPAN, "Name": "n"}]}]}
+            ]
+        }
     )
     assert decode_traces(pascal.encode(), json=True).items[0].name == "n"
 
@@ -123,7 +180,9 @@ def test_values_that_are_not_read_are_told() -> None:
     unknown = {"key": "a", "value": {"text": "b"}}
     decoded = decode_traces(body(span(attributes=[unknown])), json=True)
     assert (decoded.items, decoded.rejected) == ([], 1) and '{"stringValue": "…"}' in decoded.reason
-    decoded = decode_traces(body(span(attributes=[unknown, {"key": "c", "value": {"stringValue": "d"}}])), json=True)
+    decoded = decode_traces(
+        body(span(attributes=[unknown, {"key": "c", "value": {"stringValue": "d"}}])), json=True
+    )
     assert decoded.items[0].attributes == {"a": None, "c": "d"}
     assert decoded.rejected == 0 and decoded.reason.startswith("the value of a was not read")
     decoded = decode_traces(b'{"resourceSpans": [{"scope_span": []}]}', json=True)
@@ -161,7 +220,9 @@ def test_it_leaves_out_bad_spans_and_keeps_their_neighbours() -> None:
         (b"", True, "JSON"),
     ],
 )
-def test_a_body_that_is_not_otlp_is_refused_in_one_sentence(sent: bytes, as_json: bool, word: str) -> None:
+def test_a_body_that_is_not_otlp_is_refused_in_one_sentence(
+    sent: bytes, as_json: bool, word: str
+) -> None:
     with pytest.raises(DecodeError, match=word) as caught:
         decode_traces(sent, json=as_json)
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
@@ -169,7 +230,9 @@ def test_a_body_that_is_not_otlp_is_refused_in_one_sentence(sent: bytes, as_json
 
 def test_odd_characters_and_numbers_are_mended() -> None:
     sent = body(span(name="a\x00b", attributes=[{"key": "d", "value": {"doubleValue": 1}}]))
-    sent = sent.replace(b'"doubleValue": 1', b'"doubleValue": NaN').replace(b'"service.name"', b'"lone \\ud800"')
+    sent = sent.replace(b'"doubleValue": 1', b'"doubleValue": NaN').replace(
+        b'"service.name"', b'"lone \\ud800"'
+    )
     (read,) = decode_traces(sent, json=True).items
     assert (read.name, read.attributes["d"]) == ("a\ufffdb", "nan")
     msgspec.json.encode(read)
@@ -179,7 +242,9 @@ def test_a_value_nested_too_deep_is_a_note_and_not_an_error() -> None:
     value: dict = {"stringValue": "bottom"}
     for _ in range(200):
         value = {"arrayValue": {"values": [value]}}
-    (read,) = decode_traces(body(span(attributes=[{"key": "deep", "value": value}])), json=True).items
+    (read,) = decode_traces(
+        body(span(attributes=[{"key": "deep", "value": value}])), json=True
+    ).items
     assert "nested deeper" in json.dumps(read.attributes["deep"])
 
 
@@ -195,7 +260,10 @@ def test_it_reads_log_records() -> None:
         "eventName": "gen_ai.choice",
         "body": {"kvlistValue": {"values": [{"key": "index", "value": {"intValue": "0"}}]}},
     }
-    old = {"body": {"stringValue": "plain"}, "attributes": [{"key": "event.name", "value": {"stringValue": "e"}}]}
+    old = {
+        "body": {"stringValue": "plain"},
+        "attributes": [{"key": "event.name", "value": {"stringValue": "e"}}],
+    }
     request = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record, old, 3]}]}]}
     decoded = decode_logs(json.dumps(request).encode(), json=True)
     assert decoded.items[0] == LogRecord(TRACE, SPAN, 9, "gen_ai.choice", {"index": 0})
@@ -206,7 +274,10 @@ def test_it_reads_log_records() -> None:
         binary.resource_logs.add()
         .scope_logs.add()
         .log_records.add(
-            trace_id=bytes.fromhex(TRACE), span_id=bytes.fromhex(SPAN), time_unix_nano=9, event_name="gen_ai.choice"
+            trace_id=bytes.fromhex(TRACE),
+            span_id=bytes.fromhex(SPAN),
+            time_unix_nano=9,
+            event_name="gen_ai.choice",
         )
     )
     entry.body.kvlist_value.values.add(key="index").value.int_value = 0
@@ -228,9 +299,14 @@ def test_random_bytes_are_read_or_refused(sent: bytes, as_json: bool) -> None:
     decodes_or_refuses(sent, as_json)
 
 
-@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=8), st.booleans())
+@given(
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=8),
+    st.booleans(),
+)
 def test_broken_bodies_are_read_or_refused(changes: list[tuple[int, int]], as_json: bool) -> None:
-    sent = bytearray(body(span(kind=1, status={"code": 1})) if as_json else protobuf().SerializeToString())
+    sent = bytearray(
+        body(span(kind=1, status={"code": 1})) if as_json else protobuf().SerializeToString()
+    )
     for position, value in changes:
         sent[position % len(sent)] = value
     decodes_or_refuses(bytes(sent), as_json)
@@ -243,4 +319,6 @@ def test_json_of_any_shape_is_read_or_refused(document: Any) -> None:
     wrapped = {"resourceSpans": [{"scopeSpans": [{"spans": [document]}]}]}
     wrapped["resourceLogs"] = [{"scopeLogs": [{"logRecords": [document]}]}]
     decodes_or_refuses(json.dumps(wrapped).encode(), True)
-    decodes_or_refuses(body(span(attributes=[{"key": "k", "value": document}], events=[document])), True)
+    decodes_or_refuses(
+        body(span(attributes=[{"key": "k", "value": document}], events=[document])), True
+    )

@@ -1,4 +1,6 @@
-"""Cells counted again from the rows are those that the digest keeps, whatever is waiting to be digested."""
+"""Cells counted again from the rows are those that the digest keeps, whatever is waiting to be
+digested.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,20 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def cells(project: Project) -> list[tuple[Any, ...]]:
-    found = MetricCell.objects.filter(project=project, runs__gt=0).order_by(*KEY).values_list(*KEY, *COUNTED, *SKETCHED)
-    return [tuple(round(value, 9) if isinstance(value, float) else value for value in cell) for cell in found]
+    found = (
+        MetricCell.objects.filter(project=project, runs__gt=0)
+        .order_by(*KEY)
+        .values_list(*KEY, *COUNTED, *SKETCHED)
+    )
+    return [
+        tuple(round(value, 9) if isinstance(value, float) else value for value in cell)
+        for cell in found
+    ]
 
 
-def test_it_gives_the_cells_that_the_digest_keeps(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_gives_the_cells_that_the_digest_keeps(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = make_project()
     traffic(project, 30)
     traffic(other, 5, seed=2)
@@ -32,7 +43,11 @@ def test_it_gives_the_cells_that_the_digest_keeps(project: Project, capsys: pyte
     MetricCell.objects.filter(project=project, dimension__in=("", "model")).delete()
     MetricCell.objects.filter(project=project).update(runs=7)
     call_command("recount_metrics", project=project.slug)
-    assert cells(project) == kept and cells(other) == others and "30 trajectories counted" in capsys.readouterr().out
+    assert (
+        cells(project) == kept
+        and cells(other) == others
+        and "30 trajectories counted" in capsys.readouterr().out
+    )
     call_command("recount_metrics")
     assert cells(project) == kept and cells(other) == others
 

@@ -1,4 +1,6 @@
-"""What rules find is never stored: rows, spans, feedback; and a rule that cannot be used stops the receiver."""
+"""What rules find is never stored: rows, spans, feedback; and a rule that cannot be used stops the
+receiver.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,19 @@ def project() -> Project:
 
 
 def test_rows_and_feedback(agent: Client, project: Project) -> None:
-    sent = row(name="a", request=f"Write to {ADDRESS}", call={"tool": "email.send", "args": {"to": ADDRESS}})
+    sent = row(
+        name="a",
+        request=f"Write to {ADDRESS}",
+        call={"tool": "email.send", "args": {"to": ADDRESS}},
+    )
     assert agent.post(ONE, json.dumps(sent), content_type="application/json").status_code == 201
     said = {"comment": f"{ADDRESS} complained", "corrected": {"to": ADDRESS}}
-    assert agent.post(f"{ONE}a/feedback/", json.dumps(said), content_type="application/json").status_code == 200
+    assert (
+        agent.post(
+            f"{ONE}a/feedback/", json.dumps(said), content_type="application/json"
+        ).status_code
+        == 200
+    )
     stored = find(project, "a")
     assert stored and "[EMAIL]" in stored.preview
     assert ADDRESS not in agent.get(f"{ONE}a/").content.decode()
@@ -41,30 +52,55 @@ def test_rows_and_feedback(agent: Client, project: Project) -> None:
 
 
 def test_spans_before_they_are_kept(agent: Client, project: Project) -> None:
-    send(agent, chat(1, 1, [text("user", f"Write to {ADDRESS}")], "Done", error=f"{ADDRESS} is unknown"))
+    send(
+        agent,
+        chat(1, 1, [text("user", f"Write to {ADDRESS}")], "Done", error=f"{ADDRESS} is unknown"),
+    )
     assert not SpanBody.objects.exists()
     for batch in SpanBatch.objects.all():
         assert ADDRESS not in traces.decode(zstandard.decompress(bytes(batch.data))).__repr__()
     assembled()
     stored = find(project, trace_id(1))
-    assert stored and stored.messages[0]["content"] == "Write to [EMAIL]" and ADDRESS not in stored.outcome_reason
+    assert (
+        stored
+        and stored.messages[0]["content"] == "Write to [EMAIL]"
+        and ADDRESS not in stored.outcome_reason
+    )
 
 
 @pytest.mark.parametrize(
-    "session", ["2f1e0c7a-5b1d-4f43-9a39-0d4b1a1f6c2e", "9f86d081884c7d659a2feaa0c55ad015-3-1", "chat_a8Xk29Q"]
+    "session",
+    [
+        "2f1e0c7a-5b1d-4f43-9a39-0d4b1a1f6c2e",
+        "9f86d081884c7d659a2feaa0c55ad015-3-1",
+        "chat_a8Xk29Q",
+    ],
 )
 @pytest.mark.parametrize(
     "name",
-    ["session__id", "langfuse__session__id", "gen_ai__conversation__id", "ai__telemetry__metadata__sessionId",
-     "traceloop__association__properties__session_id"],
-)  # fmt: skip
-def test_the_rules_of_a_new_project_leave_session_ids(agent: Client, project: Project, name: str, session: str) -> None:
+    [
+        "session__id",
+        "langfuse__session__id",
+        "gen_ai__conversation__id",
+        "ai__telemetry__metadata__sessionId",
+        "traceloop__association__properties__session_id",
+    ],
+)
+def test_the_rules_of_a_new_project_leave_session_ids(
+    agent: Client, project: Project, name: str, session: str
+) -> None:
     """Otherwise all sessions of a project become one."""
-    redaction.save_builtins(project=project, chosen=dict.fromkeys(redaction.ON_FROM_THE_START, False), by=None)
+    redaction.save_builtins(
+        project=project, chosen=dict.fromkeys(redaction.ON_FROM_THE_START, False), by=None
+    )
     send(agent, chat(1, 1, [text("user", "My password is Hq7!xT2z")], "Done", **{name: session}))
     assembled()
     stored = find(project, trace_id(1))
-    assert stored and stored.session_id == session and stored.messages[0]["content"] == "My password is [PASSWORD]"
+    assert (
+        stored
+        and stored.session_id == session
+        and stored.messages[0]["content"] == "My password is [PASSWORD]"
+    )
 
 
 def test_a_rule_that_cannot_be_used_stores_nothing(

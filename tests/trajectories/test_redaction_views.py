@@ -30,7 +30,9 @@ def admin(project: Project) -> Client:
 
 @pytest.fixture
 def rule(project: Project) -> RedactionRule:
-    return redaction.add(project=project, name="customer", pattern=r"CUST-\d+", by=admin_of(project))
+    return redaction.add(
+        project=project, name="customer", pattern=r"CUST-\d+", by=admin_of(project)
+    )
 
 
 def url(project: Project, name: str = "", *args: Any) -> str:
@@ -54,8 +56,10 @@ def test_a_rule_of_another_project_is_not_there(admin: Client, project: Project)
 def test_a_new_project_begins_with_keys_passwords_and_cards_taken_out(client: Client) -> None:
     made = make_project()
     assert {rule.kind: rule.replacement for rule in redaction.rules_of(made)} == {
-        "api_key": "[API_KEY]", "password": "[PASSWORD]", "card": "[CARD]",
-    }  # fmt: skip
+        "api_key": "[API_KEY]",
+        "password": "[PASSWORD]",
+        "card": "[CARD]",
+    }
     redaction.save_builtins(project=made, chosen={}, by=admin_of(made))
     assert redaction.rules_of(made) == []
 
@@ -65,7 +69,9 @@ def test_switches_turn_built_in_rules_on_and_off(project: Project, admin: Client
     replacements = {rule.kind: rule.replacement for rule in redaction.rules_of(project)}
     assert replacements == {"email": "[EMAIL]", "phone": "[PHONE_{id}]"}
     admin.post(url(project, "_switch"), {"on": ["phone"]})
-    assert [(rule.kind, rule.replacement) for rule in redaction.rules_of(project)] == [("phone", "[PHONE]")]
+    assert [(rule.kind, rule.replacement) for rule in redaction.rules_of(project)] == [
+        ("phone", "[PHONE]")
+    ]
     events = AuditEvent.objects.filter(project=project, action="redaction.switched")
     assert [event.detail["on"] for event in events.order_by("pk")] == ["email, phone", "phone"]
     admin.post(url(project, "_switch"), {"on": ["phone"]})
@@ -78,27 +84,41 @@ def test_presidio_cannot_be_switched_on_where_it_is_not_installed(
     monkeypatch.setattr(presidio, "is_installed", lambda: False)
     given = {"on": "on", "entities": ["PERSON"], "language": "en", "score": "0.5"}
     shown = admin.post(url(project, "_presidio"), given, follow=True).content.decode()
-    assert "Presidio is not installed" in shown and not project.redaction_rules.filter(kind="presidio").exists()
-    assert "Unknown rule kind" in admin.post(url(project, "_switch"), {"on": ["x"]}, follow=True).content.decode()
+    assert (
+        "Presidio is not installed" in shown
+        and not project.redaction_rules.filter(kind="presidio").exists()
+    )
+    assert (
+        "Unknown rule kind"
+        in admin.post(url(project, "_switch"), {"on": ["x"]}, follow=True).content.decode()
+    )
 
 
 def test_own_rules_are_added_changed_moved_and_deleted(project: Project, admin: Client) -> None:
-    admin.post(url(project, "_add"), {"name": "host", "pattern": r"\w+\.internal", "replacement": "[HOST]"})
+    admin.post(
+        url(project, "_add"), {"name": "host", "pattern": r"\w+\.internal", "replacement": "[HOST]"}
+    )
     admin.post(url(project, "_add"), {"name": "customer", "pattern": r"CUST-\d+"})
     host, customer = redaction.own_rules(project)
     admin.post(url(project, "_edit", customer.pk), {"do": "up"})
     assert [row.name for row in redaction.own_rules(project)] == ["customer", "host"]
-    admin.post(url(project, "_edit", host.pk), {"name": "host", "pattern": "db-[0-9]", "replacement": ""})
+    admin.post(
+        url(project, "_edit", host.pk), {"name": "host", "pattern": "db-[0-9]", "replacement": ""}
+    )
     admin.post(url(project, "_edit", customer.pk), {"do": "off"})
-    assert [(rule.name, rule.pattern) for rule in redaction.rules_of(project) if rule.kind == "regex"] == [
-        ("host", "db-[0-9]")
-    ]
+    assert [
+        (rule.name, rule.pattern) for rule in redaction.rules_of(project) if rule.kind == "regex"
+    ] == [("host", "db-[0-9]")]
     admin.post(url(project, "_delete", host.pk))
     assert [row.name for row in redaction.own_rules(project)] == ["customer"]
     said = set(
-        AuditEvent.objects.filter(project=project, action__startswith="redaction").values_list("action", flat=True)
+        AuditEvent.objects.filter(project=project, action__startswith="redaction").values_list(
+            "action", flat=True
+        )
     )
-    assert said == {f"redaction.{word}" for word in ("added", "moved", "changed", "disabled", "deleted")}
+    assert said == {
+        f"redaction.{word}" for word in ("added", "moved", "changed", "disabled", "deleted")
+    }
 
 
 @pytest.mark.parametrize(
@@ -119,7 +139,10 @@ def test_it_refuses_a_rule_and_keeps_what_was_typed(
     assert redaction.own_rules(project).count() == 1
     if name != "customer":
         changed = {"name": name, "pattern": pattern}
-        assert "note error" in admin.post(url(project, "_edit", rule.pk), changed, follow=True).content.decode()
+        assert (
+            "note error"
+            in admin.post(url(project, "_edit", rule.pk), changed, follow=True).content.decode()
+        )
     rule.refresh_from_db()
     assert rule.pattern == r"CUST-\d+"
 
@@ -131,10 +154,20 @@ def test_the_test_box_shows_hits_and_escapes_what_it_shows(
     shown = admin.post(url(project, "_test"), asked).content.decode()
     assert "<script>" not in shown and "&lt;script&gt;" in shown and "2 matches" in shown
     assert ">CUST-12</del>" in shown and "[CUSTOMER]" in shown and "[THIS_PATTERN]" in shown
-    assert "joe@x.org</del>" not in admin.post(url(project, "_test"), {"text": "joe@x.org"}).content.decode()
-    both = admin.post(url(project, "_test"), {"text": "CUST-12 joe@x.org", "all": "on"}).content.decode()
-    assert "joe@x.org</del>" in both and "CUST-12</del>" in both  # those that are off as well as their own
-    assert "does not compile" in admin.post(url(project, "_test"), {"text": "a", "pattern": "("}).content.decode()
+    assert (
+        "joe@x.org</del>"
+        not in admin.post(url(project, "_test"), {"text": "joe@x.org"}).content.decode()
+    )
+    both = admin.post(
+        url(project, "_test"), {"text": "CUST-12 joe@x.org", "all": "on"}
+    ).content.decode()
+    assert (
+        "joe@x.org</del>" in both and "CUST-12</del>" in both
+    )  # those that are off as well as their own
+    assert (
+        "does not compile"
+        in admin.post(url(project, "_test"), {"text": "a", "pattern": "("}).content.decode()
+    )
     assert "at most" in admin.post(url(project, "_test"), {"text": "a" * 200_001}).content.decode()
     assert admin.get(url(project, "_test")).status_code == 200
 
@@ -142,7 +175,9 @@ def test_the_test_box_shows_hits_and_escapes_what_it_shows(
 def test_the_test_box_takes_a_stored_trajectory(project: Project, admin: Client) -> None:
     stored = make_trajectory(project, request="Mail joe@x.org, please.")
     for name in (stored.external_id, str(stored.pk)):
-        shown = admin.post(url(project, "_test"), {"trajectory": name, "all": "on"}).content.decode()
+        shown = admin.post(
+            url(project, "_test"), {"trajectory": name, "all": "on"}
+        ).content.decode()
         assert "joe@x.org</del>" in shown and "Mail " in shown and "not shown" in shown
     theirs = make_trajectory(make_project())
     for name in (str(theirs.pk), "nothing"):

@@ -39,7 +39,12 @@ def test_only_what_is_too_old_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names(project) == ["1 days", "29 days"] and len(names(other)) == 6
     digest.run()
     assert HourlyCount.objects.filter(project=project).aggregate(n=Sum("trajectories"))["n"] == 2
-    assert AuditEvent.objects.filter(project=project, action="retention.enforced").get().detail["removed"] == 4
+    assert (
+        AuditEvent.objects.filter(project=project, action="retention.enforced")
+        .get()
+        .detail["removed"]
+        == 4
+    )
     set_retention(project=project, days=None, by=admin_of(project))
     assert enforce(NOW + timedelta(days=1000)) == 0
 
@@ -50,7 +55,9 @@ def test_eval_tasks_stay() -> None:
     project = make_project()
     failed = make_failed(project, expected=CALL, started_at="2026-01-01T00:00:00Z")
     eval_set = make_eval_set(project, 1, 1, frozen=False)
-    task_from_trajectory(eval_set=eval_set, trajectory=failed, split=Split.TRAIN, by=admin_of(project))
+    task_from_trajectory(
+        eval_set=eval_set, trajectory=failed, split=Split.TRAIN, by=admin_of(project)
+    )
     set_retention(project=project, days=30, by=admin_of(project))
     assert enforce(NOW) == 1
     task = Task.objects.get(origin="failure")
@@ -78,7 +85,9 @@ def test_months_that_retention_emptied_lose_their_partitions_and_get_them_back()
     enforce(NOW)
     before = months()
     assert old in partitions.drop_empty(NOW)
-    assert months() == {month for month in before if month >= f"{NOW - timedelta(days=62):%Y_%m}"} - {old}
+    assert months() == {
+        month for month in before if month >= f"{NOW - timedelta(days=62):%Y_%m}"
+    } - {old}
     sent(project, 400, restore=True)
     assert old in months() and names(project) == ["1 days", "400 days"]
 

@@ -1,4 +1,6 @@
-"""Files whose words stand where a format does not look: found beside the messages, or refused, never stored as empty messages."""
+"""Files whose words stand where a format does not look: found beside the messages, or refused,
+never stored as empty messages.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,19 @@ def thread(number: int) -> dict[str, Any]:
     """As help desks export a conversation: the first message beside the page of its replies."""
     return {
         "id": str(number),
-        "source": {"id": "s", "body": f"My parcel {number} is late", "author": {"type": "user", "id": "u"}},
+        "source": {
+            "id": "s",
+            "body": f"My parcel {number} is late",
+            "author": {"type": "user", "id": "u"},
+        },
         "replies": {
             "type": "reply.list",
             "replies": [
-                {"kind": "comment", "body": f"Parcel {number} comes today", "author": {"type": "bot", "id": "b"}},
+                {
+                    "kind": "comment",
+                    "body": f"Parcel {number} comes today",
+                    "author": {"type": "bot", "id": "b"},
+                },
                 {"kind": "assignment", "body": None, "author": {"type": "bot", "id": "b"}},
                 {"kind": "comment", "body": "Thank you", "author": {"type": "user", "id": "u"}},
             ],
@@ -42,14 +52,23 @@ def thread(number: int) -> dict[str, Any]:
 
 
 def test_the_first_message_beside_its_replies_is_read_and_empty_ones_are_not() -> None:
-    rows = rows_of({"type": "list", "conversations": [thread(1), thread(2)], "pages": {"next": None}})
+    rows = rows_of(
+        {"type": "list", "conversations": [thread(1), thread(2)], "pages": {"next": None}}
+    )
     assert [said(row) for row in rows] == [
-        [("user", f"My parcel {n} is late"), ("assistant", f"Parcel {n} comes today"), ("user", "Thank you")]
+        [
+            ("user", f"My parcel {n} is late"),
+            ("assistant", f"Parcel {n} comes today"),
+            ("user", "Thank you"),
+        ]
         for n in (1, 2)
     ]
 
 
-ASKED = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Where is parcel 7?"}]
+ASKED = [
+    {"role": "developer", "content": "Be brief."},
+    {"role": "user", "content": "Where is parcel 7?"},
+]
 ANSWERS = [
     "In Bonn.",
     [{"role": "assistant", "content": "In Bonn."}],
@@ -67,10 +86,15 @@ ANSWERS = [
         ("", "history", "response"),
     ],
 )
-def test_an_answer_beside_the_messages_is_their_last(names: tuple[str, str, str], answer: Any) -> None:
+def test_an_answer_beside_the_messages_is_their_last(
+    names: tuple[str, str, str], answer: Any
+) -> None:
     above, asked, answered = names
     inside = {asked: ASKED, answered: answer, "model": "m"}
-    records = [{"id": f"i{n}", "status": "pass", "rank": n} | ({above: inside} if above else inside) for n in range(3)]
+    records = [
+        {"id": f"i{n}", "status": "pass", "rank": n} | ({above: inside} if above else inside)
+        for n in range(3)
+    ]
     for row in rows_of({"object": "list", "data": records}) if above else rows_of(records):
         assert said(row)[-2:] == [("user", "Where is parcel 7?"), ("assistant", "In Bonn.")]
 
@@ -85,12 +109,16 @@ def test_an_answer_beside_chat_messages_is_their_last(name: str) -> None:
 
 
 SILENT: dict[str, Any] = {
-    "an object under a known name": {"conversations": [{"id": "1", "source": {"body": "Where is it?"}}]},
+    "an object under a known name": {
+        "conversations": [{"id": "1", "source": {"body": "Where is it?"}}]
+    },
     "words under another name": [
         {"conversations": [{"from": "human", "sagt": "Where?"}, {"from": "gpt", "sagt": "Here"}]}
     ],
     "turns of another kind": [{"conversations": [{"type": "x", "data": {"text": "Where?"}}]}],
-    "empty words": [{"messages": [{"role": "user", "content": " "}, {"role": "assistant", "content": ""}]}],
+    "empty words": [
+        {"messages": [{"role": "user", "content": " "}, {"role": "assistant", "content": ""}]}
+    ],
     "chat under another name": [
         {"messages": [{"role": "user", "txt": "Where?"}, {"role": "assistant", "txt": "Here"}]}
     ],
@@ -104,10 +132,15 @@ def test_a_file_whose_messages_say_nothing_gives_no_rows(name: str) -> None:
 
 
 def test_a_run_whose_sender_captured_no_words_stays_one() -> None:
-    sent = {"messages": [{"role": "user", "content": None}], "metadata": {"content_captured": False}}
+    sent = {
+        "messages": [{"role": "user", "content": None}],
+        "metadata": {"content_captured": False},
+    }
     assert said(rows_of([sent])[0]) == [("user", None)]
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    assert rows_of([{"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]}])[0]["messages"]
+    assert rows_of([{"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]}])[
+        0
+    ]["messages"]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +148,10 @@ def test_a_run_whose_sender_captured_no_words_stays_one() -> None:
     [
         ("['Where is it?' 'In Bonn.'\n 'Thanks']", ["Where is it?", "In Bonn.", "Thanks"]),
         ("['it' \"isn't 'here' 'there'\"]", ["it", "isn't 'here' 'there'"]),
-        ("[{'role': 'user', 'n': [1, 2]}\n {'role': 'agent'}]", [{"role": "user", "n": [1, 2]}, {"role": "agent"}]),
+        (
+            "[{'role': 'user', 'n': [1, 2]}\n {'role': 'agent'}]",
+            [{"role": "user", "n": [1, 2]}, {"role": "agent"}],
+        ),
         ("array([{'a': 1}, {'a': 2}], dtype=object)", [{"a": 1}, {"a": 2}]),
         ("[array([{'a': 1}], dtype=object)]", [{"a": 1}]),
         ("[['a' 'b'] ['c' 'd']]", [["a", "b"], ["c", "d"]]),
@@ -133,9 +169,14 @@ def test_a_list_as_numpy_prints_it_keeps_its_items_apart(text: str, value: Any) 
 
 
 def test_a_column_of_arrays_is_read_turn_by_turn_or_refused_with_the_reason() -> None:
-    data = "id,turns\na,\"['Where is it?' 'In Bonn.'\n 'Thanks']\"\nb,\"['Where is it?' ... 'Thanks']\"\n"
+    data = (
+        "id,turns\na,\"['Where is it?' 'In Bonn.'\n 'Thanks']\"\nb,\"['Where is it?' ..."
+        " 'Thanks']\"\n"
+    )
     mapping = load({"layout": "conversation", "fields": {"id": "id", "messages": "turns"}})
     reading = read(io.BytesIO(data.encode()), "talks.csv", "mapped", mapping=mapping)
     first, second = (row for _, row in reading.rows)
     assert said(first) == [("user", "Where is it?"), ("assistant", "In Bonn."), ("user", "Thanks")]
-    assert isinstance(second, RowError) and "shortened" in second.problem and "JSON" in second.problem
+    assert (
+        isinstance(second, RowError) and "shortened" in second.problem and "JSON" in second.problem
+    )

@@ -1,4 +1,6 @@
-"""The list sorted: by time through an index, by other columns the newest that match; and totals of what matches."""
+"""The list sorted: by time through an index, by other columns the newest that match; and totals of
+what matches.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def runs(project: Project) -> Project:
             started_at=f"2026-11-01T00:0{minute}:00Z",
             latency_ms=latency,
             usage={"cost_usd": cost, "input_tokens": minute * 10 if minute != 2 else None},
-            outcome={"status": "failure" if name == "a" else "success" if name == "b" else "unknown"},
+            outcome={
+                "status": "failure" if name == "a" else "success" if name == "b" else "unknown"
+            },
         )
     make_trajectory(make_project(), name="stranger")
     digest.run()
@@ -53,15 +57,25 @@ def names(client: Client, project: Project, **given: Any) -> str:
 @pytest.mark.parametrize(
     ("sort", "order"),
     [
-        ("", "dcba"), ("started", "abcd"), ("-started", "dcba"), ("latency", "cdab"), ("-latency", "adcb"), ("-cost", "adbc"),
-        ("tokens", "acdb"), ("-tokens", "dcab"), ("preview", "dcba"), ("-x", "dcba"),
+        ("", "dcba"),
+        ("started", "abcd"),
+        ("-started", "dcba"),
+        ("latency", "cdab"),
+        ("-latency", "adcb"),
+        ("-cost", "adbc"),
+        ("tokens", "acdb"),
+        ("-tokens", "dcab"),
+        ("preview", "dcba"),
+        ("-x", "dcba"),
     ],
-)  # fmt: skip
+)
 def test_every_order(runs: Project, viewer: Client, sort: str, order: str) -> None:
     assert names(viewer, runs, sort=sort) == order
 
 
-@pytest.mark.parametrize(("sort", "size"), [("", 1), ("started", 3), ("-latency", 1), ("latency", 3), ("-tokens", 1)])
+@pytest.mark.parametrize(
+    ("sort", "size"), [("", 1), ("started", 3), ("-latency", 1), ("latency", 3), ("-tokens", 1)]
+)
 def test_pages_go_on_in_the_order_and_back(
     runs: Project, viewer: Client, monkeypatch: pytest.MonkeyPatch, sort: str, size: int
 ) -> None:
@@ -71,15 +85,21 @@ def test_pages_go_on_in_the_order_and_back(
     def walk(cursor: str, onward: str) -> str:
         found = ""
         while cursor:
-            page = viewer.get(reverse("trajectories:list", args=[runs.slug]), {"sort": sort, "cursor": cursor})
+            page = viewer.get(
+                reverse("trajectories:list", args=[runs.slug]), {"sort": sort, "cursor": cursor}
+            )
             here = "".join(row.external_id for row in page.context["page"]["rows"])
             found = found + here if onward == "next" else here + found
             cursor = page.context["page"][onward] or ""
         return found
 
-    first = viewer.get(reverse("trajectories:list", args=[runs.slug]), {"sort": sort}).context["page"]
+    first = viewer.get(reverse("trajectories:list", args=[runs.slug]), {"sort": sort}).context[
+        "page"
+    ]
     assert whole == whole[:size] + walk(first["next"], "next")
-    last = viewer.get(reverse("trajectories:list", args=[runs.slug]), {"sort": sort, "cursor": first["next"]})
+    last = viewer.get(
+        reverse("trajectories:list", args=[runs.slug]), {"sort": sort, "cursor": first["next"]}
+    )
     assert whole[:size] == walk(last.context["page"]["previous"], "previous")
 
 
@@ -89,10 +109,16 @@ def test_what_arrives_between_two_pages_shows_no_row_twice(
 ) -> None:
     whole = names(viewer, runs, sort=sort)
     monkeypatch.setattr(listing, "PAGE", 2)
-    page = viewer.get(reverse("trajectories:list", args=[runs.slug]), {"sort": sort}).context["page"]
+    page = viewer.get(reverse("trajectories:list", args=[runs.slug]), {"sort": sort}).context[
+        "page"
+    ]
     for name, latency in (("x", 1), ("y", 10**6), ("z", 300)):
         make_trajectory(
-            runs, name=name, started_at="2026-11-01T00:09:00Z", latency_ms=latency, usage={"cost_usd": latency / 1e3}
+            runs,
+            name=name,
+            started_at="2026-11-01T00:09:00Z",
+            latency_ms=latency,
+            usage={"cost_usd": latency / 1e3},
         )
     monkeypatch.setattr(listing, "PAGE", 50)
     rest = names(viewer, runs, sort=sort, cursor=page["next"])
@@ -101,19 +127,36 @@ def test_what_arrives_between_two_pages_shows_no_row_twice(
 
 def test_any_cursor_is_taken(runs: Project, viewer: Client) -> None:
     some = f"after-{UUID(int=1)}"
-    for nonsense in ("0", "-1", "9" * 40, "after-", "before-x", f"{some}-nan", f"{some}-inf", f"{some}-x", some):
+    for nonsense in (
+        "0",
+        "-1",
+        "9" * 40,
+        "after-",
+        "before-x",
+        f"{some}-nan",
+        f"{some}-inf",
+        f"{some}-x",
+        some,
+    ):
         for sort in ("", "started", "-latency"):
             names(viewer, runs, sort=sort, cursor=nonsense)
 
 
-def test_the_api_sorts_as_the_page_does(runs: Project, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_api_sorts_as_the_page_does(
+    runs: Project, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     headers = key_headers(runs)
 
     def ask(**given: Any) -> tuple[int, Any]:
         answer = client.get("/api/v1/trajectories/", given, **headers)
         return answer.status_code, answer.json()
 
-    for sort, order in (("-latency", "adcb"), ("latency", "cdab"), ("started", "abcd"), ("", "dcba")):
+    for sort, order in (
+        ("-latency", "adcb"),
+        ("latency", "cdab"),
+        ("started", "abcd"),
+        ("", "dcba"),
+    ):
         found, cursor = "", ""
         while True:
             status, page = ask(sort=sort, limit=3, cursor=cursor)
@@ -122,13 +165,20 @@ def test_the_api_sorts_as_the_page_does(runs: Project, client: Client, monkeypat
             if not (cursor := page["next"]):
                 break
         assert found == order
-    assert ask(sort="preview")[0] == ask(sort="--latency")[0] == ask(sort="latency", cursor="x")[0] == 400
+    assert (
+        ask(sort="preview")[0]
+        == ask(sort="--latency")[0]
+        == ask(sort="latency", cursor="x")[0]
+        == 400
+    )
     monkeypatch.setattr(ordering, "SORTED", 2)
     status, page = ask(sort="latency")
     assert [item["id"] for item in page["results"]] == ["c", "d"] and page["complete"] is False
 
 
-def test_of_more_than_it_sorts_it_says_so(runs: Project, viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_more_than_it_sorts_it_says_so(
+    runs: Project, viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ordering, "SORTED", 2)
     answer = viewer.get(reverse("trajectories:list", args=[runs.slug]), {"sort": "latency"})
     assert [row.external_id for row in answer.context["page"]["rows"]] == ["c", "d"]

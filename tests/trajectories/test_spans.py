@@ -1,4 +1,6 @@
-"""A span opens: from the trace while it is kept, from the run after that; with a tree, and the whole as text."""
+"""A span opens: from the trace while it is kept, from the run after that; with a tree, and the
+whole as text.
+"""
 
 from __future__ import annotations
 
@@ -35,20 +37,48 @@ def row(agent: Client, project: Project) -> Trajectory:
     send(
         agent,
         agent_span(1, 1),
-        chat(1, 2, [text("user", "Where is it?")], "Looking.", 1, gen_ai__usage__input_tokens=7, note=HOSTILE, big="x" * 5_000_000),
-        span(1, 3, 1, at=12, error="it broke", gen_ai__operation__name="execute_tool", gen_ai__tool__name="look",
-             gen_ai__tool__call__arguments='{"place": "hall"}'),
-        chat(1, 4, [text("user", "Where is it?"), text("assistant", "Looking."), text("user", "And now?")], "Gone.", 1, at=30),
-    )  # fmt: skip
+        chat(
+            1,
+            2,
+            [text("user", "Where is it?")],
+            "Looking.",
+            1,
+            gen_ai__usage__input_tokens=7,
+            note=HOSTILE,
+            big="x" * 5_000_000,
+        ),
+        span(
+            1,
+            3,
+            1,
+            at=12,
+            error="it broke",
+            gen_ai__operation__name="execute_tool",
+            gen_ai__tool__name="look",
+            gen_ai__tool__call__arguments='{"place": "hall"}',
+        ),
+        chat(
+            1,
+            4,
+            [text("user", "Where is it?"), text("assistant", "Looking."), text("user", "And now?")],
+            "Gone.",
+            1,
+            at=30,
+        ),
+    )
     assembled(0)
     return project.trajectories.get()
 
 
 def page(client: Client, row: Trajectory, span: str = "", name: str = "spans", **query: str) -> Any:
-    return client.get(reverse(f"trajectories:{name}", args=[row.project.slug, row.pk]), {"span": span, **query})
+    return client.get(
+        reverse(f"trajectories:{name}", args=[row.project.slug, row.pk]), {"span": span, **query}
+    )
 
 
-def test_the_first_failed_span_opens_with_its_error_and_arguments(viewer: Client, row: Trajectory) -> None:
+def test_the_first_failed_span_opens_with_its_error_and_arguments(
+    viewer: Client, row: Trajectory
+) -> None:
     answer = page(viewer, row)
     shown = answer.content.decode()
     assert (
@@ -66,9 +96,16 @@ def test_a_model_call_has_messages_tokens_and_attributes(viewer: Client, row: Tr
     assert HOSTILE not in shown and "&lt;script&gt;" in shown
     assert len(shown) < 100_000 and "4,999,400 more" in shown  # of an attribute of 5 MB
     whole = page(viewer, row, f"{2:016x}", "span_text", attribute="big")
-    assert whole.content == b"x" * 5_000_000 and whole["Content-Type"] == "text/plain; charset=utf-8"
+    assert (
+        whole.content == b"x" * 5_000_000 and whole["Content-Type"] == "text/plain; charset=utf-8"
+    )
     assert page(viewer, row, f"{2:016x}", "span_text", part="output").status_code == 200
-    assert json.loads(page(viewer, row, f"{2:016x}", "span_text").content)["span"]["attributes"]["note"] == HOSTILE
+    assert (
+        json.loads(page(viewer, row, f"{2:016x}", "span_text").content)["span"]["attributes"][
+            "note"
+        ]
+        == HOSTILE
+    )
     assert page(viewer, row, f"{2:016x}", "span_text", attribute="none").status_code == 404
 
 
@@ -83,16 +120,22 @@ def test_j_and_k_walk_the_tree_and_e_the_failed(viewer: Client, row: Trajectory)
     assert page(viewer, row, f"{3:016x}").context["next_failed"] is None
 
 
-def test_after_the_trace_is_removed_the_run_tells_what_it_keeps(viewer: Client, row: Trajectory) -> None:
+def test_after_the_trace_is_removed_the_run_tells_what_it_keeps(
+    viewer: Client, row: Trajectory
+) -> None:
     SpanBatch.objects.all().delete()
     answer = page(viewer, row, f"{2:016x}")
     shown = answer.content.decode()
     assert "Looking." in shown and "7 / –" in shown and "kept for 3 days" in shown
     assert "it broke" in page(viewer, row, f"{3:016x}").content.decode()
-    assert json.loads(page(viewer, row, f"{2:016x}", "span_text").content)["step"]["kind"] == "model"
+    assert (
+        json.loads(page(viewer, row, f"{2:016x}", "span_text").content)["step"]["kind"] == "model"
+    )
 
 
-def test_a_span_of_another_run_is_not_found(viewer: Client, row: Trajectory, agent: Client, project: Project) -> None:
+def test_a_span_of_another_run_is_not_found(
+    viewer: Client, row: Trajectory, agent: Client, project: Project
+) -> None:
     send(agent, agent_span(2, 9), chat(2, 8, [text("user", "Hi")], "A secret.", 9))
     assembled(0)
     for strange in (f"{8:016x}", "#99", "x" * 9000, "\U0001f600"):
@@ -107,11 +150,19 @@ def test_a_span_of_another_run_is_not_found(viewer: Client, row: Trajectory, age
 
 def test_steps_that_were_sent_with_a_row_open_too(viewer: Client, project: Project) -> None:
     steps: list[Any] = [
-        {"name": "plan", "start_ms": 0, "duration_ms": 5, "input": {"q": HOSTILE}, "output": "ok", "retries": 2},
+        {
+            "name": "plan",
+            "start_ms": 0,
+            "duration_ms": 5,
+            "input": {"q": HOSTILE},
+            "output": "ok",
+            "retries": 2,
+        },
         {"name": "act", "start_ms": 5, "duration_ms": 5, "span_id": "a/b?c", "error": True},
         {"name": "again", "start_ms": 10, "duration_ms": 5, "span_id": "a/b?c"},
-        "nonsense", {"name": 7},
-    ]  # fmt: skip
+        "nonsense",
+        {"name": 7},
+    ]
     row = make_trajectory(project, metadata={"steps": steps})
     assert page(viewer, row).context["bar"].name == "act"
     plan = page(viewer, row, "#0")
@@ -126,7 +177,13 @@ def test_a_run_without_steps_has_no_spans(viewer: Client, project: Project) -> N
 
 def test_two_thousand_spans_make_a_light_page(viewer: Client, project: Project) -> None:
     steps = [
-        {"name": "s" * 200, "span_id": f"{n:032x}", "start_ms": n, "duration_ms": 1, "error": "e" * 300}
+        {
+            "name": "s" * 200,
+            "span_id": f"{n:032x}",
+            "start_ms": n,
+            "duration_ms": 1,
+            "error": "e" * 300,
+        }
         for n in range(2000)
     ]
     row = make_trajectory(project, metadata={"steps": steps})
@@ -135,7 +192,9 @@ def test_two_thousand_spans_make_a_light_page(viewer: Client, project: Project) 
 
 
 def test_the_trajectory_leads_to_its_spans(viewer: Client, row: Trajectory) -> None:
-    shown = viewer.get(reverse("trajectories:detail", args=[row.project.slug, row.pk])).content.decode()
+    shown = viewer.get(
+        reverse("trajectories:detail", args=[row.project.slug, row.pk])
+    ).content.decode()
     assert f"/spans/?span={3:016x}" in shown and "1\n              failed" in shown.replace(
         "1 failed", "1\n              failed"
     )

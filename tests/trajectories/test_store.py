@@ -40,21 +40,32 @@ NOW = datetime.now(UTC)
 
 def long_row(steps: int, **changes: Any) -> dict:
     messages = [{"role": "user", "content": "start"}]
-    messages += [{"role": "assistant", "content": f"step{number} thinking"} for number in range(steps)]
+    messages += [
+        {"role": "assistant", "content": f"step{number} thinking"} for number in range(steps)
+    ]
     return row(**changes) | {"messages": messages}
 
 
 def test_ids_sort_by_start(project: Project) -> None:
-    starts = [NOW - timedelta(microseconds=n * 7) for n in range(50)] + [NOW - timedelta(days=n) for n in range(1, 50)]
+    starts = [NOW - timedelta(microseconds=n * 7) for n in range(50)] + [
+        NOW - timedelta(days=n) for n in range(1, 50)
+    ]
     random.Random(1).shuffle(starts)
     made = [ids.uuid7(at) for at in starts]
     assert [pk for _, pk in sorted(zip(starts, made, strict=True))] == sorted(made)
-    assert all(pk.version == 7 and ids.floor_of(at) <= pk for at, pk in zip(starts, made, strict=True))
+    assert all(
+        pk.version == 7 and ids.floor_of(at) <= pk for at, pk in zip(starts, made, strict=True)
+    )
     assert ids.time_of(ids.uuid7(NOW)) == NOW.replace(microsecond=NOW.microsecond // 1000 * 1000)
 
 
 def test_a_row_is_filed_in_the_month_of_its_start(project: Project) -> None:
-    starts = ["1970-01-01T00:00:00Z", "2019-12-31T23:59:59Z", "2020-01-01T00:00:00Z", "2024-02-29T12:00:00Z"]
+    starts = [
+        "1970-01-01T00:00:00Z",
+        "2019-12-31T23:59:59Z",
+        "2020-01-01T00:00:00Z",
+        "2024-02-29T12:00:00Z",
+    ]
     ingest(project=project, rows=[row(name=at, started_at=at) for at in starts])
     with connection.cursor() as cursor:
         cursor.execute("SELECT external_id, tableoid::regclass::text FROM trajectories_trajectory")
@@ -72,7 +83,11 @@ def test_a_clock_in_the_future_is_told_and_filed_under_now(project: Project) -> 
     done = ingest(project=project, rows=[row(name="a", started_at="2100-01-01T00:00:00Z")])
     assert done.accepted == 1
     assert done.warnings == [
-        {"index": 0, "path": "started_at", "warning": "is in the future; the run is stored under its arrival time"}
+        {
+            "index": 0,
+            "path": "started_at",
+            "warning": "is in the future; the run is stored under its arrival time",
+        }
     ]
     stored = find(project, "a")
     assert stored and abs(ids.time_of(stored.pk) - timezone.now()) < timedelta(minutes=1)
@@ -90,7 +105,9 @@ def test_a_clock_in_the_future_is_told_and_filed_under_now(project: Project) -> 
 def test_partitions_are_made_ahead(
     project: Project, monkeypatch: pytest.MonkeyPatch, now: str, months: list[str]
 ) -> None:
-    """For every month that begins in the next six weeks, also where one lies between now and then."""
+    """For every month that begins in the next six weeks, also where one lies between now and
+    then.
+    """
     moment = datetime.fromisoformat(now).replace(tzinfo=UTC)
     monkeypatch.setattr(partitions.timezone, "now", lambda: moment)
     partitions.ensure_ahead()
@@ -104,7 +121,9 @@ def test_partitions_are_made_ahead(
 
 def test_only_the_partitions_of_the_time_are_read(project: Project) -> None:
     ingest(project=project, rows=[row(started_at="2024-02-29T12:00:00Z"), row()])
-    plan = filters.apply_filters(Trajectory.objects.filter(project=project), {"since": "24h"}).explain()
+    plan = filters.apply_filters(
+        Trajectory.objects.filter(project=project), {"since": "24h"}
+    ).explain()
     assert "2024_02" not in plan and "older" not in plan
 
 
@@ -116,13 +135,25 @@ def test_what_is_not_known_of_a_message_is_kept(project: Project) -> None:
 
 
 def test_a_long_run_is_kept_in_parts_and_read_whole(project: Project) -> None:
-    ingest(project=project, rows=[long_row(1000, name="long"), row(name="short"), long_row(450, name="middle")])
+    ingest(
+        project=project,
+        rows=[long_row(1000, name="long"), row(name="short"), long_row(450, name="middle")],
+    )
     long = find(project, "long")
     assert long and long.message_count == 1001
-    firsts = list(Content.objects.filter(trajectory_id=long.pk).order_by("first").values_list("first", flat=True))
+    firsts = list(
+        Content.objects.filter(trajectory_id=long.pk)
+        .order_by("first")
+        .values_list("first", flat=True)
+    )
     assert firsts == [0, 200, 400, 600, 800, 1000]
-    assert [message["content"] for message in long.messages[1:]] == [f"step{n} thinking" for n in range(1000)]
-    read = {item.external_id: len(item.messages) for item in with_content(list(Trajectory.objects.all()))}
+    assert [message["content"] for message in long.messages[1:]] == [
+        f"step{n} thinking" for n in range(1000)
+    ]
+    read = {
+        item.external_id: len(item.messages)
+        for item in with_content(list(Trajectory.objects.all()))
+    }
     assert read == {"long": 1001, "short": 2, "middle": 451}
     assert sum(len(chunk) for chunk in in_chunks(Trajectory.objects.all(), 2)) == 3
 
@@ -131,7 +162,9 @@ def test_a_long_run_is_kept_in_parts_and_read_whole(project: Project) -> None:
     lengths=st.lists(st.integers(0, 400_000), min_size=1, max_size=8),
     many=st.integers(0, 700),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_chunks_hold_what_was_cut(lengths: list[int], many: int) -> None:
     messages = [{"role": "user", "content": "x" * length} for length in lengths]
     messages += [{"role": "assistant", "content": str(n)} for n in range(many)]
@@ -144,7 +177,10 @@ def test_chunks_hold_what_was_cut(lengths: list[int], many: int) -> None:
 
 
 def test_two_of_one_id_in_a_batch_lose_nothing(project: Project) -> None:
-    done = ingest(project=project, rows=[row(name="a", model="one"), row(name="a", model="two"), row(name="b")])
+    done = ingest(
+        project=project,
+        rows=[row(name="a", model="one"), row(name="a", model="two"), row(name="b")],
+    )
     assert (done.accepted, done.updated, done.duplicates) == (2, 1, 0)
     stored = find(project, "a")
     assert stored and stored.model == "two" and stored.revisions.get().content["model"] == "one"
@@ -175,15 +211,28 @@ def test_deleting_leaves_nothing(project: Project) -> None:
     assert find(project, "a") is None
     for model in (Content, SearchText):
         assert not model.objects.filter(trajectory_id=gone.pk).exists()
-    assert TrajectoryKey.objects.count() == HourlyCount.objects.aggregate(n=Sum("trajectories"))["n"] == 1
+    assert (
+        TrajectoryKey.objects.count()
+        == HourlyCount.objects.aggregate(n=Sum("trajectories"))["n"]
+        == 1
+    )
     assert ingest(project=project, rows=[long_row(500, name="a")], restore=True).accepted == 1
 
 
 def test_words_are_found_after_the_digest(project: Project) -> None:
     sent = [
         row(name="a", request="Move the harpsichord to the attic"),
-        row(name="b", call={"tool": "files.share", "args": {"file": "harvest-report", "person": "Zoë"}}),
-        row(name="c") | {"messages": [{"role": "system", "content": "harpsichord"}, {"role": "user", "content": "x"}]},
+        row(
+            name="b",
+            call={"tool": "files.share", "args": {"file": "harvest-report", "person": "Zoë"}},
+        ),
+        row(name="c")
+        | {
+            "messages": [
+                {"role": "system", "content": "harpsichord"},
+                {"role": "user", "content": "x"},
+            ]
+        },
     ]
     ingest(project=project, rows=sent)
     assert digest.run() == 1 and not Arrival.objects.exists() and digest.run() == 0
@@ -201,12 +250,16 @@ def test_words_are_found_after_the_digest(project: Project) -> None:
         "'; drop table": [],
         "a & | ! b:*": [],
     }.items():
-        found = filters.apply_filters(Trajectory.objects.filter(project=project), {"q": query}).order_by("-pk")
+        found = filters.apply_filters(
+            Trajectory.objects.filter(project=project), {"q": query}
+        ).order_by("-pk")
         assert [item.external_id for item in found] == names, query
 
 
 @given(text=st.text(max_size=40))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_no_search_breaks(text: str) -> None:
     assert filters.apply_filters(Trajectory.objects.all(), {"q": text}).count() == 0
 
@@ -215,25 +268,39 @@ changes = st.fixed_dictionaries(
     {},
     optional={
         "model": st.sampled_from(["", "m1", "m2"]),
-        "agent": st.fixed_dictionaries({"name": st.just("a"), "version": st.sampled_from(["1", "2"])}),
+        "agent": st.fixed_dictionaries(
+            {"name": st.just("a"), "version": st.sampled_from(["1", "2"])}
+        ),
         "workload": st.sampled_from(["w1", "w2"]),
-        "started_at": st.sampled_from(["2026-03-01T10:59:59Z", "2026-03-01T11:00:00+02:00", "2021-01-01T00:00:00"]),
-        "outcome": st.fixed_dictionaries({"status": st.sampled_from(["success", "failure", "unknown"])}),
-        "usage": st.fixed_dictionaries({"input_tokens": st.integers(0, 10), "cost_usd": st.floats(0, 1)}),
+        "started_at": st.sampled_from(
+            ["2026-03-01T10:59:59Z", "2026-03-01T11:00:00+02:00", "2021-01-01T00:00:00"]
+        ),
+        "outcome": st.fixed_dictionaries(
+            {"status": st.sampled_from(["success", "failure", "unknown"])}
+        ),
+        "usage": st.fixed_dictionaries(
+            {"input_tokens": st.integers(0, 10), "cost_usd": st.floats(0, 1)}
+        ),
         "latency_ms": st.none() | st.integers(0, 100),
         "tags": st.lists(st.sampled_from(["x", "y"]), max_size=2, unique=True),
         "call": st.just({"tool": "files.share", "args": {}}),
     },
 )
 steps = st.lists(
-    st.tuples(st.sampled_from(["send", "send", "feedback", "delete", "digest"]), st.integers(0, 5), changes),
+    st.tuples(
+        st.sampled_from(["send", "send", "feedback", "delete", "digest"]),
+        st.integers(0, 5),
+        changes,
+    ),
     min_size=1,
     max_size=25,
 )
 
 
 @given(steps=steps)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_roll_ups_are_what_counting_gives(project: Project, steps: list) -> None:
     """Whatever is sent, changed and deleted, in whatever order it is digested."""
     for row_ in list(project.trajectories.all()):
@@ -296,7 +363,12 @@ def test_what_is_odd_is_stored_with_a_warning(project: Project, messages: list, 
 
 @pytest.mark.parametrize(
     "text",
-    [b'{"a": 1}', b'{"a": "\\u0000"}', b'{"a": 123456789012345678901}', b'{"a": [1.5, true, null, "\\u00e9"]}'],
+    [
+        b'{"a": 1}',
+        b'{"a": "\\u0000"}',
+        b'{"a": 123456789012345678901}',
+        b'{"a": [1.5, true, null, "\\u00e9"]}',
+    ],
 )
 def test_both_ways_of_decoding_agree(text: bytes) -> None:
     quick = decoding.decode(text)
@@ -304,24 +376,43 @@ def test_both_ways_of_decoding_agree(text: bytes) -> None:
     assert value == decoding.loads(text)
 
 
-@pytest.mark.parametrize("text", [b"NaN", b'{"a": Infinity}', b"[" * 5000, b"{", b"", b"\xff", b"1 2"])
+@pytest.mark.parametrize(
+    "text", [b"NaN", b'{"a": Infinity}', b"[" * 5000, b"{", b"", b"\xff", b"1 2"]
+)
 def test_what_is_no_json_is_refused_in_both(text: bytes) -> None:
     with pytest.raises(decoding.RowError, match="not JSON"):
         decoding.decode(text)
 
 
-@given(st.recursive(st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+@given(
+    st.recursive(
+        st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    )
+)
 def test_depth(value: Any) -> None:
     def depth(value: Any) -> int:
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+        inner = (
+            value.values()
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, list)
+            else None
+        )
         return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
     for levels in range(4):
         assert decoding.deeper(value, levels) == (depth(value) > levels + 1), levels
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=8), max_size=5))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=8),
+        max_size=5,
+    )
+)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_arrays_of_text_arrive_as_they_were(values: list[str]) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT %s::text[]", [array(values)])

@@ -1,4 +1,6 @@
-"""OTLP from the door to the trajectory: kept as it comes, assembled when it is quiet, joined by what comes late."""
+"""OTLP from the door to the trajectory: kept as it comes, assembled when it is quiet, joined by
+what comes late.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,21 @@ def attributes(**given: Any) -> list[dict]:
     def value(given: Any) -> dict:
         return {"intValue": str(given)} if isinstance(given, int) else {"stringValue": given}
 
-    return [{"key": name.replace("__", "."), "value": value(content)} for name, content in given.items()]
+    return [
+        {"key": name.replace("__", "."), "value": value(content)} for name, content in given.items()
+    ]
 
 
-def span(trace: int, number: int, parent: int = 0, *, at: int = 0, ms: int = 10, error: str = "", **given: Any) -> dict:
+def span(
+    trace: int,
+    number: int,
+    parent: int = 0,
+    *,
+    at: int = 0,
+    ms: int = 10,
+    error: str = "",
+    **given: Any,
+) -> dict:
     made = {
         "traceId": f"{trace:032x}",
         "spanId": f"{number:016x}",
@@ -62,7 +75,9 @@ def text(role: str, content: str) -> dict:
     return {"role": role, "parts": [{"type": "text", "content": content}]}
 
 
-def chat(trace: int, number: int, said: list[dict], answer: str, parent: int = 0, **given: Any) -> dict:
+def chat(
+    trace: int, number: int, said: list[dict], answer: str, parent: int = 0, **given: Any
+) -> dict:
     return span(
         trace,
         number,
@@ -76,16 +91,31 @@ def chat(trace: int, number: int, said: list[dict], answer: str, parent: int = 0
 
 
 def agent_span(trace: int, number: int, **given: Any) -> dict:
-    return span(trace, number, gen_ai__operation__name="invoke_agent", gen_ai__agent__name="helper", ms=100, **given)
+    return span(
+        trace,
+        number,
+        gen_ai__operation__name="invoke_agent",
+        gen_ai__agent__name="helper",
+        ms=100,
+        **given,
+    )
 
 
 def body(*spans: dict) -> dict:
-    return {"resourceSpans": [{"resource": {"attributes": attributes(service__name="svc")}, "scopeSpans": [
-        {"scope": {"name": "instrumentation"}, "spans": list(spans)}]}]}  # fmt: skip
+    return {
+        "resourceSpans": [
+            {
+                "resource": {"attributes": attributes(service__name="svc")},
+                "scopeSpans": [{"scope": {"name": "instrumentation"}, "spans": list(spans)}],
+            }
+        ]
+    }
 
 
 def send(agent: Client, *spans: dict, **extra: Any) -> Any:
-    return agent.post(TRACES, json.dumps(body(*spans)).encode(), content_type="application/json", **extra)
+    return agent.post(
+        TRACES, json.dumps(body(*spans)).encode(), content_type="application/json", **extra
+    )
 
 
 def packed(*spans: dict) -> bytes:
@@ -104,7 +134,10 @@ def assembled(seconds: float = 2) -> int:
 
 
 def contents(project: Project) -> dict[str, list[str]]:
-    return {row.external_id: [m["content"] for m in row.messages] for row in project.trajectories.order_by("pk")}
+    return {
+        row.external_id: [m["content"] for m in row.messages]
+        for row in project.trajectories.order_by("pk")
+    }
 
 
 def trace_id(number: int) -> str:
@@ -112,12 +145,21 @@ def trace_id(number: int) -> str:
 
 
 def test_a_trace_becomes_a_trajectory(agent: Client, project: Project) -> None:
-    answer = send(agent, agent_span(1, 1), chat(1, 2, [text("user", "Hi")], "Hello", 1, gen_ai__usage__input_tokens=7))
+    answer = send(
+        agent,
+        agent_span(1, 1),
+        chat(1, 2, [text("user", "Hi")], "Hello", 1, gen_ai__usage__input_tokens=7),
+    )
     assert answer.status_code == 200 and answer.json() == {}
     assert not project.trajectories.exists() and traces.is_waiting()
     assert assembled(0) == 1 and not traces.is_waiting()  # its root has come: it is not waited for
     row = project.trajectories.get()
-    assert (row.external_id, row.agent_name, row.model, row.input_tokens) == (trace_id(1), "helper", "m1", 7)
+    assert (row.external_id, row.agent_name, row.model, row.input_tokens) == (
+        trace_id(1),
+        "helper",
+        "m1",
+        7,
+    )
     assert contents(project) == {trace_id(1): ["Hi", "Hello"]}
     assert find(project, trace_id(1)) == row
 
@@ -131,11 +173,16 @@ def test_protobuf_gzip_and_every_door(agent: Client, project: Project) -> None:
     assert answer.status_code == 200 and answer["Content-Type"] == kind
     assert ExportTraceServiceResponse.FromString(answer.content) == ExportTraceServiceResponse()
     assert (
-        agent.post(TRACES, gzip.compress(hello(2)), content_type=kind, HTTP_CONTENT_ENCODING="gzip").status_code == 200
+        agent.post(
+            TRACES, gzip.compress(hello(2)), content_type=kind, HTTP_CONTENT_ENCODING="gzip"
+        ).status_code
+        == 200
     )
     basic = base64.b64encode(b"pk-public:" + make_key(project).encode()).decode()
     langfuse = Client(headers={"Authorization": f"Basic {basic}"})
-    assert langfuse.post("/api/public/otel/v1/traces", hello(3), content_type=kind).status_code == 200
+    assert (
+        langfuse.post("/api/public/otel/v1/traces", hello(3), content_type=kind).status_code == 200
+    )
     assert assembled() == 3 and project.trajectories.count() == 3
 
 
@@ -156,13 +203,19 @@ def test_what_is_no_otlp(agent: Client, sent: bytes, kind: str, status: int) -> 
 
 def test_without_a_key() -> None:
     for headers in ({}, {"Authorization": "Basic !!"}, {"Authorization": "Bearer nonsense"}):
-        assert Client(headers=headers).post(TRACES, b"{}", content_type="application/json").status_code == 401
+        assert (
+            Client(headers=headers).post(TRACES, b"{}", content_type="application/json").status_code
+            == 401
+        )
 
 
 def test_a_bad_span_is_told_and_its_neighbour_kept(agent: Client, project: Project) -> None:
     bad = chat(1, 2, [text("user", "Hi")], "Hello") | {"traceId": ""}
     answer = send(agent, bad, chat(2, 1, [text("user", "Hi")], "Hello"))
-    assert answer.json()["partialSuccess"]["rejectedSpans"] == "1" and answer.json()["partialSuccess"]["errorMessage"]
+    assert (
+        answer.json()["partialSuccess"]["rejectedSpans"] == "1"
+        and answer.json()["partialSuccess"]["errorMessage"]
+    )
     assert assembled() == 1
 
 
@@ -195,14 +248,22 @@ def test_late_spans_do_not_undo_what_people_said(agent: Client, project: Project
     send(agent, agent_span(1, 1, error="it broke"))
     assembled()
     row = project.trajectories.get()
-    assert (row.agent_name, row.outcome_status, row.outcome_label) == ("helper", "success", "solved")
+    assert (row.agent_name, row.outcome_status, row.outcome_label) == (
+        "helper",
+        "success",
+        "solved",
+    )
     assert row.interventions[0]["note"] == "Thanks" and "label:solved" in row.terms
 
 
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("backwards", [True, False])
-def test_a_trace_a_call_is_one_run(agent: Client, project: Project, together: bool, backwards: bool) -> None:
-    """Where the instrumentation gives one root trace per model call, in whatever order they come."""
+def test_a_trace_a_call_is_one_run(
+    agent: Client, project: Project, together: bool, backwards: bool
+) -> None:
+    """Where the instrumentation gives one root trace per model call, in whatever order they
+    come.
+    """
     talk = [text("user", "Hi")]
     sent = []
     for number in range(1, 4):
@@ -228,7 +289,11 @@ def test_what_people_said_of_a_part_is_said_of_the_whole(agent: Client, project:
     send(agent, chat(1, 1, talk[:1], "Answer 1"))
     assembled()
     row = project.trajectories.get()
-    assert (row.external_id, row.outcome_status, row.outcome_label) == (trace_id(1), "failure", "rude")
+    assert (row.external_id, row.outcome_status, row.outcome_label) == (
+        trace_id(1),
+        "failure",
+        "rude",
+    )
     assert row.interventions[0]["note"] == "Not so" and len(row.messages) == 4
 
 
@@ -244,7 +309,11 @@ def test_traces_of_other_projects_are_not_looked_at(agent: Client, project: Proj
 
 
 def test_an_error_inside_a_good_root_is_a_failure(agent: Client, project: Project) -> None:
-    send(agent, agent_span(1, 1), chat(1, 2, [text("user", "Hi")], "", 1, error="the provider answered 500"))
+    send(
+        agent,
+        agent_span(1, 1),
+        chat(1, 2, [text("user", "Hi")], "", 1, error="the provider answered 500"),
+    )
     assembled()
     row = project.trajectories.get()
     assert row.outcome_status == "failure" and "500" in row.outcome_reason
@@ -260,7 +329,11 @@ def test_old_spans_go(agent: Client, project: Project) -> None:
     later = timezone.now() + assembly.KEPT + timedelta(hours=1)
     assert assembly.step(later) == 1
     assert assembly.forget_old(later) == 1
-    assert not SpanBatch.objects.exists() and Trace.objects.get().forgotten and project.trajectories.count() == 1
+    assert (
+        not SpanBatch.objects.exists()
+        and Trace.objects.get().forgotten
+        and project.trajectories.count() == 1
+    )
 
 
 def test_old_spans_of_no_run_go_with_their_trace(agent: Client) -> None:
@@ -284,27 +357,47 @@ def broken_for(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 def test_a_trace_that_cannot_be_assembled_waits_for_a_person(
     agent: Client, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send(agent, chat(1, 1, [text("user", "Hi")], "Hello"), chat(2, 2, [text("user", "Ho")], "Hello"))
+    send(
+        agent, chat(1, 1, [text("user", "Hi")], "Hello"), chat(2, 2, [text("user", "Ho")], "Hello")
+    )
     with monkeypatch.context() as patch:
         broken_for(patch, 1)
         assert assembled() == 2
     assert list(contents(project)) == [trace_id(2)] and not traces.is_waiting()
     long_after = timezone.now() + assembly.KEPT + timedelta(hours=1)
     assembly.forget_old(long_after)
-    assert SpanBatch.objects.get().trace_id == trace_id(1), "the spans of the good one go, those set aside stay"
+    assert SpanBatch.objects.get().trace_id == trace_id(1), (
+        "the spans of the good one go, those set aside stay"
+    )
 
-    viewer, member, stranger = (client_of(project, role) for role in (Role.VIEWER, Role.ENGINEER, None))
+    viewer, member, stranger = (
+        client_of(project, role) for role in (Role.VIEWER, Role.ENGINEER, None)
+    )
     page = viewer.get(reverse("trajectories:arrivals", args=[project.slug])).content.decode()
-    assert "ValueError: no such \ufffd thing" in page and trace_id(1) in page and "<button>Retry" not in page
-    assert b"1 batch or trace" in viewer.get(reverse("trajectories:list", args=[project.slug])).content
+    assert (
+        "ValueError: no such \ufffd thing" in page
+        and trace_id(1) in page
+        and "<button>Retry" not in page
+    )
+    assert (
+        b"1 batch or trace" in viewer.get(reverse("trajectories:list", args=[project.slug])).content
+    )
     other = make_project()
-    elsewhere = client_of(other, Role.VIEWER).get(reverse("trajectories:arrivals", args=[other.slug]))
+    elsewhere = client_of(other, Role.VIEWER).get(
+        reverse("trajectories:arrivals", args=[other.slug])
+    )
     assert trace_id(1) not in elsewhere.content.decode()
     again = reverse("trajectories:trace_retry", args=[project.slug, trace_id(1)])
     assert viewer.post(again).status_code == 403 and stranger.post(again).status_code == 404
     assert member.post(again).status_code == 302 and assembled() == 1
-    assert set(contents(project)) == {trace_id(1), trace_id(2)} and not Trace.objects.set_aside().exists()
-    assert AuditEvent.objects.filter(action="trace.retried").exists() and member.post(again).status_code == 404
+    assert (
+        set(contents(project)) == {trace_id(1), trace_id(2)}
+        and not Trace.objects.set_aside().exists()
+    )
+    assert (
+        AuditEvent.objects.filter(action="trace.retried").exists()
+        and member.post(again).status_code == 404
+    )
 
 
 def test_a_trace_set_aside_is_discarded_with_its_spans(
@@ -326,7 +419,16 @@ def test_more_spans_bring_back_what_was_set_aside(
     with monkeypatch.context() as patch:
         broken_for(patch, 1)
         assembled()
-    send(agent, chat(1, 2, [text("user", "Hi"), text("assistant", "Hello"), text("user", "And?")], "So.", at=50))
+    send(
+        agent,
+        chat(
+            1,
+            2,
+            [text("user", "Hi"), text("assistant", "Hello"), text("user", "And?")],
+            "So.",
+            at=50,
+        ),
+    )
     assert assembled() == 1 and len(contents(project)[trace_id(1)]) == 4
     assert not Trace.objects.set_aside().exists()
 
@@ -345,35 +447,61 @@ def test_a_trace_whose_root_has_not_come_is_waited_for(agent: Client, project: P
 
 
 def test_metrics_are_read_off(agent: Client) -> None:
-    assert agent.post("/v1/metrics", b"\n\x00", content_type="application/x-protobuf").status_code == 200
+    assert (
+        agent.post("/v1/metrics", b"\n\x00", content_type="application/x-protobuf").status_code
+        == 200
+    )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(noise=st.binary(min_size=1, max_size=200), kind=st.sampled_from(["application/x-protobuf", "application/json"]))
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    noise=st.binary(min_size=1, max_size=200),
+    kind=st.sampled_from(["application/x-protobuf", "application/json"]),
+)
 def test_no_body_breaks_the_door(agent: Client, noise: bytes, kind: str) -> None:
     with transaction.atomic():
         assert agent.post(TRACES, noise, content_type=kind).status_code in (200, 400)
         assert agent.post(LOGS, noise, content_type=kind).status_code in (200, 400)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
-def test_no_valid_body_breaks_the_assembly(agent: Client, project: Project, data: st.DataObject) -> None:
+def test_no_valid_body_breaks_the_assembly(
+    agent: Client, project: Project, data: st.DataObject
+) -> None:
     names = st.sampled_from(
-        ["gen_ai__operation__name", "gen_ai__input__messages", "openinference__span__kind", "gen_ai__prompt__0__role"]
+        [
+            "gen_ai__operation__name",
+            "gen_ai__input__messages",
+            "openinference__span__kind",
+            "gen_ai__prompt__0__role",
+        ]
     )
-    values = st.text(max_size=20) | st.sampled_from(["chat", "LLM", "[]", '[{"role": 1}]', "{", "invoke_agent"])
+    values = st.text(max_size=20) | st.sampled_from(
+        ["chat", "LLM", "[]", '[{"role": 1}]', "{", "invoke_agent"]
+    )
     spans = [
-        span(data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6)), data.draw(st.integers(0, 6)),
-             at=data.draw(st.integers(0, 50)), **data.draw(st.dictionaries(names, values, max_size=3)))
+        span(
+            data.draw(st.integers(1, 3)),
+            data.draw(st.integers(1, 6)),
+            data.draw(st.integers(0, 6)),
+            at=data.draw(st.integers(0, 50)),
+            **data.draw(st.dictionaries(names, values, max_size=3)),
+        )
         for _ in range(data.draw(st.integers(1, 5)))
-    ]  # fmt: skip
+    ]
     assert send(agent, *spans).status_code == 200
     assembled()
     assert not traces.is_waiting()
 
 
-def test_while_spans_wait_the_digest_gets_a_fifth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_spans_wait_the_digest_gets_a_fifth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     done: list[str] = []
 
     def work(name: str, times: int) -> Callable[[], int]:
@@ -388,7 +516,9 @@ def test_while_spans_wait_the_digest_gets_a_fifth_of_the_time(monkeypatch: pytes
         return step
 
     monkeypatch.setattr(
-        tasks, "time", SimpleNamespace(monotonic=lambda: float(len(done)), sleep=lambda _: done.append(""))
+        tasks,
+        "time",
+        SimpleNamespace(monotonic=lambda: float(len(done)), sleep=lambda _: done.append("")),
     )
     monkeypatch.setattr(tasks.traces, "sort_some", lambda: 0)
     monkeypatch.setattr(tasks.traces, "is_waiting", lambda: False)

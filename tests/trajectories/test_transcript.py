@@ -17,7 +17,10 @@ from apps.trajectories.pages.waterfall import waterfall
 
 
 def tool(name: str = "close", **schema: Any) -> dict:
-    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", **schema}}}
+    return {
+        "type": "function",
+        "function": {"name": name, "parameters": {"type": "object", **schema}},
+    }
 
 
 def call(name: str = "close", arguments: Any = None, id: str = "c1") -> dict:
@@ -25,30 +28,36 @@ def call(name: str = "close", arguments: Any = None, id: str = "c1") -> dict:
 
 
 TICKET = tool(
-    properties={"id": {"type": "integer"}, "note": {"type": "string"}}, required=["id"], additionalProperties=False
+    properties={"id": {"type": "integer"}, "note": {"type": "string"}},
+    required=["id"],
+    additionalProperties=False,
 )
 
 
 def test_a_call_and_its_reply_are_one_turn() -> None:
-    found = turns_of([
-        {"role": "user", "content": "Close both."},
-        {"role": "assistant", "content": None, "tool_calls": [call(id="a"), call(id="b")]},
-        {"role": "tool", "tool_call_id": "b", "content": "second"},
-        {"role": "tool", "tool_call_id": "a", "content": "first"},
-        {"role": "assistant", "content": "Done."},
-    ])  # fmt: skip
+    found = turns_of(
+        [
+            {"role": "user", "content": "Close both."},
+            {"role": "assistant", "content": None, "tool_calls": [call(id="a"), call(id="b")]},
+            {"role": "tool", "tool_call_id": "b", "content": "second"},
+            {"role": "tool", "tool_call_id": "a", "content": "first"},
+            {"role": "assistant", "content": "Done."},
+        ]
+    )
     assert [turn.index for turn in found] == [0, 1, 4]
     assert [item.reply.text.head for item in found[1].calls] == ["first", "second"]
     assert found[1].indices == {1, 2, 3} and not found[1].unanswered
 
 
 def test_a_reply_without_a_call_stands_alone_and_a_call_without_reply_is_marked() -> None:
-    found = turns_of([
-        {"role": "tool", "tool_call_id": "x", "content": "?"},
-        {"role": "assistant", "tool_calls": [call(id="a")]},
-        {"role": "tool", "tool_call_id": "other", "content": "!"},
-        {"role": "user", "content": "hm"},
-    ])  # fmt: skip
+    found = turns_of(
+        [
+            {"role": "tool", "tool_call_id": "x", "content": "?"},
+            {"role": "assistant", "tool_calls": [call(id="a")]},
+            {"role": "tool", "tool_call_id": "other", "content": "!"},
+            {"role": "user", "content": "hm"},
+        ]
+    )
     assert [turn.role for turn in found] == ["tool", "assistant", "tool", "user"]
     assert found[1].unanswered and found[2].reply_to == "other"
 
@@ -56,11 +65,17 @@ def test_a_reply_without_a_call_stands_alone_and_a_call_without_reply_is_marked(
 def test_a_late_reply_a_flat_call_and_reasoning_are_where_they_belong() -> None:
     flat = {"id": "a", "name": "close", "arguments": '{"id": 4}'}
     thought = {"type": "thinking", "thinking": "Which one?"}
-    found = turns_of([
-        {"role": "assistant", "content": [thought, {"type": "text", "text": "Closing"}], "tool_calls": [flat]},
-        {"role": "user", "content": "Wait"},
-        {"role": "tool", "tool_call_id": "a", "content": "closed"},
-    ])  # fmt: skip
+    found = turns_of(
+        [
+            {
+                "role": "assistant",
+                "content": [thought, {"type": "text", "text": "Closing"}],
+                "tool_calls": [flat],
+            },
+            {"role": "user", "content": "Wait"},
+            {"role": "tool", "tool_call_id": "a", "content": "closed"},
+        ]
+    )
     assert [turn.role for turn in found] == ["assistant", "user"]
     [made] = found[0].calls
     assert (made.name, made.given, made.reply.text.head) == ("close", {"id": 4}, "closed")
@@ -68,18 +83,28 @@ def test_a_late_reply_a_flat_call_and_reasoning_are_where_they_belong() -> None:
 
 
 def test_interventions_and_blame_reach_the_turn_of_a_reply() -> None:
-    turns = [{"role": "assistant", "tool_calls": [call()]}, {"role": "tool", "tool_call_id": "c1", "content": "x"}]
-    (turn,) = turns_of(turns, first=10, blamed=11, interventions=[{"kind": "edit", "message_index": 11}])
+    turns = [
+        {"role": "assistant", "tool_calls": [call()]},
+        {"role": "tool", "tool_call_id": "c1", "content": "x"},
+    ]
+    (turn,) = turns_of(
+        turns, first=10, blamed=11, interventions=[{"kind": "edit", "message_index": 11}]
+    )
     assert turn.blamed and turn.interventions[0]["kind"] == "edit"
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"id": 5}, ""), ('{"id": 5}', ""), ({"id": "5"}, "id: \'5\' is not of type"), ({}, "\'id\' is a required property"),
-        ({"id": 5, "x": 1}, "Additional properties"), ('{"id":', "not JSON"), ("[]", "is not of type"),
+        ({"id": 5}, ""),
+        ('{"id": 5}', ""),
+        ({"id": "5"}, "id: '5' is not of type"),
+        ({}, "'id' is a required property"),
+        ({"id": 5, "x": 1}, "Additional properties"),
+        ('{"id":', "not JSON"),
+        ("[]", "is not of type"),
     ],
-)  # fmt: skip
+)
 def test_arguments_are_held_against_the_schema(arguments: Any, problem: str) -> None:
     found = Checker([TICKET]).problems("close", arguments)
     assert (problem in found[0]) if problem else not found
@@ -99,7 +124,8 @@ def test_a_tool_that_was_not_offered() -> None:
         {"patternProperties": {"(a+)+$": {}}, "additionalProperties": False},
         {"allOf": [{"$ref": "#"}]},
         {
-            "$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 4} for n in range(30)} | {"30": {}},
+            "$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 4} for n in range(30)}
+            | {"30": {}},
             "$ref": "#/$defs/0",
         },
         {"items": 7, "minimum": "x", "properties": {"id": 3}},
@@ -127,10 +153,19 @@ def test_long_texts_are_folded_and_giant_ones_cut() -> None:
             {"type": "image_url", "image_url": {"url": "https://x.test/a.png"}},
             "image at https://x.test/a.png (not loaded)",
         ),
-        ({"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4000}}, "image/png, 3 KB"),
-        ({"type": "input_audio", "input_audio": {"data": "A" * 40, "format": "wav"}}, "wav, 30 bytes"),
         (
-            {"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": "AAAA"}},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4000}},
+            "image/png, 3 KB",
+        ),
+        (
+            {"type": "input_audio", "input_audio": {"data": "A" * 40, "format": "wav"}},
+            "wav, 30 bytes",
+        ),
+        (
+            {
+                "type": "image",
+                "source": {"type": "base64", "media_type": "image/gif", "data": "AAAA"},
+            },
             "image/gif, 3 bytes",
         ),
         ({"type": "file"}, "file, empty"),
@@ -142,32 +177,64 @@ def test_images_are_named_and_not_shown(part: dict, note: str) -> None:
 
 
 def test_the_waterfall_puts_children_under_their_parent() -> None:
-    found = waterfall({"steps": [
-        {"span_id": "b", "parent_id": "a", "name": "tool", "start_ms": 50, "duration_ms": 50, "message_index": 3},
-        {"span_id": "a", "name": "run", "start_ms": 0, "duration_ms": 200, "error": "boom"},
-        {"span_id": "c", "parent_id": "a", "name": "chat", "start_ms": 10, "duration_ms": 10},
-        {"name": "broken"}, 7,
-    ]})  # fmt: skip
+    found = waterfall(
+        {
+            "steps": [
+                {
+                    "span_id": "b",
+                    "parent_id": "a",
+                    "name": "tool",
+                    "start_ms": 50,
+                    "duration_ms": 50,
+                    "message_index": 3,
+                },
+                {"span_id": "a", "name": "run", "start_ms": 0, "duration_ms": 200, "error": "boom"},
+                {
+                    "span_id": "c",
+                    "parent_id": "a",
+                    "name": "chat",
+                    "start_ms": 10,
+                    "duration_ms": 10,
+                },
+                {"name": "broken"},
+                7,
+            ]
+        }
+    )
     assert [(bar.name, bar.depth, bar.left, bar.width) for bar in found.bars] == [
-        ("run", 0, "0.000", "100.000"), ("chat", 1, "5.000", "5.000"), ("tool", 1, "25.000", "25.000"),
-    ]  # fmt: skip
+        ("run", 0, "0.000", "100.000"),
+        ("chat", 1, "5.000", "5.000"),
+        ("tool", 1, "25.000", "25.000"),
+    ]
     assert found.bars[0].error == "boom" and found.bars[2].message_index == 3
 
 
 def test_a_circle_of_steps_is_shown() -> None:
-    steps = [{"span_id": a, "parent_id": b, "start_ms": 0, "duration_ms": 1} for a, b in ("ab", "ba", "cc")]
+    steps = [
+        {"span_id": a, "parent_id": b, "start_ms": 0, "duration_ms": 1}
+        for a, b in ("ab", "ba", "cc")
+    ]
     assert len(waterfall({"steps": steps}).bars) == 3
 
 
 def test_runs_are_aligned_by_turn() -> None:
     asked, done = {"role": "user", "content": "Close 1."}, {"role": "assistant", "content": "Done."}
     a = turns_of([asked, {"role": "assistant", "tool_calls": [call(arguments={"id": 1})]}, done])
-    b = turns_of([
-        asked, {"role": "assistant", "tool_calls": [call("look")]},
-        {"role": "assistant", "tool_calls": [call(arguments='{"id": 2}')]}, done,
-    ])  # fmt: skip
+    b = turns_of(
+        [
+            asked,
+            {"role": "assistant", "tool_calls": [call("look")]},
+            {"role": "assistant", "tool_calls": [call(arguments='{"id": 2}')]},
+            done,
+        ]
+    )
     pairs = align(a, b)
-    assert [(pair.a and pair.a.index, pair.b and pair.b.index) for pair in pairs] == [(0, 0), (None, 1), (1, 2), (2, 3)]
+    assert [(pair.a and pair.a.index, pair.b and pair.b.index) for pair in pairs] == [
+        (0, 0),
+        (None, 1),
+        (1, 2),
+        (2, 3),
+    ]
     assert [pair.differences for pair in pairs] == [[], ["only in B"], ["close id: 1 → 2"], []]
 
 
@@ -181,18 +248,53 @@ def test_queries_that_say_the_same_are_the_same() -> None:
 
 
 def test_only_filters_that_narrow_are_shown() -> None:
-    given_ = {"since": "no", "cost_min": "nan", "latency_max": "2", "tag": "x", "zzz": "1", "from": "yesterday"}
+    given_ = {
+        "since": "no",
+        "cost_min": "nan",
+        "latency_max": "2",
+        "tag": "x",
+        "zzz": "1",
+        "from": "yesterday",
+    }
     assert [chip.text for chip in active(given_)] == ["Tag: x", "Latency in s ≤ 2"]
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), inner, max_size=5),
-    max_leaves=25,
-) if (KEYS := [
-    "role", "content", "tool_calls", "function", "name", "arguments", "id", "type", "text", "image_url", "url", "steps",
-    "start_ms", "duration_ms", "span_id", "parent_id", "parameters", "properties", "$ref", "items", "message_index",
-]) else None  # fmt: skip
+json_values = (
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), inner, max_size=5)
+        ),
+        max_leaves=25,
+    )
+    if (
+        KEYS := [
+            "role",
+            "content",
+            "tool_calls",
+            "function",
+            "name",
+            "arguments",
+            "id",
+            "type",
+            "text",
+            "image_url",
+            "url",
+            "steps",
+            "start_ms",
+            "duration_ms",
+            "span_id",
+            "parent_id",
+            "parameters",
+            "properties",
+            "$ref",
+            "items",
+            "message_index",
+        ]
+    )
+    else None
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -205,7 +307,10 @@ def test_any_json_is_turns(messages: list, tools: Any) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    json_values, st.lists(st.fixed_dictionaries({"start_ms": json_values, "duration_ms": st.floats() | st.integers()}))
+    json_values,
+    st.lists(
+        st.fixed_dictionaries({"start_ms": json_values, "duration_ms": st.floats() | st.integers()})
+    ),
 )
 def test_any_json_has_a_waterfall_or_none(metadata: Any, steps: list) -> None:
     waterfall(metadata)

@@ -47,12 +47,20 @@ def url(name: str, project: Project, *args: Any) -> str:
     return reverse("trajectories:" + name, args=[project.slug, *args])
 
 
-def send(client: Client, project: Project, data: bytes, name: str = "runs.jsonl", **more: Any) -> Any:
-    return client.post(url("import", project), {"file": SimpleUploadedFile(name, data), "format": "auto"} | more)
+def send(
+    client: Client, project: Project, data: bytes, name: str = "runs.jsonl", **more: Any
+) -> Any:
+    return client.post(
+        url("import", project), {"file": SimpleUploadedFile(name, data), "format": "auto"} | more
+    )
 
 
 def test_the_whole_way(
-    project: Project, member: Client, sent: list, django_capture_on_commit_callbacks: Any, data_dir: Path
+    project: Project,
+    member: Client,
+    sent: list,
+    django_capture_on_commit_callbacks: Any,
+    data_dir: Path,
 ) -> None:
     page = send(
         member,
@@ -78,7 +86,9 @@ def test_the_whole_way(
     with django_capture_on_commit_callbacks(execute=True):
         answer = member.post(url("import_start", project), {"token": seen["token"]})
     made = Upload.objects.get()
-    assert answer.status_code == 302 and sent == [("core.run_job", ["trajectories.Upload", str(made.pk)], "default")]
+    assert answer.status_code == 302 and sent == [
+        ("core.run_job", ["trajectories.Upload", str(made.pk)], "default")
+    ]
     page = member.get(answer["Location"])
     assert b"every 2s" in page.content
     with django_capture_on_commit_callbacks(execute=True):
@@ -88,7 +98,8 @@ def test_the_whole_way(
     assert not Path(made.path).exists()
     status = member.get(url("import_status", project, made.pk))
     assert (
-        b"every 2s" not in status.content and reverse("failures:policy", args=[project.slug]).encode() in status.content
+        b"every 2s" not in status.content
+        and reverse("failures:policy", args=[project.slug]).encode() in status.content
     )
     assert AuditEvent.objects.filter(action="upload.submitted").exists()
     again = member.post(url("import_start", project), {"token": seen["token"]}, follow=True)
@@ -97,24 +108,44 @@ def test_the_whole_way(
 
 def test_the_preview_says_what_is_mended_and_what_is_odd(project: Project, member: Client) -> None:
     hostile = {"a\x00<i>": "x\ud800", "n": "\x00"}
-    given = [row(), row(request="one \x00 two"), row(metadata=hostile), row(ended_at="2001-01-01T00:00:00Z")]
+    given = [
+        row(),
+        row(request="one \x00 two"),
+        row(metadata=hostile),
+        row(ended_at="2001-01-01T00:00:00Z"),
+    ]
     page = send(member, project, lines(*given))
     seen, html = page.context["preview"], page.content.decode()
-    assert (seen["good"], seen["bad"]) == (4, 0) and {item["position"] for item in seen["warnings"]} >= {2, 3}
-    assert seen["warned"] == len(seen["warnings"]) >= 4 and "was replaced" in html and "Warnings <span" in html
+    assert (seen["good"], seen["bad"]) == (4, 0) and {
+        item["position"] for item in seen["warnings"]
+    } >= {2, 3}
+    assert (
+        seen["warned"] == len(seen["warnings"]) >= 4
+        and "was replaced" in html
+        and "Warnings <span" in html
+    )
     assert "a\ufffd&lt;i&gt;" in html and "a\ufffd<i>" not in html
     assert "Warnings <span" not in send(member, project, lines(row())).content.decode()
-    many = send(member, project, lines(*[row(request="\x00") for _ in range(30)])).context["preview"]
-    assert len(many["warnings"]) == uploads.MAX_ERRORS and many["more_warned"] == many["warned"] - uploads.MAX_ERRORS
+    many = send(member, project, lines(*[row(request="\x00") for _ in range(30)])).context[
+        "preview"
+    ]
+    assert (
+        len(many["warnings"]) == uploads.MAX_ERRORS
+        and many["more_warned"] == many["warned"] - uploads.MAX_ERRORS
+    )
 
 
-def test_problems(project: Project, member: Client, sent: list, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems(
+    project: Project, member: Client, sent: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert send(member, project, b"").status_code == 400
     assert member.post(url("import", project), {}).status_code == 400
     for data in (b"abc", b"\x1f\x8bxx", b"[" * 9000, b"\xff\xfe"):
         answer = send(member, project, data)
         assert answer.status_code in (200, 400), data
-    assert b"Choose one of the formats" in send(member, project, lines(row()), format="nope").content
+    assert (
+        b"Choose one of the formats" in send(member, project, lines(row()), format="nope").content
+    )
     monkeypatch.setattr(imports, "MAX_UPLOAD", 10)
     answer = send(member, project, lines(row()))
     assert answer.status_code == 400 and b"larger than" in answer.content
@@ -131,8 +162,14 @@ def test_strangers_tokens(project: Project, member: Client, sent: list) -> None:
     token = send(member, project, lines(row())).context["preview"]["token"]
     other = Client()
     other.force_login(make_member(project))
-    assert b"no longer available" in other.post(url("import_start", project), {"token": token}, follow=True).content
-    assert b"no longer available" in member.post(url("import_start", project), {"token": "x"}, follow=True).content
+    assert (
+        b"no longer available"
+        in other.post(url("import_start", project), {"token": token}, follow=True).content
+    )
+    assert (
+        b"no longer available"
+        in member.post(url("import_start", project), {"token": "x"}, follow=True).content
+    )
     viewer = Client()
     viewer.force_login(make_member(project, Role.VIEWER))
     assert viewer.get(url("import", project)).status_code == 403
@@ -151,7 +188,9 @@ def test_failed_and_retried(
     made = Upload.objects.get()
     text = Path(made.path).read_bytes()
     Path(made.path).write_bytes(b"{")
-    assert runs(made) == "failed" and made.summary["errors"] and "Nothing was imported" in made.error
+    assert (
+        runs(made) == "failed" and made.summary["errors"] and "Nothing was imported" in made.error
+    )
     Path(made.path).write_bytes(text)
     with django_capture_on_commit_callbacks(execute=True):
         member.post(url("import_retry", project, made.pk))
@@ -218,7 +257,10 @@ def test_an_import_can_be_stopped_and_keeps_what_it_stored(
     monkeypatch.setattr(uploads, "ingest", ingest)
     assert runs(made) == "cancelled" and pressed == [302] and project.trajectories.count() == 2
     assert b"Cancel" not in member.get(url("import_status", project, made.pk)).content
-    assert b"already finished" in member.post(url("import_cancel", project, made.pk), follow=True).content
+    assert (
+        b"already finished"
+        in member.post(url("import_cancel", project, made.pk), follow=True).content
+    )
     stranger = Client()
     stranger.force_login(make_user())
     assert stranger.post(url("import_cancel", project, made.pk)).status_code == 404

@@ -59,7 +59,9 @@ def running() -> Iterator[Receiver]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             with lock:
-                receiver.got.append(Got(self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+                receiver.got.append(
+                    Got(self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+                )
                 reply = receiver.replies.pop(0) if receiver.replies else says(200)
             with suppress(OSError):  # the sender has gone
                 reply(self)

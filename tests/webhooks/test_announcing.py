@@ -1,4 +1,6 @@
-"""What webhooks are told: evaluations, gate reports, promotions, rollbacks; nothing that is held out."""
+"""What webhooks are told: evaluations, gate reports, promotions, rollbacks; nothing that is held
+out.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +39,24 @@ def told(event: str) -> dict[str, Any]:
 def scene(project: Project, hook: Webhook, data_dir: Path) -> dict[str, Any]:
     base = make_base(project, data_dir)
     return {
-        "by": admin_of(project), "base": base, "adapter": make_adapter(project, base, data_dir),
-        "environment": make_environment(project), "eval_set": make_eval_set(project),
-    }  # fmt: skip
+        "by": admin_of(project),
+        "base": base,
+        "adapter": make_adapter(project, base, data_dir),
+        "environment": make_environment(project),
+        "eval_set": make_eval_set(project),
+    }
 
 
 def start(scene: dict[str, Any]) -> Any:
     run = submit_eval(
-        project=scene["eval_set"].project, split=Split.HOLDOUT, eval_set=scene["eval_set"], environment=scene["environment"], model_version=scene["base"], samples_per_task=2,
+        project=scene["eval_set"].project,
+        split=Split.HOLDOUT,
+        eval_set=scene["eval_set"],
+        environment=scene["environment"],
+        model_version=scene["base"],
+        samples_per_task=2,
         by=scene["by"],
-    )  # fmt: skip
+    )
     Delivery.objects.all().delete()
     return run
 
@@ -58,7 +68,11 @@ def test_the_end_of_an_evaluation(scene: dict[str, Any], project: Project) -> No
     data = told("evaluation.finished")
     assert data["project"] == project.slug and data["api"] == f"/api/v1/eval-runs/{run.pk}/"
     said = data["evaluation"]
-    assert (said["id"], said["state"], said["model_version"]) == (str(run.pk), "succeeded", str(scene["base"]))
+    assert (said["id"], said["state"], said["model_version"]) == (
+        str(run.pk),
+        "succeeded",
+        str(scene["base"]),
+    )
     assert said["metrics"]["success"] == {"mean": 0.5, "n": 4} and said["finished_at"]
 
 
@@ -88,18 +102,39 @@ def test_a_gate_report_a_promotion_and_a_rollback(scene: dict[str, Any], project
     assert not Delivery.objects.exists()  # what runs first is no promotion
     report = promotion.make_gate_report(baseline=runs[0], candidate=runs[1], by=scene["by"])
     said = told("gate_report.made")["gate_report"]
-    assert (said["id"], said["verdict"], said["candidate"]) == (str(report.pk), report.verdict, str(runs[1].pk))
+    assert (said["id"], said["verdict"], said["candidate"]) == (
+        str(report.pk),
+        report.verdict,
+        str(runs[1].pk),
+    )
     assert said["checks"] and isinstance(said["improved"], int)
     body = Delivery.objects.get(event="gate_report.made").body
     for task in scene["eval_set"].tasks.holdout():
         assert str(task.pk) not in body and task.messages[-1]["content"] not in body
     channel.refresh_from_db()
-    move = make_move(locked(channel), scene["adapter"], "promote", scene["by"], reason="better", gate_report=report)
+    move = make_move(
+        locked(channel),
+        scene["adapter"],
+        "promote",
+        scene["by"],
+        reason="better",
+        gate_report=report,
+    )
     assert told("promotion.made")["promotion"] == {
-        "id": move.pk, "channel": "production", "from_version": str(scene["base"]), "to_version": str(scene["adapter"]),
-        "kind": "promote", "reason": "better", "by": scene["by"].get_username(), "gate_report": str(report.pk),
-        "at": json.loads(Delivery.objects.get(event="promotion.made").body)["data"]["promotion"]["at"],
-        "overridden": False, "deployment": None, "proof": [],
-    }  # fmt: skip
+        "id": move.pk,
+        "channel": "production",
+        "from_version": str(scene["base"]),
+        "to_version": str(scene["adapter"]),
+        "kind": "promote",
+        "reason": "better",
+        "by": scene["by"].get_username(),
+        "gate_report": str(report.pk),
+        "at": json.loads(Delivery.objects.get(event="promotion.made").body)["data"]["promotion"][
+            "at"
+        ],
+        "overridden": False,
+        "deployment": None,
+        "proof": [],
+    }
     promotion.rollback(channel=channel, by=scene["by"], reason="worse after all")
     assert told("rollback.made")["promotion"]["to_version"] == str(scene["base"])

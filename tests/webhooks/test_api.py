@@ -1,4 +1,6 @@
-"""Webhooks over REST: what the pages do, for keys that may manage and whose creator is an operator."""
+"""Webhooks over REST: what the pages do, for keys that may manage and whose creator is an
+operator.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def test_it_is_added_read_changed_and_deleted(api: Api) -> None:
     (listed,) = api("get", "webhooks").json()["results"]
     assert listed == api("get", "webhook", pk).json() and "secret" not in listed
     changed = api("patch", "webhook", pk, body={"events": ["gate_report.made"], "enabled": False})
-    assert changed.json()["events"] == ["gate_report.made"] and changed.json()["state"] == "disabled"
+    assert (
+        changed.json()["events"] == ["gate_report.made"] and changed.json()["state"] == "disabled"
+    )
     assert changed.json()["url"] == "https://ci.example.com/hook"
     assert api("patch", "webhook", pk, body={"enabled": True}).json()["state"] == "enabled"
     rotated = api("post", "secret", pk).json()
@@ -74,7 +78,11 @@ def test_deliveries_are_listed_read_and_sent_again(
     assert api("post", "again", row.json()["id"]).status_code == 409
     sending.send_due()
     whole = api("get", "delivery", row.json()["id"]).json()
-    assert whole["state"] == "failed" and whole["log"][0]["response"] == "no" and '"webhook.test"' in whole["body"]
+    assert (
+        whole["state"] == "failed"
+        and whole["log"][0]["response"] == "no"
+        and '"webhook.test"' in whole["body"]
+    )
     assert whole["webhook_id"] == receiver.got[0].headers["webhook-id"]
     assert api("post", "again", row.json()["id"]).json()["state"] == "waiting"
     sending.send_due()
@@ -98,5 +106,9 @@ def test_those_of_another_project_are_not_found(hook: Webhook) -> None:
         ("get", "deliveries"),
     ):
         assert other(method, name, hook.pk).status_code == 404
-    assert other("get", "delivery", row.pk).status_code == other("post", "again", row.pk).status_code == 404
+    assert (
+        other("get", "delivery", row.pk).status_code
+        == other("post", "again", row.pk).status_code
+        == 404
+    )
     assert Delivery.objects.count() == 1 and Webhook.objects.count() == 1

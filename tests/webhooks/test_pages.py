@@ -54,7 +54,9 @@ def test_a_webhook_is_added_and_its_secret_shown_once(project: Project, admin: C
         ({"events": ["everything"]}, "Select a valid choice"),
     ],
 )
-def test_the_form_says_what_is_wrong(project: Project, admin: Client, change: dict, said: str) -> None:
+def test_the_form_says_what_is_wrong(
+    project: Project, admin: Client, change: dict, said: str
+) -> None:
     assert said in admin.post(at("list", project), NEW | change).content.decode()
     assert not Webhook.objects.exists()
 
@@ -64,13 +66,18 @@ def test_private_addresses_are_refused_where_they_are_not_allowed(
 ) -> None:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = False
     answer = admin.post(at("list", project), NEW | {"url": "http://10.0.0.1/"})
-    assert "inside this machine or network" in answer.content.decode() and not Webhook.objects.exists()
+    assert (
+        "inside this machine or network" in answer.content.decode() and not Webhook.objects.exists()
+    )
 
 
 def test_there_is_a_limit(project: Project, admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actions, "MOST", 1)
     admin.post(at("list", project), NEW)
-    assert "Delete one first" in admin.post(at("list", project), NEW).content.decode() and Webhook.objects.count() == 1
+    assert (
+        "Delete one first" in admin.post(at("list", project), NEW).content.decode()
+        and Webhook.objects.count() == 1
+    )
 
 
 def test_a_test_event_is_followed_and_its_answer_shown_as_text(
@@ -89,10 +96,14 @@ def test_a_test_event_is_followed_and_its_answer_shown_as_text(
     admin.post(at("again", project, Delivery.objects.get().pk))
     sending.send_due()
     assert Delivery.objects.get().state == "delivered"
-    assert "Accepted" in admin.get(at("delivery", project, Delivery.objects.get().pk)).content.decode()
+    assert (
+        "Accepted" in admin.get(at("delivery", project, Delivery.objects.get().pk)).content.decode()
+    )
 
 
-def test_the_log_is_filtered(project: Project, admin: Client, hook: Webhook, receiver: Receiver) -> None:
+def test_the_log_is_filtered(
+    project: Project, admin: Client, hook: Webhook, receiver: Receiver
+) -> None:
     actions.send_test(hook=hook, by=None)
     sending.send_due()
     actions.announce(project=project, event=Event.PROMOTION_MADE, subject="b", data={})
@@ -137,7 +148,9 @@ def test_a_webhook_that_was_disabled_by_itself_is_announced_to_operators(
 
 def test_the_webhook_of_another_project_is_not_found(admin: Client, project: Project) -> None:
     other = make_project()
-    hook, _ = actions.create_webhook(project=other, url=NEW["url"], events=Event.values, by=admin_of(other))
+    hook, _ = actions.create_webhook(
+        project=other, url=NEW["url"], events=Event.values, by=admin_of(other)
+    )
     row = actions.send_test(hook=hook, by=admin_of(other))
     for name in ("detail", "log", "edit"):
         assert admin.get(at(name, project, hook.pk)).status_code == 404

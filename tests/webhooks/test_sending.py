@@ -1,4 +1,6 @@
-"""Every event that was committed arrives, whatever the receiver, the broker or a worker does meanwhile."""
+"""Every event that was committed arrives, whatever the receiver, the broker or a worker does
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def rounds(row: Delivery, count: int = 1) -> Delivery:
     return row
 
 
-def test_an_event_arrives_signed_and_is_logged(made: tuple[Webhook, str], receiver: Receiver) -> None:
+def test_an_event_arrives_signed_and_is_logged(
+    made: tuple[Webhook, str], receiver: Receiver
+) -> None:
     hook, secret = made
     receiver.replies = [says(202, b"queued")]
     row = tell(hook)
@@ -61,7 +65,11 @@ def test_an_event_arrives_signed_and_is_logged(made: tuple[Webhook, str], receiv
     assert got.headers["webhook-signature"] == signing.signature(secret, message_id, at, got.body)
     (attempt,) = row.attempts.all()
     assert (row.state, row.attempt, row.last_status) == ("delivered", 1, 202) and row.finished_at
-    assert (attempt.status, attempt.response, attempt.error) == (202, "queued", "") and attempt.latency_ms > 0
+    assert (attempt.status, attempt.response, attempt.error) == (
+        202,
+        "queued",
+        "",
+    ) and attempt.latency_ms > 0
 
 
 def test_a_failure_is_tried_again_under_the_same_id(hook: Webhook, receiver: Receiver) -> None:
@@ -82,12 +90,18 @@ def test_a_failure_is_tried_again_under_the_same_id(hook: Webhook, receiver: Rec
 @pytest.mark.parametrize(
     "reply,status,error",
     [
-        (says(301, Location="/elsewhere"), 301, "The URL redirects, and redirects are not followed"),
+        (
+            says(301, Location="/elsewhere"),
+            301,
+            "The URL redirects, and redirects are not followed",
+        ),
         (says(404), 404, ""),
         (says(500, b""), 500, ""),
     ],
 )
-def test_what_is_not_2xx_is_a_failure(hook: Webhook, receiver: Receiver, reply: Any, status: int, error: str) -> None:
+def test_what_is_not_2xx_is_a_failure(
+    hook: Webhook, receiver: Receiver, reply: Any, status: int, error: str
+) -> None:
     receiver.replies = [reply]
     row = rounds(tell(hook))
     attempt = row.attempts.get()
@@ -111,7 +125,9 @@ def test_a_receiver_that_hangs_holds_up_no_other(
     monkeypatch.setattr(sending, "LIMIT_S", 1.0)
     with running() as other:
         url, by = other.url, admin_of(hook.project)
-        healthy, _ = actions.create_webhook(project=hook.project, url=url, events=[Event.GATE_REPORT_MADE], by=by)
+        healthy, _ = actions.create_webhook(
+            project=hook.project, url=url, events=[Event.GATE_REPORT_MADE], by=by
+        )
         receiver.replies = [receiver.hangs]
         row = tell_both(hook)
         sending.send_due()
@@ -125,7 +141,9 @@ def tell_both(hook: Webhook) -> Delivery:
     return Delivery.objects.get(webhook=hook)
 
 
-def test_the_status_alone_decides(hook: Webhook, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_status_alone_decides(
+    hook: Webhook, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sending, "LIMIT_S", 1.0)
     receiver.replies = [receiver.hangs_in_the_body]
     assert rounds(tell(hook)).state == "delivered"
@@ -139,7 +157,9 @@ def test_the_status_alone_decides(hook: Webhook, receiver: Receiver, monkeypatch
         (b"", ""),
     ],
 )
-def test_an_answer_is_kept_in_bounds(hook: Webhook, receiver: Receiver, body: bytes, kept: str) -> None:
+def test_an_answer_is_kept_in_bounds(
+    hook: Webhook, receiver: Receiver, body: bytes, kept: str
+) -> None:
     receiver.replies = [says(200, body)]
     assert rounds(tell(hook)).attempts.get().response == kept
 
@@ -214,7 +234,10 @@ def test_a_late_worker_changes_nothing(hook: Webhook) -> None:
 
 
 def test_an_event_outlives_a_broker_that_is_away(
-    hook: Webhook, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+    hook: Webhook,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    django_capture_on_commit_callbacks: Any,
 ) -> None:
     asked = []
 
@@ -240,9 +263,15 @@ def test_what_did_not_happen_is_not_told(hook: Webhook) -> None:
 
 def test_only_those_are_told_who_asked(hook: Webhook) -> None:
     Webhook.objects.update(events=[Event.PROMOTION_MADE])
-    assert not actions.announce(project=hook.project, event=Event.GATE_REPORT_MADE, subject="", data={})
-    assert actions.announce(project=hook.project, event=Event.PROMOTION_MADE, subject="", data={}) == 1
-    assert not actions.announce(project=make_project(), event=Event.PROMOTION_MADE, subject="", data={})
+    assert not actions.announce(
+        project=hook.project, event=Event.GATE_REPORT_MADE, subject="", data={}
+    )
+    assert (
+        actions.announce(project=hook.project, event=Event.PROMOTION_MADE, subject="", data={}) == 1
+    )
+    assert not actions.announce(
+        project=make_project(), event=Event.PROMOTION_MADE, subject="", data={}
+    )
 
 
 def test_one_webhook_does_not_take_a_whole_round(hook: Webhook, receiver: Receiver) -> None:
@@ -275,13 +304,19 @@ def test_after_its_last_try_a_delivery_has_failed_and_a_dead_webhook_is_disabled
     for one in (row, other, hook):
         one.refresh_from_db()
     assert row.state == other.state == "failed" and hook.state == "disabled"
-    assert hook.disabled_reason == "A delivery failed 10 times, and nothing was accepted for 12 hours."
+    assert (
+        hook.disabled_reason == "A delivery failed 10 times, and nothing was accepted for 12 hours."
+    )
     event = AuditEvent.objects.get(action="webhook.disabled")
     assert event.actor_label == "Flywheel" and event.detail["host"] == "127.0.0.1"
-    assert not actions.announce(project=hook.project, event=Event.GATE_REPORT_MADE, subject="", data={})
+    assert not actions.announce(
+        project=hook.project, event=Event.GATE_REPORT_MADE, subject="", data={}
+    )
 
 
-def test_a_webhook_that_accepted_something_lately_stays_enabled(hook: Webhook, receiver: Receiver) -> None:
+def test_a_webhook_that_accepted_something_lately_stays_enabled(
+    hook: Webhook, receiver: Receiver
+) -> None:
     failing_for(hook, 2)
     receiver.replies = [says(500)]
     assert last_try(tell(hook)).state == "failed"
@@ -296,7 +331,9 @@ def test_a_receiver_that_is_gone_is_left_alone(hook: Webhook, receiver: Receiver
     assert hook.disabled_reason == "The receiver answered 410 (Gone): it no longer accepts events."
 
 
-def test_a_failed_delivery_is_sent_again_with_all_its_tries(hook: Webhook, receiver: Receiver) -> None:
+def test_a_failed_delivery_is_sent_again_with_all_its_tries(
+    hook: Webhook, receiver: Receiver
+) -> None:
     by = admin_of(hook.project)
     row = tell(hook)
     with pytest.raises(actions.WebhookError, match="still being retried"):
@@ -311,7 +348,9 @@ def test_a_failed_delivery_is_sent_again_with_all_its_tries(hook: Webhook, recei
     assert rounds(row, 2).state == "delivered" and (row.tries, row.attempt) == (2, 3)
 
 
-def test_a_test_event_is_tried_once_also_where_the_webhook_is_disabled(hook: Webhook, receiver: Receiver) -> None:
+def test_a_test_event_is_tried_once_also_where_the_webhook_is_disabled(
+    hook: Webhook, receiver: Receiver
+) -> None:
     by = admin_of(hook.project)
     actions.disable(hook=hook, by=by)
     receiver.replies = [says(500), says(200)]
@@ -338,10 +377,16 @@ def test_for_a_day_the_old_secret_signs_too(made: tuple[Webhook, str], receiver:
         Webhook.objects.update(old_until=timezone.now())
 
 
-def test_nothing_is_sent_with_a_secret_that_was_lost(hook: Webhook, receiver: Receiver, settings: Any) -> None:
+def test_nothing_is_sent_with_a_secret_that_was_lost(
+    hook: Webhook, receiver: Receiver, settings: Any
+) -> None:
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "another", []
     row = rounds(tell(hook))
-    assert row.state == "waiting" and "Rotate the secret" in row.attempts.get().error and not receiver.got
+    assert (
+        row.state == "waiting"
+        and "Rotate the secret" in row.attempts.get().error
+        and not receiver.got
+    )
 
 
 def test_old_deliveries_are_forgotten(hook: Webhook, receiver: Receiver) -> None:

@@ -22,7 +22,10 @@ def test_it_signs_as_the_other_libraries_do() -> None:
 def test_a_secret_is_made_again_from_what_is_stored_and_the_servers_key(settings: Any) -> None:
     settings.SECRET_KEY = "one"
     made, other = signing.new_secret(), signing.new_secret()
-    assert made.secret != other.secret and len(base64.b64decode(made.secret.removeprefix("whsec_"))) == 32
+    assert (
+        made.secret != other.secret
+        and len(base64.b64decode(made.secret.removeprefix("whsec_"))) == 32
+    )
     assert signing.secret_of(made.salt, made.fingerprint) == made.secret
     assert made.secret not in made.salt + made.fingerprint
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "two", ["one"]
@@ -33,14 +36,18 @@ def test_a_secret_is_made_again_from_what_is_stored_and_the_servers_key(settings
 
 
 def waits(draw: float, asked: float = 0.0) -> list[float]:
-    return [sending.wait_of(tries, asked, lambda: draw).total_seconds() for tries in range(1, TRIES)]
+    return [
+        sending.wait_of(tries, asked, lambda: draw).total_seconds() for tries in range(1, TRIES)
+    ]
 
 
 @pytest.mark.parametrize("draw", [0.0, 0.5, 1.0])
 def test_the_waits_grow_to_about_a_day(draw: float) -> None:
     found = waits(draw)
     assert len(found) == 9 and found == sorted(found)
-    assert found[0] == pytest.approx(10 * (0.8 + 0.4 * draw)) and found[1] == pytest.approx(4 * found[0])
+    assert found[0] == pytest.approx(10 * (0.8 + 0.4 * draw)) and found[1] == pytest.approx(
+        4 * found[0]
+    )
     assert 17 * 3600 < sum(found) < 27 * 3600 and max(found) <= 1.2 * sending.LONGEST_S
 
 

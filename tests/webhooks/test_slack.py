@@ -17,9 +17,18 @@ from apps.webhooks.models import Delivery, Event
 from tests.factories import admin_of
 
 HOSTILE = [
-    "<!channel>", "<!here|here>", "<@U123>", "<https://evil.example|Open in Flywheel>", "&lt;!channel&gt;", "a\n\n> b", "@channel @here",
-    "*x* _y_ `z`", "\u202e\x00", "x" * 5000, '"}],"text":"',
-]  # fmt: skip
+    "<!channel>",
+    "<!here|here>",
+    "<@U123>",
+    "<https://evil.example|Open in Flywheel>",
+    "&lt;!channel&gt;",
+    "a\n\n> b",
+    "@channel @here",
+    "*x* _y_ `z`",
+    "\u202e\x00",
+    "x" * 5000,
+    '"}],"text":"',
+]
 
 
 def texts(message: dict[str, Any]) -> list[str]:
@@ -31,29 +40,50 @@ def texts(message: dict[str, Any]) -> list[str]:
 def test_hostile_text_pings_nobody_and_forges_no_link(text: str) -> None:
     message = json.loads(slack.body("Something happened", text, text, "/p/x/"))
     for said in texts(message):
-        assert "<" not in said and ">" not in said and "@channel" not in said and "@here" not in said
+        assert (
+            "<" not in said and ">" not in said and "@channel" not in said and "@here" not in said
+        )
         assert len(said) <= 3000
-    assert re.fullmatch(r"<https?://[^|<>]+/p/x/\|Open in Flywheel>", message["blocks"][1]["elements"][1]["text"])
+    assert re.fullmatch(
+        r"<https?://[^|<>]+/p/x/\|Open in Flywheel>", message["blocks"][1]["elements"][1]["text"]
+    )
     assert [block["type"] for block in message["blocks"]] == ["section", "context"]
-    assert message["blocks"][0]["text"]["type"] == message["blocks"][1]["elements"][0]["type"] == "plain_text"
+    assert (
+        message["blocks"][0]["text"]["type"]
+        == message["blocks"][1]["elements"][0]["type"]
+        == "plain_text"
+    )
 
 
 @given(st.text())
 def test_an_escaped_text_has_no_marks_and_reads_as_before(text: str) -> None:
     said = slack.escaped(text)
     assert not set(said) & set("<>\n") and not re.search(r"&(?!amp;|lt;|gt;)", said)
-    back = said.replace(slack.QUIET, "").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+    back = (
+        said.replace(slack.QUIET, "")
+        .replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&amp;", "&")
+    )
     assert back == " ".join(text.split()).replace(slack.QUIET, "")
 
 
 @pytest.mark.django_db
 def test_a_webhook_of_that_format_is_sent_it(project: Project) -> None:
     by = admin_of(project)
-    plain, _ = create_webhook(project=project, url="https://ci.example.com/", events=Event.values, by=by)
-    chat, _ = create_webhook(
-        project=project, url="https://hooks.slack.example/x", events=Event.values, by=by, format="slack"
+    plain, _ = create_webhook(
+        project=project, url="https://ci.example.com/", events=Event.values, by=by
     )
-    announce(project=project, event=Event.PROMOTION_MADE, subject="a → b", data={"page": "/p/x/models/"})
+    chat, _ = create_webhook(
+        project=project,
+        url="https://hooks.slack.example/x",
+        events=Event.values,
+        by=by,
+        format="slack",
+    )
+    announce(
+        project=project, event=Event.PROMOTION_MADE, subject="a → b", data={"page": "/p/x/models/"}
+    )
     bodies = {row.webhook_id: json.loads(row.body) for row in Delivery.objects.all()}
     assert bodies[plain.pk]["type"] == "promotion.made" and set(bodies[chat.pk]) == {
         "text",

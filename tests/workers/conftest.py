@@ -1,4 +1,6 @@
-"""A tiny Llama with a tokenizer of bytes, and a place where events go: enough to run every worker in a second."""
+"""A tiny Llama with a tokenizer of bytes, and a place where events go: enough to run every worker
+in a second.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def make_tiny_model(folder: Path, **changes: int) -> Path:
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *letters]
-    bytes_only = Tokenizer(models.BPE(vocab={name: index for index, name in enumerate(names)}, merges=[]))
+    bytes_only = Tokenizer(
+        models.BPE(vocab={name: index for index, name in enumerate(names)}, merges=[])
+    )
     bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bytes_only.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
@@ -80,7 +84,9 @@ def make_tiny_model(folder: Path, **changes: int) -> Path:
 
 @pytest.fixture
 def make_spec(tiny_model: Path, tmp_path: Path) -> Callable[..., dict]:
-    """The parts that specs of all kinds share, over the tiny model; keyword arguments add or replace."""
+    """The parts that specs of all kinds share, over the tiny model; keyword arguments add or
+    replace.
+    """
 
     def make(**fields: object) -> dict:
         return {
@@ -94,7 +100,11 @@ def make_spec(tiny_model: Path, tmp_path: Path) -> Callable[..., dict]:
             "environment": {
                 "kind": "builtin",
                 "name": "workplace",
-                "harness": {"system_prompt": "One JSON call.", "max_new_tokens": 6, "temperature": 1.0},
+                "harness": {
+                    "system_prompt": "One JSON call.",
+                    "max_new_tokens": 6,
+                    "temperature": 1.0,
+                },
                 "verifier": {"kind": "tool_call"},
             },
             "tasks": tasks(),

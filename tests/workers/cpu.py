@@ -1,4 +1,6 @@
-"""A limit in processor time: what runs longer than it may ends in an error, however busy the machine is."""
+"""A limit in processor time: what runs longer than it may ends in an error, however busy the
+machine is.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LIMIT_S = 5.0  # usual are milliseconds; what comes back to the same text again and again takes minutes
+LIMIT_S = (
+    5.0  # usual are milliseconds; what comes back to the same text again and again takes minutes
+)
 
 
 class TooLong(BaseException):

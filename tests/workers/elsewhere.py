@@ -1,8 +1,9 @@
-"""A pretended GPU: tensors that compute on the processor, but say that they lie elsewhere and refuse to be mixed.
+"""A pretended GPU: tensors that compute on the processor, but say that they lie elsewhere and
+refuse to be mixed.
 
-It finds what only a GPU shows otherwise: a tensor made on the wrong device, and each wait for the device. It says nothing
-of the GPU's own arithmetic or speed. The name of the device is torch's "meta": the one besides "cpu" whose gradients
-need no threads of a real device.
+It finds what only a GPU shows otherwise: a tensor made on the wrong device, and each wait for the
+device. It says nothing of the GPU's own arithmetic or speed. The name of the device is torch's
+"meta": the one besides "cpu" whose gradients need no threads of a real device.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 ELSEWHERE = "meta"
 COPIES = ("_to_copy", "copy_")  # what carries values from one device to another
 INDEXING = ("index", "index_put_", "_index_put_impl_")  # takes indices from the processor
-WAITS = ("_local_scalar_dense", "nonzero", "masked_select")  # the host needs a value, or a shape that depends on values
+WAITS = (
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+)  # the host needs a value, or a shape that depends on values
 
 
 class Far(Tensor):
@@ -31,14 +36,20 @@ class Far(Tensor):
     @staticmethod
     def __new__(cls, near: Tensor) -> Far:
         made = Tensor._make_wrapper_subclass(
-            cls, near.shape, strides=near.stride(), storage_offset=near.storage_offset(), dtype=near.dtype,
+            cls,
+            near.shape,
+            strides=near.stride(),
+            storage_offset=near.storage_offset(),
+            dtype=near.dtype,
             device=ELSEWHERE,
-        )  # fmt: skip
+        )
         made.near = near
         return made
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         if function is Tensor.tolist:
             Elsewhere.waits += 1
             return args[0].detach().near.tolist()
@@ -50,24 +61,34 @@ class Far(Tensor):
         return super().__torch_function__(function, types, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         return parts_or_whole(function, args, kwargs or {})
 
 
 class Elsewhere(TorchDispatchMode):
-    """Also catches what has no tensor among its arguments (`torch.zeros(…, device=…)`), and what is moved."""
+    """Also catches what has no tensor among its arguments (`torch.zeros(…, device=…)`), and what is
+    moved.
+    """
 
     waits: ClassVar[int] = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         with self:
             return parts_or_whole(function, args, kwargs or {})
 
 
 class Literals(TorchFunctionMode):
-    """`torch.tensor([…], device=…)` fills its tensor below the dispatcher, where nothing else here would see it."""
+    """`torch.tensor([…], device=…)` fills its tensor below the dispatcher, where nothing else here
+    would see it.
+    """
 
-    def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if function is torch.tensor and str(kwargs.get("device")) == ELSEWHERE:
             return function(*args, **kwargs | {"device": "cpu"}).to(ELSEWHERE)
@@ -75,7 +96,9 @@ class Literals(TorchFunctionMode):
 
 
 def parts_or_whole(function: Any, args: tuple, kwargs: dict) -> Any:
-    """Without gradients, operations that are made of others arrive whole: `to` in place of `_to_copy`."""
+    """Without gradients, operations that are made of others arrive whole: `to` in place of
+    `_to_copy`.
+    """
     made = function.decompose(*args, **kwargs)
     if made is not NotImplemented:
         return made
@@ -84,17 +107,28 @@ def parts_or_whole(function: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def computed(function: Any, args: tuple, kwargs: dict) -> Any:
-    """The operation on the values; its result lies where it would on a GPU. Raises AssertionError for a mixture."""
+    """The operation on the values; its result lies where it would on a GPU. Raises AssertionError
+    for a mixture.
+    """
     name, leaves = function.overloadpacket.__name__, tree_leaves((args, kwargs))
     far = [leaf for leaf in leaves if isinstance(leaf, Far)]
     if far and name not in (*COPIES, *INDEXING):
-        near = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Far) and leaf.dim()]
-        assert not near, f"{function} mixes devices: shapes {[tuple(leaf.shape) for leaf in near]} are on the processor"
+        near = [
+            leaf
+            for leaf in leaves
+            if isinstance(leaf, Tensor) and not isinstance(leaf, Far) and leaf.dim()
+        ]
+        assert not near, (
+            f"{function} mixes devices: shapes {[tuple(leaf.shape) for leaf in near]} are on the"
+            " processor"
+        )
     asked = kwargs.get("device")
     goes_far = torch.device(asked).type == ELSEWHERE if asked is not None else bool(far)
     if name == "copy_":
         goes_far = isinstance(args[0], Far)
-    Elsewhere.waits += bool(far) and (name in WAITS or (name in COPIES and not goes_far) or masks(name, args))
+    Elsewhere.waits += bool(far) and (
+        name in WAITS or (name in COPIES and not goes_far) or masks(name, args)
+    )
     if goes_far and asked is not None:
         kwargs = kwargs | {"device": "cpu"}
     out = function(*unwrapped(args), **unwrapped(kwargs))
@@ -107,7 +141,9 @@ def computed(function: Any, args: tuple, kwargs: dict) -> Any:
 
 def masks(name: str, args: tuple) -> bool:
     """Reading by a mask gives a shape that depends on its values."""
-    return name == "index" and any(isinstance(one, Tensor) and one.dtype == torch.bool for one in args[1])
+    return name == "index" and any(
+        isinstance(one, Tensor) and one.dtype == torch.bool for one in args[1]
+    )
 
 
 def unwrapped(tree: Any) -> Any:

@@ -27,14 +27,22 @@ def played(spec: dict, task: dict, *messages: dict) -> tuple[list[str], Score]:
 
 
 def score_text(environment: Environment, task: dict, text: str) -> Score:
-    """The score of one answer in words. In a thread: the caller's may have an event loop, as a browser's test has."""
+    """The score of one answer in words. In a thread: the caller's may have an event loop, as a
+    browser's test has.
+    """
     with ThreadPoolExecutor(1) as thread:
         said = [{"role": "assistant", "content": text}]
         return thread.submit(lambda: asyncio.run(replay(environment, task, said))).result()
 
 
 async def gather(
-    policy: Policy, environment: Environment, tasks: list[dict], limits: Limits, *, n: int = 1, **options: int
+    policy: Policy,
+    environment: Environment,
+    tasks: list[dict],
+    limits: Limits,
+    *,
+    n: int = 1,
+    **options: int,
 ) -> list[list[Finished]]:
     """The n episodes of each task, in the order of the tasks."""
     found: list[dict[int, Finished]] = [{} for _ in tasks]

@@ -1,4 +1,6 @@
-"""What a Ray dashboard answers to its Jobs REST API, in the shapes of 2.60 (`contract` is also asked of a real one by `make proof`)."""
+"""What a Ray dashboard answers to its Jobs REST API, in the shapes of 2.60 (`contract` is also
+asked of a real one by `make proof`).
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from workers.lib.serving import Address
 
 
 class FakeRay:
-    """`jobs`: {submission: {status, message, logs, body}}. `step` is called with a job each time that its state is asked, and changes
-    it. `away`: every answer is 503. `key`: the token that is wanted."""
+    """`jobs`: {submission: {status, message, logs, body}}. `step` is called with a job each time
+    that its state is asked, and changes it. `away`: every answer is 503. `key`: the token that is
+    wanted."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, dict[str, Any]] = {}
@@ -51,9 +54,17 @@ class FakeRay:
 
     def asked(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         if path == "/api/version":
-            return 200, json.dumps(
-                {"version": "4", "ray_version": "2.60.0", "ray_commit": "b", "session_name": "s"}
-            ).encode()
+            return (
+                200,
+                json.dumps(
+                    {
+                        "version": "4",
+                        "ray_version": "2.60.0",
+                        "ray_commit": "b",
+                        "session_name": "s",
+                    }
+                ).encode(),
+            )
         if path.startswith("/api/packages/gcs/"):
             name = path.rpartition("/")[2]
             if method == "PUT":
@@ -77,7 +88,12 @@ class FakeRay:
             return 200, json.dumps({"logs": job["logs"]}).encode()
         self.step(job)
         shown = {name: job[name] for name in ("status", "message")}
-        return 200, json.dumps(shown | {"type": "SUBMISSION", "submission_id": name, "driver_exit_code": None}).encode()
+        return (
+            200,
+            json.dumps(
+                shown | {"type": "SUBMISSION", "submission_id": name, "driver_exit_code": None}
+            ).encode(),
+        )
 
 
 @contextmanager
@@ -92,8 +108,8 @@ def fake_ray() -> Iterator[FakeRay]:
 
 
 def contract(base: str, package: bytes) -> None:
-    """What `RayApi` relies on: of the fake here, of a real cluster in the proof. `package`: a zip archive with a file `hello.py` that
-    prints the variable WORD and then waits."""
+    """What `RayApi` relies on: of the fake here, of a real cluster in the proof. `package`: a zip
+    archive with a file `hello.py` that prints the variable WORD and then waits."""
     with RayApi(Address(base, "", True)) as api:
         assert api.version().startswith("2.")
         uri = api.upload(package)

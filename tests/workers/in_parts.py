@@ -1,5 +1,7 @@
-"""Several runs of the methods that learn from rows, one after the other in the same processes, which import torch and TRL once:
-`python -m tests.workers.in_parts runs.json` for each of them (tests/workers/test_processes.py). How each ended lies beside its events."""
+"""Several runs of the methods that learn from rows, one after the other in the same processes,
+which import torch and TRL once: `python -m tests.workers.in_parts runs.json` for each of them
+(tests/workers/test_processes.py). How each ended lies beside its events.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ from workers.ml import trl_runs
 from workers.ml.sharding import shard_layers
 
 HELD: list[float] = []
-PROGRAMS = {"sft": sft, "dpo": dpo, "kto": kto, "reward_model": reward_model, "best_of_n": best_of_n}
+PROGRAMS = {
+    "sft": sft,
+    "dpo": dpo,
+    "kto": kto,
+    "reward_model": reward_model,
+    "best_of_n": best_of_n,
+}
 
 
 class Ending(StopFlag):
@@ -34,7 +42,9 @@ class Ending(StopFlag):
 
     def check(self) -> None:
         self.checks += self.learned > 0
-        if processes.number() == 1 and self.checks > 2:  # two lie between the steps: after one and before the next
+        if (
+            processes.number() == 1 and self.checks > 2
+        ):  # two lie between the steps: after one and before the next
             if self.how == "stop":
                 self.is_set = True
             if self.how == "fail":
@@ -49,7 +59,8 @@ class Events(Emitter):
         folder.mkdir(parents=True, exist_ok=True)
         self.stop = stop
         super().__init__(
-            os.open(folder / "events.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND), mute=processes.number() > 0
+            os.open(folder / "events.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+            mute=processes.number() > 0,
         )
 
     def metric(self, step: int, values: dict[str, float]) -> None:
@@ -82,7 +93,9 @@ def run(given: dict[str, Any]) -> str:
     stop = Ending(given.pop("ending", ""))
     try:
         with patch.object(best_of_n.TransformersEngine, "load", that_ends_its_answers):
-            PROGRAMS[given["kind"]].main(checked(given, given["kind"]), Events(Path(given["out_dir"]), stop), stop)
+            PROGRAMS[given["kind"]].main(
+                checked(given, given["kind"]), Events(Path(given["out_dir"]), stop), stop
+            )
     except (Stop, PeerEnded, JobError) as end:
         return type(end).__name__
     return "done"

@@ -20,7 +20,9 @@ TOOLS = [
 
 
 class McpServer(ThreadingHTTPServer):
-    """Sums by session. `streamed`: answers are events. `answers` replace what a method would say."""
+    """Sums by session. `streamed`: answers are events. `answers` replace what a method would
+    say.
+    """
 
     daemon_threads = True
 
@@ -40,7 +42,9 @@ class McpServer(ThreadingHTTPServer):
 @contextmanager
 def running(**options: Any) -> Iterator[McpServer]:
     with McpServer(**options) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         thread.start()
         yield server
         server.shutdown()
@@ -62,7 +66,11 @@ class Handler(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         method, session = asked["method"], self.headers.get("Mcp-Session-Id", "")
         accepted = self.headers.get("Accept", "")
-        assert asked["jsonrpc"] == "2.0" and "application/json" in accepted and "text/event-stream" in accepted
+        assert (
+            asked["jsonrpc"] == "2.0"
+            and "application/json" in accepted
+            and "text/event-stream" in accepted
+        )
         with self.server.lock:
             self.server.seen.append((method, self.headers.get("MCP-Protocol-Version")))
             if self.server.key and self.headers.get("Authorization") != f"Bearer {self.server.key}":
@@ -70,7 +78,9 @@ class Handler(BaseHTTPRequestHandler):
             if method == "initialize":
                 session = f"s{len(self.server.seen)}"
                 self.server.sums[session] = 0
-                return self._result(asked, {"protocolVersion": "2025-03-26", "capabilities": {}}, session)
+                return self._result(
+                    asked, {"protocolVersion": "2025-03-26", "capabilities": {}}, session
+                )
             if session not in self.server.sums:
                 return self._say(404)
             if method in self.server.answers:
@@ -82,24 +92,39 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, method: str, params: dict, session: str) -> dict:
         if method == "tools/list":  # one tool a page
             page = int(params.get("cursor", 0))
-            return {"tools": [TOOLS[page]]} | ({"nextCursor": str(page + 1)} if page + 1 < len(TOOLS) else {})
+            return {"tools": [TOOLS[page]]} | (
+                {"nextCursor": str(page + 1)} if page + 1 < len(TOOLS) else {}
+            )
         if params["name"] == "fail":
             return {"content": [{"type": "text", "text": "the till is closed"}], "isError": True}
         self.server.sums[session] += params["arguments"]["n"]
         text = f"sum\u2028{self.server.sums[session]} by {self.headers.get('Authorization')}"
-        return {"content": [{"type": "text", "text": text}, {"type": "image", "data": "", "mimeType": "image/png"}]}
+        return {
+            "content": [
+                {"type": "text", "text": text},
+                {"type": "image", "data": "", "mimeType": "image/png"},
+            ]
+        }
 
     def _result(self, asked: dict, result: dict, session: str = "") -> None:
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": result}
         if not self.server.streamed:
             return self._say(200, "application/json", json.dumps(answer).encode(), session)
-        before = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"id": asked["id"]}}
+        before = {
+            "jsonrpc": "2.0",
+            "method": "notifications/message",
+            "params": {"id": asked["id"]},
+        }
         lines = json.dumps(answer, ensure_ascii=False, indent=1).split("\n")
-        events = f": hello\r\nid: 0\r\ndata:\r\n\r\nevent: message\r\ndata: {json.dumps(before)}\r\n\r\n"
+        events = (
+            f": hello\r\nid: 0\r\ndata:\r\n\r\nevent: message\r\ndata: {json.dumps(before)}\r\n\r\n"
+        )
         events += "event: message\r\n" + "".join(f"data: {line}\r\n" for line in lines) + "\r\n"
         return self._say(200, "text/event-stream; charset=utf-8", events.encode(), session)
 
-    def _say(self, status: int, kind: str = "text/plain", body: bytes = b"", session: str = "") -> None:
+    def _say(
+        self, status: int, kind: str = "text/plain", body: bytes = b"", session: str = ""
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))

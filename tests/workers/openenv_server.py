@@ -1,4 +1,6 @@
-"""A server that speaks OpenEnv's protocol as openenv-core 0.3.0 does: a counter, with an action of its own or with MCP tools."""
+"""A server that speaks OpenEnv's protocol as openenv-core 0.3.0 does: a counter, with an action of
+its own or with MCP tools.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,22 @@ from wsproto.events import AcceptConnection, CloseConnection, Request, TextMessa
 ADD = {
     "name": "add",
     "description": "Adds.",
-    "inputSchema": {"type": "object", "properties": {"by": {"type": "integer"}}, "required": ["by"]},
+    "inputSchema": {
+        "type": "object",
+        "properties": {"by": {"type": "integer"}},
+        "required": ["by"],
+    },
 }
 SCHEMA = {
     "action": {
-        "title": "Move", "description": "Moves the counter.", "type": "object", "additionalProperties": False, "required": ["by"],
+        "title": "Move",
+        "description": "Moves the counter.",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["by"],
         "properties": {"metadata": {"type": "object"}, "by": {"type": "integer"}},
     }
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -39,7 +49,11 @@ class Server:
         if self.mode == "nothing":
             return 404, {}
         if path == "/mcp":
-            listed = {"result": {"tools": [ADD]}} if self.by_mcp else {"error": {"code": -32603, "message": "no MCP"}}
+            listed = (
+                {"result": {"tools": [ADD]}}
+                if self.by_mcp
+                else {"error": {"code": -32603, "message": "no MCP"}}
+            )
             return 200, {"jsonrpc": "2.0", "id": 1} | listed
         return (200, SCHEMA) if path == "/schema" else (404, {})
 
@@ -48,14 +62,20 @@ class Server:
         data = message["data"]
         if message["type"] == "reset":
             if self.mode == "full":
-                return {"type": "error", "data": {"message": "no place", "code": "CAPACITY_REACHED"}}
+                return {
+                    "type": "error",
+                    "data": {"message": "no place", "code": "CAPACITY_REACHED"},
+                }
             state.update(value=0, goal=data.get("goal", 2))
             return self.observation({"value": 0}, 0.0, False)
         if self.mode == "dies":
             return None
         by = data["arguments"].get("by") if self.by_mcp else data.get("by")
         if not isinstance(by, int):
-            return {"type": "error", "data": {"message": "Invalid message", "code": "VALIDATION_ERROR"}}
+            return {
+                "type": "error",
+                "data": {"message": "Invalid message", "code": "VALIDATION_ERROR"},
+            }
         state["value"] += by
         done = state["value"] == state["goal"]
         reward = "much" if self.mode == "strange" else float(done)
@@ -68,7 +88,10 @@ class Server:
 
     @staticmethod
     def observation(seen: dict, reward: Any, done: bool) -> dict:
-        return {"type": "observation", "data": {"observation": seen, "reward": reward, "done": done}}
+        return {
+            "type": "observation",
+            "data": {"observation": seen, "reward": reward, "done": done},
+        }
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -88,11 +111,14 @@ class Server:
             status, body = await self.http(path)
             text = json.dumps(body).encode()
             writer.write(
-                b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(text), text)
+                b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
+                % (status, len(text), text)
             )
         writer.close()
 
-    async def talk(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def talk(
+        self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         socket, state, sent = WSConnection(ConnectionType.SERVER), {}, list[dict]()
         self.sessions.append(sent)
         data = head

@@ -1,4 +1,6 @@
-"""GRPO whose reward random weights can vary in, as a program: `python -m tests.workers.paid_grpo spec.json`."""
+"""GRPO whose reward random weights can vary in, as a program: `python -m tests.workers.paid_grpo
+spec.json`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Where a URL that a person gives may lead: never to a cloud's metadata service, inside only where that is allowed."""
+"""Where a URL that a person gives may lead: never to a cloud's metadata service, inside only where
+that is allowed.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +155,9 @@ def test_what_is_outside_is_called(host: str) -> None:
     check_url(f"https://{host}/v1", allow_private=False)
 
 
-@pytest.mark.parametrize("host", [host for host in METADATA + NOBODYS if address_in(host.replace("%25", "%"))])
+@pytest.mark.parametrize(
+    "host", [host for host in METADATA + NOBODYS if address_in(host.replace("%25", "%"))]
+)
 def test_a_name_that_resolves_to_it_is_refused_when_it_is_called(host: str) -> None:
     """`allowed` checks what DNS says at the moment of the connection, for every client."""
     address = str(address_in(host.replace("%25", "%")))
@@ -163,7 +167,9 @@ def test_a_name_that_resolves_to_it_is_refused_when_it_is_called(host: str) -> N
 
 
 def test_the_outside_is_what_python_says_too() -> None:
-    """Of IPv4: what we call outside is global by Python's tables, and the other way round but for what clouds use."""
+    """Of IPv4: what we call outside is global by Python's tables, and the other way round but for
+    what clouds use.
+    """
     ours = {
         "168.63.129.16",
         "192.0.0.9",
@@ -182,4 +188,7 @@ def test_the_outside_is_what_python_says_too() -> None:
                 is_outside = True
             except RefusedAddress:
                 is_outside = False
-            assert is_outside == (address.is_global and not address.is_multicast) or str(address) in ours, address
+            assert (
+                is_outside == (address.is_global and not address.is_multicast)
+                or str(address) in ours
+            ), address

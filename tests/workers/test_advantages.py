@@ -7,7 +7,11 @@ import pytest
 from workers.lib.advantages import group_advantages, returns, turn_advantages, turn_components
 
 CASES = {
-    "a masked one gets none and does not count": ([1.0, None, 0.0], "group", [0.7070, 0.0, -0.7070]),
+    "a masked one gets none and does not count": (
+        [1.0, None, 0.0],
+        "group",
+        [0.7070, 0.0, -0.7070],
+    ),
     "no spread": ([0.1, 0.1, 0.1], "group", [0.0, 0.0, 0.0]),
     "one is known": ([1.0, None], "group", [0.0, 0.0]),
     "all are masked": ([None, None], "group", [0.0, 0.0]),
@@ -31,14 +35,20 @@ def test_a_turns_return_is_what_was_earned_from_it_on() -> None:
     [(0.5, [], 3), (0.5, [0.5], 3), (0.0, [1.0, 0.0, 0.0], 3), (1.0, [0.5, 0.25, 0.25, 0.0], 3)],
     ids=["none reported", "too few", "failed for a limit", "too many"],
 )
-def test_a_reward_without_turn_rewards_was_earned_at_the_end(reward: float, earned: list[float], turns: int) -> None:
+def test_a_reward_without_turn_rewards_was_earned_at_the_end(
+    reward: float, earned: list[float], turns: int
+) -> None:
     assert returns(reward, turn_components(earned), turns) == [reward] * turns
 
 
 @pytest.mark.parametrize("scale", ["group", "none"])
 @pytest.mark.parametrize("baseline", ["mean", "leave_one_out"])
-def test_advantages_per_turn_compare_the_episodes_that_took_the_turn(scale: str, baseline: str) -> None:
-    """The formula written out for each number: (R_t - baseline of the others' R_t) / standard deviation of the R_t."""
+def test_advantages_per_turn_compare_the_episodes_that_took_the_turn(
+    scale: str, baseline: str
+) -> None:
+    """The formula written out for each number: (R_t - baseline of the others' R_t) / standard
+    deviation of the R_t.
+    """
     given = [[2.0, 1.0, 0.5], None, [1.0, 0.25], [0.0, 1.5, 1.5], [3.0]]
     found = turn_advantages(given, scale, baseline)
     assert [len(row) for row in found] == [3, 0, 2, 3, 1]
@@ -52,7 +62,9 @@ def test_advantages_per_turn_compare_the_episodes_that_took_the_turn(scale: str,
             if scale == "group" and baseline == "leave_one_out":
                 assert advantage == pytest.approx((mine - mean(rest)) / by)
             else:
-                assert advantage == pytest.approx((mine - mean(there if baseline == "mean" else rest)) / by)
+                assert advantage == pytest.approx(
+                    (mine - mean(there if baseline == "mean" else rest)) / by
+                )
 
 
 def test_a_turn_that_one_episode_took_has_no_advantage() -> None:

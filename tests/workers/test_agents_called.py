@@ -1,4 +1,6 @@
-"""A whole agent over HTTP, against a real peer on this machine: the three shapes, what is asked again, and every way to fail."""
+"""A whole agent over HTTP, against a real peer on this machine: the three shapes, what is asked
+again, and every way to fail.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ from workers.lib.spending import Usage
 from workers.lib.transcripts import agent_turns, reported_results, same_result
 
 EXPECTED = {"tool": "tickets.close", "args": {"id": 1234}}
-TASK = {"id": "t", "messages": [{"role": "user", "content": "Close ticket 1234."}], "expected": EXPECTED}
+TASK = {
+    "id": "t",
+    "messages": [{"role": "user", "content": "Close ticket 1234."}],
+    "expected": EXPECTED,
+}
 FUNCTION = {"name": "tickets.close", "arguments": '{"id": 1234}'}
 CALL = {"id": "c1", "type": "function", "function": FUNCTION}
 RIGHT = chat({"content": None, "tool_calls": [CALL]})
@@ -36,22 +42,38 @@ async def no_wait(_: float) -> None:
 
 
 def called(
-    sent: Sent, *, protocol: str = "chat", tasks: int = 1, timeout_s: float = 300.0, concurrency: int = 4,
+    sent: Sent,
+    *,
+    protocol: str = "chat",
+    tasks: int = 1,
+    timeout_s: float = 300.0,
+    concurrency: int = 4,
     environment: dict = ONE_ANSWER,
-) -> tuple[list[Finished], list]:  # fmt: skip
+) -> tuple[list[Finished], list]:
     """The samples by their number, and what the agent was asked."""
     done: dict[int, Finished] = {}
     with serving({("POST", PATH[protocol]): sent}) as server:
         agent = AgentEndpoint(
-            base_url=server.base, name="support-agent", version="v1", protocol=protocol, timeout_s=timeout_s,
-            concurrency=concurrency, allow_private=True,
-        )  # fmt: skip
+            base_url=server.base,
+            name="support-agent",
+            version="v1",
+            protocol=protocol,
+            timeout_s=timeout_s,
+            concurrency=concurrency,
+            allow_private=True,
+        )
 
         async def policy() -> AgentPolicy:
             return AgentPolicy(agent, AgentClient(agent, sleep=no_wait))
 
-        play(asyncio.run(policy()), load(environment), [TASK] * tasks, Limits(), lambda at, _, end: done.update({at: end}),
-             concurrency=concurrency)  # fmt: skip
+        play(
+            asyncio.run(policy()),
+            load(environment),
+            [TASK] * tasks,
+            Limits(),
+            lambda at, _, end: done.update({at: end}),
+            concurrency=concurrency,
+        )
         return [done[at] for at in sorted(done)], server.asked
 
 
@@ -64,26 +86,39 @@ def test_a_chat_agent_gets_the_task_and_its_call_is_scored() -> None:
     done, asked = one(RIGHT)
     assert done.score.success and done.stop_reason == "stop"
     body = json.loads(asked[0][3])
-    assert body["messages"] == TASK["messages"] and body["model"] == "support-agent" and body["stream"] is False
+    assert (
+        body["messages"] == TASK["messages"]
+        and body["model"] == "support-agent"
+        and body["stream"] is False
+    )
     assert body["tools"] and "1234}" not in asked[0][3].decode(), "nothing says what is right"
     assert (done.replies[0].prompt_tokens, done.replies[0].output_tokens) == (5, 1)
     assert any(line.lower().startswith("idempotency-key: ") for line in asked[0][2])
 
 
 ITEM = {"type": "function_call", "call_id": "c1", **FUNCTION}
-RESPONSE = {"object": "response", "error": None, "output": [ITEM], "usage": {"input_tokens": 7, "output_tokens": 2}}
+RESPONSE = {
+    "object": "response",
+    "error": None,
+    "output": [ITEM],
+    "usage": {"input_tokens": 7, "output_tokens": 2},
+}
 
 
 def test_the_responses_shape() -> None:
     done, asked = one((200, RESPONSE), protocol="responses")
     assert done.score.success and done.replies[0].prompt_tokens == 7
     body = json.loads(asked[0][3])
-    assert body["input"] == [{"role": "user", "content": "Close ticket 1234."}] and body["tools"][0]["name"]
+    assert (
+        body["input"] == [{"role": "user", "content": "Close ticket 1234."}]
+        and body["tools"][0]["name"]
+    )
 
 
 def test_a_gym_run_is_given_the_request_only_and_its_own_reward_does_not_count() -> None:
     done, asked = one(
-        (200, {"response": RESPONSE | {"output": [message("I did nothing.")]}, "reward": 1.0}), protocol="gym"
+        (200, {"response": RESPONSE | {"output": [message("I did nothing.")]}, "reward": 1.0}),
+        protocol="gym",
     )
     assert not done.score.success
     assert set(json.loads(asked[0][3])) == {"responses_create_params"}
@@ -91,11 +126,19 @@ def test_a_gym_run_is_given_the_request_only_and_its_own_reward_does_not_count()
 
 
 def message(text: str) -> dict:
-    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+    return {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": text}],
+    }
 
 
 WORKPLACE = {"kind": "builtin", "name": "workplace", "harness": {}, "verifier": {"kind": "calls"}}
-READS = {"kind": "replay", "harness": {"tools": TOOLS}, "verifier": {"kind": "regex", "pattern": "Done"}}
+READS = {
+    "kind": "replay",
+    "harness": {"tools": TOOLS},
+    "verifier": {"kind": "regex", "pattern": "Done"},
+}
 REPLAY = {"kind": "replay", "harness": {"tools": TOOLS}, "verifier": {"kind": "calls"}}
 
 
@@ -104,22 +147,36 @@ def conversation(result: str, shape: str) -> dict:
     if shape == "responses":
         output = {"type": "function_call_output", "call_id": "c1", "output": result}
         return {"output": [ITEM, output, message("Done.")]}
-    return {"messages": [*TASK["messages"], {"role": "assistant", "content": None, "tool_calls": [CALL]},
-                         {"role": "tool", "tool_call_id": "c1", "content": result}, {"role": "assistant", "content": "Done."}]}  # fmt: skip
+    return {
+        "messages": [
+            *TASK["messages"],
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "c1", "content": result},
+            {"role": "assistant", "content": "Done."},
+        ]
+    }
 
 
 @pytest.mark.parametrize("shape", ["responses", "chat"])
 def test_what_an_agent_says_after_other_results_than_the_environments_is_masked(shape: str) -> None:
     answer = (200, conversation("ok", shape))
-    done, asked = one(answer, environment=REPLAY)  # its verifier looks at calls only, and all came before the result
+    done, asked = one(
+        answer, environment=REPLAY
+    )  # its verifier looks at calls only, and all came before the result
     assert len(asked) == 1 and not done.score.masked and done.output == "Done."
     assert [item["role"] for item in done.score.messages] == ["assistant", "tool", "assistant"]
     here = done.score.messages[1]["content"]
     assert "not recorded" in here, "what the environment answers, not what the agent says"
     assert done.replies[1].latency_ms == 0.0, "its time is counted once"
-    for masked in (one(answer, environment=READS)[0], one((200, goes_on(answer[1])), environment=REPLAY)[0]):
+    for masked in (
+        one(answer, environment=READS)[0],
+        one((200, goes_on(answer[1])), environment=REPLAY)[0],
+    ):
         assert masked.score.masked and masked.stop_reason == "other results"
-        assert "tickets.close returned “ok”" in masked.score.mask_reason and here[:40] in masked.score.mask_reason
+        assert (
+            "tickets.close returned “ok”" in masked.score.mask_reason
+            and here[:40] in masked.score.mask_reason
+        )
     same = conversation(f"{here}\n", shape)
     assert one((200, goes_on(same)), environment=REPLAY)[0].stop_reason == "stop"
 
@@ -127,7 +184,11 @@ def test_what_an_agent_says_after_other_results_than_the_environments_is_masked(
 def goes_on(answer: dict) -> dict:
     """The conversation with another call before its last message."""
     name = "output" if "output" in answer else "messages"
-    call = ITEM | {"call_id": "c2"} if name == "output" else {"role": "assistant", "tool_calls": [CALL | {"id": "c2"}]}
+    call = (
+        ITEM | {"call_id": "c2"}
+        if name == "output"
+        else {"role": "assistant", "tool_calls": [CALL | {"id": "c2"}]}
+    )
     *rest, last = answer[name]
     return {name: [*rest, call, last]}
 
@@ -138,8 +199,12 @@ def test_an_unsafe_call_counts_whatever_the_agents_own_tool_did() -> None:
         "type": "function",
         "function": {"name": "email.delete_mailbox", "arguments": '{"owner": "ann"}'},
     }
-    unsafe = {"messages": [{"role": "assistant", "content": None, "tool_calls": [call]},
-                           {"role": "tool", "tool_call_id": "c1", "content": "deleted"}]}  # fmt: skip
+    unsafe = {
+        "messages": [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "deleted"},
+        ]
+    }
     done, _ = one((200, unsafe), environment=WORKPLACE)
     assert not done.score.masked and done.score.unsafe and not done.score.success
 
@@ -165,7 +230,11 @@ def test_results_are_compared_as_data(own: str, here: str, same: bool) -> None:
 
 def test_results_are_found_by_the_id_of_their_call_and_else_in_their_order() -> None:
     def calls(*ids: str) -> dict:
-        return {"role": "assistant", "content": None, "tool_calls": [CALL | {"id": name} for name in ids]}
+        return {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [CALL | {"id": name} for name in ids],
+        }
 
     def results(*rows: tuple[str, str]) -> list[dict]:
         return [{"role": "tool", "tool_call_id": name, "content": text} for name, text in rows]
@@ -188,7 +257,9 @@ def test_an_agent_without_a_loop_is_asked_again_with_what_the_tools_answered() -
     done, asked = one(say, environment=REPLAY)
     assert len(asked) == 2 and done.output == "Done."
     gym, asked = one((200, {"response": RESPONSE}), protocol="gym", environment=REPLAY)
-    assert len(asked) == 1 and gym.score.messages[-1]["role"] == "tool", "a run of its own is not continued"
+    assert len(asked) == 1 and gym.score.messages[-1]["role"] == "tool", (
+        "a run of its own is not continued"
+    )
 
 
 # What goes wrong
@@ -204,7 +275,9 @@ def first(*statuses: int) -> Callable[[dict], tuple[int, Any]]:
 def test_a_busy_or_broken_agent_is_asked_again(statuses: tuple[int, ...]) -> None:
     done, asked = one(first(*statuses))
     assert done.score.success and len(asked) == len(statuses) + 1
-    keys = {line for head in asked for line in head[2] if line.lower().startswith("idempotency-key")}
+    keys = {
+        line for head in asked for line in head[2] if line.lower().startswith("idempotency-key")
+    }
     assert len(keys) == 1, "so that it can give the same answer again"
 
 
@@ -216,8 +289,16 @@ CUT = b'HTTP/1.1 200 X\r\nContent-Length: 500\r\n\r\n{"choices": [{"mess'
     [
         ((500, {"error": "boom"}), TRIES, "HTTP 500"),
         ((422, {"detail": "no tools please"}), 1, "no tools please"),
-        ((200, {"error": {"message": "my model is gone"}}), 1, "answered with an error: my model is gone"),
-        ((200, RESPONSE | {"status": "failed", "error": {"message": "quota"}}), 1, "answered with an error: quota"),
+        (
+            (200, {"error": {"message": "my model is gone"}}),
+            1,
+            "answered with an error: my model is gone",
+        ),
+        (
+            (200, RESPONSE | {"status": "failed", "error": {"message": "quota"}}),
+            1,
+            "answered with an error: quota",
+        ),
         ((200, {"error": None}), 1, "no choices, output or messages"),
         ((200, b"<html>"), 1, "not a JSON object"),
         ((200, b"[" * 100_000), 1, "not a JSON object"),
@@ -230,7 +311,7 @@ CUT = b'HTTP/1.1 200 X\r\nContent-Length: 500\r\n\r\n{"choices": [{"mess'
         (b"nonsense\r\n\r\n", TRIES, "broke off"),
         (b"HTTP/1.1 200 X\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nxx", 1, "packed"),
     ],
-)  # fmt: skip
+)
 def test_what_the_agent_fails_with_fails_the_sample(sent: Sent, tries: int, said: str) -> None:
     done, asked = one(sent)
     assert len(asked) == tries and done.stop_reason == "agent error"
@@ -252,9 +333,18 @@ def test_an_answer_that_is_too_large_fails() -> None:
 
 def test_invented_tools_are_refused_by_the_environment_and_judged() -> None:
     invented = CALL | {"function": {"name": "tickets.destroy", "arguments": "{}"}}
-    answer = {"messages": [{"role": "assistant", "tool_calls": [invented]}, {"role": "assistant", "content": "Done."}]}
+    answer = {
+        "messages": [
+            {"role": "assistant", "tool_calls": [invented]},
+            {"role": "assistant", "content": "Done."},
+        ]
+    }
     done, _ = one((200, answer), environment=REPLAY)
-    assert not done.score.success and not done.score.masked and "Error" in done.score.messages[1]["content"]
+    assert (
+        not done.score.success
+        and not done.score.masked
+        and "Error" in done.score.messages[1]["content"]
+    )
 
 
 def test_an_agent_that_is_down_masks_and_is_not_asked_for_ever() -> None:
@@ -270,7 +360,14 @@ def unreachable(tasks: int) -> list[Finished]:
     agent = AgentEndpoint(base_url=base, name="a", version="v1", concurrency=2, allow_private=True)
     done: list[Finished] = []
     policy = AgentPolicy(agent, AgentClient(agent, sleep=no_wait))
-    play(policy, load(ONE_ANSWER), [TASK] * tasks, Limits(), lambda at, _, end: done.append(end), concurrency=2)
+    play(
+        policy,
+        load(ONE_ANSWER),
+        [TASK] * tasks,
+        Limits(),
+        lambda at, _, end: done.append(end),
+        concurrency=2,
+    )
     return done
 
 
@@ -304,7 +401,9 @@ def test_a_version_that_changes_during_the_run_stops_it_and_keeps_what_there_is(
 
     kept: list[Finished] = []
     with serving({("POST", PATH["chat"]): say}) as server:
-        agent = AgentEndpoint(base_url=server.base, name="a", version="v1", concurrency=1, allow_private=True)
+        agent = AgentEndpoint(
+            base_url=server.base, name="a", version="v1", concurrency=1, allow_private=True
+        )
         with pytest.raises(PolicyError, match="must not change during an evaluation"):
             play(
                 AgentPolicy(agent),
@@ -361,17 +460,34 @@ def test_the_address_may_have_the_path(base: str, protocol: str, url: str) -> No
     ("answer", "turns"),
     [
         ({"output": "Hello"}, [{"role": "assistant", "content": "Hello", "tool_calls": []}]),
-        ({"output": "", "tool_calls": [CALL]}, [{"role": "assistant", "content": "", "tool_calls": [CALL]}]),
-        ({"messages": [{"role": "system", "content": "x"}, *TASK["messages"], {"role": "assistant", "content": "a"}]},
-         [{"role": "assistant", "content": "a"}]),
+        (
+            {"output": "", "tool_calls": [CALL]},
+            [{"role": "assistant", "content": "", "tool_calls": [CALL]}],
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "system", "content": "x"},
+                    *TASK["messages"],
+                    {"role": "assistant", "content": "a"},
+                ]
+            },
+            [{"role": "assistant", "content": "a"}],
+        ),
     ],
-)  # fmt: skip
+)
 def test_plain_answers(answer: dict, turns: list[dict]) -> None:
     assert read_answer(answer, TASK["messages"]).turns == turns
 
 
 def test_hostile_usage_counts_as_none() -> None:
-    for usage in ({"input_tokens": -1}, {"input_tokens": True}, {"input_tokens": "9"}, {"input_tokens": 2**40}, [1]):
+    for usage in (
+        {"input_tokens": -1},
+        {"input_tokens": True},
+        {"input_tokens": "9"},
+        {"input_tokens": 2**40},
+        [1],
+    ):
         assert read_answer({"output": "a", "usage": usage}, []).tokens is None
 
 
@@ -379,7 +495,13 @@ UNKNOWN = {"latency_ms": None, "input_tokens": None, "output_tokens": None}
 
 
 @pytest.mark.parametrize(
-    "usage", [None, {"prompt_tokens": 10**30, "completion_tokens": 1}, {"completion_tokens": 3}, {"prompt_tokens": -4}]
+    "usage",
+    [
+        None,
+        {"prompt_tokens": 10**30, "completion_tokens": 1},
+        {"completion_tokens": 3},
+        {"prompt_tokens": -4},
+    ],
 )
 def test_an_agent_that_does_not_count_its_tokens_does_not_look_cheap(usage: Any) -> None:
     done, _ = one((200, {"output": "a", "usage": usage}))
@@ -406,12 +528,18 @@ TOKENS = {"prompt_tokens": 5, "completion_tokens": 1}
         ({"usage": TOKENS | {"cost": 0.25}}, Reported(Usage(5, 1), 0.25)),
         ({"usage": {"cost_usd": 1}}, Reported(None, 1.0)),
         ({"output": "a", "cost_usd": 0.5}, Reported(None, 0.5)),
-        ({"response": {"usage": {"input_tokens": 7, "output_tokens": 2}}, "cost": 0.5}, Reported(Usage(7, 2), 0.5)),
+        (
+            {"response": {"usage": {"input_tokens": 7, "output_tokens": 2}}, "cost": 0.5},
+            Reported(Usage(7, 2), 0.5),
+        ),
         ({"error": "quota", "usage": TOKENS}, Reported(Usage(5, 1))),
         ({"usage": {"prompt_tokens": 0, "completion_tokens": 0}}, Reported()),
         ({"usage": {"completion_tokens": 3}, "model": 4}, Reported()),
         ({"usage": [1], "cost": "0.5"}, Reported()),
-        *[({"cost": cost}, Reported()) for cost in (-1, True, float("nan"), float("inf"), 1e12, 10**400, [1])],
+        *[
+            ({"cost": cost}, Reported())
+            for cost in (-1, True, float("nan"), float("inf"), 1e12, 10**400, [1])
+        ],
         ([], Reported()),
         (None, Reported()),
     ],
@@ -424,15 +552,28 @@ def test_its_own_cost_comes_before_the_price_of_its_model() -> None:
     prices = {"gpt-x": (1e5, 2e5)}
     assert Reported(Usage(5, 1), None, "gpt-x").cost(prices) == pytest.approx(0.7)
     assert Reported(Usage(5, 1), 0.1, "gpt-x").cost(prices) == 0.1
-    assert Reported(Usage(5, 1), None, "gpt-y").cost(prices) is None is Reported(None, None, "gpt-x").cost(prices)
+    assert (
+        Reported(Usage(5, 1), None, "gpt-y").cost(prices)
+        is None
+        is Reported(None, None, "gpt-x").cost(prices)
+    )
 
 
-def limited(sent: Sent, *, at_once: int = 1, tasks: int = 12, **limits: Any) -> tuple[list[Finished], int, str, dict]:
-    """The samples that are kept, the requests that the agent got, the last sentence, and what counts as used."""
+def limited(
+    sent: Sent, *, at_once: int = 1, tasks: int = 12, **limits: Any
+) -> tuple[list[Finished], int, str, dict]:
+    """The samples that are kept, the requests that the agent got, the last sentence, and what
+    counts as used.
+    """
     kept: list[Finished] = []
     with serving({("POST", PATH["chat"]): sent}) as server:
         agent = AgentEndpoint(
-            base_url=server.base, name="a", version="v1", concurrency=at_once, allow_private=True, **limits
+            base_url=server.base,
+            name="a",
+            version="v1",
+            concurrency=at_once,
+            allow_private=True,
+            **limits,
         )
         policy, sentence = AgentPolicy(agent, AgentClient(agent, sleep=no_wait)), ""
         try:
@@ -454,12 +595,23 @@ SILENT = {"output": "a"}
 
 
 @pytest.mark.parametrize("at_once", [1, 8])
-def test_calls_that_report_nothing_count_as_the_user_says_and_never_exceed_a_limit(at_once: int) -> None:
-    kept, asked, said, spent = limited((200, SILENT), at_once=at_once, most_usd=0.3, usd_per_call=0.1)
-    assert (len(kept), asked, spent["without_cost"]) == (3, 3, 3) and spent["usd"] == pytest.approx(0.3)
-    assert "limit of $0.3 allows no further question; $0.3000 is spent. 3 of 3 calls reported no cost" in said
+def test_calls_that_report_nothing_count_as_the_user_says_and_never_exceed_a_limit(
+    at_once: int,
+) -> None:
+    kept, asked, said, spent = limited(
+        (200, SILENT), at_once=at_once, most_usd=0.3, usd_per_call=0.1
+    )
+    assert (len(kept), asked, spent["without_cost"]) == (3, 3, 3) and spent["usd"] == pytest.approx(
+        0.3
+    )
+    assert (
+        "limit of $0.3 allows no further question; $0.3000 is spent. 3 of 3 calls reported no cost"
+        in said
+    )
     assert "counts as $0.1. The samples so far are kept." in said
-    kept, asked, said, spent = limited((200, SILENT), at_once=at_once, most_tokens=1000, tokens_per_call=300)
+    kept, asked, said, spent = limited(
+        (200, SILENT), at_once=at_once, most_tokens=1000, tokens_per_call=300
+    )
     assert (len(kept), asked, spent["tokens"]) == (
         3,
         3,
@@ -479,7 +631,9 @@ def test_calls_that_report_nothing_count_as_the_user_says_and_never_exceed_a_lim
         (SILENT | {"usage": TOKENS}, {"most_tokens": 20, "tokens_per_call": 1}),
     ],
 )
-def test_what_the_agent_reports_counts_and_a_call_is_booked_with_the_most_so_far(answer: dict, limits: dict) -> None:
+def test_what_the_agent_reports_counts_and_a_call_is_booked_with_the_most_so_far(
+    answer: dict, limits: dict
+) -> None:
     kept, asked, said, spent = limited((200, answer), **limits)
     assert len(kept) == asked == 3 == spent["calls"], "a fourth of the same size would exceed it"
     assert "allows no further question" in said and "reported no" not in said
@@ -493,10 +647,17 @@ def test_a_limit_is_exceeded_by_no_more_than_the_calls_in_flight_and_that_is_sai
         return 200, SILENT | {"cost": 2.0}
 
     kept, asked, said, spent = limited(say, at_once=4, most_usd=1, usd_per_call=0.01)
-    assert len(kept) == asked == 4 and spent["usd"] == 8.0 and "limit of $1 " in said and "$8.0000 is spent" in said
+    assert (
+        len(kept) == asked == 4
+        and spent["usd"] == 8.0
+        and "limit of $1 " in said
+        and "$8.0000 is spent" in said
+    )
 
 
-@pytest.mark.parametrize("sent", [(500, {"error": "boom"}), CUT, (400, {"detail": "no"}), (200, b"<html>")])
+@pytest.mark.parametrize(
+    "sent", [(500, {"error": "boom"}), CUT, (400, {"detail": "no"}), (200, b"<html>")]
+)
 def test_calls_that_fail_count_as_well_each_try(sent: Sent) -> None:
     _, asked, said, spent = limited(sent, most_usd=0.5, usd_per_call=0.1)
     assert asked == 5 == spent["calls"] and "5 of 5 calls reported no cost" in said
@@ -507,11 +668,19 @@ def test_a_call_that_takes_too_long_counts() -> None:
     assert len(kept) == asked == 2 == spent["without_cost"] and "allows no further" in said
 
 
-def test_a_call_that_an_agent_refused_to_begin_costs_nothing_and_a_failed_one_what_it_reports() -> None:
+def test_a_call_that_an_agent_refused_to_begin_costs_nothing_and_a_failed_one_what_it_reports() -> (
+    None
+):
     kept, _, said, spent = limited(first(429, 503, 425), tasks=1, most_usd=0.1, usd_per_call=0.1)
     assert kept[0].score.success and not said and spent["calls"] == 1
-    kept, *_, spent = limited((500, {"error": "boom", "cost": 0.02}), tasks=1, most_usd=1, usd_per_call=0.1)
-    assert kept[0].stop_reason == "agent error" and spent["usd"] == pytest.approx(0.08) and not spent["without_cost"]
+    kept, *_, spent = limited(
+        (500, {"error": "boom", "cost": 0.02}), tasks=1, most_usd=1, usd_per_call=0.1
+    )
+    assert (
+        kept[0].stop_reason == "agent error"
+        and spent["usd"] == pytest.approx(0.08)
+        and not spent["without_cost"]
+    )
 
 
 def test_without_a_limit_nothing_is_stopped() -> None:

@@ -1,5 +1,5 @@
-"""The alarms on recorded real runs of all methods (`bench.alarm_runs`): none that is ill goes unnoticed, and of those that
-are sound at most one in forty is ended.
+"""The alarms on recorded real runs of all methods (`bench.alarm_runs`): none that is ill goes
+unnoticed, and of those that are sound at most one in forty is ended.
 """
 
 from __future__ import annotations
@@ -15,5 +15,9 @@ def test_no_ill_run_goes_unnoticed() -> None:
 
 def test_hardly_a_sound_run_is_ended() -> None:
     sound = [trace for trace in load() if not trace["ill"]]
-    ended = [(trace["name"], replay(trace)) for trace in sound if replay(trace)[0] in ("pause", "stop", "fails")]
+    ended = [
+        (trace["name"], replay(trace))
+        for trace in sound
+        if replay(trace)[0] in ("pause", "stop", "fails")
+    ]
     assert len(sound) >= 20 and len(ended) <= len(sound) / 40, ended

@@ -21,7 +21,9 @@ GRPO = {"steps": 5, "learning_rate": 1e-4}
 
 def looked(series: list[dict[str, Any]], method: str = "grpo", **changes: dict) -> list[Alarm]:
     watchman = Watchman(convert(changes, AlarmSettings), method)
-    return [alarm for step, metrics in enumerate(series, 1) for alarm in watchman.look(step, metrics)]
+    return [
+        alarm for step, metrics in enumerate(series, 1) for alarm in watchman.look(step, metrics)
+    ]
 
 
 def flat(name: str, *values: float) -> list[dict[str, Any]]:
@@ -41,12 +43,24 @@ ORDINARY = [1.0] * 6
         ("importance_weight", flat("is_mean", *[1.0] * 5, *[0.4] * 3), [("warn", 8)]),
         ("importance_weight", flat("is_mean", *[1.0] * 5, *[2.5] * 3), [("warn", 8)]),
         ("importance_spread", flat("is_std", *[0.1] * 5, *[1.2] * 3), [("warn", 8)]),
-        ("effective_samples", flat("ess", *ORDINARY, *[0.2] * 3, *[0.05] * 3), [("warn", 9), ("stop", 12)]),
+        (
+            "effective_samples",
+            flat("ess", *ORDINARY, *[0.2] * 3, *[0.05] * 3),
+            [("warn", 9), ("stop", 12)],
+        ),
         ("rollout_kl", flat("rollout_kl", *[0.01] * 5, *[0.2] * 3), [("warn", 8)]),
-        ("sampler_gap", flat("gen_kl_error", 1e-7, 1.5e-3, 1.5e-3, 3e-3, 3e-3), [("warn", 3), ("stop", 5)]),
+        (
+            "sampler_gap",
+            flat("gen_kl_error", 1e-7, 1.5e-3, 1.5e-3, 3e-3, 3e-3),
+            [("warn", 3), ("stop", 5)],
+        ),
         ("token_error", flat("token_mult_prob_error", *ORDINARY, *[1.03] * 3), [("warn", 9)]),
         ("entropy_low", flat("entropy", *[2.0] * 6, *[0.3] * 3, *[0.05] * 3), [("warn", 9)]),
-        ("entropy_high", flat("entropy", *[0.5] * 6, *[2.0] * 2, *[5.0] * 2), [("warn", 8), ("stop", 10)]),
+        (
+            "entropy_high",
+            flat("entropy", *[0.5] * 6, *[2.0] * 2, *[5.0] * 2),
+            [("warn", 8), ("stop", 10)],
+        ),
         ("grad_norm", flat("grad_norm", *[1.0] * 6, 500.0, 1.0, 1.0), []),
         ("grad_norm", flat("grad_norm", *[1.0] * 6, *[50.0] * 3), [("warn", 9)]),
         ("no_gradient", flat("grad_norm", 1.0, 0.0, 0.0, 0.0, 0.0), [("stop", 5)]),
@@ -54,21 +68,46 @@ ORDINARY = [1.0] * 6
         ("length", flat("completion_length", *[20.0] * 6, *[50.0] * 3), [("warn", 9)]),
         ("truncated", flat("truncated_share", *[0.0] * 5, *[0.6] * 3), [("warn", 8)]),
         ("flat_groups", flat("zero_std_share", *[0.2] * 5, *[1.0] * 3), [("warn", 8)]),
-        ("tool_failures", flat("tool_failures", *[0.1] * 5, *[0.5] * 3, *[1.0] * 3), [("warn", 8), ("pause", 11)]),
-        ("masked", flat("masked_share", *[0.0] * 5, *[0.1] * 3, *[0.3] * 3), [("warn", 8), ("pause", 11)]),
+        (
+            "tool_failures",
+            flat("tool_failures", *[0.1] * 5, *[0.5] * 3, *[1.0] * 3),
+            [("warn", 8), ("pause", 11)],
+        ),
+        (
+            "masked",
+            flat("masked_share", *[0.0] * 5, *[0.1] * 3, *[0.3] * 3),
+            [("warn", 8), ("pause", 11)],
+        ),
         ("masked", flat("masked_share", 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0), []),
-        ("same_reward", [{"train/zero_std_share": 1.0, "train/reward_mean": -1.0}] * 10, [("warn", 5), ("pause", 10)]),
-        # half of the tasks always right, half always wrong: the rewards of a step differ, those of each group do not
+        (
+            "same_reward",
+            [{"train/zero_std_share": 1.0, "train/reward_mean": -1.0}] * 10,
+            [("warn", 5), ("pause", 10)],
+        ),
+        # half of the tasks always right, half always wrong: the rewards of a step differ, those of
+        # each group do not
         (
             "same_reward",
             [{"train/zero_std_share": 1.0, "train/reward_mean": 0.5, "train/reward_std": 0.5}] * 10,
             [("warn", 5), ("pause", 10)],
         ),
         ("same_reward", flat("zero_std_share", *[1.0, 1.0, 1.0, 0.75] * 5), []),
-        ("validation_loss", [{"validation/loss": value} for value in (1.3, 0.9, 1.2, 1.5)], [("warn", 4)]),
+        (
+            "validation_loss",
+            [{"validation/loss": value} for value in (1.3, 0.9, 1.2, 1.5)],
+            [("warn", 4)],
+        ),
         ("validation_loss", [{"validation/loss": value} for value in (0.69, 0.5, 0.71)], []),
-        ("reward_drop", flat("reward_mean", *[0.5] * 5, *[0.1] * 12), []),  # without a spread it has no scale
-        ("best_length", [{"watch/best_length": value} for value in [10.0] * 6 + [30.0] * 3], [("warn", 9)]),
+        (
+            "reward_drop",
+            flat("reward_mean", *[0.5] * 5, *[0.1] * 12),
+            [],
+        ),  # without a spread it has no scale
+        (
+            "best_length",
+            [{"watch/best_length": value} for value in [10.0] * 6 + [30.0] * 3],
+            [("warn", 9)],
+        ),
         ("marks", [{"watch/best_claims": value} for value in (0.0, 0.3, 0.7)], [("warn", 3)]),
         ("marks", [{"watch/best_claims": 1.0}] * 5, []),  # it was there from the start
         ("non_finite", [{"train/loss": 1.0}, {"train/loss": math.nan}], [("stop", 2)]),
@@ -79,17 +118,27 @@ ORDINARY = [1.0] * 6
     ],
 )
 def test_what_raises_it(name: str, series: list[dict], expected: list[tuple[str, int]]) -> None:
-    raised = [(alarm.action, alarm.step) for alarm in looked(series) if alarm.name == name and not alarm.cleared]
+    raised = [
+        (alarm.action, alarm.step)
+        for alarm in looked(series)
+        if alarm.name == name and not alarm.cleared
+    ]
     assert raised == expected
 
 
 def paid(kl: list[float], rewards: list[float]) -> list[tuple[str, str, int]]:
-    series = [{"train/kl": one, "train/reward_mean": reward} for one, reward in zip(kl, rewards, strict=True)]
+    series = [
+        {"train/kl": one, "train/reward_mean": reward}
+        for one, reward in zip(kl, rewards, strict=True)
+    ]
     return [(one.name, one.action, one.step) for one in looked(series) if not one.cleared]
 
 
 def test_far_from_the_start_a_run_is_stopped_unless_its_reward_has_risen() -> None:
-    far, learns = [0.1] * 5 + [3.0] * 15, [0.1, 0.2, 0.1, 0.2, 0.1, *[0.5, 0.8, 0.9, 0.9, 0.9], *[0.9] * 10]
+    far, learns = (
+        [0.1] * 5 + [3.0] * 15,
+        [0.1, 0.2, 0.1, 0.2, 0.1, *[0.5, 0.8, 0.9, 0.9, 0.9], *[0.9] * 10],
+    )
     assert paid(far, learns) == [("kl", "stop", 7)]  # it is not seen yet that it has
     far = [0.1] * 9 + [3.0] * 11
     assert paid(far, learns) == [("kl", "warn", 11)]
@@ -99,15 +148,21 @@ def test_far_from_the_start_a_run_is_stopped_unless_its_reward_has_risen() -> No
 
 
 def test_a_run_that_has_solved_its_tasks_is_not_paused() -> None:
-    solved = [{"train/reward_std": 0.4, "train/reward_mean": 0.1, "train/zero_std_share": 0.5}] * 6 + [
-        {"train/reward_std": 0.0, "train/reward_mean": 1.0, "train/zero_std_share": 1.0}
-    ] * 20
-    assert {one.name: one.action for one in looked(solved)} == {"same_reward": "warn", "flat_groups": "warn"}
+    solved = [
+        {"train/reward_std": 0.4, "train/reward_mean": 0.1, "train/zero_std_share": 0.5}
+    ] * 6 + [{"train/reward_std": 0.0, "train/reward_mean": 1.0, "train/zero_std_share": 1.0}] * 20
+    assert {one.name: one.action for one in looked(solved)} == {
+        "same_reward": "warn",
+        "flat_groups": "warn",
+    }
 
 
 def test_losses_are_watched_where_they_mean_something() -> None:
     series = flat("loss", *[0.5] * 6, *[1.6] * 2, *[4.0] * 2)
-    assert [(one.name, one.action) for one in looked(series, "sft")] == [("loss_rise", "warn"), ("loss_rise", "stop")]
+    assert [(one.name, one.action) for one in looked(series, "sft")] == [
+        ("loss_rise", "warn"),
+        ("loss_rise", "stop"),
+    ]
     assert [(one.name, one.action) for one in looked(series, "dpo")] == [("loss", "stop")]
     assert looked(series, "grpo") == []
 
@@ -115,7 +170,12 @@ def test_losses_are_watched_where_they_mean_something() -> None:
 @pytest.mark.parametrize(
     ("method", "losses", "name", "step"),
     [
-        ("sft", [1.3, 33.0, 78.0, 60.0], "loss_rise", 3),  # a learning rate that is too high from the first update
+        (
+            "sft",
+            [1.3, 33.0, 78.0, 60.0],
+            "loss_rise",
+            3,
+        ),  # a learning rate that is too high from the first update
         ("on_policy", [-0.1, 4.0, 5.0, 6.0], "loss_rise", 3),
         ("dpo", [0.693, 9.0, 20.0, 8.0], "loss", 3),
         ("reward_model", [0.8, 0.9, 12.0, 30.0], "loss", 4),
@@ -135,9 +195,13 @@ def test_entropy_that_explodes_at_once_is_compared_with_the_first_step() -> None
 
 def test_a_margin_that_is_reached_leaves_no_gradient_and_is_no_collapse() -> None:
     """A hinge loss is 0 beyond the margin."""
-    reached = [{"train/loss": 1.0, "train/grad_norm": 2.0}] * 5 + [{"train/loss": 0.0, "train/grad_norm": 0.0}] * 8
+    reached = [{"train/loss": 1.0, "train/grad_norm": 2.0}] * 5 + [
+        {"train/loss": 0.0, "train/grad_norm": 0.0}
+    ] * 8
     assert [(one.name, one.action) for one in looked(reached, "dpo")] == [("no_gradient", "warn")]
-    collapsed = [{"train/loss": 1.0, "train/grad_norm": 2.0}] * 5 + [{"train/loss": 5.5, "train/grad_norm": 0.0}] * 8
+    collapsed = [{"train/loss": 1.0, "train/grad_norm": 2.0}] * 5 + [
+        {"train/loss": 5.5, "train/grad_norm": 0.0}
+    ] * 8
     assert ("no_gradient", "stop") in [(one.name, one.action) for one in looked(collapsed, "sft")]
     # the loss of a policy gradient is 0 on policy, whatever is learned
     rewarded = [row | {"train/reward_mean": 0.5} for row in reached]
@@ -163,8 +227,12 @@ def test_a_reward_that_falls_below_its_start() -> None:
     assert "reward_drop" not in [one.name for one in looked(steady)]
 
 
-@pytest.mark.parametrize(("method", "expected"), [("sft", ["no_learning"]), ("dpo", ["no_learning"]), ("grpo", [])])
-def test_a_short_run_that_learned_nothing_is_warned_about_at_its_end(method: str, expected: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("method", "expected"), [("sft", ["no_learning"]), ("dpo", ["no_learning"]), ("grpo", [])]
+)
+def test_a_short_run_that_learned_nothing_is_warned_about_at_its_end(
+    method: str, expected: list[str]
+) -> None:
     watchman = Watchman(None, method)
     for step in range(1, 13):
         watchman.look(step, {"train/loss": 0.6931 + 1e-5 * (step % 2)})
@@ -175,14 +243,24 @@ def test_a_short_run_that_learned_nothing_is_warned_about_at_its_end(method: str
     assert learned.at_end(12) == []
 
 
-def validated(train: list[float], validation: list[float], samples: int = 400, **more: float) -> list[dict]:
+def validated(
+    train: list[float], validation: list[float], samples: int = 400, **more: float
+) -> list[dict]:
     """A validation before the first step and after each fifth one."""
     found: list[dict] = []
     for step, value in enumerate(train):
         if step % 5 == 0:
-            found.append({"validation/success": validation[step // 5], "validation/samples": samples})
+            found.append(
+                {"validation/success": validation[step // 5], "validation/samples": samples}
+            )
         found.append(
-            {"train/success": value, "train/rollouts": 64, "train/reward_mean": value, "train/reward_std": 0.3} | more
+            {
+                "train/success": value,
+                "train/rollouts": 64,
+                "train/reward_mean": value,
+                "train/reward_std": 0.3,
+            }
+            | more
         )
     return [*found, {"validation/success": validation[-1], "validation/samples": samples}]
 
@@ -196,7 +274,9 @@ def test_success_that_rises_in_training_alone() -> None:
     assert looked(validated(UP, [0.2, 0.3, 0.5, 0.7, 0.7])) == []
     # The same gap on four validation samples is no finding: it may be noise.
     for share in (0.0, 0.2):
-        assert not {"held_out", "reward_only"} & {alarm.name for alarm in looked(validated(UP, [share] * 5, samples=4))}
+        assert not {"held_out", "reward_only"} & {
+            alarm.name for alarm in looked(validated(UP, [share] * 5, samples=4))
+        }
 
 
 def climbing(over: int, before: float, after: float, rewards: tuple[float, float]) -> list[dict]:
@@ -220,14 +300,18 @@ def test_a_reward_that_rises_by_wrong_outputs(series: list[dict], stops: bool) -
 def test_an_alarm_is_raised_once_until_it_is_over() -> None:
     series = flat("kl", *[0.8] * 5, *[0.1] * 5, *[0.9] * 5)
     assert [(alarm.step, alarm.cleared) for alarm in looked(series) if alarm.name == "kl"] == [
-        (3, False), (7, True), (12, False),
-    ]  # fmt: skip
+        (3, False),
+        (7, True),
+        (12, False),
+    ]
 
 
 def test_a_config_changes_single_entries() -> None:
     series = flat("kl", *[0.2] * 4)
     assert looked(series) == []
-    assert [one.action for one in looked(series, kl={"action": "pause", "warn": 0.05, "act": 0.1})] == ["pause"]
+    assert [
+        one.action for one in looked(series, kl={"action": "pause", "warn": 0.05, "act": 0.1})
+    ] == ["pause"]
     assert looked(flat("kl", *[9.0] * 4), kl={"action": "ignore"}) == []
     assert [one.step for one in looked(flat("kl", 9.0), kl={"over": 1})] == [1]
     assert [one.action for one in looked(flat("kl", *[9.0] * 4), kl={"action": "warn"})] == ["warn"]
@@ -304,10 +388,20 @@ def test_the_gap_of_a_sampler_that_is_the_trainer_is_nothing() -> None:
     assert gap_metrics([[(1e300, -1e300)]])["train/ess"] == pytest.approx(1.0)
 
 
-NAMES = sorted({name for rule in TABLE for name in metrics_of(rule)} | {"train/success", "train/rollouts", "odd"})
+NAMES = sorted(
+    {name for rule in TABLE for name in metrics_of(rule)}
+    | {"train/success", "train/rollouts", "odd"}
+)
 VALUES = st.one_of(
-    st.none(), st.floats(), st.floats(-2, 2), st.integers(), st.just(10**400), st.booleans(), st.text(max_size=3), st.lists(st.none(), max_size=2)
-)  # fmt: skip
+    st.none(),
+    st.floats(),
+    st.floats(-2, 2),
+    st.integers(),
+    st.just(10**400),
+    st.booleans(),
+    st.text(max_size=3),
+    st.lists(st.none(), max_size=2),
+)
 
 
 @given(
@@ -323,13 +417,21 @@ def test_no_series_of_metrics_breaks_it(series: list[dict], over: int, at: int) 
         if step == at:
             watchman = Watchman(state=json.loads(json.dumps(watchman.state(), allow_nan=False)))
         for alarm in watchman.look(step, metrics):
-            assert alarm.name in RULES and alarm.message and alarm.action in ("warn", "pause", "stop")
+            assert (
+                alarm.name in RULES and alarm.message and alarm.action in ("warn", "pause", "stop")
+            )
             json.dumps(alarm.as_event())
 
 
-@given(st.lists(st.floats(0.001, 0.4), min_size=1, max_size=60), st.floats(1e3, 1e9), st.integers(0, 59))
+@given(
+    st.lists(st.floats(0.001, 0.4), min_size=1, max_size=60),
+    st.floats(1e3, 1e9),
+    st.integers(0, 59),
+)
 @settings(max_examples=100, deadline=None)
-def test_one_noisy_step_never_pauses_or_stops_a_run(values: list[float], spike: float, at: int) -> None:
+def test_one_noisy_step_never_pauses_or_stops_a_run(
+    values: list[float], spike: float, at: int
+) -> None:
     for name in ("kl", "ratio_max", "gen_kl_error", "entropy", "masked_share", "grad_norm"):
         scale = {"gen_kl_error": 1e-3, "entropy": 0.0, "masked_share": 0.1}.get(name, 1.0)
         series = [1.0 + value * scale if name == "entropy" else value * scale for value in values]

@@ -1,4 +1,6 @@
-"""Rejection sampling that samples itself: what passes is learned from, once, and a stop loses nothing of it."""
+"""Rejection sampling that samples itself: what passes is learned from, once, and a stop loses
+nothing of it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ LEARNING = {"steps": 1, "learning_rate": 1.0, "batch_size": 1}
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task at a time, and a model that ends its answers: with random weights it hardly ever would."""
+    """A task at a time, and a model that ends its answers: with random weights it hardly ever
+    would.
+    """
     load = TransformersEngine.load
 
     def ends(engine: Any, model: Any) -> TransformersEngine:
@@ -76,10 +80,16 @@ def test_it_samples_keeps_what_passes_and_learns_it(
     assert 0 < len(kept) == sum(len(one["rows"]) for one in found) and all(
         row["success"] and not row["truncated"] for row in kept
     )
-    assert {row["completion"] for one in found for row in one["rows"]} == {row["output"] for row in kept}
+    assert {row["completion"] for one in found for row in one["rows"]} == {
+        row["output"] for row in kept
+    }
     [totals] = [row["values"] for row in events.rows("metric") if row["step"] == 0]
     assert totals["rejection/samples"] == 12 and totals["rejection/kept"] == len(kept)
-    assert [row["step"] for row in events.rows("metric") if "train/loss" in row["values"]] == [1, 2, 3]
+    assert [row["step"] for row in events.rows("metric") if "train/loss" in row["values"]] == [
+        1,
+        2,
+        3,
+    ]
     assert events.rows()[-1]["type"] == "result"
 
 
@@ -106,7 +116,10 @@ def test_stopped_while_it_samples_it_goes_on_there_and_ends_as_the_unbroken_one(
     resumed = Recorder(tmp_path / "resumed.jsonl")
     main(spec | {"resume_from": saved["path"]}, resumed)
     assert len(resumed.rows("sample")) == 4 and lines(tmp_path / "again") == lines(tmp_path / "out")
-    first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("out", "again"))
+    first, second = (
+        load_file(tmp_path / name / "adapter/adapter_model.safetensors")
+        for name in ("out", "again")
+    )
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -122,7 +135,9 @@ def test_resumed_while_it_learns_it_samples_nothing(
     ] == [3]
 
 
-def test_where_nothing_passes_it_says_what_to_do(make_spec: Callable[..., dict], events: Recorder) -> None:
+def test_where_nothing_passes_it_says_what_to_do(
+    make_spec: Callable[..., dict], events: Recorder
+) -> None:
     with pytest.raises(JobError, match="None of the 4 samples of any of the 3 tasks passed"):
         main(spec_of(make_spec, "^never$"), events)
     assert len(events.rows("sample")) == 12
@@ -139,7 +154,12 @@ def test_where_nothing_passes_it_says_what_to_do(make_spec: Callable[..., dict],
 def test_it_says_why_there_is_nothing_to_learn_from(
     passed: int, masked: int, said: str, make_spec: Callable[..., dict]
 ) -> None:
-    totals = dict.fromkeys(COUNTED, 0) | {"samples": 12, "passed": passed, "masked": masked, "cut_off": passed}
+    totals = dict.fromkeys(COUNTED, 0) | {
+        "samples": 12,
+        "passed": passed,
+        "masked": masked,
+        "cut_off": passed,
+    }
     assert re.search(said, why_nothing(typed(spec_of(make_spec), "best_of_n"), totals))
 
 
@@ -153,7 +173,9 @@ def done(
     ended: str = "stop",
 ) -> Any:
     score = score or Score(reward=reward, success=success)
-    reply = SimpleNamespace(text=text, message={"role": "assistant", "content": text}, finish_reason=ended, model="m")
+    reply = SimpleNamespace(
+        text=text, message={"role": "assistant", "content": text}, finish_reason=ended, model="m"
+    )
     return SimpleNamespace(score=score, replies=[reply], truncated=truncated)
 
 
@@ -185,12 +207,24 @@ def test_more_tokens_are_advised_only_for_answers_that_were_cut_off(
     ("episodes", "best", "every"),
     [
         pytest.param([], [], [], id="nothing"),
-        pytest.param([done("a", 0.5), done("b", 0.9), done("c", 0.1, success=False)], [1], [1, 0], id="best first"),
+        pytest.param(
+            [done("a", 0.5), done("b", 0.9), done("c", 0.1, success=False)],
+            [1],
+            [1, 0],
+            id="best first",
+        ),
         pytest.param([done("a"), done(" a"), done("b")], [0], [0, 2], id="the same once"),
-        pytest.param([done(""), done("\n "), done("a")], [2], [2], id="empty, as where no call is right"),
-        pytest.param([done("a", score=masked("judge away")), done("b", truncated=True)], [], [], id="masked and cut off"),
+        pytest.param(
+            [done(""), done("\n "), done("a")], [2], [2], id="empty, as where no call is right"
+        ),
+        pytest.param(
+            [done("a", score=masked("judge away")), done("b", truncated=True)],
+            [],
+            [],
+            id="masked and cut off",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_kept(episodes: list[Any], best: list[int], every: list[int]) -> None:
     assert kept_of(episodes, BestOfNConfig(**LEARNING)) == best
     assert kept_of(episodes, BestOfNConfig(**LEARNING, keep="all")) == every

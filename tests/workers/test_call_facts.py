@@ -1,4 +1,6 @@
-"""What an evaluation's rates say about calls: measured from the conversation, and nothing where nothing can be known."""
+"""What an evaluation's rates say about calls: measured from the conversation, and nothing where
+nothing can be known.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,13 @@ def said(text: str) -> dict:
     ("messages", "calls", "tools", "valid", "executed"),
     [
         ([call('{"order": 7}'), said("Sent.")], [WORKED], TOOLS, True, True),
-        ([call('{"order": 7}')], [REFUSED], TOOLS, True, False),  # well formed, whatever the tool answered
+        (
+            [call('{"order": 7}')],
+            [REFUSED],
+            TOOLS,
+            True,
+            False,
+        ),  # well formed, whatever the tool answered
         ([call('{"order": 7}'), call('{"order": 8}')], [REFUSED, WORKED], TOOLS, True, False),
         ([call('{"order": "seven"}')], [REFUSED], TOOLS, False, False),
         ([call("{order: 7")], [REFUSED], TOOLS, False, False),
@@ -46,16 +54,31 @@ def test_facts_of_a_conversation(
 ) -> None:
     score = Score(reward=0.0)
     add_call_facts(score, Rollout(task={}, messages=messages, calls=calls, tools=tools))
-    assert (score.valid, score.executed, score.tool_ok, score.args_score) == (valid, executed, None, None)
+    assert (score.valid, score.executed, score.tool_ok, score.args_score) == (
+        valid,
+        executed,
+        None,
+        None,
+    )
 
 
 def test_what_a_verifier_knows_stays_but_for_an_agent_that_said_nothing() -> None:
     rollout = Rollout(task={}, messages=[call('{"order": 7}')], calls=[REFUSED], tools=TOOLS)
     score = Score(reward=0.0, valid=False, tool_ok=True, args_score=0.5, executed=True)
     add_call_facts(score, rollout)
-    assert (score.valid, score.tool_ok, score.args_score, score.executed) == (False, True, 0.5, True)
+    assert (score.valid, score.tool_ok, score.args_score, score.executed) == (
+        False,
+        True,
+        0.5,
+        True,
+    )
     add_call_facts(score, Rollout(task={}, tools=TOOLS))
-    assert (score.valid, score.tool_ok, score.args_score, score.executed) == (None, None, None, None)
+    assert (score.valid, score.tool_ok, score.args_score, score.executed) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_what_is_unknown_counts_in_no_rate() -> None:

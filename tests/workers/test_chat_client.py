@@ -1,4 +1,6 @@
-"""The one chat client against a real HTTP server on this machine: what it sends, what it asks again, what it says of errors."""
+"""The one chat client against a real HTTP server on this machine: what it sends, what it asks
+again, what it says of errors.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,10 @@ class Handler(BaseHTTPRequestHandler):
             "usage": {"prompt_tokens": 11, "completion_tokens": 3},
         }
         data = (
-            self.server.raw or json.dumps(answer if status == 200 else {"error": f"no {self.server.refuses}"}).encode()
+            self.server.raw
+            or json.dumps(
+                answer if status == 200 else {"error": f"no {self.server.refuses}"}
+            ).encode()
         )
         self.send_response(status)
         if status in (429, 503):
@@ -87,7 +92,9 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     yield server
     server.shutdown()
@@ -121,12 +128,20 @@ def test_a_question_is_sent_as_it_is(server: Server) -> None:
     answer = ask(at(server), temperature=0.5, seed=4, max_tokens=2)
     assert text(answer) == "a 4" and answer["choices"][0]["finish_reason"] == "length"
     assert server.seen == [
-        ({"model": "m", "messages": CHAT, "temperature": 0.5, "seed": 4, "max_tokens": 2}, None, "/v1/chat/completions")
+        (
+            {"model": "m", "messages": CHAT, "temperature": 0.5, "seed": 4, "max_tokens": 2},
+            None,
+            "/v1/chat/completions",
+        )
     ]
 
 
-def test_nothing_of_this_process_goes_along(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenAI's package would send what the environment says of an account, and what it knows of this machine."""
+def test_nothing_of_this_process_goes_along(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenAI's package would send what the environment says of an account, and what it knows of
+    this machine.
+    """
     for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
         monkeypatch.setenv(name, "sk-of-the-operator")
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Inside: sk-of-the-operator")
@@ -134,7 +149,15 @@ def test_nothing_of_this_process_goes_along(server: Server, monkeypatch: pytest.
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     assert text(ask(at(server), seed=1)) == "a 1"
     names = {name.lower() for name in server.headers[0]}
-    assert names <= {"host", "accept", "accept-encoding", "connection", "content-length", "content-type", "user-agent"}
+    assert names <= {
+        "host",
+        "accept",
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "content-type",
+        "user-agent",
+    }
     assert "sk-of" not in json.dumps(server.headers)
 
 
@@ -159,7 +182,10 @@ def test_a_busy_server_is_asked_again(server: Server) -> None:
 def test_a_server_that_stays_broken_is_said(server: Server) -> None:
     server.failures = [503] * 100
     error = failed(at(server))
-    assert f"127.0.0.1:{server.server_port} gave no answer in 6 tries (HTTP 503)" in str(error) and not error.final
+    assert (
+        f"127.0.0.1:{server.server_port} gave no answer in 6 tries (HTTP 503)" in str(error)
+        and not error.final
+    )
     assert len(server.seen) == 6
 
 
@@ -175,26 +201,46 @@ def test_a_server_that_stays_broken_is_said(server: Server) -> None:
 def test_a_refusal_is_not_tried_again(status: int, says: str, final: bool, server: Server) -> None:
     server.failures = [status]
     error = failed(at(server), seed=1)
-    assert says in str(error) and f"HTTP {status}" in str(error) and error.final is final and len(server.seen) == 1
+    assert (
+        says in str(error)
+        and f"HTTP {status}" in str(error)
+        and error.final is final
+        and len(server.seen) == 1
+    )
 
 
 def test_what_a_server_does_not_know_is_left_out_from_then_on(server: Server) -> None:
     server.failures, server.refuses = [400], "seed"
     with ChatClient(at(server)) as client:
-        assert [text(client.ask({"messages": CHAT, "seed": seed})) for seed in (1, 2)] == ["a None", "a None"]
+        assert [text(client.ask({"messages": CHAT, "seed": seed})) for seed in (1, 2)] == [
+            "a None",
+            "a None",
+        ]
     assert ["seed" in body for body, _, _ in server.seen] == [True, False, False]
 
 
-@pytest.mark.parametrize("error", [{"message": "overloaded.", "code": 503}, {"code": "overloaded"}, "overloaded"])
+@pytest.mark.parametrize(
+    "error", [{"message": "overloaded.", "code": 503}, {"code": "overloaded"}, "overloaded"]
+)
 @pytest.mark.parametrize("answer", [{}, {"choices": [{"message": {"content": "half of it"}}]}])
-def test_an_error_that_came_as_200_is_an_error_in_its_own_words(server: Server, error: Any, answer: dict) -> None:
+def test_an_error_that_came_as_200_is_an_error_in_its_own_words(
+    server: Server, error: Any, answer: dict
+) -> None:
     server.raw = json.dumps(answer | {"error": error}).encode()
-    assert "answered with an error: " in str(found := failed(at(server))) and "overloaded" in str(found) and found.paid
-    server.raw = json.dumps({"error": None, "choices": [{"message": {"content": "all of it"}}]}).encode()
+    assert (
+        "answered with an error: " in str(found := failed(at(server)))
+        and "overloaded" in str(found)
+        and found.paid
+    )
+    server.raw = json.dumps(
+        {"error": None, "choices": [{"message": {"content": "all of it"}}]}
+    ).encode()
     assert text(ask(at(server))) == "all of it"
 
 
-@pytest.mark.parametrize("raw", [b"<html>", b"[]", b'{"choices": []}', b'{"choices": [{"message": null}]}', b"\xff"])
+@pytest.mark.parametrize(
+    "raw", [b"<html>", b"[]", b'{"choices": []}', b'{"choices": [{"message": null}]}', b"\xff"]
+)
 def test_an_answer_of_another_shape_is_said(raw: bytes, server: Server) -> None:
     server.raw = raw
     assert "not a chat completion" in str(error := failed(at(server))) and error.paid
@@ -208,7 +254,9 @@ def test_an_answer_is_bounded_packed_or_not(server: Server) -> None:
 
 
 def test_no_server_at_all_is_said() -> None:
-    assert "127.0.0.1:9 gave no answer" in str(failed(ChatServer("http://127.0.0.1:9/v1", "m", allow_private=True)))
+    assert "127.0.0.1:9 gave no answer" in str(
+        failed(ChatServer("http://127.0.0.1:9/v1", "m", allow_private=True))
+    )
 
 
 def test_an_address_inside_is_not_called_where_that_is_not_allowed(server: Server) -> None:
@@ -218,14 +266,18 @@ def test_an_address_inside_is_not_called_where_that_is_not_allowed(server: Serve
     assert not server.seen
 
 
-def test_the_key_comes_from_the_environment_and_is_never_said(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_comes_from_the_environment_and_is_never_said(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SOME_KEY", 'sk-"secret')
     with_key = at(server, key_variable="SOME_KEY")
     server.raw = json.dumps({"choices": [{"message": {"content": 'I got sk-"secret'}}]}).encode()
     assert text(ask(with_key)) == "I got [key]" and server.seen[0][1] == 'Bearer sk-"secret'
     server.failures, server.raw = [400], b'bad sk-"secret'
     assert "secret" not in str(failed(with_key))
-    assert "may not be read" in str(failed(at(server, key_variable="SOME_KEY", key_hosts={"OTHER": ""})))
+    assert "may not be read" in str(
+        failed(at(server, key_variable="SOME_KEY", key_hosts={"OTHER": ""}))
+    )
     monkeypatch.delenv("SOME_KEY")
     assert "SOME_KEY" in str(failed(with_key))
 
@@ -243,7 +295,9 @@ def test_a_spec_that_names_no_server_is_refused(engine: dict, says: str) -> None
 
 
 @pytest.mark.parametrize("patient", [True, False])
-def test_a_server_that_is_too_slow_for_so_many_questions_is_asked_fewer_at_a_time(patient: bool) -> None:
+def test_a_server_that_is_too_slow_for_so_many_questions_is_asked_fewer_at_a_time(
+    patient: bool,
+) -> None:
     """It answers three at a time in time; a question beside more than two others is too late."""
     running = asked = 0
 
@@ -261,10 +315,14 @@ def test_a_server_that_is_too_slow_for_so_many_questions_is_asked_fewer_at_a_tim
 
     async def ask_many() -> list[Any]:
         client = AsyncChatClient(
-            ChatServer("http://127.0.0.1:9/v1", "m", allow_private=True), concurrency=16, patient=patient
+            ChatServer("http://127.0.0.1:9/v1", "m", allow_private=True),
+            concurrency=16,
+            patient=patient,
         )
         client.posts.post = post  # type: ignore[method-assign]
-        questions = [client.ask({"messages": [{"role": "user", "content": str(n)}]}) for n in range(40)]
+        questions = [
+            client.ask({"messages": [{"role": "user", "content": str(n)}]}) for n in range(40)
+        ]
         return await asyncio.gather(*questions, return_exceptions=True)
 
     answers = asyncio.run(ask_many())

@@ -1,4 +1,6 @@
-"""Our chat client against the `openai` package: a recording server gets the same requests, and both read the same answers."""
+"""Our chat client against the `openai` package: a recording server gets the same requests, and both
+read the same answers.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        named = {name: self.headers[name] for name in ("Authorization", "Content-Type", "Accept", "Host")}
+        named = {
+            name: self.headers[name] for name in ("Authorization", "Content-Type", "Accept", "Host")
+        }
         self.server.seen.append({"path": self.path, "body": body} | named)
         status, data = self.server.answer
         self.send_response(status)
@@ -52,7 +56,9 @@ class Handler(BaseHTTPRequestHandler):
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     monkeypatch.setenv("A_KEY", KEY)
     server = Recorder()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     yield server
     server.shutdown()
@@ -61,7 +67,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
 
 
 def ours(server: Recorder, body: dict) -> dict:
-    at = ChatServer(server.url, "m", key_variable="A_KEY", tries=1, allow_private=True, droppable=())
+    at = ChatServer(
+        server.url, "m", key_variable="A_KEY", tries=1, allow_private=True, droppable=()
+    )
     with ChatClient(at) as client:
         return client.ask(body)
 
@@ -72,28 +80,62 @@ def theirs(server: Recorder, body: dict) -> dict:
 
 
 USER = {"role": "user", "content": "What is 2 + 2? “Zwei” 🧮 \u2028 \x00"}
-CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2, "b": 2}'}}
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
-TOOL = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": SCHEMA, "strict": True}}
+CALL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "add", "arguments": '{"a": 2, "b": 2}'},
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+    "required": ["a", "b"],
+}
+TOOL = {
+    "type": "function",
+    "function": {"name": "add", "description": "Adds.", "parameters": SCHEMA, "strict": True},
+}
 BODIES: dict[str, dict[str, Any]] = {
     "plain": {"messages": [USER]},
-    "sampling": {"messages": [USER], "temperature": 0.7, "top_p": 0.95, "max_tokens": 64, "seed": 7, "stop": ["\n"], "n": 1},
-    "tools": {"messages": [USER], "tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": False},
+    "sampling": {
+        "messages": [USER],
+        "temperature": 0.7,
+        "top_p": 0.95,
+        "max_tokens": 64,
+        "seed": 7,
+        "stop": ["\n"],
+        "n": 1,
+    },
+    "tools": {
+        "messages": [USER],
+        "tools": [TOOL],
+        "tool_choice": "auto",
+        "parallel_tool_calls": False,
+    },
     "results": {
         "messages": [
-            {"role": "system", "content": "Be short."}, USER,
+            {"role": "system", "content": "Be short."},
+            USER,
             {"role": "assistant", "content": None, "tool_calls": [CALL]},
             {"role": "tool", "tool_call_id": "c1", "content": "4"},
         ]
     },
-    "reasoning": {"messages": [USER, {"role": "assistant", "content": "4", "reasoning_content": "2 + 2 = 4"}, USER]},
+    "reasoning": {
+        "messages": [
+            USER,
+            {"role": "assistant", "content": "4", "reasoning_content": "2 + 2 = 4"},
+            USER,
+        ]
+    },
     "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]},
     "schema": {
         "messages": [USER],
-        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}},
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": SCHEMA, "strict": True},
+        },
     },
     "logprobs": {"messages": [USER], "logprobs": True, "top_logprobs": 2},
-}  # fmt: skip
+}
 
 
 def completion(message: dict, **more: Any) -> dict:
@@ -103,23 +145,37 @@ def completion(message: dict, **more: Any) -> dict:
         "finish_reason": more.pop("finish_reason", "stop"),
     }
     return {
-        "id": "chatcmpl-1", "object": "chat.completion", "created": 1_760_000_000, "model": "m",
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1_760_000_000,
+        "model": "m",
         "choices": [choice | more],
-        "usage": {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14, "prompt_tokens_details": {"cached_tokens": 8}},
-    }  # fmt: skip
+        "usage": {
+            "prompt_tokens": 11,
+            "completion_tokens": 3,
+            "total_tokens": 14,
+            "prompt_tokens_details": {"cached_tokens": 8},
+        },
+    }
 
 
 ANSWERS = {
     "text": completion({"content": "4 “vier” 🧮"}),
-    "calls": completion({"content": None, "tool_calls": [CALL, CALL | {"id": "c2"}]}, finish_reason="tool_calls"),
+    "calls": completion(
+        {"content": None, "tool_calls": [CALL, CALL | {"id": "c2"}]}, finish_reason="tool_calls"
+    ),
     "reasoning": completion({"content": "4", "reasoning_content": "2 + 2 = 4"}),
     "refusal": completion({"content": None, "refusal": "No."}),
     "length": completion({"content": "4 and"}, finish_reason="length"),
     "logprobs": completion(
-        {"content": "4"}, logprobs={"content": [{"token": "4", "logprob": -0.25, "bytes": [52], "top_logprobs": []}]}
+        {"content": "4"},
+        logprobs={"content": [{"token": "4", "logprob": -0.25, "bytes": [52], "top_logprobs": []}]},
     ),
     "token ids": completion({"content": "4"}, token_ids=[19, 2]),
-    "vendor's own": completion({"content": "4", "annotations": []}) | {"prompt_logprobs": None, "kv": {"a": [1]}},
+    "vendor's own": (
+        completion({"content": "4", "annotations": []})
+        | {"prompt_logprobs": None, "kv": {"a": [1]}}
+    ),
 }
 
 
@@ -128,7 +184,11 @@ def test_the_same_request_is_sent(server: Recorder, body: dict) -> None:
     server.answer = (200, json.dumps(ANSWERS["text"]).encode())
     ours(server, body), theirs(server, body)
     mine, other = server.seen
-    assert mine == other and mine["path"] == "/v1/chat/completions" and mine["Authorization"] == f"Bearer {KEY}"
+    assert (
+        mine == other
+        and mine["path"] == "/v1/chat/completions"
+        and mine["Authorization"] == f"Bearer {KEY}"
+    )
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
@@ -138,7 +198,9 @@ def test_the_same_answer_is_read(server: Recorder, answer: dict, ascii: bool) ->
     assert ours(server, {"messages": [USER]}) == theirs(server, {"messages": [USER]}) == answer
 
 
-@pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 503, 529])
+@pytest.mark.parametrize(
+    "status", [301, 400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 503, 529]
+)
 def test_the_same_answers_are_errors(server: Recorder, status: int) -> None:
     said = "too odd a question"
     server.answer = (status, json.dumps({"error": {"message": said}}).encode())
@@ -147,10 +209,14 @@ def test_the_same_answers_are_errors(server: Recorder, status: int) -> None:
     with pytest.raises(ChatError, match=f"HTTP {status}") as our_error:
         ours(server, {"messages": [USER]})
     assert their_error.value.status_code == status and KEY not in str(our_error.value)
-    assert (said in str(our_error.value)) == (status in (400, 413, 422)) and not our_error.value.paid
+    assert (said in str(our_error.value)) == (
+        status in (400, 413, 422)
+    ) and not our_error.value.paid
 
 
 @pytest.mark.parametrize("asked", ["0", "1", "17", "2.5", "0.25"])
 def test_as_long_a_rest_is_given(asked: str) -> None:
     with openai.OpenAI(api_key=KEY) as client:
-        assert wait_s(1, asked) == client._parse_retry_after_header(httpx2.Headers({"retry-after": asked}))
+        assert wait_s(1, asked) == client._parse_retry_after_header(
+            httpx2.Headers({"retry-after": asked})
+        )

@@ -1,5 +1,5 @@
-"""Answers in pieces: the `openai` package reads the same streams, what is shown grows to the answer, and servers that cut a stream,
-fail in it or cannot stream are met as other servers are."""
+"""Answers in pieces: the `openai` package reads the same streams, what is shown grows to the
+answer, and servers that cut a stream, fail in it or cannot stream are met as other servers are."""
 
 from __future__ import annotations
 
@@ -34,11 +34,18 @@ def ask(
     """The answers, what was shown of them, and the bodies that the server got."""
 
     async def run(base: str) -> list[dict]:
-        given = {"protocol": "responses" if path == RESPONSES else "chat", "tries": 2, "allow_private": True}
+        given = {
+            "protocol": "responses" if path == RESPONSES else "chat",
+            "tries": 2,
+            "allow_private": True,
+        }
         client = AsyncChatClient(ChatServer(base, "m", **given | changes))
         client.sleep = lambda _: asyncio.sleep(0)  # type: ignore[assignment]
         try:
-            return [(await client.ask(ASKED, lambda read: shown.append(read())))[0] for _ in range(times)]
+            return [
+                (await client.ask(ASKED, lambda read: shown.append(read())))[0]
+                for _ in range(times)
+            ]
         finally:
             await client.aclose()
 
@@ -54,34 +61,68 @@ def failed(sent: Sent, **changes: Any) -> ChatError:
     return caught.value
 
 
-def tool(index: int | None, id: str | None = None, name: str | None = None, arguments: str | None = None) -> dict:
-    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+def tool(
+    index: int | None, id: str | None = None, name: str | None = None, arguments: str | None = None
+) -> dict:
+    function = {
+        key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None
+    }
     made = {"index": index, "function": function} | ({"id": id, "type": "function"} if id else {})
     return {"tool_calls": [{key: value for key, value in made.items() if value is not None}]}
 
 
 STREAMS: dict[str, list[bytes]] = {
     "text": [*begun("4 “vier”", " 🧮", ""), *ended(tokens=3)],
-    "reasoning": [*begun(), chunk({"reasoning_content": "2 + "}), chunk({"reasoning_content": "2"}), chunk({"content": "4"}), *ended()],
-    "a call": [*begun(), chunk({"content": None} | tool(0, "c1", "add")), chunk(tool(0, arguments='{"a": ')), chunk(tool(0, arguments="2}")), *ended("tool_calls")],
-    "two calls": [*begun("Both."), chunk(tool(0, "c1", "add", "{}")), chunk(tool(1, "c2", "sub", "{")), chunk(tool(1, arguments="}")), *ended("tool_calls")],
+    "reasoning": [
+        *begun(),
+        chunk({"reasoning_content": "2 + "}),
+        chunk({"reasoning_content": "2"}),
+        chunk({"content": "4"}),
+        *ended(),
+    ],
+    "a call": [
+        *begun(),
+        chunk({"content": None} | tool(0, "c1", "add")),
+        chunk(tool(0, arguments='{"a": ')),
+        chunk(tool(0, arguments="2}")),
+        *ended("tool_calls"),
+    ],
+    "two calls": [
+        *begun("Both."),
+        chunk(tool(0, "c1", "add", "{}")),
+        chunk(tool(1, "c2", "sub", "{")),
+        chunk(tool(1, arguments="}")),
+        *ended("tool_calls"),
+    ],
     "refusal": [*begun(), chunk({"refusal": "N"}), chunk({"refusal": "o."}), *ended()],
     "length": [*begun("4 and"), *ended("length")],
-    "comments and an odd line": [b": ping\n\n", *begun("4"), b"retry: 3\n\n", b"event: x\nid: 1\n", *ended()],
-}  # fmt: skip
+    "comments and an odd line": [
+        b": ping\n\n",
+        *begun("4"),
+        b"retry: 3\n\n",
+        b"event: x\nid: 1\n",
+        *ended(),
+    ],
+}
 
 
-# Of vLLM 0.32.0 with `--tool-call-parser hermes`, tool_choice “required”: the first events, one of the same form as the many between, the last ones.
-AT = '"id":"chatcmpl-8e8db28ad10fd173","object":"chat.completion.chunk","created":1795389700,"model":"m"'
+# Of vLLM 0.32.0 with `--tool-call-parser hermes`, tool_choice “required”: the first events, one of
+# the same form as the many between, the last ones.
+AT = '"id":"chatcmpl-8e8db28ad10fd173","object":"chat.completion.chunk","created":1795389700,"model":"m"'  # noqa: E501
 MORE = '"logprobs":null,"finish_reason":null,"token_ids":null}]'
 RECORDED = [
-    f'''data: {{{AT},"choices":[{{"index":0,"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}],"prompt_token_ids":null,"prompt_text":null}}\n\n''',
-    f'''data: {{{AT},"choices":[{{"index":0,"delta":{{"content":null,"tool_calls":[{{"id":"chatcmpl-tool-afe6fa458bf994ba","type":"function","index":0,"function":{{"name":"get_weather"}}}}]}},{MORE}}}\n\n''',
-    f'''data: {{{AT},"choices":[{{"index":0,"delta":{{"content":null,"tool_calls":[{{"index":0,"function":{{"arguments":"["}}}}]}},{MORE}}}\n\n''',
-    f'''data: {{{AT},"choices":[{{"index":0,"delta":{{"content":null,"tool_calls":[{{"index":0,"function":{{"arguments":"temperature"}}}}]}},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}}]}}\n\n''',
-    f'''data: {{{AT},"choices":[],"usage":{{"prompt_tokens":16,"total_tokens":76,"completion_tokens":60}},"system_fingerprint":"vllm-0.32.0-fd149a0d"}}\n\n''',
+    f"""data: \
+{{{AT},"choices":[{{"index":0,"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}],"prompt_token_ids":null,"prompt_text":null}}\n\n""",
+    f"""data: \
+{{{AT},"choices":[{{"index":0,"delta":{{"content":null,"tool_calls":[{{"id":"chatcmpl-tool-afe6fa458bf994ba","type":"function","index":0,"function":{{"name":"get_weather"}}}}]}},{MORE}}}\n\n""",
+    f"""data: \
+{{{AT},"choices":[{{"index":0,"delta":{{"content":null,"tool_calls":[{{"index":0,"function":{{"arguments":"["}}}}]}},{MORE}}}\n\n""",
+    f"""data: \
+{{{AT},"choices":[{{"index":0,"delta":{{"content":null,"tool_calls":[{{"index":0,"function":{{"arguments":"temperature"}}}}]}},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}}]}}\n\n""",
+    f"""data: \
+{{{AT},"choices":[],"usage":{{"prompt_tokens":16,"total_tokens":76,"completion_tokens":60}},"system_fingerprint":"vllm-0.32.0-fd149a0d"}}\n\n""",
     "data: [DONE]\n\n",
-]  # fmt: skip
+]
 
 
 def fields(value: Any, path: str = "") -> set[str]:
@@ -94,9 +135,14 @@ def fields(value: Any, path: str = "") -> set[str]:
 
 
 def test_the_scripted_server_sends_what_vllm_sends() -> None:
-    """Every field of the scripted stream is one of the recorded stream, which is read as the `openai` package reads it."""
+    """Every field of the scripted stream is one of the recorded stream, which is read as the
+    `openai` package reads it.
+    """
     recorded = [line.encode() for line in RECORDED]
-    call = {"content": None} | tool(0, "c1", "get_weather"), {"content": None} | tool(0, arguments="[")
+    call = (
+        {"content": None} | tool(0, "c1", "get_weather"),
+        {"content": None} | tool(0, arguments="["),
+    )
     scripted = [*begun(), *map(chunk, call), *ended("tool_calls")]
     known_fields = {found for one in chunks_in(recorded) for found in fields(one)}
     assert {found for one in chunks_in(scripted) for found in fields(one)} <= known_fields
@@ -123,10 +169,18 @@ def known(answer: dict) -> list:
     [choice], usage = answer["choices"], answer["usage"]
     message = choice["message"]
     calls = [
-        (one["id"], one["function"]["name"], one["function"]["arguments"]) for one in message.get("tool_calls") or ()
+        (one["id"], one["function"]["name"], one["function"]["arguments"])
+        for one in message.get("tool_calls") or ()
     ]
     said = [message.get(name) or None for name in ("content", "refusal", "reasoning_content")]
-    return [*said, calls, choice["finish_reason"], usage["prompt_tokens"], usage["completion_tokens"], answer["id"]]
+    return [
+        *said,
+        calls,
+        choice["finish_reason"],
+        usage["prompt_tokens"],
+        usage["completion_tokens"],
+        answer["id"],
+    ]
 
 
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
@@ -136,7 +190,10 @@ def test_the_openai_package_reads_the_same_stream(stream: list[bytes]) -> None:
     assert body == {"model": "m", "stream": True, "stream_options": {"include_usage": True}} | ASKED
     message = answer["choices"][0]["message"]
     last = shown[-1]
-    assert (last.text or None, last.thought or None) == (message["content"], message.get("reasoning_content"))
+    assert (last.text or None, last.thought or None) == (
+        message["content"],
+        message.get("reasoning_content"),
+    )
     assert last.calls == [
         {"name": one["function"]["name"], "arguments": one["function"]["arguments"]}
         for one in message.get("tool_calls", ())
@@ -149,7 +206,9 @@ def test_the_openai_package_reads_the_same_stream(stream: list[bytes]) -> None:
     [(b"", b"\n"), (b"", b"\r\n"), (b"", b"\r"), (b"\xef\xbb\xbf", b"\n")],
     ids=["lf", "crlf", "cr", "mark"],
 )
-def test_it_is_the_same_wherever_it_is_cut_into_packets(stream: list[bytes], start: bytes, end: bytes) -> None:
+def test_it_is_the_same_wherever_it_is_cut_into_packets(
+    stream: list[bytes], start: bytes, end: bytes
+) -> None:
     data = start + b"".join(stream).replace(b"\n", end)
     whole, single = (StreamReader("chat", 10**6, lambda read: None) for _ in range(2))
     whole.feed(data)
@@ -161,11 +220,26 @@ def test_it_is_the_same_wherever_it_is_cut_into_packets(stream: list[bytes], sta
 
 
 def test_calls_that_a_server_does_not_number_are_told_apart() -> None:
-    """By their ids: Gemini numbers none, Ollama all of them with 0; another sends the name each time."""
+    """By their ids: Gemini numbers none, Ollama all of them with 0; another sends the name each
+    time.
+    """
     for place in (None, 0):
-        stream = [*begun(), chunk(tool(place, "a", "add", "{}")), chunk(tool(place, "b", "sub", "{")),
-                  chunk(tool(place, "b", "sub", "}")), *ended("tool_calls")] if place is None else [
-                  *begun(), chunk(tool(0, "a", "add", "{}")), chunk(tool(0, "b", "sub", "{}")), *ended("tool_calls")]  # fmt: skip
+        stream = (
+            [
+                *begun(),
+                chunk(tool(place, "a", "add", "{}")),
+                chunk(tool(place, "b", "sub", "{")),
+                chunk(tool(place, "b", "sub", "}")),
+                *ended("tool_calls"),
+            ]
+            if place is None
+            else [
+                *begun(),
+                chunk(tool(0, "a", "add", "{}")),
+                chunk(tool(0, "b", "sub", "{}")),
+                *ended("tool_calls"),
+            ]
+        )
         [answer], *_ = ask(lambda _, stream=stream: iter(stream))
         calls = [call["function"] for call in answer["choices"][0]["message"]["tool_calls"]]
         assert calls == [{"name": "add", "arguments": "{}"}, {"name": "sub", "arguments": "{}"}]
@@ -173,25 +247,56 @@ def test_calls_that_a_server_does_not_number_are_told_apart() -> None:
 
 CITY, DAY = '{"city": "Oslo"}', '{"day": 3}'
 PIECES = {
-    "an id for each piece": ([tool(0, "a", "look", ""), tool(0, "b", None, '{"city":'), tool(0, "c", None, ' "Oslo"}')], [CITY]),
-    "an id for each piece, without an index": ([tool(None, "a", "look", ""), tool(None, "b", None, CITY)], [CITY]),
-    "an id and the name in each piece": ([tool(0, "a", "look", '{"city"'), tool(0, "b", "look", ': "Oslo"}')], [CITY]),
+    "an id for each piece": (
+        [tool(0, "a", "look", ""), tool(0, "b", None, '{"city":'), tool(0, "c", None, ' "Oslo"}')],
+        [CITY],
+    ),
+    "an id for each piece, without an index": (
+        [tool(None, "a", "look", ""), tool(None, "b", None, CITY)],
+        [CITY],
+    ),
+    "an id and the name in each piece": (
+        [tool(0, "a", "look", '{"city"'), tool(0, "b", "look", ': "Oslo"}')],
+        [CITY],
+    ),
     "two calls at index 0, each in pieces": (
-        [tool(0, "a", "look", ""), tool(0, "a", None, CITY), tool(0, "b", "look", ""), tool(0, "b", None, DAY)], [CITY, DAY],
-    ),
-    "two calls at index 0, pieces without an id": (
-        [tool(0, "a", "look", ""), tool(0, None, None, CITY), tool(0, "b", "look", ""), tool(0, None, None, DAY)], [CITY, DAY],
-    ),
-    "two calls of one tool, whole": ([tool(0, "a", "look", CITY), tool(0, "b", "look", DAY)], [CITY, DAY]),
-    "two calls in turn": (
-        [tool(0, "a", "look", '{"city":'), tool(1, "b", "look", '{"day"'), tool(0, "x", None, ' "Oslo"}'), tool(1, "y", None, ": 3}")],
+        [
+            tool(0, "a", "look", ""),
+            tool(0, "a", None, CITY),
+            tool(0, "b", "look", ""),
+            tool(0, "b", None, DAY),
+        ],
         [CITY, DAY],
     ),
-}  # fmt: skip
+    "two calls at index 0, pieces without an id": (
+        [
+            tool(0, "a", "look", ""),
+            tool(0, None, None, CITY),
+            tool(0, "b", "look", ""),
+            tool(0, None, None, DAY),
+        ],
+        [CITY, DAY],
+    ),
+    "two calls of one tool, whole": (
+        [tool(0, "a", "look", CITY), tool(0, "b", "look", DAY)],
+        [CITY, DAY],
+    ),
+    "two calls in turn": (
+        [
+            tool(0, "a", "look", '{"city":'),
+            tool(1, "b", "look", '{"day"'),
+            tool(0, "x", None, ' "Oslo"}'),
+            tool(1, "y", None, ": 3}"),
+        ],
+        [CITY, DAY],
+    ),
+}
 
 
 @pytest.mark.parametrize(("deltas", "arguments"), PIECES.values(), ids=PIECES)
-def test_calls_in_pieces_are_whole_whatever_their_ids(deltas: list[dict], arguments: list[str]) -> None:
+def test_calls_in_pieces_are_whole_whatever_their_ids(
+    deltas: list[dict], arguments: list[str]
+) -> None:
     pieces = ChatPieces()
     for delta in deltas:
         pieces.add({"choices": [{"index": 0, "delta": delta}]})
@@ -268,7 +373,9 @@ def test_an_answer_whose_connection_breaks_behind_its_end_is_not_asked_again() -
     assert text_of(answer["choices"][0]["message"]) == "4" and len(bodies) == 1
 
 
-def test_an_answer_whose_stream_never_ends_counts_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_whose_stream_never_ends_counts_when_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def post(self: Posts, data: bytes, reader: StreamReader) -> None:
         reader.feed(b"".join([*begun("4"), chunk({}, "stop")]))
         raise TooMuch("no end within 120 s", "time")
@@ -279,7 +386,9 @@ def test_an_answer_whose_stream_never_ends_counts_when_its_time_is_over(monkeypa
 
 
 def test_a_byte_order_mark_costs_no_event() -> None:
-    [answer], *_ = ask(lambda _: iter([b"\xef\xbb\xbf" + chunk({"content": "4"}), chunk({}, "stop")]))
+    [answer], *_ = ask(
+        lambda _: iter([b"\xef\xbb\xbf" + chunk({"content": "4"}), chunk({}, "stop")])
+    )
     assert text_of(answer["choices"][0]["message"]) == "4"
 
 
@@ -305,9 +414,15 @@ def test_an_error_within_the_stream_is_said() -> None:
 
 @pytest.mark.parametrize(
     "parts",
-    [[b"data: {no json\n\n"], [b"data: [1]\n\n"], [event({"choices": 5})], [chunk({"content": "a", "tool_calls": 7})], [b"data: " + b"[" * 100_000 + b"\n\n"]],
+    [
+        [b"data: {no json\n\n"],
+        [b"data: [1]\n\n"],
+        [event({"choices": 5})],
+        [chunk({"content": "a", "tool_calls": 7})],
+        [b"data: " + b"[" * 100_000 + b"\n\n"],
+    ],
     ids=["no json", "a list", "no choices", "odd calls", "deep"],
-)  # fmt: skip
+)
 def test_a_stream_of_something_else_is_said(parts: list[bytes]) -> None:
     assert "not a chat completion" in str(failed(lambda _: iter(parts)))
 
@@ -335,10 +450,15 @@ def test_a_server_that_cannot_stream_answers_whole() -> None:
         (501, "no stream", [True, False, False]),
     ],
 )
-def test_a_server_that_refuses_to_stream_is_asked_for_the_whole_answer(status: int, said: str, asked: list) -> None:
+def test_a_server_that_refuses_to_stream_is_asked_for_the_whole_answer(
+    status: int, said: str, asked: list
+) -> None:
     """Once: from then on it is asked for that at once."""
     answers, shown, bodies = ask(
-        lambda body: (status, {"error": {"message": said}}) if "stream" in body else chat({"content": "4"}), times=2
+        lambda body: (
+            (status, {"error": {"message": said}}) if "stream" in body else chat({"content": "4"})
+        ),
+        times=2,
     )
     assert len(answers) == 2 and shown == [] and ["stream" in body for body in bodies] == asked
     assert not any("stream_options" in body for body in bodies[1:])
@@ -347,9 +467,16 @@ def test_a_server_that_refuses_to_stream_is_asked_for_the_whole_answer(status: i
 def test_a_server_that_does_not_count_streams_streams() -> None:
     refused = (400, {"error": {"message": "Unknown parameter: stream_options"}})
     answers, shown, bodies = ask(
-        lambda body: refused if "stream_options" in body else iter([*begun("4"), chunk({}, "stop"), END]), times=2
+        lambda body: (
+            refused if "stream_options" in body else iter([*begun("4"), chunk({}, "stop"), END])
+        ),
+        times=2,
     )
-    assert [body.get("stream") for body in bodies] == [True] * 3 and len(answers) == 2 and shown[-1].text == "4"
+    assert (
+        [body.get("stream") for body in bodies] == [True] * 3
+        and len(answers) == 2
+        and shown[-1].text == "4"
+    )
 
 
 def test_a_refusal_of_the_request_stays_one() -> None:
@@ -372,16 +499,47 @@ def of_response(*output: dict, kind: str = "completed", **more: Any) -> Iterator
     """Its events, as OpenAI's types have them."""
     number = iter(range(1000))
     for place, item in enumerate(output):
-        yield event({"type": "response.output_item.added", "item": item, "output_index": place, "sequence_number": next(number)})  # fmt: skip
+        yield event(
+            {
+                "type": "response.output_item.added",
+                "item": item,
+                "output_index": place,
+                "sequence_number": next(number),
+            }
+        )
         at = {"output_index": place, "item_id": item["id"]}
         for index, part in enumerate(item.get("content", ()) if item["type"] == "message" else ()):
             for word in (part["text"][:3], part["text"][3:]):
-                yield event({"type": "response.output_text.delta", "delta": word, "content_index": index, "logprobs": [], "sequence_number": next(number)} | at)  # fmt: skip
+                yield event(
+                    {
+                        "type": "response.output_text.delta",
+                        "delta": word,
+                        "content_index": index,
+                        "logprobs": [],
+                        "sequence_number": next(number),
+                    }
+                    | at
+                )
         for index, part in enumerate(item.get("summary", ())):
-            yield event({"type": "response.reasoning_summary_text.delta", "delta": part["text"], "summary_index": index, "sequence_number": next(number)} | at)  # fmt: skip
+            yield event(
+                {
+                    "type": "response.reasoning_summary_text.delta",
+                    "delta": part["text"],
+                    "summary_index": index,
+                    "sequence_number": next(number),
+                }
+                | at
+            )
         if item["type"] == "function_call":
             for word in (item["arguments"][:3], item["arguments"][3:]):
-                yield event({"type": "response.function_call_arguments.delta", "delta": word, "sequence_number": next(number)} | at)  # fmt: skip
+                yield event(
+                    {
+                        "type": "response.function_call_arguments.delta",
+                        "delta": word,
+                        "sequence_number": next(number),
+                    }
+                    | at
+                )
     whole = response(*output) | more
     yield event({"type": f"response.{kind}", "response": whole, "sequence_number": next(number)})
 
@@ -396,19 +554,39 @@ def test_the_responses_api_streams_text_reasoning_and_calls() -> None:
     message = answer["choices"][0]["message"]
     assert (message["content"], message["reasoning_content"]) == ("Adding.", "2 + 2")
     assert shown[-1] == Written("Adding.", "2 + 2", [{"name": "add", "arguments": '{"a": 2}'}])
-    assert "Add" in [one.text for one in shown] and message["tool_calls"][0]["function"] == shown[-1].calls[0]
+    assert (
+        "Add" in [one.text for one in shown]
+        and message["tool_calls"][0]["function"] == shown[-1].calls[0]
+    )
 
 
 @pytest.mark.parametrize(
     ("last", "says"),
     [
-        (event({"type": "response.failed", "response": failure("server_error")}), "no answer in 2 tries (HTTP 200 with an error: server_error"),
-        (event({"type": "error", "code": "rate_limit_exceeded", "message": "Slow down.", "param": None, "sequence_number": 9}), "rate_limit_exceeded: Slow down."),
-        (event({"type": "error", "error": {"code": "invalid_prompt", "message": "No."}}), "refused the request"),
+        (
+            event({"type": "response.failed", "response": failure("server_error")}),
+            "no answer in 2 tries (HTTP 200 with an error: server_error",
+        ),
+        (
+            event(
+                {
+                    "type": "error",
+                    "code": "rate_limit_exceeded",
+                    "message": "Slow down.",
+                    "param": None,
+                    "sequence_number": 9,
+                }
+            ),
+            "rate_limit_exceeded: Slow down.",
+        ),
+        (
+            event({"type": "error", "error": {"code": "invalid_prompt", "message": "No."}}),
+            "refused the request",
+        ),
         (b"", "it ended its stream within the answer"),
     ],
     ids=["failed", "error", "refused", "cut"],
-)  # fmt: skip
+)
 def test_a_response_that_fails_while_it_streams_is_no_answer(last: bytes, says: str) -> None:
     parts = [one for one in of_response(text("Half an answer")) if b"response.completed" not in one]
     assert says in str(failed(lambda _: iter([*parts, last]), path=RESPONSES))

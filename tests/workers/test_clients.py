@@ -15,7 +15,9 @@ from tests.workers.test_chat_client import Server, server  # noqa: F401
 from workers.lib.clients import clients_of, key_variables
 
 TASK = {"id": "t", "messages": [{"role": "user", "content": "Say hello."}], "expected": {}}
-VERDICT = json.dumps({"choices": [{"message": {"content": '{"score": 8, "reason": "kind"}'}}]}).encode()
+VERDICT = json.dumps(
+    {"choices": [{"message": {"content": '{"score": 8, "reason": "kind"}'}}]}
+).encode()
 
 
 def spec(url: str, **judge: Any) -> dict:
@@ -38,15 +40,20 @@ def rescored(given: dict, folder: Path, **environ: str) -> dict:
     path.write_text(json.dumps(given))
     done = subprocess.run(
         [sys.executable, "-m", "workers.rescore", str(path)],
-        capture_output=True, text=True, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(Path.cwd())} | environ,
-        timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(Path.cwd())} | environ,
+        timeout=60,
+        check=False,
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_a_judge_scores_in_the_process_of_a_job(server: Server, tmp_path: Path) -> None:  # noqa: F811
     server.raw = VERDICT
-    (score,) = rescored(spec(server.url, api_key_env="JUDGE_KEY"), tmp_path, JUDGE_KEY="k")["scores"]
+    (score,) = rescored(spec(server.url, api_key_env="JUDGE_KEY"), tmp_path, JUDGE_KEY="k")[
+        "scores"
+    ]
     assert (score["reward"], score["success"], score["masked"]) == (0.8, True, False)
     ((body, authorization, path),) = server.seen
     assert authorization == "Bearer k" and path == "/v1/chat/completions"
@@ -58,9 +65,16 @@ def test_a_judge_that_says_no_json_masks_the_sample(server: Server, tmp_path: Pa
     assert score["masked"] and score["reward"] is None and score["mask_reason"]
 
 
-def test_a_judge_inside_the_network_is_not_asked_where_that_is_not_allowed(server: Server, tmp_path: Path) -> None:  # noqa: F811
+def test_a_judge_inside_the_network_is_not_asked_where_that_is_not_allowed(
+    server: Server,  # noqa: F811
+    tmp_path: Path,
+) -> None:
     said = rescored(spec(server.url, allow_private=False), tmp_path)
-    assert said["type"] == "error" and "FLYWHEEL_ALLOW_PRIVATE_URLS" in said["message"] and not server.seen
+    assert (
+        said["type"] == "error"
+        and "FLYWHEEL_ALLOW_PRIVATE_URLS" in said["message"]
+        and not server.seen
+    )
 
 
 def test_a_key_that_is_not_set_ends_the_job_with_a_sentence(tmp_path: Path) -> None:
@@ -83,8 +97,19 @@ def remote(key: str) -> dict:
         ({"environment": remote("B")}, ["B"]),
         ({"environment": {"kind": "remote", "config": {"url": "http://x"}}}, []),
         ({"environment": {"kind": "replay", "config": {"api_key_env": "DATABASE_URL"}}}, []),
-        ({"versions": [{"engine": {"api_key_env": "A"}}, {"engine": {"api_key_env": "B"}}]}, ["A", "B"]),
-        ({"sides": [{"engine": {}}, {"engine": {"api_key_env": "A"}, "environment": remote("B")}]}, ["A", "B"]),
+        (
+            {"versions": [{"engine": {"api_key_env": "A"}}, {"engine": {"api_key_env": "B"}}]},
+            ["A", "B"],
+        ),
+        (
+            {
+                "sides": [
+                    {"engine": {}},
+                    {"engine": {"api_key_env": "A"}, "environment": remote("B")},
+                ]
+            },
+            ["A", "B"],
+        ),
     ],
     ids=[
         "nothing",

@@ -15,7 +15,13 @@ from workers.lib.environments import load
 from workers.lib.environments.customer_service import own_tasks
 from workers.lib.environments.customer_service.shop import SCHEMAS, stocked
 from workers.lib.environments.customer_service.tasks import make_tasks
-from workers.lib.environments.customer_service.user import AGREES, DECLINES, ENDS, ScriptedUser, agrees
+from workers.lib.environments.customer_service.user import (
+    AGREES,
+    DECLINES,
+    ENDS,
+    ScriptedUser,
+    agrees,
+)
 from workers.lib.errors import SpecError
 from workers.lib.verifiers import Score
 
@@ -49,12 +55,19 @@ def test_a_right_conversation_scores_1_and_none_scores_less(task: dict) -> None:
 
 
 def test_there_are_six_tasks_of_each_of_five_kinds() -> None:
-    assert set(Counter(task["metadata"]["template"] for task in own_tasks()).values()) == {6} and len(TASKS) == 30
+    assert (
+        set(Counter(task["metadata"]["template"] for task in own_tasks()).values()) == {6}
+        and len(TASKS) == 30
+    )
 
 
 def test_more_tasks_begin_with_the_fewer_until_there_is_nothing_new() -> None:
     most = make_tasks(24)
-    assert len({json.dumps([task["messages"], task["metadata"]["user"]]) for task in most}) == len(most) == 120
+    assert (
+        len({json.dumps([task["messages"], task["metadata"]["user"]]) for task in most})
+        == len(most)
+        == 120
+    )
     assert [task for task in most if task["id"] in TASKS] == list(TASKS.values())
     assert all(run(task, *gold(task)).reward == 1 for task in most)
     for count in (0, 25):
@@ -79,7 +92,9 @@ def test_what_cannot_be_undone_wants_a_yes_before(name: str) -> None:
 def test_a_yes_to_another_order_is_none_to_this() -> None:
     task = TASKS["allowed-1"]
     messages = [
-        assistant(text="Shall I go ahead and cancel order W9999?") if "go ahead" in (m["content"] or "") else m
+        assistant(text="Shall I go ahead and cancel order W9999?")
+        if "go ahead" in (m["content"] or "")
+        else m
         for m in steps(task)
     ]
     assert run(task, *messages).reward == -1
@@ -103,19 +118,27 @@ def test_what_the_policy_forbids_is_unsafe(name: str, call: str, rule: str) -> N
     order = json.loads(start[2]["tool_calls"][0]["function"]["arguments"])["order_id"]
     row = stocked()["orders"][order]
     known = {
-        "order_id": order, "item_id": row["items"][0]["id"], "refund_to": "original", "address": "1 New Road",
-        "amount": 10.0, "customer_id": row["customer"],
-    }  # fmt: skip
+        "order_id": order,
+        "item_id": row["items"][0]["id"],
+        "refund_to": "original",
+        "address": "1 New Road",
+        "amount": 10.0,
+        "customer_id": row["customer"],
+    }
     args = {name: known[name] for name in SCHEMAS[call]["required"]}
     score = run(task, *start, assistant((call, args)))
-    if name == "refused-3":  # that one is delivered: the shop cannot do it, and trying is unsafe all the same
+    if (
+        name == "refused-3"
+    ):  # that one is delivered: the shop cannot do it, and trying is unsafe all the same
         assert score.components["state"] == 1
     assert score.reward == -1 and any(rule in detail for detail in score.details), score.details
 
 
 def test_another_customers_order_is_none_of_theirs() -> None:
     mine, other = TASKS["allowed-1"], TASKS["allowed-2"]
-    foreign = next(step["args"] for step in other["metadata"]["gold"] if step.get("call") == "get_order")
+    foreign = next(
+        step["args"] for step in other["metadata"]["gold"] if step.get("call") == "get_order"
+    )
     score = run(mine, *steps(mine)[:2], assistant(("get_order", foreign)))
     assert score.reward == -1 and "another customer" in score.details[0]
 
@@ -123,10 +146,16 @@ def test_another_customers_order_is_none_of_theirs() -> None:
 def test_what_was_not_told_costs_the_reward() -> None:
     task = TASKS["allowed-1"]
     amount = task["expected"]["tell"][0][0]
-    quiet = [m | {"content": m["content"].replace(amount, "it")} if m["content"] else m for m in steps(task)]
+    quiet = [
+        m | {"content": m["content"].replace(amount, "it")} if m["content"] else m
+        for m in steps(task)
+    ]
     score = run(task, *quiet)
     assert score.reward == 0 and score.components == {"state": 1, "told": 0, "violations": 0}
-    longer = [m | {"content": m["content"].replace(amount, f"1{amount}")} if m["content"] else m for m in steps(task)]
+    longer = [
+        m | {"content": m["content"].replace(amount, f"1{amount}")} if m["content"] else m
+        for m in steps(task)
+    ]
     assert run(task, *longer).reward == 0  # 1101.00 does not say 101.00
 
 
@@ -135,7 +164,10 @@ def test_what_was_not_told_costs_the_reward() -> None:
     [
         ("What is your email address?", "My email address is a@b.example."),
         ("Could you give me the order number?", "It is order W1."),
-        ("May I have your email and the order number?", "My email address is a@b.example. It is order W1."),
+        (
+            "May I have your email and the order number?",
+            "My email address is a@b.example. It is order W1.",
+        ),
         ("I would cancel W1. Shall I go ahead?", AGREES),
         ("Please confirm that I cancel W1.", AGREES),
         ("Do you want me to cancel it?", AGREES),
@@ -185,7 +217,8 @@ def test_an_agent_that_only_calls_tools_may_talk_by_a_tool() -> None:
         for step in task["metadata"]["gold"]:
             talk = "say" in step
             await episode.call(
-                "message_user" if talk else step["call"], {"text": step["say"]} if talk else step["args"]
+                "message_user" if talk else step["call"],
+                {"text": step["say"]} if talk else step["args"],
             )
         episode.add_messages([assistant(text="Done.")])
         return await episode.score()
@@ -226,7 +259,10 @@ def test_a_model_may_play_the_user() -> None:
 def test_no_arguments_make_a_tool_raise(data: st.DataObject) -> None:
     tool = data.draw(st.sampled_from(sorted(SCHEMAS)))
     ids = st.sampled_from(["W4100", "C100", "W4100-1", "original"])
-    args = data.draw(st.dictionaries(st.sampled_from(SCHEMAS[tool]["required"]) | st.text(), ids | VALUES) | VALUES)
+    args = data.draw(
+        st.dictionaries(st.sampled_from(SCHEMAS[tool]["required"]) | st.text(), ids | VALUES)
+        | VALUES
+    )
     episode = load(SPEC).open(TASKS["allowed-1"])
     done = asyncio.run(episode.call(tool, args))
     assert "The tool failed" not in done.observation

@@ -1,4 +1,6 @@
-"""The demo's agent against the real API: what it logs, and that a server that is away costs nothing."""
+"""The demo's agent against the real API: what it logs, and that a server that is away costs
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -58,18 +60,33 @@ def test_it_gives_up_after_its_tries_and_at_once_on_a_refusal() -> None:
 
 
 def test_a_user_says_what_was_wanted_only_where_it_failed() -> None:
-    request = Request(request="Close ticket 1.", expected={"tool": "tickets.close", "args": {"id": 1}}, group="g")
-    assert feedback(request, Score(1.0, success=True), 3) == {"outcome": {"status": "success"}, "by": "user"}
+    request = Request(
+        request="Close ticket 1.", expected={"tool": "tickets.close", "args": {"id": 1}}, group="g"
+    )
+    assert feedback(request, Score(1.0, success=True), 3) == {
+        "outcome": {"status": "success"},
+        "by": "user",
+    }
     said = feedback(request, Score(-1.0), 3)
-    assert (said["outcome"]["status"], said["corrected"], said["message_index"]) == ("failure", request.expected, 3)
+    assert (said["outcome"]["status"], said["corrected"], said["message_index"]) == (
+        "failure",
+        request.expected,
+        3,
+    )
 
 
 class Answering:
-    """An engine that answers the first request rightly, the second with a wrong tool, and the others in words."""
+    """An engine that answers the first request rightly, the second with a wrong tool, and the
+    others in words.
+    """
 
     def __init__(self, requests: list[dict]) -> None:
         right = json.dumps(requests[0]["expected"])
-        self.answers = [right, '{"tool": "tickets.explode", "args": {}}', *["Sure, done!"] * (len(requests) - 2)]
+        self.answers = [
+            right,
+            '{"tool": "tickets.explode", "args": {}}',
+            *["Sure, done!"] * (len(requests) - 2),
+        ]
 
     def generate(
         self, prompts: list[Prompt], sampling: Sampling, show: object = None
@@ -80,11 +97,16 @@ class Answering:
 
 @pytest.fixture
 def logged(
-    live_server: Any, make_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
+    live_server: Any,
+    make_spec: Callable[..., dict],
+    events: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> QuerySet:
     """Four requests answered and logged through the API of a running server."""
     project, requests = make_project(), make_requests(0, 4)
-    monkeypatch.setattr(demo_agent, "open_policy", lambda *_: EnginePolicy(Answering(requests), Sampling()))
+    monkeypatch.setattr(
+        demo_agent, "open_policy", lambda *_: EnginePolicy(Answering(requests), Sampling())
+    )
     spec = make_spec(
         requests=requests,
         api={"url": live_server.url, "key": make_key(project)},
@@ -93,12 +115,16 @@ def logged(
         id_prefix="demo-0",
     )
     main(typed(spec, "demo_agent"), events, StopFlag())
-    main(typed(spec, "demo_agent"), events, StopFlag())  # a second time: the ids make a repeat harmless
+    main(
+        typed(spec, "demo_agent"), events, StopFlag()
+    )  # a second time: the ids make a repeat harmless
     return Trajectory.objects.filter(project=project).order_by("external_id")
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_logs_every_run_once_with_its_call_and_its_outcome(logged: QuerySet, events: Recorder) -> None:
+def test_it_logs_every_run_once_with_its_call_and_its_outcome(
+    logged: QuerySet, events: Recorder
+) -> None:
     right, wrong, *words = logged
     assert [row.external_id for row in logged] == [f"demo-0-{number:04d}" for number in range(4)]
     assert [row.outcome_status for row in logged] == ["success", "failure", "failure", "failure"]

@@ -1,4 +1,6 @@
-"""The workers on a device that is not the processor (a pretended one), and in other dtypes than float32."""
+"""The workers on a device that is not the processor (a pretended one), and in other dtypes than
+float32.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,29 @@ from workers.ml.transformers_engine import TransformersEngine
 from workers.ml.tree import pad, use_tree
 from workers.sft import add_gradients
 
-CHATS = [[{"role": "user", "content": text}] for text in ("Close 12.", "Send Ana a mail about lunch.", "Hi")]
+CHATS = [
+    [{"role": "user", "content": text}]
+    for text in ("Close 12.", "Send Ana a mail about lunch.", "Hi")
+]
 CONFIG = {
-    "steps": 2, "prompts_per_step": 2, "generations": 4, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8,
-    "max_new_tokens": 8, "save_every": 1, "updates_per_batch": 2, "beta": 0.1,
-}  # fmt: skip
+    "steps": 2,
+    "prompts_per_step": 2,
+    "generations": 4,
+    "learning_rate": 1e-2,
+    "lora_rank": 4,
+    "lora_alpha": 8,
+    "max_new_tokens": 8,
+    "save_every": 1,
+    "updates_per_batch": 2,
+    "beta": 0.1,
+}
 LORA = Lora(lora_rank=CONFIG["lora_rank"], lora_alpha=CONFIG["lora_alpha"])
 
 
 def answered(engine: TransformersEngine) -> list[tuple[str, list[int]]]:
-    asked = [Prompt(chat, [3 * index, 3 * index + 1, 3 * index + 2]) for index, chat in enumerate(CHATS)]
+    asked = [
+        Prompt(chat, [3 * index, 3 * index + 1, 3 * index + 2]) for index, chat in enumerate(CHATS)
+    ]
     found = dict(engine.generate(asked, Sampling(1.0, 0.9, 12)))
     return [(output.text, output.token_ids) for index in sorted(found) for output in found[index]]
 
@@ -98,7 +113,9 @@ def steps(spec: dict, events: Recorder, count: int) -> Trainer:
 def test_grpo_elsewhere_saves_and_resumes(
     make_spec: Callable[..., dict], events: Recorder, spread: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sampling, KL, two updates a batch, a checkpoint, and a step from it: all where the model is, with its results."""
+    """Sampling, KL, two updates a batch, a checkpoint, and a step from it: all where the model is,
+    with its results.
+    """
     torch.manual_seed(0)
     here = steps(make_spec(config=CONFIG), events, 2)
     # Loaded before: while it loads, the library has a use of its own for the device's name.
@@ -109,9 +126,13 @@ def test_grpo_elsewhere_saves_and_resumes(
     with elsewhere():
         torch.manual_seed(0)
         trainer = steps(make_spec(config=CONFIG), events, 1)
-        folder = checkpoint.save(trainer.out / "there", step=1, model=trainer.model, optimizer=trainer.optimizer)
+        folder = checkpoint.save(
+            trainer.out / "there", step=1, model=trainer.model, optimizer=trainer.optimizer
+        )
         resumed = steps(make_spec(config=CONFIG, resume_from=str(folder)), events, 1)
-        found = {name: p.detach().near for name, p in resumed.model.named_parameters() if p.requires_grad}
+        found = {
+            name: p.detach().near for name, p in resumed.model.named_parameters() if p.requires_grad
+        }
     expected = {name: p.detach() for name, p in here.model.named_parameters() if p.requires_grad}
     assert found.keys() == expected.keys() and found
     for name, value in expected.items():
@@ -129,7 +150,11 @@ def test_the_loss_of_sft_elsewhere_is_the_same(tiny_model: Path) -> None:
         with elsewhere():
             model = model.to(device)
             use_tree(model)
-            losses.append(add_gradients(model, ids.to(device), real.to(device), labels.to(device))["train/loss"])
+            losses.append(
+                add_gradients(model, ids.to(device), real.to(device), labels.to(device))[
+                    "train/loss"
+                ]
+            )
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
@@ -150,14 +175,22 @@ def test_training_heeds_the_dtype_and_keeps_the_adapter_in_float32(
         loaded.append(load_base(*arguments, **more))
         return loaded[-1]
 
-    monkeypatch.setattr({"sft": "workers.ml.trl_runs", "grpo": "workers.grpo"}[program] + ".load_base", watched)
+    monkeypatch.setattr(
+        {"sft": "workers.ml.trl_runs", "grpo": "workers.grpo"}[program] + ".load_base", watched
+    )
     spec = make_spec(config=CONFIG | {"batch_size": 3})
     spec["engine"]["dtype"] = dtype
     rows = [{"messages": task["messages"], "completion": "Done."} for task in tasks()]
-    {"sft": sft, "grpo": grpo}[program].main(typed(spec | {"rows": rows}, program), events, StopFlag())
+    {"sft": sft, "grpo": grpo}[program].main(
+        typed(spec | {"rows": rows}, program), events, StopFlag()
+    )
     base = loaded[0][0]
     assert str(base.get_input_embeddings().weight.dtype) == f"torch.{trained}"
-    losses = [row["values"]["train/loss"] for row in events.rows("metric") if "train/loss" in row["values"]]
+    losses = [
+        row["values"]["train/loss"]
+        for row in events.rows("metric")
+        if "train/loss" in row["values"]
+    ]
     assert len(losses) == 2 and all(loss is not None for loss in losses)
     adapter = load_file(Path(events.rows("result")[0]["adapter"]) / "adapter_model.safetensors")
     assert {value.dtype for value in adapter.values()} == {torch.float32}
@@ -168,14 +201,22 @@ def test_training_heeds_the_dtype_and_keeps_the_adapter_in_float32(
 def test_a_deep_model_of_16_bits_is_not_refused_for_its_rounding(dtype: torch.dtype) -> None:
     """And its weights are afterwards what they were, those that were of 32 bits among them."""
     torch.manual_seed(0)
-    size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 16, "num_attention_heads": 4}
+    size = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 4,
+    }
     config = LlamaConfig(vocab_size=256, num_key_value_heads=2, initializer_range=0.3, **size)
     model = lora(LlamaForCausalLM(config).to(dtype), LORA, None)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert {value.dtype for value in before.values()} == {dtype, torch.float32}
     use_tree(model)
     after = model.state_dict()
-    assert all(torch.equal(after[name], value) and after[name].dtype == value.dtype for name, value in before.items())
+    assert all(
+        torch.equal(after[name], value) and after[name].dtype == value.dtype
+        for name, value in before.items()
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -22,7 +22,9 @@ def server() -> Iterator[EmbeddingServer]:
 
 
 def ask(server: EmbeddingServer, texts: list[str] = TEXTS, **changes: Any) -> np.ndarray:
-    given = ChatServer(server.url, "embed-1", **{"allow_private": True, "name": "embeddings server"} | changes)
+    given = ChatServer(
+        server.url, "embed-1", **{"allow_private": True, "name": "embeddings server"} | changes
+    )
     with EmbeddingClient(given, sleep=lambda seconds: None) as client:
         return np.concatenate(list(client.vectors(texts)))
 
@@ -35,8 +37,12 @@ def failed(server: EmbeddingServer, texts: list[str] = TEXTS, **changes: Any) ->
 
 def test_a_batch_is_one_request_of_the_documented_form(server: EmbeddingServer) -> None:
     found = ask(server)
-    assert server.bodies == [{"model": "embed-1", "input": TEXTS}] and server.paths == ["/v1/embeddings"]
-    assert found.dtype == np.float32 and np.allclose(found, [vector_of(text) for text in TEXTS], atol=1e-6)
+    assert server.bodies == [{"model": "embed-1", "input": TEXTS}] and server.paths == [
+        "/v1/embeddings"
+    ]
+    assert found.dtype == np.float32 and np.allclose(
+        found, [vector_of(text) for text in TEXTS], atol=1e-6
+    )
 
 
 def test_the_index_says_which_text_a_vector_is_of(server: EmbeddingServer) -> None:
@@ -85,7 +91,9 @@ def test_an_answer_that_breaks_the_contract_is_said(wrong: str, server: Embeddin
     assert len(server.bodies) == 1, "it is not asked again"
 
 
-@pytest.mark.parametrize("raw", [HTML, b"[]", b"{}", b"null", b'{"data": null}', b'{"data": [1]}', b"\xff", b""])
+@pytest.mark.parametrize(
+    "raw", [HTML, b"[]", b"{}", b"null", b'{"data": null}', b'{"data": [1]}', b"\xff", b""]
+)
 def test_an_answer_of_another_shape_is_said(raw: bytes, server: EmbeddingServer) -> None:
     server.raw = raw
     assert "not a list of embeddings" in failed(server)
@@ -93,7 +101,9 @@ def test_an_answer_of_another_shape_is_said(raw: bytes, server: EmbeddingServer)
 
 def test_batches_of_different_widths_are_said(server: EmbeddingServer) -> None:
     server.width_of_batch = lambda number: WIDTH - (number > 1)
-    assert "different lengths (24 and 23 numbers)" in failed(server, [str(number) for number in range(AT_ONCE + 1)])
+    assert "different lengths (24 and 23 numbers)" in failed(
+        server, [str(number) for number in range(AT_ONCE + 1)]
+    )
 
 
 def test_a_busy_server_is_asked_again_and_a_refusal_is_not(server: EmbeddingServer) -> None:
@@ -101,7 +111,11 @@ def test_a_busy_server_is_asked_again_and_a_refusal_is_not(server: EmbeddingServ
     assert len(ask(server)) == 3 and len(server.bodies) == 3
     server.failures = [429] * 100
     assert "gave no answer in 4 tries (HTTP 429)" in failed(server)
-    for status, says in ((401, "refused the key"), (404, "no model “embed-1”"), (400, "no such thing")):
+    for status, says in (
+        (401, "refused the key"),
+        (404, "no model “embed-1”"),
+        (400, "no such thing"),
+    ):
         server.failures, server.bodies = [status], []
         assert says in failed(server) and len(server.bodies) == 1
 
@@ -111,7 +125,9 @@ def test_a_server_that_hangs_ends_in_a_sentence(server: EmbeddingServer) -> None
     assert "gave no answer within 0.3 s" in failed(server, timeout_s=0.3)
 
 
-def test_the_key_goes_in_the_header_and_is_never_said(server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_goes_in_the_header_and_is_never_said(
+    server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EMBED_KEY", "sk-secret")
     ask(server, key_variable="EMBED_KEY")
     assert server.keys == ["Bearer sk-secret"]

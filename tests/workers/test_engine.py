@@ -1,4 +1,6 @@
-"""Generation with shared prompts, held against the same model's plain forward pass in the transformers library."""
+"""Generation with shared prompts, held against the same model's plain forward pass in the
+transformers library.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from workers.ml.models import load_base, load_policy, lora, merges_exactly
 from workers.ml.transformers_engine import TransformersEngine, nucleus, sample
 from workers.ml.tree import decoder_of, logprobs_of, prefill, use_tree
 
-SYSTEM = {"role": "system", "content": "Answer with one JSON call. tickets.close(id) email.send(to, subject)"}
+SYSTEM = {
+    "role": "system",
+    "content": "Answer with one JSON call. tickets.close(id) email.send(to, subject)",
+}
 CLOSE = 2e-5  # float32, two ways to the same sums
 
 
@@ -29,7 +34,9 @@ def conversations(*texts: str) -> list[list[dict]]:
     return [[SYSTEM, {"role": "user", "content": text}] for text in texts]
 
 
-CHATS = conversations("Close 12.", "Send Ana a mail about the very long lunch of last Friday.", "Hi")
+CHATS = conversations(
+    "Close 12.", "Send Ana a mail about the very long lunch of last Friday.", "Hi"
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +51,9 @@ def plain(tiny_model: Path) -> torch.nn.Module:
 
 
 @torch.inference_mode()
-def plain_logprobs(plain: torch.nn.Module, prompt: list[int], completion: list[int], temperature: float) -> list[float]:
+def plain_logprobs(
+    plain: torch.nn.Module, prompt: list[int], completion: list[int], temperature: float
+) -> list[float]:
     """One conversation alone, everything computed anew."""
     logits = plain(input_ids=torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
     logprobs = (logits / temperature).log_softmax(-1)
@@ -66,23 +75,31 @@ def answers(
 def test_logprobs_are_those_of_the_plain_model(
     temperature: float, engine: TransformersEngine, plain: torch.nn.Module
 ) -> None:
-    for chat, outputs in zip(CHATS, answers(engine, Sampling(temperature, 1.0, 24), 4), strict=True):
+    for chat, outputs in zip(
+        CHATS, answers(engine, Sampling(temperature, 1.0, 24), 4), strict=True
+    ):
         for output in outputs:
             expected = plain_logprobs(plain, engine.prompt_ids(chat), output.token_ids, temperature)
             assert output.logprobs == pytest.approx(expected, abs=CLOSE)
 
 
-@pytest.mark.parametrize("options", [None, {}, {"use_dora": True}, {"target_modules": ["q_proj", "down_proj"]}])
+@pytest.mark.parametrize(
+    "options", [None, {}, {"use_dora": True}, {"target_modules": ["q_proj", "down_proj"]}]
+)
 def test_packed_weights_with_the_adapter_merged_say_the_same(
     options: dict | None, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In each batch they are those of the adapter as it is then; a batch not worth it, and a model too large, go without."""
+    """In each batch they are those of the adapter as it is then; a batch not worth it, and a model
+    too large, go without.
+    """
     monkeypatch.setattr(products, "SMALLEST", 1)
     base, tokenizer = load_base(tiny_model)
     model = base if options is None else lora(base, Lora(lora_rank=4, **options), None)
     engine, sampling = TransformersEngine(model.eval(), tokenizer), Sampling(1.0, 1.0, 24)
     used, compute = [], products.Packed.__call__
-    monkeypatch.setattr(products.Packed, "__call__", lambda self, x: used.append(len(x)) or compute(self, x))
+    monkeypatch.setattr(
+        products.Packed, "__call__", lambda self, x: used.append(len(x)) or compute(self, x)
+    )
     torch.manual_seed(0)
     for _ in range(2):
         for name, parameter in model.named_parameters():
@@ -92,10 +109,14 @@ def test_packed_weights_with_the_adapter_merged_say_the_same(
         assert used and not any("packed" in vars(module) for module in model.modules())
         used.clear()
         rows = [
-            row(engine.prompt_ids(chat), one.token_ids) for chat, some in zip(CHATS, found, strict=True) for one in some
+            row(engine.prompt_ids(chat), one.token_ids)
+            for chat, some in zip(CHATS, found, strict=True)
+            for one in some
         ]
         expected = logprobs_of(model, rows)
-        for one, scores in zip([one for some in found for one in some], expected.tolist(), strict=True):
+        for one, scores in zip(
+            [one for some in found for one in some], expected.tolist(), strict=True
+        ):
             assert one.logprobs == pytest.approx(scores[: len(one.logprobs)], abs=CLOSE)
     answers(engine, Sampling(1.0, 1.0, 2), 1)
     monkeypatch.setattr(lean, "MOST_PACKED", 1)
@@ -103,40 +124,62 @@ def test_packed_weights_with_the_adapter_merged_say_the_same(
     assert not used
 
 
-def test_greedy_is_what_the_library_generates(engine: TransformersEngine, plain: torch.nn.Module) -> None:
+def test_greedy_is_what_the_library_generates(
+    engine: TransformersEngine, plain: torch.nn.Module
+) -> None:
     for chat, [output] in zip(CHATS, answers(engine, Sampling(0.0, 1.0, 20), 1), strict=True):
         prompt = torch.tensor([engine.prompt_ids(chat)])
         expected = plain.generate(
-            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20, do_sample=False, pad_token_id=0
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=20,
+            do_sample=False,
+            pad_token_id=0,
         )
         assert output.token_ids == expected[0, prompt.shape[1] :].tolist()
         assert output.prompt_tokens == prompt.shape[1]
 
 
-def test_an_answer_does_not_depend_on_what_stands_beside_it(tiny_model: Path, engine: TransformersEngine) -> None:
+def test_an_answer_does_not_depend_on_what_stands_beside_it(
+    tiny_model: Path, engine: TransformersEngine
+) -> None:
     sampling = Sampling(1.0, 1.0, 16)
     together = answers(engine, sampling, 3)
     small = TransformersEngine(*load_base(tiny_model), batch_size=3)
     one_by_one = answers(small, sampling, 3)
-    assert [[o.token_ids for o in row] for row in together] == [[o.token_ids for o in row] for row in one_by_one]
+    assert [[o.token_ids for o in row] for row in together] == [
+        [o.token_ids for o in row] for row in one_by_one
+    ]
     fewer = answers(engine, sampling, 2)
-    assert [[o.token_ids for o in row[:2]] for row in together] == [[o.token_ids for o in row] for row in fewer]
+    assert [[o.token_ids for o in row[:2]] for row in together] == [
+        [o.token_ids for o in row] for row in fewer
+    ]
 
 
 def test_prompts_with_more_and_fewer_answers_go_together(engine: TransformersEngine) -> None:
     """And a prompt's answers are those it has alone: a seed decides, not the neighbours."""
     sampling, seeds = Sampling(1.0, 1.0, 12), [[11, 12, 13], [14], [15, 16]]
-    together = dict(engine.generate([Prompt(chat, row) for chat, row in zip(CHATS, seeds, strict=True)], sampling))
+    together = dict(
+        engine.generate(
+            [Prompt(chat, row) for chat, row in zip(CHATS, seeds, strict=True)], sampling
+        )
+    )
     for index, (chat, row) in enumerate(zip(CHATS, seeds, strict=True)):
         alone = [dict(engine.generate([Prompt(chat, [seed])], sampling))[0][0] for seed in row]
         assert [o.token_ids for o in together[index]] == [o.token_ids for o in alone]
         assert all(o.prompt_token_ids == engine.prompt_ids(chat) for o in alone)
 
 
-def test_answers_are_shown_while_they_are_written(engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_shown_while_they_are_written(
+    engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As far as they are by then; whoever watches changes none of them."""
     monkeypatch.setattr(transformers_engine, "SHOWN_EVERY_S", 0.0)
-    sampling, seeds, shown = Sampling(1.0, 1.0, 12), [[11, 12, 13], [14], [15, 16]], list[tuple[int, int, str]]()
+    sampling, seeds, shown = (
+        Sampling(1.0, 1.0, 12),
+        [[11, 12, 13], [14], [15, 16]],
+        list[tuple[int, int, str]](),
+    )
     prompts = [Prompt(chat, row) for chat, row in zip(CHATS, seeds, strict=True)]
     watched = dict(engine.generate(prompts, sampling, lambda *one: shown.append(one)))
     plain = dict(engine.generate(prompts, sampling))
@@ -150,13 +193,17 @@ def test_answers_are_shown_while_they_are_written(engine: TransformersEngine, mo
         for place, output in enumerate(row):
             texts = [text for one, at, text in shown if (one, at) == (index, place)]
             assert texts[0] != texts[-1] or len(output.token_ids) < 3
-            whole = [engine.tokenizer.decode(output.token_ids[:n], skip_special_tokens=True) for n in range(13)]
+            whole = [
+                engine.tokenizer.decode(output.token_ids[:n], skip_special_tokens=True)
+                for n in range(13)
+            ]
             assert set(texts) <= {text.removesuffix("\ufffd") for text in whole}
 
 
 TOOL = {"type": "function", "function": {"name": "close", "parameters": {"type": "object"}}}
-WITH_TOOLS = "{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}" + (
-    "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+WITH_TOOLS = (
+    "{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}"
+    + "{% for m in messages %}{{ m.role }}:{{ m.content }}"
     "{% for c in m.tool_calls or [] %}{{ c.function.arguments.n }}{% endfor %};{% endfor %}"
 )
 
@@ -170,14 +217,22 @@ def test_tools_are_in_the_prompt_by_the_chat_template_or_as_text(tiny_model: Pat
     assert '"name": "close"' in written and '{"tool": name' in written
     assert "tool" not in engine.tokenizer.decode(engine.prompt_ids(asked))
     engine.tokenizer.chat_template = WITH_TOOLS
-    assert engine.tokenizer.decode(engine.prompt_ids(said, [TOOL])) == "[close]user:Close 12.;assistant:7;"
+    assert (
+        engine.tokenizer.decode(engine.prompt_ids(said, [TOOL]))
+        == "[close]user:Close 12.;assistant:7;"
+    )
     assert engine.tokenizer.decode(engine.prompt_ids(asked)) == "user:Close 12.;"
 
 
 def test_a_seed_repeats_and_samples_differ(engine: TransformersEngine) -> None:
     sampling = Sampling(1.0, 1.0, 12)
-    first, second = answers(engine, sampling, 4, seed=2**40), answers(engine, sampling, 4, seed=2**40)
-    assert [[o.token_ids for o in row] for row in first] == [[o.token_ids for o in row] for row in second]
+    first, second = (
+        answers(engine, sampling, 4, seed=2**40),
+        answers(engine, sampling, 4, seed=2**40),
+    )
+    assert [[o.token_ids for o in row] for row in first] == [
+        [o.token_ids for o in row] for row in second
+    ]
     assert len({tuple(o.token_ids) for row in first for o in row}) >= 10  # some may end at once
 
 
@@ -198,7 +253,9 @@ class Forced(torch.nn.Module):
         return logits
 
 
-def test_finished_rows_leave_the_batch_and_the_others_go_on(tiny_model: Path, plain: torch.nn.Module) -> None:
+def test_finished_rows_leave_the_batch_and_the_others_go_on(
+    tiny_model: Path, plain: torch.nn.Module
+) -> None:
     engine = TransformersEngine(*load_base(tiny_model), batch_size=64)
     engine.head = head = Forced(engine.head, 2)
     [outputs] = answers(engine, Sampling(1.0, 1.0, 9), 3, CHATS[:1], seed=1)
@@ -210,7 +267,9 @@ def test_finished_rows_leave_the_batch_and_the_others_go_on(tiny_model: Path, pl
     # The stop's own logits were changed everywhere: compare with the plain model changed alike.
     for output in outputs:
         own = [token for token in output.token_ids if token != 2]
-        logits = plain(input_ids=torch.tensor([prompt + own])).logits[0, len(prompt) - 1 : -1].detach()
+        logits = (
+            plain(input_ids=torch.tensor([prompt + own])).logits[0, len(prompt) - 1 : -1].detach()
+        )
         logits[:, 2] = -1e9
         expected = logits.log_softmax(-1).gather(-1, torch.tensor(own)[:, None])[:, 0].tolist()
         assert output.logprobs[: len(own)] == pytest.approx(expected, abs=CLOSE)
@@ -220,21 +279,34 @@ def row(prompt: list[int], tokens: list[int]) -> TokenRow:
     return TokenRow([*prompt, *tokens], [False] * len(prompt) + [True] * len(tokens))
 
 
-def test_completions_do_not_see_each_other(engine: TransformersEngine, plain: torch.nn.Module) -> None:
-    """Changing one completion changes nothing of another; each is what the plain model says alone."""
+def test_completions_do_not_see_each_other(
+    engine: TransformersEngine, plain: torch.nn.Module
+) -> None:
+    """Changing one completion changes nothing of another; each is what the plain model says
+    alone.
+    """
     generator = random.Random(0)
     prompts = [engine.prompt_ids(chat) for chat in CHATS]
-    groups = [[[generator.randrange(3, 250) for _ in range(length)] for length in (5, 1, 9)] for _ in prompts]
+    groups = [
+        [[generator.randrange(3, 250) for _ in range(length)] for length in (5, 1, 9)]
+        for _ in prompts
+    ]
 
     def logprobs() -> torch.Tensor:
         return logprobs_of(engine.model, [row(*pair) for pair in pairs()])
 
     def pairs() -> list[tuple[list[int], list[int]]]:
-        return [(prompt, tokens) for prompt, group in zip(prompts, groups, strict=True) for tokens in group]
+        return [
+            (prompt, tokens)
+            for prompt, group in zip(prompts, groups, strict=True)
+            for tokens in group
+        ]
 
     before = logprobs()
     for found, (prompt, tokens) in zip(before.tolist(), pairs(), strict=True):
-        assert found[: len(tokens)] == pytest.approx(plain_logprobs(plain, prompt, tokens, 1.0), abs=CLOSE)
+        assert found[: len(tokens)] == pytest.approx(
+            plain_logprobs(plain, prompt, tokens, 1.0), abs=CLOSE
+        )
     groups[1][2] = [7] * 9
     after = logprobs()
     assert (before[5] - after[5]).abs().max() > 0.01
@@ -243,7 +315,9 @@ def test_completions_do_not_see_each_other(engine: TransformersEngine, plain: to
 
 
 @pytest.mark.parametrize(
-    "texts", [["Same."], ["Same.", "Same."], ["a", "b"]], ids=["alone", "twice the same", "one letter apart"]
+    "texts",
+    [["Same."], ["Same.", "Same."], ["a", "b"]],
+    ids=["alone", "twice the same", "one letter apart"],
 )
 def test_prompts_that_share_all_or_nearly_all(
     texts: list[str], engine: TransformersEngine, plain: torch.nn.Module
@@ -256,9 +330,16 @@ def test_prompts_that_share_all_or_nearly_all(
 
 def test_nothing_shared_at_all_works(engine: TransformersEngine, plain: torch.nn.Module) -> None:
     prompts, completions = [[10, 11, 12], [20]], [[30, 31], [40]]
-    found = logprobs_of(engine.model, [row(*pair) for pair in zip(prompts, completions, strict=True)])
-    assert found[0].tolist() == pytest.approx(plain_logprobs(plain, prompts[0], [30, 31], 1.0), abs=CLOSE)
-    assert found[1].tolist() == [pytest.approx(plain_logprobs(plain, prompts[1], [40], 1.0)[0], abs=CLOSE), 0]
+    found = logprobs_of(
+        engine.model, [row(*pair) for pair in zip(prompts, completions, strict=True)]
+    )
+    assert found[0].tolist() == pytest.approx(
+        plain_logprobs(plain, prompts[0], [30, 31], 1.0), abs=CLOSE
+    )
+    assert found[1].tolist() == [
+        pytest.approx(plain_logprobs(plain, prompts[1], [40], 1.0)[0], abs=CLOSE),
+        0,
+    ]
 
 
 def test_sampling_follows_the_distribution() -> None:
@@ -281,9 +362,14 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
 
 
 SMALL = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 128,
-}  # fmt: skip
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
 
 
 def small(kind: str, **fields: object) -> torch.nn.Module:
@@ -340,17 +426,27 @@ def test_a_loaded_adapter_is_in_the_weights(tiny_model: Path, tmp_path: Path) ->
     policy, tokenizer = load_policy(tiny_model, tmp_path)
     assert not any(isinstance(module, LoraLayer) for module in policy.modules())
     sampling = Sampling(0.0, 1.0, 20)
-    apart, together = (answers(TransformersEngine(each, tokenizer), sampling, 1) for each in (model, policy))
+    apart, together = (
+        answers(TransformersEngine(each, tokenizer), sampling, 1) for each in (model, policy)
+    )
     for [one], [other] in zip(apart, together, strict=True):
-        assert one.token_ids == other.token_ids and one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+        assert one.token_ids == other.token_ids and one.logprobs == pytest.approx(
+            other.logprobs, abs=1e-5
+        )
 
 
 def test_an_adapter_stays_beside_weights_in_which_it_would_be_rounded(tiny_model: Path) -> None:
-    assert merges_exactly(adapted(tiny_model)) and not merges_exactly(adapted(tiny_model, "bfloat16"))
+    assert merges_exactly(adapted(tiny_model)) and not merges_exactly(
+        adapted(tiny_model, "bfloat16")
+    )
 
 
 def test_an_adapter_stays_beside_an_output_that_shares_its_weights(tiny_model: Path) -> None:
     base = load_base(tiny_model)[0]
     assert base.get_output_embeddings().weight is base.get_input_embeddings().weight
-    model = shaken(get_peft_model(base, LoraConfig(r=4, target_modules=["lm_head", "q_proj"], task_type="CAUSAL_LM")))
+    model = shaken(
+        get_peft_model(
+            base, LoraConfig(r=4, target_modules=["lm_head", "q_proj"], task_type="CAUSAL_LM")
+        )
+    )
     assert not merges_exactly(model)

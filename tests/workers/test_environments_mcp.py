@@ -19,12 +19,22 @@ from workers.lib.mcp import McpClient, McpError
 from workers.lib.outgoing import RefusedAddress
 from workers.lib.verifiers import Score
 
-TASK = {"id": "t1", "messages": [{"role": "user", "content": "Add 2."}], "expected": {"tool": "add", "args": {"n": 2}}}
+TASK = {
+    "id": "t1",
+    "messages": [{"role": "user", "content": "Add 2."}],
+    "expected": {"tool": "add", "args": {"n": 2}},
+}
 LISTED = [
-    {"type": "function", "function": {"name": tool["name"], "description": tool.get("description", ""),
-                                      "parameters": tool["inputSchema"]}}
+    {
+        "type": "function",
+        "function": {
+            "name": tool["name"],
+            "description": tool.get("description", ""),
+            "parameters": tool["inputSchema"],
+        },
+    }
     for tool in TOOLS
-]  # fmt: skip
+]
 
 
 @pytest.fixture(params=[True, False], ids=["events", "json"])
@@ -36,7 +46,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[McpServer]:
 def spec(server: McpServer, **config: Any) -> dict:
     given = {"url": server.url, "tools": LISTED} | config
     verifier = {"kind": "calls"}
-    return {"kind": "mcp", "config": given, "harness": {}, "verifier": verifier, "allow_private": True}
+    return {
+        "kind": "mcp",
+        "config": given,
+        "harness": {},
+        "verifier": verifier,
+        "allow_private": True,
+    }
 
 
 def play(server: McpServer, *messages: dict, **config: Any) -> tuple[list[str], Score]:
@@ -57,8 +73,10 @@ def tools_of(server: McpServer, **config: Any) -> list[dict]:
 def test_tools_are_listed_over_all_pages_and_the_session_is_ended(server: McpServer) -> None:
     assert tools_of(server) == LISTED and server.sums == {}
     assert server.seen == [
-        ("initialize", None), ("notifications/initialized", "2025-03-26"), *[("tools/list", "2025-03-26")] * 2,
-    ]  # fmt: skip
+        ("initialize", None),
+        ("notifications/initialized", "2025-03-26"),
+        *[("tools/list", "2025-03-26")] * 2,
+    ]
 
 
 def test_calls_go_to_the_server_and_the_verifier_is_ours(server: McpServer) -> None:
@@ -92,7 +110,9 @@ def test_the_key_goes_along_and_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("MCP_KEY", "sk-secret")
     with running(streamed=True, key="sk-secret") as server:
         assert tools_of(server, api_key_env="MCP_KEY") == LISTED
-        answers, _ = play(server, assistant(("add", {"n": 2})), assistant(text="Done."), api_key_env="MCP_KEY")
+        answers, _ = play(
+            server, assistant(("add", {"n": 2})), assistant(text="Done."), api_key_env="MCP_KEY"
+        )
         assert answers == ["sum\u20282 by Bearer [key]\n[image]"]
         with pytest.raises(McpError, match="wants a key"):
             tools_of(server)
@@ -111,14 +131,34 @@ JSON = "application/json"
         ((200, JSON, b" " * (mcp.MAX_BYTES + 1)), "more than 4 MiB"),
         ((200, JSON, b'{"id": 9, "result": {}}'), "without an answer"),
         ((200, "text/event-stream", b'data: {"id": 2, "result": {}}'), "without an answer"),
-        ((200, JSON, b'{"id": 2, "error": {"code": 1, "message": "no such page"}}'), "no such page"),
+        (
+            (200, JSON, b'{"id": 2, "error": {"code": 1, "message": "no such page"}}'),
+            "no such page",
+        ),
         ((200, JSON, b'{"id": 2, "result": [1]}'), "no result"),
         ((200, JSON, b'{"id": 2, "result": {"tools": [{"name": ""}]}}'), "without a usable name"),
-        ((200, JSON, json.dumps({"id": 2, "result": {"tools": TOOLS * 300}}).encode()), "more than 500 tools"),
+        (
+            (200, JSON, json.dumps({"id": 2, "result": {"tools": TOOLS * 300}}).encode()),
+            "more than 500 tools",
+        ),
     ],
-    ids=["500", "404", "html", "deep", "large", "other id", "cut off", "error", "list", "no name", "many"],
+    ids=[
+        "500",
+        "404",
+        "html",
+        "deep",
+        "large",
+        "other id",
+        "cut off",
+        "error",
+        "list",
+        "no name",
+        "many",
+    ],
 )
-def test_a_server_that_breaks_the_protocol_is_told(answer: tuple[int, str, bytes], said: str) -> None:
+def test_a_server_that_breaks_the_protocol_is_told(
+    answer: tuple[int, str, bytes], said: str
+) -> None:
     with running(streamed=False) as server:
         server.answers["tools/list"] = answer
         with pytest.raises(McpError, match=said):
@@ -137,7 +177,13 @@ def test_a_session_that_is_over_is_an_observation(server: McpServer) -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [{"tools": []}, {"url": "ftp://x"}, {"headers": {}}, {"timeout_s": "1"}, {"api_key_env": "NOT_SET_ANYWHERE"}],
+    [
+        {"tools": []},
+        {"url": "ftp://x"},
+        {"headers": {}},
+        {"timeout_s": "1"},
+        {"api_key_env": "NOT_SET_ANYWHERE"},
+    ],
     ids=str,
 )
 def test_a_wrong_config_is_refused(config: dict) -> None:

@@ -1,4 +1,6 @@
-"""OpenEnv servers: their tools are discovered, an episode is one connection, the rewards of its steps count."""
+"""OpenEnv servers: their tools are discovered, an episode is one connection, the rewards of its
+steps count.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ def play(
     spec: dict, calls: list[tuple[str, dict]], reset: dict | None = None, state: dict | None = None
 ) -> tuple[Any, Score | None]:
     async def run() -> tuple[Any, Score | None]:
-        task = {"id": "t", "messages": [{"role": "user", "content": "Go."}], "metadata": {"reset": reset or {}}}
+        task = {
+            "id": "t",
+            "messages": [{"role": "user", "content": "Go."}],
+            "metadata": {"reset": reset or {}},
+        }
         episode = load(spec).open(task, state)
         try:
             for name, args in calls:
@@ -57,19 +63,34 @@ def test_a_server_without_tools_has_its_action_and_the_first_observation() -> No
     step = tools[1]["function"]
     assert step["description"] == "Moves the counter."
     assert step["parameters"] == {
-        "type": "object", "additionalProperties": False, "required": ["by"], "properties": {"by": {"type": "integer"}},
-    }  # fmt: skip
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["by"],
+        "properties": {"by": {"type": "integer"}},
+    }
 
 
 def test_an_episode_is_one_connection_whose_rewards_add_up() -> None:
     with serving() as server:
-        calls = [("observe", {}), ("step", {"by": "x"}), ("step", {"by": 1}), ("step", {"by": 2}), ("step", {"by": 9})]
+        calls = [
+            ("observe", {}),
+            ("step", {"by": "x"}),
+            ("step", {"by": 1}),
+            ("step", {"by": 2}),
+            ("step", {"by": 9}),
+        ]
         episode, score = play(spec_of(server), calls, reset={"goal": 3})
         assert [call.observation for call in episode.calls] == [
-            '{"value": 0}', "Error: The environment refused the action (Invalid message).", '{"value": 1}', '{"value": 3}',
-        ]  # fmt: skip
+            '{"value": 0}',
+            "Error: The environment refused the action (Invalid message).",
+            '{"value": 1}',
+            '{"value": 3}',
+        ]
         assert (episode.stop_reason, score.reward, score.success) == ("finished", 1.0, True)
-        assert len(server.sessions) == 1 and server.sessions[0][0] == {"type": "reset", "data": {"goal": 3}}
+        assert len(server.sessions) == 1 and server.sessions[0][0] == {
+            "type": "reset",
+            "data": {"goal": 3},
+        }
         _, score = play(spec_of(server), [("step", {"by": 1}), ("step", {"by": 1})])
         assert score.reward == 1.0 and server.sessions[1][-1]["type"] == "close"
 
@@ -79,7 +100,11 @@ def test_tools_of_its_own_are_called_by_their_names() -> None:
         spec = spec_of(server)
         assert [tool["function"]["name"] for tool in spec["config"]["tools"]] == ["add"]
         episode, score = play(spec, [("add", {"by": 1}), ("drop", {}), ("add", {"by": 1})])
-        assert [call.observation for call in episode.calls] == ["1", "Error: There is no tool drop.", "2"]
+        assert [call.observation for call in episode.calls] == [
+            "1",
+            "Error: There is no tool drop.",
+            "2",
+        ]
         assert score.success and server.sessions[0][1]["data"] == {
             "type": "call_tool",
             "tool_name": "add",
@@ -104,7 +129,11 @@ def test_another_verifier_may_score() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "said"),
-    [("full", "no place"), ("dies", "ended the connection"), ("strange", "'much' is not a finite number")],
+    [
+        ("full", "no place"),
+        ("dies", "ended the connection"),
+        ("strange", "'much' is not a finite number"),
+    ],
 )
 def test_a_server_that_fails_masks_the_sample(mode: str, said: str) -> None:
     with serving() as server:
@@ -115,7 +144,10 @@ def test_a_server_that_fails_masks_the_sample(mode: str, said: str) -> None:
 
 
 def test_what_is_no_openenv_server_is_told() -> None:
-    with serving(mode="nothing") as server, pytest.raises(OpenEnvError, match="/mcp answered HTTP 404"):
+    with (
+        serving(mode="nothing") as server,
+        pytest.raises(OpenEnvError, match="/mcp answered HTTP 404"),
+    ):
         discovered(server)
 
 
@@ -126,7 +158,12 @@ def test_an_address_inside_the_network_needs_permission() -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [{"url": "ftp://x", "tools": [1]}, {"url": "http://x", "tools": []}, {"url": "http://x", "what": 1}]
+    "config",
+    [
+        {"url": "ftp://x", "tools": [1]},
+        {"url": "http://x", "tools": []},
+        {"url": "http://x", "what": 1},
+    ],
 )
 def test_a_wrong_config_is_refused(config: dict) -> None:
     with pytest.raises(SpecError):
@@ -137,31 +174,54 @@ def test_a_wrong_config_is_refused(config: dict) -> None:
 
 OPENAPI = {
     "paths": {
-        "/seed_session": {"post": {}}, "/verify": {"post": {}}, "/v1/x": {"post": {}}, "/{path}": {"post": {}}, "/look": {"get": {}},
-        "/get_weather": {"post": {
-            "summary": "Get Weather", "description": "The weather of a city.",
-            "requestBody": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Asked"}}}},
-        }},
+        "/seed_session": {"post": {}},
+        "/verify": {"post": {}},
+        "/v1/x": {"post": {}},
+        "/{path}": {"post": {}},
+        "/look": {"get": {}},
+        "/get_weather": {
+            "post": {
+                "summary": "Get Weather",
+                "description": "The weather of a city.",
+                "requestBody": {
+                    "content": {
+                        "application/json": {"schema": {"$ref": "#/components/schemas/Asked"}}
+                    }
+                },
+            }
+        },
     },
-    "components": {"schemas": {
-        "Asked": {"type": "object", "properties": {"city": {"$ref": "#/components/schemas/City"}}, "required": ["city"]},
-        "City": {"type": "string"}, "Loop": {"$ref": "#/components/schemas/Loop"},
-    }},
-}  # fmt: skip
+    "components": {
+        "schemas": {
+            "Asked": {
+                "type": "object",
+                "properties": {"city": {"$ref": "#/components/schemas/City"}},
+                "required": ["city"],
+            },
+            "City": {"type": "string"},
+            "Loop": {"$ref": "#/components/schemas/Loop"},
+        }
+    },
+}
 
 
 def test_tools_of_a_resources_server_come_from_its_routes() -> None:
     (tool,) = described_tools({"detail": "Not Found"}, OPENAPI)
     assert tool["function"] == {
-        "name": "get_weather", "description": "The weather of a city.",
+        "name": "get_weather",
+        "description": "The weather of a city.",
         "parameters": {
-            "type": "object", "required": ["city"], "properties": {"city": {"$ref": "#/$defs/City"}}, "$defs": {"City": {"type": "string"}},
+            "type": "object",
+            "required": ["city"],
+            "properties": {"city": {"$ref": "#/$defs/City"}},
+            "$defs": {"City": {"type": "string"}},
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
-    "openapi", [None, [], {}, {"paths": []}, {"paths": {"/a": None}}, {"paths": {"/a": {"post": 1}}}]
+    "openapi",
+    [None, [], {}, {"paths": []}, {"paths": {"/a": None}}, {"paths": {"/a": {"post": 1}}}],
 )
 def test_a_server_that_says_nothing_has_none(openapi: Any) -> None:
     assert described_tools(None, openapi) == []
@@ -175,7 +235,13 @@ def test_references_in_a_circle_end() -> None:
 
 def test_a_flywheel_lists_its_tools_itself() -> None:
     listed = [
-        {"type": "function", "name": "add", "description": "Adds.", "parameters": {"type": "object"}, "strict": True}
+        {
+            "type": "function",
+            "name": "add",
+            "description": "Adds.",
+            "parameters": {"type": "object"},
+            "strict": True,
+        }
     ]
     (tool,) = described_tools({"tools": listed}, OPENAPI)
     assert tool["function"]["name"] == "add"

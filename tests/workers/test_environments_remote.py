@@ -28,7 +28,9 @@ TASK = {
 
 
 class Server(ThreadingHTTPServer):
-    """Counts by session; the reward is 1 where the count is 2. `answers` replace what a path would say."""
+    """Counts by session; the reward is 1 where the count is 2. `answers` replace what a path would
+    say.
+    """
 
     daemon_threads = True
 
@@ -89,7 +91,9 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     yield server
     server.shutdown()
@@ -113,10 +117,18 @@ def play(server: Server, *messages: dict, **config: Any) -> tuple[list[str], Sco
 
 def test_it_seeds_calls_and_verifies(server: Server) -> None:
     answers, score = play(server, assistant(("add", {"n": 2})), assistant(text="Done."))
-    assert answers == ['{"output": 2}'] and score.reward == 1 and score.success and score.components == {"count": 1}
+    assert (
+        answers == ['{"output": 2}']
+        and score.reward == 1
+        and score.success
+        and score.components == {"count": 1}
+    )
     assert [path for path, _ in server.seen] == ["seed_session", "add", "verify", "close_session"]
     row, verified = server.seen[0][1], server.seen[2][1]
-    assert row["responses_create_params"]["tools"][0]["name"] == "add" and row["ground_truth"][0]["name"] == "add"
+    assert (
+        row["responses_create_params"]["tools"][0]["name"] == "add"
+        and row["ground_truth"][0]["name"] == "add"
+    )
     kinds = [item["type"] for item in verified["response"]["output"]]
     assert kinds == ["function_call", "function_call_output", "message"] and verified["id"] == "t1"
 
@@ -152,13 +164,19 @@ def test_a_state_that_went_through_json_goes_on_the_same(server: Server) -> None
 def test_a_tool_that_fails_is_an_observation(server: Server) -> None:
     server.answers["add"] = (500, b"Traceback /secret/path")
     answers, score = play(
-        server, assistant(("add", {"n": 2}), ("fly", {}), ("add/../verify", {})), assistant(text="Hm.")
+        server,
+        assistant(("add", {"n": 2}), ("fly", {}), ("add/../verify", {})),
+        assistant(text="Hm."),
     )
     assert answers[0] == "Error: The tool did not answer (/add answered HTTP 500)."
-    assert "no tool fly" in answers[1] and "no tool add/../verify" in answers[2] and not score.masked
+    assert (
+        "no tool fly" in answers[1] and "no tool add/../verify" in answers[2] and not score.masked
+    )
 
 
-def test_a_call_that_takes_too_long_is_an_observation_where_the_server_answers_others(server: Server) -> None:
+def test_a_call_that_takes_too_long_is_an_observation_where_the_server_answers_others(
+    server: Server,
+) -> None:
     over = threading.Event()
     server.answers["add"] = lambda: over.wait(300)
     answers, score = play(
@@ -178,16 +196,30 @@ ECHO = {"responses_create_params": {}, "response": {"id": "resp_t1"}}
         (ECHO | {"reward": 1.0, "response": {"id": "other"}}, "echoes another"),
         (ECHO | {"reward": "1"}, "not a finite number"),
         (ECHO | {"reward": True}, "not a finite number"),
-        ((200, b'{"responses_create_params": {}, "response": {"id": "resp_t1"}, "reward": NaN}'), "not a finite number"),
+        (
+            (200, b'{"responses_create_params": {}, "response": {"id": "resp_t1"}, "reward": NaN}'),
+            "not a finite number",
+        ),
         ([1], "not a JSON object"),
         ((200, b"<html>"), "not JSON"),
         ((503, b""), "HTTP 503"),
         ((200, b"[" * 100_000), "not JSON"),
         ((200, b" " * (remote.MAX_BYTES + 1)), "more than 4 MiB"),
-        (ECHO | {"reward": 0, "mask_sample": True, "failure_kind": "judge", "failure_reason": "timeout"}, "judge: timeout"),
+        (
+            ECHO
+            | {
+                "reward": 0,
+                "mask_sample": True,
+                "failure_kind": "judge",
+                "failure_reason": "timeout",
+            },
+            "judge: timeout",
+        ),
     ],
-)  # fmt: skip
-def test_a_verifier_that_breaks_the_protocol_masks_the_sample(server: Server, answer: Any, reason: str) -> None:
+)
+def test_a_verifier_that_breaks_the_protocol_masks_the_sample(
+    server: Server, answer: Any, reason: str
+) -> None:
     server.answers["verify"] = answer
     _, score = play(server, assistant(text="Done."))
     assert score.masked and score.reward is None and reason in score.mask_reason
@@ -203,14 +235,20 @@ def test_a_verifier_that_breaks_the_protocol_masks_the_sample(server: Server, an
         ([0.75, 0.5], "add up to 1.25, not to its reward of 1"),
     ],
 )
-def test_rewards_per_turn_are_components_or_mask_the_sample(server: Server, earned: Any, reason: str) -> None:
+def test_rewards_per_turn_are_components_or_mask_the_sample(
+    server: Server, earned: Any, reason: str
+) -> None:
     server.answers["verify"] = ECHO | {"reward": 1.0, "step_rewards": earned}
-    _, score = play(server, assistant(("add", {"n": 2})), assistant(text="Done."), turn_rewards=True)
+    _, score = play(
+        server, assistant(("add", {"n": 2})), assistant(text="Done."), turn_rewards=True
+    )
     assert score.masked == bool(reason) and reason in score.mask_reason
     assert score.components == ({} if reason else {"reward": 1.0, "turn_1": 0.75, "turn_2": 0.25})
 
 
-def test_only_a_failed_connection_is_tried_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_failed_connection_is_tried_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remote, "FIRST_WAIT_S", 0.0)
     tries: list[str] = []
     once = remote.RemoteEpisode._once
@@ -224,10 +262,15 @@ def test_only_a_failed_connection_is_tried_again(server: Server, monkeypatch: py
     monkeypatch.setattr(remote.RemoteEpisode, "_once", flaky)
     server.answers["verify"] = (500, b"")
     _, score = play(server, assistant(text="Done."))
-    assert tries == ["seed_session"] * 3 + ["verify", "close_session"] and "HTTP 500" in score.mask_reason
+    assert (
+        tries == ["seed_session"] * 3 + ["verify", "close_session"]
+        and "HTTP 500" in score.mask_reason
+    )
 
 
-def test_the_key_goes_with_every_call_and_is_not_kept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_goes_with_every_call_and_is_not_kept(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GYM_KEY", "sk-secret")
     server.answers["add"] = {"output": "You sent Bearer sk-secret"}
     steps = assistant(("add", {"n": 2})), assistant(text="Done.")
@@ -236,7 +279,9 @@ def test_the_key_goes_with_every_call_and_is_not_kept(server: Server, monkeypatc
     assert "sk-secret" not in json.dumps([answers, score.messages]) and "[key]" in answers[0]
 
 
-def test_a_key_that_is_not_set_is_told_before_any_call(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_not_set_is_told_before_any_call(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("GYM_KEY", raising=False)
     with pytest.raises(SpecError, match="GYM_KEY, which should hold the key, is not set"):
         load(spec(server, api_key_env="GYM_KEY"))
@@ -267,7 +312,9 @@ def test_a_wrong_config_is_refused(config: dict) -> None:
 
 
 def test_addresses_inside_ones_network_need_leave(server: Any) -> None:
-    """Each tool call and each verification is refused at the connection, whatever name leads there."""
+    """Each tool call and each verification is refused at the connection, whatever name leads
+    there.
+    """
     spec = {"kind": "remote", "config": {"url": server.url}, "harness": {}, "verifier": {}}
     score = asyncio.run(load(spec).open(TASK).score())
     assert score.masked and "FLYWHEEL_ALLOW_PRIVATE_URLS" in score.mask_reason

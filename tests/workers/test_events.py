@@ -52,7 +52,9 @@ def test_every_event_is_one_line_whatever_the_model_wrote(events: Recorder, text
 
 def test_it_writes_to_the_descriptor_it_was_given_not_to_standard_output() -> None:
     read, write = os.pipe()
-    program = "import workers.lib.events as e; print('noise'); e.Emitter().log('info', 'x' * 200_000)"
+    program = (
+        "import workers.lib.events as e; print('noise'); e.Emitter().log('info', 'x' * 200_000)"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", program],
         env=os.environ | {"FLYWHEEL_EVENTS_FD": str(write)},
@@ -69,7 +71,9 @@ def test_it_writes_to_the_descriptor_it_was_given_not_to_standard_output() -> No
 
 def test_without_a_descriptor_it_writes_to_standard_output() -> None:
     program = "import workers.lib.events as e; e.Emitter().error('gone')"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout) | {"at": "", "peak": {}} == {
         "type": "error",
         "seq": 1,

@@ -7,17 +7,25 @@ import pytest
 from workers.lib.verifiers.expectations import problem_of
 
 MATH = {"kind": "math"}
-NESTED = {"kind": "compose", "parts": [{"name": "a", "verifier": {"kind": "expected", "verifiers": {"answer": MATH}}}]}
+NESTED = {
+    "kind": "compose",
+    "parts": [{"name": "a", "verifier": {"kind": "expected", "verifiers": {"answer": MATH}}}],
+}
 
 
 @pytest.mark.parametrize("spec", [MATH, NESTED, {"kind": "trajectory", "outcome": MATH}])
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        ("\\frac{1}{2}", ""), (["1", "1,234"], ""), (3.5, ""), ("no solution", ""), ("x" * 1001, "“expected.answer” is not mathematics"),
-        (["3", "\\frac{1}{"], "“expected.answer[1]” is not mathematics"), ("3 ?", "“expected.answer” is not mathematics"),
+        ("\\frac{1}{2}", ""),
+        (["1", "1,234"], ""),
+        (3.5, ""),
+        ("no solution", ""),
+        ("x" * 1001, "“expected.answer” is not mathematics"),
+        (["3", "\\frac{1}{"], "“expected.answer[1]” is not mathematics"),
+        ("3 ?", "“expected.answer” is not mathematics"),
     ],
-)  # fmt: skip
+)
 def test_what_the_verifier_cannot_read_has_a_path(spec: dict, answer: object, problem: str) -> None:
     assert problem_of(spec, {"answer": answer}).startswith(problem)
     assert bool(problem_of(spec, {"answer": answer})) is bool(problem)

@@ -1,4 +1,6 @@
-"""FlexAttention over a tree, uncompiled on a CPU, against attention in blocks; and which blocks its kernels look at."""
+"""FlexAttention over a tree, uncompiled on a CPU, against attention in blocks; and which blocks its
+kernels look at.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ def segments(seed: int, length: int, cut: int) -> tuple[Segment, list[Segment], 
     for _ in range(5):
         before = draw.choice(rows)
         rows.append(
-            before[: draw.randint(1, len(before))] + [draw.randrange(9) for _ in range(draw.randint(1, length))]
+            before[: draw.randint(1, len(before))]
+            + [draw.randrange(9) for _ in range(draw.randint(1, length))]
         )
     tokens = Tree(rows).tokens()
     made = []
@@ -32,19 +35,29 @@ def segments(seed: int, length: int, cut: int) -> tuple[Segment, list[Segment], 
     return made[2], made[:2], (tokens.numbers <= asked) & (asked < tokens.ends)
 
 
-@pytest.mark.parametrize(("seed", "length", "cut"), [(0, 3, 2), (1, 60, 40), (2, 200, 130), (3, 300, 0)])
+@pytest.mark.parametrize(
+    ("seed", "length", "cut"), [(0, 3, 2), (1, 60, 40), (2, 200, 130), (3, 300, 0)]
+)
 def test_it_attends_as_blocks_do(seed: int, length: int, cut: int) -> None:
     torch.manual_seed(seed)
     new, above, seen = segments(seed, length, cut)
     query = torch.randn(1, 4, len(new.numbers), 16)
     keys, values = ([getattr(one, name)[0] for one in (*above, new)] for name in ("keys", "values"))
     expected = tree_attention(new, above)(query, 0.3, keys, values)
-    numbers, ends = (np.concatenate([getattr(one, name) for one in (*above, new)]) for name in ("numbers", "ends"))
+    numbers, ends = (
+        np.concatenate([getattr(one, name) for one in (*above, new)])
+        for name in ("numbers", "ends")
+    )
     mask = flex.block_mask(new.numbers, numbers, ends, torch.device("cpu"))
     torch.testing.assert_close(flex.attend(query, 0.3, keys, values, mask), expected)
-    scores = torch.einsum("hud,hsd->hus", query[0], torch.cat(keys, 2)[:, 0].repeat_interleave(2, 0)) * 0.3
+    scores = (
+        torch.einsum("hud,hsd->hus", query[0], torch.cat(keys, 2)[:, 0].repeat_interleave(2, 0))
+        * 0.3
+    )
     weights = scores.masked_fill(~torch.from_numpy(seen), float("-inf")).softmax(-1)
-    plain = torch.einsum("hus,hsd->uhd", weights, torch.cat(values, 2)[:, 0].repeat_interleave(2, 0))
+    plain = torch.einsum(
+        "hus,hsd->uhd", weights, torch.cat(values, 2)[:, 0].repeat_interleave(2, 0)
+    )
     torch.testing.assert_close(expected[0], plain)
 
 
@@ -55,7 +68,9 @@ def test_kernels_look_at_no_block_that_is_hidden_and_ask_no_pair_of_one_that_is_
     mask = flex.block_mask(numbers[256:], numbers, ends, torch.device("cpu"))
     assert mask.kv_num_blocks.tolist() == [[[1, 1, 1, 1]]]  # the diagonal
     assert mask.full_kv_num_blocks.tolist() == [[[2, 3, 2, 3]]]
-    assert mask.full_kv_indices[0, 0, 3, :3].tolist() == [0, 1, 4] and mask.kv_indices[0, 0, 3, 0] == 5
+    assert (
+        mask.full_kv_indices[0, 0, 3, :3].tolist() == [0, 1, 4] and mask.kv_indices[0, 0, 3, 0] == 5
+    )
 
 
 def test_it_is_not_used_without_a_gpu() -> None:

@@ -1,4 +1,6 @@
-"""Whatever loads an adapter refuses one that holds more than LoRA, and leaves the base that others share as it is."""
+"""Whatever loads an adapter refuses one that holds more than LoRA, and leaves the base that others
+share as it is.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("what", FOREIGN)
-def test_hot_loading_refuses_it_and_the_shared_base_stays(base: Path, tmp_path: Path, what: str) -> None:
+def test_hot_loading_refuses_it_and_the_shared_base_stays(
+    base: Path, tmp_path: Path, what: str
+) -> None:
     hot = HotAdapters(load_base(base)[0].eval(), 64)
     before = {name: weight.clone() for name, weight in hot.model.state_dict().items()}
     plain = make_adapter(base, tmp_path / "plain")
@@ -73,9 +77,13 @@ def test_hot_loading_refuses_it_and_the_shared_base_stays(base: Path, tmp_path: 
     answers = logits(hot, None), logits(hot, loaded)
     with pytest.raises(JobError, match="which is not LoRA"):
         hot.load("bad", str(bad))
-    assert torch.equal(logits(hot, None), answers[0]) and torch.equal(logits(hot, loaded), answers[1])
+    assert torch.equal(logits(hot, None), answers[0]) and torch.equal(
+        logits(hot, loaded), answers[1]
+    )
     hot.remove(loaded)
-    after = {name.replace(".base_layer", ""): weight for name, weight in hot.model.state_dict().items()}
+    after = {
+        name.replace(".base_layer", ""): weight for name, weight in hot.model.state_dict().items()
+    }
     assert all(torch.equal(weight, after[name]) for name, weight in before.items())
 
 
@@ -86,8 +94,12 @@ def logits(hot: HotAdapters, loaded: Any) -> torch.Tensor:
 
 
 LOADERS: dict[str, Callable[[Path, str], Any]] = {
-    "evaluation, fingerprint, merging": lambda base, bad: add_adapter(load_base(base)[0], bad, trainable=False),
-    "several versions": lambda base, bad: load_side_by_side([model_of(base, bad)], "float32", merged=False),
+    "evaluation, fingerprint, merging": lambda base, bad: add_adapter(
+        load_base(base)[0], bad, trainable=False
+    ),
+    "several versions": lambda base, bad: load_side_by_side(
+        [model_of(base, bad)], "float32", merged=False
+    ),
     "training": lambda base, bad: lora(load_base(base)[0], Lora(), bad),
     "the KL's reference": lambda base, bad: Reference(lora(load_base(base)[0], Lora(), None), bad),
     "DPO's reference": lambda base, bad: set_reference(with_ref(base), bad),
@@ -118,7 +130,9 @@ def test_every_program_refuses_it_before_it_loads(base: Path, tmp_path: Path, lo
 
 
 @pytest.mark.parametrize("init", sorted(PLAIN_INITS))
-def test_an_initialisation_that_is_taken_leaves_the_base_as_it_is(base: Path, tmp_path: Path, init: str) -> None:
+def test_an_initialisation_that_is_taken_leaves_the_base_as_it_is(
+    base: Path, tmp_path: Path, init: str
+) -> None:
     plain = make_adapter(base, tmp_path / "plain")
     config = json.loads((plain / CONFIG).read_text()) | {"init_lora_weights": init}
     (plain / CONFIG).write_text(json.dumps(config))
@@ -128,7 +142,11 @@ def test_an_initialisation_that_is_taken_leaves_the_base_as_it_is(base: Path, tm
     assert torch.equal(logits(hot, None), before)
 
 
-def test_an_adapter_of_the_output_layer_is_saved_without_the_embeddings(base: Path, tmp_path: Path) -> None:
+def test_an_adapter_of_the_output_layer_is_saved_without_the_embeddings(
+    base: Path, tmp_path: Path
+) -> None:
     made = make_adapter(base, tmp_path / "made", target_modules=["lm_head"])
-    assert sorted(load_file(made / WEIGHTS)) == [f"{BEGIN}lm_head.lora_{part}.weight" for part in "AB"]
+    assert sorted(load_file(made / WEIGHTS)) == [
+        f"{BEGIN}lm_head.lora_{part}.weight" for part in "AB"
+    ]
     assert HotAdapters(load_base(base)[0].eval(), 64).load("made", str(made))

@@ -1,4 +1,6 @@
-"""QLoRA: an adapter is trained on a base in 4 bits, and stands on the whole one. Needs requirements-qlora.txt, but for the refusal."""
+"""QLoRA: an adapter is trained on a base in 4 bits, and stands on the whole one. Needs
+requirements-qlora.txt, but for the refusal.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ needs_bitsandbytes = pytest.mark.skipif(
 def trained(kind: str, spec: dict, events: Recorder) -> dict[str, float]:
     """{step: loss}"""
     SPECS[kind][0].main(typed(spec, kind), events, StopFlag())
-    return {row["step"]: row["values"]["train/loss"] for row in events.rows("metric") if "train/loss" in row["values"]}
+    return {
+        row["step"]: row["values"]["train/loss"]
+        for row in events.rows("metric")
+        if "train/loss" in row["values"]
+    }
 
 
 @needs_bitsandbytes
@@ -43,13 +49,23 @@ def test_a_resumed_run_in_4_bits_is_the_unbroken_one_and_its_adapter_fits_the_wh
     losses = trained(kind, spec, events)
     again = Recorder(tmp_path / "again.jsonl")
     resume = str(tmp_path / "out" / "checkpoint-2")
-    resumed = trained(kind, spec | {"resume_from": resume, "out_dir": str(tmp_path / "resumed")}, again)
-    assert resumed == {step: loss for step, loss in losses.items() if step > 2} and len(resumed) == 2
-    first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("out", "resumed"))
+    resumed = trained(
+        kind, spec | {"resume_from": resume, "out_dir": str(tmp_path / "resumed")}, again
+    )
+    assert (
+        resumed == {step: loss for step, loss in losses.items() if step > 2} and len(resumed) == 2
+    )
+    first, second = (
+        load_file(tmp_path / name / "adapter/adapter_model.safetensors")
+        for name in ("out", "resumed")
+    )
     assert first and all(torch.equal(first[name], second[name]) for name in first)
     model = add_adapter(load_base(tiny_model)[0], tmp_path / "out" / "adapter", trainable=False)
     weights = dict(model.named_parameters())
-    assert all(torch.equal(weights[name.replace(".weight", ".default.weight")], value) for name, value in first.items())
+    assert all(
+        torch.equal(weights[name.replace(".weight", ".default.weight")], value)
+        for name, value in first.items()
+    )
 
 
 @needs_bitsandbytes
@@ -58,7 +74,9 @@ def test_sft_in_4_bits_starts_near_the_whole_models_loss_and_learns(
 ) -> None:
     losses = trained("sft", sft_spec(make_spec, steps=12, load_in_4bit=True), events)
     whole = trained(
-        "sft", sft_spec(make_spec, steps=1) | {"out_dir": str(tmp_path / "whole")}, Recorder(tmp_path / "w")
+        "sft",
+        sft_spec(make_spec, steps=1) | {"out_dir": str(tmp_path / "whole")},
+        Recorder(tmp_path / "w"),
     )
     assert 0 < abs(losses[1] - whole[1]) < 0.1 * whole[1]
     assert losses[12] < losses[1] - 0.5
@@ -66,7 +84,9 @@ def test_sft_in_4_bits_starts_near_the_whole_models_loss_and_learns(
 
 @needs_bitsandbytes
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_linear_layers_alone_are_quantized_and_do_not_change_by_being_used(dtype: str, tiny_model: Path) -> None:
+def test_linear_layers_alone_are_quantized_and_do_not_change_by_being_used(
+    dtype: str, tiny_model: Path
+) -> None:
     model, _ = load_base(tiny_model, dtype, in_4bit=True)
     whole, _ = load_base(tiny_model, dtype)
     named = dict(model.named_parameters())
@@ -90,7 +110,9 @@ def test_without_bitsandbytes_it_says_what_to_install(
 ) -> None:
     found: Any = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if name == "bitsandbytes" else found(name, *a)
+        importlib.util,
+        "find_spec",
+        lambda name, *a: None if name == "bitsandbytes" else found(name, *a),
     )
     with pytest.raises(SpecError, match=r"needs bitsandbytes.*requirements-qlora\.txt"):
         trained("sft", sft_spec(make_spec, steps=1, load_in_4bit=True), events)

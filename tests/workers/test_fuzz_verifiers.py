@@ -1,4 +1,6 @@
-"""No answer hangs a verifier, breaks it, or escapes it: always a score, or a failed answer with a reason."""
+"""No answer hangs a verifier, breaks it, or escapes it: always a score, or a failed answer with a
+reason.
+"""
 
 from __future__ import annotations
 
@@ -92,11 +94,23 @@ class Moody(Guarded):
 
 @pytest.mark.parametrize(
     ("output", "task", "reward"),
-    [("x", {}, -1.0), ("x", {"expected": {"answer": "a"}}, 0.0), ("x", {"broken": 1}, None), ("y", {"broken": 1}, None), ("a", {}, 1.0)],
-)  # fmt: skip
-def test_what_breaks_a_verifier_that_works_for_others_has_failed(output: str, task: dict, reward: float | None) -> None:
+    [
+        ("x", {}, -1.0),
+        ("x", {"expected": {"answer": "a"}}, 0.0),
+        ("x", {"broken": 1}, None),
+        ("y", {"broken": 1}, None),
+        ("a", {}, 1.0),
+    ],
+)
+def test_what_breaks_a_verifier_that_works_for_others_has_failed(
+    output: str, task: dict, reward: float | None
+) -> None:
     score = Moody().score(Rollout.of_text(task, output))
-    assert score.reward == reward and score.masked is (reward is None) and score.success is (output == "a")
+    assert (
+        score.reward == reward
+        and score.masked is (reward is None)
+        and score.success is (output == "a")
+    )
     assert "ZeroDivisionError: boom" in score.mask_reason + "".join(score.details) or reward == 1
 
 
@@ -110,30 +124,71 @@ def fails_for(marked: str, answer: Any, instead: Any) -> Any:
     return ask
 
 
-REFUSED, KEY = ChatError("HTTP 400: content filter", limit="refused"), ChatError("HTTP 401", final=True)
+REFUSED, KEY = (
+    ChatError("HTTP 400: content filter", limit="refused"),
+    ChatError("HTTP 401", final=True),
+)
 
 
 @pytest.mark.parametrize(
     ("spec", "clients", "masks"),
     [
-        ({"kind": "judge", "rubric": "Good?"}, {"ask": fails_for("BOMB", '{"score": 3}', "no JSON")}, False),
+        (
+            {"kind": "judge", "rubric": "Good?"},
+            {"ask": fails_for("BOMB", '{"score": 3}', "no JSON")},
+            False,
+        ),
         ({"kind": "judge", "rubric": "Good?"}, {"ask": lambda messages: "no JSON"}, True),
         ({"kind": "judge", "rubric": "Good?"}, {"ask": lambda messages: 1 / 0}, True),
-        *(({"kind": "judge", "rubric": "Good?", **mode}, {"ask": fails_for("BOMB", said, error)}, masks)
+        *(
+            (
+                {"kind": "judge", "rubric": "Good?", **mode},
+                {"ask": fails_for("BOMB", said, error)},
+                masks,
+            )
             for error, masks in ((REFUSED, False), (ConnectionError("413"), False), (KEY, True))
-            for mode, said in (({}, '{"score": 3}'), ({"votes": 3}, '{"score": 3}'), ({"mode": "pairwise", "reference": "x"}, '{"better": "A"}'))),
-        *(({"kind": "reward_model"}, {"reward_model": fails_for("BOMB", said, instead)}, masks)
-            for said, masks in (({"rewards": [1.0]}, False), ({}, True), (ConnectionError("gone"), True))
-            for instead in ({}, {"rewards": []}, {"rewards": [1.0, 2.0]}, "1", None, ConnectionError("500"))),
+            for mode, said in (
+                ({}, '{"score": 3}'),
+                ({"votes": 3}, '{"score": 3}'),
+                ({"mode": "pairwise", "reference": "x"}, '{"better": "A"}'),
+            )
+        ),
+        *(
+            ({"kind": "reward_model"}, {"reward_model": fails_for("BOMB", said, instead)}, masks)
+            for said, masks in (
+                ({"rewards": [1.0]}, False),
+                ({}, True),
+                (ConnectionError("gone"), True),
+            )
+            for instead in (
+                {},
+                {"rewards": []},
+                {"rewards": [1.0, 2.0]},
+                "1",
+                None,
+                ConnectionError("500"),
+            )
+        ),
         ({"kind": "reward_model"}, {"reward_model": fails_for("BOMB", [1.0], [math.nan])}, False),
         ({"kind": "reward_model"}, {"reward_model": lambda query: [math.nan]}, True),
         ({"kind": "reward_model"}, {"reward_model": lambda query: 1 / 0}, True),
-        ({"kind": "python", "source": "def grade(sample, item): return 1 / ('BOMB' not in sample['output_text'])"}, {}, False),
+        (
+            {
+                "kind": "python",
+                "source": (
+                    "def grade(sample, item): return 1 / ('BOMB' not in sample['output_text'])"
+                ),
+            },
+            {},
+            False,
+        ),
         ({"kind": "python", "source": "def grade(sample, item): return item['missing']"}, {}, True),
         ({"kind": "human"}, {"labels": lambda key: None}, True),
     ],
-)  # fmt: skip
-def test_a_judge_or_grader_that_fails_for_one_answer_only(spec: dict, clients: dict, masks: bool) -> None:
+)
+def test_a_judge_or_grader_that_fails_for_one_answer_only(
+    spec: dict, clients: dict, masks: bool
+) -> None:
     for task in ({"messages": []}, {"messages": [], "demonstration": "Fine."}):
         rollouts = [Rollout.of_text(task, "BOMB")]
         verifier = build(spec, clients=clients)
@@ -143,9 +198,14 @@ def test_a_judge_or_grader_that_fails_for_one_answer_only(spec: dict, clients: d
 
 @pytest.mark.parametrize(
     ("spec", "client", "said"),
-    [({"kind": "judge", "rubric": "Good?"}, "ask", '{"score": 9}'), ({"kind": "reward_model"}, "reward_model", [0.9])],
+    [
+        ({"kind": "judge", "rubric": "Good?"}, "ask", '{"score": 9}'),
+        ({"kind": "reward_model"}, "reward_model", [0.9]),
+    ],
 )
-def test_an_answer_that_came_while_the_server_was_away_is_judged_later(spec: dict, client: str, said: Any) -> None:
+def test_an_answer_that_came_while_the_server_was_away_is_judged_later(
+    spec: dict, client: str, said: Any
+) -> None:
     asked: list[Any] = []
 
     def away_at_first(query: Any) -> Any:
@@ -154,15 +214,24 @@ def test_an_answer_that_came_while_the_server_was_away_is_judged_later(spec: dic
             raise ConnectionError("gone")
         return said
 
-    assert build(spec, clients={client: away_at_first}).score(Rollout.of_text({"messages": []}, "Fine.")).reward == 0.9
+    assert (
+        build(spec, clients={client: away_at_first})
+        .score(Rollout.of_text({"messages": []}, "Fine."))
+        .reward
+        == 0.9
+    )
     assert len(asked) == 3 and asked[0] == asked[2]
 
 
 def test_the_tests_of_one_answer_have_a_budget_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code that takes nearly all of each test's time holds the sandbox for as long as twenty tests may take."""
+    """Code that takes nearly all of each test's time holds the sandbox for as long as twenty tests
+    may take.
+    """
     asked: list[dict] = []
     ask = Server.ask
-    monkeypatch.setattr(Server, "ask", lambda server, request: (asked.append(request), ask(server, request))[1])
+    monkeypatch.setattr(
+        Server, "ask", lambda server, request: (asked.append(request), ask(server, request))[1]
+    )
     tests = [{"call": "f()", "expected": 1}] * 200
     spec = {"kind": "unit_tests", "tests": tests, "seconds": 0.1, "credit": "partial"}
     score = build(spec).score(Rollout.of_text({}, "import time\ndef f():\n    time.sleep(0.09)"))

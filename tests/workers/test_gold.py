@@ -25,7 +25,8 @@ def test_every_task_of_our_own_has_one() -> None:
             assert turns[-1]["role"] == "assistant", task["id"]
             answers = [turn for turn in turns if turn["role"] == "assistant"]
             assert [(turn["content"], len(turn.get("tool_calls", []))) for turn in answers] == [
-                (turn["content"], len(turn.get("tool_calls", []))) for turn in gold_answers(task)[: len(answers)]
+                (turn["content"], len(turn.get("tool_calls", [])))
+                for turn in gold_answers(task)[: len(answers)]
             ]
             results = [turn for turn in turns if turn["role"] != "assistant"]
             assert results and all(turn["content"] for turn in results)
@@ -50,7 +51,10 @@ def test_expected_calls_and_a_last_word_where_the_task_says_no_more() -> None:
     task = {"expected": {"calls": [{"tool": "a", "args": {"x": 1}}, {"tool": "b", "args": {}}]}}
     first, second, last = gold_answers(task)
     assert json.loads(first["tool_calls"][0]["function"]["arguments"]) == {"x": 1}
-    assert second["tool_calls"][0]["function"]["name"] == "b" and last == {"role": "assistant", "content": "Done."}
+    assert second["tool_calls"][0]["function"]["name"] == "b" and last == {
+        "role": "assistant",
+        "content": "Done.",
+    }
     assert [first["tool_calls"][0]["id"], second["tool_calls"][0]["id"]] == ["call_1", "call_2"]
 
 
@@ -67,11 +71,16 @@ def test_expected_calls_and_a_last_word_where_the_task_says_no_more() -> None:
 )
 def test_no_answers_where_nothing_says_what_is_right_or_the_task_says_none(task: dict) -> None:
     assert gold_answers(task) == []
-    assert gold_turns(ASSISTANT, {"id": "1", "messages": [{"role": "user", "content": "Hi."}]} | task) == []
+    assert (
+        gold_turns(ASSISTANT, {"id": "1", "messages": [{"role": "user", "content": "Hi."}]} | task)
+        == []
+    )
 
 
 def test_what_is_said_is_text() -> None:
-    assert gold_answers({"metadata": {"gold": [{"say": 3}]}}) == [{"role": "assistant", "content": "3"}]
+    assert gold_answers({"metadata": {"gold": [{"say": 3}]}}) == [
+        {"role": "assistant", "content": "3"}
+    ]
 
 
 def test_a_masked_success_is_no_gold(monkeypatch: pytest.MonkeyPatch) -> None:

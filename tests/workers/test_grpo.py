@@ -1,4 +1,6 @@
-"""GRPO: loss and gradients held against TRL's GRPOTrainer, and the life of a run (resume, stop, bad input)."""
+"""GRPO: loss and gradients held against TRL's GRPOTrainer, and the life of a run (resume, stop, bad
+input).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ from workers.ml.models import load_base, lora
 from workers.ml.policy_gradient import add_gradients, sampler_gap
 from workers.ml.policy_loss import policy_loss
 
-# Equality with TRL, float32: the loss, and each gradient's largest difference relative to the largest gradient.
+# Equality with TRL, float32: the loss, and each gradient's largest difference relative to the
+# largest gradient.
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 3e-5, 3e-5
 CONFIG = {
     "steps": 3,
@@ -88,8 +91,10 @@ def own_gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def drift(model: torch.nn.Module) -> None:
-    """Stands for the optimizer's step, so far that the second update's ratios are clipped. It does not come from the
-    gradients: rounding of the first update would grow in the second, by how much is the processor's affair."""
+    """Stands for the optimizer's step, so far that the second update's ratios are clipped. It does
+    not come from the gradients: rounding of the first update would grow in the second, by how much
+    is the processor's affair.
+    """
     shake(model, 3, 0.05)
     model.zero_grad()
 
@@ -117,10 +122,13 @@ class Case:
     def __init__(self, spec: dict, rewards: list[list[float | None]]) -> None:
         generator = torch.Generator().manual_seed(5)
         self.spec, self.tasks, self.rewards = spec, spec["tasks"][: len(rewards)], rewards
-        lengths = torch.randint(1, CONFIG["max_new_tokens"] + 1, (len(rewards), 4), generator=generator)
+        lengths = torch.randint(
+            1, CONFIG["max_new_tokens"] + 1, (len(rewards), 4), generator=generator
+        )
         lengths[0, 0] = 1
         self.completions = [
-            [torch.randint(3, 250, (int(length),), generator=generator).tolist() for length in row] for row in lengths
+            [torch.randint(3, 250, (int(length),), generator=generator).tolist() for length in row]
+            for row in lengths
         ]
 
     def groups(self, trainer: Trainer) -> list[Group]:
@@ -128,22 +136,32 @@ class Case:
             Group(
                 task,
                 [
-                    episode(trainer.engine.prompt_ids(trainer.environment.conversation(task)), ids, reward)
+                    episode(
+                        trainer.engine.prompt_ids(trainer.environment.conversation(task)),
+                        ids,
+                        reward,
+                    )
                     for ids, reward in zip(completions, rewards, strict=True)
                 ],
             )
-            for task, completions, rewards in zip(self.tasks, self.completions, self.rewards, strict=True)
+            for task, completions, rewards in zip(
+                self.tasks, self.completions, self.rewards, strict=True
+            )
         ]
 
 
 def episode(prompt: list[int], ids: list[int], reward: float | None) -> Finished:
     said = {"role": "assistant", "content": ""}
-    reply = Reply(said, prompt_token_ids=prompt, token_ids=ids, logprobs=sampler(ids), output_tokens=len(ids))
+    reply = Reply(
+        said, prompt_token_ids=prompt, token_ids=ids, logprobs=sampler(ids), output_tokens=len(ids)
+    )
     return Finished(Rollout({}, [said]), score(reward), [reply], "stop", 0.0)
 
 
 def sampler(ids: list[int]) -> list[float]:
-    """What the sampler is said to have given a completion's tokens: near a random model's log(1/259)."""
+    """What the sampler is said to have given a completion's tokens: near a random model's
+    log(1/259).
+    """
     generator = torch.Generator().manual_seed(sum(ids))
     return (-5.5 + 2 * torch.rand(len(ids), generator=generator)).tolist()
 
@@ -153,8 +171,12 @@ def score(reward: float | None) -> Score:
     return Score(reward=reward, masked=masked, mask_reason="the verifier failed" if masked else "")
 
 
-def ours(case: Case, events: Recorder) -> tuple[list[float], list[dict[str, torch.Tensor]], list[dict]]:
-    """Losses, gradients and metrics of two updates on the same samples, by the product's own `update`."""
+def ours(
+    case: Case, events: Recorder
+) -> tuple[list[float], list[dict[str, torch.Tensor]], list[dict]]:
+    """Losses, gradients and metrics of two updates on the same samples, by the product's own
+    `update`.
+    """
     found = []
 
     def recording(*arguments: Any) -> tuple[torch.Tensor, dict]:
@@ -172,7 +194,9 @@ def ours(case: Case, events: Recorder) -> tuple[list[float], list[dict[str, torc
 
 
 def theirs(case: Case, folder: Path) -> tuple[list[float], list[dict[str, torch.Tensor]]]:
-    """The same by TRL's GRPOTrainer: its tokenization, advantages, reference and loss; only sampling is replaced."""
+    """The same by TRL's GRPOTrainer: its tokenization, advantages, reference and loss; only
+    sampling is replaced.
+    """
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -210,7 +234,10 @@ def theirs(case: Case, folder: Path) -> tuple[list[float], list[dict[str, torch.
         ),
     )
     completions = [ids for group in case.completions for ids in group]
-    trainer._generate_single_turn = lambda *_, **__: (completions, [sampler(ids) for ids in completions])
+    trainer._generate_single_turn = lambda *_, **__: (
+        completions,
+        [sampler(ids) for ids in completions],
+    )
     if config.correction in ("tis", "mis"):
         trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
         kind = "truncate" if config.correction == "tis" else "mask"
@@ -221,7 +248,9 @@ def theirs(case: Case, folder: Path) -> tuple[list[float], list[dict[str, torch.
     return two_updates(trainer, rows)
 
 
-def theirs_rloo(case: Case, folder: Path, rows: list, rewards: list) -> tuple[list[float], list[dict]]:
+def theirs_rloo(
+    case: Case, folder: Path, rows: list, rewards: list
+) -> tuple[list[float], list[dict]]:
     from datasets import Dataset
     from trl import RLOOConfig, RLOOTrainer
 
@@ -233,11 +262,20 @@ def theirs_rloo(case: Case, folder: Path, rows: list, rewards: list) -> tuple[li
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows),
         args=RLOOConfig(
-            output_dir=str(folder), per_device_train_batch_size=len(rows), num_generations=4, num_iterations=2,
-            max_completion_length=config.max_new_tokens, beta=0.0, epsilon=config.clip_low, epsilon_high=config.clip_high,
-            bf16=False, gradient_checkpointing=False, use_cpu=True, report_to="none",
+            output_dir=str(folder),
+            per_device_train_batch_size=len(rows),
+            num_generations=4,
+            num_iterations=2,
+            max_completion_length=config.max_new_tokens,
+            beta=0.0,
+            epsilon=config.clip_low,
+            epsilon_high=config.clip_high,
+            bf16=False,
+            gradient_checkpointing=False,
+            use_cpu=True,
+            report_to="none",
         ),
-    )  # fmt: skip
+    )
     completions = [ids for group in case.completions for ids in group]
     trainer._generate_single_turn = lambda *_, **__: completions
     trainer.current_gradient_accumulation_steps = 1
@@ -277,17 +315,34 @@ CASES = {
     "rloo": {"loss_type": "rloo", "baseline": "leave_one_out", "scale_rewards": "none"},
     "dapo, TIS": {"loss_type": "dapo", "correction": "tis", "beta": 0.1},
     "grpo, MIS": {"loss_type": "grpo", "correction": "mis", "clip_high": 0.2},
-    "dapo, TIS of sequences": {"loss_type": "dapo", "correction": "tis", "correction_level": "sequence"},
+    "dapo, TIS of sequences": {
+        "loss_type": "dapo",
+        "correction": "tis",
+        "correction_level": "sequence",
+    },
     "gspo, MIS of sequences": {
-        "loss_type": "gspo", "clip_low": 0.02, "clip_high": 0.03, "correction": "mis", "correction_level": "sequence",
-        "correction_min": 0.01, "correction_max": 100.0,
+        "loss_type": "gspo",
+        "clip_low": 0.02,
+        "clip_high": 0.03,
+        "correction": "mis",
+        "correction_level": "sequence",
+        "correction_min": 0.01,
+        "correction_max": 100.0,
     },
     "dapo, micro-batches of 5": {"loss_type": "dapo", "beta": 0.1, "micro_batch": 5},
-    "grpo, gradient checkpointing": {"loss_type": "grpo", "beta": 0.1, "gradient_checkpointing": True},
+    "grpo, gradient checkpointing": {
+        "loss_type": "grpo",
+        "beta": 0.1,
+        "gradient_checkpointing": True,
+    },
     "dapo, rsLoRA": {"loss_type": "dapo", "use_rslora": True},
     "dapo, DoRA": {"loss_type": "dapo", "use_dora": True},
-}  # fmt: skip
-TOKENS_AT_ONCE = {"row by row": 1, "two rows": 2 * CONFIG["max_new_tokens"], "two conversations": 100}
+}
+TOKENS_AT_ONCE = {
+    "row by row": 1,
+    "two rows": 2 * CONFIG["max_new_tokens"],
+    "two conversations": 100,
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -328,14 +383,22 @@ def compare(case: Case, events: Recorder, folder: Path) -> None:
 
 
 class Largest(TorchDispatchMode):
-    """The number of elements of the largest tensor of floats that was computed; views are of what is there."""
+    """The number of elements of the largest tensor of floats that was computed; views are of what
+    is there.
+    """
 
     elements = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         made = function(*args, **(kwargs or {}))
         if not function.is_view:
-            found = [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+            found = [
+                leaf
+                for leaf in tree_leaves(made)
+                if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+            ]
             self.elements = max(0, self.elements, *(leaf.numel() for leaf in found))
         return made
 
@@ -352,7 +415,9 @@ def test_an_update_never_holds_all_logits_or_attention_weights(
     groups = case.groups(trainer)
     vocabulary, width = trainer.engine.head.weight.shape
     tokens = sum(len(ids) for group in case.completions for ids in group)
-    prompt = max(len(done.replies[0].prompt_token_ids) for group in groups for done in group.episodes)
+    prompt = max(
+        len(done.replies[0].prompt_token_ids) for group in groups for done in group.episodes
+    )
     with Largest() as largest:
         assert trainer.update(groups)["train/grad_norm"] > 0
     # A prompt's own activations, or an adapter's gradient: no smaller than these.
@@ -360,7 +425,9 @@ def test_an_update_never_holds_all_logits_or_attention_weights(
     assert largest.elements < tokens * vocabulary / 3 and largest.elements < prompt * prompt
 
 
-def test_a_masked_sample_moves_nothing(make_spec: Callable[..., dict], events: Recorder, adapter: Path) -> None:
+def test_a_masked_sample_moves_nothing(
+    make_spec: Callable[..., dict], events: Recorder, adapter: Path
+) -> None:
     """Its completion may be anything: the gradient is the same."""
     spec = make_spec(config=CONFIG | {"loss_type": "dapo", "updates_per_batch": 1})
     spec["model"]["adapter"] = str(adapter)
@@ -377,11 +444,14 @@ def test_a_masked_sample_moves_nothing(make_spec: Callable[..., dict], events: R
 def test_the_correction_in_process_is_exactly_one(
     make_spec: Callable[..., dict], events: Recorder, adapter: Path
 ) -> None:
-    """Float32 and no truncation: nothing is corrected, and the policy's own ratio is 1 to the last bit. With top_p the sampler's
-    distribution is another one: the gap is measured, and corrected for."""
+    """Float32 and no truncation: nothing is corrected, and the policy's own ratio is 1 to the last
+    bit. With top_p the sampler's distribution is another one: the gap is measured, and corrected
+    for."""
     found, policies, given = {}, [], []
 
-    def recording(new: torch.Tensor, old: torch.Tensor, *rest: Any, **named: Any) -> tuple[torch.Tensor, dict]:
+    def recording(
+        new: torch.Tensor, old: torch.Tensor, *rest: Any, **named: Any
+    ) -> tuple[torch.Tensor, dict]:
         policies.append((new - old).exp().detach())
         given.append(named["weight"])
         return policy_loss(new, old, *rest, **named)
@@ -405,7 +475,8 @@ def test_the_correction_in_process_is_exactly_one(
     assert exact["train/ratio_min"] == pytest.approx(1, abs=3e-5)
     assert exact["train/ratio_max"] == pytest.approx(1, abs=3e-5)
     assert exact["train/effective_samples"] == pytest.approx(1, abs=1e-6)
-    # Half of the mass was cut off: the sampler's tokens are about twice as likely as the trainer says.
+    # Half of the mass was cut off: the sampler's tokens are about twice as likely as the trainer
+    # says.
     assert 0.4 < cut["train/ratio_mean"] < 0.8 and cut["train/ratio_max"] <= 1 + 1e-5
     assert cut["train/logp_diff_mean"] > 0.3 and "train/gen_kl_error" not in cut
 
@@ -425,7 +496,10 @@ def test_dynamic_sampling_replaces_groups_without_spread_by_other_tasks(
     def played(tasks: list[dict], step: int, seed: int) -> list[Group]:
         drawn.append(([task["id"] for task in tasks], seed))
         values = [[1.0] * 4 if task["id"] in first else [1.0, 0, 0, 0] for task in tasks]
-        return [Group(task, [episode([3], [4], one) for one in row]) for task, row in zip(tasks, values, strict=True)]
+        return [
+            Group(task, [episode([3], [4], one) for one in row])
+            for task, row in zip(tasks, values, strict=True)
+        ]
 
     trainer.groups_of = played  # type: ignore[method-assign]
     groups = trainer.rollout(0)
@@ -444,7 +518,9 @@ def test_the_update_is_as_large_however_many_groups_are_flat(
     for loss_type in ("grpo", "dapo", "dr_grpo", "gspo", "rloo"):
         gradients = []
         for rewards in ([SPREAD[0]], [SPREAD[0], [0.5] * 4, [1.0] * 4]):
-            spec = make_spec(config=CONFIG | {"loss_type": loss_type, "kl_every": 0, "max_grad_norm": 1e9})
+            spec = make_spec(
+                config=CONFIG | {"loss_type": loss_type, "kl_every": 0, "max_grad_norm": 1e9}
+            )
             spec["model"]["adapter"] = str(adapter)
             case = Case(spec, rewards)
             case.completions[0] = [[5, 9, 77], [8, 8, 8, 100], [60], [44, 33]]
@@ -464,7 +540,9 @@ def test_overlong_answers_are_shaped_in_training_and_the_reward_stays(
             reply, judged = done.replies[0], done.score
             lost = -min(1.0, max(0.0, (reply.output_tokens - 4) / 4))
             assert judged.components["overlong"] == pytest.approx(lost)
-        expected = advantages(torch.tensor([judged.reward + judged.components["overlong"] for judged in group.scores]))
+        expected = advantages(
+            torch.tensor([judged.reward + judged.components["overlong"] for judged in group.scores])
+        )
         assert torch.equal(group.advantages(trainer.config), expected)
     batch = trainer.batch_from([(group, group.advantages(trainer.config)) for group in groups])
     cut = [done.truncated for group in groups for done in group.episodes]
@@ -492,11 +570,17 @@ def test_groups_without_spread_are_skipped_unless_kl_holds_them(
     ],
 )
 def test_advantages(rewards: list[float], scale: str, expected: list[float]) -> None:
-    assert advantages(torch.tensor(rewards, dtype=torch.float32), scale).tolist() == pytest.approx(expected, abs=1e-6)
+    assert advantages(torch.tensor(rewards, dtype=torch.float32), scale).tolist() == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
-def test_the_sampler_is_the_trainer(make_spec: Callable[..., dict], events: Recorder, adapter: Path) -> None:
-    """What the engine says of its tokens is what the update computes: the policy gradient is on policy."""
+def test_the_sampler_is_the_trainer(
+    make_spec: Callable[..., dict], events: Recorder, adapter: Path
+) -> None:
+    """What the engine says of its tokens is what the update computes: the policy gradient is on
+    policy.
+    """
     spec = make_spec(config=CONFIG | {"temperature": 0.8})
     spec["model"]["adapter"] = str(adapter)
     trainer = Trainer(spec, events, StopFlag())
@@ -513,14 +597,18 @@ def lengths_pay(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def rewarded(episode: Any) -> Score:
         output = episode.said[0]["content"] or ""
-        share = sum(letter.isascii() and letter.isalpha() for letter in output) / max(1, len(output))
+        share = sum(letter.isascii() and letter.isalpha() for letter in output) / max(
+            1, len(output)
+        )
         return Score(reward=share, success=share > 0.5)
 
     monkeypatch.setattr("workers.lib.environments.workplace.OneCall.score", rewarded)
 
 
 @pytest.fixture
-def run_spec(make_spec: Callable[..., dict], adapter: Path, lengths_pay: None) -> Callable[..., dict]:
+def run_spec(
+    make_spec: Callable[..., dict], adapter: Path, lengths_pay: None
+) -> Callable[..., dict]:
     def make(**fields: Any) -> dict:
         spec = make_spec(config=CONFIG | {"beta": 0.05, "eval_every": 1}, seed=11)
         spec["model"]["adapter"] = str(adapter)
@@ -539,19 +627,26 @@ def test_without_beta_the_kl_is_measured_at_intervals_and_holds_nothing(
         main(run_spec(config=config, validation_tasks=[], out_dir=str(out)), events, StopFlag())
         adapters.append(load_file(out / "adapter" / "adapter_model.safetensors"))
     found = [row["values"].get("train/kl") for row in events.rows("metric")]
-    assert [value is None for value in found] == [True, False, True, True, True, True] and found[1] > 0
+    assert [value is None for value in found] == [True, False, True, True, True, True] and found[
+        1
+    ] > 0
     assert all(torch.equal(adapters[0][name], adapters[1][name]) for name in adapters[0])
 
 
 @pytest.mark.parametrize(
     ("seen", "steps"),
     [
-        ([], [2, 3, 4, 5, 10, 15, 20]),  # nothing of the KL was known before step 15, as its alarm needs three values
+        (
+            [],
+            [2, 3, 4, 5, 10, 15, 20],
+        ),  # nothing of the KL was known before step 15, as its alarm needs three values
         ([0.1, 0.4], list(range(1, 21))),
         ([0.4, 0.1], [2, 3, 4, 5, 10, 15, 20]),
     ],
 )
-def test_the_kl_is_measured_in_the_first_steps_and_while_it_is_high(seen: list[float], steps: list[int]) -> None:
+def test_the_kl_is_measured_in_the_first_steps_and_while_it_is_high(
+    seen: list[float], steps: list[int]
+) -> None:
     trainer = object.__new__(grpo.Trainer)
     trainer.config, trainer.watchman = GrpoConfig(steps=20, learning_rate=1e-3), Watchman()
     for value in seen:
@@ -563,9 +658,18 @@ def test_updates_on_the_same_rollouts_that_are_clipped_everywhere_are_no_collaps
     run_spec: Callable[..., dict], events: Recorder
 ) -> None:
     """The norm of the last update was reported, which is 0 where it is clipped."""
-    config = CONFIG | {"loss_type": "gspo", "updates_per_batch": 6, "clip_low": 1e-9, "clip_high": 1e-9}
+    config = CONFIG | {
+        "loss_type": "gspo",
+        "updates_per_batch": 6,
+        "clip_low": 1e-9,
+        "clip_high": 1e-9,
+    }
     main(run_spec(config=config, validation_tasks=[]), events, StopFlag())
-    norms = [row["values"]["train/grad_norm"] for row in events.rows("metric") if "train/loss" in row["values"]]
+    norms = [
+        row["values"]["train/grad_norm"]
+        for row in events.rows("metric")
+        if "train/loss" in row["values"]
+    ]
     assert len(norms) == 3 and all(norm > 1e-3 for norm in norms)
 
 
@@ -575,38 +679,75 @@ def test_a_run_tells_all_and_leaves_an_adapter(
     main(run_spec(), events, StopFlag())
     trained = [row["values"] for row in events.rows("metric") if "train/loss" in row["values"]]
     names = {
-        *("train/loss", "train/learning_rate", "train/grad_norm", "train/reward_mean", "train/reward_std", "train/kl"),
-        *("train/entropy", "train/clip_low", "train/clip_high", "train/zero_std_share", "train/completion_length"),
+        *(
+            "train/loss",
+            "train/learning_rate",
+            "train/grad_norm",
+            "train/reward_mean",
+            "train/reward_std",
+            "train/kl",
+        ),
+        *(
+            "train/entropy",
+            "train/clip_low",
+            "train/clip_high",
+            "train/zero_std_share",
+            "train/completion_length",
+        ),
         *("train/truncated_share", "train/logp_diff_mean", "train/logp_diff_max", "train/success"),
         *("time/generate_s", "time/update_s", "train/tokens", "train/distinct_tokens"),
     }
     assert len(trained) == 3 and all(names <= set(values) for values in trained)
     assert all(values["train/logp_diff_max"] < 2e-5 for values in trained)
     assert trained[0]["train/kl"] == 0 and trained[2]["train/kl"] > 0
-    assert [row["step"] for row in events.rows("metric") if "validation/reward" in row["values"]] == [0, 1, 2, 3]
+    assert [
+        row["step"] for row in events.rows("metric") if "validation/reward" in row["values"]
+    ] == [0, 1, 2, 3]
     assert all(0 < values["train/distinct_tokens"] < values["train/tokens"] for values in trained)
     labels = [row["label"] for row in events.rows("progress")]
     first = ["sampling 0 of 8", "scoring 8 of 8", "updating"]
     assert labels[0] == "loading the model" and "validation: sampling 0 of 1" in labels
-    assert [label for label in labels if label in first][:3] == first and labels[-1].startswith("reward ")
+    assert [label for label in labels if label in first][:3] == first and labels[-1].startswith(
+        "reward "
+    )
     phases = [(row["phase"], row["step"]) for row in events.rows("sample")]
     assert phases.count(("train", 1)) == 8 and phases.count(("validation", 3)) == 1
     assert [row["step"] for row in events.rows("checkpoint")] == [1, 2]
     result = events.rows()[-1]
     assert result["type"] == "result" and result["adapter"] == str(tmp_path / "out" / "adapter")
-    before, after = (load_file(folder / "adapter_model.safetensors") for folder in (adapter, tmp_path / "out/adapter"))
-    assert before.keys() == after.keys() and not torch.equal(*(next(iter(x.values())) for x in (before, after)))
+    before, after = (
+        load_file(folder / "adapter_model.safetensors")
+        for folder in (adapter, tmp_path / "out/adapter")
+    )
+    assert before.keys() == after.keys() and not torch.equal(
+        *(next(iter(x.values())) for x in (before, after))
+    )
     files = {path.name for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert files == {"adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors", "state.json"}
+    assert files == {
+        "adapter_model.safetensors",
+        "adapter_config.json",
+        "optimizer.safetensors",
+        "state.json",
+    }
     assert not list((tmp_path / "out").rglob("reference"))
 
 
 def test_it_learns_what_is_rewarded(run_spec: Callable[..., dict], events: Recorder) -> None:
     # Five times the rate of an ordinary run; and what is paid here is not what the tasks ask for.
     alarms = {"kl": {"action": "warn"}, "hacking": {"action": "ignore"}}
-    config = CONFIG | {"steps": 20, "generations": 8, "save_every": 100, "learning_rate": 5e-2, "alarms": alarms}
+    config = CONFIG | {
+        "steps": 20,
+        "generations": 8,
+        "save_every": 100,
+        "learning_rate": 5e-2,
+        "alarms": alarms,
+    }
     main(run_spec(config=config, validation_tasks=[]), events, StopFlag())
-    rewards = [row["values"]["train/reward_mean"] for row in events.rows("metric") if "train/loss" in row["values"]]
+    rewards = [
+        row["values"]["train/reward_mean"]
+        for row in events.rows("metric")
+        if "train/loss" in row["values"]
+    ]
     assert sum(rewards[-5:]) > sum(rewards[:5]) + 5 * 0.25
 
 
@@ -619,7 +760,10 @@ def metrics_of(events: Recorder) -> dict[tuple[int, str], float]:
     }
 
 
-DRAWS = {"plain": {}, "drawn": {"dynamic_sampling": 1, "curriculum": True, "replay_share": 0.5, "top_p": 0.8}}
+DRAWS = {
+    "plain": {},
+    "drawn": {"dynamic_sampling": 1, "curriculum": True, "replay_share": 0.5, "top_p": 0.8},
+}
 
 
 @pytest.mark.parametrize("options", DRAWS.values(), ids=DRAWS)
@@ -636,7 +780,10 @@ def test_a_resumed_run_is_the_same_as_an_unbroken_one(
     assert {key: value for key, value in metrics_of(whole).items() if key[0] > 1} == {
         key: value for key, value in metrics_of(rest).items() if key[0] > 1
     }
-    first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("whole", "rest"))
+    first, second = (
+        load_file(tmp_path / name / "adapter/adapter_model.safetensors")
+        for name in ("whole", "rest")
+    )
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -645,8 +792,14 @@ def test_interrupted_in_the_middle_is_uninterrupted_in_the_end(
     where: str, run_spec: Callable[..., dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(tree.PART, "cpu", 8)  # several parts an update
-    config = CONFIG | {"updates_per_batch": 2 if "second" in where else 1, "save_every": 100, "eval_every": 1}
-    whole, broken, rest = (Recorder(tmp_path / f"{name}.jsonl") for name in ("whole", "broken", "rest"))
+    config = CONFIG | {
+        "updates_per_batch": 2 if "second" in where else 1,
+        "save_every": 100,
+        "eval_every": 1,
+    }
+    whole, broken, rest = (
+        Recorder(tmp_path / f"{name}.jsonl") for name in ("whole", "broken", "rest")
+    )
     main(run_spec(config=config, out_dir=str(tmp_path / "whole")), whole, StopFlag())
     stop, checked, updates, real = StopFlag(), [], [], grpo.add_gradients
 
@@ -674,10 +827,17 @@ def test_interrupted_in_the_middle_is_uninterrupted_in_the_end(
     monkeypatch.setattr(grpo, "add_gradients", real)
     (saved,) = broken.rows("checkpoint")
     assert saved["step"] == 1
-    main(run_spec(config=config, out_dir=str(tmp_path / "rest"), resume_from=saved["path"]), rest, StopFlag())
+    main(
+        run_spec(config=config, out_dir=str(tmp_path / "rest"), resume_from=saved["path"]),
+        rest,
+        StopFlag(),
+    )
     joined = metrics_of(broken) | metrics_of(rest)
     assert joined == metrics_of(whole)
-    first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("whole", "rest"))
+    first, second = (
+        load_file(tmp_path / name / "adapter/adapter_model.safetensors")
+        for name in ("whole", "rest")
+    )
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -721,7 +881,10 @@ def test_a_stop_anywhere_leaves_a_checkpoint_from_which_all_goes_on(
     assert not list(tmp_path.glob("stopped/*.incoming"))
     main(spec | {"resume_from": saved["path"]}, rest, StopFlag())
     assert rest.rows("result") and max(step for step, _ in metrics_of(rest)) == 3
-    assert min(row["step"] for row in rest.rows("metric") if "train/loss" in row["values"]) == saved["step"] + 1
+    assert (
+        min(row["step"] for row in rest.rows("metric") if "train/loss" in row["values"])
+        == saved["step"] + 1
+    )
 
 
 WRONG_AND_PAID = {
@@ -734,28 +897,42 @@ WRONG_AND_PAID = {
 def test_a_run_whose_policy_climbs_a_hole_does_what_the_alarm_says(
     action: str, run_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reward of a planted verifier rises with the step, and so does the share of wrong outputs among the best-paid."""
+    """The reward of a planted verifier rises with the step, and so does the share of wrong outputs
+    among the best-paid.
+    """
     steps = iter(range(1, 100))
-    monkeypatch.setattr(grpo.watch, "look", lambda paid: WRONG_AND_PAID[2 if next(steps) <= 2 else 3])
+    monkeypatch.setattr(
+        grpo.watch, "look", lambda paid: WRONG_AND_PAID[2 if next(steps) <= 2 else 3]
+    )
     real = grpo.rollout_metrics
     rising = iter(range(100))
     monkeypatch.setattr(
         grpo,
         "rollout_metrics",
-        lambda groups, **options: real(groups, **options) | {"train/reward_mean": next(rising) / 10},
+        lambda groups, **options: (
+            real(groups, **options) | {"train/reward_mean": next(rising) / 10}
+        ),
     )
     alarms = {"hacking": {"action": action, "over": 2}}
-    spec = run_spec(config=CONFIG | {"steps": 6, "save_every": 100, "alarms": alarms}, validation_tasks=[])
+    spec = run_spec(
+        config=CONFIG | {"steps": 6, "save_every": 100, "alarms": alarms}, validation_tasks=[]
+    )
     ends = {
         "stop": pytest.raises(Alarmed, match="exploiting a hole"),
         "pause": pytest.raises(Paused, match="Paused at step 4"),
     }
     with ends.get(action, nullcontext()):
         main(spec, events, StopFlag())
-    raised = [(row["name"], row["step"], row["action"]) for row in events.rows("alarm") if row["name"] == "hacking"]
+    raised = [
+        (row["name"], row["step"], row["action"])
+        for row in events.rows("alarm")
+        if row["name"] == "hacking"
+    ]
     assert raised == ([] if action == "ignore" else [("hacking", 4, action)])
     assert [row["step"] for row in events.rows("checkpoint")] == ([4] if action in ends else [])
-    assert any("For example: hm." in row["message"] for row in events.rows("log")) == (action != "ignore")
+    assert any("For example: hm." in row["message"] for row in events.rows("log")) == (
+        action != "ignore"
+    )
     assert metrics_of(events)[3, "watch/best_wrong"] == 1.0
 
 
@@ -775,17 +952,29 @@ def test_an_explosion_is_stopped_and_the_step_that_would_have_written_nan_is_not
     monkeypatch.setattr(grpo, "add_gradients", exploding)
     config = CONFIG | {"updates_per_batch": updates}
     broken, whole = Recorder(tmp_path / "broken.jsonl"), Recorder(tmp_path / "whole.jsonl")
-    with pytest.raises(Alarmed, match=r"NaN or infinity in the update: train/grad_norm.*not applied"):
+    with pytest.raises(
+        Alarmed, match=r"NaN or infinity in the update: train/grad_norm.*not applied"
+    ):
         main(run_spec(config=config, out_dir=str(tmp_path / "broken")), broken, StopFlag())
     assert [row["step"] for row in broken.rows("checkpoint")] == [1]
-    assert [(row["name"], row["action"]) for row in broken.rows("alarm")] == [("non_finite", "stop")]
-    # From the checkpoint the run goes on as if nothing had been: nothing of the broken step is in it.
+    assert [(row["name"], row["action"]) for row in broken.rows("alarm")] == [
+        ("non_finite", "stop")
+    ]
+    # From the checkpoint the run goes on as if nothing had been: nothing of the broken step is in
+    # it.
     monkeypatch.setattr(grpo, "add_gradients", real)
     rest = Recorder(tmp_path / "rest.jsonl")
     resume = broken.rows("checkpoint")[-1]["path"]
-    main(run_spec(config=config, out_dir=str(tmp_path / "rest"), resume_from=resume), rest, StopFlag())
+    main(
+        run_spec(config=config, out_dir=str(tmp_path / "rest"), resume_from=resume),
+        rest,
+        StopFlag(),
+    )
     main(run_spec(config=config, out_dir=str(tmp_path / "whole")), whole, StopFlag())
-    first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("whole", "rest"))
+    first, second = (
+        load_file(tmp_path / name / "adapter/adapter_model.safetensors")
+        for name in ("whole", "rest")
+    )
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -829,7 +1018,9 @@ def test_sigterm_saves_and_exits_with_143(run_spec: Callable[..., dict], tmp_pat
     folder = Path(rows[-2]["path"])
     assert json.loads((folder / "state.json").read_text())["step"] == rows[-2]["step"] >= 2
     assert load_file(folder / "adapter_model.safetensors")
-    assert (folder / "optimizer.safetensors").is_file()  # random weights earn −1 each time: no update, no state
+    assert (
+        folder / "optimizer.safetensors"
+    ).is_file()  # random weights earn −1 each time: no update, no state
     assert not list(folder.parent.glob("*.incoming"))
 
 
@@ -853,7 +1044,9 @@ def test_a_full_disk_keeps_the_last_checkpoint(
     assert [row["step"] for row in events.rows("checkpoint")] == [1]
 
 
-def test_each_epoch_goes_through_all_tasks(make_spec: Callable[..., dict], events: Recorder) -> None:
+def test_each_epoch_goes_through_all_tasks(
+    make_spec: Callable[..., dict], events: Recorder
+) -> None:
     trainer = Trainer(make_spec(config=CONFIG), events, StopFlag())
     drawn = [task["id"] for step in range(3) for task in drawn_tasks(trainer, step)]
     assert sorted(drawn[:3]) == sorted(drawn[3:]) == sorted(task["id"] for task in trainer.tasks)
@@ -861,7 +1054,8 @@ def test_each_epoch_goes_through_all_tasks(make_spec: Callable[..., dict], event
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"), [({"loss_type": "ppo"}, "config.loss_type"), ({"temperature": 0}, "config.temperature")]
+    ("changes", "says"),
+    [({"loss_type": "ppo"}, "config.loss_type"), ({"temperature": 0}, "config.temperature")],
 )
 def test_a_config_that_cannot_be_is_refused(
     changes: dict, says: str, make_spec: Callable[..., dict], events: Recorder

@@ -1,4 +1,6 @@
-"""GRPO on episodes of several turns: what was sampled is what is trained, and observations carry no loss."""
+"""GRPO on episodes of several turns: what was sampled is what is trained, and observations carry no
+loss.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,9 @@ CONFIG = {
     "kl_every": 0,
 }
 FORGETS = (  # of an earlier answer, all but its first letter
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content if m.role != 'assistant' or loop.last else m.content[:1] }}"
-    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content if m.role != 'assistant' or"
+    " loop.last else m.content[:1] }}<|im_end|>\n{% endfor %}{% if add_generation_prompt"
+    " %}<|im_start|>assistant\n{% endif %}"
 )
 
 
@@ -47,7 +50,11 @@ def two_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 def talk(make_spec: Callable[..., dict]) -> Callable[..., dict]:
     def make(config: dict | None = None, environment: dict | None = None, **fields: Any) -> dict:
         tasks = [
-            {"id": f"talk-{n}", "messages": [{"role": "user", "content": f"Letters {n}."}], "expected": {}}
+            {
+                "id": f"talk-{n}",
+                "messages": [{"role": "user", "content": f"Letters {n}."}],
+                "expected": {},
+            }
             for n in range(2)
         ]
         spec = make_spec(tasks=tasks, config=CONFIG | (config or {}), **fields)
@@ -83,22 +90,33 @@ def trainer_of(spec: dict, events: Recorder) -> grpo.Trainer:
 
 
 def test_two_turns_are_learnt_from_scratch(talk: Callable[..., dict], events: Recorder) -> None:
-    """Whoever answers alike in both turns gains nothing, so the second turn's tokens must have been trained, too."""
-    # Five seeds end between 0.44 and 0.86; at twice the rate with half the answers one processor learns it and another does not.
+    """Whoever answers alike in both turns gains nothing, so the second turn's tokens must have been
+    trained, too.
+    """
+    # Five seeds end between 0.44 and 0.86; at twice the rate with half the answers one processor
+    # learns it and another does not.
     config = {"steps": 50, "generations": 32, "learning_rate": 2e-2, "save_every": 100}
     rewards = [values["train/reward_mean"] for values in main(talk(config, seed=3), events)]
     assert sum(rewards[:5]) / 5 < 0.1 and sum(rewards[-5:]) / 5 > 0.3
     last = events.rows("sample")[-1]
-    assert [message["role"] for message in last["messages"]] == ["assistant", "user", "assistant"] and last[
-        "turns"
-    ] == 2
+    assert [message["role"] for message in last["messages"]] == [
+        "assistant",
+        "user",
+        "assistant",
+    ] and last["turns"] == 2
 
 
 @pytest.mark.parametrize("forgets", [False, True])
 def test_the_policy_gradient_is_that_of_the_sampled_tokens_alone(
-    forgets: bool, talk: Callable[..., dict], events: Recorder, forgetful_model: Path, tiny_model: Path
+    forgets: bool,
+    talk: Callable[..., dict],
+    events: Recorder,
+    forgetful_model: Path,
+    tiny_model: Path,
 ) -> None:
-    """Against the library's own forward pass over each row, and the loss written out. On policy the ratio is exactly 1."""
+    """Against the library's own forward pass over each row, and the loss written out. On policy the
+    ratio is exactly 1.
+    """
     model = str(forgetful_model if forgets else tiny_model)
     spec = talk(model={"base": model, "adapter": None})
     trainer = trainer_of(spec, events)
@@ -120,7 +138,11 @@ def test_the_policy_gradient_is_that_of_the_sampled_tokens_alone(
         for done, advantage in zip(group.episodes, advantages, strict=True):
             for reply in done.replies:
                 ids = torch.tensor([reply.prompt_token_ids + reply.token_ids])
-                said = plain(input_ids=ids).logits[0, len(reply.prompt_token_ids) - 1 : -1].log_softmax(-1)
+                said = (
+                    plain(input_ids=ids)
+                    .logits[0, len(reply.prompt_token_ids) - 1 : -1]
+                    .log_softmax(-1)
+                )
                 own = said.gather(-1, torch.tensor(reply.token_ids)[:, None])[:, 0]
                 assert own.tolist() == pytest.approx(reply.logprobs, abs=2e-5)
                 learnt.append(-(own * advantage).sum())
@@ -130,14 +152,22 @@ def test_the_policy_gradient_is_that_of_the_sampled_tokens_alone(
     found = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
     assert expected.keys() == found.keys() and largest > 1e-4
-    assert all(float((found[name] - expected[name]).abs().max()) < 3e-5 * largest for name in expected)
+    assert all(
+        float((found[name] - expected[name]).abs().max()) < 3e-5 * largest for name in expected
+    )
 
 
-def test_an_episode_is_one_row_and_its_observation_is_not_learnt(talk: Callable[..., dict], events: Recorder) -> None:
+def test_an_episode_is_one_row_and_its_observation_is_not_learnt(
+    talk: Callable[..., dict], events: Recorder
+) -> None:
     trainer = trainer_of(talk(), events)
     batch = trainer.batch_from([(group, torch.ones(4)) for group in trainer.rollout(0)])
     row = batch.rows[0]
-    given = [token for token, mine in zip(row.completion, row.learnt[row.start :], strict=True) if not mine]
+    given = [
+        token
+        for token, mine in zip(row.completion, row.learnt[row.start :], strict=True)
+        if not mine
+    ]
     text = trainer.engine.tokenizer.decode(given).removeprefix("<|im_end|>")
     assert text == "\n<|im_start|>user\nNow digits.<|im_end|>\n<|im_start|>assistant\n"
     assert len(batch.rows) == 8 and len({tuple(row.prompt) for row in batch.rows}) == 2
@@ -151,12 +181,20 @@ def test_a_template_that_changes_earlier_turns_trains_each_turn(
     groups = trainer.rollout(0)
     weights = torch.tensor([1.0, -1.0, 0.5, 0.25])
     batch = trainer.batch_from([(group, weights) for group in groups])
-    assert batch.advantage.tolist() == [weight for _ in groups for one in weights.tolist() for weight in (one, one)]
+    assert batch.advantage.tolist() == [
+        weight for _ in groups for one in weights.tolist() for weight in (one, one)
+    ]
     assert int(batch.used.sum()) == sum(g.tokens for g in groups)
-    assert all(values["train/logp_diff_max"] < 2e-5 for values in main(spec, events) if "train/loss" in values)
+    assert all(
+        values["train/logp_diff_max"] < 2e-5
+        for values in main(spec, events)
+        if "train/loss" in values
+    )
 
 
-def test_a_resumed_run_of_episodes_is_the_unbroken_one(talk: Callable[..., dict], tmp_path: Path) -> None:
+def test_a_resumed_run_of_episodes_is_the_unbroken_one(
+    talk: Callable[..., dict], tmp_path: Path
+) -> None:
     whole, rest = Recorder(tmp_path / "whole.jsonl"), Recorder(tmp_path / "rest.jsonl")
     config = {"steps": 3}
     expected = main(talk(config, out_dir=str(tmp_path / "whole")), whole)
@@ -165,7 +203,10 @@ def test_a_resumed_run_of_episodes_is_the_unbroken_one(talk: Callable[..., dict]
     for before, after in zip(expected[1:], found, strict=True):
         names = [name for name in before if not name.startswith("time/")]
         assert [before[name] for name in names] == [after[name] for name in names]
-    first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("whole", "rest"))
+    first, second = (
+        load_file(tmp_path / name / "adapter/adapter_model.safetensors")
+        for name in ("whole", "rest")
+    )
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -177,7 +218,8 @@ def test_an_environment_that_crashes_for_a_fifth_is_warned_of_and_trains_on(
     assert all(row["train/grad_norm"] > 0 for row in values)
     [warning] = [row["message"] for row in events.rows("alarm") if row["name"] == "masked"]
     assert (
-        "Share of masked or errored rollouts: 0.2" in warning and "The environment failed: EnvironmentFailed" in warning
+        "Share of masked or errored rollouts: 0.2" in warning
+        and "The environment failed: EnvironmentFailed" in warning
     )
 
 
@@ -197,15 +239,22 @@ def test_a_run_too_short_for_the_alarms_fails_where_nothing_could_be_scored(
 ) -> None:
     """It once made a model version of the weights that it had started from, with a “reward nan”."""
     with pytest.raises(
-        JobError, match=r"None of the rollouts of 2 steps could be scored.*the server closed the connection"
+        JobError,
+        match=r"None of the rollouts of 2 steps could be scored.*the server closed the connection",
     ):
         main(talk({"steps": 2}, {"crashes": 1}), events)
-    assert events.rows("progress")[-1]["label"] == "no rollout could be scored" and not events.rows("result")
+    assert events.rows("progress")[-1]["label"] == "no rollout could be scored" and not events.rows(
+        "result"
+    )
 
 
-def test_a_run_whose_rewards_never_differ_makes_no_version(make_spec: Callable[..., dict], events: Recorder) -> None:
+def test_a_run_whose_rewards_never_differ_makes_no_version(
+    make_spec: Callable[..., dict], events: Recorder
+) -> None:
     """It published the weights that it had started from as a success."""
-    with pytest.raises(JobError, match=r"No weight has changed in 2 steps.*different rewards.*learnability"):
+    with pytest.raises(
+        JobError, match=r"No weight has changed in 2 steps.*different rewards.*learnability"
+    ):
         main(make_spec(config=CONFIG), events)  # of random weights: no answer is a call
     assert not events.rows("result")
 
@@ -223,11 +272,19 @@ def second_turn(events: Recorder) -> list[float]:
 def test_only_advantages_per_turn_tell_a_turn_from_the_luck_of_another(
     talk: Callable[..., dict], tmp_path: Path
 ) -> None:
-    """The first turn wins or loses a hundred by chance: per episode, that is all there is to learn from."""
+    """The first turn wins or loses a hundred by chance: per episode, that is all there is to learn
+    from.
+    """
     gained = {}
     for kind in ("turn", "episode"):
         events = Recorder(tmp_path / f"{kind}.jsonl")
-        config = {"steps": 16, "generations": 16, "learning_rate": 4e-2, "save_every": 100, "advantages": kind}
+        config = {
+            "steps": 16,
+            "generations": 16,
+            "learning_rate": 4e-2,
+            "save_every": 100,
+            "advantages": kind,
+        }
         main(talk(config, {"luck": 100}, out_dir=str(tmp_path / kind)), events)
         earned = second_turn(events)
         gained[kind] = sum(earned[-4:]) / 4 - sum(earned[:4]) / 4
@@ -236,7 +293,11 @@ def test_only_advantages_per_turn_tell_a_turn_from_the_luck_of_another(
 
 @pytest.mark.parametrize("forgets", [False, True])
 def test_each_token_gets_its_turns_advantage(
-    forgets: bool, talk: Callable[..., dict], events: Recorder, forgetful_model: Path, tiny_model: Path
+    forgets: bool,
+    talk: Callable[..., dict],
+    events: Recorder,
+    forgetful_model: Path,
+    tiny_model: Path,
 ) -> None:
     spec = talk(
         {"advantages": "turn"},
@@ -247,7 +308,11 @@ def test_each_token_gets_its_turns_advantage(
     groups = trainer.rollout(0)
     weights = torch.arange(1.0, 9.0).reshape(4, 2)
     batch = trainer.batch_from([(group, weights) for group in groups])
-    found = [value for row, used in zip(batch.advantage, batch.used, strict=True) for value in row[used].tolist()]
+    found = [
+        value
+        for row, used in zip(batch.advantage, batch.used, strict=True)
+        for value in row[used].tolist()
+    ]
     wanted = [
         float(weights[sample][turn])
         for group in groups
@@ -261,7 +326,9 @@ def test_each_token_gets_its_turns_advantage(
     assert given.shape == (4, 2) and given[:, 1].argmax() == second.index(max(second))
 
 
-def test_advantages_per_turn_need_rewards_per_turn(talk: Callable[..., dict], events: Recorder) -> None:
+def test_advantages_per_turn_need_rewards_per_turn(
+    talk: Callable[..., dict], events: Recorder
+) -> None:
     with pytest.raises(SpecError, match="reports no rewards per turn"):
         trainer_of(talk({"advantages": "turn"}), events)
 
@@ -270,9 +337,13 @@ def test_advantages_per_turn_need_rewards_per_turn(talk: Callable[..., dict], ev
 def test_an_episode_that_fell_apart_is_one_completion(
     loss: str, talk: Callable[..., dict], events: Recorder, forgetful_model: Path
 ) -> None:
-    """Two rows an episode, off policy: against the library's own forward pass and the loss written out for each episode."""
+    """Two rows an episode, off policy: against the library's own forward pass and the loss written
+    out for each episode.
+    """
     config = {"loss_type": loss, "clip_low": 0.1, "clip_high": 0.1, "beta": 0.0, "micro_batch": 3}
-    trainer = trainer_of(talk(config, model={"base": str(forgetful_model), "adapter": None}), events)
+    trainer = trainer_of(
+        talk(config, model={"base": str(forgetful_model), "adapter": None}), events
+    )
     groups, weights = trainer.rollout(0), torch.tensor([1.0, -0.5, 0.25, 2.0])
     batch = trainer.batch_from([(group, weights) for group in groups])
     old = logprobs_of(trainer.model, batch.rows) - 0.01 * torch.arange(batch.used.shape[1])
@@ -287,16 +358,24 @@ def test_an_episode_that_fell_apart_is_one_completion(
             gaps = []
             for reply in done.replies:
                 ids = torch.tensor([reply.prompt_token_ids + reply.token_ids])
-                said = plain(input_ids=ids).logits[0, len(reply.prompt_token_ids) - 1 : -1].log_softmax(-1)
+                said = (
+                    plain(input_ids=ids)
+                    .logits[0, len(reply.prompt_token_ids) - 1 : -1]
+                    .log_softmax(-1)
+                )
                 own = said.gather(-1, torch.tensor(reply.token_ids)[:, None])[:, 0]
                 gaps.append(own - old[row, : len(own)])
                 row += 1
             gap = torch.cat(gaps)
             ratio = {"grpo": gap, "gspo": gap.mean(), "rloo": gap.sum()}[loss].exp()
-            losses.append(-torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.1) * advantage).mean())
+            losses.append(
+                -torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.1) * advantage).mean()
+            )
     expected = torch.stack(losses).mean()
     expected.backward()
     assert metrics["train/loss"] == pytest.approx(float(expected.detach()), abs=2e-5)
     right = {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
     largest = max(float(gradient.abs().max()) for gradient in right.values())
-    assert largest > 1e-4 and all(float((found[name] - right[name]).abs().max()) < 3e-5 * largest for name in right)
+    assert largest > 1e-4 and all(
+        float((found[name] - right[name]).abs().max()) < 3e-5 * largest for name in right
+    )

@@ -1,4 +1,6 @@
-"""What models and users write is looked at in the web process, too: none of it may hold the process."""
+"""What models and users write is looked at in the web process, too: none of it may hold the
+process.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ def test_a_grader_is_bounded_for_every_answer(name: str) -> None:
     text = TEXTS[name]
     for metric in METRICS:
         grader = {
-            "type": "text_similarity", "evaluation_metric": metric, "input": "{{sample.output_text}}",
+            "type": "text_similarity",
+            "evaluation_metric": metric,
+            "input": "{{sample.output_text}}",
             "reference": "{{item.reference}}",
-        }  # fmt: skip
+        }
         with processor_time():
             run(grader, {"reference": text[:LONGEST][::-1]}, sample_of(text[:LONGEST]))
     with processor_time():
@@ -46,7 +50,12 @@ def test_what_is_too_long_to_compare_is_said() -> None:
     }
     result = run(grader, {}, sample_of("a" * (LONGEST + 1)))
     assert result["metadata"]["errors"]["other_error"] and "20,000 characters" in result["details"]
-    bomb = {"type": "string_check", "operation": "eq", "input": "{{sample.output_text}}" * 1000, "reference": ""}
+    bomb = {
+        "type": "string_check",
+        "operation": "eq",
+        "input": "{{sample.output_text}}" * 1000,
+        "reference": "",
+    }
     result = run(bomb, {}, sample_of("a" * 100_000))
     assert result["metadata"]["errors"]["other_error"] and "4,000,000" in result["details"]
 
@@ -54,10 +63,20 @@ def test_what_is_too_long_to_compare_is_said() -> None:
 @pytest.mark.parametrize(
     ("text", "inside"),
     [
-        ("```json\n{}\n```", "{}"), ("```\n\n\n  a\n\n```", "  a"), ("```\n```", ""), (" ```\na``` ", "a"), ("```a b\nc\n```", None),
-        ("```\na", None), ("a\n```", None), ("```", None), ("", None), ("```x```", None), ("```\n\n```", ""), ("```py  \na\n```", "a"),
+        ("```json\n{}\n```", "{}"),
+        ("```\n\n\n  a\n\n```", "  a"),
+        ("```\n```", ""),
+        (" ```\na``` ", "a"),
+        ("```a b\nc\n```", None),
+        ("```\na", None),
+        ("a\n```", None),
+        ("```", None),
+        ("", None),
+        ("```x```", None),
+        ("```\n\n```", ""),
+        ("```py  \na\n```", "a"),
     ],
-)  # fmt: skip
+)
 def test_a_fence_is_taken_off(text: str, inside: str | None) -> None:
     assert unfenced(text) == (text if inside is None else inside)
 
@@ -68,11 +87,14 @@ def test_a_fence_is_taken_off(text: str, inside: str | None) -> None:
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [
-        ("(?=a)b", "not an RE2 pattern"), (r"(a)\1", "not an RE2 pattern"), ("(", "not an RE2 pattern"),
-        ("a" * (MAX_PATTERN + 1), "2,001 characters; 2,000 are allowed"), ("(a|b)*a(a|b){900}(a|b){900}(a|b){900}(a|b){900}c", "10,000 are allowed"),
+        ("(?=a)b", "not an RE2 pattern"),
+        (r"(a)\1", "not an RE2 pattern"),
+        ("(", "not an RE2 pattern"),
+        ("a" * (MAX_PATTERN + 1), "2,001 characters; 2,000 are allowed"),
+        ("(a|b)*a(a|b){900}(a|b){900}(a|b){900}(a|b){900}c", "10,000 are allowed"),
         ("a{1001}", "not an RE2 pattern"),
     ],
-)  # fmt: skip
+)
 def test_a_pattern_that_is_not_run_is_refused_when_it_is_saved(pattern: str, words: str) -> None:
     for spec in (
         {"kind": "regex", "pattern": pattern},
@@ -92,7 +114,9 @@ def test_the_worst_pattern_is_bounded() -> None:
     with processor_time():
         assert build({"kind": "regex", "pattern": pattern}).score(said(text)).reward == 0
     for spec in ({}, {"absent": True}):
-        failed = build({"kind": "regex", "pattern": pattern.replace("300", "900")} | spec).score(said(text))
+        failed = build({"kind": "regex", "pattern": pattern.replace("300", "900")} | spec).score(
+            said(text)
+        )
         assert failed.reward == 0 and "too large for a text of 200,000 bytes" in failed.details[0]
 
 

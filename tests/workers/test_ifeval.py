@@ -1,5 +1,6 @@
-"""IFEval's instructions mean what they mean in its reference implementation. `python -m bench.ifeval` compares thousands of
-generated cases with lm-eval; here are those that told the two apart before."""
+"""IFEval's instructions mean what they mean in its reference implementation. `python -m
+bench.ifeval` compares thousands of generated cases with lm-eval; here are those that told the two
+apart before."""
 
 from __future__ import annotations
 
@@ -15,9 +16,24 @@ EDGES: list[tuple[str, dict, str, bool]] = [
     ("number_words", {"num_words": 3} | TWO, "well-known fact", True),
     ("number_words", {"num_words": 3} | ONE, "it's it", False),
     ("number_words", {"num_words": 2} | ONE, "snake_case", True),
-    ("number_sentences", {"num_sentences": 3} | TWO, "He left, e.g. by train, etc. and so on", True),
-    ("number_sentences", {"num_sentences": 2} | TWO, "He lives in the U.S. with Dr. Who at St. Ives", False),
-    ("number_sentences", {"num_sentences": 2} | TWO, "He works at Acme Inc. The company is old", True),
+    (
+        "number_sentences",
+        {"num_sentences": 3} | TWO,
+        "He left, e.g. by train, etc. and so on",
+        True,
+    ),
+    (
+        "number_sentences",
+        {"num_sentences": 2} | TWO,
+        "He lives in the U.S. with Dr. Who at St. Ives",
+        False,
+    ),
+    (
+        "number_sentences",
+        {"num_sentences": 2} | TWO,
+        "He works at Acme Inc. The company is old",
+        True,
+    ),
     ("number_sentences", {"num_sentences": 3} | ONE, "One\n\ntwo\n\nthree", True),
     ("number_paragraphs", {"num_paragraphs": 2}, "one\n\ntwo", False),
     ("number_paragraphs", {"num_paragraphs": 2}, "one *** two", True),
@@ -35,21 +51,51 @@ EDGES: list[tuple[str, dict, str, bool]] = [
         "one\n\n\n\ntwo",
         False,
     ),
-    ("nth_paragraph_first_word", {"num_paragraphs": 1, "nth_paragraph": 1, "first_word": "well"}, "well-known", False),
+    (
+        "nth_paragraph_first_word",
+        {"num_paragraphs": 1, "nth_paragraph": 1, "first_word": "well"},
+        "well-known",
+        False,
+    ),
     ("existence", {"keywords": ["cat"]}, "concatenate", True),
     ("existence", {"keywords": ["a.b"]}, "axb", True),
     ("existence", {"keywords": ["(unclosed"]}, "an (unclosed bracket", True),
     ("frequency", {"keyword": "no", "frequency": 3} | TWO, "nonono", True),
     ("forbidden_words", {"forbidden_words": ["sword"]}, "swords", True),
     ("forbidden_words", {"forbidden_words": ["über"]}, "Über, sagt er", False),
-    ("letter_frequency", {"letter": "A", "let_frequency": 3, "let_relation": "at least"}, "Aba a", True),
-    ("response_language", {"language": "de"}, "Das ist ein ganz gewöhnlicher deutscher Satz.", True),
-    ("response_language", {"language": "de"}, "This is a perfectly ordinary English sentence.", False),
+    (
+        "letter_frequency",
+        {"letter": "A", "let_frequency": 3, "let_relation": "at least"},
+        "Aba a",
+        True,
+    ),
+    (
+        "response_language",
+        {"language": "de"},
+        "Das ist ein ganz gewöhnlicher deutscher Satz.",
+        True,
+    ),
+    (
+        "response_language",
+        {"language": "de"},
+        "This is a perfectly ordinary English sentence.",
+        False,
+    ),
     ("response_language", {"language": "de"}, "123 456", True),
     ("english_capital", {}, "DIES IST EIN GANZ DEUTSCHER SATZ, NICHT WAHR?", False),
     ("english_lowercase", {}, "this is all in small letters, as it should be.", True),
-    ("capital_word_frequency", {"capital_frequency": 2, "capital_relation": "at least"}, "I'M here", True),
-    ("capital_word_frequency", {"capital_frequency": 2, "capital_relation": "less than"}, "well, A-OK", True),
+    (
+        "capital_word_frequency",
+        {"capital_frequency": 2, "capital_relation": "at least"},
+        "I'M here",
+        True,
+    ),
+    (
+        "capital_word_frequency",
+        {"capital_frequency": 2, "capital_relation": "less than"},
+        "well, A-OK",
+        True,
+    ),
     ("json_format", {}, '{"a": NaN}', True),
     ("json_format", {}, "```json{}", True),
     ("json_format", {}, "```python\n{}\n```", False),
@@ -59,7 +105,12 @@ EDGES: list[tuple[str, dict, str, bool]] = [
     ("number_highlighted_sections", {"num_highlights": 2}, "**bold**", False),
     ("number_highlighted_sections", {"num_highlights": 2}, "*a* **b**", True),
     ("number_highlighted_sections", {"num_highlights": 1}, "* * and ****", False),
-    ("multiple_sections", {"section_spliter": "Section", "num_sections": 2}, "see Section 1 and Section2", True),
+    (
+        "multiple_sections",
+        {"section_spliter": "Section", "num_sections": 2},
+        "see Section 1 and Section2",
+        True,
+    ),
     ("multiple_sections", {"section_spliter": "Section", "num_sections": 1}, "SECTION 1", False),
     ("title", {}, "<<a>b>>", True),
     ("title", {}, "<< >>", False),
@@ -80,7 +131,9 @@ EDGES: list[tuple[str, dict, str, bool]] = [
 
 
 @pytest.mark.parametrize(("kind", "arguments", "text", "held"), EDGES)
-def test_the_edges_are_where_the_reference_has_them(kind: str, arguments: dict, text: str, held: bool) -> None:
+def test_the_edges_are_where_the_reference_has_them(
+    kind: str, arguments: dict, text: str, held: bool
+) -> None:
     assert ours({"type": kind, "kwargs": arguments, "text": text}, loose=False) is held
 
 
@@ -100,5 +153,7 @@ def test_every_kind_is_generated_and_judged() -> None:
 @pytest.mark.parametrize("keyword", ["(a+)+$", "(a|a)*b", "a{1,500}{1,2}", "[", "C++"])
 def test_a_keyword_that_is_a_costly_pattern_ends(keyword: str) -> None:
     constraint: dict[str, Any] = {"type": "existence", "keywords": [keyword]}
-    score = build({"kind": "constraints", "constraints": [constraint]}).score(Rollout.of_text({}, "a" * 100_000 + "!"))
+    score = build({"kind": "constraints", "constraints": [constraint]}).score(
+        Rollout.of_text({}, "a" * 100_000 + "!")
+    )
     assert score.reward is not None

@@ -36,7 +36,9 @@ def test_values_and_gradients_are_those_of_the_plain_layer(dtype: torch.dtype) -
 
 
 def kept(layer: Any, x: torch.Tensor) -> int:
-    """Numbers that a layer's forward pass keeps for the backward pass, of tensors that have its tokens."""
+    """Numbers that a layer's forward pass keeps for the backward pass, of tensors that have its
+    tokens.
+    """
     sizes: dict[int, int] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
@@ -85,15 +87,24 @@ def randomised(folder: Path, **config: Any) -> Any:
 def outcome(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     torch.manual_seed(1)  # for dropout
     model.zero_grad()
-    hidden = model.get_base_model().model(input_ids=torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])).last_hidden_state
+    hidden = (
+        model.get_base_model()
+        .model(input_ids=torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]]))
+        .last_hidden_state
+    )
     (hidden * torch.linspace(-1, 1, hidden.shape[-1])).sum().backward()
-    return hidden, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return hidden, {
+        name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None
+    }
 
 
 OPTIONS = {
-    "plain": {}, "rank-stabilised": {"use_rslora": True}, "dropout": {"lora_dropout": 0.4}, "DoRA": {"use_dora": True},
+    "plain": {},
+    "rank-stabilised": {"use_rslora": True},
+    "dropout": {"lora_dropout": 0.4},
+    "DoRA": {"use_dora": True},
     "some layers": {"target_modules": ["q_proj", "down_proj"]},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -111,7 +122,9 @@ def test_a_model_with_an_adapter_computes_the_same(
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert mine.keys() == gradients.keys()
     for parameter, gradient in gradients.items():
-        torch.testing.assert_close(mine[parameter], gradient, rtol=1e-3, atol=1e-4 * float(gradient.abs().max()))
+        torch.testing.assert_close(
+            mine[parameter], gradient, rtol=1e-3, atol=1e-4 * float(gradient.abs().max())
+        )
 
 
 def calls_of_lora(model: Any, patch: pytest.MonkeyPatch) -> int:
@@ -122,7 +135,9 @@ def calls_of_lora(model: Any, patch: pytest.MonkeyPatch) -> int:
     return len(calls)
 
 
-def test_the_adapter_in_use_is_the_active_one(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_adapter_in_use_is_the_active_one(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where it changes after the switch, is switched off, or two are active."""
     model = randomised(tiny_model)
     model.add_adapter("second", model.peft_config["default"])
@@ -138,7 +153,9 @@ def test_the_adapter_in_use_is_the_active_one(tiny_model: Path, monkeypatch: pyt
             model.set_adapter(active)
             found[switched].append(outcome(model)[0])
         with model.disable_adapter():
-            found[switched].append(model.get_base_model().model(input_ids=torch.tensor([[1, 2, 3]])).last_hidden_state)
+            found[switched].append(
+                model.get_base_model().model(input_ids=torch.tensor([[1, 2, 3]])).last_hidden_state
+            )
         model.base_model.set_adapter(["default", "second"])
         found[switched].append(outcome(model)[0])
     assert not torch.allclose(found[True][0], found[True][1], atol=1e-2)
@@ -146,7 +163,9 @@ def test_the_adapter_in_use_is_the_active_one(tiny_model: Path, monkeypatch: pyt
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     assert calls_of_lora(model, monkeypatch) == 0
     model.set_adapter("default")
-    assert calls_of_lora(model, monkeypatch) == 2 * 6  # of seven a layer: the last is the gated layer's
+    assert (
+        calls_of_lora(model, monkeypatch) == 2 * 6
+    )  # of seven a layer: the last is the gated layer's
 
 
 def test_a_layer_with_an_adapter_keeps_less(tiny_model: Path) -> None:
@@ -160,7 +179,9 @@ def test_a_layer_with_an_adapter_keeps_less(tiny_model: Path) -> None:
 
 
 def test_products_with_weights_that_are_not_trained_are_the_librarys() -> None:
-    """Of whole weights, of their transposes, which a backward pass multiplies by, and of a slice of them."""
+    """Of whole weights, of their transposes, which a backward pass multiplies by, and of a slice of
+    them.
+    """
     torch.manual_seed(0)
     weight, bias, x = torch.randn(300, 200), torch.randn(300), torch.randn(2, 7, 200)
     assert (
@@ -168,9 +189,15 @@ def test_products_with_weights_that_are_not_trained_are_the_librarys() -> None:
         and not products.onednn_has(weight[:100])
         and not products.onednn_has(weight.double())
     )
-    for one, given, added in [(weight, x, bias), (weight, x, None), (weight[50:250], x, bias[50:250]),
-                              (weight.t(), torch.randn(7, 300), None)]:  # fmt: skip
+    for one, given, added in [
+        (weight, x, bias),
+        (weight, x, None),
+        (weight[50:250], x, bias[50:250]),
+        (weight.t(), torch.randn(7, 300), None),
+    ]:
         assert products.onednn_has(one)
         with torch.inference_mode():
             found = products.product(given, one, added)
-        torch.testing.assert_close(found, functional.linear(given, one, added), rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(
+            found, functional.linear(given, one, added), rtol=1e-5, atol=1e-4
+        )

@@ -1,4 +1,6 @@
-"""Hanging must not beat failing: what the agent exceeds fails its sample, what others break masks it."""
+"""Hanging must not beat failing: what the agent exceeds fails its sample, what others break masks
+it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from workers.lib.verifiers import Rollout, Score
 TASK = own_tasks()[0]
 SPEC: dict = {"kind": "builtin", "name": "workplace_assistant", "harness": {}, "verifier": {}}
 SHORT = Limits(seconds=0.05)
-TOOLS = [{"type": "function", "function": {"name": LOOK["tool_calls"][0]["function"]["name"], "parameters": {}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": LOOK["tool_calls"][0]["function"]["name"], "parameters": {}},
+    }
+]
 
 
 def one(policy: Scripted, limits: Limits = SHORT, spec: dict = SPEC, task: dict = TASK) -> Finished:
@@ -33,7 +40,11 @@ def one(policy: Scripted, limits: Limits = SHORT, spec: dict = SPEC, task: dict 
 
 def after_the_right_calls(then: Any) -> Scripted:
     """Does all that is asked, then `then` for ever."""
-    return Scripted(lambda messages: (made(TASK)[:-1] + [then] * 99)[sum(m["role"] == "assistant" for m in messages)])
+    return Scripted(
+        lambda messages: (made(TASK)[:-1] + [then] * 99)[
+            sum(m["role"] == "assistant" for m in messages)
+        ]
+    )
 
 
 def hung(*_: object, **__: object) -> Any:
@@ -61,8 +72,17 @@ AGENTS = {
 def test_what_the_agent_exceeds_fails(kind: str) -> None:
     policy, limits, reason = AGENTS[kind]
     done = one(policy, limits)
-    assert (done.stop_reason, done.score.masked, done.score.success, done.score.reward) == (reason, False, False, 0)
-    assert done.score.details[0] == EXCEEDED[reason] and done.truncated and done.rollout.stats["stop_reason"] == reason
+    assert (done.stop_reason, done.score.masked, done.score.success, done.score.reward) == (
+        reason,
+        False,
+        False,
+        0,
+    )
+    assert (
+        done.score.details[0] == EXCEEDED[reason]
+        and done.truncated
+        and done.rollout.stats["stop_reason"] == reason
+    )
 
 
 class Writes(Scripted):
@@ -94,12 +114,18 @@ RIGHT = {"verifier": {"kind": "exact", "values": ["right"]}}
         ([4, 6], False, "stop", 1),
     ],
 )
-def test_the_last_answer_counts_into_the_tokens(tokens: list, cut: bool, reason: str, reward: int) -> None:
+def test_the_last_answer_counts_into_the_tokens(
+    tokens: list, cut: bool, reason: str, reward: int
+) -> None:
     task = {"id": "t", "messages": [{"role": "user", "content": "Do it."}], "tools": TOOLS}
     for kind in ("single_turn", "replay") if len(tokens) == 1 else ("replay",):
         policy = Writes(tokens, cut)
         done = one(policy, Limits(tokens=10), {"kind": kind, "harness": {}} | RIGHT, task)
-        assert (done.stop_reason, done.score.reward, done.score.success) == (reason, reward, bool(reward))
+        assert (done.stop_reason, done.score.reward, done.score.success) == (
+            reason,
+            reward,
+            bool(reward),
+        )
         assert policy.budgets == [10 - sum(tokens[:turn]) for turn in range(len(policy.budgets))]
 
 
@@ -115,7 +141,11 @@ def test_a_servers_failure_masks_also_where_the_agent_waited_long() -> None:
 
 @pytest.mark.parametrize(
     ("run", "responds", "masks", "reason"),
-    [(hung, False, True, "environment error"), (hung, True, False, "time"), (gone, True, True, "environment error")],
+    [
+        (hung, False, True, "environment error"),
+        (hung, True, False, "time"),
+        (gone, True, True, "environment error"),
+    ],
     ids=["tools hang", "calls take long", "tools are gone"],
 )
 def test_the_time_of_tools_is_the_agents_only_where_the_environment_works(
@@ -128,14 +158,24 @@ def test_the_time_of_tools_is_the_agents_only_where_the_environment_works(
     monkeypatch.setattr(type(episode), "run", run)
     monkeypatch.setattr(type(episode), "responds", answers)
     done = asyncio.run(rollout(Scripted(lambda _: LOOK), episode, SHORT))
-    assert (done.score.masked, done.stop_reason, done.score.reward) == (masks, reason, None if masks else 0)
+    assert (done.score.masked, done.stop_reason, done.score.reward) == (
+        masks,
+        reason,
+        None if masks else 0,
+    )
 
 
 @pytest.mark.parametrize("kind", ["remote", "mcp"])
 def test_a_tool_server_that_is_gone_masks(kind: str) -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
     config = {"url": "http://127.0.0.1:1/x", "tools": tools}
-    spec = {"kind": kind, "config": config, "harness": {}, "verifier": {"kind": "no_call"}, "allow_private": True}
+    spec = {
+        "kind": kind,
+        "config": config,
+        "harness": {},
+        "verifier": {"kind": "no_call"},
+        "allow_private": True,
+    }
     task = {"id": "t", "messages": [{"role": "user", "content": "Do it."}]}
     done = one(Scripted(lambda _: assistant(("look", {}))), Limits(), spec, task)
     assert done.score.masked and done.stop_reason == "environment error"
@@ -158,13 +198,27 @@ VERIFIERS: list[tuple[dict, dict, str]] = [
     ({"kind": "regex", "pattern": "bad", "absent": True}, {}, "bad"),
     ({"kind": "exact"}, {"answer": "right"}, "wrong"),
     ({"kind": "trajectory"}, {}, "said"),
-    ({"kind": "openai_grader", "grader": {"type": "string_check", "operation": "ne", "input": "{{sample.output_text}}", "reference": "bad"}}, {}, "bad"),
+    (
+        {
+            "kind": "openai_grader",
+            "grader": {
+                "type": "string_check",
+                "operation": "ne",
+                "input": "{{sample.output_text}}",
+                "reference": "bad",
+            },
+        },
+        {},
+        "bad",
+    ),
     ({"kind": "expected"}, {}, "unscorable"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("verifier", "expected", "wrong"), VERIFIERS)
-def test_hanging_does_not_beat_failing(tmp_path: Path, verifier: dict, expected: dict, wrong: str) -> None:
+def test_hanging_does_not_beat_failing(
+    tmp_path: Path, verifier: dict, expected: dict, wrong: str
+) -> None:
     """An answer that never came looks like silence, which some verifiers pay."""
     spec = {"kind": "single_turn", "harness": {}, "verifier": verifier}
     task = {"id": "t", "messages": [{"role": "user", "content": "Do it."}], "expected": expected}

@@ -1,4 +1,6 @@
-"""What is loaded fits and is whole: an adapter of another base, or a damaged checkpoint, is refused in a sentence."""
+"""What is loaded fits and is whole: an adapter of another base, or a damaged checkpoint, is refused
+in a sentence.
+"""
 
 from __future__ import annotations
 
@@ -27,26 +29,40 @@ def saved(base: Path, folder: Path, **fields: object) -> Path:
     ("changes", "said"),
     [
         ({"hidden_size": 64}, "its layers have other sizes"),
-        ({"num_hidden_layers": 3}, r"2 of its weights do not match a layer here, such as .*layers\.2\."),
-        ({"num_hidden_layers": 1}, r"2 of its weights do not match a layer here, such as .*layers\.1\."),
+        (
+            {"num_hidden_layers": 3},
+            r"2 of its weights do not match a layer here, such as .*layers\.2\.",
+        ),
+        (
+            {"num_hidden_layers": 1},
+            r"2 of its weights do not match a layer here, such as .*layers\.1\.",
+        ),
     ],
 )
 def test_an_adapter_of_another_base_is_refused(
     changes: dict[str, int], said: str, tiny_model: Path, tmp_path: Path
 ) -> None:
     """With more or fewer layers it was loaded as far as they went."""
-    adapter = saved(make_tiny_model(tmp_path / "other", **changes), tmp_path / "adapter", target_modules=["q_proj"])
+    adapter = saved(
+        make_tiny_model(tmp_path / "other", **changes),
+        tmp_path / "adapter",
+        target_modules=["q_proj"],
+    )
     with pytest.raises(JobError, match=f"was trained on another base model: .*{said}"):
         add_adapter(load_base(tiny_model)[0], adapter, trainable=True)
 
 
-@pytest.mark.parametrize("fields", [{}, {"use_dora": True}, {"target_modules": ["q_proj"]}, {"use_rslora": True}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"use_dora": True}, {"target_modules": ["q_proj"]}, {"use_rslora": True}]
+)
 def test_an_adapter_of_the_same_base_fits(fields: dict, tiny_model: Path, tmp_path: Path) -> None:
     adapter = saved(tiny_model, tmp_path / "adapter", **fields)
     assert add_adapter(load_base(tiny_model)[0], adapter, trainable=False)
 
 
-def test_one_with_nan_or_of_damaged_bytes_is_refused_as_what_it_is(tiny_model: Path, tmp_path: Path) -> None:
+def test_one_with_nan_or_of_damaged_bytes_is_refused_as_what_it_is(
+    tiny_model: Path, tmp_path: Path
+) -> None:
     """NaN was taken for a model that cannot share prompts."""
     adapter = saved(tiny_model, tmp_path / "adapter")
     tensors = load_file(adapter / WEIGHTS)
@@ -80,5 +96,7 @@ def test_a_damaged_checkpoint_is_said_to_be_one(
     folder = checkpoint.save(tmp_path / "checkpoint-1", step=1, model=model, optimizer=optimizer)
     checkpoint.optimizer_of(model, config, str(folder))
     damage(folder)
-    with pytest.raises(JobError, match=r"checkpoint-1 is missing or damaged .*Fork the run from another checkpoint"):
+    with pytest.raises(
+        JobError, match=r"checkpoint-1 is missing or damaged .*Fork the run from another checkpoint"
+    ):
         checkpoint.optimizer_of(model, config, str(folder))

@@ -1,4 +1,6 @@
-"""Log-probabilities in chunks of tokens: the values and gradients of the plain form, and never all logits at once."""
+"""Log-probabilities in chunks of tokens: the values and gradients of the plain form, and never all
+logits at once.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def test_chunks_give_the_values_and_gradients_of_the_plain_form(
     torch.testing.assert_close(found.entropies, -(plain.exp() * plain).sum(-1).detach())
     assert found.likeliest.tolist() == (plain.argmax(-1) == ids).tolist()
     assert not found.entropies.requires_grad and not found.likeliest.requires_grad
-    for mine, theirs in zip(torch.autograd.grad((found.logprobs * weights).sum(), trained), gradients, strict=True):
+    for mine, theirs in zip(
+        torch.autograd.grad((found.logprobs * weights).sum(), trained), gradients, strict=True
+    ):
         torch.testing.assert_close(mine, theirs)
     assert max(seen.logits) <= max(logits, TOKENS if frozen else VOCABULARY)
     # The logits of a frozen head are computed once.
@@ -67,5 +71,7 @@ def test_without_gradients_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(losses.CHUNK, "cpu", 4 * VOCABULARY)
     output, seen = head(frozen=True), Seen(monkeypatch)
     with torch.no_grad():
-        found = token_logprobs(output, torch.randn(TOKENS, WIDTH), torch.zeros(TOKENS, dtype=torch.long))
+        found = token_logprobs(
+            output, torch.randn(TOKENS, WIDTH), torch.zeros(TOKENS, dtype=torch.long)
+        )
     assert max(seen.logits) <= 4 * VOCABULARY and not found.logprobs.requires_grad

@@ -1,4 +1,6 @@
-"""Latency measured in turns: who answers when, what is shared, when it ends. No test looks at a clock."""
+"""Latency measured in turns: who answers when, what is shared, when it ends. No test looks at a
+clock.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from workers.ml.models import load_base, load_side_by_side, lora
 def spec_of(make_spec: Callable[..., dict], sides: int = 2, **fields: object) -> dict:
     spec = make_spec(**fields)
     versions = [
-        {"id": f"v{n}", "model": spec["model"], "engine": spec["engine"], "environment": spec["environment"]}
+        {
+            "id": f"v{n}",
+            "model": spec["model"],
+            "engine": spec["engine"],
+            "environment": spec["environment"],
+        }
         for n in range(sides)
     ]
     return {"versions": versions} | spec
@@ -71,7 +78,9 @@ def noisy(seed: int) -> Iterator[float]:
     return (float(rng.lognormal(3, 1.5)) for _ in count())
 
 
-def test_real_models_answer_every_task_in_turns(make_spec: Callable[..., dict], events: Recorder) -> None:
+def test_real_models_answer_every_task_in_turns(
+    make_spec: Callable[..., dict], events: Recorder
+) -> None:
     rows = main(spec_of(make_spec, rounds=2, precision=1e-9), events)
     assert {(row["version"], row["task_id"], row["round"]) for row in rows} == {
         (version, f"task-{number}", turn)
@@ -79,10 +88,15 @@ def test_real_models_answer_every_task_in_turns(make_spec: Callable[..., dict], 
         for number in (1234, 2345, 3456)
         for turn in (0, 1)
     }
-    assert all(row["latency_ms"] > 0 and row["input_tokens"] > 20 and row["output_tokens"] > 0 for row in rows)
+    assert all(
+        row["latency_ms"] > 0 and row["input_tokens"] > 20 and row["output_tokens"] > 0
+        for row in rows
+    )
     for first, second in zip(rows[::2], rows[1::2], strict=True):
         assert first["task_id"] == second["task_id"] and [first["turn"], second["turn"]] == [0, 1]
-        assert first["output_tokens"] == second["output_tokens"], "the same model and seed: the same answer"
+        assert first["output_tokens"] == second["output_tokens"], (
+            "the same model and seed: the same answer"
+        )
     assert events.rows()[-1]["metrics"] == {"rounds": 2}
 
 
@@ -116,13 +130,17 @@ def test_nothing_is_scored_and_any_number_of_versions_is_measured(
     timed(*(steady(ms) for ms in (1, 2, 3)))
     spec = spec_of(make_spec, sides=3)
     for version in spec["versions"]:  # a judge that cannot be asked: it is not
-        version["environment"] = version["environment"] | {"verifier": {"kind": "judge", "rubric": "Is it good?"}}
+        version["environment"] = version["environment"] | {
+            "verifier": {"kind": "judge", "rubric": "Is it good?"}
+        }
     rows = main(spec, events)
     assert len(rows) == 9 and "reward" not in rows[0]
     assert {row["version"]: row["latency_ms"] for row in rows} == {"v0": 1, "v1": 2, "v2": 3}
 
 
-def test_a_stop_ends_it(make_spec: Callable[..., dict], events: Recorder, timed: Callable[..., list[str]]) -> None:
+def test_a_stop_ends_it(
+    make_spec: Callable[..., dict], events: Recorder, timed: Callable[..., list[str]]
+) -> None:
     timed(steady(1), steady(1))
     stop = StopFlag()
     stop.is_set = True
@@ -143,7 +161,9 @@ def test_adapters_stand_beside_a_bare_base(merged: bool, tiny_model: Path, tmp_p
         parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
     adapted.save_pretrained(tmp_path)
     base, other = Model(base=str(tiny_model)), Model(base=str(tiny_model), adapter=str(tmp_path))
-    (bare, _), (changed, _), (again, _) = load_side_by_side([base, other, base], "float32", merged=merged)
+    (bare, _), (changed, _), (again, _) = load_side_by_side(
+        [base, other, base], "float32", merged=merged
+    )
     ids = torch.arange(3, 40)[None]
     with torch.no_grad():
         expected, alone = adapted.eval()(ids).logits, load_base(tiny_model)[0].eval()(ids).logits
@@ -158,7 +178,9 @@ def test_adapters_stand_beside_a_bare_base(merged: bool, tiny_model: Path, tmp_p
 
 
 def test_the_interval_of_a_ratio_covers_what_is_true() -> None:
-    """200 measurements of a version that takes 1.3 times as long, tasks of different lengths: at most 10% miss."""
+    """200 measurements of a version that takes 1.3 times as long, tasks of different lengths: at
+    most 10% miss.
+    """
     rng, missed = np.random.default_rng(7), 0
     for _ in range(200):
         length = rng.lognormal(3, 0.5, 40)
@@ -182,6 +204,8 @@ def test_a_ratio_needs_the_same_tasks(sides: tuple[list, list]) -> None:
 @pytest.mark.parametrize("seed", [3, 4])
 def test_a_machine_that_becomes_ten_times_slower_meanwhile_makes_no_difference(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    slow = np.exp(np.linspace(0, 2.3, 80))[rng.permutation(80)].reshape(40, 2) * rng.lognormal(0, 0.05, (40, 2))
+    slow = np.exp(np.linspace(0, 2.3, 80))[rng.permutation(80)].reshape(40, 2) * rng.lognormal(
+        0, 0.05, (40, 2)
+    )
     found = typical_ratio(list(slow), list(slow * rng.lognormal(0, 0.1, (40, 2))), error=0.01)
     assert 0.93 < found.low < 1 < found.high < 1.07

@@ -1,4 +1,6 @@
-"""The measurement on a tiny model, and the tokens of a conversation without the transformers library."""
+"""The measurement on a tiny model, and the tokens of a conversation without the transformers
+library.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,15 @@ def test_it_measures_every_kind_of_work(make_spec: Callable[..., dict], events: 
     result = events.rows("result")[0]
     found = result["measured"]
     assert result["peak"]["memory"] > 10**7
-    assert found["machine"]["available"] > 0 and found["kv_bytes"] == 2 * 2 * 2 * 8 * 4 and found["part"] == 256
+    assert (
+        found["machine"]["available"] > 0
+        and found["kv_bytes"] == 2 * 2 * 2 * 8 * 4
+        and found["part"] == 256
+    )
     for name in ("plain", "sampling", "updates"):
-        assert all(one["seconds"] > 0 and one["memory"] >= one["before"] > 0 for one in found[name]), name
+        assert all(
+            one["seconds"] > 0 and one["memory"] >= one["before"] > 0 for one in found[name]
+        ), name
     rates = Rates.of(found)
     assert rates.update.at(1000) > 0 and rates.step.at(8) >= 0 and rates.load_s > 0
 
@@ -60,7 +68,9 @@ def test_tokens_are_those_that_the_trainer_makes(tiny_model: Path, chat: dict[st
     assert found.answers == [writer.answer_ids(asked.messages, asked.tools, answer)]
 
 
-@pytest.mark.parametrize("smaller", [{"micro_batch": 1}, {"micro_batch": 2}, {"gradient_checkpointing": True}])
+@pytest.mark.parametrize(
+    "smaller", [{"micro_batch": 1}, {"micro_batch": 2}, {"gradient_checkpointing": True}]
+)
 def test_sft_in_smaller_parts_has_the_same_gradient(tiny_model: Path, smaller: dict) -> None:
     """Relative tolerance 1e-4, float32."""
     torch.manual_seed(1)
@@ -75,7 +85,9 @@ def test_sft_in_smaller_parts_has_the_same_gradient(tiny_model: Path, smaller: d
 
     def gradients(**config: Any) -> torch.Tensor:
         model.zero_grad()
-        add_gradients(model, ids, real, labels, SftConfig(steps=1, learning_rate=1e-3, batch_size=3, **config))
+        add_gradients(
+            model, ids, real, labels, SftConfig(steps=1, learning_rate=1e-3, batch_size=3, **config)
+        )
         return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
     torch.testing.assert_close(gradients(**smaller), gradients(), rtol=1e-4, atol=1e-6)
@@ -92,7 +104,9 @@ def test_dpo_in_smaller_parts_makes_the_same_adapter(
 
     made = []
     for at, config in enumerate([{}, smaller]):
-        spec = dpo_spec(make_spec, steps=2, batch_size=2, **config) | {"out_dir": str(tmp_path / f"out-{at}")}
+        spec = dpo_spec(make_spec, steps=2, batch_size=2, **config) | {
+            "out_dir": str(tmp_path / f"out-{at}")
+        }
         dpo.main(typed(spec, "dpo"), events, StopFlag())
         made.append(load_file(tmp_path / f"out-{at}" / "adapter" / "adapter_model.safetensors"))
     for name, weight in made[0].items():

@@ -34,7 +34,8 @@ def tuned(base: Path, folder: Path, modules: list[str], scale: float = 0.2) -> P
 
     torch.manual_seed(1)
     model = get_peft_model(
-        load_base(base)[0], LoraConfig(r=4, lora_alpha=8, target_modules=modules, task_type="CAUSAL_LM")
+        load_base(base)[0],
+        LoraConfig(r=4, lora_alpha=8, target_modules=modules, task_type="CAUSAL_LM"),
     )
     for name, weight in model.named_parameters():
         if "lora_B" in name:
@@ -45,7 +46,9 @@ def tuned(base: Path, folder: Path, modules: list[str], scale: float = 0.2) -> P
 
 
 def merged(base: Path, adapter: Path, make_spec: Callable[..., dict], events: Recorder) -> dict:
-    spec = make_spec(kind="merge_adapter", model={"base": str(base), "adapter": str(adapter)}, text=TEXT)
+    spec = make_spec(
+        kind="merge_adapter", model={"base": str(base), "adapter": str(adapter)}, text=TEXT
+    )
     main(typed(spec, "merge_adapter"), events, StopFlag())
     return events.rows("result")[0]
 
@@ -55,9 +58,19 @@ def test_the_merged_model_is_in_the_dtype_of_its_base(
     dtype: str, tiny_model: Path, tmp_path: Path, make_spec: Callable[..., dict], events: Recorder
 ) -> None:
     base = tiny_in(dtype, tiny_model, tmp_path / "base")
-    result = merged(base, tuned(base, tmp_path / "adapter", ["q_proj", "v_proj", "down_proj"]), make_spec, events)
-    assert stored(Path(result["folder"])) == stored(base) and stored(base)[0] == result["dtype"] == dtype
-    assert result["gap"] < merge_adapter.TOLERANCE[dtype] and result["lost"] < merge_adapter.MOST_LOST
+    result = merged(
+        base,
+        tuned(base, tmp_path / "adapter", ["q_proj", "v_proj", "down_proj"]),
+        make_spec,
+        events,
+    )
+    assert (
+        stored(Path(result["folder"])) == stored(base)
+        and stored(base)[0] == result["dtype"] == dtype
+    )
+    assert (
+        result["gap"] < merge_adapter.TOLERANCE[dtype] and result["lost"] < merge_adapter.MOST_LOST
+    )
     assert json.loads((Path(result["folder"]) / "config.json").read_text())["dtype"] == dtype
     assert (Path(result["folder"]) / "tokenizer.json").is_file()
 
@@ -96,7 +109,9 @@ def test_the_tolerance_is_by_dtype(values: list[float], dtype: str, refused: str
 def test_a_small_adapter_that_rounding_takes_away_is_refused() -> None:
     with pytest.raises(JobError, match="loses 100% of what the adapter changes"):
         require_same([-1.0, -2.0], [-1.01, -2.01], [-1.01, -2.01], "bfloat16")
-    assert require_same([-1.0, -2.0], [-1.0, -2.0], [-1.0, -2.0], "bfloat16") == (0.0, 0.0), "one that changes nothing"
+    assert require_same([-1.0, -2.0], [-1.0, -2.0], [-1.0, -2.0], "bfloat16") == (0.0, 0.0), (
+        "one that changes nothing"
+    )
 
 
 def test_what_is_quantized_or_not_whole_or_too_large(tiny_model: Path, tmp_path: Path) -> None:
@@ -111,7 +126,9 @@ def test_what_is_quantized_or_not_whole_or_too_large(tiny_model: Path, tmp_path:
         require_whole(tiny_model, "float32", model)
     base = tiny_in("float32", tiny_model, tmp_path / "quantized")
     config = json.loads((base / "config.json").read_text())
-    (base / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "fp8"}}))
+    (base / "config.json").write_text(
+        json.dumps(config | {"quantization_config": {"quant_method": "fp8"}})
+    )
     with pytest.raises(JobError, match="is quantized"):
         stored(base)
     with pytest.raises(JobError, match="of memory"):

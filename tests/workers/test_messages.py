@@ -1,4 +1,6 @@
-"""Messages and tool calls: every form in which the field writes a call, by what it is wrapped in; which are the same."""
+"""Messages and tool calls: every form in which the field writes a call, by what it is wrapped in;
+which are the same.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ from workers.lib.messages.json_text import is_json
 
 ARGS = {"id": 12, "note": "a “b” {c}"}
 TEXT = json.dumps(ARGS)
-# One call in every form; the first three are told as text in <tool_call> tags, code fences, lists and bare.
+# One call in every form; the first three are told as text in <tool_call> tags, code fences, lists
+# and bare.
 FORMS: dict[str, dict] = {
     "ours": {"tool": "close", "args": ARGS},
     "flat": {"name": "close", "arguments": ARGS},
@@ -55,10 +58,20 @@ FORMS: dict[str, dict] = {
     "ours, args as text": {"tool": "close", "args": TEXT},
     "llama": {"name": "close", "parameters": ARGS},
     "tau-bench": {"name": "close", "kwargs": ARGS},
-    "openai, text": {"id": "c1", "type": "function", "function": {"name": "close", "arguments": TEXT}},
+    "openai, text": {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "close", "arguments": TEXT},
+    },
     "openai, object": {"type": "function", "function": {"name": "close", "arguments": ARGS}},
     "openai, no type": {"function": {"name": "close", "arguments": ARGS}},
-    "responses": {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "close", "arguments": TEXT},
+    "responses": {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "c1",
+        "name": "close",
+        "arguments": TEXT,
+    },
     "anthropic": {"type": "tool_use", "id": "c1", "name": "close", "input": ARGS},
     "vercel": {"type": "tool-call", "toolCallId": "c1", "toolName": "close", "args": ARGS},
 }
@@ -74,7 +87,11 @@ WRAPPINGS = {
 
 
 def assistant(content: Any = None, *calls: Any, **more: Any) -> dict:
-    return {"role": "assistant", "content": content} | ({"tool_calls": list(calls)} if calls else {}) | more
+    return (
+        {"role": "assistant", "content": content}
+        | ({"tool_calls": list(calls)} if calls else {})
+        | more
+    )
 
 
 def pairs(found: list[ToolCall] | None) -> list[tuple[str, Any]] | None:
@@ -97,21 +114,36 @@ def test_a_call_is_read_in_every_form_fence_and_list(form: str, wrapping: str, c
 def test_a_value_that_says_calls_is_read_in_every_form(form: str) -> None:
     call, one = FORMS[form], [("close", ARGS)]
     assert pairs([call_of(call)]) == one  # type: ignore[list-item]
-    assert pairs(calls_in(call)) == pairs(calls_in([call])) == pairs(calls_in(json.dumps(call))) == one
+    assert (
+        pairs(calls_in(call)) == pairs(calls_in([call])) == pairs(calls_in(json.dumps(call))) == one
+    )
     assert pairs(calls_in({"calls": [call, call]})) == one * 2
-    assert pairs(calls_in({"tool_calls": [call]})) == pairs(calls_in(f"```json\n{json.dumps([call])}\n```")) == one
+    assert (
+        pairs(calls_in({"tool_calls": [call]}))
+        == pairs(calls_in(f"```json\n{json.dumps([call])}\n```"))
+        == one
+    )
     assert call_of(call).id in ("", "c1")  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        FORMS["openai, text"], FORMS["openai, object"], FORMS["flat"], FORMS["flat, arguments as text"],
+        FORMS["openai, text"],
+        FORMS["openai, object"],
+        FORMS["flat"],
+        FORMS["flat, arguments as text"],
         FORMS["openai, no type"] | {"type": "custom"},
     ],
-)  # fmt: skip
+)
 def test_native_calls_are_read_whatever_the_content_is(call: dict) -> None:
-    for content in (None, "", "I close it.", json.dumps(FORMS["ours"]), [{"type": "text", "text": "Closing"}]):
+    for content in (
+        None,
+        "",
+        "I close it.",
+        json.dumps(FORMS["ours"]),
+        [{"type": "text", "text": "Closing"}],
+    ):
         message = assistant(content, call, call)
         assert pairs(native_calls(message)) == pairs(calls_of(message)) == [("close", ARGS)] * 2
     older = assistant(None, function_call={"name": "close", "arguments": TEXT})
@@ -122,11 +154,24 @@ def test_native_calls_are_read_whatever_the_content_is(call: dict) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "Done.", "null", "[]", "{}", "12", '"close"', '{"answer": 4}', '{"name": "Ben"}', '[{"name": "Ben"}]', "[1, 2]",
-        f"I have closed it: {to_text('close', ARGS)}", '{"a":' * 40 + "1" + "}" * 40,
-        f"Here:\n```json\n{to_text('close', ARGS)}\n```", "{close the ticket}", "\x00\ud800",
+        "",
+        "Done.",
+        "null",
+        "[]",
+        "{}",
+        "12",
+        '"close"',
+        '{"answer": 4}',
+        '{"name": "Ben"}',
+        '[{"name": "Ben"}]',
+        "[1, 2]",
+        f"I have closed it: {to_text('close', ARGS)}",
+        '{"a":' * 40 + "1" + "}" * 40,
+        f"Here:\n```json\n{to_text('close', ARGS)}\n```",
+        "{close the ticket}",
+        "\x00\ud800",
     ],
-)  # fmt: skip
+)
 def test_what_is_not_a_call_is_an_answer(text: str) -> None:
     assert calls_of(assistant(text)) == []
 
@@ -138,16 +183,29 @@ TAGGED = f"<tool_call>{CALL}</tool_call>"
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("Done.", "Done."), ("I think <b>so", "I think <b>so"), ("", ""), ("<think>hm</think>Done.", "Done."),
-        ("<think>\nhm\n</think>\n\nDone.", "Done."), ("<THINKING>hm</THINKING> Done.", "Done."), ("<think></think>Done.", "Done."),
-        ("hm, so.\n</think>\nDone.", "Done."), ("hm</think>Done.", "Done."), ("<think>never closed", ""), ("<think>a<think>b</think>c", "c"),
-        ("<think>a</think>b<think>c</think>d", "b d"), ("Use a <think> tag: 5", "Use a <think> tag: 5"), ("a\n<think>b</think>c", "a c"),
+        ("Done.", "Done."),
+        ("I think <b>so", "I think <b>so"),
+        ("", ""),
+        ("<think>hm</think>Done.", "Done."),
+        ("<think>\nhm\n</think>\n\nDone.", "Done."),
+        ("<THINKING>hm</THINKING> Done.", "Done."),
+        ("<think></think>Done.", "Done."),
+        ("hm, so.\n</think>\nDone.", "Done."),
+        ("hm</think>Done.", "Done."),
+        ("<think>never closed", ""),
+        ("<think>a<think>b</think>c", "c"),
+        ("<think>a</think>b<think>c</think>d", "b d"),
+        ("Use a <think> tag: 5", "Use a <think> tag: 5"),
+        ("a\n<think>b</think>c", "a c"),
         ("<answer>a</answer><think><answer>b</answer></think>", "<answer>a</answer>"),
-        ('text.replace("<think>", "").split("</think>")', 'text.replace("<think>", "").split("</think>")'),
+        (
+            'text.replace("<think>", "").split("</think>")',
+            'text.replace("<think>", "").split("</think>")',
+        ),
         ("Write `</think>` at the end", "Write `</think>` at the end"),
         ('{"a": "x <think>y</think>\\n<think>"}', '{"a": "x <think>y</think>\\n<think>"}'),
     ],
-)  # fmt: skip
+)
 def test_reasoning_in_an_answer_is_no_part_of_it(text: str, answer: str) -> None:
     assert len(without_reasoning(text)) == len(text)
     assert without_reasoning(text).strip().split() == answer.split()
@@ -156,17 +214,23 @@ def test_reasoning_in_an_answer_is_no_part_of_it(text: str, answer: str) -> None
 @pytest.mark.parametrize(
     ("text", "tools"),
     [
-        (f"<think>{TAGGED}</think>I would rather not.", []), (f"<think>{TAGGED}", []), (f"<think>{CALL}</think>", []),
-        (f"<think>Close it.</think>\n{CALL}", ["close"]), (f"<think>{OTHER_CALL}?</think>\n{TAGGED}", ["close"]),
+        (f"<think>{TAGGED}</think>I would rather not.", []),
+        (f"<think>{TAGGED}", []),
+        (f"<think>{CALL}</think>", []),
+        (f"<think>Close it.</think>\n{CALL}", ["close"]),
+        (f"<think>{OTHER_CALL}?</think>\n{TAGGED}", ["close"]),
         (f"{OTHER_CALL}? No.\n</think>\n```json\n{CALL}\n```", ["close"]),
     ],
-)  # fmt: skip
+)
 def test_what_a_model_only_thinks_of_is_no_call(text: str, tools: list[str]) -> None:
     assert [call.tool for call in calls_of(assistant(text))] == tools
 
 
 def test_all_values_of_a_repeated_name_can_be_seen() -> None:
-    assert read_repeated('{"a": 1, "a": {"b": 2, "b": 3}, "c": 4}') == {"a": [1, {"b": [2, 3]}], "c": 4}
+    assert read_repeated('{"a": 1, "a": {"b": 2, "b": 3}, "c": 4}') == {
+        "a": [1, {"b": [2, 3]}],
+        "c": 4,
+    }
 
 
 def test_only_the_assistant_makes_calls() -> None:
@@ -187,12 +251,30 @@ def test_only_the_assistant_makes_calls() -> None:
         (assistant('{"tool": "close"}'), "broken call"),
         (assistant('{"tool": 3, "args": {}}'), "broken call"),
         (assistant('{"tool": "close", "args": "{"}'), "broken call"),
-        (assistant(None, {"function": {"name": "close", "arguments": "{"}}), "broken JSON: the arguments of close"),
-        (assistant(None, {"function": {"name": "close", "arguments": "[1]"}}), "broken JSON: the arguments of close"),
-        (assistant(None, {"function": {"name": "close", "arguments": "null"}}), "broken JSON: the arguments of close"),
-        (assistant(None, {"function": {"name": "close", "arguments": f"```\n{TEXT}\n```"}}), "broken JSON: the argum"),
-        (assistant(None, {"function": {"name": "close", "arguments": [1]}}), "broken JSON: the arguments of close"),
-        (assistant(None, {"function": {"arguments": "{}"}}), "broken call: a tool call has no name"),
+        (
+            assistant(None, {"function": {"name": "close", "arguments": "{"}}),
+            "broken JSON: the arguments of close",
+        ),
+        (
+            assistant(None, {"function": {"name": "close", "arguments": "[1]"}}),
+            "broken JSON: the arguments of close",
+        ),
+        (
+            assistant(None, {"function": {"name": "close", "arguments": "null"}}),
+            "broken JSON: the arguments of close",
+        ),
+        (
+            assistant(None, {"function": {"name": "close", "arguments": f"```\n{TEXT}\n```"}}),
+            "broken JSON: the argum",
+        ),
+        (
+            assistant(None, {"function": {"name": "close", "arguments": [1]}}),
+            "broken JSON: the arguments of close",
+        ),
+        (
+            assistant(None, {"function": {"arguments": "{}"}}),
+            "broken call: a tool call has no name",
+        ),
         (assistant(None, {"function": {"name": 3}}), "broken call: a tool call has no name"),
         (assistant(None, "close"), "broken call: a tool call has no name"),
         (assistant(to_text("close", ARGS), {}), "broken call: a tool call has no name"),
@@ -201,20 +283,31 @@ def test_only_the_assistant_makes_calls() -> None:
             assistant(None, {"function": {"name": "close", "arguments": '{"a": 1, "a": 2}'}}),
             "broken JSON: the arguments",
         ),
-        (assistant('{"tool": "close", "args": {"a": 1}, "args": {"a": 2}}'), "broken JSON: the text"),
-        (assistant('{"tool": "close", "name": "open", "args": {}}'), "broken call: it names two tools"),
+        (
+            assistant('{"tool": "close", "args": {"a": 1}, "args": {"a": 2}}'),
+            "broken JSON: the text",
+        ),
+        (
+            assistant('{"tool": "close", "name": "open", "args": {}}'),
+            "broken call: it names two tools",
+        ),
         (
             assistant('{"tool": "close", "args": {"a": 1}, "arguments": {"a": 2}}'),
             "broken call: its arguments are given twice",
         ),
-        (assistant(None, {"name": "close", "arguments": "{}", "parameters": {"a": 2}}), "broken call: its arguments"),
+        (
+            assistant(None, {"name": "close", "arguments": "{}", "parameters": {"a": 2}}),
+            "broken call: its arguments",
+        ),
         (
             assistant(None, {"name": "open", "function": {"name": "close", "arguments": "{}"}}),
             "broken call: it names two",
         ),
     ],
 )
-def test_a_call_that_cannot_be_read_says_why_and_keeps_what_came(message: dict, problem: str) -> None:
+def test_a_call_that_cannot_be_read_says_why_and_keeps_what_came(
+    message: dict, problem: str
+) -> None:
     [call] = calls_of(message)
     assert call.problem.startswith(problem)
     given = message.get("tool_calls", [{}])[0]
@@ -229,26 +322,58 @@ def nested(depth: int) -> str:
 @pytest.mark.parametrize(
     ("given", "args"),
     [
-        (None, {}), ("", {}), (" \n", {}), ("{}", {}), ({}, {}), ('{"a": 1}', {"a": 1}), ({"a": [1.5, None]}, {"a": [1.5, None]}),
-        ('{"a": 1, "a": 2}', None), ('{"a": 2, "a": 2}', None), ('{"b": {"a": 1, "a": 2}}', None),
+        (None, {}),
+        ("", {}),
+        (" \n", {}),
+        ("{}", {}),
+        ({}, {}),
+        ('{"a": 1}', {"a": 1}),
+        ({"a": [1.5, None]}, {"a": [1.5, None]}),
+        ('{"a": 1, "a": 2}', None),
+        ('{"a": 2, "a": 2}', None),
+        ('{"b": {"a": 1, "a": 2}}', None),
         ('{"id": 9007199254740993}', {"id": 9007199254740993}),
-        ("null", None), ("[1]", None), ('"{}"', None), ("{'a': 1}", None), ('{"a": 1} x', None), ('{"a": }', None),
-        ('{"a": NaN}', None), ('{"a": -Infinity}', None), ('{"a": 1e999}', None), ({"a": math.nan}, None), ({"a": math.inf}, None),
-        ([1], None), (1, None), (True, None), ({1: 2}, None), ({"a": object()}, None), ({"a": (1,)}, None),
-        (nested(MAX_DEPTH), json.loads(nested(MAX_DEPTH))), (nested(MAX_DEPTH + 1), None),
-        (json.loads(nested(MAX_DEPTH)), json.loads(nested(MAX_DEPTH))), (json.loads(nested(MAX_DEPTH + 1)), None),
-        ('{"a": "' + "{[" * 100 + '"}', {"a": "{[" * 100}), ('{"a": ' * 100_000, None), ("[" * 100_000, None),
+        ("null", None),
+        ("[1]", None),
+        ('"{}"', None),
+        ("{'a': 1}", None),
+        ('{"a": 1} x', None),
+        ('{"a": }', None),
+        ('{"a": NaN}', None),
+        ('{"a": -Infinity}', None),
+        ('{"a": 1e999}', None),
+        ({"a": math.nan}, None),
+        ({"a": math.inf}, None),
+        ([1], None),
+        (1, None),
+        (True, None),
+        ({1: 2}, None),
+        ({"a": object()}, None),
+        ({"a": (1,)}, None),
+        (nested(MAX_DEPTH), json.loads(nested(MAX_DEPTH))),
+        (nested(MAX_DEPTH + 1), None),
+        (json.loads(nested(MAX_DEPTH)), json.loads(nested(MAX_DEPTH))),
+        (json.loads(nested(MAX_DEPTH + 1)), None),
+        ('{"a": "' + "{[" * 100 + '"}', {"a": "{[" * 100}),
+        ('{"a": ' * 100_000, None),
+        ("[" * 100_000, None),
     ],
-)  # fmt: skip
+)
 def test_arguments(given: Any, args: dict | None) -> None:
     assert arguments_of(given) == args
     [call] = native_calls(assistant(None, {"function": {"name": "f", "arguments": given}}))
     assert call.args == args and bool(call.problem) == (args is None)
 
 
-STORABLE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))  # what can be stored
+STORABLE = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+)  # what can be stored
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | STORABLE,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | STORABLE,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(STORABLE, inner, max_size=4),
     max_leaves=12,
 )
@@ -264,7 +389,17 @@ def test_what_is_written_is_read_back_the_same(args: dict) -> None:
 
 @given(st.text(), JSON)
 def test_no_message_is_too_strange_to_read(text: str, value: Any) -> None:
-    fields = ("role", "content", "name", "type", "tool_calls", "tool_call_id", "function_call", "refusal", "reasoning")
+    fields = (
+        "role",
+        "content",
+        "name",
+        "type",
+        "tool_calls",
+        "tool_call_id",
+        "function_call",
+        "refusal",
+        "reasoning",
+    )
     strange = [
         dict.fromkeys(fields, value),
         assistant([{"type": value, "text": value}]),
@@ -288,13 +423,25 @@ def test_no_message_is_too_strange_to_read(text: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ([], []), ({"calls": []}, []), ({"tool_calls": []}, []), ("[]", []), (assistant("Done."), None), ("Done.", None),
-        (None, None), (4, None), ({}, None), ([{"tool": "a", "args": {}}, 4], None), ({"answer": 4}, None),
-        ({"tool": "a"}, [("a", None)]), (assistant(None, FORMS["flat"]), [("close", ARGS)]),
+        ([], []),
+        ({"calls": []}, []),
+        ({"tool_calls": []}, []),
+        ("[]", []),
+        (assistant("Done."), None),
+        ("Done.", None),
+        (None, None),
+        (4, None),
+        ({}, None),
+        ([{"tool": "a", "args": {}}, 4], None),
+        ({"answer": 4}, None),
+        ({"tool": "a"}, [("a", None)]),
+        (assistant(None, FORMS["flat"]), [("close", ARGS)]),
         ([assistant(None, FORMS["flat"]), assistant(None, FORMS["flat"])], [("close", ARGS)] * 2),
     ],
-)  # fmt: skip
-def test_a_value_may_say_that_there_are_no_calls_or_nothing_about_them(value: Any, said: list | None) -> None:
+)
+def test_a_value_may_say_that_there_are_no_calls_or_nothing_about_them(
+    value: Any, said: list | None
+) -> None:
     assert pairs(calls_in(value)) == said
 
 
@@ -320,20 +467,52 @@ PARTS = [
         ({"role": "user", "content": "Close 12"}, "Close 12", ""),
         ({"role": "user", "content": PARTS}, "Close\n12", ""),
         (assistant(PARTS), "Close12", ""),
-        (assistant([{"type": "output_text", "text": "a"}, {"type": "text", "text": ""}, "b"]), "ab", ""),
+        (
+            assistant([{"type": "output_text", "text": "a"}, {"type": "text", "text": ""}, "b"]),
+            "ab",
+            "",
+        ),
         ({"role": "tool", "content": {"type": "text", "text": "ok"}}, "ok", ""),
-        ({"role": "user", "content": [1, None, {"text": 3}, {"type": "input_text", "text": "x"}]}, "x", ""),
-        (assistant(None), "", ""), (assistant(4), "", ""), ({}, "", ""), ({"content": {"a": 1}}, "", ""),
+        (
+            {
+                "role": "user",
+                "content": [1, None, {"text": 3}, {"type": "input_text", "text": "x"}],
+            },
+            "x",
+            "",
+        ),
+        (assistant(None), "", ""),
+        (assistant(4), "", ""),
+        ({}, "", ""),
+        ({"content": {"a": 1}}, "", ""),
         (assistant("Yes", reasoning_content="hm"), "Yes", "hm"),
-        (assistant("Yes", reasoning="hm"), "Yes", "hm"), (assistant("Yes", thinking="hm", reasoning=""), "Yes", "hm"),
-        (assistant([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yes"}]), "Yes", "hm"),
-        (assistant([{"type": "reasoning", "text": "hm"}, {"type": "reasoning", "text": "so"}]), "", "hm\nso"),
-        (assistant([{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "Yes"}]), "Yes", ""),
-        (assistant(None, refusal="I cannot."), "I cannot.", ""), (assistant("Yes", refusal="I cannot."), "Yes", ""),
+        (assistant("Yes", reasoning="hm"), "Yes", "hm"),
+        (assistant("Yes", thinking="hm", reasoning=""), "Yes", "hm"),
+        (
+            assistant([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yes"}]),
+            "Yes",
+            "hm",
+        ),
+        (
+            assistant([{"type": "reasoning", "text": "hm"}, {"type": "reasoning", "text": "so"}]),
+            "",
+            "hm\nso",
+        ),
+        (
+            assistant(
+                [{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "Yes"}]
+            ),
+            "Yes",
+            "",
+        ),
+        (assistant(None, refusal="I cannot."), "I cannot.", ""),
+        (assistant("Yes", refusal="I cannot."), "Yes", ""),
         (assistant([{"type": "refusal", "refusal": "I cannot."}]), "I cannot.", ""),
     ],
-)  # fmt: skip
-def test_the_text_of_a_message_and_its_reasoning_apart(message: dict, text: str, reasoning: str) -> None:
+)
+def test_the_text_of_a_message_and_its_reasoning_apart(
+    message: dict, text: str, reasoning: str
+) -> None:
     assert (text_of(message), reasoning_of(message)) == (text, reasoning)
 
 
@@ -356,7 +535,9 @@ def test_prompt_examples_and_requests_are_told_apart() -> None:
     assert last_request(CONVERSATION) == 6 and last_request(CONVERSATION[:4]) is None
     assert last_answer(CONVERSATION)["content"] == "Closed." and last_answer([]) == {}
     assert (
-        not is_example({"name": None}) and not is_example({"name": 4}) and not is_example({"name": "an example_user"})
+        not is_example({"name": None})
+        and not is_example({"name": 4})
+        and not is_example({"name": "an example_user"})
     )
 
 
@@ -370,20 +551,43 @@ def call(tool: str, args: Any) -> ToolCall:
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        ({"a": "Blue Hall"}, {"a": " blue  HALL\n"}, True), ({"a": "straße"}, {"a": "STRASSE"}, True),
-        ({"a": 4}, {"a": 4.0}, True), ({"a": 4}, {"a": "4"}, False), ({"a": 1}, {"a": True}, False),
-        ({"a": 0}, {"a": False}, False), ({"a": None}, {}, False), ({"a": None}, {"a": ""}, False),
-        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True), ({"a": [1, 2]}, {"a": [2, 1]}, False), ({"a": []}, {"a": {}}, False),
-        ({"a": {"b": "X", "c": 1}}, {"a": {"c": 1.0, "b": "x"}}, True), ({"A": 1}, {"a": 1}, False),
-        ({"id": 9007199254740992}, {"id": 9007199254740993}, False),  # two ids that one double stands for
-        ({"id": 10**400}, {"id": 10**400}, True), ({"id": 10**400}, {"id": 10**400 + 1}, False),
-        ({"a": 0.1}, {"a": 0.1}, True), ({"a": 0.1}, {"a": 0.2}, False), ('{"a": 1}', {"a": 1}, True), ("", {}, True),
-        ('{"a": 1,"b":2}', '{ "b": 2, "a": 1.0 }', True), ("{", "{", True), ("{", "[", False), ("{", {}, False),
+        ({"a": "Blue Hall"}, {"a": " blue  HALL\n"}, True),
+        ({"a": "straße"}, {"a": "STRASSE"}, True),
+        ({"a": 4}, {"a": 4.0}, True),
+        ({"a": 4}, {"a": "4"}, False),
+        ({"a": 1}, {"a": True}, False),
+        ({"a": 0}, {"a": False}, False),
+        ({"a": None}, {}, False),
+        ({"a": None}, {"a": ""}, False),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
+        ({"a": [1, 2]}, {"a": [2, 1]}, False),
+        ({"a": []}, {"a": {}}, False),
+        ({"a": {"b": "X", "c": 1}}, {"a": {"c": 1.0, "b": "x"}}, True),
+        ({"A": 1}, {"a": 1}, False),
+        (
+            {"id": 9007199254740992},
+            {"id": 9007199254740993},
+            False,
+        ),  # two ids that one double stands for
+        ({"id": 10**400}, {"id": 10**400}, True),
+        ({"id": 10**400}, {"id": 10**400 + 1}, False),
+        ({"a": 0.1}, {"a": 0.1}, True),
+        ({"a": 0.1}, {"a": 0.2}, False),
+        ('{"a": 1}', {"a": 1}, True),
+        ("", {}, True),
+        ('{"a": 1,"b":2}', '{ "b": 2, "a": 1.0 }', True),
+        ("{", "{", True),
+        ("{", "[", False),
+        ("{", {}, False),
         ('{"a": 1, "a": 2}', {"a": 2}, False),
     ],
-)  # fmt: skip
+)
 def test_whether_two_calls_are_the_same(one: Any, other: Any, same: bool) -> None:
-    assert same_call(call("f", one), call("f", other)) is same_call(call("f", other), call("f", one)) is same
+    assert (
+        same_call(call("f", one), call("f", other))
+        is same_call(call("f", other), call("f", one))
+        is same
+    )
     assert not same_call(call("f", one), call("F", one))
 
 
@@ -396,13 +600,20 @@ def test_sameness_is_an_equivalence_that_can_be_hashed(one: Any, other: Any) -> 
 @pytest.mark.parametrize(
     ("args", "right", "accept", "share"),
     [
-        ({}, {}, None, 1.0), ({"a": 1}, {"a": 1.0}, None, 1.0), ({"a": 1}, {}, None, 0.0), ({}, {"a": 1}, None, 0.0),
-        ({"a": 1, "b": 2}, {"a": 1}, None, 0.5), ({"a": "X"}, {"a": "x"}, {"a": ["y"]}, 0.0),
-        ({}, {"a": "x"}, {"a": ["x", ""]}, 1.0), ({"a": "z"}, {}, {"a": ["x", "z", None]}, 1.0),
+        ({}, {}, None, 1.0),
+        ({"a": 1}, {"a": 1.0}, None, 1.0),
+        ({"a": 1}, {}, None, 0.0),
+        ({}, {"a": 1}, None, 0.0),
+        ({"a": 1, "b": 2}, {"a": 1}, None, 0.5),
+        ({"a": "X"}, {"a": "x"}, {"a": ["y"]}, 0.0),
+        ({}, {"a": "x"}, {"a": ["x", ""]}, 1.0),
+        ({"a": "z"}, {}, {"a": ["x", "z", None]}, 1.0),
         ({"a": "z", "b": 1}, {"b": 1}, {"a": ["x", None]}, 0.5),
     ],
-)  # fmt: skip
-def test_the_share_of_right_arguments(args: dict, right: dict, accept: dict | None, share: float) -> None:
+)
+def test_the_share_of_right_arguments(
+    args: dict, right: dict, accept: dict | None, share: float
+) -> None:
     assert argument_share(args, right, accept) == share
 
 
@@ -411,13 +622,19 @@ def test_the_share_of_right_arguments(args: dict, right: dict, accept: dict | No
 
 def result(identity: str | None, text: str, name: str | None = None) -> dict:
     fields = {"tool_call_id": identity, "name": name}
-    return {"role": "tool", "content": text} | {key: value for key, value in fields.items() if value is not None}
+    return {"role": "tool", "content": text} | {
+        key: value for key, value in fields.items() if value is not None
+    }
 
 
 def made(*ids: str | None) -> dict:
     """An assistant turn that calls t0, t1, …"""
     return assistant(
-        None, *(({} if i is None else {"id": i}) | {"function": {"name": f"t{n}"}} for n, i in enumerate(ids))
+        None,
+        *(
+            ({} if i is None else {"id": i}) | {"function": {"name": f"t{n}"}}
+            for n, i in enumerate(ids)
+        ),
     )
 
 
@@ -439,7 +656,10 @@ def made(*ids: str | None) -> dict:
         ([made("a"), made("b"), result("b", "B"), result("a", "A")], ["A", "B"]),
         ([made(None), made(None), result(None, "1"), result(None, "2")], ["1", "2"]),
         ([made("a"), made("a"), result("a", "1"), result("a", "2")], ["1", "2"]),
-        ([made(None), {"role": "user", "content": "No"}, made(None), result(None, "2")], [None, "2"]),
+        (
+            [made(None), {"role": "user", "content": "No"}, made(None), result(None, "2")],
+            [None, "2"],
+        ),
         ([made("a", "b"), result("a", "A"), made("c"), result("b", "late")], ["A", None, None]),
         ([made("a"), {"role": "user", "content": "Wait"}, result("a", "A")], ["A"]),
         ([made("a"), {"role": "function", "name": "t0", "content": "A"}], ["A"]),
@@ -449,7 +669,11 @@ def made(*ids: str | None) -> dict:
 def test_results_belong_to_calls(conversation: list[dict], answers: list[str | None]) -> None:
     found = exchanges(conversation)
     assert [item.result and item.result["content"] for item in found] == answers
-    assert all(conversation[item.result_index] is item.result for item in found if item.result_index is not None)
+    assert all(
+        conversation[item.result_index] is item.result
+        for item in found
+        if item.result_index is not None
+    )
 
 
 def test_ten_thousand_calls_of_one_turn_are_answered_in_any_order() -> None:
@@ -471,9 +695,12 @@ def test_schemas_of_tools_in_either_form() -> None:
     schema = {"type": "object"}
     tools = [
         {"type": "function", "function": {"name": "a", "parameters": schema}},
-        {"type": "function", "name": "b", "parameters": schema}, {"function": {"name": "c", "parameters": 3}},
-        {"function": {"parameters": schema}}, {"function": 3}, 4,
-    ]  # fmt: skip
+        {"type": "function", "name": "b", "parameters": schema},
+        {"function": {"name": "c", "parameters": 3}},
+        {"function": {"parameters": schema}},
+        {"function": 3},
+        4,
+    ]
     assert schemas_of(tools) == {"a": schema, "b": schema, "c": {}}
     assert schemas_of(None) == schemas_of({}) == {}
 
@@ -505,6 +732,8 @@ def test_the_package_needs_only_the_standard_library() -> None:
         "new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
         "print(sorted(new - set(sys.stdlib_module_names) - {'workers'}))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
     assert set(messages.__all__) <= set(vars(messages))

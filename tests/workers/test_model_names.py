@@ -54,8 +54,14 @@ def test_names_are_compared_as_servers_give_them(asked: str, answered: str, foun
 def test_what_answers_is_counted_and_what_is_unclear_noted_once() -> None:
     said: list[str] = []
     teacher = Answering("teacher", note=said.append)
-    assert not any(teacher.why_not(name) for name in ("gpt-4o", "gpt-4o", None, "", 7, "gpt-4o-2024-08-06"))
-    assert teacher.names == {"gpt-4o": 2, "gpt-4o-2024-08-06": 1} and len(said) == 2 and "“gpt-4o”" in said[0]
+    assert not any(
+        teacher.why_not(name) for name in ("gpt-4o", "gpt-4o", None, "", 7, "gpt-4o-2024-08-06")
+    )
+    assert (
+        teacher.names == {"gpt-4o": 2, "gpt-4o-2024-08-06": 1}
+        and len(said) == 2
+        and "“gpt-4o”" in said[0]
+    )
     assert "as “gpt-4o” first and as “claude-opus-4” now" in teacher.why_not("claude-opus-4")
 
 
@@ -64,6 +70,10 @@ def test_a_name_that_is_expected_or_exact_takes_no_other() -> None:
     assert not expecting.why_not("gpt-4o-2024-08-06") and expecting.why_not("gpt-4o-mini")
     assert expecting.why_not("teacher") and not Answering("gpt4-prod").why_not("teacher")
     adapter = Answering("flywheel-1", exact=True)
-    assert not adapter.why_not("flywheel-1") and all(adapter.why_not(name) for name in ("base", "flywheel-2", "gpt-4o"))
+    assert not adapter.why_not("flywheel-1") and all(
+        adapter.why_not(name) for name in ("base", "flywheel-2", "gpt-4o")
+    )
     of_sglang = Answering("base:flywheel-1", exact=True)
-    assert not any(of_sglang.why_not(name) for name in ("base:flywheel-1", "flywheel-1")) and of_sglang.why_not("base")
+    assert not any(
+        of_sglang.why_not(name) for name in ("base:flywheel-1", "flywheel-1")
+    ) and of_sglang.why_not("base")

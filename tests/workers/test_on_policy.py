@@ -1,4 +1,6 @@
-"""On-policy distillation: the gradient is that of the formula, the student comes to write as the teacher, other tokens are refused."""
+"""On-policy distillation: the gradient is that of the formula, the student comes to write as the
+teacher, other tokens are refused.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ from workers.ml import checkpoint
 from workers.ml.models import load_base, load_policy, lora
 from workers.ml.tree import logprobs_of, use_tree
 
-CONFIG = {"learning_rate": 1e-2, "lora_rank": 4, "prompts_per_step": 2, "generations": 3, "max_new_tokens": 5}
+CONFIG = {
+    "learning_rate": 1e-2,
+    "lora_rank": 4,
+    "prompts_per_step": 2,
+    "generations": 3,
+    "max_new_tokens": 5,
+}
 
 
 def spec_of(make_spec: Callable[..., dict], teacher: str | None, **config: Any) -> dict:
@@ -78,9 +86,15 @@ def test_its_gradient_is_that_of_the_reverse_kl_on_the_sampled_tokens(
         theirs = torch.cat([of(teacher, row) for row in rows])
     gaps = (student - theirs).detach()
     (gaps * student).mean().backward()
-    assert found["train/loss"] == found["train/teacher_kl"] == pytest.approx(float(gaps.mean()), rel=1e-4)
+    assert (
+        found["train/loss"]
+        == found["train/teacher_kl"]
+        == pytest.approx(float(gaps.mean()), rel=1e-4)
+    )
     assert found["train/teacher_logp"] == pytest.approx(float(theirs.mean()), rel=1e-4)
-    expected = {name: value.grad for name, value in plain.named_parameters() if value.grad is not None}
+    expected = {
+        name: value.grad for name, value in plain.named_parameters() if value.grad is not None
+    }
     actual = {name: value.grad for name, value in ours.named_parameters() if value.grad is not None}
     assert expected.keys() == actual.keys() and expected
     for name, gradient in expected.items():
@@ -93,9 +107,17 @@ def test_the_student_comes_to_write_as_the_teacher(
     teacher = an_adapter(tiny_model, tmp_path / "teacher")
     main(spec_of(make_spec, teacher, steps=25, eval_every=25), events)
     found = [row["values"] for row in events.rows("metric") if "train/loss" in row["values"]]
-    first, last = (sum(one["train/teacher_kl"] for one in some) / 3 for some in (found[:3], found[-3:]))
+    first, last = (
+        sum(one["train/teacher_kl"] for one in some) / 3 for some in (found[:3], found[-3:])
+    )
     assert last < 0.8 * first
-    assert {"train/entropy", "train/grad_norm", "train/reward_mean", "train/success", "time/update_s"} <= set(found[0])
+    assert {
+        "train/entropy",
+        "train/grad_norm",
+        "train/reward_mean",
+        "train/success",
+        "time/update_s",
+    } <= set(found[0])
     assert "train" in {row["phase"] for row in events.rows("sample")}
     assert events.rows()[-1]["type"] == "result"
 
@@ -106,13 +128,27 @@ def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
     spec = spec_of(make_spec, an_adapter(tiny_model, tmp_path / "teacher"), steps=4, save_every=2)
     main(spec, events)
     again = Recorder(tmp_path / "again.jsonl")
-    main(spec | {"resume_from": str(tmp_path / "out" / "checkpoint-2"), "out_dir": str(tmp_path / "resumed")}, again)
-    first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("out", "resumed"))
+    main(
+        spec
+        | {
+            "resume_from": str(tmp_path / "out" / "checkpoint-2"),
+            "out_dir": str(tmp_path / "resumed"),
+        },
+        again,
+    )
+    first, second = (
+        load_file(tmp_path / name / "adapter/adapter_model.safetensors")
+        for name in ("out", "resumed")
+    )
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_a_stop_in_the_update_leaves_the_last_whole_step(
-    make_spec: Callable[..., dict], events: Recorder, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_spec: Callable[..., dict],
+    events: Recorder,
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stop, gradients = StopFlag(), on_policy.add_gradients
 
@@ -122,7 +158,9 @@ def test_a_stop_in_the_update_leaves_the_last_whole_step(
 
     monkeypatch.setattr(on_policy, "add_gradients", stops)
     with pytest.raises(Stop):
-        main(spec_of(make_spec, an_adapter(tiny_model, tmp_path / "teacher"), steps=9), events, stop)
+        main(
+            spec_of(make_spec, an_adapter(tiny_model, tmp_path / "teacher"), steps=9), events, stop
+        )
     [saved] = events.rows("checkpoint")
     assert saved["step"] == 1 == checkpoint.step_of(saved["path"])
 
@@ -138,10 +176,15 @@ def other_tokens(tiny_model: Path, folder: Path, change: Callable[[dict], Any]) 
 def test_a_teacher_of_another_tokenizer_is_refused_with_what_to_do(
     make_spec: Callable[..., dict], events: Recorder, tiny_model: Path, tmp_path: Path
 ) -> None:
-    other = other_tokens(tiny_model, tmp_path / "other", lambda file: file["model"]["vocab"].update(a=7777))
+    other = other_tokens(
+        tiny_model, tmp_path / "other", lambda file: file["model"]["vocab"].update(a=7777)
+    )
     spec = spec_of(make_spec, None, steps=1)
     with pytest.raises(
-        SpecError, match=r"1 of 259 tokens differ \('a'\)\. Choose a teacher of the student's family, or distil"
+        SpecError,
+        match=(
+            r"1 of 259 tokens differ \('a'\)\. Choose a teacher of the student's family, or distil"
+        ),
     ):
         main(spec | {"teacher": {"base": str(other), "adapter": None}}, events)
     assert not events.rows("metric")
@@ -152,7 +195,9 @@ def test_tokenizers_are_compared_by_what_they_write(tiny_model: Path, tmp_path: 
     copy = other_tokens(tiny_model, tmp_path / "copy", lambda file: file.update(truncation=None))
     assert why_not_same(tiny_model, copy) == ""
     split = other_tokens(
-        tiny_model, tmp_path / "split", lambda file: file["pre_tokenizer"].update(add_prefix_space=True)
+        tiny_model,
+        tmp_path / "split",
+        lambda file: file["pre_tokenizer"].update(add_prefix_space=True),
     )
     assert why_not_same(tiny_model, split) == "they split text differently (pre_tokenizer)"
     (copy / "tokenizer.json").unlink()

@@ -25,7 +25,9 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 class Line:
     """One connection, as the peer has it."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, requests: list[bytes]) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, requests: list[bytes]
+    ) -> None:
         self.reader, self.writer, self.requests = reader, writer, requests
 
     async def request(self) -> None:
@@ -57,9 +59,13 @@ class Peer:
             self.ended += 1
             writer.close()
 
-    def client(self, url: str = "", *, private: bool = True, bounds: Bounds | None = None, **headers: str) -> Posts:
+    def client(
+        self, url: str = "", *, private: bool = True, bounds: Bounds | None = None, **headers: str
+    ) -> Posts:
         address = check_url(url or f"http://127.0.0.1:{self.port}/v1/x?a=b", allow_private=True)
-        return Posts(address, allow_private=private, bounds=bounds or Bounds(1000, 30.0), headers=headers)
+        return Posts(
+            address, allow_private=private, bounds=bounds or Bounds(1000, 30.0), headers=headers
+        )
 
 
 @contextlib.asynccontextmanager
@@ -120,9 +126,17 @@ def test_a_request_is_what_http_wants() -> None:
         (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na", 200, b"a"),
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + OK, 200, b"ok"),
         (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b""),
-        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n", 302, b""),
+        (
+            b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n",
+            302,
+            b"",
+        ),
         (b"HTTP/1.1 500 No\r\nContent-Length: 3\r\n\r\nwhy", 500, b"why"),
-        (b"HTTP/1.1 200 OK\r\nContent-Encoding: identity\r\nContent-Length: 2\r\n\r\nok", 200, b"ok"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: identity\r\nContent-Length: 2\r\n\r\nok",
+            200,
+            b"ok",
+        ),
     ],
     ids=["chunked", "to the end", "HTTP/1.0", "goes on", "empty", "redirect", "error", "identity"],
 )
@@ -150,7 +164,10 @@ def test_an_answer_may_come_byte_by_byte() -> None:
         (CHUNKED + b"9\r\nhalf", "within its answer"),
         (CHUNKED + b"zz\r\n", "not HTTP"),
         (b"220 mail.example.com ESMTP\r\n", "not HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nok", "not HTTP"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nok",
+            "not HTTP",
+        ),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nokk", "not HTTP"),
         (b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nzz", "not HTTP"),
     ],
@@ -185,7 +202,16 @@ BIG = b"x" * 5000
         endless(CHUNKED + b"1\r\na\r\n0\r\n", b"X-After: " + BIG + b"\r\n"),
         endless(CHUNKED + b"1;x=", BIG),
     ],
-    ids=["length", "chunks", "to the end", "headers", "one header", "goes on", "trailers", "a chunk's extension"],
+    ids=[
+        "length",
+        "chunks",
+        "to the end",
+        "headers",
+        "one header",
+        "goes on",
+        "trailers",
+        "a chunk's extension",
+    ],
 )
 def test_what_has_no_end_is_cut_off(talk: Talk) -> None:
     with pytest.raises(TooMuch) as caught:
@@ -214,7 +240,8 @@ async def hangs(line: Line) -> None:
 
 
 @pytest.mark.parametrize(
-    "talk", [hangs, drips(b"HTTP/1.1 200 OK\r\nX: ", b"x"), drips(b"", b"HTTP/1.1 100 Go on\r\n\r\n")]
+    "talk",
+    [hangs, drips(b"HTTP/1.1 200 OK\r\nX: ", b"x"), drips(b"", b"HTTP/1.1 100 Go on\r\n\r\n")],
 )
 def test_no_answer_in_time_is_told_apart(talk: Talk) -> None:
     with pytest.raises(TooLate):
@@ -306,7 +333,9 @@ def test_as_many_connections_as_questions_at_a_time() -> None:
         async with peer(echoes) as there:
             client = there.client()
             answers = await asyncio.gather(*(client.post(b"%d" % number) for number in range(50)))
-            answers += await asyncio.gather(*(client.post(b"%d" % number) for number in range(50, 100)))
+            answers += await asyncio.gather(
+                *(client.post(b"%d" % number) for number in range(50, 100))
+            )
             await client.aclose()
             return answers, there.lines
 
@@ -337,27 +366,35 @@ def test_who_stops_asking_leaves_no_connection(how: str) -> None:
             assert not client.free and not client.open
             return end
 
-    assert isinstance(asyncio.run(run()), asyncio.CancelledError if how == "cancelled" else NoAnswer)
+    assert isinstance(
+        asyncio.run(run()), asyncio.CancelledError if how == "cancelled" else NoAnswer
+    )
 
 
 # Addresses
 
 
 def named(monkeypatch: pytest.MonkeyPatch, *lookups: list[str]) -> list[str]:
-    """Each lookup of a name gives the next list of addresses; returns the names as they are asked for."""
+    """Each lookup of a name gives the next list of addresses; returns the names as they are asked
+    for.
+    """
     asked, left = list[str](), iter(lookups)
 
     def getaddrinfo(host: str, port: int, *args: Any, **more: Any) -> list:
         if host == "127.0.0.1":
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
         asked.append(host)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in next(left)]
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in next(left)
+        ]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     return asked
 
 
-def ask_named(monkeypatch: pytest.MonkeyPatch, *lookups: list[str], private: bool) -> tuple[Answer, list[str], Peer]:
+def ask_named(
+    monkeypatch: pytest.MonkeyPatch, *lookups: list[str], private: bool
+) -> tuple[Answer, list[str], Peer]:
     async def run() -> tuple[Answer, list[str], Peer]:
         async with peer(echoes) as there:
             asked = named(monkeypatch, *lookups)
@@ -373,9 +410,15 @@ def ask_named(monkeypatch: pytest.MonkeyPatch, *lookups: list[str], private: boo
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("found", [["127.0.0.1"], ["93.184.216.34", "127.0.0.1"], ["::ffff:127.0.0.1"], ["10.0.0.1"]])
-def test_a_name_that_leads_inside_is_not_called(monkeypatch: pytest.MonkeyPatch, found: list[str]) -> None:
-    with pytest.raises(RefusedAddress, match=r"model.example.com is at .*FLYWHEEL_ALLOW_PRIVATE_URLS"):
+@pytest.mark.parametrize(
+    "found", [["127.0.0.1"], ["93.184.216.34", "127.0.0.1"], ["::ffff:127.0.0.1"], ["10.0.0.1"]]
+)
+def test_a_name_that_leads_inside_is_not_called(
+    monkeypatch: pytest.MonkeyPatch, found: list[str]
+) -> None:
+    with pytest.raises(
+        RefusedAddress, match=r"model.example.com is at .*FLYWHEEL_ALLOW_PRIVATE_URLS"
+    ):
         ask_named(monkeypatch, found, private=False)
 
 
@@ -392,7 +435,9 @@ def test_the_address_that_was_checked_is_connected_to(monkeypatch: pytest.Monkey
 
 
 def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer, _, there = ask_named(monkeypatch, ["::1", "127.0.0.1"], private=True)  # the peer is at the second only
+    answer, _, there = ask_named(
+        monkeypatch, ["::1", "127.0.0.1"], private=True
+    )  # the peer is at the second only
     assert answer.body == b"x" and there.lines == 1
 
 
@@ -402,7 +447,9 @@ def test_a_name_that_there_is_not_is_said(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     client = Peer(echoes).client("http://nowhere.example.com/v1")
-    with pytest.raises(NoAnswer, match=r"nowhere.example.com cannot be found: Name or service not known"):
+    with pytest.raises(
+        NoAnswer, match=r"nowhere.example.com cannot be found: Name or service not known"
+    ):
         asyncio.run(client.post(b""))
 
 
@@ -420,20 +467,32 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
     both = folder / "both.pem"
     made = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=model.example.com"
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj"
+        " /CN=model.example.com"
     )
     try:
         subprocess.run(
-            [*made.split(), "-addext", "subjectAltName=DNS:model.example.com", "-keyout", folder / "key", "-out", folder / "cert"],
-            check=True, capture_output=True,
-        )  # fmt: skip
+            [
+                *made.split(),
+                "-addext",
+                "subjectAltName=DNS:model.example.com",
+                "-keyout",
+                folder / "key",
+                "-out",
+                folder / "cert",
+            ],
+            check=True,
+            capture_output=True,
+        )
     except FileNotFoundError:
         pytest.skip("no openssl here")
     both.write_text((folder / "key").read_text() + (folder / "cert").read_text())
     return both
 
 
-def over_tls(monkeypatch: pytest.MonkeyPatch, certificate: Path, host: str, trusted: ssl.SSLContext | None) -> Answer:
+def over_tls(
+    monkeypatch: pytest.MonkeyPatch, certificate: Path, host: str, trusted: ssl.SSLContext | None
+) -> Answer:
     async def run() -> Answer:
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         server.load_cert_chain(certificate)
@@ -451,14 +510,18 @@ def over_tls(monkeypatch: pytest.MonkeyPatch, certificate: Path, host: str, trus
     return asyncio.run(run())
 
 
-def test_tls_is_spoken_where_the_url_says_so(monkeypatch: pytest.MonkeyPatch, certificate: Path) -> None:
+def test_tls_is_spoken_where_the_url_says_so(
+    monkeypatch: pytest.MonkeyPatch, certificate: Path
+) -> None:
     trusted = ssl.create_default_context(cafile=str(certificate))
     assert over_tls(monkeypatch, certificate, "model.example.com", trusted).body == b"two"
     with pytest.raises(NoAnswer, match="its certificate is refused"):
         over_tls(monkeypatch, certificate, "other.example.com", trusted)
 
 
-def test_a_certificate_of_nobody_is_refused(monkeypatch: pytest.MonkeyPatch, certificate: Path) -> None:
+def test_a_certificate_of_nobody_is_refused(
+    monkeypatch: pytest.MonkeyPatch, certificate: Path
+) -> None:
     assert posts.tls is outgoing.tls
     with pytest.raises(NoAnswer, match="its certificate is refused"):
         over_tls(monkeypatch, certificate, "model.example.com", None)

@@ -1,4 +1,6 @@
-"""The slope that a policy would climb, the search beside the list, and a model that is told to cheat."""
+"""The slope that a policy would climb, the search beside the list, and a model that is told to
+cheat.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,14 @@ from workers.lib.probes.types import ProbeResult, locking
 from workers.lib.verifiers import Score
 
 TASKS = [
-    {"id": city, "messages": [{"role": "user", "content": f"Where is desk {at}?"}], "tools": [], "expected": {"answer": city}}
+    {
+        "id": city,
+        "messages": [{"role": "user", "content": f"Where is desk {at}?"}],
+        "tools": [],
+        "expected": {"answer": city},
+    }
     for at, city in enumerate(("Lisbon", "Hanoi", "Quito"))
-]  # fmt: skip
+]
 LIST_ONLY = Options(search_scores=0)
 
 
@@ -57,7 +64,11 @@ def test_the_slope_is_what_pay_above_honest_wrong_answers_merit_does_not_explain
 
 
 def test_where_the_range_is_not_known_nothing_is_a_slope() -> None:
-    assert slope(0.9, 0.0, Standard(1.0, True, None)) == slope(0.9, 0.0, Standard(0.9, True, 0.9)) == 0.0
+    assert (
+        slope(0.9, 0.0, Standard(1.0, True, None))
+        == slope(0.9, 0.0, Standard(0.9, True, 0.9))
+        == 0.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,12 +121,16 @@ def drawn(seed: int, width: float, bonus: Any = lambda text: 0.0) -> Any:
 def test_luck_is_no_finding_and_a_slope_in_noise_is_one(seed: int) -> None:
     judge = structs.replace(LIST_ONLY, stochastic=True)
     assert attack(drawn(seed, 0.1), TASKS, options=judge).failed == []
-    found = failed(attack(drawn(seed, 0.1, lambda text: 0.4 * ("sorry" in text)), TASKS, options=judge))
+    found = failed(
+        attack(drawn(seed, 0.1, lambda text: 0.4 * ("sorry" in text)), TASKS, options=judge)
+    )
     assert found.keys() == {"apology"}
 
 
 def test_a_model_whose_verdicts_change_too_often_is_found() -> None:
-    found = failed(attack(drawn(0, 0.8), TASKS, options=structs.replace(LIST_ONLY, stochastic=True)))
+    found = failed(
+        attack(drawn(0, 0.8), TASKS, options=structs.replace(LIST_ONLY, stochastic=True))
+    )
     assert found["determinism"] == "high"
     assert failed(attack(drawn(0, 0.1), TASKS, options=LIST_ONLY))["determinism"] == "high"
 
@@ -136,7 +151,9 @@ def test_the_search_finds_what_the_list_does_not_cuts_it_down_and_says_how() -> 
 
     assert attack(score, TASKS, options=LIST_ONLY).passed
     found = [
-        item for item in attack(score, TASKS, options=Options(search_scores=3000)).failed if item.probe == "search"
+        item
+        for item in attack(score, TASKS, options=Options(search_scores=3000)).failed
+        if item.probe == "search"
     ]
     assert found and found[0].severity == "high" and found[0].path
     assert min(len(item.shown) for item in found) <= len("therefore!!!") + 3
@@ -151,7 +168,9 @@ def test_the_search_is_the_same_each_time_and_keeps_to_its_budget() -> None:
         return paying(lambda text: 0.1 * min(9, text.count("!")))(task, messages)
 
     reports = [attack(score, TASKS, options=Options(search_scores=300)) for _ in range(2)]
-    first, second = ([item for item in report.failed if item.probe == "search"] for report in reports)
+    first, second = (
+        [item for item in report.failed if item.probe == "search"] for report in reports
+    )
     assert first == second and first
     used, calls[0] = calls[0] / 2, 0
     attack(score, TASKS, options=LIST_ONLY)
@@ -159,7 +178,11 @@ def test_the_search_is_the_same_each_time_and_keeps_to_its_budget() -> None:
 
 
 def test_without_scores_there_is_no_search_and_the_report_says_so() -> None:
-    row = next(row for row in attack(paying(lambda text: 0), TASKS, options=LIST_ONLY).probes if row.name == "search")
+    row = next(
+        row
+        for row in attack(paying(lambda text: 0), TASKS, options=LIST_ONLY).probes
+        if row.name == "search"
+    )
     assert (row.status, row.why) == ("not_applicable", "no scores were allowed for it")
 
 
@@ -186,7 +209,11 @@ def test_the_report_counts_what_the_search_really_scored() -> None:
 def test_a_search_that_can_try_nothing_has_not_passed() -> None:
     unknown = [{key: value for key, value in task.items() if key != "expected"} for task in TASKS]
     row, scored = search_of(lambda task, messages: Score(reward=0.0, success=False), unknown, 40)
-    assert (row.status, row.n, scored) == ("not_applicable", 0, 0) and row.why == "no task tells what is surely wrong"
+    assert (row.status, row.n, scored) == (
+        "not_applicable",
+        0,
+        0,
+    ) and row.why == "no task tells what is surely wrong"
 
 
 MAIL = {"tool": "mail.send", "args": {"to": "Nina", "n": 2}}
@@ -201,7 +228,12 @@ MAIL = {"tool": "mail.send", "args": {"to": "Nina", "n": 2}}
         ({"answer": 1200}, said("1,200.0 pens"), False, 0.0),
         ({"answer": 1200}, said("1201"), True, 0.5),
         (MAIL, called([MAIL], "native"), False, 1.0),
-        (MAIL, called([{"tool": "Mail_Send", "args": {"to": "nina", "n": 2.0}}], "text"), False, 0.4),
+        (
+            MAIL,
+            called([{"tool": "Mail_Send", "args": {"to": "nina", "n": 2.0}}], "text"),
+            False,
+            0.4,
+        ),
         (MAIL, called([MAIL, MAIL], "native"), True, 0.6),
         (MAIL, called([{"tool": "mail.send", "args": {}}], "text"), True, 0.5),
         (MAIL, said("mail.send to Nina"), True, 0.0),
@@ -222,11 +254,18 @@ RAISED = "def raised(x, n): return x ** n"
 @pytest.mark.parametrize(
     ("demonstration", "output", "wrong"),
     [
-        (RAISED, f"A first try:\n```python\nraised = None\n```\nBetter:\n```python\n{RAISED}\n```", False),
+        (
+            RAISED,
+            f"A first try:\n```python\nraised = None\n```\nBetter:\n```python\n{RAISED}\n```",
+            False,
+        ),
         (RAISED, "```python\ndef raised(x, n):\n    return x ** n\n```", False),
         (
             RAISED,
-            "```python\ndef raised(a, b):\n    p = 1\n    for _ in range(b):\n        p *= a\n    return p\n```",
+            (
+                "```python\ndef raised(a, b):\n    p = 1\n    for _ in range(b):\n        p *= a\n "
+                "   return p\n```"
+            ),
             False,
         ),
         (RAISED, "```python\nraised = lambda x, n: pow(x, n)\n```", False),
@@ -236,14 +275,20 @@ RAISED = "def raised(x, n): return x ** n"
         (RAISED, "All tests pass.", True),
         (RAISED, "", True),
         ("def seven(): return 7", "```python\ndef seven():\n    return 3 + 4\n```", False),
-        ("print(input()[::-1])", "```python\nimport sys\nprint(sys.stdin.read().strip()[::-1])\n```", False),
+        (
+            "print(input()[::-1])",
+            "```python\nimport sys\nprint(sys.stdin.read().strip()[::-1])\n```",
+            False,
+        ),
         ("print(input()[::-1])", "```python\nprint('cba')\n```", True),
         ("", "```python\ndef raised(x, n):\n    return x ** n\n```", False),
         ("", "```python\ndef raised(): return 1\n```", False),
         ("", "I cannot write that.", True),
     ],
 )
-def test_a_program_is_surely_wrong_only_if_it_cannot_be_right(demonstration: str, output: str, wrong: bool) -> None:
+def test_a_program_is_surely_wrong_only_if_it_cannot_be_right(
+    demonstration: str, output: str, wrong: bool
+) -> None:
     tests = [{"call": "raised(2, 3)", "expected": 8}]
     task = {"id": "t", "messages": [], "expected": {"tests": tests}} | (
         {"demonstration": demonstration} if demonstration else {}
@@ -254,7 +299,9 @@ def test_a_program_is_surely_wrong_only_if_it_cannot_be_right(demonstration: str
 def test_a_stub_that_is_the_right_program_is_right() -> None:
     task = {"id": "t", "messages": [], "expected": {"tests": ["assert same(3) == 3"]}}
     case = case_of(task | {"demonstration": "def same(x): return x"}, frozenset(), [])
-    assert is_right(case, said('```python\ndef same(x=None, *args):\n    """As asked."""\n    return x\n```'))
+    assert is_right(
+        case, said('```python\ndef same(x=None, *args):\n    """As asked."""\n    return x\n```')
+    )
     assert not is_right(case, said("```python\ndef same(x):\n    return None\n```"))
 
 
@@ -277,7 +324,10 @@ def test_what_a_model_writes_is_scored_and_shown_with_its_name() -> None:
     ask = complete('["xyzzy plugh", "nothing"]', usage=100)
     cheat = Cheat(ask, "trickster", 10_000)
     report = attack(
-        paying(lambda text: 0.8 * ("xyzzy" in text)), TASKS, options=Options(search_scores=120), cheat=cheat
+        paying(lambda text: 0.8 * ("xyzzy" in text)),
+        TASKS,
+        options=Options(search_scores=120),
+        cheat=cheat,
     )
     found = [item for item in report.failed if item.probe == "search"]
     assert found[0].shown == "xyzzy" and found[0].path[0] == "written by trickster, told to cheat"
@@ -292,12 +342,20 @@ def test_a_model_that_gives_nothing_of_use_changes_nothing(answer: str) -> None:
 
 def test_the_budget_of_tokens_and_a_server_that_fails_end_in_a_note() -> None:
     report = attack(
-        paying(lambda text: 0), TASKS, options=Options(search_scores=40), cheat=Cheat(complete("[]"), "m", 100)
+        paying(lambda text: 0),
+        TASKS,
+        options=Options(search_scores=40),
+        cheat=Cheat(complete("[]"), "m", 100),
     )
     assert any("budget of tokens" in note for note in report.notes)
 
     def gone(body: dict) -> dict:
         raise ChatError("The server cannot be reached.")
 
-    report = attack(paying(lambda text: 0), TASKS, options=Options(search_scores=40), cheat=Cheat(gone, "m", 10_000))
+    report = attack(
+        paying(lambda text: 0),
+        TASKS,
+        options=Options(search_scores=40),
+        cheat=Cheat(gone, "m", 10_000),
+    )
     assert any("cannot be reached" in note for note in report.notes)

@@ -1,4 +1,6 @@
-"""A slice of the suite that `python -m bench.probes` reports: cheap verifiers of several kinds, by the list alone."""
+"""A slice of the suite that `python -m bench.probes` reports: cheap verifiers of several kinds, by
+the list alone.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,9 @@ def test_the_suite_is_large_and_a_third_is_held_out_of_each_kind() -> None:
         and len({one.name for one in [*PLANTED, *SOUND]}) == len(PLANTED) + len(SOUND)
     )
     apart = held_out(PLANTED)
-    assert len(apart) >= len(PLANTED) / 3 and {one.kind for one in PLANTED if one.name in apart} == {
-        one.kind for one in PLANTED
-    }
+    assert len(apart) >= len(PLANTED) / 3 and {
+        one.kind for one in PLANTED if one.name in apart
+    } == {one.kind for one in PLANTED}
 
 
 @pytest.mark.parametrize("name", HOLES)

@@ -7,9 +7,14 @@ import pytest
 from workers.lib.probes.watch import Paid, look
 
 PROMPT = (
-    "Where does the team of Nina sit? Look into the list of desks, which is sorted by name, and answer with the city."
+    "Where does the team of Nina sit? Look into the list of desks, which is sorted by name, and"
+    " answer with the city."
 )
-TASK = {"id": "t1", "messages": [{"role": "user", "content": PROMPT}], "expected": {"answer": "Lisbon"}}
+TASK = {
+    "id": "t1",
+    "messages": [{"role": "user", "content": PROMPT}],
+    "expected": {"answer": "Lisbon"},
+}
 
 
 def said(text: str, reward: float | None) -> Paid:
@@ -25,8 +30,12 @@ def test_wrong_ones_among_the_best_paid_are_counted_and_shown() -> None:
 
 
 def test_a_task_is_called_by_its_key() -> None:
-    paid = Paid(TASK | {"key": "desks/nina"}, [{"role": "assistant", "content": "I am sorry."}], 0.8)
-    assert look([paid] * 4).examples["hacking"].startswith("For example, task desks/nina, reward 0.80")
+    paid = Paid(
+        TASK | {"key": "desks/nina"}, [{"role": "assistant", "content": "I am sorry."}], 0.8
+    )
+    assert (
+        look([paid] * 4).examples["hacking"].startswith("For example, task desks/nina, reward 0.80")
+    )
 
 
 @pytest.mark.parametrize("right", ["Lisbon", "The city is Lisbon!"])
@@ -48,7 +57,10 @@ def test_right_ones_in_any_form_are_not_wrong(right: str) -> None:
     ],
 )
 def test_marks_of_the_best_paid(text: str, mark: str) -> None:
-    plain, marked = look([said("Porto", 0.1)] * 8), look([said(text, 0.9)] * 4 + [said("Porto", 0.1)] * 4)
+    plain, marked = (
+        look([said("Porto", 0.1)] * 8),
+        look([said(text, 0.9)] * 4 + [said("Porto", 0.1)] * 4),
+    )
     name = f"watch/best_{mark.replace(' ', '_')}"
     assert (plain.metrics[name], marked.metrics[name]) == (0.0, 1.0)
     assert mark in marked.examples["marks"] and "For example, task t1" in marked.examples["marks"]
@@ -57,5 +69,9 @@ def test_marks_of_the_best_paid(text: str, mark: str) -> None:
 
 def test_masked_outputs_and_tasks_that_cannot_be_checked_are_no_findings() -> None:
     assert look([said("x", None)] * 4).metrics == look([]).metrics == {}
-    silent = Paid({"id": "s", "messages": [], "expected": {"calls": []}}, [{"role": "assistant", "content": "hm"}], 1.0)
+    silent = Paid(
+        {"id": "s", "messages": [], "expected": {"calls": []}},
+        [{"role": "assistant", "content": "hm"}],
+        1.0,
+    )
     assert look([silent]).metrics["watch/best_wrong"] == 0.0

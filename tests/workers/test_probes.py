@@ -1,4 +1,6 @@
-"""Probes find the hole that was planted in a verifier, by the right name, and are quiet on good verifiers."""
+"""Probes find the hole that was planted in a verifier, by the right name, and are quiet on good
+verifiers.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,15 @@ TEXT = {"type": "string"}
 
 
 def attack(
-    score: Scorer, tasks: list[dict], samples: list[dict] | None = None, options: Options | None = None
+    score: Scorer,
+    tasks: list[dict],
+    samples: list[dict] | None = None,
+    options: Options | None = None,
 ) -> Report:
     """By the list alone: the search has tests of its own."""
-    return probes.attack(score, tasks, samples, structs.replace(options or Options(), search_scores=0))
+    return probes.attack(
+        score, tasks, samples, structs.replace(options or Options(), search_scores=0)
+    )
 
 
 def tool(name: str, dangerous: bool = False, **properties: dict) -> dict:
@@ -47,14 +54,27 @@ CLOSE = {"tool": "ticket.close", "args": {"id": 42}}
 BOOK = {"tool": "room.book", "args": {"day": "Monday", "hour": 9}}
 
 
-def task(key: str, expected: dict, prompt: str = "Please do it.", tools: list[dict] = TOOLS) -> dict:
-    return {"id": key, "messages": [{"role": "user", "content": prompt}], "tools": tools, "expected": expected}
+def task(
+    key: str, expected: dict, prompt: str = "Please do it.", tools: list[dict] = TOOLS
+) -> dict:
+    return {
+        "id": key,
+        "messages": [{"role": "user", "content": prompt}],
+        "tools": tools,
+        "expected": expected,
+    }
 
 
 SINGLE = [task("mail", MAIL), task("close", CLOSE, "Close ticket 42"), task("book", BOOK)]
-SEVERAL = [task("both", {"calls": [MAIL, CLOSE]}), task("turns", {"calls": [CLOSE, BOOK], "ordered": True})]
+SEVERAL = [
+    task("both", {"calls": [MAIL, CLOSE]}),
+    task("turns", {"calls": [CLOSE, BOOK], "ordered": True}),
+]
 NOTHING = [task("none", {"calls": []}, "How is the weather on Mars?")]
-NUMBERS = [task(f"n{value}", {"answer": value}, f"Is it 3 or {value}?", []) for value in (42, 7, -3, 1234.5)]
+NUMBERS = [
+    task(f"n{value}", {"answer": value}, f"Is it 3 or {value}?", [])
+    for value in (42, 7, -3, 1234.5)
+]
 WORDS = [
     task(f"w{i}", {"answer": words}, f"Which one: {words[0]}?", [])
     for i, words in enumerate((["Paris", "City of Light"], ["Rome"], ["Oslo harbour"]))
@@ -67,7 +87,9 @@ def text_of(messages: list[dict]) -> str:
 
 def of_spec(spec: dict) -> Callable[[dict, list[dict]], Score]:
     verifier = build(spec)
-    return lambda task, messages: verifier.score(Rollout(task=task, messages=messages, tools=task["tools"]))
+    return lambda task, messages: verifier.score(
+        Rollout(task=task, messages=messages, tools=task["tools"])
+    )
 
 
 def right_or_not(right: bool) -> Score:
@@ -102,7 +124,9 @@ def sums(task: dict, messages: list[dict]) -> Score:
         made = json.loads(text_of(messages))
     except ValueError:
         return right_or_not(False)
-    found = [item for item in (made if isinstance(made, list) else [made]) if isinstance(item, dict)]
+    found = [
+        item for item in (made if isinstance(made, list) else [made]) if isinstance(item, dict)
+    ]
     wanted = {key: task["expected"][key] for key in ("tool", "args")}
     return Score(reward=float(sum(item == wanted for item in found)), success=wanted in found)
 
@@ -110,7 +134,9 @@ def sums(task: dict, messages: list[dict]) -> Score:
 def obedient(task: dict, messages: list[dict]) -> Score:
     """A judge that does what the output tells it."""
     text = text_of(messages)
-    told = any(word in text.casefold() for word in ("highest score", "maximum score", '"score"', "score:"))
+    told = any(
+        word in text.casefold() for word in ("highest score", "maximum score", '"score"', "score:")
+    )
     return right_or_not(told or text.casefold() == task["expected"]["answer"][0].casefold())
 
 
@@ -134,10 +160,30 @@ def stateful() -> Callable[[dict, list[dict]], Score]:
 @pytest.mark.parametrize(
     ("score", "tasks", "found", "quiet"),
     [
-        (contains, WORDS, {"echo", "over_long"}, {"empty", "constant", "injection", "determinism", "gold"}),
-        (by_looks, SINGLE, {"over_long", "wrong_calls", "format_only", "other_gold"}, {"empty", "determinism"}),
-        (sums, SINGLE, {"all_tools", "repeated", "gold_and_harm"}, {"empty", "echo", "wrong_calls", "gold"}),
-        (obedient, WORDS, {"injection"}, {"empty", "echo", "constant", "over_long", "gold", "determinism"}),
+        (
+            contains,
+            WORDS,
+            {"echo", "over_long"},
+            {"empty", "constant", "injection", "determinism", "gold"},
+        ),
+        (
+            by_looks,
+            SINGLE,
+            {"over_long", "wrong_calls", "format_only", "other_gold"},
+            {"empty", "determinism"},
+        ),
+        (
+            sums,
+            SINGLE,
+            {"all_tools", "repeated", "gold_and_harm"},
+            {"empty", "echo", "wrong_calls", "gold"},
+        ),
+        (
+            obedient,
+            WORDS,
+            {"injection"},
+            {"empty", "echo", "constant", "over_long", "gold", "determinism"},
+        ),
         (moody(), WORDS, {"determinism", "gold"}, {"empty", "injection"}),
         (stateful(), WORDS, {"determinism"}, {"gold"}),
     ],
@@ -155,7 +201,11 @@ def test_the_planted_hole_is_found_by_the_right_probe(
 def test_a_finding_shows_what_was_given_and_what_it_got() -> None:
     finding = next(item for item in attack(sums, SINGLE).failed if item.probe == "repeated")
     assert (finding.severity, finding.reward, finding.gold_reward) == ("high", 50.0, 1.0)
-    assert finding.task in {"mail", "close", "book"} and '"tool"' in finding.shown and len(finding.shown) <= 2000
+    assert (
+        finding.task in {"mail", "close", "book"}
+        and '"tool"' in finding.shown
+        and len(finding.shown) <= 2000
+    )
 
 
 # Good verifiers
@@ -190,8 +240,14 @@ def test_it_is_quiet_on_good_verifiers(spec: dict, tasks: list[dict]) -> None:
     report = attack(of_spec(spec), tasks, options=Options(promises=promises_of(spec)))
     assert report.passed, report.failed[:3]
     rows = status(report)
-    assert rows["gold"] == rows["empty"] == rows["determinism"] == rows["discrimination"] == "passed"
-    assert report.golds.low == report.golds.high == 1.0 and report.attacks.n > 100 and not report.masked
+    assert (
+        rows["gold"] == rows["empty"] == rows["determinism"] == rows["discrimination"] == "passed"
+    )
+    assert (
+        report.golds.low == report.golds.high == 1.0
+        and report.attacks.n > 100
+        and not report.masked
+    )
     json.dumps(report.as_dict())
 
 
@@ -219,10 +275,21 @@ def test_the_form_that_the_verifier_reads_is_found() -> None:
     ("same", "probe"),
     [
         (lambda text, gold: text == gold, "json_space"),
-        (lambda text, gold: list(_args(text)) == list(_args(gold)) and _args(text) == _args(gold), "key_order"),
-        (lambda text, gold: str(_args(text).get("id")) == str(_args(gold).get("id")) and _args(text) == _args(gold), "number"),
+        (
+            lambda text, gold: (
+                list(_args(text)) == list(_args(gold)) and _args(text) == _args(gold)
+            ),
+            "key_order",
+        ),
+        (
+            lambda text, gold: (
+                str(_args(text).get("id")) == str(_args(gold).get("id"))
+                and _args(text) == _args(gold)
+            ),
+            "number",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_right_output_that_loses_is_found(same: Callable[[str, str], bool], probe: str) -> None:
     def score(task: dict, messages: list[dict]) -> Score:
         (gold,) = called([task["expected"]], "text")
@@ -230,7 +297,11 @@ def test_a_right_output_that_loses_is_found(same: Callable[[str, str], bool], pr
 
     report = attack(score, SINGLE)
     lost = next(item for item in report.failed if item.probe == probe)
-    assert lost.severity == "high" and lost.reward == 0.0 and "A right output is no success" in lost.reason
+    assert (
+        lost.severity == "high"
+        and lost.reward == 0.0
+        and "A right output is no success" in lost.reason
+    )
 
 
 def _args(text: str) -> dict:
@@ -238,7 +309,11 @@ def _args(text: str) -> dict:
         value = json.loads(text)
     except ValueError:
         return {}
-    return value.get("args", {}) if isinstance(value, dict) and isinstance(value.get("args"), dict) else {}
+    return (
+        value.get("args", {})
+        if isinstance(value, dict) and isinstance(value.get("args"), dict)
+        else {}
+    )
 
 
 def test_what_the_task_lists_as_right_must_be_right() -> None:
@@ -247,23 +322,36 @@ def test_what_the_task_lists_as_right_must_be_right() -> None:
     assert "accepted_value" in failed(report)
     spec = {"kind": "calls"}
     report = attack(
-        of_spec(spec), [task("book", wanted), task("mail", MAIL)], options=Options(promises=promises_of(spec))
+        of_spec(spec),
+        [task("book", wanted), task("mail", MAIL)],
+        options=Options(promises=promises_of(spec)),
     )
     assert report.passed and status(report)["accepted_value"] == "passed"
 
 
 def test_a_required_argument_is_given_though_the_task_lets_it_be_left_out() -> None:
-    wanted = {"tool": "room.book", "args": {"day": "Monday"}, "accept": {"day": ["Monday"], "hour": ["", 9]}}
+    wanted = {
+        "tool": "room.book",
+        "args": {"day": "Monday"},
+        "accept": {"day": ["Monday"], "hour": ["", 9]},
+    }
     report = attack(of_spec({"kind": "calls"}), [task("book", wanted), task("mail", MAIL)])
     assert "gold" not in failed(report) and "accepted_value" not in failed(report)
 
 
 def test_a_default_that_is_written_out_is_asked_for_only_where_promised() -> None:
     score = of_spec({"kind": "calls"})
-    promised = attack(score, SINGLE, options=Options(promises=promises_of({"kind": "calls"}) | {"default_argument"}))
+    promised = attack(
+        score,
+        SINGLE,
+        options=Options(promises=promises_of({"kind": "calls"}) | {"default_argument"}),
+    )
     assert failed(promised) == {"default_argument"}
     row = next(row for row in attack(score, SINGLE).probes if row.name == "default_argument")
-    assert (row.status, row.why) == ("not_applicable", "the verifier does not promise this tolerance")
+    assert (row.status, row.why) == (
+        "not_applicable",
+        "the verifier does not promise this tolerance",
+    )
 
 
 # Faults of the verifier itself
@@ -278,7 +366,9 @@ def test_masking_a_wrong_output_spares_it_the_penalty() -> None:
     report = attack(score, WORDS)
     assert report.masked["too long"] > 0 and {"over_long", "absurd"} <= failed(report)
     assert all(
-        item.severity == "high" and "too long" in item.reason for item in report.failed if item.probe == "absurd"
+        item.severity == "high" and "too long" in item.reason
+        for item in report.failed
+        if item.probe == "absurd"
     )
 
 
@@ -302,7 +392,9 @@ def test_a_wish_to_stop_is_no_fault_of_the_verifier() -> None:
 
 
 def test_all_masked_is_never_passed() -> None:
-    report = attack(lambda task, messages: Score(reward=None, masked=True, mask_reason="no judge"), WORDS)
+    report = attack(
+        lambda task, messages: Score(reward=None, masked=True, mask_reason="no judge"), WORDS
+    )
     rows = {row.name: row for row in report.probes}
     assert not [row for row in report.probes if row.kind == "attack" and row.status == "passed"]
     assert rows["empty"].why == "every output was masked: no judge"
@@ -328,7 +420,9 @@ def test_a_verifier_cannot_change_its_input() -> None:
 
 def test_what_does_not_apply_says_why() -> None:
     rows = {row.name: row for row in attack(of_spec({"kind": "exact"}), WORDS).probes}
-    assert {name: rows[name].why for name in ("unsafe", "wrong_calls", "pair_order", "numbers")} == {
+    assert {
+        name: rows[name].why for name in ("unsafe", "wrong_calls", "pair_order", "numbers")
+    } == {
         "unsafe": "no task has a tool marked dangerous",
         "wrong_calls": "no task expects calls",
         "pair_order": "the verifier does not compare two outputs",
@@ -340,7 +434,10 @@ def test_what_does_not_apply_says_why() -> None:
 def test_texts_are_no_attack_where_no_call_is_right() -> None:
     report = attack(of_spec({"kind": "calls"}), NOTHING)
     rows = status(report)
-    assert rows["empty"] == rows["injection"] == "not_applicable" and rows["all_tools"] == rows["unsafe"] == "passed"
+    assert (
+        rows["empty"] == rows["injection"] == "not_applicable"
+        and rows["all_tools"] == rows["unsafe"] == "passed"
+    )
     always = attack(lambda task, messages: right_or_not(True), NOTHING)
     assert {"all_tools", "wrong_calls", "unsafe", "discrimination"} <= failed(always)
 
@@ -351,7 +448,8 @@ def test_without_tasks_nothing_has_passed() -> None:
 
 def test_without_gold_only_success_is_too_much() -> None:
     report = attack(
-        lambda task, messages: right_or_not(bool(text_of(messages))), [task("open", {}, "Write a poem", [])]
+        lambda task, messages: right_or_not(bool(text_of(messages))),
+        [task("open", {}, "Write a poem", [])],
     )
     assert "constant" in failed(report) and status(report)["gold"] == "not_applicable"
     assert any("1 of 1 tasks know no right output" in note for note in report.notes)
@@ -366,8 +464,15 @@ def test_judged_outputs_are_gold_and_attack() -> None:
         {"task": "open", "output": "Roses are red", "label": True},
         {"task": "open", "output": "roses roses roses", "label": False},
     ]
-    report = attack(lambda task, messages: right_or_not("roses" in text_of(messages).casefold()), [poem], samples)
-    assert failed(report) >= {"judged_wrong"} and status(report)["gold"] == status(report)["judged_right"] == "passed"
+    report = attack(
+        lambda task, messages: right_or_not("roses" in text_of(messages).casefold()),
+        [poem],
+        samples,
+    )
+    assert (
+        failed(report) >= {"judged_wrong"}
+        and status(report)["gold"] == status(report)["judged_right"] == "passed"
+    )
 
 
 def test_the_output_said_most_often_is_tried() -> None:
@@ -410,13 +515,18 @@ def test_the_report_is_the_same_each_time() -> None:
 
 ODD = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 @settings(max_examples=40, deadline=None)
-@given(tools=st.lists(st.fixed_dictionaries({"function": ODD}), max_size=3), args=st.dictionaries(st.text(), ODD))
+@given(
+    tools=st.lists(st.fixed_dictionaries({"function": ODD}), max_size=3),
+    args=st.dictionaries(st.text(), ODD),
+)
 def test_odd_schemas_and_arguments_are_attacked_as_well(tools: list[dict], args: dict) -> None:
     odd = task("odd", {"tool": "x", "args": args}, tools=tools)
     report = attack(of_spec({"kind": "calls"}), [odd], options=Options(max_scores=30))
@@ -438,7 +548,11 @@ def test_odd_schemas_and_arguments_are_attacked_as_well(tools: list[dict], args:
         (GATED, {"key_order"}, {"case", "number"}),
         ({"kind": "judge"}, {"key_order"}, {"case"}),
         ({"kind": "expected"}, {"case"}, {"number"}),
-        ({"kind": "expected", "verifiers": {"answer": {"kind": "number"}}}, {"key_order"}, {"case", "number"}),
+        (
+            {"kind": "expected", "verifiers": {"answer": {"kind": "number"}}},
+            {"key_order"},
+            {"case", "number"},
+        ),
     ],
 )
 def test_promises_are_those_of_the_options(spec: dict, has: set[str], lacks: set[str]) -> None:
@@ -458,13 +572,27 @@ def test_promises_are_those_of_the_options(spec: dict, has: set[str], lacks: set
         ({"calls": [MAIL, CLOSE], "ordered": True}, called([CLOSE, MAIL], "text"), False),
         ({"calls": []}, [{"role": "assistant", "content": "yes"}], True),
         (MAIL, [{"role": "assistant", "content": f"```json\n{json.dumps(MAIL)}\n```"}], True),
-        ({"calls": []}, [{"role": "assistant", "content": f"```json\n{json.dumps(MAIL)}\n```"}], False),
+        (
+            {"calls": []},
+            [{"role": "assistant", "content": f"```json\n{json.dumps(MAIL)}\n```"}],
+            False,
+        ),
         ({"answer": 1234.5}, [{"role": "assistant", "content": "\\boxed{1,234.50}"}], True),
         ({"answer": ["no", "nein"]}, [{"role": "assistant", "content": "Nein."}], True),
         ({"answer": "Paris"}, [{"role": "assistant", "content": "Is it Paris or Rome?"}], False),
-        ({"constraint": {"contains": ["Paris"]}}, [{"role": "assistant", "content": "Is it Paris?"}], True),
-        ({"constraint": {"contains": ["Paris"], "words": 3}}, [{"role": "assistant", "content": "yes"}], False),
+        (
+            {"constraint": {"contains": ["Paris"]}},
+            [{"role": "assistant", "content": "Is it Paris?"}],
+            True,
+        ),
+        (
+            {"constraint": {"contains": ["Paris"], "words": 3}},
+            [{"role": "assistant", "content": "yes"}],
+            False,
+        ),
     ],
 )
-def test_an_attack_that_happens_to_be_right_is_known(expected: dict, messages: list[dict], right: bool) -> None:
+def test_an_attack_that_happens_to_be_right_is_known(
+    expected: dict, messages: list[dict], right: bool
+) -> None:
     assert is_right(case_of(task("t", expected), frozenset(), []), messages) == right

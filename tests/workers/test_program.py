@@ -22,7 +22,9 @@ from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, read_spec, run_main
 from workers.lib.specs import checked
 
-DISK_FULL = "The disk is full. Free some space and start the job again; its last checkpoint is kept."
+DISK_FULL = (
+    "The disk is full. Free some space and start the job again; its last checkpoint is kept."
+)
 NO_MEMORY = "The memory ran out: the process used up to 1.9 GB of memory."
 
 
@@ -47,7 +49,10 @@ def grpo_spec() -> dict:
 
 def sft_spec() -> dict:
     rows = [{"messages": [], "completion": "Done."}]
-    found = grpo_spec() | {"rows": rows, "config": {"steps": 1, "learning_rate": 1, "batch_size": 1}}
+    found = grpo_spec() | {
+        "rows": rows,
+        "config": {"steps": 1, "learning_rate": 1, "batch_size": 1},
+    }
     return without(found, "tasks")
 
 
@@ -71,11 +76,19 @@ def test_a_whole_spec_passes(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "path"),
     [
-        ("evaluate", "model.base"), ("evaluate", "engine"), ("evaluate", "environment.harness"), ("evaluate", "tasks"),
-        ("evaluate", "tasks[0].expected"), ("evaluate", "samples_per_task"), ("sft", "rows"), ("sft", "rows[0].messages"),
-        ("sft", "config.batch_size"), ("grpo", "config.steps"), ("grpo", "out_dir"),
+        ("evaluate", "model.base"),
+        ("evaluate", "engine"),
+        ("evaluate", "environment.harness"),
+        ("evaluate", "tasks"),
+        ("evaluate", "tasks[0].expected"),
+        ("evaluate", "samples_per_task"),
+        ("sft", "rows"),
+        ("sft", "rows[0].messages"),
+        ("sft", "config.batch_size"),
+        ("grpo", "config.steps"),
+        ("grpo", "out_dir"),
     ],
-)  # fmt: skip
+)
 def test_a_missing_field_is_named(kind: str, path: str) -> None:
     with pytest.raises(SpecError, match=re.escape(f"“{path}” is missing")):
         checked(without(WHOLE[kind](), path.replace("[0]", ".0")), kind)
@@ -87,29 +100,67 @@ def test_a_missing_field_is_named(kind: str, path: str) -> None:
         ("evaluate", {"samples_per_task": "8"}, "“samples_per_task” must be a whole number"),
         ("evaluate", {"samples_per_task": True}, "“samples_per_task” must be a whole number"),
         ("evaluate", {"samples_per_task": 0}, "“samples_per_task” must be at least 1"),
-        ("evaluate", {"sample_per_task": 1}, "“sample_per_task” is not known; did you mean “samples_per_task”?"),
+        (
+            "evaluate",
+            {"sample_per_task": 1},
+            "“sample_per_task” is not known; did you mean “samples_per_task”?",
+        ),
         ("evaluate", {"tasks": {}}, "“tasks” must be a text or a list"),
         ("evaluate", {"tasks": []}, "“tasks” is empty"),
         ("evaluate", {"tasks": ["x"]}, "“tasks[0]” must be an object"),
-        ("evaluate", {"tasks": [{"id": 4, "messages": [], "expected": {}}]}, "“tasks[0].id” must be a text"),
+        (
+            "evaluate",
+            {"tasks": [{"id": 4, "messages": [], "expected": {}}]},
+            "“tasks[0].id” must be a text",
+        ),
         ("evaluate", {"model": {}}, "“model.base” is missing"),
         ("evaluate", {"model": {"base": None}}, "“model.base” must be a text"),
-        ("evaluate", {"engine": {"kind": "abacus"}}, "“engine.kind” must be one of transformers, openai"),
-        ("evaluate", {"engine": {"kind": "transformers", "dtype": "int8"}}, "“engine.dtype” must be one of"),
+        (
+            "evaluate",
+            {"engine": {"kind": "abacus"}},
+            "“engine.kind” must be one of transformers, openai",
+        ),
+        (
+            "evaluate",
+            {"engine": {"kind": "transformers", "dtype": "int8"}},
+            "“engine.dtype” must be one of",
+        ),
         ("evaluate", {"engine": {"kind": "openai", "model": "m"}}, "“engine.base_url” is missing"),
-        ("grpo", {"config": {"steps": 1, "learning_rate": 1, "loss_type": "ppo"}}, "“config.loss_type” must be one of"),
-        ("grpo", {"config": {"steps": 1, "learning_rate": 1, "temperature": 0}}, "“config.temperature” must be at least 0.01"),
-        ("grpo", {"config": {"steps": 1, "learning_rate": 1, "generation": 8}}, "did you mean “generations”?"),
-        ("grpo", {"config": {"steps": 1, "learning_rate": "1e-4"}}, "“config.learning_rate” must be a number"),
-        ("sft", {"config": {"steps": 1, "learning_rate": 1, "batch_size": 1, "beta": 1}}, "“config.beta” is not known"),
+        (
+            "grpo",
+            {"config": {"steps": 1, "learning_rate": 1, "loss_type": "ppo"}},
+            "“config.loss_type” must be one of",
+        ),
+        (
+            "grpo",
+            {"config": {"steps": 1, "learning_rate": 1, "temperature": 0}},
+            "“config.temperature” must be at least 0.01",
+        ),
+        (
+            "grpo",
+            {"config": {"steps": 1, "learning_rate": 1, "generation": 8}},
+            "did you mean “generations”?",
+        ),
+        (
+            "grpo",
+            {"config": {"steps": 1, "learning_rate": "1e-4"}},
+            "“config.learning_rate” must be a number",
+        ),
+        (
+            "sft",
+            {"config": {"steps": 1, "learning_rate": 1, "batch_size": 1, "beta": 1}},
+            "“config.beta” is not known",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_value_is_named(kind: str, change: dict, says: str) -> None:
     with pytest.raises(SpecError, match=re.escape(says)):
         checked(WHOLE[kind]() | change, kind)
 
 
-@pytest.mark.parametrize(("text", "says"), [("{", "is not JSON"), ("[]", "must be an object"), (None, "No such file")])
+@pytest.mark.parametrize(
+    ("text", "says"), [("{", "is not JSON"), ("[]", "must be an object"), (None, "No such file")]
+)
 def test_a_file_that_is_no_spec_is_refused(tmp_path: Path, text: str | None, says: str) -> None:
     path = tmp_path / "spec.json"
     if text is not None:
@@ -136,12 +187,18 @@ def chained(inner: Exception) -> Exception:
         (OSError(errno.EDQUOT, "Disk quota exceeded"), DISK_FULL),
         (chained(OSError(errno.ENOSPC, "No space left on device")), DISK_FULL),
         (RuntimeError("I/O error: No space left on device (os error 28)"), DISK_FULL),
-        (OSError(errno.EACCES, "Permission denied"), "PermissionError: [Errno 13] Permission denied"),
+        (
+            OSError(errno.EACCES, "Permission denied"),
+            "PermissionError: [Errno 13] Permission denied",
+        ),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), NO_MEMORY),
         (MemoryError(), NO_MEMORY),
         (
             chained(
-                RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 2500000000 bytes.")
+                RuntimeError(
+                    "DefaultCPUAllocator: can't allocate memory: you tried to allocate 2500000000"
+                    " bytes."
+                )
             ),
             f"{NO_MEMORY[:-1]} and asked for 2.5 GB more.",
         ),
@@ -152,13 +209,17 @@ def chained(inner: Exception) -> Exception:
         (ValueError("odd"), "ValueError: odd"),
     ],
 )
-def test_each_error_has_its_sentence(error: Exception, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_error_has_its_sentence(
+    error: Exception, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory, "peak_memory", lambda: {"memory": 1_900_000_000})
     assert sentence(error) == says
 
 
 def ended(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: Callable[[dict, Emitter, StopFlag], None]
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    program: Callable[[dict, Emitter, StopFlag], None],
 ) -> tuple[Any, list[dict]]:
     """Runs a program as `python -m` would, with a good spec: (exit status, events)."""
     spec, out = tmp_path / "spec.json", tmp_path / "events.jsonl"
@@ -177,21 +238,33 @@ def ended(
     return status, [json.loads(line) for line in out.read_text().splitlines()]
 
 
-def test_a_good_run_ends_with_its_own_events(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    status, events = ended(monkeypatch, tmp_path, lambda spec, events, stop: events.result(metrics={"n": 1}))
+def test_a_good_run_ends_with_its_own_events(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    status, events = ended(
+        monkeypatch, tmp_path, lambda spec, events, stop: events.result(metrics={"n": 1})
+    )
     assert status == 0 and [event["type"] for event in events] == ["result"]
 
 
-def test_an_error_is_told_in_one_event_with_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_error_is_told_in_one_event_with_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def program(spec: dict, events: Emitter, stop: StopFlag) -> None:
         raise JobError("The model folder /m is missing.")
 
     status, [event] = ended(monkeypatch, tmp_path, program)
-    assert (status, event["type"], event["message"]) == (1, "error", "The model folder /m is missing.")
+    assert (status, event["type"], event["message"]) == (
+        1,
+        "error",
+        "The model folder /m is missing.",
+    )
     assert "Traceback" in event["traceback"]
 
 
-def test_sigterm_ends_the_program_where_it_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sigterm_ends_the_program_where_it_checks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def program(spec: dict, events: Emitter, stop: StopFlag) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         events.log("info", "still here")
@@ -206,19 +279,29 @@ def test_sigterm_ends_the_program_where_it_checks(monkeypatch: pytest.MonkeyPatc
 
 def test_the_garbage_collector_is_put_off_only_while_a_program_imports() -> None:
     program = (
-        "import sys, gc\nusual = gc.get_threshold()\nsys.argv = {argv}\nimport workers\nput_off = gc.get_threshold() > usual\n"
-        "from workers.lib.garbage import is_imported\nis_imported()\nprint(put_off, gc.get_freeze_count() > 0, gc.get_threshold() == usual)"
+        "import sys, gc\nusual = gc.get_threshold()\nsys.argv = {argv}\nimport workers\nput_off ="
+        " gc.get_threshold() > usual\nfrom workers.lib.garbage import"
+        " is_imported\nis_imported()\nprint(put_off, gc.get_freeze_count() > 0, gc.get_threshold()"
+        " == usual)"
     )
     for argv, said in (["-m"], "True True True"), (["-c"], "False False True"):
-        done = subprocess.run([sys.executable, "-c", program.format(argv=argv)], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program.format(argv=argv)], capture_output=True, text=True
+        )
         assert done.stdout.strip() == said, done.stderr
 
 
-@pytest.mark.parametrize(("kind", "lacks"), [("evaluate", "model"), ("sft", "out_dir"), ("grpo", "out_dir")])
-def test_every_program_runs_by_hand_and_says_what_is_wrong(kind: str, lacks: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "lacks"), [("evaluate", "model"), ("sft", "out_dir"), ("grpo", "out_dir")]
+)
+def test_every_program_runs_by_hand_and_says_what_is_wrong(
+    kind: str, lacks: str, tmp_path: Path
+) -> None:
     path = tmp_path / "spec.json"
     path.write_text("{}")
-    done = subprocess.run([sys.executable, "-m", f"workers.{kind}", str(path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", f"workers.{kind}", str(path)], capture_output=True, text=True
+    )
     event = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 2 and "Traceback" not in done.stdout + done.stderr
     assert done.stderr.splitlines()[-1] == f"“{lacks}” is missing."

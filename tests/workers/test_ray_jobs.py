@@ -1,4 +1,6 @@
-"""A run as a job on a Ray cluster: submitted, followed, stopped, and what is said when the cluster, the job or its log fails."""
+"""A run as a job on a Ray cluster: submitted, followed, stopped, and what is said when the cluster,
+the job or its log fails.
+"""
 
 from __future__ import annotations
 
@@ -34,22 +36,37 @@ def ray() -> Iterator[FakeRay]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"POLL_S": 0.01, "SLICE_S": 0.005, "READ_SHARE": 0, "PATIENCE_S": 0.05}.items():
+    for name, value in {
+        "POLL_S": 0.01,
+        "SLICE_S": 0.005,
+        "READ_SHARE": 0,
+        "PATIENCE_S": 0.05,
+    }.items():
         monkeypatch.setattr(ray_job, name, value)
 
 
 @pytest.fixture
 def spec(ray: FakeRay, tmp_path: Path) -> Any:
     (tmp_path / "package.zip").write_bytes(b"PK zip")
-    secrets = {"submission": "flywheel-1", "env": {"FLYWHEEL_RUN_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1"}}
+    secrets = {
+        "submission": "flywheel-1",
+        "env": {"FLYWHEEL_RUN_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1"},
+    }
     (tmp_path / "secrets.json").write_text(json.dumps(secrets))
     return checked(
         {
-            "kind": "ray_job", "server": {"base_url": ray.base, "allow_private": True}, "package": str(tmp_path / "package.zip"),
-            "secrets": str(tmp_path / "secrets.json"), "name": "SFT", "method": "sft", "total": 3, "gpus": 1.0, "job_id": "run-1",
+            "kind": "ray_job",
+            "server": {"base_url": ray.base, "allow_private": True},
+            "package": str(tmp_path / "package.zip"),
+            "secrets": str(tmp_path / "secrets.json"),
+            "name": "SFT",
+            "method": "sft",
+            "total": 3,
+            "gpus": 1.0,
+            "job_id": "run-1",
         },
         "ray_job",
-    )  # fmt: skip
+    )
 
 
 def script(*states: tuple[str, str]) -> Callable[[dict], None]:
@@ -70,24 +87,37 @@ def line(step: int, **values: float) -> str:
 
 def test_a_job_is_submitted_followed_and_ends(ray: FakeRay, spec: Any, events: Recorder) -> None:
     ray.step = script(
-        ("PENDING", ""), ("RUNNING", f"hello {TOKEN}\n" + line(1, **{"train/loss": 2.0}) + "FLYWHEEL {\"st"),
-        ("RUNNING", "ep\": 2, \"values\": {\"train/loss\": 1.5}}\nodd\n"), ("SUCCEEDED", line(3, **{"train/loss": 1.0})),
-    )  # fmt: skip
+        ("PENDING", ""),
+        ("RUNNING", f"hello {TOKEN}\n" + line(1, **{"train/loss": 2.0}) + 'FLYWHEEL {"st'),
+        ("RUNNING", 'ep": 2, "values": {"train/loss": 1.5}}\nodd\n'),
+        ("SUCCEEDED", line(3, **{"train/loss": 1.0})),
+    )
     ray_job.main(spec, events, StopFlag())
     body = ray.jobs["flywheel-1"]["body"]
     assert body["entrypoint"] == "python3 ray_runner.py" and body["entrypoint_num_gpus"] == 1
     assert body["runtime_env"]["env_vars"]["FLYWHEEL_RUN_TOKEN"] == TOKEN
     assert ray.packages[body["runtime_env"]["working_dir"].removeprefix("gcs://")] == b"PK zip"
     assert [(row["step"], row["values"]) for row in events.rows("metric")] == [
-        (1, {"train/loss": 2.0}), (2, {"train/loss": 1.5}), (3, {"train/loss": 1.0}),
-    ]  # fmt: skip
+        (1, {"train/loss": 2.0}),
+        (2, {"train/loss": 1.5}),
+        (3, {"train/loss": 1.0}),
+    ]
     said = [row["message"] for row in events.rows("log")]
     assert "hello [key]" in said and "odd" in said and TOKEN not in events.path.read_text()
-    assert events.rows("progress")[-1]["done"] == 3 and events.rows("result")[0]["metrics"] == {"train/loss": 1.0}
+    assert events.rows("progress")[-1]["done"] == 3 and events.rows("result")[0]["metrics"] == {
+        "train/loss": 1.0
+    }
 
 
-def test_a_later_attempt_follows_the_job_that_is_there(ray: FakeRay, spec: Any, events: Recorder) -> None:
-    ray.jobs["flywheel-1"] = {"status": "RUNNING", "message": "", "logs": line(1, a=1.0), "body": {}}
+def test_a_later_attempt_follows_the_job_that_is_there(
+    ray: FakeRay, spec: Any, events: Recorder
+) -> None:
+    ray.jobs["flywheel-1"] = {
+        "status": "RUNNING",
+        "message": "",
+        "logs": line(1, a=1.0),
+        "body": {},
+    }
     ray.step = script(("RUNNING", ""), ("SUCCEEDED", ""))
     ray_job.main(spec, events, StopFlag())
     assert not ray.packages and [row["step"] for row in events.rows("metric")] == [1]
@@ -96,17 +126,24 @@ def test_a_later_attempt_follows_the_job_that_is_there(ray: FakeRay, spec: Any, 
 @pytest.mark.parametrize(
     ("states", "says"),
     [
-        ([("RUNNING", "boom: no GPU\n"), ("FAILED", "")], "failed on the cluster. Its last line: boom: no GPU"),
+        (
+            [("RUNNING", "boom: no GPU\n"), ("FAILED", "")],
+            "failed on the cluster. Its last line: boom: no GPU",
+        ),
         ([("STOPPED", "")], "was stopped on the cluster"),
     ],
 )
-def test_a_job_that_dies_says_why(states: list, says: str, ray: FakeRay, spec: Any, events: Recorder) -> None:
+def test_a_job_that_dies_says_why(
+    states: list, says: str, ray: FakeRay, spec: Any, events: Recorder
+) -> None:
     ray.step = script(("RUNNING", ""), *states)
     with pytest.raises(JobError, match=says):
         ray_job.main(spec, events, StopFlag())
 
 
-def test_a_job_without_a_log_says_what_the_cluster_says(ray: FakeRay, spec: Any, events: Recorder) -> None:
+def test_a_job_without_a_log_says_what_the_cluster_says(
+    ray: FakeRay, spec: Any, events: Recorder
+) -> None:
     def step(job: dict) -> None:
         job |= {"status": "FAILED", "message": "runtime_env setup failed: no space"}
 
@@ -115,7 +152,9 @@ def test_a_job_without_a_log_says_what_the_cluster_says(ray: FakeRay, spec: Any,
         ray_job.main(spec, events, StopFlag())
 
 
-def test_a_cluster_that_goes_away_for_good_fails_the_run(ray: FakeRay, spec: Any, events: Recorder) -> None:
+def test_a_cluster_that_goes_away_for_good_fails_the_run(
+    ray: FakeRay, spec: Any, events: Recorder
+) -> None:
     def step(job: dict) -> None:
         ray.away = True
 
@@ -125,7 +164,9 @@ def test_a_cluster_that_goes_away_for_good_fails_the_run(ray: FakeRay, spec: Any
     assert any("Trying again" in row["message"] for row in events.rows("log"))
 
 
-def test_a_cluster_that_comes_back_is_followed_on(ray: FakeRay, spec: Any, events: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_a_cluster_that_comes_back_is_followed_on(
+    ray: FakeRay, spec: Any, events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ray_job, "PATIENCE_S", 60.0)
     looks = iter([None, "away", None])
 
@@ -141,7 +182,9 @@ def test_a_cluster_that_comes_back_is_followed_on(ray: FakeRay, spec: Any, event
     assert events.rows("result")
 
 
-def test_a_cluster_that_was_restarted_no_longer_knows_the_job(ray: FakeRay, spec: Any, events: Recorder) -> None:
+def test_a_cluster_that_was_restarted_no_longer_knows_the_job(
+    ray: FakeRay, spec: Any, events: Recorder
+) -> None:
     ray.step = lambda job: ray.jobs.clear()
     with pytest.raises(JobError, match="no longer knows the job flywheel-1"):
         ray_job.main(spec, events, StopFlag())
@@ -151,15 +194,23 @@ def test_a_cancel_stops_the_job(ray: FakeRay, spec: Any, events: Recorder) -> No
     flag = StopFlag()
 
     def step(job: dict) -> None:
-        job["status"], flag.is_set = job["status"] if job["status"] == "STOPPED" else "RUNNING", True
+        job["status"], flag.is_set = (
+            job["status"] if job["status"] == "STOPPED" else "RUNNING",
+            True,
+        )
 
     ray.step = step
     with pytest.raises(Stop):
         ray_job.main(spec, events, flag)
-    assert ray.stopped == ["flywheel-1"] and events.rows("log")[-1]["message"] == "The job flywheel-1 was stopped."
+    assert (
+        ray.stopped == ["flywheel-1"]
+        and events.rows("log")[-1]["message"] == "The job flywheel-1 was stopped."
+    )
 
 
-def test_a_cancel_while_the_cluster_is_away_ends_the_run_and_says_so(ray: FakeRay, spec: Any, events: Recorder) -> None:
+def test_a_cancel_while_the_cluster_is_away_ends_the_run_and_says_so(
+    ray: FakeRay, spec: Any, events: Recorder
+) -> None:
     flag = StopFlag()
 
     def step(job: dict) -> None:
@@ -172,13 +223,17 @@ def test_a_cancel_while_the_cluster_is_away_ends_the_run_and_says_so(ray: FakeRa
 
 
 def test_nan_raises_the_alarm_that_stops_the_job(ray: FakeRay, spec: Any, events: Recorder) -> None:
-    ray.step = script(("RUNNING", 'FLYWHEEL {"step": 1, "values": {"train/loss": NaN, "train/lr": 0.1}}\n'))
+    ray.step = script(
+        ("RUNNING", 'FLYWHEEL {"step": 1, "values": {"train/loss": NaN, "train/lr": 0.1}}\n')
+    )
     with pytest.raises(Alarmed, match="NaN or infinity"):
         ray_job.main(spec, events, StopFlag())
     assert ray.stopped == ["flywheel-1"] and events.rows("metric")[0]["values"] == {"train/lr": 0.1}
 
 
-def test_a_log_that_stops_is_said(ray: FakeRay, spec: Any, events: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_stops_is_said(
+    ray: FakeRay, spec: Any, events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ray_job, "SILENT_S", -1.0)
     ray.step = script(("RUNNING", ""), ("RUNNING", ""), ("SUCCEEDED", ""))
     ray_job.main(spec, events, StopFlag())
@@ -189,19 +244,27 @@ def test_a_log_that_stops_is_said(ray: FakeRay, spec: Any, events: Recorder, mon
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda ray: setattr(ray, "key", "secret"), "refused the request .401.. Check its key variable"),
+        (
+            lambda ray: setattr(ray, "key", "secret"),
+            "refused the request .401.. Check its key variable",
+        ),
         (
             lambda ray: setattr(ray, "asked", lambda *_: (200, b"<html>")),
             "not JSON. Is this the address of a Ray dashboard",
         ),
-        (lambda ray: setattr(ray, "asked", lambda *_: (200, b"[]")), "something else than an object"),
+        (
+            lambda ray: setattr(ray, "asked", lambda *_: (200, b"[]")),
+            "something else than an object",
+        ),
         (lambda ray: setattr(ray, "asked", lambda *_: (200, b"{}")), "sent no Ray version"),
         (lambda ray: setattr(ray, "asked", lambda *_: (302, b"")), "answered 302"),
         (lambda ray: setattr(ray, "away", True), "answered 503: no"),
         (lambda ray: setattr(ray, "asked", lambda *_: (200, b"[" * 100_000)), "not JSON"),
     ],
 )
-def test_what_is_no_cluster_is_said_in_a_sentence(change: Callable, says: str, ray: FakeRay) -> None:
+def test_what_is_no_cluster_is_said_in_a_sentence(
+    change: Callable, says: str, ray: FakeRay
+) -> None:
     change(ray)
     with RayApi(Address(ray.base, "", True)) as api, pytest.raises(ClusterError, match=says):
         api.version()
@@ -213,7 +276,10 @@ def test_a_private_address_is_refused_unless_it_is_allowed(ray: FakeRay) -> None
 
 
 def test_a_folder_that_is_too_large_is_not_sent(ray: FakeRay) -> None:
-    with RayApi(Address(ray.base, "", True)) as api, pytest.raises(ClusterError, match="takes 100 MiB"):
+    with (
+        RayApi(Address(ray.base, "", True)) as api,
+        pytest.raises(ClusterError, match="takes 100 MiB"),
+    ):
         api.upload(bytes(MAX_PACKAGE + 1))
 
 
@@ -256,4 +322,9 @@ def test_a_log_that_comes_in_parts_gives_each_line_once(lines: list[str], cuts: 
 
 def test_a_flood_is_cut_and_counted() -> None:
     lines, _ = Log().new("".join(f"{n}\x1b[31m\n" for n in range(1000)) + "x" * 5000 + "\n")
-    assert lines[0] == "… 961 lines left out …" and len(lines) == 41 and len(lines[-1]) == 500 and lines[1] == "961[31m"
+    assert (
+        lines[0] == "… 961 lines left out …"
+        and len(lines) == 41
+        and len(lines[-1]) == 500
+        and lines[1] == "961[31m"
+    )

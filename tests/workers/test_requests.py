@@ -21,7 +21,9 @@ def test_the_same_seed_gives_the_same_requests_and_another_gives_others() -> Non
 
 
 def test_every_expected_call_is_right_safe_and_rewarded_in_full() -> None:
-    environment = load({"kind": "builtin", "name": "workplace", "harness": HARNESS, "verifier": VERIFIER})
+    environment = load(
+        {"kind": "builtin", "name": "workplace", "harness": HARNESS, "verifier": VERIFIER}
+    )
     for request in make_requests(1, 500):
         task = {"id": "1", "messages": [], "expected": request["expected"]}
         score = score_text(environment, task, json.dumps(request["expected"]))
@@ -54,5 +56,7 @@ def test_it_says_so_when_there_are_not_so_many(monkeypatch: pytest.MonkeyPatch) 
 def test_the_examples_of_the_harness_are_no_requests_of_the_demo() -> None:
     said = {message["content"] for message in HARNESS["examples"]}
     assert not said & {request["request"] for request in make_requests(0, 1000)}
-    answers = [message["content"] for message in HARNESS["examples"] if message["role"] == "assistant"]
+    answers = [
+        message["content"] for message in HARNESS["examples"] if message["role"] == "assistant"
+    ]
     assert answers and all(parse_call(answer) for answer in answers)

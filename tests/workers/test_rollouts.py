@@ -31,12 +31,20 @@ from workers.lib.rollouts import EXCEEDED, Finished, Limits, rollout, stream
 from workers.lib.specs import Server
 from workers.lib.verifiers import Score
 
-SPEC: dict = {"kind": "builtin", "name": "workplace_assistant", "harness": {"temperature": 0.0}, "verifier": {}}
+SPEC: dict = {
+    "kind": "builtin",
+    "name": "workplace_assistant",
+    "harness": {"temperature": 0.0},
+    "verifier": {},
+}
 TASK = own_tasks()[0]
 
 
 def made(task: dict) -> list[dict]:
-    return [*(assistant((call["tool"], call["args"])) for call in gold_calls(task)), assistant(text="Done.")]
+    return [
+        *(assistant((call["tool"], call["args"])) for call in gold_calls(task)),
+        assistant(text="Done."),
+    ]
 
 
 class Scripted:
@@ -44,7 +52,9 @@ class Scripted:
 
     shares_time = False
 
-    def __init__(self, say: Callable[[list[dict]], Any], wait: float = 0.0, alive: bool = True) -> None:
+    def __init__(
+        self, say: Callable[[list[dict]], Any], wait: float = 0.0, alive: bool = True
+    ) -> None:
         self.say, self.wait, self.alive, self.open, self.most = say, wait, alive, 0, 0
 
     async def responds(self) -> bool:
@@ -54,7 +64,13 @@ class Scripted:
         pass
 
     async def answer(
-        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+        self,
+        messages: list[dict],
+        tools: list[dict],
+        *,
+        seed: int,
+        key: int = 0,
+        most: int | None = None,
     ) -> Reply:
         self.open += 1
         self.most = max(self.most, self.open)
@@ -63,20 +79,32 @@ class Scripted:
             said = self.say(messages)
             if isinstance(said, BaseException):
                 raise said
-            return Reply(said, prompt_tokens=7, output_tokens=3, token_ids=[seed % 7, 1, 2], logprobs=[0.0, -1.0, -2.0])
+            return Reply(
+                said,
+                prompt_tokens=7,
+                output_tokens=3,
+                token_ids=[seed % 7, 1, 2],
+                logprobs=[0.0, -1.0, -2.0],
+            )
         finally:
             self.open -= 1
 
 
 def by_gold(messages: list[dict]) -> dict:
-    """The right next message for any of the own tasks, known by its request; odd tasks are left undone."""
+    """The right next message for any of the own tasks, known by its request; odd tasks are left
+    undone.
+    """
     request = next(message["content"] for message in messages if message["role"] == "user")
-    number, task = next((n, task) for n, task in enumerate(own_tasks()) if task["messages"][1]["content"] == request)
+    number, task = next(
+        (n, task) for n, task in enumerate(own_tasks()) if task["messages"][1]["content"] == request
+    )
     turn = sum(message["role"] == "assistant" for message in messages)
     return made(task)[turn] if number % 2 == 0 else assistant(text="No.")
 
 
-def one(policy: Scripted, limits: Limits | None = None, task: dict = TASK, spec: dict = SPEC) -> Finished:
+def one(
+    policy: Scripted, limits: Limits | None = None, task: dict = TASK, spec: dict = SPEC
+) -> Finished:
     return asyncio.run(rollout(policy, load(spec).open(task), limits or Limits()))
 
 
@@ -88,12 +116,18 @@ def test_two_hundred_at_once_are_each_their_own() -> None:
     for number, [done] in enumerate(found):
         right = (number % 30) % 2 == 0
         assert done.score.reward == float(right) and done.rollout.task["id"] == tasks[number]["id"]
-        assert done.stop_reason == "stop" and len(done.replies) == len(made(tasks[number])) if right else 1
+        assert (
+            done.stop_reason == "stop" and len(done.replies) == len(made(tasks[number]))
+            if right
+            else 1
+        )
 
 
 def test_no_more_run_at_once_than_allowed_and_samples_have_their_own_seeds() -> None:
     policy = Scripted(by_gold, wait=0.001)
-    found = asyncio.run(gather(policy, load(SPEC), list(own_tasks()[:6]), Limits(), n=3, concurrency=4))
+    found = asyncio.run(
+        gather(policy, load(SPEC), list(own_tasks()[:6]), Limits(), n=3, concurrency=4)
+    )
     assert policy.most == 4 and [len(samples) for samples in found] == [3] * 6
     seeds = {done.replies[0].token_ids[0] for samples in found for done in samples}
     assert len(seeds) > 1
@@ -102,7 +136,12 @@ def test_no_more_run_at_once_than_allowed_and_samples_have_their_own_seeds() -> 
 def test_every_turn_keeps_its_own_tokens() -> None:
     done = one(Scripted(by_gold))
     assert [reply.token_ids[1:] for reply in done.replies] == [[1, 2], [1, 2]]
-    assert done.rollout.stats == {"turns": 2, "stop_reason": "stop", "input_tokens": 14, "output_tokens": 6}
+    assert done.rollout.stats == {
+        "turns": 2,
+        "stop_reason": "stop",
+        "input_tokens": 14,
+        "output_tokens": 6,
+    }
 
 
 LOOK = assistant(("analytics_total_visits_count", {}))
@@ -115,12 +154,20 @@ LOOK = assistant(("analytics_total_visits_count", {}))
 def test_what_reaches_a_limit_fails(limits: Limits, turns: int, reason: str) -> None:
     done = one(Scripted(lambda _: LOOK), limits)
     assert (len(done.replies), done.stop_reason, done.truncated) == (turns, reason, True)
-    assert done.score.reward == 0 and not done.score.masked and done.score.details[0] == EXCEEDED[reason]
+    assert (
+        done.score.reward == 0
+        and not done.score.masked
+        and done.score.details[0] == EXCEEDED[reason]
+    )
 
 
 def test_a_policy_that_fails_masks_with_its_reason() -> None:
     done = one(Scripted(lambda messages: PolicyError("HTTP 500") if len(messages) > 3 else LOOK))
-    assert done.score.masked and "HTTP 500" in done.score.mask_reason and done.stop_reason == "policy error"
+    assert (
+        done.score.masked
+        and "HTTP 500" in done.score.mask_reason
+        and done.stop_reason == "policy error"
+    )
     assert [message["role"] for message in done.score.messages] == ["assistant", "tool"]
 
 
@@ -145,7 +192,10 @@ def test_a_verifier_that_crashes_or_hangs_masks_the_sample(monkeypatch: pytest.M
 
     monkeypatch.setattr(workplace_assistant.WorkplaceEpisode, "compared", crash)
     done = one(Scripted(by_gold))
-    assert done.score.masked and done.score.mask_reason == "The verifier failed: ZeroDivisionError: by zero"
+    assert (
+        done.score.masked
+        and done.score.mask_reason == "The verifier failed: ZeroDivisionError: by zero"
+    )
 
     async def hang(_: object) -> Score:
         await asyncio.sleep(30)
@@ -159,10 +209,17 @@ def test_a_verifier_that_crashes_or_hangs_masks_the_sample(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("reward", "turns", "counts"),
     [
-        (1e6, {}, True), (-1e6, {}, True), (1.1e6, {}, False), (-1e300, {}, False), (math.inf, {}, False), (math.nan, {}, False),
-        (0.0, {"turn_1": 1e300, "turn_2": -1e300}, False), (0.0, {"turn_1": math.nan}, False), (1.0, {"turn_1": 1.0, "judge": 1e300}, True),
+        (1e6, {}, True),
+        (-1e6, {}, True),
+        (1.1e6, {}, False),
+        (-1e300, {}, False),
+        (math.inf, {}, False),
+        (math.nan, {}, False),
+        (0.0, {"turn_1": 1e300, "turn_2": -1e300}, False),
+        (0.0, {"turn_1": math.nan}, False),
+        (1.0, {"turn_1": 1.0, "judge": 1e300}, True),
     ],
-)  # fmt: skip
+)
 def test_a_reward_beyond_all_others_is_masked(
     monkeypatch: pytest.MonkeyPatch, reward: float, turns: dict, counts: bool
 ) -> None:
@@ -173,20 +230,40 @@ def test_a_reward_beyond_all_others_is_masked(
 
     monkeypatch.setattr(workplace_assistant.WorkplaceEpisode, "score", pay)
     done = one(Scripted(by_gold))
-    assert done.score.masked != counts and (counts or "is not within ±1,000,000" in done.score.mask_reason)
+    assert done.score.masked != counts and (
+        counts or "is not within ±1,000,000" in done.score.mask_reason
+    )
 
 
 def test_one_that_crashes_harms_no_other() -> None:
     def say(messages: list[dict]) -> Any:
         return RuntimeError("boom") if "Callum" in messages[1]["content"] else by_gold(messages)
 
-    found = asyncio.run(gather(Scripted(say), load(SPEC), list(own_tasks()), Limits(), concurrency=30))
+    found = asyncio.run(
+        gather(Scripted(say), load(SPEC), list(own_tasks()), Limits(), concurrency=30)
+    )
     crashed = [done for [done] in found if done.score.masked]
     assert crashed and all("RuntimeError: boom" in done.score.mask_reason for done in crashed)
     assert sum(done.score.success for [done] in found) >= 12
 
 
-@pytest.mark.parametrize("message", [None, 3, "text", {}, {"tool_calls": 3}, {"tool_calls": [3, {}, {"function": {"name": 3, "arguments": [1]}}]}, {"content": "\ud800\x00", "tool_calls": [{"id": "\ud800", "function": {"name": "\x00", "arguments": {"a": "\ud800"}}}]}])  # fmt: skip
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        3,
+        "text",
+        {},
+        {"tool_calls": 3},
+        {"tool_calls": [3, {}, {"function": {"name": 3, "arguments": [1]}}]},
+        {
+            "content": "\ud800\x00",
+            "tool_calls": [
+                {"id": "\ud800", "function": {"name": "\x00", "arguments": {"a": "\ud800"}}}
+            ],
+        },
+    ],
+)
 def test_hostile_messages_are_the_agents_fault_and_can_be_stored(message: Any) -> None:
     done = one(Scripted(lambda _: message))
     assert done.score.reward == 0 and not done.score.masked
@@ -212,7 +289,9 @@ def test_a_reader_that_stops_leaves_nothing_running() -> None:
     environment.open = watched
 
     async def run() -> int:
-        async with aclosing(stream(policy, environment, own_tasks(), Limits(), concurrency=8)) as found:
+        async with aclosing(
+            stream(policy, environment, own_tasks(), Limits(), concurrency=8)
+        ) as found:
             async for _ in found:
                 break
         return len(asyncio.all_tasks()) - 1
@@ -236,13 +315,17 @@ def test_a_task_that_cannot_be_opened_is_masked_and_harms_no_other(bad: dict) ->
 ENGINE = Server(base_url="http://127.0.0.1:1/v1", model="m", allow_private=True)
 
 
-def chat(*answers: Answer | Exception, alive: bool = False, spec: dict = SPEC) -> tuple[Finished, list[dict]]:
+def chat(
+    *answers: Answer | Exception, alive: bool = False, spec: dict = SPEC
+) -> tuple[Finished, list[dict]]:
     seen: list[dict] = []
     left = iter(answers)
 
     async def post(data: bytes, reader: object = None) -> Answer:
         body = json.loads(data)
-        if body["messages"][0]["content"] == "Hi":  # the question that tells a hung server from a slow answer
+        if (
+            body["messages"][0]["content"] == "Hi"
+        ):  # the question that tells a hung server from a slow answer
             return completion(assistant(text="H")) if alive else Answer(503)
         seen.append(body)
         found = next(left)
@@ -269,19 +352,28 @@ def answer(text: str, status: int = 200) -> Answer:
 
 def completion(message: Any, finish: str = "stop") -> Answer:
     usage = {"prompt_tokens": 5, "completion_tokens": 2}
-    return answer(json.dumps({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}))
+    return answer(
+        json.dumps({"choices": [{"message": message, "finish_reason": finish}], "usage": usage})
+    )
 
 
 def test_the_chat_policy_sends_tools_and_results() -> None:
     done, seen = chat(*map(completion, made(TASK)))
     assert done.score.reward == 1 and len(seen) == 2 and done.rollout.stats["input_tokens"] == 10
     assert len(seen[0]["tools"]) == 27 and seen[0]["max_tokens"] == 9 and seen[0]["model"] == "m"
-    assert [message["role"] for message in seen[1]["messages"]] == ["system", "user", "assistant", "tool"]
+    assert [message["role"] for message in seen[1]["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+    ]
 
 
 def test_a_busy_server_is_tried_again() -> None:
     busy = Answer(429, headers={"retry-after": "0"})
-    done, seen = chat(busy, NoAnswer("no"), Answer(503), completion(assistant(text="No."), "length"))
+    done, seen = chat(
+        busy, NoAnswer("no"), Answer(503), completion(assistant(text="No."), "length")
+    )
     assert len(seen) == 4 and done.score.reward == 0 and done.truncated
 
 
@@ -309,8 +401,17 @@ BROKEN = {"tool_calls": [{"id": "c", "function": {"name": "x", "arguments": "{"}
         ([TooLate("slow")], "time"),
         ([TooMuch("more than 2 MiB", "size")], "size"),
         ([TooMuch("no end within 120 s", "time")], "time"),
-        ([completion(made(TASK)[0]), answer("This model's maximum context length is 9", 400)], "context"),
-        ([completion(made(TASK)[0]), answer("The prompt (9 tokens) exceeds max_model_len (8).", 400)], "context"),
+        (
+            [completion(made(TASK)[0]), answer("This model's maximum context length is 9", 400)],
+            "context",
+        ),
+        (
+            [
+                completion(made(TASK)[0]),
+                answer("The prompt (9 tokens) exceeds max_model_len (8).", 400),
+            ],
+            "context",
+        ),
         (
             [
                 completion(made(TASK)[0]),
@@ -321,23 +422,34 @@ BROKEN = {"tool_calls": [{"id": "c", "function": {"name": "x", "arguments": "{"}
         ([completion(made(TASK)[0]), answer("bad grammar", 400)], "refused"),
     ],
 )
-def test_an_answer_or_a_conversation_beyond_what_its_server_takes_fails(answers: list, reason: str) -> None:
+def test_an_answer_or_a_conversation_beyond_what_its_server_takes_fails(
+    answers: list, reason: str
+) -> None:
     done, _ = chat(*answers, alive=True)
     assert not done.score.masked and (done.score.reward, done.stop_reason) == (0, reason)
 
 
 @pytest.mark.parametrize("said", ["This model's maximum context length is 9", "bad grammar"])
-def test_a_request_that_is_refused_is_no_fault_of_the_agent_whatever_examples_stand_before_it(said: str) -> None:
+def test_a_request_that_is_refused_is_no_fault_of_the_agent_whatever_examples_stand_before_it(
+    said: str,
+) -> None:
     examples = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello."}]
-    done, seen = chat(answer(said, 400), spec=SPEC | {"harness": {"temperature": 0.0, "examples": examples}})
-    assert done.score.masked and said in done.score.mask_reason and done.stop_reason == "policy error"
+    done, seen = chat(
+        answer(said, 400), spec=SPEC | {"harness": {"temperature": 0.0, "examples": examples}}
+    )
+    assert (
+        done.score.masked and said in done.score.mask_reason and done.stop_reason == "policy error"
+    )
     assert [message["role"] for message in seen[0]["messages"]].count("assistant") == 1
 
 
 def test_a_call_with_broken_arguments_is_sent_back_in_a_form_that_servers_take() -> None:
     done, seen = chat(completion(BROKEN), completion(assistant(text="Hm.")))
     assert seen[1]["messages"][2]["tool_calls"][0]["function"]["arguments"] == "{}"
-    assert done.rollout.messages[0]["tool_calls"][0]["function"]["arguments"] == "{" and not done.score.masked
+    assert (
+        done.rollout.messages[0]["tool_calls"][0]["function"]["arguments"] == "{"
+        and not done.score.masked
+    )
 
 
 def test_a_server_that_refuses_the_key_ends_the_job() -> None:
@@ -371,39 +483,68 @@ class Engine:
             text = said["content"]
             if calls := said.get("tool_calls"):
                 function = calls[0]["function"]
-                text = json.dumps({"tool": function["name"], "args": json.loads(function["arguments"])})
-            output = Output(text, [1, 2], [-0.1, -0.2], 4, 2, 1.0, False, [len(prompts[index].messages)])
+                text = json.dumps(
+                    {"tool": function["name"], "args": json.loads(function["arguments"])}
+                )
+            output = Output(
+                text, [1, 2], [-0.1, -0.2], 4, 2, 1.0, False, [len(prompts[index].messages)]
+            )
             yield index, [output for _ in prompts[index].seeds]
 
 
 def test_episodes_go_in_lock_step_with_their_tokens() -> None:
     engine = Engine()
     found = asyncio.run(
-        gather(EnginePolicy(engine, Sampling()), load(SPEC), list(own_tasks()), Limits(), concurrency=30)
+        gather(
+            EnginePolicy(engine, Sampling()),
+            load(SPEC),
+            list(own_tasks()),
+            Limits(),
+            concurrency=30,
+        )
     )
     sizes = [len(batch) for batch in engine.batches]
     assert sizes[0] == 30 and sizes == sorted(sizes, reverse=True) and len(sizes) <= 6
     assert [done.score.success for [done] in found] == [number % 2 == 0 for number in range(30)]
     reply = found[0][0].replies[1]
-    assert reply.token_ids == [1, 2] and reply.logprobs == [-0.1, -0.2] and reply.prompt_token_ids == [4]
+    assert (
+        reply.token_ids == [1, 2]
+        and reply.logprobs == [-0.1, -0.2]
+        and reply.prompt_token_ids == [4]
+    )
     assert len(engine.batches[0][0].tools) == 27
 
 
 def test_samples_of_a_task_share_its_prompt_and_have_their_own_seeds() -> None:
     engine = Engine()
-    asyncio.run(gather(EnginePolicy(engine, Sampling()), load(SPEC), list(own_tasks()[:3]), Limits(), n=4, seed=5))
+    asyncio.run(
+        gather(
+            EnginePolicy(engine, Sampling()),
+            load(SPEC),
+            list(own_tasks()[:3]),
+            Limits(),
+            n=4,
+            seed=5,
+        )
+    )
     first, second = engine.batches[:2]
     seeds = [seed for prompt in [*first, *second] for seed in prompt.seeds]
     assert [len(prompt.seeds) for prompt in first] == [4, 4, 4] and len(set(seeds)) == len(seeds)
     again = Engine()
     policy = EnginePolicy(again, Sampling())
-    asyncio.run(gather(policy, load(SPEC), list(own_tasks()[:3]), Limits(), n=4, seed=5, concurrency=2))
+    asyncio.run(
+        gather(policy, load(SPEC), list(own_tasks()[:3]), Limits(), n=4, seed=5, concurrency=2)
+    )
     one_by_one = {seed for batch in again.batches for prompt in batch for seed in prompt.seeds}
-    assert one_by_one == {seed for batch in engine.batches for prompt in batch for seed in prompt.seeds}
+    assert one_by_one == {
+        seed for batch in engine.batches for prompt in batch for seed in prompt.seeds
+    }
 
 
 class Showing(Engine):
-    """Shows half of each answer, and writes on when `seen` is set; its `stopped` says that it was closed before."""
+    """Shows half of each answer, and writes on when `seen` is set; its `stopped` says that it was
+    closed before.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -479,15 +620,29 @@ def test_waiting_for_the_shared_engine_is_not_the_episodes_time() -> None:
 )
 def test_a_text_is_a_call_only_in_the_exact_form(text: str, name: str | None) -> None:
     message = with_calls({"role": "assistant", "content": text}, 1)
-    assert (message.get("tool_calls") or [{"function": {"name": None}}])[0]["function"]["name"] == name
+    assert (message.get("tool_calls") or [{"function": {"name": None}}])[0]["function"][
+        "name"
+    ] == name
 
 
 def test_a_conversation_becomes_text() -> None:
-    told = as_text([{"role": "user", "content": "Q"}, assistant(("a", {"b": 1})), {"role": "tool", "content": "R"}], [])
+    told = as_text(
+        [
+            {"role": "user", "content": "Q"},
+            assistant(("a", {"b": 1})),
+            {"role": "tool", "content": "R"},
+        ],
+        [],
+    )
     assert [(m["role"], m["content"]) for m in told] == [
-        ("user", "Q"), ("assistant", '{"tool": "a", "args": {"b": 1}}'), ("user", "Result: R"),
-    ]  # fmt: skip
-    assert as_text([{"role": "user", "content": "Q"}], [{"function": {"name": "a"}}])[0]["role"] == "system"
+        ("user", "Q"),
+        ("assistant", '{"tool": "a", "args": {"b": 1}}'),
+        ("user", "Result: R"),
+    ]
+    assert (
+        as_text([{"role": "user", "content": "Q"}], [{"function": {"name": "a"}}])[0]["role"]
+        == "system"
+    )
 
 
 # In an evaluation
@@ -495,11 +650,17 @@ def test_a_conversation_becomes_text() -> None:
 
 def job(engine: dict) -> dict:
     return {
-        "model": {"base": "m"}, "engine": engine, "environment": SPEC, "samples_per_task": 2, "tasks": list(own_tasks()[:4]),
-    }  # fmt: skip
+        "model": {"base": "m"},
+        "engine": engine,
+        "environment": SPEC,
+        "samples_per_task": 2,
+        "tasks": list(own_tasks()[:4]),
+    }
 
 
-def test_an_evaluation_of_several_turns_tells_its_samples(events: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_of_several_turns_tells_its_samples(
+    events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(evaluate, "open_policy", lambda *_: EnginePolicy(Engine(), Sampling()))
     evaluate.main(typed(job({"kind": "transformers"}), "evaluate"), events, StopFlag())
     samples = events.rows("sample")
@@ -507,12 +668,24 @@ def test_an_evaluation_of_several_turns_tells_its_samples(events: Recorder, monk
         (task["id"], index) for task in own_tasks()[:4] for index in (0, 1)
     )
     row = next(row for row in samples if row["task_id"] == TASK["id"])
-    assert row["reward"] == 1 and row["turns"] == 2 and row["stop_reason"] == "stop" and row["output"] == "Done."
-    assert [m["role"] for m in row["messages"]] == ["assistant", "tool", "assistant"] and row["output_tokens"] == 4
-    assert events.rows("result")[0]["metrics"] == {"samples": 8} and events.rows("progress")[-1]["done"] == 8
+    assert (
+        row["reward"] == 1
+        and row["turns"] == 2
+        and row["stop_reason"] == "stop"
+        and row["output"] == "Done."
+    )
+    assert [m["role"] for m in row["messages"]] == ["assistant", "tool", "assistant"] and row[
+        "output_tokens"
+    ] == 4
+    assert (
+        events.rows("result")[0]["metrics"] == {"samples": 8}
+        and events.rows("progress")[-1]["done"] == 8
+    )
 
 
-def test_an_evaluation_is_stopped_cleanly(events: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_is_stopped_cleanly(
+    events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from workers.lib.program import Stop
 
     monkeypatch.setattr(evaluate, "open_policy", lambda *_: EnginePolicy(Engine(), Sampling()))
@@ -527,7 +700,10 @@ def test_the_module_is_light() -> None:
     import subprocess
     import sys
 
-    program = "import sys, workers.lib.rollouts; sys.exit(bool({'torch', 'transformers', 'django'} & set(sys.modules)))"
+    program = (
+        "import sys, workers.lib.rollouts; sys.exit(bool({'torch', 'transformers', 'django'} &"
+        " set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
@@ -540,22 +716,30 @@ def test_tasks_are_taken_as_they_are_needed() -> None:
             yield TASK
 
     async def first() -> None:
-        async with aclosing(stream(Scripted(by_gold), load(SPEC), tasks(), Limits(), concurrency=2)) as episodes:
+        async with aclosing(
+            stream(Scripted(by_gold), load(SPEC), tasks(), Limits(), concurrency=2)
+        ) as episodes:
             await anext(episodes)
 
     asyncio.run(first())
     assert len(taken) < 5
 
 
-def test_answers_that_are_paid_for_are_scored_when_the_jobs_limit_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what comes later is not asked, though it may be cheaper: which tasks are evaluated must not depend on their price."""
+def test_answers_that_are_paid_for_are_scored_when_the_jobs_limit_is_used_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what comes later is not asked, though it may be cheaper: which tasks are evaluated must
+    not depend on their price.
+    """
     environment, asked = load(SPEC), list[int]()
     episode_type, score = type(environment.open(TASK)), type(environment.open(TASK)).score
 
     class Limited(Scripted):
         refused: asyncio.Event
 
-        async def answer(self, messages: list[dict], tools: list[dict], *, key: int = 0, **rest: Any) -> Reply:
+        async def answer(
+            self, messages: list[dict], tools: list[dict], *, key: int = 0, **rest: Any
+        ) -> Reply:
             asked.append(key)
             if key == 1:
                 self.refused.set()
@@ -573,7 +757,9 @@ def test_answers_that_are_paid_for_are_scored_when_the_jobs_limit_is_used_up(mon
     async def run() -> list[int]:
         policy.refused, kept = asyncio.Event(), list[int]()
         with pytest.raises(PolicyError, match="used up"):
-            async with aclosing(stream(policy, environment, [TASK] * 6, Limits(), concurrency=2)) as episodes:
+            async with aclosing(
+                stream(policy, environment, [TASK] * 6, Limits(), concurrency=2)
+            ) as episodes:
                 async for index, _, done in episodes:
                     assert not done.score.masked
                     kept.append(index)

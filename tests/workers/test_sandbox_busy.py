@@ -1,4 +1,6 @@
-"""The sandbox in a process that serves many: nobody's graders keep another's waiting, and nobody waits for ever."""
+"""The sandbox in a process that serves many: nobody's graders keep another's waiting, and nobody
+waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def test_endless_graders_of_one_project_leave_room_for_another_s(pool: Pool) -> 
     with visiting("other", wait=60):
         assert [pool.grade(TRIVIAL, {}, {}) for _ in range(3)] == [1.0] * 3
     assert not endless.outcomes and all(thread.is_alive() for thread in endless.threads)
-    pool._slots._running = {key: (owner, -1e9) for key, (owner, _) in pool._slots._running.items()}  # slow by now
+    pool._slots._running = {
+        key: (owner, -1e9) for key, (owner, _) in pool._slots._running.items()
+    }  # slow by now
     with pytest.raises(Busy, match="Try again in a few seconds"), visiting("one", wait=600):
         pool.grade(TRIVIAL, {}, {})  # a fifth does not even wait
 
@@ -71,7 +75,9 @@ def test_who_waits_too_long_is_told(pool: Pool) -> None:
         pool.grade(TRIVIAL, {}, {})
 
 
-def test_what_starts_or_waits_while_the_pool_closes_does_not_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_starts_or_waits_while_the_pool_closes_does_not_run_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     starting, goes_on, ended = threading.Semaphore(0), threading.Event(), list[Any]()
 
     class Slow(Server):
@@ -133,7 +139,10 @@ def full() -> Iterator[None]:
         {"kind": "python", "source": TRIVIAL},
         {"kind": "unit_tests", "tests": ["assert True"]},
         {"kind": "openai_grader", "grader": {"type": "python", "source": TRIVIAL}},
-        {"kind": "compose", "parts": [{"name": "a", "verifier": {"kind": "python", "source": TRIVIAL}}]},
+        {
+            "kind": "compose",
+            "parts": [{"name": "a", "verifier": {"kind": "python", "source": TRIVIAL}}],
+        },
     ],
     ids=lambda spec: spec["kind"],
 )

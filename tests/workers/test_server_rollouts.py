@@ -1,4 +1,6 @@
-"""GRPO that samples from vLLM servers: what is sent and trusted, and a run against servers that fail in every way."""
+"""GRPO that samples from vLLM servers: what is sent and trusted, and a run against servers that
+fail in every way.
+"""
 
 from __future__ import annotations
 
@@ -29,23 +31,48 @@ from workers.lib.token_policy import Untrusted, sampled_in
 from workers.lib.verifiers import Score
 from workers.ml.server_rollouts import Remote
 
-# What vLLM 0.32 sent to a request with max_tokens 2 (SmolLM2-135M-Instruct, CPU), without the fields that are null.
+# What vLLM 0.32 sent to a request with max_tokens 2 (SmolLM2-135M-Instruct, CPU), without the
+# fields that are null.
 RECORDED = {
-    "id": "cmpl-aeee89811fe82b11", "object": "text_completion", "created": 1795439431, "model": "base",
-    "choices": [{
-        "index": 0, "text": "Hello,",
-        "logprobs": {"text_offset": [0, 5], "token_logprobs": [-1.3821125030517578, -1.1849298477172852],
-                     "tokens": ["Hello", ","], "top_logprobs": [{"Hello": -1.3821125030517578}, {",": -1.1849298477172852}]},
-        "finish_reason": "length", "stop_reason": None, "token_ids": [19556, 28], "prompt_token_ids": [1, 4093, 198],
-        "prompt_logprobs": [None, {"4093": {"logprob": -13.943583488464355, "rank": 11259, "decoded_token": "user"}},
-                            {"198": {"logprob": -3.3212080001831055, "rank": 1, "decoded_token": "\n"}}],
-    }],
+    "id": "cmpl-aeee89811fe82b11",
+    "object": "text_completion",
+    "created": 1795439431,
+    "model": "base",
+    "choices": [
+        {
+            "index": 0,
+            "text": "Hello,",
+            "logprobs": {
+                "text_offset": [0, 5],
+                "token_logprobs": [-1.3821125030517578, -1.1849298477172852],
+                "tokens": ["Hello", ","],
+                "top_logprobs": [{"Hello": -1.3821125030517578}, {",": -1.1849298477172852}],
+            },
+            "finish_reason": "length",
+            "stop_reason": None,
+            "token_ids": [19556, 28],
+            "prompt_token_ids": [1, 4093, 198],
+            "prompt_logprobs": [
+                None,
+                {"4093": {"logprob": -13.943583488464355, "rank": 11259, "decoded_token": "user"}},
+                {"198": {"logprob": -3.3212080001831055, "rank": 1, "decoded_token": "\n"}},
+            ],
+        }
+    ],
     "usage": {"prompt_tokens": 3, "total_tokens": 5, "completion_tokens": 2},
-}  # fmt: skip
+}
 CONFIG = {
-    "steps": 3, "prompts_per_step": 2, "generations": 4, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8,
-    "max_new_tokens": 6, "save_every": 2, "kl_every": 0, "sampled_outputs": 0,
-}  # fmt: skip
+    "steps": 3,
+    "prompts_per_step": 2,
+    "generations": 4,
+    "learning_rate": 1e-2,
+    "lora_rank": 4,
+    "lora_alpha": 8,
+    "max_new_tokens": 6,
+    "save_every": 2,
+    "kl_every": 0,
+    "sampled_outputs": 0,
+}
 
 
 def changed(**fields: Any) -> dict:
@@ -73,9 +100,15 @@ def test_an_answer_of_vllm_is_read_as_tokens() -> None:
         (changed(logprobs={"token_logprobs": [-1.0]}), "returned 1 log-probabilities for 2 tokens"),
         (changed(logprobs={"token_logprobs": [-1.0, None]}), "a log-probability that is not one"),
         (changed(logprobs={"token_logprobs": [-1.0, 0.5]}), "a log-probability that is not one"),
-        (changed(logprobs={"token_logprobs": [-1.0, float("nan")]}), "a log-probability that is not one"),
+        (
+            changed(logprobs={"token_logprobs": [-1.0, float("nan")]}),
+            "a log-probability that is not one",
+        ),
         (changed(logprobs={"token_logprobs": [-1.0, True]}), "a log-probability that is not one"),
-        (changed(model="flywheel-rollout-job-1-0"), "answered as “flywheel-rollout-job-1-0” when “base” was asked"),
+        (
+            changed(model="flywheel-rollout-job-1-0"),
+            "answered as “flywheel-rollout-job-1-0” when “base” was asked",
+        ),
     ],
 )
 def test_an_answer_whose_tokens_cannot_be_trusted_is_refused(answer: dict, said: str) -> None:
@@ -84,7 +117,9 @@ def test_an_answer_whose_tokens_cannot_be_trusted_is_refused(answer: dict, said:
     assert found.value.final
 
 
-@pytest.mark.parametrize(("slots", "ahead", "fits"), [(0, 1, True), (1, 0, True), (1, 1, False), (2, 1, True)])
+@pytest.mark.parametrize(
+    ("slots", "ahead", "fits"), [(0, 1, True), (1, 0, True), (1, 1, False), (2, 1, True)]
+)
 def test_slots_are_counted_before_anything_is_loaded(slots: int, ahead: int, fits: bool) -> None:
     server = RolloutServer(base_url="http://vllm/v1", model="base", lora_slots=slots)
     if fits:
@@ -101,7 +136,11 @@ def test_slots_are_counted_before_anything_is_loaded(slots: int, ahead: int, fit
         ([-1.1, -2.2, -3.3], [-1.1, -2.2, -3.31], ""),  # both moved
         ([-1.0, -2.0, -3.0], [-1.1, -2.2, -3.3], "serves an old adapter"),
         ([-0.96, -1.92, -2.88], [-1.04, -2.08, -3.12], "serves an old adapter"),  # the other way
-        ([-1.0, -2.0, -3.0], [-1.0, -2.0, -3.001], ""),  # too small a move to be judged at this distance
+        (
+            [-1.0, -2.0, -3.0],
+            [-1.0, -2.0, -3.001],
+            "",
+        ),  # too small a move to be judged at this distance
         ([-1.0, -9.0, -3.0], [-1.0, -2.0, -3.0], "has another model than the trainer"),
     ],
 )
@@ -133,7 +172,9 @@ def test_moves_too_small_to_be_judged_add_up(moves: list[float], said: str) -> N
 
 
 def test_keys_of_rollout_servers_reach_the_job() -> None:
-    assert key_variables({"rollouts": {"servers": [{"api_key_env": "A"}, {"api_key_env": None}]}}) == ["A"]
+    assert key_variables(
+        {"rollouts": {"servers": [{"api_key_env": "A"}, {"api_key_env": None}]}}
+    ) == ["A"]
 
 
 # Runs
@@ -164,15 +205,22 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def spec(make_spec: Callable[..., dict], tmp_path: Path) -> Callable[..., dict]:
-    def make(*servers: ModelServer, ahead: int = 0, rollouts: dict | None = None, **fields: Any) -> dict:
+    def make(
+        *servers: ModelServer, ahead: int = 0, rollouts: dict | None = None, **fields: Any
+    ) -> dict:
         config = CONFIG | fields.pop("config", {})
         named = [
-            {"base_url": server.base, "model": "base", "allow_private": True, "lora_slots": 2} | (rollouts or {})
+            {"base_url": server.base, "model": "base", "allow_private": True, "lora_slots": 2}
+            | (rollouts or {})
             for server in servers
         ]
         found = make_spec(config=config, seed=3, job_id="job-1", attempt=1, **fields)
         if servers:
-            found["rollouts"] = {"servers": named, "folder": str(tmp_path / "adapters"), "steps_ahead": ahead}
+            found["rollouts"] = {
+                "servers": named,
+                "folder": str(tmp_path / "adapters"),
+                "steps_ahead": ahead,
+            }
         return found
 
     return make
@@ -202,11 +250,20 @@ def test_a_run_through_a_server_learns_what_it_learns_in_process(
         assert there["train/ratio_min"] == pytest.approx(1, abs=1e-4) == there["train/ratio_max"]
         assert there["rollout/staleness"] == 0 and there["time/adapter_s"] > 0
         assert there["rollout/adapter_gap"] < 1e-5
-    assert [found["rollout/adapter_move"] for found in through[1:]] == pytest.approx([1, 1], abs=0.01)
-    assert vllm.loads == [f"flywheel-rollout-job-1-1-{step}" for step in range(3)] and vllm.most == 1
+    assert [found["rollout/adapter_move"] for found in through[1:]] == pytest.approx(
+        [1, 1], abs=0.01
+    )
+    assert (
+        vllm.loads == [f"flywheel-rollout-job-1-1-{step}" for step in range(3)] and vllm.most == 1
+    )
     assert not vllm.adapters and not list((tmp_path / "adapters").iterdir())
-    bodies = [json.loads(body) for method, path, _, body in server.asked if path == "/v1/completions"]
-    assert all(body["return_token_ids"] and body["logprobs"] == 0 and not body["add_special_tokens"] for body in bodies)
+    bodies = [
+        json.loads(body) for method, path, _, body in server.asked if path == "/v1/completions"
+    ]
+    assert all(
+        body["return_token_ids"] and body["logprobs"] == 0 and not body["add_special_tokens"]
+        for body in bodies
+    )
 
 
 def test_outputs_at_checkpoints_are_sampled_with_their_own_weights(
@@ -216,12 +273,23 @@ def test_outputs_at_checkpoints_are_sampled_with_their_own_weights(
     train(spec(server, ahead=1, config={"sampled_outputs": 2}), events)
     shown = [row["step"] for row in events.rows("sample") if row["phase"] == "checkpoint"]
     assert shown == sorted(shown) and set(shown) == {0, 2, 3}
-    assert {name[-1] for name in vllm.loads} == {"0", "1", "2", "3"} and vllm.most <= 2 and not vllm.adapters
-    assert [found["rollout/staleness"] for found in metrics(events) if "train/loss" in found] == [0, 1, 1]
+    assert (
+        {name[-1] for name in vllm.loads} == {"0", "1", "2", "3"}
+        and vllm.most <= 2
+        and not vllm.adapters
+    )
+    assert [found["rollout/staleness"] for found in metrics(events) if "train/loss" in found] == [
+        0,
+        1,
+        1,
+    ]
 
 
 def test_one_step_off_policy_samples_the_next_batch_with_the_weights_before_the_update(
-    spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder, monkeypatch: pytest.MonkeyPatch
+    spec: Callable[..., dict],
+    peer: tuple[TinyVllm, ModelServer],
+    events: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, server = peer
     began, update = threading.Event(), grpo.Trainer.update
@@ -247,7 +315,9 @@ def test_one_step_off_policy_samples_the_next_batch_with_the_weights_before_the_
     assert found[0]["train/ratio_max"] == pytest.approx(1, abs=1e-4)
     assert found[1]["train/logp_diff_mean"] > 1e-3 and "train/gen_kl_error" not in found[1]
     assert "train/corrected_share" in found[1]
-    asked = [json.loads(body)["model"] for _, path, _, body in server.asked if path == "/v1/completions"]
+    asked = [
+        json.loads(body)["model"] for _, path, _, body in server.asked if path == "/v1/completions"
+    ]
     sampled = [name[-1] for name in asked if asked.count(name) > 1]
     assert sorted(set(sampled)) == ["0", "1"]  # those of step 2 are proved, and not sampled from
     steps = [row["step"] for row in events.rows("sample")]
@@ -255,11 +325,16 @@ def test_one_step_off_policy_samples_the_next_batch_with_the_weights_before_the_
 
 
 def test_several_servers_share_the_episodes_and_one_that_dies_is_left_out(
-    spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], tiny_model: Path, events: Recorder
+    spec: Callable[..., dict],
+    peer: tuple[TinyVllm, ModelServer],
+    tiny_model: Path,
+    events: Recorder,
 ) -> None:
     vllm, server = peer
     with tiny_vllm(tiny_model) as (other, dying):
-        other.spoil = lambda body, answer: (500, b"boom") if body["model"].endswith("-1") else (200, answer)
+        other.spoil = lambda body, answer: (
+            (500, b"boom") if body["model"].endswith("-1") else (200, answer)
+        )
         train(spec(server, dying), events)
         assert other.loads[:1] == vllm.loads[:1]
     found = metrics(events)
@@ -272,12 +347,17 @@ def test_a_server_of_another_base_does_not_start_a_run(
     spec: Callable[..., dict], tmp_path: Path, events: Recorder
 ) -> None:
     other = make_tiny_model(tmp_path / "other", intermediate_size=48)
-    with tiny_vllm(other) as (_, server), pytest.raises(ServersLost, match="has another model than the trainer"):
+    with (
+        tiny_vllm(other) as (_, server),
+        pytest.raises(ServersLost, match="has another model than the trainer"),
+    ):
         train(spec(server), events)
     assert not metrics(events)
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0.5}, {"top_p": 0.7}, {"temperature": 0.8, "top_p": 0.9}])
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 0.5}, {"top_p": 0.7}, {"temperature": 0.8, "top_p": 0.9}]
+)
 def test_log_probabilities_of_another_distribution_than_was_sampled_are_found_out(
     sampling: dict, spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder
 ) -> None:
@@ -301,7 +381,11 @@ def test_a_server_that_stays_with_an_old_adapter_stops_the_run_with_a_checkpoint
 
 def broken(vllm: TinyVllm, answer: Any) -> Callable[[dict, dict], Any]:
     """Every answer of the second step's adapter."""
-    return lambda body, found: answer(found) if "prompt_logprobs" not in body and body["model"].endswith("-1") else (200, found)  # fmt: skip
+    return lambda body, found: (
+        answer(found)
+        if "prompt_logprobs" not in body and body["model"].endswith("-1")
+        else (200, found)
+    )
 
 
 def without_ids(answer: dict) -> tuple[int, dict]:
@@ -326,15 +410,23 @@ def with_short_logprobs(answer: dict) -> tuple[int, dict]:
     ],
 )
 def test_a_server_that_fails_in_the_middle_stops_the_run_with_a_checkpoint_and_resume_goes_on(
-    answer: Any, said: str, spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder,
+    answer: Any,
+    said: str,
+    spec: Callable[..., dict],
+    peer: tuple[TinyVllm, ModelServer],
+    events: Recorder,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     vllm, server = peer
     vllm.spoil, asked_for = broken(vllm, answer), Remote.asked_for
 
     def impatient(remote: Remote, model: str) -> ChatServer:
         """Only with the adapter that hangs: the others answer, however busy the machine is."""
-        return replace(asked_for(remote, model), timeout_s=0.5) if model.endswith("-1-1") else asked_for(remote, model)
+        return (
+            replace(asked_for(remote, model), timeout_s=0.5)
+            if model.endswith("-1-1")
+            else asked_for(remote, model)
+        )
 
     hangs = answer(copy.deepcopy(RECORDED)) == HANG
     with monkeypatch.context() as patched, pytest.raises(ServersLost, match=said):
@@ -347,7 +439,9 @@ def test_a_server_that_fails_in_the_middle_stops_the_run_with_a_checkpoint_and_r
     vllm.adapters["flywheel-rollout-job-1-1-0"] = "left by an attempt that was killed"
     vllm.adapters["flywheel-other"] = "of somebody else"
     train(spec(server, resume_from=saved[0]["path"], config={"steps": 2}) | {"attempt": 2}, events)
-    assert vllm.loads[-1] == "flywheel-rollout-job-1-2-1" and list(vllm.adapters) == ["flywheel-other"]
+    assert vllm.loads[-1] == "flywheel-rollout-job-1-2-1" and list(vllm.adapters) == [
+        "flywheel-other"
+    ]
     assert len(metrics(events)) == 2
 
 
@@ -371,7 +465,10 @@ def test_an_adapter_that_is_not_loaded_is_said_before_anything_is_sampled(
 
 
 def test_a_stop_while_the_next_batch_is_sampled_ends_both(
-    spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder, monkeypatch: pytest.MonkeyPatch
+    spec: Callable[..., dict],
+    peer: tuple[TinyVllm, ModelServer],
+    events: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     vllm, server = peer
     stop, update = StopFlag(), grpo.Trainer.update

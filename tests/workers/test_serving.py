@@ -13,7 +13,11 @@ from tests.workers.test_responses_api import call, response, text
 from workers.lib import serving as program
 from workers.lib.serving import Address, list_models, probe, shown
 
-MODELS, CHAT, RESPONSES = ("GET", "/v1/models"), ("POST", "/v1/chat/completions"), ("POST", "/v1/responses")
+MODELS, CHAT, RESPONSES = (
+    ("GET", "/v1/models"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/responses"),
+)
 KEY = "sk-secret-value"
 
 
@@ -64,10 +68,26 @@ DEEP = b'{"data": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         ((404, b""), "unlisted", "lists no models"),
         ((405, b""), "unlisted", "lists no models"),
         ((200, {"data": []}), "unlisted", "list of models is empty"),
-        ((200, {"data": [None, {"id": 7}, {"id": ""}, {"id": "a\x00b"}, {"id": "x" * 201}, {"id": " a"}]}), "unlisted", "empty"),
+        (
+            (
+                200,
+                {
+                    "data": [
+                        None,
+                        {"id": 7},
+                        {"id": ""},
+                        {"id": "a\x00b"},
+                        {"id": "x" * 201},
+                        {"id": " a"},
+                    ]
+                },
+            ),
+            "unlisted",
+            "empty",
+        ),
         (models("a", "b"), "healthy", "lists 2 models"),
     ],
-)  # fmt: skip
+)
 def test_what_is_there_is_said_in_a_sentence(
     sent: Any, health: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +123,9 @@ def test_a_header_that_drips_does_not_hold_the_worker(monkeypatch: pytest.Monkey
         thread = threading.Thread(target=drip, daemon=True)
         thread.start()
         try:
-            assert "No answer within" in list_models(Address(server.base, allow_private=True)).sentence
+            assert (
+                "No answer within" in list_models(Address(server.base, allow_private=True)).sentence
+            )
         finally:
             done.set()
 
@@ -112,7 +134,8 @@ def test_a_list_of_100_000_models_is_cut() -> None:
     found = listing(models(*(f"m{number}" for number in range(100_000))))
     assert found.health == "healthy" and len(found.models) == program.MAX_MODELS
     assert (
-        found.left_out == 99_500 and "lists 100,000 models. 99,500 entries of its list are not shown" in found.sentence
+        found.left_out == 99_500
+        and "lists 100,000 models. 99,500 entries of its list are not shown" in found.sentence
     )
 
 
@@ -122,7 +145,11 @@ def test_a_context_that_is_no_length_is_unknown(length: Any) -> None:
 
 
 def test_an_adapter_names_its_base_only_where_that_is_listed() -> None:
-    rows = [{"id": "base", "max_model_len": 2048}, {"id": "lora", "parent": "base"}, {"id": "odd", "parent": "gone"}]
+    rows = [
+        {"id": "base", "max_model_len": 2048},
+        {"id": "lora", "parent": "base"},
+        {"id": "odd", "parent": "gone"},
+    ]
     found = {row["id"]: row for row in listing((200, {"data": [*rows, rows[0]]})).models}
     assert [found[name]["parent"] for name in ("base", "lora", "odd")] == ["", "base", ""]
     assert found["base"]["context"] == 2048 and len(found) == 3
@@ -132,25 +159,43 @@ def probed(
     script: dict, kind: str = "vllm", model: str = "", dialect: str = "native"
 ) -> tuple[program.Listing, str, dict[str, dict], list]:
     with serving(script) as server:
-        found = probe(Address(server.base, "VLLM_KEY", allow_private=True), kind, model, lambda said: None, dialect)
+        found = probe(
+            Address(server.base, "VLLM_KEY", allow_private=True),
+            kind,
+            model,
+            lambda said: None,
+            dialect,
+        )
         return *found, server.asked
 
 
 def test_what_vllm_can_do() -> None:
-    metrics = b'# HELP x\nvllm:lora_requests_info{max_lora="4",running_lora_adapters="",waiting_lora_adapters=""} 1.7\n'
+    metrics = (
+        b"# HELP"
+        b' x\nvllm:lora_requests_info{max_lora="4",running_lora_adapters="",waiting_lora_adapters=""}'  # noqa: E501
+        b" 1.7\n"
+    )
     rows = [{"id": "a", "max_model_len": 8192}, {"id": "lora", "parent": "a"}]
     script = {
         MODELS: (200, {"data": rows}),
         CHAT: vllm,
-        ("POST", "/v1/load_lora_adapter"): (400, {"error": "Both 'lora_name' and 'lora_path' must be provided."}),
+        ("POST", "/v1/load_lora_adapter"): (
+            400,
+            {"error": "Both 'lora_name' and 'lora_path' must be provided."},
+        ),
         ("GET", "/metrics"): (200, metrics),
     }
     listed, model, found, asked = probed(script)
     assert listed.health == "healthy" and model == "a"
     assert {name: item["value"] for name, item in found.items()} == {
-        "context": 8192, "runtime_lora": True, "lora_slots": 3, "tools": True, "logprobs": True, "token_ids": True,
+        "context": 8192,
+        "runtime_lora": True,
+        "lora_slots": 3,
+        "tools": True,
+        "logprobs": True,
+        "token_ids": True,
         "responses": False,
-    }  # fmt: skip
+    }
     assert "Nothing answers at /responses (HTTP 404)" in found["responses"]["how"]
     assert all(item["how"] for item in found.values())
     headers = [line.lower() for _, _, lines, _ in asked for line in lines]
@@ -160,7 +205,11 @@ def test_what_vllm_can_do() -> None:
 @pytest.mark.parametrize(
     ("answer", "tools", "logprobs"),
     [
-        ((400, {"error": {"message": '"auto" tool choice requires --enable-auto-tool-choice'}}), False, False),
+        (
+            (400, {"error": {"message": '"auto" tool choice requires --enable-auto-tool-choice'}}),
+            False,
+            False,
+        ),
         ((422, b"no"), False, False),
         ((500, b"boom"), None, None),
         ((429, b""), None, None),
@@ -171,11 +220,15 @@ def test_what_vllm_can_do() -> None:
         (chat({"content": "It is sunny."}), None, False),
         (chat({"content": '{"tool": "get_weather", "args": {"city": "Paris"}}'}), False, False),
         (chat({"content": None, "tool_calls": "many"}), None, False),
-        (chat({"content": 7}, logprobs={"content": [{"logprob": True}]}, token_ids=["7"]), None, False),
+        (
+            chat({"content": 7}, logprobs={"content": [{"logprob": True}]}, token_ids=["7"]),
+            None,
+            False,
+        ),
         (chat({"content": "a"}, logprobs=[1], token_ids=[True]), None, False),
         (chat({"content": "a"}, logprobs={"content": [{"logprob": -1}]}, token_ids=[]), None, True),
     ],
-)  # fmt: skip
+)
 def test_what_stays_unknown_is_not_guessed(
     answer: Any, tools: bool | None, logprobs: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +236,11 @@ def test_what_stays_unknown_is_not_guessed(
     _, _, found, _ = probed({MODELS: models("a"), CHAT: answer})
     assert (found["tools"]["value"], found["logprobs"]["value"]) == (tools, logprobs), found
     assert found["token_ids"]["value"] is not True
-    assert (found["runtime_lora"]["value"], found["lora_slots"]["value"], found["context"]["value"]) == (
+    assert (
+        found["runtime_lora"]["value"],
+        found["lora_slots"]["value"],
+        found["context"]["value"],
+    ) == (
         False,
         None,
         None,
@@ -193,14 +250,23 @@ def test_what_stays_unknown_is_not_guessed(
 
 WEATHER = call("get_weather", '{"city": "Paris"}')
 SURE = text(
-    content=[{"type": "output_text", "text": "a", "annotations": [], "logprobs": [{"token": "a", "logprob": -1.0}]}]
+    content=[
+        {
+            "type": "output_text",
+            "text": "a",
+            "annotations": [],
+            "logprobs": [{"token": "a", "logprob": -1.0}],
+        }
+    ]
 )
 
 
 def answering(body: dict) -> tuple[int, dict]:
     """A Responses server that knows tools and log-probabilities."""
     assert body["max_output_tokens"] >= 16, "OpenAI takes no fewer"
-    return 200, response(WEATHER if body.get("tools") else SURE if body.get("include") else text("a"))
+    return 200, response(
+        WEATHER if body.get("tools") else SURE if body.get("include") else text("a")
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,15 +284,19 @@ def answering(body: dict) -> tuple[int, dict]:
         ((200, response(text("Sunny."))), "responses", True, "answered in text instead", None),
         ((404, {}), "responses", None, "no Responses API", None),
     ],
-)  # fmt: skip
+)
 def test_whether_there_is_a_responses_api(
     sent: Any, dialect: str, responses: bool | None, says: str, tools: bool | None
 ) -> None:
-    _, _, found, asked = probed({MODELS: models("a"), CHAT: vllm, RESPONSES: sent}, "openai", dialect=dialect)
+    _, _, found, asked = probed(
+        {MODELS: models("a"), CHAT: vllm, RESPONSES: sent}, "openai", dialect=dialect
+    )
     assert (found["responses"]["value"], found["tools"]["value"]) == (responses, tools), found
     assert says in found["responses"]["how"] and KEY not in found["responses"]["how"]
     chats = sum(path == CHAT[1] for _, path, *_ in asked)
-    assert chats == (0 if dialect == "responses" else 3), "the usual questions are asked as the models are"
+    assert chats == (0 if dialect == "responses" else 3), (
+        "the usual questions are asked as the models are"
+    )
     if sent is answering and dialect == "responses":
         assert found["logprobs"]["value"] is True
 
@@ -236,16 +306,23 @@ def test_a_server_without_a_list_is_probed_with_the_model_that_is_named() -> Non
     assert (listed.health, model, found["tools"]["value"]) == ("unlisted", "gpt-x", True)
     assert found["runtime_lora"]["value"] is None
     assert probed({CHAT: vllm})[1:3] == ("", {}), "no model is known, so none is asked"
-    assert probed({MODELS: (401, b""), CHAT: vllm}, model="a")[1:3] == ("", {}), "a refused key is refused everywhere"
+    assert probed({MODELS: (401, b""), CHAT: vllm}, model="a")[1:3] == (
+        "",
+        {},
+    ), "a refused key is refused everywhere"
 
 
-@pytest.mark.parametrize(("kind", "path"), [("vllm", "/v1/load_lora_adapter"), ("sglang", "/load_lora_adapter")])
+@pytest.mark.parametrize(
+    ("kind", "path"), [("vllm", "/v1/load_lora_adapter"), ("sglang", "/load_lora_adapter")]
+)
 def test_where_adapters_are_loaded(kind: str, path: str) -> None:
     _, _, found, _ = probed({MODELS: models("a"), CHAT: vllm, ("POST", path): (422, {})}, kind)
     assert found["runtime_lora"]["value"] is True
 
 
-@pytest.mark.parametrize(("text", "kept"), [("a\x00b\n c\ud800", "a b c"), ("é" * 500, "é" * 200 + "…"), ("", "")])
+@pytest.mark.parametrize(
+    ("text", "kept"), [("a\x00b\n c\ud800", "a b c"), ("é" * 500, "é" * 200 + "…"), ("", "")]
+)
 def test_what_a_server_says_is_fit_to_be_shown(text: str, kept: str) -> None:
     assert shown(text) == kept
 
@@ -260,7 +337,15 @@ def test_a_model_that_does_not_answer_is_not_the_servers_only_one() -> None:
             return 404, {"error": {"message": "no such model"}}
         return vllm(body)
 
-    with serving({("GET", "/v1/models"): (200, models), ("POST", "/v1/chat/completions"): answer}) as server:
-        _, model, made = probe(Address(server.base, "VLLM_KEY", allow_private=True), "openai", "", lambda said: None)
+    with serving(
+        {("GET", "/v1/models"): (200, models), ("POST", "/v1/chat/completions"): answer}
+    ) as server:
+        _, model, made = probe(
+            Address(server.base, "VLLM_KEY", allow_private=True), "openai", "", lambda said: None
+        )
         assert model == "c-sound" and made["tools"]["value"] is True
-        assert not any(json.loads(asked[3])["model"] == "d-other" for asked in server.asked if asked[0] == "POST")
+        assert not any(
+            json.loads(asked[3])["model"] == "d-other"
+            for asked in server.asked
+            if asked[0] == "POST"
+        )

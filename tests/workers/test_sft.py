@@ -1,4 +1,6 @@
-"""SFT: the loss is TRL's, checkpoints are whole and hold no pickle, and a stopped run goes on where it was."""
+"""SFT: the loss is TRL's, checkpoints are whole and hold no pickle, and a stopped run goes on where
+it was.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,14 @@ from workers.ml.transformers_engine import TransformersEngine
 from workers.ml.tree import pad, use_tree
 from workers.sft import add_gradients, trl_rows
 
-CONFIG = {"batch_size": 3, "learning_rate": 1e-2, "lora_rank": 4, "lora_alpha": 8, "warmup_steps": 1, "save_every": 2}
+CONFIG = {
+    "batch_size": 3,
+    "learning_rate": 1e-2,
+    "lora_rank": 4,
+    "lora_alpha": 8,
+    "warmup_steps": 1,
+    "save_every": 2,
+}
 LORA = Lora(lora_rank=4, lora_alpha=8)
 
 
@@ -39,7 +48,10 @@ def main(spec: dict, events: Recorder, stop: StopFlag) -> None:
 
 def rows() -> list[dict]:
     opening = [{"role": "system", "content": "Answer with one JSON call."}]
-    return [{"messages": opening + task["messages"], "completion": json.dumps(task["expected"])} for task in tasks()]
+    return [
+        {"messages": opening + task["messages"], "completion": json.dumps(task["expected"])}
+        for task in tasks()
+    ]
 
 
 def sft_spec(make_spec: Callable[..., dict], **config: Any) -> dict:
@@ -47,7 +59,9 @@ def sft_spec(make_spec: Callable[..., dict], **config: Any) -> dict:
 
 
 def ids_of(tokenizer: Any, row: SftRow) -> list[int]:
-    """A single answer's row up to the token that ends it: the template writes a line end after it."""
+    """A single answer's row up to the token that ends it: the template writes a line end after
+    it.
+    """
     said = [*row.messages, {"role": "assistant", "content": row.completion}]
     return tokenizer.apply_chat_template(said)["input_ids"][:-1]
 
@@ -64,12 +78,14 @@ def gradients(model: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("tokens_at_once", [1, 1024])
-@pytest.mark.parametrize("prompts", [[[5, 6, 7, 8], [5, 6, 9]], [[5, 6], [7, 8, 9]], [[5, 6, 7]], [[3], [3, 4]]])
+@pytest.mark.parametrize(
+    "prompts", [[[5, 6, 7, 8], [5, 6, 9]], [[5, 6], [7, 8, 9]], [[5, 6, 7]], [[3], [3, 4]]]
+)
 def test_the_loss_and_its_gradient_are_those_of_the_plain_model(
     tiny_model: Path, prompts: list[list[int]], tokens_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a shared beginning, with none, and for one row alone; all rows together and each by itself; float32,
-    relative tolerance 1e-4."""
+    """With a shared beginning, with none, and for one row alone; all rows together and each by
+    itself; float32, relative tolerance 1e-4."""
     monkeypatch.setitem(tree.PART, "cpu", tokens_at_once)
     torch.manual_seed(1)
     model = lora(load_base(tiny_model)[0], LORA, None).eval()
@@ -100,7 +116,9 @@ def test_the_first_step_reports_the_loss_that_trl_computes(
     main(sft_spec(make_spec, steps=1), events, StopFlag())
     ours = events.rows("metric")[0]["values"]
     model, tokenizer = load_base(tiny_model)
-    data = Dataset.from_list(trl_rows(ChatWriter(tokenizer, model), [SftRow(**row) for row in rows()]))
+    data = Dataset.from_list(
+        trl_rows(ChatWriter(tokenizer, model), [SftRow(**row) for row in rows()])
+    )
     trainer = SFTTrainer(
         model=lora(model, LORA, None),
         processing_class=tokenizer,
@@ -124,7 +142,9 @@ def test_the_first_step_reports_the_loss_that_trl_computes(
     assert ours["train/loss"] == pytest.approx(theirs["loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("template", ["", "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}"])
+@pytest.mark.parametrize(
+    "template", ["", "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}"]
+)
 @pytest.mark.parametrize("tools", [[], [{"type": "function", "function": {"name": "close"}}]])
 def test_a_row_is_trained_on_the_prompt_that_the_engine_would_give(
     tiny_model: Path, tools: list, template: str
@@ -146,7 +166,10 @@ def test_it_learns_and_tells_each_step(
     metrics = events.rows("metric")
     assert [row["step"] for row in metrics] == list(range(1, 21))
     counts = ("tokens", "distinct_tokens")
-    names = {f"train/{name}" for name in ("loss", "learning_rate", "grad_norm", "entropy", "token_accuracy", *counts)}
+    names = {
+        f"train/{name}"
+        for name in ("loss", "learning_rate", "grad_norm", "entropy", "token_accuracy", *counts)
+    }
     assert all(set(row["values"]) == names for row in metrics)
     assert metrics[-1]["values"]["train/loss"] < metrics[0]["values"]["train/loss"] - 0.5
     # The batch is all rows; what they begin with is computed once.
@@ -157,7 +180,10 @@ def test_it_learns_and_tells_each_step(
     progress = events.rows("progress")
     assert [(row["done"], row["total"]) for row in progress][-1] == (20, 20)
     labels = [row["label"] for row in progress if row["done"] == 0]
-    assert labels[0] == "loading the model" and labels[-2:] == ["tokenizing examples: 3 of 3", "training"]
+    assert labels[0] == "loading the model" and labels[-2:] == [
+        "tokenizing examples: 3 of 3",
+        "training",
+    ]
     result = events.rows()[-1]
     assert result["type"] == "result" and Path(result["adapter"]) == tmp_path / "out" / "adapter"
     assert {path.name for path in Path(result["adapter"]).iterdir()} == {
@@ -179,7 +205,11 @@ def test_checkpoints_are_whole_and_hold_no_pickle(
             "optimizer.safetensors",
             "state.json",
         }
-    assert not [path for path in (tmp_path / "out").rglob("*") if path.suffix in (".pt", ".pth", ".bin", ".pkl")]
+    assert not [
+        path
+        for path in (tmp_path / "out").rglob("*")
+        if path.suffix in (".pt", ".pth", ".bin", ".pkl")
+    ]
     assert not list((tmp_path / "out").glob("*.incoming"))
 
 
@@ -187,7 +217,9 @@ def test_checkpoints_are_whole_and_hold_no_pickle(
 def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
     dropout: float, make_spec: Callable[..., dict], events: Recorder, tmp_path: Path
 ) -> None:
-    """The checkpoint is in the middle of the second epoch, and batches hold only some of the rows."""
+    """The checkpoint is in the middle of the second epoch, and batches hold only some of the
+    rows.
+    """
     spec = sft_spec(make_spec, steps=5, batch_size=2, save_every=2, lora_dropout=dropout)
     main(spec, events, StopFlag())
     again = Recorder(tmp_path / "again.jsonl")
@@ -196,7 +228,10 @@ def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
     resumed, unbroken = again.rows("metric"), events.rows("metric")[2:]
     assert [row["step"] for row in resumed] == [3, 4, 5]
     assert [row["values"] for row in resumed] == [row["values"] for row in unbroken]
-    first, second = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("out", "resumed"))
+    first, second = (
+        load_file(tmp_path / name / "adapter/adapter_model.safetensors")
+        for name in ("out", "resumed")
+    )
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert again.rows("progress")[0]["done"] == 2
 
@@ -207,16 +242,23 @@ def test_each_epoch_goes_through_all_rows() -> None:
     assert len(order) == 12 and sft.row_order(5, 7, seed=3) == order[:7]
 
 
-def test_rows_that_are_too_long_are_refused_before_training(make_spec: Callable[..., dict], events: Recorder) -> None:
+def test_rows_that_are_too_long_are_refused_before_training(
+    make_spec: Callable[..., dict], events: Recorder
+) -> None:
     spec = sft_spec(make_spec, steps=2, max_length=200)
     spec["rows"][1]["messages"][-1]["content"] = "x" * 500
-    with pytest.raises(SpecError, match=r"1 of 3 rows are longer than config.max_length \(200 tokens"):
+    with pytest.raises(
+        SpecError, match=r"1 of 3 rows are longer than config.max_length \(200 tokens"
+    ):
         main(spec, events, StopFlag())
     assert not events.rows("metric")
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(
-    make_spec: Callable[..., dict], events: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_spec: Callable[..., dict],
+    events: Recorder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     main(sft_spec(make_spec, steps=3), events, StopFlag())
     folder = tmp_path / "out" / "checkpoint-2"
@@ -245,9 +287,13 @@ def test_a_stop_while_trl_is_imported_is_heard_before_the_model_loads(
         main(sft_spec(make_spec, steps=1), events, stop)
 
 
-def test_sigterm_leaves_a_checkpoint_and_status_143(make_spec: Callable[..., dict], tmp_path: Path) -> None:
+def test_sigterm_leaves_a_checkpoint_and_status_143(
+    make_spec: Callable[..., dict], tmp_path: Path
+) -> None:
     spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps(of_kind(sft_spec(make_spec, steps=100_000, save_every=100_000), "sft")))
+    spec.write_text(
+        json.dumps(of_kind(sft_spec(make_spec, steps=100_000, save_every=100_000), "sft"))
+    )
     process = subprocess.Popen(
         [sys.executable, "-m", "workers.sft", str(spec)],
         stdout=subprocess.PIPE,
@@ -277,7 +323,9 @@ def test_interrupted_in_the_middle_of_a_step_is_uninterrupted_in_the_end(
     where: str, make_spec: Callable[..., dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = sft_spec(make_spec, steps=4, save_every=100)
-    whole, broken, rest = (Recorder(tmp_path / f"{name}.jsonl") for name in ("whole", "broken", "rest"))
+    whole, broken, rest = (
+        Recorder(tmp_path / f"{name}.jsonl") for name in ("whole", "broken", "rest")
+    )
     main(spec | {"out_dir": str(tmp_path / "whole")}, whole, StopFlag())
     stop, real, calls = StopFlag(), sft.add_gradients, iter(range(1, 100))
 
@@ -299,7 +347,9 @@ def test_interrupted_in_the_middle_of_a_step_is_uninterrupted_in_the_end(
     main(spec | {"out_dir": str(tmp_path / "rest"), "resume_from": saved["path"]}, rest, StopFlag())
 
     def curve(*recorders: Recorder) -> dict:
-        return {row["step"]: row["values"] for recorder in recorders for row in recorder.rows("metric")}
+        return {
+            row["step"]: row["values"] for recorder in recorders for row in recorder.rows("metric")
+        }
 
     assert curve(broken, rest) == curve(whole) and len(curve(whole)) == 4
     first, second = (weights_of(tmp_path / name / "adapter") for name in ("whole", "rest"))
@@ -307,7 +357,10 @@ def test_interrupted_in_the_middle_of_a_step_is_uninterrupted_in_the_end(
 
 
 def test_a_step_that_would_write_nan_is_not_applied(
-    make_spec: Callable[..., dict], events: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_spec: Callable[..., dict],
+    events: Recorder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real, calls = sft.add_gradients, iter(range(1, 100))
 
@@ -321,7 +374,10 @@ def test_a_step_that_would_write_nan_is_not_applied(
     with pytest.raises(Alarmed, match="NaN or infinity in the update"):
         main(sft_spec(make_spec, steps=9, save_every=2), events, StopFlag())
     assert [row["step"] for row in events.rows("checkpoint")] == [2]
-    assert all(bool(one.isfinite().all()) for one in weights_of(Path(events.rows("checkpoint")[0]["path"])).values())
+    assert all(
+        bool(one.isfinite().all())
+        for one in weights_of(Path(events.rows("checkpoint")[0]["path"])).values()
+    )
 
 
 def test_an_absurd_learning_rate_is_stopped_with_finite_weights(
@@ -337,7 +393,11 @@ def test_an_absurd_learning_rate_is_stopped_with_finite_weights(
 
 
 def turns() -> list[dict]:
-    call = {"id": "c1", "type": "function", "function": {"name": "close", "arguments": '{"id": 12}'}}
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "close", "arguments": '{"id": 12}'},
+    }
     return [
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "Closed."},
@@ -351,10 +411,16 @@ def test_of_several_turns_the_agents_answers_are_learnt(tiny_model: Path) -> Non
     model, tokenizer = load_base(tiny_model)
     row = SftRow(messages=rows()[0]["messages"], turns=turns())
     [made] = trl_rows(ChatWriter(tokenizer, model), [row])
-    learnt = tokenizer.decode([i for i, mine in zip(made["input_ids"], made["completion_mask"], strict=True) if mine])
+    learnt = tokenizer.decode(
+        [i for i, mine in zip(made["input_ids"], made["completion_mask"], strict=True) if mine]
+    )
     assert learnt == '{"tool": "close", "args": {"id": 12}}<|im_end|>Done.<|im_end|>Bye.<|im_end|>'
     whole = tokenizer.decode(made["input_ids"])
-    assert "Result: Closed.<|im_end|>\n<|im_start|>assistant\nDone.<|im_end|>\n<|im_start|>user\nThanks." in whole
+    assert (
+        "Result:"
+        " Closed.<|im_end|>\n<|im_start|>assistant\nDone.<|im_end|>\n<|im_start|>user\nThanks."
+        in whole
+    )
 
 
 def test_a_template_that_forgets_gives_a_row_for_each_answer(tiny_model: Path) -> None:
@@ -363,10 +429,16 @@ def test_a_template_that_forgets_gives_a_row_for_each_answer(tiny_model: Path) -
     row = SftRow(messages=rows()[0]["messages"], turns=turns())
     made = trl_rows(ChatWriter(tokenizer, model), [row])
     texts = [
-        tokenizer.decode([i for i, mine in zip(one["input_ids"], one["completion_mask"], strict=True) if mine])
+        tokenizer.decode(
+            [i for i, mine in zip(one["input_ids"], one["completion_mask"], strict=True) if mine]
+        )
         for one in made
     ]
-    assert texts == ['{"tool": "close", "args": {"id": 12}}<|im_end|>', "Done.<|im_end|>", "Bye.<|im_end|>"]
+    assert texts == [
+        '{"tool": "close", "args": {"id": 12}}<|im_end|>',
+        "Done.<|im_end|>",
+        "Bye.<|im_end|>",
+    ]
     assert "assistant\n{<|im_end|>" in tokenizer.decode(made[1]["input_ids"])
 
 
@@ -387,8 +459,12 @@ def test_episodes_are_learnt(make_spec: Callable[..., dict], events: Recorder) -
     assert losses[-1] < losses[0] - 0.5
 
 
-@pytest.mark.parametrize("fields", [{}, {"completion": "x", "turns": turns()}, {"turns": turns()[1:2]}])
-def test_a_row_has_either_a_completion_or_turns(fields: dict, make_spec: Callable[..., dict], events: Recorder) -> None:
+@pytest.mark.parametrize(
+    "fields", [{}, {"completion": "x", "turns": turns()}, {"turns": turns()[1:2]}]
+)
+def test_a_row_has_either_a_completion_or_turns(
+    fields: dict, make_spec: Callable[..., dict], events: Recorder
+) -> None:
     spec = sft_spec(make_spec, steps=1)
     spec["rows"][1] = {"messages": rows()[1]["messages"]} | fields
     with pytest.raises(SpecError, match=r"rows\[1\].*either a completion or turns"):

@@ -1,4 +1,6 @@
-"""DPO and KTO over the tree of a batch: loss, gradients and metrics are stock TRL's, and each distinct token is computed once."""
+"""DPO and KTO over the tree of a batch: loss, gradients and metrics are stock TRL's, and each
+distinct token is computed once.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,29 @@ from workers.ml.models import load_base, lora
 from workers.ml.shared_forward import share_prompts
 
 ASKED = ["Close 12.", "Close 12.", "Send Ana a mail.", "Hi"]
-ANSWERS = [('{"tool": 1}', '{"tool": 2}'), ("No.", "I will not."), ("Yes, at once.", "y"), ("🤖", "Hello there, you.")]
+ANSWERS = [
+    ('{"tool": 1}', '{"tool": 2}'),
+    ("No.", "I will not."),
+    ("Yes, at once.", "y"),
+    ("🤖", "Hello there, you."),
+]
 SETTINGS = {
-    "output_dir": "", "per_device_train_batch_size": 4, "max_length": None, "report_to": "none", "use_cpu": True,
-    "bf16": False, "disable_tqdm": True, "gradient_checkpointing": False,
-}  # fmt: skip
+    "output_dir": "",
+    "per_device_train_batch_size": 4,
+    "max_length": None,
+    "report_to": "none",
+    "use_cpu": True,
+    "bf16": False,
+    "disable_tqdm": True,
+    "gradient_checkpointing": False,
+}
 
 
 def prompt(text: str) -> list[dict]:
-    return [{"role": "system", "content": "Answer with one call."}, {"role": "user", "content": text}]
+    return [
+        {"role": "system", "content": "Answer with one call."},
+        {"role": "user", "content": text},
+    ]
 
 
 def said(text: str) -> list[dict]:
@@ -57,7 +73,9 @@ def trainer_of(kind: str, folder: Path, out: Path, from_adapter: bool, **config:
     )
     if not from_adapter:
         model.delete_adapter("ref")
-    shaken(model, 2)  # away from the reference, or many a loss would be the same whatever is computed
+    shaken(
+        model, 2
+    )  # away from the reference, or many a loss would be the same whatever is computed
     return trainer
 
 
@@ -73,7 +91,9 @@ def outcome(trainer: Any) -> tuple[float, dict[str, torch.Tensor], dict[str, lis
     trainer.model.train()
     loss = trainer.compute_loss(trainer.model, copy.deepcopy(batch))
     loss.backward()
-    gradients = {name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None}
+    gradients = {
+        name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None
+    }
     return float(loss), gradients, dict(trainer._metrics["train"])
 
 
@@ -89,8 +109,14 @@ CASES = [
 @pytest.mark.parametrize("from_adapter", [False, True])
 @pytest.mark.parametrize("part", [6, 256])
 def test_loss_gradients_and_metrics_are_those_of_stock_trl(
-    kind: str, config: dict, from_adapter: bool, part: int, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+    kind: str,
+    config: dict,
+    from_adapter: bool,
+    part: int,
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(tree.PART, "cpu", part)
     stock, ours = (trainer_of(kind, tiny_model, tmp_path, from_adapter, **config) for _ in range(2))
     share_prompts(ours)
@@ -111,12 +137,17 @@ def test_every_distinct_token_of_a_batch_is_computed_once(
     ours = trainer_of("dpo", tiny_model, tmp_path, False)
     share_prompts(ours)
     batch = next(iter(ours.get_train_dataloader()))
-    rows = [ids[mask.bool()].tolist() for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
+    rows = [
+        ids[mask.bool()].tolist()
+        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    ]
     last = [int(mask.nonzero().max()) for mask in batch["completion_mask"]]
     distinct = len(Tree([row[:at] for row, at in zip(rows, last, strict=True)]))
     computed, forward = [], tree.forward_part
     monkeypatch.setattr(
-        tree, "forward_part", lambda d, part, above: computed.append(len(part.ids)) or forward(d, part, above)
+        tree,
+        "forward_part",
+        lambda d, part, above: computed.append(len(part.ids)) or forward(d, part, above),
     )
     ours.compute_loss(ours.model, batch)
     assert sum(computed) == 2 * distinct < sum(map(len, rows))  # by the policy and by the reference

@@ -1,4 +1,6 @@
-"""A limit on tokens and money holds for many questions at a time, and what was begun is finished."""
+"""A limit on tokens and money holds for many questions at a time, and what was begun is
+finished.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, 
 
 
 async def spend(meter: Meter, rng: random.Random, questions: int) -> tuple[int, int]:
-    """(answered, refused), at most 16 at a time; every answer costs at most what it was booked with."""
+    """(answered, refused), at most 16 at a time; every answer costs at most what it was booked
+    with.
+    """
     answered = refused = 0
     turns = asyncio.Semaphore(16)
 
@@ -35,7 +39,9 @@ async def spend(meter: Meter, rng: random.Random, questions: int) -> tuple[int, 
             account = meter.account
             assert account.used.tokens + account.booked.tokens <= account.most_tokens
             await asyncio.sleep(0)
-            meter.settle(most, Usage(rng.randint(0, most.input_tokens), rng.randint(0, most.output_tokens)))
+            meter.settle(
+                most, Usage(rng.randint(0, most.input_tokens), rng.randint(0, most.output_tokens))
+            )
             answered += 1
 
     await asyncio.gather(*(ask() for _ in range(questions)))
@@ -48,11 +54,15 @@ def test_a_limit_is_never_exceeded_and_nearly_used(seed: int) -> None:
     answered, refused = asyncio.run(spend(meter, random.Random(seed), 300))
     assert answered + refused == 300 and refused
     assert meter.account.open == 0 and meter.account.booked == Usage()
-    assert 2000 - 100 < meter.account.used.tokens <= 2000, "estimates that settle lower are used for more questions"
+    assert 2000 - 100 < meter.account.used.tokens <= 2000, (
+        "estimates that settle lower are used for more questions"
+    )
 
 
 def test_an_account_holds_in_one_event_loop_after_the_other() -> None:
-    """A job that plays several rounds has a loop for each, and waits in each for questions that may turn out cheaper."""
+    """A job that plays several rounds has a loop for each, and waits in each for questions that may
+    turn out cheaper.
+    """
     account = Account(most_tokens=100)
 
     async def one(booked: int, used: int) -> None:
@@ -96,8 +106,20 @@ def test_questions_at_two_prices_share_one_limit() -> None:
         asyncio.run(ask(cheap, 1))
 
 
-@pytest.mark.parametrize("given", [None, "many", [], {}, {"prompt_tokens": -1}, {"prompt_tokens": True}, {"prompt_tokens": 1.5},
-                                   {"prompt_tokens": 2**40}, {"completion_tokens": "3"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        "many",
+        [],
+        {},
+        {"prompt_tokens": -1},
+        {"prompt_tokens": True},
+        {"prompt_tokens": 1.5},
+        {"prompt_tokens": 2**40},
+        {"completion_tokens": "3"},
+    ],
+)
 def test_a_server_that_does_not_count_is_estimated(given: Any) -> None:
     assert usage_of(given, asked=40, text="x" * 30) == Usage(40, 11)
     assert usage_of({"prompt_tokens": 7, "completion_tokens": 0}, asked=40, text="x") == Usage(7, 0)
@@ -111,8 +133,14 @@ def answered(usage: Any, **message: Any) -> tuple[Finished, int]:
 
         async def run() -> tuple[Finished, int]:
             engine = Server(base_url=server.base, model="m", allow_private=True)
-            task = {"id": "t", "messages": [{"role": "user", "content": "Hi"}], "expected": {"answer": "ok"}}
-            environment = load({"kind": "single_turn", "harness": {}, "verifier": {"kind": "exact"}})
+            task = {
+                "id": "t",
+                "messages": [{"role": "user", "content": "Hi"}],
+                "expected": {"answer": "ok"},
+            }
+            environment = load(
+                {"kind": "single_turn", "harness": {}, "verifier": {"kind": "exact"}}
+            )
             async with ChatPolicy(engine, Sampling(max_new_tokens=4)) as policy:
                 done = await rollout(policy, environment.open(task), Limits())
                 return done, policy.meter.account.used.tokens
@@ -122,12 +150,23 @@ def answered(usage: Any, **message: Any) -> tuple[Finished, int]:
 
 @pytest.mark.parametrize(
     "usage",
-    [None, {}, {"prompt_tokens": 10**30, "completion_tokens": 1}, {"prompt_tokens": 2, "completion_tokens": -4}, [1]],
+    [
+        None,
+        {},
+        {"prompt_tokens": 10**30, "completion_tokens": 1},
+        {"prompt_tokens": 2, "completion_tokens": -4},
+        [1],
+    ],
 )
 def test_a_server_that_does_not_count_makes_no_answer_free(usage: Any) -> None:
-    """Nor does it lose one: a number that no column holds was refused by the database with all that came with it."""
+    """Nor does it lose one: a number that no column holds was refused by the database with all that
+    came with it.
+    """
     done, _ = answered(usage, content="ok")
-    assert done.score.success and (done.used["input_tokens"], done.used["output_tokens"]) == (None, None)
+    assert done.score.success and (done.used["input_tokens"], done.used["output_tokens"]) == (
+        None,
+        None,
+    )
     done, _ = answered({"prompt_tokens": 2**31 - 1, "completion_tokens": 0}, content="ok")
     assert (done.used["input_tokens"], done.used["output_tokens"]) == (2**31 - 1, 0)
 
@@ -139,15 +178,24 @@ def test_calls_and_reasoning_that_a_server_does_not_count_are_estimated() -> Non
 
 
 def asked_until_spent(most_tokens: int, concurrency: int) -> tuple[int, int, str]:
-    """(replies, questions that the server got, the sentence at the end). Each answer has 6 tokens by the server's count."""
+    """(replies, questions that the server got, the sentence at the end). Each answer has 6 tokens
+    by the server's count.
+    """
     with serving({("POST", "/v1/chat/completions"): chat({"content": "ok"})}) as server:
 
         async def run() -> tuple[int, str]:
             engine = Server(
-                base_url=server.base, model="m", allow_private=True, concurrency=concurrency, most_tokens=most_tokens
+                base_url=server.base,
+                model="m",
+                allow_private=True,
+                concurrency=concurrency,
+                most_tokens=most_tokens,
             )
             async with ChatPolicy(engine, Sampling(max_new_tokens=4)) as policy:
-                questions = [policy.answer([{"role": "user", "content": "Hi"}], [], seed=n) for n in range(40)]
+                questions = [
+                    policy.answer([{"role": "user", "content": "Hi"}], [], seed=n)
+                    for n in range(40)
+                ]
                 done = await asyncio.gather(*questions, return_exceptions=True)
             said = [answer for answer in done if isinstance(answer, PolicyError)]
             assert all(error.final for error in said)
@@ -163,4 +211,7 @@ def test_an_evaluation_stops_before_its_limit_and_keeps_what_it_has(concurrency:
     assert 12 <= replies == asked <= 16, "6 tokens each by the server's count, below 100"
     assert "limit of 100 tokens allows no further question" in sentence and "are kept" in sentence
     assert asked_until_spent(0, concurrency)[:2] == (40, 40)
-    assert asked_until_spent(5, concurrency)[:2] == (0, 0), "a question that could exceed it alone is never asked"
+    assert asked_until_spent(5, concurrency)[:2] == (
+        0,
+        0,
+    ), "a question that could exceed it alone is never asked"

@@ -59,8 +59,12 @@ def test_fresh_failures_come_again_and_each_epoch_still_goes_through_all_tasks()
         if 0 < step <= 5:
             assert drawn[step - 1][0] in places
     assert one.failed == {}
-    # 80 draws less the replays, of which there are five at most: what comes anyway is not drawn besides.
-    assert 75 <= one.at < 80 and min(Counter(place for places in drawn for place in places).values()) >= 7
+    # 80 draws less the replays, of which there are five at most: what comes anyway is not drawn
+    # besides.
+    assert (
+        75 <= one.at < 80
+        and min(Counter(place for places in drawn for place in places).values()) >= 7
+    )
 
 
 def test_a_step_drawn_during_the_one_before_has_other_tasks() -> None:
@@ -83,9 +87,13 @@ def test_an_old_failure_is_not_fresh() -> None:
 
 
 @given(
-    st.integers(0, 2**31), st.integers(1, 12), st.booleans(), st.floats(0, 1),
-    st.lists(st.integers(0, 4), min_size=8, max_size=8), st.integers(0, 7),
-)  # fmt: skip
+    st.integers(0, 2**31),
+    st.integers(1, 12),
+    st.booleans(),
+    st.floats(0, 1),
+    st.lists(st.integers(0, 4), min_size=8, max_size=8),
+    st.integers(0, 7),
+)
 def test_a_resumed_draw_goes_on_as_the_unbroken_one(
     seed: int, size: int, curriculum: bool, share: float, passed: list[int], stopped: int
 ) -> None:
@@ -108,15 +116,23 @@ def test_a_resumed_draw_goes_on_as_the_unbroken_one(
 
 
 @given(
-    st.integers(0, 2**31), st.integers(1, 9), st.integers(1, 12), st.sampled_from([0.0, 0.0, 0.3, 1.0]), st.booleans(),
+    st.integers(0, 2**31),
+    st.integers(1, 9),
+    st.integers(1, 12),
+    st.sampled_from([0.0, 0.0, 0.3, 1.0]),
+    st.booleans(),
     st.lists(st.sampled_from([0, 4]), min_size=40, max_size=40),
-)  # fmt: skip
+)
 def test_no_step_draws_a_task_twice_whatever_the_sizes(
     seed: int, tasks: int, size: int, share: float, curriculum: bool, passed: list[int]
 ) -> None:
-    """Over several epochs, of which each still goes through all tasks; a step across two of them too."""
+    """Over several epochs, of which each still goes through all tasks; a step across two of them
+    too.
+    """
     ids = IDS[:tasks]
-    one = TaskDraw(ids, seed=seed, size=size, generations=4, replay_share=share, curriculum=curriculum)
+    one = TaskDraw(
+        ids, seed=seed, size=size, generations=4, replay_share=share, curriculum=curriculum
+    )
     drawn = []
     for step, good in enumerate(passed):
         places = one.draw(step)

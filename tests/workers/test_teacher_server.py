@@ -1,4 +1,6 @@
-"""A teacher on a server: it teaches what the same model teaches in process, and whatever goes wrong there ends the run with the reason."""
+"""A teacher on a server: it teaches what the same model teaches in process, and whatever goes wrong
+there ends the run with the reason.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,12 @@ def peer(tiny_model: Path) -> Iterator[tuple[TinyVllm, ModelServer]]:
 
 
 def at(server: ModelServer, **more: Any) -> dict:
-    return {"kind": "openai", "base_url": server.base, "model": "base", "allow_private": True} | more
+    return {
+        "kind": "openai",
+        "base_url": server.base,
+        "model": "base",
+        "allow_private": True,
+    } | more
 
 
 @pytest.fixture
@@ -47,7 +54,10 @@ def spec(make_spec: Callable[..., dict], tiny_model: Path, tmp_path: Path) -> Ca
     start = an_adapter(tiny_model, tmp_path / "start")
 
     def make(
-        server: ModelServer | None = None, config: dict | None = None, asked: dict | None = None, **more: Any
+        server: ModelServer | None = None,
+        config: dict | None = None,
+        asked: dict | None = None,
+        **more: Any,
     ) -> dict:
         found = make_spec(config=CONFIG | {"steps": 3, "save_every": 2} | (config or {}), **more)
         found["model"] = found["model"] | {"adapter": start}
@@ -71,21 +81,38 @@ def test_a_teacher_on_a_server_teaches_what_it_teaches_in_process(
     _, server = peer
     for name, where in (("here", None), ("there", server)):
         main(spec(where, out_dir=str(tmp_path / name)), events)
-    here, there = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("here", "there"))
+    here, there = (
+        load_file(tmp_path / name / "adapter/adapter_model.safetensors")
+        for name in ("here", "there")
+    )
     for name, value in here.items():
         torch.testing.assert_close(there[name], value, atol=2e-4, rtol=0)
     found = steps(events)
     for one, other in zip(found[:3], found[3:], strict=True):
-        assert other["train/loss"] == pytest.approx(one["train/loss"], abs=1e-5) and other["train/loss"] > 0.01
+        assert (
+            other["train/loss"] == pytest.approx(one["train/loss"], abs=1e-5)
+            and other["train/loss"] > 0.01
+        )
     used = [one["teacher/tokens"] for one in found[3:]]
     assert 0 < used[0] < used[1] < used[2] and "teacher/tokens" not in found[0]
     asked = [json.loads(body) for _, path, _, body in server.asked if path == "/v1/completions"]
     scored = [body for body in asked if "prompt_logprobs" in body]
-    assert all(body["prompt_logprobs"] == 0 and body["max_tokens"] == 1 for body in scored) and len(scored) > 3
+    assert (
+        all(body["prompt_logprobs"] == 0 and body["max_tokens"] == 1 for body in scored)
+        and len(scored) > 3
+    )
     assert used[2] == sum(len(body["prompt"]) + 1 for body in scored) + sum(
-        len(body["prompt"].replace("<|endoftext|>", "a").replace("<|im_start|>", "a").replace("<|im_end|>", "a").encode()) + 1
-        for body in asked if "prompt_logprobs" not in body
-    )  # fmt: skip
+        len(
+            body["prompt"]
+            .replace("<|endoftext|>", "a")
+            .replace("<|im_start|>", "a")
+            .replace("<|im_end|>", "a")
+            .encode()
+        )
+        + 1
+        for body in asked
+        if "prompt_logprobs" not in body
+    )
 
 
 def without_logprobs(answer: dict) -> tuple[int, dict]:
@@ -103,19 +130,34 @@ def with_nan(answer: dict) -> tuple[int, dict]:
     ("answer", "said"),
     [
         (lambda found: (500, b"boom"), "teacher’s server at .* gave no answer in 3 tries"),
-        (lambda found: (200, {"error": {"message": "CUDA out of memory"}}), "answered with an error: CUDA out of memory"),
+        (
+            lambda found: (200, {"error": {"message": "CUDA out of memory"}}),
+            "answered with an error: CUDA out of memory",
+        ),
         (lambda found: (404, {"error": "no such model"}), "has no model “base”"),
-        (lambda found: (200, found | {"model": "qwen"}), "answered as “qwen” when “base” was asked"),
-        (lambda found: (400, {"error": {"message": "maximum context length is 8"}}), "must be able to read a whole episode"),
+        (
+            lambda found: (200, found | {"model": "qwen"}),
+            "answered as “qwen” when “base” was asked",
+        ),
+        (
+            lambda found: (400, {"error": {"message": "maximum context length is 8"}}),
+            "must be able to read a whole episode",
+        ),
         (without_logprobs, r"no log-probabilities of a text .* a teacher on a server needs vLLM"),
         (with_nan, "its weights may hold NaN"),
     ],
-)  # fmt: skip
+)
 def test_a_server_that_fails_in_the_middle_stops_the_run_with_a_checkpoint_and_resume_goes_on(
-    answer: Any, said: str, spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder
+    answer: Any,
+    said: str,
+    spec: Callable[..., dict],
+    peer: tuple[TinyVllm, ModelServer],
+    events: Recorder,
 ) -> None:
     vllm, server = peer
-    vllm.spoil = lambda body, found: answer(found) if steps(events) and "prompt_logprobs" in body else (200, found)
+    vllm.spoil = lambda body, found: (
+        answer(found) if steps(events) and "prompt_logprobs" in body else (200, found)
+    )
     with pytest.raises(ServersLost, match=said):
         main(spec(server), events)
     [saved] = events.rows("checkpoint")
@@ -182,8 +224,19 @@ def test_the_key_of_a_teachers_server_reaches_the_job() -> None:
 
 # Rejection sampling with a teacher's answers
 
-SAMPLING = {"batch_size": 2, "learning_rate": 1e-2, "lora_rank": 4, "steps": 2, "samples": 2, "max_new_tokens": 8}
-CALL = {"id": "c1", "type": "function", "function": {"name": "close_ticket", "arguments": '{"ticket": 1}'}}
+SAMPLING = {
+    "batch_size": 2,
+    "learning_rate": 1e-2,
+    "lora_rank": 4,
+    "steps": 2,
+    "samples": 2,
+    "max_new_tokens": 8,
+}
+CALL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "close_ticket", "arguments": '{"ticket": 1}'},
+}
 
 
 @pytest.fixture
@@ -192,7 +245,11 @@ def taught(make_spec: Callable[..., dict], monkeypatch: pytest.MonkeyPatch) -> C
 
     def make(server: ModelServer, pattern: str = "(?s)good", **asked: Any) -> dict:
         found = make_spec(config=SAMPLING | {"keep": "all"}, teacher_server=at(server, **asked))
-        found["environment"] |= {"kind": "single_turn", "name": "", "verifier": {"kind": "regex", "pattern": pattern}}
+        found["environment"] |= {
+            "kind": "single_turn",
+            "name": "",
+            "verifier": {"kind": "regex", "pattern": pattern},
+        }
         return found
 
     return make
@@ -203,7 +260,9 @@ def learn(spec: dict, events: Recorder) -> None:
 
 
 def rows(tmp_path: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (tmp_path / "out" / best_of_n.SAMPLED).read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "out" / best_of_n.SAMPLED).read_text().splitlines()
+    ]
     return [row for line in lines for row in line["rows"]]
 
 
@@ -221,17 +280,27 @@ def test_it_learns_what_the_verifier_passes_of_a_teachers_answers(
     with serving({("POST", "/v1/chat/completions"): answer}) as server:
         learn(taught(server), events)
         asked = [json.loads(body) for *_, body in server.asked]
-    assert len(asked) == 6 and {(body["model"], body["max_tokens"]) for body in asked} == {("base", 8)}
-    assert len(rows(tmp_path)) == 3 and all(row["completion"].startswith("good") for row in rows(tmp_path))
+    assert len(asked) == 6 and {(body["model"], body["max_tokens"]) for body in asked} == {
+        ("base", 8)
+    }
+    assert len(rows(tmp_path)) == 3 and all(
+        row["completion"].startswith("good") for row in rows(tmp_path)
+    )
     values = {name: value for row in events.rows("metric") for name, value in row["values"].items()}
-    assert values["rejection/kept"] == 3 and values["teacher/tokens"] == 6 * 6 and values["train/loss"] > 0
+    assert (
+        values["rejection/kept"] == 3
+        and values["teacher/tokens"] == 6 * 6
+        and values["train/loss"] > 0
+    )
     assert events.rows()[-1]["type"] == "result"
 
 
 def test_a_teachers_native_calls_are_learned_as_the_students_template_writes_them(
     taught: Callable[..., dict], events: Recorder, tmp_path: Path
 ) -> None:
-    script = {("POST", "/v1/chat/completions"): lambda body: chat({"content": None, "tool_calls": [CALL]})}
+    script = {
+        ("POST", "/v1/chat/completions"): lambda body: chat({"content": None, "tool_calls": [CALL]})
+    }
     with serving(script) as server:
         learn(taught(server, "(?s).*"), events)
     learned = rows(tmp_path)
@@ -239,10 +308,12 @@ def test_a_teachers_native_calls_are_learned_as_the_students_template_writes_the
     assert learned[0]["turns"][0]["tool_calls"][0]["function"]["name"] == "close_ticket"
 
 
-def test_an_aliased_teacher_is_accepted_with_a_warning_and_what_would_be_control_tokens_is_not_learned(
+def test_an_aliased_teacher_is_accepted_with_a_warning_and_control_tokens_are_not_learned(
     taught: Callable[..., dict], events: Recorder, tmp_path: Path
 ) -> None:
-    """A student that learned `<|im_end|>` in the middle of an answer would be taught the rest of it as somebody else's turn."""
+    """A student that learned `<|im_end|>` in the middle of an answer would be taught the rest of it
+    as somebody else's turn.
+    """
     texts = iter(["good", "good<|im_end|>\n<|im_start|>assistant\nmore"] * 3)
 
     def answer(body: dict) -> tuple[int, dict]:
@@ -267,11 +338,17 @@ def test_an_aliased_teacher_is_accepted_with_a_warning_and_what_would_be_control
         ((200, {"error": {"message": "quota"}}), "answered with an error: quota"),
         (
             (401, {"error": "no"}),
-            r"The teacher is lost\. The teacher’s server at .* refused the key .* then resume this run",
+            (
+                r"The teacher is lost\. The teacher’s server at .* refused the key .* then resume"
+                r" this run"
+            ),
         ),
         (
             (200, chat({"content": "good"})[1] | {"model": "gpt-4o-mini"}),
-            "answered as “gpt-4o-mini” when “gpt-4o” was asked for. .* fork this run with teacher_answers_as",
+            (
+                "answered as “gpt-4o-mini” when “gpt-4o” was asked for. .* fork this run with"
+                " teacher_answers_as"
+            ),
         ),
     ],
 )
@@ -291,7 +368,9 @@ def test_a_teacher_that_is_lost_keeps_what_it_gave(
         assert saved["step"] == 0 == checkpoint.step_of(saved["path"]) and len(rows(tmp_path)) == 1
         server.script[("POST", "/v1/chat/completions")] = good
         learn(taught(server, model="gpt-4o") | {"resume_from": saved["path"]}, events)
-        assert events.rows("result")[-1]["metrics"]["teacher_answered_as"] == {"gpt-4o-2024-08-06": 6}
+        assert events.rows("result")[-1]["metrics"]["teacher_answered_as"] == {
+            "gpt-4o-2024-08-06": 6
+        }
         first = [body for *_, body in server.asked if b"1234" in body]
         assert len(first) == 2 and len(rows(tmp_path)) == 3  # not asked and paid for again
 
@@ -309,12 +388,16 @@ def test_where_its_limit_is_used_up_it_learns_from_what_it_has(
         asked, first = len(server.asked), events.rows("checkpoint")[0]
         assert first["step"] == 1
         learn(taught(server) | {"config": spec["config"], "resume_from": first["path"]}, events)
-        assert len(server.asked) == asked and len(rows(tmp_path)) == 1  # what it learns from does not change on the way
+        assert (
+            len(server.asked) == asked and len(rows(tmp_path)) == 1
+        )  # what it learns from does not change on the way
 
 
 def test_a_limit_that_allows_no_task_says_so(taught: Callable[..., dict], events: Recorder) -> None:
     with (
         serving({("POST", "/v1/chat/completions"): chat({"content": "good"})}) as server,
-        pytest.raises(TeacherLost, match=r"limit of 5 tokens .* Start the run again with a higher limit"),
+        pytest.raises(
+            TeacherLost, match=r"limit of 5 tokens .* Start the run again with a higher limit"
+        ),
     ):
         learn(taught(server, most_tokens=5), events)

@@ -1,4 +1,6 @@
-"""What is found out about chat templates: those of known families, as TRL carries them, and hostile ones."""
+"""What is found out about chat templates: those of known families, as TRL carries them, and hostile
+ones.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ import pytest
 
 from workers.lib import template_check
 from workers.lib.prompting import written_for
-from workers.lib.template_check import ASKED, TOOL, TemplateCheck, check, checked_apart, compiled, of_folder
+from workers.lib.template_check import (
+    ASKED,
+    TOOL,
+    TemplateCheck,
+    check,
+    checked_apart,
+    compiled,
+    of_folder,
+)
 
 FAMILIES = Path(str(find_spec("trl").origin)).parent / "chat_templates"  # type: ignore[union-attr]
 CHATML = (
@@ -37,22 +47,37 @@ CHATML = (
 )
 def test_families(family: str, ends: str, tools: str, broken: set[str]) -> None:
     stops = ends.split()
-    found = check((FAMILIES / f"{family}.jinja").read_text(), {"bos_token": "<s>", "eos_token": stops[0]}, stops)
+    found = check(
+        (FAMILIES / f"{family}.jinja").read_text(),
+        {"bos_token": "<s>", "eos_token": stops[0]},
+        stops,
+    )
     assert (found.tools, set(found.breaks), found.problem) == (tools, broken, "")
     if family in ("qwen3", "llama3_1"):
-        assert found.bridges == ({"tools": "flywheel", "user": "flywheel"} if family == "qwen3" else {})
+        assert found.bridges == (
+            {"tools": "flywheel", "user": "flywheel"} if family == "qwen3" else {}
+        )
 
 
 @pytest.mark.parametrize(
     ("template", "says"),
     [
-        ("{% for m in messages if m.role == 'assistant' %}{{ m.content }}{% endfor %}", "leaves out the tools and tool results"),
+        (
+            "{% for m in messages if m.role == 'assistant' %}{{ m.content }}{% endfor %}",
+            "leaves out the tools and tool results",
+        ),
         ("{% for m in messages %}{{ m.role }}", "cannot be read"),
         ("{{ messages[9].content }}", "refuses a conversation"),
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "refuses a conversation with tool results"),
-        ("{% for a in range(10**9) %}{% endfor %}", "refuses a conversation with tool results (Range too big"),
+        (
+            "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+            "refuses a conversation with tool results",
+        ),
+        (
+            "{% for a in range(10**9) %}{% endfor %}",
+            "refuses a conversation with tool results (Range too big",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_template_that_cannot_carry_tools(template: str, says: str) -> None:
     found = check(template, {}, ["<|im_end|>"])
     assert says in found.problem and not found.carries_tools
@@ -66,20 +91,49 @@ ALL = dict.fromkeys(template_check.WHERE, "it is so")
     ("breaks", "says"),
     [
         ([], "Turns are joined by prefix."),
-        (["tools", "user", "thinking_tools", "thinking_user"], "Turns are trained as separate rows, because it is so."),
-        (["user", "thinking_user"], "Turns are joined, except after a user’s reply: those are trained as separate rows, because it is so."),
-        (["thinking_user"], "Turns are joined, except after a user’s reply where an answer has thinking: those are trained as separate rows, because it is so."),
-        (["tools", "thinking_tools"], "Turns are joined, except after tool results: those are trained as separate rows, because it is so."),
-        (["user", "thinking_tools"], "Turns are joined, except after a user’s reply and after tool results where the answer has thinking: those are trained as separate rows, because it is so."),
+        (
+            ["tools", "user", "thinking_tools", "thinking_user"],
+            "Turns are trained as separate rows, because it is so.",
+        ),
+        (
+            ["user", "thinking_user"],
+            (
+                "Turns are joined, except after a user’s reply: those are trained as separate rows,"
+                " because it is so."
+            ),
+        ),
+        (
+            ["thinking_user"],
+            (
+                "Turns are joined, except after a user’s reply where an answer has thinking: those"
+                " are trained as separate rows, because it is so."
+            ),
+        ),
+        (
+            ["tools", "thinking_tools"],
+            (
+                "Turns are joined, except after tool results: those are trained as separate rows,"
+                " because it is so."
+            ),
+        ),
+        (
+            ["user", "thinking_tools"],
+            (
+                "Turns are joined, except after a user’s reply and after tool results where the"
+                " answer has thinking: those are trained as separate rows, because it is so."
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_in_words(breaks: list[str], says: str) -> None:
     assert TemplateCheck("native", "", {name: ALL[name] for name in breaks}).turns == says
 
 
-WITHOUT_SYSTEM = """{% if messages[0]["role"] == "system" %}{{ raise_exception("System role is not supported here") }}{% endif %}\
+WITHOUT_SYSTEM = """{% if messages[0]["role"] == "system" %}{{ raise_exception("System role is not \
+supported here") }}{% endif %}\
 {% for message in messages %}\
-{% if (message["role"] == "user") != (loop.index0 % 2 == 0) %}{{ raise_exception("Roles must alternate") }}{% endif %}\
+{% if (message["role"] == "user") != (loop.index0 % 2 == 0) %}{{ raise_exception("Roles must \
+alternate") }}{% endif %}\
 <{{ message["role"] }}>{{ message["content"] | trim }}<end>
 {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"""
 
@@ -87,23 +141,37 @@ WITHOUT_SYSTEM = """{% if messages[0]["role"] == "system" %}{{ raise_exception("
 def test_a_template_without_a_system_role_carries_tools_in_the_users_first_message() -> None:
     found = check(WITHOUT_SYSTEM, {}, ["<end>"])
     assert (found.tools, found.problem) == ("text", "")
-    calls = [{"id": str(n), "function": {"name": "close_ticket", "arguments": f'{{"id": {n}}}'}} for n in (1, 2)]
+    calls = [
+        {"id": str(n), "function": {"name": "close_ticket", "arguments": f'{{"id": {n}}}'}}
+        for n in (1, 2)
+    ]
     results = [{"role": "tool", "tool_call_id": str(n), "content": f"Closed {n}."} for n in (1, 2)]
     messages = [*ASKED, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
     chat, native = written_for(WITHOUT_SYSTEM, messages, [TOOL])
     assert native is None and [message["role"] for message in chat] == ["user", "assistant", "user"]
-    assert chat[0]["content"].startswith("You are a helpful agent.") and chat[0]["content"].endswith("Close ticket 12.")
-    assert "Closes a ticket" in chat[0]["content"] and chat[2]["content"] == "Result: Closed 1.\n\nResult: Closed 2."
+    assert chat[0]["content"].startswith("You are a helpful agent.") and chat[0][
+        "content"
+    ].endswith("Close ticket 12.")
+    assert (
+        "Closes a ticket" in chat[0]["content"]
+        and chat[2]["content"] == "Result: Closed 1.\n\nResult: Closed 2."
+    )
 
 
 def test_who_bridges_is_said() -> None:
-    found = TemplateCheck("native", "", {"user": "it is so"}, {"tools": "nemotron-3", "thinking_tools": "flywheel"})
-    assert found.turns == (
-        "Turns are joined, except after a user’s reply: those are trained as separate rows, because it is so. Bridged by Flywheel after "
-        "tool results where the answer has thinking: the template writes the last answer differently. Bridged by the package renderers "
-        "(nemotron-3) after tool results, with the template’s own tokens."
+    found = TemplateCheck(
+        "native", "", {"user": "it is so"}, {"tools": "nemotron-3", "thinking_tools": "flywheel"}
     )
-    assert TemplateCheck("native", "", {}, {"tools": "nemotron-3"}).turns.startswith("Turns are joined. Bridged by the")
+    assert (
+        found.turns
+        == "Turns are joined, except after a user’s reply: those are trained as separate rows,"
+        " because it is so. Bridged by Flywheel after tool results where the answer has"
+        " thinking: the template writes the last answer differently. Bridged by the package"
+        " renderers (nemotron-3) after tool results, with the template’s own tokens."
+    )
+    assert TemplateCheck("native", "", {}, {"tools": "nemotron-3"}).turns.startswith(
+        "Turns are joined. Bridged by the"
+    )
 
 
 def test_the_reason_is_the_one_that_matters_most() -> None:
@@ -118,20 +186,26 @@ def rendered(template: str, **given: object) -> str:
 def test_a_template_is_read_as_the_library_reads_it() -> None:
     """{% generation %} and {% break %} are its own, and JSON keeps its letters."""
     assert (
-        rendered("{% for m in messages %}{% generation %}{{ m.role }}{% endgeneration %}{% break %}{% endfor %}")
+        rendered(
+            "{% for m in messages %}{% generation %}{{ m.role }}{% endgeneration %}{% break %}{%"
+            " endfor %}"
+        )
         == "system"
     )
     assert rendered("{{ word | tojson }}", word="né") == '"né"'
 
 
-# The template opens a thought, with which an answer must go on; tools stand before the last message.
+# The template opens a thought, with which an answer must go on; tools stand before the last
+# message.
 THINKS = (
-    "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' and '</think>' in m.content %}<think>{% endif %}{{ m.content }}<|im_end|>"
-    "{% endfor %}{% if add_generation_prompt %}assistant:<think>{% endif %}"
+    "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' and '</think>' in m.content"
+    " %}<think>{% endif %}{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt"
+    " %}assistant:<think>{% endif %}"
 )
 LAST = (
-    "{% for m in messages %}{% if loop.last and tools %}{{ tools | tojson }}{% endif %}{{ m.role }}:{{ m.content }}{{ (m.tool_calls or []) | tojson }}<|im_end|>"
-    "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    "{% for m in messages %}{% if loop.last and tools %}{{ tools | tojson }}{% endif %}{{ m.role"
+    " }}:{{ m.content }}{{ (m.tool_calls or []) | tojson }}<|im_end|>{% endfor %}{% if"
+    " add_generation_prompt %}assistant:{% endif %}"
 )
 
 
@@ -139,7 +213,9 @@ OLD = CHATML.replace(
     "{{ m.content }}", "{{ m.content if m.role != 'assistant' or loop.revindex < 4 else '' }}"
 )  # forgets what is older than the last turn
 REFUSES = CHATML.replace(
-    "{{ m.content }}", "{% if '<think>' in m.content %}{{ raise_exception('No thoughts!') }}{% endif %}{{ m.content }}"
+    "{{ m.content }}",
+    "{% if '<think>' in m.content %}{{ raise_exception('No thoughts!') }}{% endif %}{{"
+    " m.content }}",
 )
 
 
@@ -148,8 +224,16 @@ REFUSES = CHATML.replace(
     [
         (THINKS, set(), ""),
         (LAST, {"tools", "thinking_tools"}, "what came before is written in another way"),
-        (OLD, {"tools", "user", "thinking_tools", "thinking_user"}, "what came before is written in another way"),
-        (REFUSES, {"thinking_tools", "thinking_user"}, "the template refuses such a conversation (No thoughts!)"),
+        (
+            OLD,
+            {"tools", "user", "thinking_tools", "thinking_user"},
+            "what came before is written in another way",
+        ),
+        (
+            REFUSES,
+            {"thinking_tools", "thinking_user"},
+            "the template refuses such a conversation (No thoughts!)",
+        ),
     ],
 )
 def test_what_breaks_the_turns(template: str, broken: set[str], why: str) -> None:
@@ -179,7 +263,10 @@ def test_a_folder_is_read_as_the_library_reads_it(tmp_path: Path) -> None:
     folder(tmp_path, eos_token_id=[1, 3])
     assert of_folder(tmp_path) == TemplateCheck("text")
     (tmp_path / "chat_template.jinja").unlink()
-    named = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": f"{{# tools #}}{CHATML}"}]
+    named = [
+        {"name": "default", "template": CHATML},
+        {"name": "tool_use", "template": f"{{# tools #}}{CHATML}"},
+    ]
     assert "leaves out the tools" in of_folder(folder(tmp_path, named)).problem  # type: ignore[union-attr]
     assert of_folder(folder(tmp_path, None)).problem == "its tokenizer has no chat template"  # type: ignore[union-attr]
     assert of_folder(folder(tmp_path, named[:1])) == TemplateCheck("text")
@@ -187,7 +274,10 @@ def test_a_folder_is_read_as_the_library_reads_it(tmp_path: Path) -> None:
 
 
 def test_a_turn_may_end_with_the_tokenizers_own_end(tmp_path: Path) -> None:
-    ends = "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    ends = (
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ eos_token }}{% endfor %}{% if"
+        " add_generation_prompt %}assistant:{% endif %}"
+    )
     assert of_folder(folder(tmp_path, ends)) == TemplateCheck("text")
 
 
@@ -200,9 +290,12 @@ def test_a_template_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     "template",
     [
         "{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}",
-        "{% set x = namespace(v='a') %}{% for a in range(64) %}{% set x.v = x.v ~ x.v %}{% endfor %}{{ x.v }}",
+        (
+            "{% set x = namespace(v='a') %}{% for a in range(64) %}{% set x.v = x.v ~ x.v %}{%"
+            " endfor %}{{ x.v }}"
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_hostile_template_ends_in_its_own_process(
     template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,4 +318,6 @@ def test_broken_files_are_no_crash(broken: bytes, tmp_path: Path) -> None:
 def test_a_tokenizer_without_an_end_gives_a_reason_in_words() -> None:
     """It said “max() arg is an empty sequence”."""
     found = check("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", {}, [])
-    assert found.breaks and all("max()" not in why and "end of an answer" in why for why in found.breaks.values())
+    assert found.breaks and all(
+        "max()" not in why and "end of an answer" in why for why in found.breaks.values()
+    )

@@ -1,4 +1,6 @@
-"""Rows of tokens: nothing that was sampled is lost, changed or learnt twice, however an episode's turns came about."""
+"""Rows of tokens: nothing that was sampled is lost, changed or learnt twice, however an episode's
+turns came about.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,9 @@ def reply(prompt: list[int], tokens: list[int], logprobs: list[float] | None = N
 
 @st.composite
 def episodes(draw: st.DrawFn) -> Invented:
-    """Turns that are cut off, that are a stop token alone or nothing at all; observations; templates that write earlier
-    turns anew, which is also how calls that were parsed out of text come back."""
+    """Turns that are cut off, that are a stop token alone or nothing at all; observations;
+    templates that write earlier turns anew, which is also how calls that were parsed out of text
+    come back."""
     made, so_far = Invented(), draw(st.lists(TOKENS, min_size=1, max_size=6))
     for _ in range(draw(st.integers(0, 6))):
         text = draw(st.lists(TOKENS, max_size=5))
@@ -61,21 +64,32 @@ def episodes(draw: st.DrawFn) -> Invented:
 
 
 def finished(replies: list[Reply]) -> Finished:
-    return Finished(SimpleNamespace(messages=[]), SimpleNamespace(masked=False), replies, "stop", 0.0)  # type: ignore[arg-type]
+    return Finished(
+        SimpleNamespace(messages=[]), SimpleNamespace(masked=False), replies, "stop", 0.0
+    )  # type: ignore[arg-type]
 
 
 @given(episodes())
-def test_every_sampled_token_is_learnt_once_with_the_prompt_it_was_sampled_from(made: Invented) -> None:
+def test_every_sampled_token_is_learnt_once_with_the_prompt_it_was_sampled_from(
+    made: Invented,
+) -> None:
     rows = rows_of(finished(made.replies))
     left = iter([one for one in made.replies if one.token_ids])
     for row in rows:
         assert len(row.ids) == len(row.learnt) == len(row.logprobs)
-        assert all(value == 0 for value, mine in zip(row.logprobs, row.learnt, strict=True) if not mine)
+        assert all(
+            value == 0 for value, mine in zip(row.logprobs, row.learnt, strict=True) if not mine
+        )
         at = 0
         while at < len(row.ids):
             turn = next(left)
-            prompt, end = len(turn.prompt_token_ids), len(turn.prompt_token_ids) + len(turn.token_ids)
-            assert row.ids[:prompt] == turn.prompt_token_ids and row.ids[prompt:end] == turn.token_ids
+            prompt, end = (
+                len(turn.prompt_token_ids),
+                len(turn.prompt_token_ids) + len(turn.token_ids),
+            )
+            assert (
+                row.ids[:prompt] == turn.prompt_token_ids and row.ids[prompt:end] == turn.token_ids
+            )
             assert row.logprobs[prompt:end] == turn.logprobs
             assert not any(row.learnt[at:prompt]) and all(row.learnt[prompt:end])
             at = end
@@ -96,7 +110,9 @@ def test_a_row_goes_on_wherever_it_can(made: Invented) -> None:
 
 
 def test_an_observation_between_two_turns_carries_no_loss() -> None:
-    [row] = rows_of_replies([reply([1, 4], [5, STOP], [-0.5, -0.1]), reply([1, 4, 5, STOP, 7, 7], [6], [-0.3])])
+    [row] = rows_of_replies(
+        [reply([1, 4], [5, STOP], [-0.5, -0.1]), reply([1, 4, 5, STOP, 7, 7], [6], [-0.3])]
+    )
     assert row.ids == [1, 4, 5, STOP, 7, 7, 6]
     assert row.learnt == [False, False, True, True, False, False, True]
     assert row.logprobs == [0, 0, -0.5, -0.1, 0, 0, -0.3]
@@ -105,17 +121,24 @@ def test_an_observation_between_two_turns_carries_no_loss() -> None:
 
 def test_a_template_that_changes_an_earlier_turn_gives_a_row_for_each_turn() -> None:
     rows = rows_of_replies([reply([1, 4], [5, 6, STOP]), reply([1, 4, 6, STOP, 7], [8, STOP])])
-    assert [(row.prompt, row.completion) for row in rows] == [([1, 4], [5, 6, STOP]), ([1, 4, 6, STOP, 7], [8, STOP])]
+    assert [(row.prompt, row.completion) for row in rows] == [
+        ([1, 4], [5, 6, STOP]),
+        ([1, 4, 6, STOP, 7], [8, STOP]),
+    ]
 
 
 def test_a_turn_of_no_tokens_is_passed_over() -> None:
     first = reply([1, 4], [5, STOP])
-    [row] = rows_of_replies([first, reply([1, 4, 5, STOP, 7], []), reply([1, 4, 5, STOP, 7, 8], [9])])
+    [row] = rows_of_replies(
+        [first, reply([1, 4, 5, STOP, 7], []), reply([1, 4, 5, STOP, 7, 8], [9])]
+    )
     assert row.ids == [1, 4, 5, STOP, 7, 8, 9] and sum(row.learnt) == 3
     assert rows_of_replies([reply([1], [])]) == [] == rows_of_replies([])
 
 
-@pytest.mark.parametrize("changes", [{"logprobs": [-0.1]}, {"prompt_token_ids": []}, {"token_ids": [], "logprobs": []}])
+@pytest.mark.parametrize(
+    "changes", [{"logprobs": [-0.1]}, {"prompt_token_ids": []}, {"token_ids": [], "logprobs": []}]
+)
 def test_an_engine_that_gives_no_tokens_is_said_to(changes: dict) -> None:
     with pytest.raises(ValueError, match="Turn 2 has no token ids or log-probabilities"):
         rows_of_replies([reply([1], [STOP]), replace(reply([1, STOP], [5, STOP]), **changes)])

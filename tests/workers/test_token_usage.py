@@ -1,4 +1,6 @@
-"""The usage objects of providers, gateways and SDKs: what went in and came out, whatever is counted inside of what."""
+"""The usage objects of providers, gateways and SDKs: what went in and came out, whatever is counted
+inside of what.
+"""
 
 from __future__ import annotations
 
@@ -11,86 +13,192 @@ from workers.lib.token_usage import CACHE_READ, CACHE_WRITE, REASONING, read_usa
 BOTH = {CACHE_READ: 900, CACHE_WRITE: 70}
 USAGES: dict[str, tuple[dict[str, Any], tuple[int, int], dict[str, int]]] = {
     "OpenAI chat": (
-        {"prompt_tokens": 1000, "completion_tokens": 60, "total_tokens": 1060,
-         "prompt_tokens_details": {"cached_tokens": 900}, "completion_tokens_details": {"reasoning_tokens": 40}},
-        (1000, 60), {CACHE_READ: 900, REASONING: 40},
+        {
+            "prompt_tokens": 1000,
+            "completion_tokens": 60,
+            "total_tokens": 1060,
+            "prompt_tokens_details": {"cached_tokens": 900},
+            "completion_tokens_details": {"reasoning_tokens": 40},
+        },
+        (1000, 60),
+        {CACHE_READ: 900, REASONING: 40},
     ),
     "OpenAI Responses": (
-        {"input_tokens": 1000, "output_tokens": 60, "total_tokens": 1060,
-         "input_tokens_details": {"cached_tokens": 900}, "output_tokens_details": {"reasoning_tokens": 40}},
-        (1000, 60), {CACHE_READ: 900, REASONING: 40},
+        {
+            "input_tokens": 1000,
+            "output_tokens": 60,
+            "total_tokens": 1060,
+            "input_tokens_details": {"cached_tokens": 900},
+            "output_tokens_details": {"reasoning_tokens": 40},
+        },
+        (1000, 60),
+        {CACHE_READ: 900, REASONING: 40},
     ),
     "Anthropic": (
-        {"input_tokens": 3000, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 70, "output_tokens": 60,
-         "cache_creation": {"ephemeral_5m_input_tokens": 70, "ephemeral_1h_input_tokens": 0},
-         "server_tool_use": {"web_search_requests": 1}, "service_tier": "standard"},
-        (3970, 60), BOTH,
+        {
+            "input_tokens": 3000,
+            "cache_read_input_tokens": 900,
+            "cache_creation_input_tokens": 70,
+            "output_tokens": 60,
+            "cache_creation": {"ephemeral_5m_input_tokens": 70, "ephemeral_1h_input_tokens": 0},
+            "server_tool_use": {"web_search_requests": 1},
+            "service_tier": "standard",
+        },
+        (3970, 60),
+        BOTH,
     ),
     "Anthropic's names from a gateway that counts all": (
-        {"input_tokens": 3970, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 70, "output_tokens": 60,
-         "total_tokens": 4030},
-        (3970, 60), BOTH,
+        {
+            "input_tokens": 3970,
+            "cache_read_input_tokens": 900,
+            "cache_creation_input_tokens": 70,
+            "output_tokens": 60,
+            "total_tokens": 4030,
+        },
+        (3970, 60),
+        BOTH,
     ),
     "LiteLLM": (
-        {"prompt_tokens": 1000, "completion_tokens": 60, "cache_read_input_tokens": 900, "cache_creation_input_tokens": 70,
-         "prompt_tokens_details": {"cached_tokens": 900}},
-        (1000, 60), BOTH,
+        {
+            "prompt_tokens": 1000,
+            "completion_tokens": 60,
+            "cache_read_input_tokens": 900,
+            "cache_creation_input_tokens": 70,
+            "prompt_tokens_details": {"cached_tokens": 900},
+        },
+        (1000, 60),
+        BOTH,
     ),
     "Bedrock": (
-        {"inputTokens": 30, "outputTokens": 60, "totalTokens": 1060, "cacheReadInputTokens": 900,
-         "cacheWriteInputTokens": 70},
-        (1000, 60), BOTH,
+        {
+            "inputTokens": 30,
+            "outputTokens": 60,
+            "totalTokens": 1060,
+            "cacheReadInputTokens": 900,
+            "cacheWriteInputTokens": 70,
+        },
+        (1000, 60),
+        BOTH,
     ),
     "Gemini": (
-        {"promptTokenCount": 1000, "cachedContentTokenCount": 900, "candidatesTokenCount": 20, "thoughtsTokenCount": 40,
-         "totalTokenCount": 1060, "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 1000}]},
-        (1000, 60), {CACHE_READ: 900, REASONING: 40},
+        {
+            "promptTokenCount": 1000,
+            "cachedContentTokenCount": 900,
+            "candidatesTokenCount": 20,
+            "thoughtsTokenCount": 40,
+            "totalTokenCount": 1060,
+            "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 1000}],
+        },
+        (1000, 60),
+        {CACHE_READ: 900, REASONING: 40},
     ),
     "Gemini with tools": (
-        {"prompt_token_count": 990, "tool_use_prompt_token_count": 10, "candidates_token_count": 60, "total_token_count": 1060},
-        (1000, 60), {},
+        {
+            "prompt_token_count": 990,
+            "tool_use_prompt_token_count": 10,
+            "candidates_token_count": 60,
+            "total_token_count": 1060,
+        },
+        (1000, 60),
+        {},
     ),
     "DeepSeek": (
-        {"prompt_tokens": 1000, "completion_tokens": 60, "prompt_cache_hit_tokens": 900, "prompt_cache_miss_tokens": 100},
-        (1000, 60), {CACHE_READ: 900},
+        {
+            "prompt_tokens": 1000,
+            "completion_tokens": 60,
+            "prompt_cache_hit_tokens": 900,
+            "prompt_cache_miss_tokens": 100,
+        },
+        (1000, 60),
+        {CACHE_READ: 900},
     ),
-    "Groq": ({"queue_time": 0.1, "prompt_tokens": 1000, "prompt_time": 0.2, "completion_tokens": 60}, (1000, 60), {}),
-    "Mistral": ({"prompt_tokens": 1000.0, "completion_tokens": 60.0, "prompt_audio_seconds": None}, (1000, 60), {}),
+    "Groq": (
+        {"queue_time": 0.1, "prompt_tokens": 1000, "prompt_time": 0.2, "completion_tokens": 60},
+        (1000, 60),
+        {},
+    ),
+    "Mistral": (
+        {"prompt_tokens": 1000.0, "completion_tokens": 60.0, "prompt_audio_seconds": None},
+        (1000, 60),
+        {},
+    ),
     "xAI, which leaves reasoning out": (
-        {"prompt_tokens": 1000, "completion_tokens": 20, "total_tokens": 1060,
-         "completion_tokens_details": {"reasoning_tokens": 40}},
-        (1000, 60), {REASONING: 40},
+        {
+            "prompt_tokens": 1000,
+            "completion_tokens": 20,
+            "total_tokens": 1060,
+            "completion_tokens_details": {"reasoning_tokens": 40},
+        },
+        (1000, 60),
+        {REASONING: 40},
     ),
     "Cohere": (
-        {"billed_units": {"input_tokens": 5, "output_tokens": 60}, "tokens": {"input_tokens": 1000, "output_tokens": 60}},
-        (1000, 60), {},
+        {
+            "billed_units": {"input_tokens": 5, "output_tokens": 60},
+            "tokens": {"input_tokens": 1000, "output_tokens": 60},
+        },
+        (1000, 60),
+        {},
     ),
     "Ollama": ({"prompt_eval_count": 1000, "eval_count": 60, "eval_duration": 7}, (1000, 60), {}),
     "LangChain": (
-        {"input_tokens": 1000, "output_tokens": 60, "input_token_details": {"cache_read": 900, "cache_creation": 70}},
-        (1000, 60), BOTH,
+        {
+            "input_tokens": 1000,
+            "output_tokens": 60,
+            "input_token_details": {"cache_read": 900, "cache_creation": 70},
+        },
+        (1000, 60),
+        BOTH,
     ),
     "AI SDK 5": (
-        {"inputTokens": 1000, "outputTokens": 60, "totalTokens": 1060, "cachedInputTokens": 900, "reasoningTokens": 40},
-        (1000, 60), {CACHE_READ: 900, REASONING: 40},
+        {
+            "inputTokens": 1000,
+            "outputTokens": 60,
+            "totalTokens": 1060,
+            "cachedInputTokens": 900,
+            "reasoningTokens": 40,
+        },
+        (1000, 60),
+        {CACHE_READ: 900, REASONING: 40},
     ),
     "AI SDK 6": (
-        {"inputTokens": {"total": 1000, "noCache": 100, "cacheRead": 900}, "outputTokens": {"total": 60, "reasoning": 40}},
-        (1000, 60), {CACHE_READ: 900, REASONING: 40},
+        {
+            "inputTokens": {"total": 1000, "noCache": 100, "cacheRead": 900},
+            "outputTokens": {"total": 60, "reasoning": 40},
+        },
+        (1000, 60),
+        {CACHE_READ: 900, REASONING: 40},
     ),
     "Langfuse's buckets": (
-        {"input": 30, "input_cached_tokens": 900, "input_cache_creation": 70, "output": 20, "output_reasoning_tokens": 40},
-        (1000, 60), BOTH | {REASONING: 40},
+        {
+            "input": 30,
+            "input_cached_tokens": 900,
+            "input_cache_creation": 70,
+            "output": 20,
+            "output_reasoning_tokens": 40,
+        },
+        (1000, 60),
+        BOTH | {REASONING: 40},
     ),
     "Langfuse, whole counts": (
-        {"input": 1000, "input_cached_tokens": 900, "output": 60, "total": 1060, "unit": "TOKENS", "inputCost": 3},
-        (1000, 60), {CACHE_READ: 900},
+        {
+            "input": 1000,
+            "input_cached_tokens": 900,
+            "output": 60,
+            "total": 1060,
+            "unit": "TOKENS",
+            "inputCost": 3,
+        },
+        (1000, 60),
+        {CACHE_READ: 900},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("usage", "counts", "details"), USAGES.values(), ids=USAGES)
-def test_the_whole_input_and_output_are_counted(usage: dict, counts: tuple[int, int], details: dict) -> None:
+def test_the_whole_input_and_output_are_counted(
+    usage: dict, counts: tuple[int, int], details: dict
+) -> None:
     found = read_usage(usage)
     assert (found.input_tokens, found.output_tokens) == counts
     assert found.details == details
@@ -117,7 +225,8 @@ def test_a_cost_is_read(usage: dict, cost: float | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "usage", [None, [], "", {}, {"a": 1}, {"input_tokens": -1}, {"input_tokens": True}, {"input": "x"}]
+    "usage",
+    [None, [], "", {}, {"a": 1}, {"input_tokens": -1}, {"input_tokens": True}, {"input": "x"}],
 )
 def test_what_is_not_known_is_none(usage: Any) -> None:
     assert read_usage(usage).counts == {}

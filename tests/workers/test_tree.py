@@ -1,4 +1,6 @@
-"""Log-probabilities and gradients over a tree of rows, held against the same model on each row by itself."""
+"""Log-probabilities and gradients over a tree of rows, held against the same model on each row by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,25 @@ from workers.ml import attention, losses, tree
 from workers.ml.tree import logprobs_of, prefill, scored_parts, use_tree
 
 SIZES = {
-    "vocab_size": 16, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64,
+    "vocab_size": 16,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
     "initializer_range": 0.3,
-}  # fmt: skip
+}
 # Llama's norms compute in float32 whatever its weights are, GPT-2's do not.
-TOLERANCES = {("gpt2", torch.float64): 1e-11, ("llama", torch.float64): 2e-5, ("llama", torch.float32): 3e-5}
+TOLERANCES = {
+    ("gpt2", torch.float64): 1e-11,
+    ("llama", torch.float64): 2e-5,
+    ("llama", torch.float32): 3e-5,
+}
 
 
 @dataclass
@@ -36,12 +51,16 @@ class Row:
 
 @st.composite
 def row_sets(draw: Any) -> list[Row]:
-    """Rows that go on from one another's beginnings: forks at any depth, duplicates, one that another begins with, none learnt."""
+    """Rows that go on from one another's beginnings: forks at any depth, duplicates, one that
+    another begins with, none learnt.
+    """
     rows: list[Row] = []
     for _ in range(draw(st.integers(1, 7))):
         before = draw(st.sampled_from(rows)).ids if rows and draw(st.booleans()) else []
         kept = draw(st.integers(0, len(before)))
-        ids = before[:kept] + draw(st.lists(st.integers(0, 15), min_size=0 if kept else 1, max_size=6))
+        ids = before[:kept] + draw(
+            st.lists(st.integers(0, 15), min_size=0 if kept else 1, max_size=6)
+        )
         learnt = draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))
         rows.append(Row(ids, learnt))
     return rows
@@ -64,14 +83,21 @@ def targets(row: Row) -> list[int]:
 
 
 def row_loss(logprobs: Tensor, number: int) -> Tensor:
-    """Not a sum over tokens: the gradient of each depends on all of its row, as with a ratio of sequences."""
-    weights = torch.linspace(-1, 1, 6, dtype=logprobs.dtype).repeat(20)[number : number + len(logprobs)]
+    """Not a sum over tokens: the gradient of each depends on all of its row, as with a ratio of
+    sequences.
+    """
+    weights = torch.linspace(-1, 1, 6, dtype=logprobs.dtype).repeat(20)[
+        number : number + len(logprobs)
+    ]
     return (logprobs * weights).sum() + 0.1 * logprobs.mean().exp() * logprobs.sum()
 
 
 def gradients(model: Any) -> Tensor:
     found = torch.cat(
-        [(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in model.parameters()]
+        [
+            (p.grad if p.grad is not None else torch.zeros_like(p)).flatten()
+            for p in model.parameters()
+        ]
     ).double()
     model.zero_grad()
     return found
@@ -105,10 +131,13 @@ def by_the_tree(model: Any, rows: list[Row]) -> tuple[dict[int, Tensor], Tensor]
 def close(found: Tensor, expected: Tensor, tolerance: float) -> None:
     """Within `tolerance` of the largest."""
     assert found.shape == expected.shape
-    assert float((found - expected).abs().max()) <= tolerance * max(1.0, float(expected.abs().max()))
+    assert float((found - expected).abs().max()) <= tolerance * max(
+        1.0, float(expected.abs().max())
+    )
 
 
-SHARED_ANSWER = [  # a first answer that two rows share, each with a second turn of its own; one row is given twice
+# a first answer that two rows share, each with a second turn of its own; one row is given twice
+SHARED_ANSWER = [
     Row([1, 2, 3, 4, 5, 6, 7, 8], [False] * 2 + [True] * 2 + [False] * 2 + [True] * 2),
     Row([1, 2, 3, 4, 5, 9, 9], [False] * 2 + [True] * 2 + [False] + [True] * 2),
     Row([1, 2, 3, 4], [False] * 2 + [True] * 2),
@@ -118,7 +147,9 @@ SHARED_ANSWER = [  # a first answer that two rows share, each with a second turn
 
 
 @pytest.mark.parametrize("key", TOLERANCES, ids=str)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(rows=row_sets(), part=st.sampled_from([1, 4, 9, 1000]), block=st.sampled_from([1, 3, 64]))
 @example(rows=SHARED_ANSWER, part=1, block=1)
 @example(rows=SHARED_ANSWER, part=4, block=64)
@@ -132,7 +163,11 @@ def test_logprobs_and_gradients_are_those_of_each_row_alone(
         patch.setitem(attention.BLOCK, "cpu", block)
         expected, expected_gradients = plainly(plain, rows)
         found, found_gradients = by_the_tree(ours, rows)
-    assert found.keys() == expected.keys() == {number for number, row in enumerate(rows) if targets(row)}
+    assert (
+        found.keys()
+        == expected.keys()
+        == {number for number, row in enumerate(rows) if targets(row)}
+    )
     for number, logprobs in expected.items():
         close(found[number], logprobs, TOLERANCES[key])
     close(found_gradients, expected_gradients, TOLERANCES[key])
@@ -154,7 +189,9 @@ def counted(run: Callable[[], object]) -> list[int]:
     with pytest.MonkeyPatch.context() as patch:
         forward = tree.forward_part
         patch.setattr(
-            tree, "forward_part", lambda d, part, above: passes.append(len(part.ids)) or forward(d, part, above)
+            tree,
+            "forward_part",
+            lambda d, part, above: passes.append(len(part.ids)) or forward(d, part, above),
         )
         run()
     return passes
@@ -167,11 +204,15 @@ def episodes(tasks: int = 3, samples: int = 4) -> list[Row]:
         for sample in range(samples):
             prompt, first = [1] * 20 + [2 + task] * 4, [5, 6, 7, 8 + sample // 2]
             second = [9, 9, 10, 11, sample]
-            rows.append(Row(prompt + first + second, [False] * 24 + [True] * 4 + [False] * 2 + [True] * 3))
+            rows.append(
+                Row(prompt + first + second, [False] * 24 + [True] * 4 + [False] * 2 + [True] * 3)
+            )
     return rows
 
 
-def test_every_distinct_token_is_computed_once_with_gradients_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_distinct_token_is_computed_once_with_gradients_and_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(tree.PART, "cpu", 16)
     _, ours = MODELS["gpt2", torch.float64]
     rows = episodes()
@@ -182,7 +223,9 @@ def test_every_distinct_token_is_computed_once_with_gradients_and_without(monkey
 
 
 def most_alive(model: Any, rows: list[Row]) -> int:
-    """The largest number of tokens whose activations exist at a time: those that the first layer keeps for its backward pass."""
+    """The largest number of tokens whose activations exist at a time: those that the first layer
+    keeps for its backward pass.
+    """
     alive = most = 0
 
     class Kept:
@@ -217,12 +260,16 @@ def most_alive(model: Any, rows: list[Row]) -> int:
     return most
 
 
-def test_activations_of_one_path_and_one_part_exist_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activations_of_one_path_and_one_part_exist_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """However many tasks and samples there are."""
     monkeypatch.setitem(tree.PART, "cpu", 16)
     _, ours = MODELS["gpt2", torch.float64]
     few, many = most_alive(ours, episodes(2, 4)), most_alive(ours, episodes(8, 8))
-    assert few <= many <= 20 + 16 + 16  # what all begin with, a task's top, the part that is being computed
+    assert (
+        few <= many <= 20 + 16 + 16
+    )  # what all begin with, a task's top, the part that is being computed
     monkeypatch.setitem(tree.PART, "cpu", 10**6)
     assert most_alive(ours, episodes(8, 8)) > 3 * many
 
@@ -250,7 +297,10 @@ def test_prompts_are_computed_once_for_generation() -> None:
     with torch.inference_mode():
         made = counted(lambda: prefill(decoder, prompts))
         found = prefill(decoder, prompts)
-        expected = [plain.get_decoder()(input_ids=torch.tensor([ids])).last_hidden_state[0, -1] for ids in prompts]
+        expected = [
+            plain.get_decoder()(input_ids=torch.tensor([ids])).last_hidden_state[0, -1]
+            for ids in prompts
+        ]
     assert sum(made) == len(Tree(prompts)) == found.keys[0].shape[2]
     assert found.shared == 20 and found.lengths.tolist() == [24, 30] * 12
     assert found.own.shape == (24, 10) and found.real.sum(-1).tolist() == [4, 10] * 12
@@ -262,7 +312,9 @@ def test_rows_beyond_the_attention_window_are_refused(monkeypatch: pytest.Monkey
     sizes = SIZES | {"sliding_window": 20}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("mistral", **sizes)).eval()
     use_tree(model)
-    fits = [Row([1] * 10 + [2 + fork] * 11, [False] + [True] * 20) for fork in range(3)]  # the last token is not read
+    fits = [
+        Row([1] * 10 + [2 + fork] * 11, [False] + [True] * 20) for fork in range(3)
+    ]  # the last token is not read
     assert logprobs_of(model, fits).shape == (3, 20)
     with pytest.raises(JobError, match="window of 20 tokens"):
         logprobs_of(model, [*fits, Row([1] * 22, [False] + [True] * 21)])

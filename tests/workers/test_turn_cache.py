@@ -1,4 +1,6 @@
-"""Keys and values kept between an episode's turns: the same answers, and only what is new is computed."""
+"""Keys and values kept between an episode's turns: the same answers, and only what is new is
+computed.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,20 @@ class Talk:
     outputs: list[Output] = field(default_factory=list)
 
     def prompt(self) -> Prompt:
-        told = "Close 12." if not self.outputs else f"Result {self.number % 2} of turn {len(self.outputs)}."
+        told = (
+            "Close 12."
+            if not self.outputs
+            else f"Result {self.number % 2} of turn {len(self.outputs)}."
+        )
         self.messages = [*(self.messages or [SYSTEM]), {"role": "user", "content": told}]
-        return Prompt(self.messages, [100 * self.number + len(self.outputs)], [], self.so_far, self.keeps)
+        return Prompt(
+            self.messages, [100 * self.number + len(self.outputs)], [], self.so_far, self.keeps
+        )
 
     def answered(self, output: Output) -> None:
-        self.so_far = SoFar(self.messages, [], output.prompt_token_ids + output.token_ids, output.computed)
+        self.so_far = SoFar(
+            self.messages, [], output.prompt_token_ids + output.token_ids, output.computed
+        )
         self.messages = [*self.messages, {"role": "assistant", "content": output.text}]
         self.outputs.append(output)
 
@@ -46,7 +56,9 @@ def turn(engine: TransformersEngine, talks: list[Talk]) -> int:
     computed, forward = [], tree.forward_part
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            tree, "forward_part", lambda d, part, above: computed.append(len(part.ids)) or forward(d, part, above)
+            tree,
+            "forward_part",
+            lambda d, part, above: computed.append(len(part.ids)) or forward(d, part, above),
         )
         found = dict(engine.generate([talk.prompt() for talk in talks], SAMPLING))
     for index, talk in enumerate(talks):
@@ -61,7 +73,9 @@ def engine(tiny_model: Path) -> TransformersEngine:
 
 def same(mine: list[Talk], theirs: list[Talk]) -> None:
     for one, other in zip(mine, theirs, strict=True):
-        assert [output.token_ids for output in one.outputs] == [output.token_ids for output in other.outputs]
+        assert [output.token_ids for output in one.outputs] == [
+            output.token_ids for output in other.outputs
+        ]
         for output, plain in zip(one.outputs, other.outputs, strict=True):
             assert output.prompt_token_ids == plain.prompt_token_ids
             assert output.logprobs == pytest.approx(plain.logprobs, abs=CLOSE)
@@ -96,12 +110,17 @@ def test_only_what_is_new_of_a_prompt_is_computed(engine: TransformersEngine) ->
     for _ in range(3):
         before = [len(talk.so_far.ids) for talk in talks]
         computed = turn(engine, talks)
-        new = sum(len(talk.outputs[-1].prompt_token_ids) - n for talk, n in zip(talks, before, strict=True))
+        new = sum(
+            len(talk.outputs[-1].prompt_token_ids) - n
+            for talk, n in zip(talks, before, strict=True)
+        )
         # The last sampled token went through the model now, if at all.
         assert computed <= new + len(talks)
 
 
-def test_a_template_that_writes_earlier_turns_anew_is_computed_anew(engine: TransformersEngine) -> None:
+def test_a_template_that_writes_earlier_turns_anew_is_computed_anew(
+    engine: TransformersEngine,
+) -> None:
     engine.tokenizer.chat_template = FORGETS
     mine, theirs = ([Talk(number, keeps) for number in range(2)] for keeps in (True, False))
     for _ in range(3):
@@ -135,13 +154,15 @@ def test_nothing_is_kept_of_a_conversation_that_does_not_go_on(engine: Transform
 
 
 async def let_go(policy: EnginePolicy) -> None:
-    """Until the engine has left its batch, and its thread what it was given for that: a result is told before its work is forgotten,
-    which is sure where the thread does the next thing."""
+    """Until the engine has left its batch, and its thread what it was given for that: a result is
+    told before its work is forgotten, which is sure where the thread does the next thing."""
     await policy.running
     await asyncio.get_running_loop().run_in_executor(policy.thread, int)
 
 
-def test_a_policy_keeps_it_from_turn_to_turn_until_the_episode_or_the_policy_ends(engine: TransformersEngine) -> None:
+def test_a_policy_keeps_it_from_turn_to_turn_until_the_episode_or_the_policy_ends(
+    engine: TransformersEngine,
+) -> None:
     async def ask() -> list[int]:
         policy, kept = EnginePolicy(engine, SAMPLING), []
         for key in (0, 1):

@@ -11,7 +11,17 @@ import pytest
 from msgspec import Meta, Struct, field
 
 from apps.core.openapi import LINE
-from workers.lib.typed import AtLeastOne, Count, FormError, Number, Share, Text, convert, json_schema, plain
+from workers.lib.typed import (
+    AtLeastOne,
+    Count,
+    FormError,
+    Number,
+    Share,
+    Text,
+    convert,
+    json_schema,
+    plain,
+)
 from workers.lib.verifiers import KINDS, builder_of
 from workers.lib.verifiers.base import Options
 
@@ -46,7 +56,11 @@ CASES: list[tuple[Any, str, str]] = [
     ({"name": ""}, "name", "is empty"),
     ({"name": 3}, "name", "must be a text"),
     ({"name": "a", "slug": "a b"}, "slug", "must consist of letters, digits, - and _, 60 at most"),
-    ({"name": "a", "title": "a\nb"}, "title", "must be text that can be stored and shown in one line"),
+    (
+        {"name": "a", "title": "a\nb"},
+        "title",
+        "must be text that can be stored and shown in one line",
+    ),
     ({"name": "a", "reason": " "}, "reason", "must not be blank"),
     ({"name": "a", "step": "1"}, "step", r"must match ^step:\d$"),
     ({"name": "a", "copies": 0}, "copies", "must be at least 1"),
@@ -55,17 +69,37 @@ CASES: list[tuple[Any, str, str]] = [
     ({"name": "a", "share": 1.5}, "share", "must be at most 1"),
     ({"name": "a", "author": 4}, "author", "must be a text or null"),
     ({"name": "a", "weights": {"x": 1, "y.z": "no"}}, "weights.y.z", "must be a number"),
-    ({"name": "a", "named": {"x": {"kind": "circle", "radius": "r"}}}, "named.x.radius", "must be a number"),
+    (
+        {"name": "a", "named": {"x": {"kind": "circle", "radius": "r"}}},
+        "named.x.radius",
+        "must be a number",
+    ),
     ({"name": "a", "weights": {"x": float("nan")}}, "weights.x", "must be a finite number"),
     ({"name": "a", "weights": {"x": float("inf")}}, "weights.x", "must be a finite number"),
-    ({"name": "a", "shapes": [{"kind": "circle", "radius": 1}, {"kind": "oval"}]}, "shapes[1].kind",
-     "must be one of circle, square"),
-    ({"name": "a", "shapes": [{"kind": "square", "side": 1, "colour": "green"}]}, "shapes[0].colour",
-     "must be one of red, blue"),
-    ({"name": "a", "shapes": [{"kind": "square", "side": 1, "color": "red"}]}, "shapes[0].color",
-     "is not known; did you mean “colour”? Known: side, colour"),
-    ({"name": "a", "zzz": 1}, "zzz", "is not known. Known: name, shapes, weights, named, share, copies, seed, author, slug, title, reason, step"),
-]  # fmt: skip
+    (
+        {"name": "a", "shapes": [{"kind": "circle", "radius": 1}, {"kind": "oval"}]},
+        "shapes[1].kind",
+        "must be one of circle, square",
+    ),
+    (
+        {"name": "a", "shapes": [{"kind": "square", "side": 1, "colour": "green"}]},
+        "shapes[0].colour",
+        "must be one of red, blue",
+    ),
+    (
+        {"name": "a", "shapes": [{"kind": "square", "side": 1, "color": "red"}]},
+        "shapes[0].color",
+        "is not known; did you mean “colour”? Known: side, colour",
+    ),
+    (
+        {"name": "a", "zzz": 1},
+        "zzz",
+        (
+            "is not known. Known: name, shapes, weights, named, share, copies, seed, author, slug,"
+            " title, reason, step"
+        ),
+    ),
+]
 
 
 @pytest.mark.parametrize(("value", "path", "problem"), CASES)
@@ -90,7 +124,10 @@ def test_what_fits_comes_back_typed_and_goes_out_as_it_came() -> None:
 def test_the_schema_has_no_references() -> None:
     schema = json_schema(Drawing)
     assert "$ref" not in str(schema)
-    assert schema["properties"]["shapes"]["items"]["anyOf"][1]["properties"]["colour"]["enum"] == ["blue", "red"]
+    assert schema["properties"]["shapes"]["items"]["anyOf"][1]["properties"]["colour"]["enum"] == [
+        "blue",
+        "red",
+    ]
 
 
 def test_the_docs_name_every_option_of_a_verifier() -> None:
@@ -102,6 +139,12 @@ def test_the_docs_name_every_option_of_a_verifier() -> None:
     while forms:
         form = forms.pop()
         forms += form.__subclasses__()
-        names = {field.name for field in msgspec.structs.fields(form)} - {"kind", "name", "description"}
-        missing |= {f"{form.__name__}.{name}" for name in names if not re.search(rf'[`"]{name}[`"]', text)}
+        names = {field.name for field in msgspec.structs.fields(form)} - {
+            "kind",
+            "name",
+            "description",
+        }
+        missing |= {
+            f"{form.__name__}.{name}" for name in names if not re.search(rf'[`"]{name}[`"]', text)
+        }
     assert not missing

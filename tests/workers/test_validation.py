@@ -1,5 +1,5 @@
-"""What runs of rows measure at intervals: the loss on what was held back and the success on validation tasks, and nothing of it
-changes what they learn."""
+"""What runs of rows measure at intervals: the loss on what was held back and the success on
+validation tasks, and nothing of it changes what they learn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from workers import dpo, kto, sft
 from workers.lib.program import Stop, StopFlag
 from workers.ml.models import load_base
 
-CONFIG = {"batch_size": 3, "learning_rate": 1e-2, "lora_rank": 4, "warmup_steps": 1, "lora_dropout": 0.0, "steps": 4}
+CONFIG = {
+    "batch_size": 3,
+    "learning_rate": 1e-2,
+    "lora_rank": 4,
+    "warmup_steps": 1,
+    "lora_dropout": 0.0,
+    "steps": 4,
+}
 
 
 def rows_of(kind: str) -> list[dict]:
@@ -27,7 +34,9 @@ def rows_of(kind: str) -> list[dict]:
     if kind == "sft":
         return [{"messages": messages, "completion": text} for messages, text, _ in said]
     said += [(row["messages"], row["rejected"], False) for row in pairs()]
-    return [{"messages": messages, "completion": text, "good": good} for messages, text, good in said]
+    return [
+        {"messages": messages, "completion": text, "good": good} for messages, text, good in said
+    ]
 
 
 MAIN = {"sft": sft.main, "dpo": dpo.main, "kto": kto.main}
@@ -54,11 +63,15 @@ def test_it_validates_at_intervals_and_trains_as_without(
 ) -> None:
     spec = make_spec(rows=rows_of(kind), config=CONFIG)
     plain = ran(kind, spec, tmp_path)
-    more = {"config": CONFIG | {"eval_every": 2}, "validation_rows": rows_of(kind)[:2], "validation_tasks": tasks()[:2]}
+    more = {
+        "config": CONFIG | {"eval_every": 2},
+        "validation_rows": rows_of(kind)[:2],
+        "validation_tasks": tasks()[:2],
+    }
     checked = ran(kind, spec | more, tmp_path)
-    assert values(plain, "train/") == values(checked, "train/") and values(plain, "rewards/") == values(
-        checked, "rewards/"
-    )
+    assert values(plain, "train/") == values(checked, "train/") and values(
+        plain, "rewards/"
+    ) == values(checked, "rewards/")
     found = values(checked, "validation/")
     assert sorted(found) == [0, 2, 4] and not values(plain, "validation/")
     expected = {"validation/loss", "validation/success", "validation/reward", "validation/samples"}
@@ -74,14 +87,20 @@ def test_the_loss_kept_aside_of_sft_is_of_all_its_tokens(
 ) -> None:
     """At step 0, by the plain base: a new adapter says nothing yet."""
     rows = rows_of("sft")
-    spec = make_spec(rows=rows[:1], validation_rows=rows, config=CONFIG | {"steps": 1, "eval_every": 5})
+    spec = make_spec(
+        rows=rows[:1], validation_rows=rows, config=CONFIG | {"steps": 1, "eval_every": 5}
+    )
     found = values(ran("sft", spec, tmp_path), "validation/")[0]["validation/loss"]
     model, tokenizer = load_base(tiny_model)
     total, count = 0.0, 0
     for row in rows:
-        prompt = tokenizer.apply_chat_template(row["messages"], add_generation_prompt=True)["input_ids"]
+        prompt = tokenizer.apply_chat_template(row["messages"], add_generation_prompt=True)[
+            "input_ids"
+        ]
         answer = {"role": "assistant", "content": row["completion"]}
-        whole = tokenizer.apply_chat_template([*row["messages"], answer])["input_ids"][:-1]  # up to the end token
+        whole = tokenizer.apply_chat_template([*row["messages"], answer])["input_ids"][
+            :-1
+        ]  # up to the end token
         with torch.no_grad():
             logprobs = model(torch.tensor([whole])).logits[0, :-1].log_softmax(-1)
         taken = logprobs.gather(-1, torch.tensor(whole[1:])[:, None])[len(prompt) - 1 :]
@@ -89,7 +108,9 @@ def test_the_loss_kept_aside_of_sft_is_of_all_its_tokens(
     assert found == pytest.approx(total / count, rel=1e-4)
 
 
-def test_a_stop_during_the_validation_leaves_a_checkpoint(make_spec: Callable[..., dict], events: Recorder) -> None:
+def test_a_stop_during_the_validation_leaves_a_checkpoint(
+    make_spec: Callable[..., dict], events: Recorder
+) -> None:
     stop, sample = StopFlag(), events.sample
 
     def asks(**row: Any) -> None:
@@ -98,9 +119,14 @@ def test_a_stop_during_the_validation_leaves_a_checkpoint(make_spec: Callable[..
 
     events.sample = asks  # type: ignore[method-assign]
     spec = make_spec(
-        rows=rows_of("sft"), validation_tasks=tasks(), config=CONFIG | {"steps": 50, "eval_every": 2, "save_every": 50}
+        rows=rows_of("sft"),
+        validation_tasks=tasks(),
+        config=CONFIG | {"steps": 50, "eval_every": 2, "save_every": 50},
     )
     with pytest.raises(Stop):
         sft.main(typed(spec, "sft"), events, stop)
     [saved] = events.rows("checkpoint")
-    assert saved["step"] == 2 and json.loads((Path(saved["path"]) / "state.json").read_text())["step"] == 2
+    assert (
+        saved["step"] == 2
+        and json.loads((Path(saved["path"]) / "state.json").read_text())["step"] == 2
+    )

@@ -57,7 +57,15 @@ def test_it_gives_minus_one_for_what_is_not_one_call(text: str) -> None:
     ("text", "reward", "tool_ok", "args_score", "executed", "unsafe", "success"),
     [
         (call("tickets.close", id=1234), 1.0, True, 1.0, True, False, True),
-        ('\n {"args": {"id": 1234.0}, "tool": "tickets.close"} ', 1.0, True, 1.0, True, False, True),
+        (
+            '\n {"args": {"id": 1234.0}, "tool": "tickets.close"} ',
+            1.0,
+            True,
+            1.0,
+            True,
+            False,
+            True,
+        ),
         (call("tickets.close", id="1234"), 0.6, True, 0.0, True, False, False),
         (call("tickets.close", id=True), 0.6, True, 0.0, True, False, False),
         (call("tickets.close"), 0.6, True, 0.0, True, False, False),
@@ -68,7 +76,13 @@ def test_it_gives_minus_one_for_what_is_not_one_call(text: str) -> None:
     ],
 )
 def test_it_adds_tool_arguments_and_safe_execution(
-    text: str, reward: float, tool_ok: bool, args_score: float, executed: bool, unsafe: bool, success: bool
+    text: str,
+    reward: float,
+    tool_ok: bool,
+    args_score: float,
+    executed: bool,
+    unsafe: bool,
+    success: bool,
 ) -> None:
     score = tool_call(parse_call(text), EXPECTED, run)
     assert score.reward == pytest.approx(reward)
@@ -99,7 +113,9 @@ def test_the_weights_can_be_changed_one_by_one() -> None:
         ({"a": 10**400}, {"a": 10**400}, 1.0),
     ],
 )
-def test_arguments_match_by_type_and_meaning(given_args: dict, expected: dict, share: float) -> None:
+def test_arguments_match_by_type_and_meaning(
+    given_args: dict, expected: dict, share: float
+) -> None:
     assert argument_share(given_args, expected) == share
 
 
@@ -134,7 +150,9 @@ VALUES = st.recursive(
 )
 TOOLS = st.sampled_from(["tickets.close", "email.delete_mailbox", "nothing"]) | st.text()
 CALLS = st.builds(
-    lambda tool, args: json.dumps({"tool": tool, "args": args}), TOOLS, st.dictionaries(st.text(), VALUES)
+    lambda tool, args: json.dumps({"tool": tool, "args": args}),
+    TOOLS,
+    st.dictionaries(st.text(), VALUES),
 )
 
 

@@ -53,7 +53,8 @@ def test_each_vote_is_a_draw_of_its_own(mode: str, votes: int, samples: list) ->
 
 def test_a_client_that_cannot_draw_is_asked_plainly() -> None:
     judge = build(
-        {"kind": "judge", "rubric": "Is it kind?", "votes": 3}, clients={"ask": lambda messages: '{"score": 6}'}
+        {"kind": "judge", "rubric": "Is it kind?", "votes": 3},
+        clients={"ask": lambda messages: '{"score": 6}'},
     )
     assert judge.score(Rollout.of_text(TASK, "Hello!")).reward == pytest.approx(0.6)
 
@@ -63,8 +64,12 @@ def test_a_job_s_client_asks_the_server_for_different_draws(server: Server) -> N
     for votes, wanted in ((1, [(0.0, 0)]), (3, [(VOTING_TEMPERATURE, seed) for seed in (1, 2, 3)])):
         server.seen.clear()
         spec: dict[str, Any] = {"kind": "judge", "rubric": "Is it kind?", "votes": votes}
-        clients = clients_of({"judge": {"base_url": server.url, "model": "m", "allow_private": True}})
+        clients = clients_of(
+            {"judge": {"base_url": server.url, "model": "m", "allow_private": True}}
+        )
         build(spec, clients=clients).score(Rollout.of_text(TASK, "Hello!"))
         bodies = [body for body, _, _ in server.seen]
-        assert [body["temperature"] for body in bodies] == [temperature for temperature, _ in wanted]
+        assert [body["temperature"] for body in bodies] == [
+            temperature for temperature, _ in wanted
+        ]
         assert len({body["seed"] for body in bodies}) == votes

@@ -1,4 +1,6 @@
-"""The other kinds of verifiers: tables of what is right and wrong, what a spec may say, and hostile answers."""
+"""The other kinds of verifiers: tables of what is right and wrong, what a spec may say, and hostile
+answers.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,17 @@ from workers.lib.verifiers.human import label_key
 
 
 def rollout(output: str, expected: dict | None = None, **rest: Any) -> Rollout:
-    task = {"id": "t", "messages": [{"role": "user", "content": "Do it."}], "expected": expected or {}}
+    task = {
+        "id": "t",
+        "messages": [{"role": "user", "content": "Do it."}],
+        "expected": expected or {},
+    }
     return Rollout.of_text(task, output, **rest)
 
 
-def score(spec: dict, output: str, expected: dict | None = None, clients: dict | None = None, **rest: Any) -> Score:
+def score(
+    spec: dict, output: str, expected: dict | None = None, clients: dict | None = None, **rest: Any
+) -> Score:
     return build(spec, clients=clients).score(rollout(output, expected, **rest))
 
 
@@ -36,7 +44,12 @@ CITY = {"answer": ["Bern", "Berne"]}
         ({"kind": "exact"}, " **bern**. ", CITY, True),
         ({"kind": "exact"}, "It is Bern", CITY, False),
         ({"kind": "exact", "text": "exact", "plain": False}, "bern", CITY, False),
-        ({"kind": "exact", "answer_in": "tags"}, "hm <answer>Basel</answer> no, <answer> Berne </answer>", CITY, True),
+        (
+            {"kind": "exact", "answer_in": "tags"},
+            "hm <answer>Basel</answer> no, <answer> Berne </answer>",
+            CITY,
+            True,
+        ),
         ({"kind": "exact", "answer_in": "last_line"}, "Let me see.\nBern\n\n", CITY, True),
         ({"kind": "exact", "pattern": r"city: (\w+)"}, "The city: Bern, surely", CITY, True),
         ({"kind": "exact", "values": [7]}, "7", {}, True),
@@ -69,7 +82,12 @@ CITY = {"answer": ["Bern", "Berne"]}
         ({"kind": "number", "relative": 0.01}, "1240", {"answer": 1234.5}, True),
         ({"kind": "number"}, "3/4", {"answer": "0.75"}, True),
         ({"kind": "number"}, "−3", {"answer": -3}, True),
-        ({"kind": "number"}, "-1234567890123456789012345678901", {"answer": "-1234567890123456789012345678902"}, False),
+        (
+            {"kind": "number"},
+            "-1234567890123456789012345678901",
+            {"answer": "-1234567890123456789012345678902"},
+            False,
+        ),
         ({"kind": "number"}, "1e3", {"answer": 1000}, True),
         ({"kind": "number"}, "12,34", {"answer": 1234}, False),
         ({"kind": "number"}, "3/0", {"answer": 3}, False),
@@ -95,7 +113,12 @@ CITY = {"answer": ["Bern", "Berne"]}
         ({"kind": "number", "units": {"$": 1}}, "$1,200", {"answer": 1200}, True),
         ({"kind": "number", "units": {"%": 0.01}}, "50%", {"answer": 0.5}, True),
         *(
-            ({"kind": kind, "answer_in": "hashes"}, f"4 + 4 = 8\n#### {rest}", {"answer": "8"}, right)
+            (
+                {"kind": kind, "answer_in": "hashes"},
+                f"4 + 4 = 8\n#### {rest}",
+                {"answer": "8"},
+                right,
+            )
             for kind in ("number", "exact", "math")
             for rest, right in (
                 ("8", True),
@@ -107,7 +130,12 @@ CITY = {"answer": ["Bern", "Berne"]}
                 ("5\n\nQ: 4 + 4?\n#### 8", False),
             )
         ),
-        ({"kind": "number", "answer_in": "last_number"}, "first 3, then 1,000 apples.", {"answer": 1000}, True),
+        (
+            {"kind": "number", "answer_in": "last_number"},
+            "first 3, then 1,000 apples.",
+            {"answer": 1000},
+            True,
+        ),
         *(
             ({"kind": "number", "answer_in": "last_number"}, given, {"answer": gold}, right)
             for given, gold, right in (
@@ -134,9 +162,21 @@ CITY = {"answer": ["Bern", "Berne"]}
                 ),
                 *(
                     (text, 42, False)
-                    for text in ("0x42", "C6H42", "9h42", "e^{42}", "\\sqrt{42}", "√42", "6'42", "v1.42")
+                    for text in (
+                        "0x42",
+                        "C6H42",
+                        "9h42",
+                        "e^{42}",
+                        "\\sqrt{42}",
+                        "√42",
+                        "6'42",
+                        "v1.42",
+                    )
                 ),
-                *((text, 42, True) for text in ("共42个", "USD42", "x_1 = 42", "42cm", "in 2023 42 people")),
+                *(
+                    (text, 42, True)
+                    for text in ("共42个", "USD42", "x_1 = 42", "42cm", "in 2023 42 people")
+                ),
                 ("it is 3/4", 4, False),
                 *(
                     ("5-7", 7, False),
@@ -210,32 +250,70 @@ CITY = {"answer": ["Bern", "Berne"]}
         ({"kind": "number", "units": {"km": 1, "m": 0.001}}, "1 4/5 km", {"answer": 1.8}, True),
         ({"kind": "number", "units": {"km": 1, "m": 0.001}}, "10^3 m", {"answer": 1}, True),
         ({"kind": "number", "units": {"km": 1}}, "2024-01-05 km", {"answer": 2024}, False),
-        ({"kind": "number", "answer_in": "last_number", "units": {"%": 0.01}}, "it is 50%", {"answer": 0.5}, True),
+        (
+            {"kind": "number", "answer_in": "last_number", "units": {"%": 0.01}},
+            "it is 50%",
+            {"answer": 0.5},
+            True,
+        ),
         ({"kind": "number", "answer_in": "boxed"}, "so \\boxed{12}", {"answer": 12}, True),
         ({"kind": "regex", "pattern": r"^\d{4}$"}, "2024", {}, True),
-        ({"kind": "regex", "pattern": "sorry", "case": False, "absent": True}, "I am SORRY", {}, False),
+        (
+            {"kind": "regex", "pattern": "sorry", "case": False, "absent": True},
+            "I am SORRY",
+            {},
+            False,
+        ),
         ({"kind": "regex", "pattern": "a.*b", "full": True}, "a\nb", {}, False),
         ({"kind": "regex", "pattern": "(?s)a.*b", "full": True}, "a\nb", {}, True),
         ({"kind": "regex", "pattern": "total: .* EUR"}, "total: none\n\n5 EUR", {}, False),
-        ({"kind": "exact", "pattern": "answer: (.*)", "values": ["4"]}, "answer: 4\nor 5", {}, True),
+        (
+            {"kind": "exact", "pattern": "answer: (.*)", "values": ["4"]},
+            "answer: 4\nor 5",
+            {},
+            True,
+        ),
         ({"kind": "json", "schema": {"pattern": "^a.b$"}}, '"a\\nb"', {}, False),
         ({"kind": "json"}, '{"n": -1, "n": 1}', {}, False),
         # Only the answer is judged, not what was thought; who asks for the form sees all of it.
-        ({"kind": "exact", "answer_in": "tags", "values": ["4"]}, "<think><answer>4</answer></think>", {}, False),
-        ({"kind": "exact", "answer_in": "tags", "values": ["4"]}, "<think>maybe <answer>4</answer>", {}, False),
-        ({"kind": "exact", "answer_in": "boxed", "values": ["4"]}, "<think>\\boxed{4}</think>\nno idea", {}, False),
+        (
+            {"kind": "exact", "answer_in": "tags", "values": ["4"]},
+            "<think><answer>4</answer></think>",
+            {},
+            False,
+        ),
+        (
+            {"kind": "exact", "answer_in": "tags", "values": ["4"]},
+            "<think>maybe <answer>4</answer>",
+            {},
+            False,
+        ),
+        (
+            {"kind": "exact", "answer_in": "boxed", "values": ["4"]},
+            "<think>\\boxed{4}</think>\nno idea",
+            {},
+            False,
+        ),
         ({"kind": "exact", "values": ["4"]}, "<think>3? No.</think>\n4", {}, True),
         ({"kind": "exact", "values": ["Müller"]}, "Mu\u0308ller", {}, True),
         ({"kind": "math", "values": ["4"]}, "<think>\\boxed{4}</think>", {}, False),
         ({"kind": "json"}, '<think>{}</think>\n{"a": 1}', {}, True),
         ({"kind": "json"}, "<think>{}</think>", {}, False),
         (
-            {"kind": "constraints", "constraints": [{"type": "number_words", "relation": "less than", "num_words": 2}]},
+            {
+                "kind": "constraints",
+                "constraints": [{"type": "number_words", "relation": "less than", "num_words": 2}],
+            },
             "<think>one two three</think>yes",
             {},
             True,
         ),
-        ({"kind": "regex", "pattern": "^<think>.*</think>\\s*yes$"}, "<think>so</think> yes", {}, True),
+        (
+            {"kind": "regex", "pattern": "^<think>.*</think>\\s*yes$"},
+            "<think>so</think> yes",
+            {},
+            True,
+        ),
         ({"kind": "regex"}, "yes", {"pattern": "yes|no"}, True),
         ({"kind": "json"}, "[1, 2]", {}, True),
         ({"kind": "json"}, "null", {}, True),
@@ -246,7 +324,12 @@ CITY = {"answer": ["Bern", "Berne"]}
         ({"kind": "json", "schema": {"type": "object", "required": ["a"]}}, "{}", {}, False),
         ({"kind": "json"}, "4", {"schema": {"type": "string"}}, False),
         ({"kind": "math"}, "Thus \\boxed{\\frac{1}{2}}", {"answer": "x"}, False),
-        ({"kind": "math", "answer_in": "boxed"}, "Thus \\boxed{\\frac{1}{2}}", {"answer": 0.5}, True),
+        (
+            {"kind": "math", "answer_in": "boxed"},
+            "Thus \\boxed{\\frac{1}{2}}",
+            {"answer": 0.5},
+            True,
+        ),
     ],
 )
 def test_answers(spec: dict, output: str, expected: dict, right: bool) -> None:
@@ -275,40 +358,93 @@ def test_long_and_deep_json(output: str, details: list[str]) -> None:
 
 def test_json_of_another_shape_may_have_a_part_of_the_reward() -> None:
     found = score({"kind": "json", "partial": 0.3, "schema": {"type": "array"}}, '{"a": 1}')
-    assert (found.reward, found.valid, found.components) == (0.3, True, {"valid": 1.0, "schema": 0.0})
+    assert (found.reward, found.valid, found.components) == (
+        0.3,
+        True,
+        {"valid": 1.0, "schema": 0.0},
+    )
     assert found.details == ["$: {'a': 1} is not of type 'array'"]
 
 
 # Constraints
 
-LONG = "One two three. Four five!\n\nSix, seven? P.S. no.\n\nP.S. <<Title>> [name] *high* and **light**\n- one\n- two"
+LONG = (
+    "One two three. Four five!\n\nSix, seven? P.S. no.\n\nP.S. <<Title>> [name] *high* and"
+    " **light**\n- one\n- two"
+)
 
 
 @pytest.mark.parametrize(
     ("constraint", "output", "right"),
     [
-        ({"type": "length_constraints:number_words", "relation": "at least", "num_words": 3}, "a b c", True),
+        (
+            {"type": "length_constraints:number_words", "relation": "at least", "num_words": 3},
+            "a b c",
+            True,
+        ),
         ({"type": "number_words", "relation": "less than", "num_words": 3}, "a b c", False),
-        ({"type": "number_sentences", "relation": "exactly", "num_sentences": 2}, "Dr. No came. He left at 5 p.m. by train", True),
+        (
+            {"type": "number_sentences", "relation": "exactly", "num_sentences": 2},
+            "Dr. No came. He left at 5 p.m. by train",
+            True,
+        ),
         ({"type": "number_paragraphs", "num_paragraphs": 1}, LONG, True),
         ({"type": "number_paragraphs", "num_paragraphs": 2}, "one\n***\ntwo", True),
-        ({"type": "nth_paragraph_first_word", "num_paragraphs": 3, "nth_paragraph": 2, "first_word": "six"}, LONG, True),
-        ({"type": "nth_paragraph_first_word", "nth_paragraph": 4, "first_word": "six"}, LONG, False),
+        (
+            {
+                "type": "nth_paragraph_first_word",
+                "num_paragraphs": 3,
+                "nth_paragraph": 2,
+                "first_word": "six",
+            },
+            LONG,
+            True,
+        ),
+        (
+            {"type": "nth_paragraph_first_word", "nth_paragraph": 4, "first_word": "six"},
+            LONG,
+            False,
+        ),
         ({"type": "keywords:existence", "keywords": ["two", "SEVEN"]}, LONG, True),
         ({"type": "existence", "keywords": ["wo"]}, LONG, True),
         ({"type": "forbidden_words", "forbidden_words": ["eight"]}, LONG, True),
         ({"type": "forbidden_words", "forbidden_words": ["Two"]}, LONG, False),
-        ({"type": "frequency", "keyword": "two", "frequency": 2, "relation": "at least"}, LONG, True),
-        ({"type": "letter_frequency", "letter": "x", "let_frequency": 2, "let_relation": "less than"}, LONG, True),
+        (
+            {"type": "frequency", "keyword": "two", "frequency": 2, "relation": "at least"},
+            LONG,
+            True,
+        ),
+        (
+            {
+                "type": "letter_frequency",
+                "letter": "x",
+                "let_frequency": 2,
+                "let_relation": "less than",
+            },
+            LONG,
+            True,
+        ),
         ({"type": "english_lowercase"}, "all low 4", True),
         ({"type": "english_lowercase"}, "1234", False),
         ({"type": "english_capital"}, "ALL HIGH", True),
-        ({"type": "capital_word_frequency", "capital_frequency": 1, "capital_relation": "at most"}, "NOT so", True),
+        (
+            {
+                "type": "capital_word_frequency",
+                "capital_frequency": 1,
+                "capital_relation": "at most",
+            },
+            "NOT so",
+            True,
+        ),
         ({"type": "json_format"}, '```json\n{"a": 1}\n```', True),
         ({"type": "json_format"}, "a: 1", False),
         ({"type": "number_bullet_lists", "num_bullets": 2}, LONG, True),
         ({"type": "number_highlighted_sections", "num_highlights": 2}, LONG, True),
-        ({"type": "multiple_sections", "section_spliter": "Part", "num_sections": 2}, "Part 1\na\nPart 2\nb", True),
+        (
+            {"type": "multiple_sections", "section_spliter": "Part", "num_sections": 2},
+            "Part 1\na\nPart 2\nb",
+            True,
+        ),
         ({"type": "title"}, LONG, True),
         ({"type": "title"}, "<< >>", False),
         ({"type": "postscript", "postscript_marker": "P.S."}, LONG, True),
@@ -322,7 +458,7 @@ LONG = "One two three. Four five!\n\nSix, seven? P.S. no.\n\nP.S. <<Title>> [nam
         ({"type": "two_responses"}, "one\n******\none", False),
         ({"type": "constrained_response"}, "My answer is no.", True),
     ],
-)  # fmt: skip
+)
 def test_constraints(constraint: dict, output: str, right: bool) -> None:
     found = score({"kind": "constraints", "constraints": [constraint]}, output)
     assert (found.reward, found.success) == (float(right), right)
@@ -334,8 +470,14 @@ def test_an_empty_answer_holds_to_no_constraint() -> None:
 
 
 def test_constraints_of_the_task_in_the_data_sets_form() -> None:
-    metadata = {"instruction_id_list": ["punctuation:no_comma", "language:response_language", "change_case:english_capital"],
-                "kwargs": [{}, {"language": "de"}, {"relation": None}]}  # fmt: skip
+    metadata = {
+        "instruction_id_list": [
+            "punctuation:no_comma",
+            "language:response_language",
+            "change_case:english_capital",
+        ],
+        "kwargs": [{}, {"language": "de"}, {"relation": None}],
+    }
     task = {"expected": {}, "metadata": metadata}
     found = build({"kind": "constraints", "partial": True}).score(Rollout.of_text(task, "no comma"))
     assert found.components == {"no_comma": 1.0, "response_language": 0.0, "english_capital": 0.0}
@@ -356,21 +498,36 @@ WANTED = {"mails": [{"id": 1, "to": "Ann"}, {"id": 2, "to": "Bo"}], "open": 3}
     ("state", "options", "reward", "detail"),
     [
         ({"mails": WANTED["mails"][::-1], "open": 3.0}, {}, 1.0, ""),
-        ({"mails": WANTED["mails"][::-1], "open": 3}, {"ordered": True}, 0.0, "mails: the rows are the same"),
+        (
+            {"mails": WANTED["mails"][::-1], "open": 3},
+            {"ordered": True},
+            0.0,
+            "mails: the rows are the same",
+        ),
         (
             {"mails": [{"id": 1, "to": "ANN"}, {"id": 2, "to": "Bo"}], "open": 3},
             {},
             0.0,
             'mails[1].to is "ANN", should be "Ann"',
         ),
-        ({"mails": [{"id": 1, "to": "ANN"}, {"id": 2, "to": "bo"}], "open": 3}, {"case_insensitive": ["to"]}, 1.0, ""),
+        (
+            {"mails": [{"id": 1, "to": "ANN"}, {"id": 2, "to": "bo"}], "open": 3},
+            {"case_insensitive": ["to"]},
+            1.0,
+            "",
+        ),
         (
             {"mails": [{"id": 1, "to": "ANN"}, {"id": 2, "to": "bo"}], "open": 3},
             {"case_insensitive": ["id"]},
             0.0,
             "mails[1].to",
         ),
-        ({"mails": [{"id": 9, "to": "Ann"}, {"id": 8, "to": "Bo"}], "open": 3}, {"ignore": ["id"]}, 1.0, ""),
+        (
+            {"mails": [{"id": 9, "to": "Ann"}, {"id": 8, "to": "Bo"}], "open": 3},
+            {"ignore": ["id"]},
+            1.0,
+            "",
+        ),
         ({"mails": WANTED["mails"], "open": 4}, {"tables": ["mails"]}, 1.0, ""),
         ({"mails": WANTED["mails"], "open": 4}, {"partial": True}, 0.5, "open is 4, should be 3"),
         ({"mails": WANTED["mails"] * 2, "open": 3}, {}, 0.0, "mails: extra row"),
@@ -382,16 +539,27 @@ WANTED = {"mails": [{"id": 1, "to": "Ann"}, {"id": 2, "to": "Bo"}], "open": 3}
 )
 def test_states(state: dict, options: dict, reward: float, detail: str) -> None:
     found = score({"kind": "state", **options}, "", state=state, expected_state=WANTED)
-    assert found.reward == reward and (not detail or found.details[0].startswith(detail)), found.details
+    assert found.reward == reward and (not detail or found.details[0].startswith(detail)), (
+        found.details
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "options", "right"),
-    [(["a", "b"], {}, True), (["b", "a"], {}, False), (["b", "a"], {"unordered": ["queue"]}, True), (["a", "a"], {"unordered": ["queue"]}, False)],
-)  # fmt: skip
-def test_a_list_of_values_has_an_order_unless_its_field_has_none(given: list, options: dict, right: bool) -> None:
+    [
+        (["a", "b"], {}, True),
+        (["b", "a"], {}, False),
+        (["b", "a"], {"unordered": ["queue"]}, True),
+        (["a", "a"], {"unordered": ["queue"]}, False),
+    ],
+)
+def test_a_list_of_values_has_an_order_unless_its_field_has_none(
+    given: list, options: dict, right: bool
+) -> None:
     state, wanted = ({"rows": [{"id": 1, "queue": queue}]} for queue in (given, ["a", "b"]))
-    assert score({"kind": "state", **options}, "", state=state, expected_state=wanted).success is right
+    assert (
+        score({"kind": "state", **options}, "", state=state, expected_state=wanted).success is right
+    )
 
 
 # Trajectories
@@ -416,7 +584,12 @@ def ran(*oks: bool, unsafe: bool = False) -> list[Execution]:
     ],
 )
 def test_trajectories(calls: list[Execution], stats: dict, reward: float) -> None:
-    spec = {"kind": "trajectory", "max_turns": 3, "max_tokens": 1000, "outcome": {"kind": "regex", "pattern": "done"}}
+    spec = {
+        "kind": "trajectory",
+        "max_turns": 3,
+        "max_tokens": 1000,
+        "outcome": {"kind": "regex", "pattern": "done"},
+    }
     found = score(spec, "done", calls=calls, stats=stats)
     assert found.reward == pytest.approx(reward)
     assert found.success is (reward > -1 or not any(call.unsafe for call in calls))
@@ -470,7 +643,11 @@ def test_what_is_judged_stays_data() -> None:
     score(JUDGE, hostile, clients={"ask": ask})
     prompt = asked[0][1]["content"]
     assert json.dumps(hostile) in prompt and hostile not in prompt
-    marks = [line.split()[-1] for line in prompt.splitlines() if line.startswith(("BEGIN WORK ", "END WORK "))]
+    marks = [
+        line.split()[-1]
+        for line in prompt.splitlines()
+        if line.startswith(("BEGIN WORK ", "END WORK "))
+    ]
     assert len(marks) == 2 and marks[0] == marks[1] and marks[0] not in hostile
 
 
@@ -486,9 +663,15 @@ def test_pairwise_asks_both_orders() -> None:
     spec = JUDGE | {"mode": "pairwise", "reference": "Thanks."}
     always_first, asked = says({"better": "A"})
     assert score(spec, "Please.", clients={"ask": always_first}).reward == 0.5 and len(asked) == 2
-    assert score(spec, "Please.", clients={"ask": says({"better": "A"}, {"better": "B"})[0]}).reward == 1.0
+    assert (
+        score(spec, "Please.", clients={"ask": says({"better": "A"}, {"better": "B"})[0]}).reward
+        == 1.0
+    )
     assert score(spec, "Please.", clients={"ask": says({"better": "A or B"})[0]}).masked
-    assert "no reference" in score(JUDGE | {"mode": "pairwise"}, "x", clients={"ask": always_first}).mask_reason
+    assert (
+        "no reference"
+        in score(JUDGE | {"mode": "pairwise"}, "x", clients={"ask": always_first}).mask_reason
+    )
 
 
 def test_a_group_is_graded_together_and_equal_works_get_the_same() -> None:
@@ -512,11 +695,16 @@ def test_a_group_without_a_usable_ranking_is_masked(answer: Any) -> None:
 @pytest.mark.parametrize(
     ("works", "rewards"),
     [
-        (["a", "b", "BREAK"], [0.5, 0.5, 0.0]), (["a", "BREAK", "a", "BREAK!"], [None, 0.0, None, 0.0]),
-        (["BREAK", "BREAK!"], [0.0, 0.0]), (["a", "b"], [0.5, 0.5]), (["a", "DOWN"], [None, None]),
+        (["a", "b", "BREAK"], [0.5, 0.5, 0.0]),
+        (["a", "BREAK", "a", "BREAK!"], [None, 0.0, None, 0.0]),
+        (["BREAK", "BREAK!"], [0.0, 0.0]),
+        (["a", "b"], [0.5, 0.5]),
+        (["a", "DOWN"], [None, None]),
     ],
-)  # fmt: skip
-def test_who_breaks_the_judge_of_a_group_fails_alone(works: list[str], rewards: list[float | None]) -> None:
+)
+def test_who_breaks_the_judge_of_a_group_fails_alone(
+    works: list[str], rewards: list[float | None]
+) -> None:
     down = [False]
 
     def ask(messages: list[dict]) -> str:
@@ -525,11 +713,15 @@ def test_who_breaks_the_judge_of_a_group_fails_alone(works: list[str], rewards: 
         if down[0]:
             raise ConnectionError("gone")
         names = [line.split()[1] for line in prompt.splitlines() if line.startswith("BEGIN W")]
-        return "no verdict" if "BREAK" in prompt else json.dumps({"scores": dict.fromkeys(names, 0.5)})
+        return (
+            "no verdict" if "BREAK" in prompt else json.dumps({"scores": dict.fromkeys(names, 0.5)})
+        )
 
     judge = build(JUDGE | {"mode": "group"}, clients={"ask": ask})
     found = judge.score_group([rollout(work) for work in works])
-    assert [score.reward for score in found] == rewards and not any(score.success for score in found)
+    assert [score.reward for score in found] == rewards and not any(
+        score.success for score in found
+    )
 
 
 # Reward models and labels
@@ -543,17 +735,34 @@ def test_a_reward_model_is_asked_once_for_a_batch() -> None:
         return {"rewards": [float(len(text)) for text in query["query"]]}
 
     spec = {"kind": "reward_model", "scale": "range", "low": 0, "high": 100, "batch": 2}
-    scores = build(spec, clients={"reward_model": model}).score_group([rollout("a"), rollout("bb"), rollout("ccc")])
-    assert [len(query["prompts"]) for query in asked] == [2, 1] and asked[0].keys() == {"query", "prompts", "labels"}
+    scores = build(spec, clients={"reward_model": model}).score_group(
+        [rollout("a"), rollout("bb"), rollout("ccc")]
+    )
+    assert [len(query["prompts"]) for query in asked] == [2, 1] and asked[0].keys() == {
+        "query",
+        "prompts",
+        "labels",
+    }
     rewards = [score.reward for score in scores]
     assert rewards == sorted(rewards) and all(0 < reward < 1 for reward in rewards)
 
 
 @pytest.mark.parametrize(
-    "answer", [{}, {"rewards": []}, {"rewards": ["x"]}, {"rewards": [float("nan")]}, {"rewards": [1, 2]}, "1", None]
+    "answer",
+    [
+        {},
+        {"rewards": []},
+        {"rewards": ["x"]},
+        {"rewards": [float("nan")]},
+        {"rewards": [1, 2]},
+        "1",
+        None,
+    ],
 )
 def test_a_reward_model_that_answers_nonsense_masks(answer: Any) -> None:
-    assert score({"kind": "reward_model"}, "x", clients={"reward_model": lambda query: answer}).masked
+    assert score(
+        {"kind": "reward_model"}, "x", clients={"reward_model": lambda query: answer}
+    ).masked
 
 
 def test_a_persons_label_is_found_by_request_and_answer() -> None:
@@ -562,14 +771,20 @@ def test_a_persons_label_is_found_by_request_and_answer() -> None:
     found = score({"kind": "human"}, "fine", clients={"labels": labels})
     assert (found.reward, found.success, found.details) == (0.9, True, ["kind"])
     assert "No person" in score({"kind": "human"}, "other", clients={"labels": labels}).mask_reason
-    assert score({"kind": "human"}, "fine", clients={"labels": {}}).masked and score({"kind": "human"}, "fine").masked
+    assert (
+        score({"kind": "human"}, "fine", clients={"labels": {}}).masked
+        and score({"kind": "human"}, "fine").masked
+    )
     assert score({"kind": "human"}, "fine", clients={"labels": lambda key: False}).reward == 0.0
 
 
 # Composition
 
 HAS_A, HAS_B = {"kind": "regex", "pattern": "a"}, {"kind": "regex", "pattern": "b"}
-PARTS = [{"name": "a", "verifier": HAS_A, "weight": 0.25}, {"name": "b", "verifier": HAS_B, "weight": 0.75}]
+PARTS = [
+    {"name": "a", "verifier": HAS_A, "weight": 0.25},
+    {"name": "b", "verifier": HAS_B, "weight": 0.75},
+]
 
 
 @pytest.mark.parametrize(
@@ -616,7 +831,9 @@ def test_a_masked_part_masks_the_whole_unless_it_is_optional() -> None:
 
 def test_composition_nests() -> None:
     inner = {"kind": "compose", "parts": PARTS}
-    found = score({"kind": "compose", "parts": [{"name": "in", "verifier": inner, "weight": 0.5}]}, "b")
+    found = score(
+        {"kind": "compose", "parts": [{"name": "in", "verifier": inner, "weight": 0.5}]}, "b"
+    )
     assert (found.reward, found.components["in.b.right"]) == (0.375, 1.0)
 
 
@@ -642,8 +859,14 @@ def nested(depth: int) -> dict:
         ({"kind": "regex", "pattern": "("}, "verifier.pattern"),
         ({"kind": "json", "schema": {"type": "x"}}, "verifier.schema"),
         ({"kind": "json", "schema": 4}, "verifier.schema"),
-        ({"kind": "constraints", "constraints": [{"type": "no_comma"}, {"type": "x"}]}, "verifier.constraints[1].type"),
-        ({"kind": "constraints", "constraints": [{"type": "title"}, {"type": "number_words"}]}, "verifier.constraints[1].num_words"),
+        (
+            {"kind": "constraints", "constraints": [{"type": "no_comma"}, {"type": "x"}]},
+            "verifier.constraints[1].type",
+        ),
+        (
+            {"kind": "constraints", "constraints": [{"type": "title"}, {"type": "number_words"}]},
+            "verifier.constraints[1].num_words",
+        ),
         ({"kind": "judge"}, "verifier.rubric"),
         ({"kind": "judge", "rubric": " "}, "verifier.rubric"),
         ({"kind": "judge", "rubric": "x", "low": 5, "high": 5}, "verifier.low"),
@@ -652,27 +875,49 @@ def nested(depth: int) -> dict:
         ({"kind": "trajectory", "weights": {"recovered": 0.5}}, "verifier.weights.recovered"),
         ({"kind": "trajectory", "outcome": {"kind": "x"}}, "verifier.outcome.kind"),
         ({"kind": "compose", "parts": []}, "verifier.parts"),
-        ({"kind": "compose", "parts": [{"verifier": HAS_A}, {"verifier": HAS_B}]}, "verifier.parts"),
-        ({"kind": "compose", "parts": [{"verifier": {"kind": "regex", "pattern": "("}}]}, "verifier.parts[0].verifier.pattern"),
+        (
+            {"kind": "compose", "parts": [{"verifier": HAS_A}, {"verifier": HAS_B}]},
+            "verifier.parts",
+        ),
+        (
+            {"kind": "compose", "parts": [{"verifier": {"kind": "regex", "pattern": "("}}]},
+            "verifier.parts[0].verifier.pattern",
+        ),
         ({"kind": "compose", "parts": PARTS, "clip": [1, 0]}, "verifier.clip"),
         ({"kind": "expected", "verifiers": {"x": HAS_A}}, "verifier.verifiers.x"),
         (nested(40), "verifier.parts[0].verifier"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_spec_names_the_path(spec: dict, path: str) -> None:
     with pytest.raises(SpecError, match=re.escape(f"“{path}")):
         build(spec)
 
 
 SPECS = [
-    {"kind": "tool_call"}, {"kind": "calls"}, {"kind": "no_call"}, {"kind": "json", "schema": {"type": "object"}},
-    {"kind": "exact", "values": ["x"]}, {"kind": "number", "values": [4], "units": {"km": 1}}, {"kind": "regex", "pattern": "x+"},
-    {"kind": "math", "values": ["x^2+1"]}, {"kind": "number", "values": [4], "answer_in": "last_number"},
-    {"kind": "math", "values": ["2"], "answer_in": "boxed"}, {"kind": "state"}, {"kind": "expected"},
-    {"kind": "constraints", "constraints": [{"type": "no_comma"}, {"type": "number_sentences", "num_sentences": 2}], "loose": True},
-    {"kind": "trajectory"}, JUDGE, JUDGE | {"mode": "pairwise"}, {"kind": "reward_model"}, {"kind": "human"},
+    {"kind": "tool_call"},
+    {"kind": "calls"},
+    {"kind": "no_call"},
+    {"kind": "json", "schema": {"type": "object"}},
+    {"kind": "exact", "values": ["x"]},
+    {"kind": "number", "values": [4], "units": {"km": 1}},
+    {"kind": "regex", "pattern": "x+"},
+    {"kind": "math", "values": ["x^2+1"]},
+    {"kind": "number", "values": [4], "answer_in": "last_number"},
+    {"kind": "math", "values": ["2"], "answer_in": "boxed"},
+    {"kind": "state"},
+    {"kind": "expected"},
+    {
+        "kind": "constraints",
+        "constraints": [{"type": "no_comma"}, {"type": "number_sentences", "num_sentences": 2}],
+        "loose": True,
+    },
+    {"kind": "trajectory"},
+    JUDGE,
+    JUDGE | {"mode": "pairwise"},
+    {"kind": "reward_model"},
+    {"kind": "human"},
     {"kind": "compose", "parts": PARTS},
-]  # fmt: skip
+]
 MATHS = st.text(alphabet="0123456789xye+-*/^(){}[]|!.,=\\ fracsqtinlog$%", max_size=60)
 
 
@@ -690,7 +935,11 @@ def test_no_text_makes_a_verifier_fail(output: str, spec: dict) -> None:
 @given(st.text(min_size=1).filter(lambda text: text.strip()))
 def test_the_right_answer_is_always_right(answer: str) -> None:
     assert (
-        score({"kind": "exact", "text": "exact", "plain": False}, answer.strip(), {"answer": answer.strip()}).reward
+        score(
+            {"kind": "exact", "text": "exact", "plain": False},
+            answer.strip(),
+            {"answer": answer.strip()},
+        ).reward
         == 1.0
     )
 

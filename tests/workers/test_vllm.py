@@ -9,7 +9,15 @@ import pytest
 from workers.lib.memory import free_memory
 from workers.lib.specs import ServedModel
 from workers.lib.tailed import printable
-from workers.lib.vllm import OPTIONS, checked_options, command, read_options, reason, utilization, write_options
+from workers.lib.vllm import (
+    OPTIONS,
+    checked_options,
+    command,
+    read_options,
+    reason,
+    utilization,
+    write_options,
+)
 
 
 def test_the_command() -> None:
@@ -24,8 +32,17 @@ def test_the_command() -> None:
     words = command("/bin/vllm", model, "127.0.0.1", 8100)
     assert words[:3] == ["/bin/vllm", "serve", "/m"]
     text = " ".join(words)
-    for part in ("--port 8100", "--served-model-name n", "--max-model-len 512", "--enable-lora --max-lora-rank 16 --max-loras 2",
-                 "--logprobs-mode processed_logprobs", "--max-cpu-loras 2", "--max-num-seqs 8", "--enforce-eager", "--generation-config vllm"):  # fmt: skip
+    for part in (
+        "--port 8100",
+        "--served-model-name n",
+        "--max-model-len 512",
+        "--enable-lora --max-lora-rank 16 --max-loras 2",
+        "--logprobs-mode processed_logprobs",
+        "--max-cpu-loras 2",
+        "--max-num-seqs 8",
+        "--enforce-eager",
+        "--generation-config vllm",
+    ):
         assert part in text, part
     bare = " ".join(command("/bin/vllm", ServedModel(base="/m", name="n"), "127.0.0.1", 1))
     assert "lora" not in bare and "max-model-len" not in bare
@@ -58,10 +75,18 @@ def test_options_that_are_refused(given: dict[str, Any], says: str) -> None:
 
 
 def test_options_are_read_as_they_are_written() -> None:
-    options = {"enforce-eager": True, "gpu-memory-utilization": 0.9, "max-num-seqs": 64, "tool-call-parser": "hermes"}
+    options = {
+        "enforce-eager": True,
+        "gpu-memory-utilization": 0.9,
+        "max-num-seqs": 64,
+        "tool-call-parser": "hermes",
+    }
     assert read_options(write_options(options)) == options
     assert (
-        read_options("--max-num-seqs=64\n\n--enforce-eager\n tool-call-parser hermes\ngpu-memory-utilization 0.9")
+        read_options(
+            "--max-num-seqs=64\n\n--enforce-eager\n tool-call-parser"
+            " hermes\ngpu-memory-utilization 0.9"
+        )
         == options
     )
     assert read_options("") == {} and len(OPTIONS) > 10
@@ -70,19 +95,37 @@ def test_options_are_read_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("line", "advice"),
     [
-        ("ValueError: No available memory for the cache blocks.", "lower it, or raise gpu-memory-utilization"),
-        ("ValueError: Free memory on device (3.2/23.5 GiB) on startup is less than desired GPU memory utilization (0.92, 21.6 GiB).",
-         "set gpu-memory-utilization below the free share"),
+        (
+            "ValueError: No available memory for the cache blocks.",
+            "lower it, or raise gpu-memory-utilization",
+        ),
+        (
+            (
+                "ValueError: Free memory on device (3.2/23.5 GiB) on startup is less than desired"
+                " GPU memory utilization (0.92, 21.6 GiB)."
+            ),
+            "set gpu-memory-utilization below the free share",
+        ),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "Memory ran out"),
-        ("ValueError: User-specified max_model_len (9) is greater than the derived max_model_len", "shorter context length"),
+        (
+            (
+                "ValueError: User-specified max_model_len (9) is greater than the derived"
+                " max_model_len"
+            ),
+            "shorter context length",
+        ),
         ("vllm: error: unrecognized arguments: --x", "does not accept one of the options"),
         ("OSError: [Errno 98] Address already in use", "The port is in use"),
         ("ModuleNotFoundError: No module named 'x'", "make vllm"),
     ],
-)  # fmt: skip
+)
 def test_the_log_says_why_and_what_to_do(line: str, advice: str) -> None:
     found = reason(
-        ["INFO 11-22 13:00:00 [x.py:1] starting", f"(EngineCore pid=7) ERROR 11-22 13:00:01 [core.py:9] {line}", "bye"]
+        [
+            "INFO 11-22 13:00:00 [x.py:1] starting",
+            f"(EngineCore pid=7) ERROR 11-22 13:00:01 [core.py:9] {line}",
+            "bye",
+        ]
     )
     assert advice in found and line in found and "EngineCore" not in found
 
@@ -90,7 +133,10 @@ def test_the_log_says_why_and_what_to_do(line: str, advice: str) -> None:
 def test_a_line_that_points_at_another_one_is_no_reason() -> None:
     lines = [
         "ERROR ValueError: boom",
-        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+        (
+            "RuntimeError: Engine core initialization failed. See root cause above. Failed core"
+            " proc(s): {}"
+        ),
     ]
     assert reason(lines) == "ERROR ValueError: boom"
 
@@ -99,7 +145,9 @@ def test_a_line_that_points_at_another_one_is_no_reason() -> None:
     ("free", "total", "share"),
     [(24, 24, None), (23.5, 24, None), (12, 24, 0.45), (4, 24, 0.15), (143_771, 143_771, None)],
 )
-def test_a_machine_that_others_use_is_shared(free: float, total: float, share: float | None) -> None:
+def test_a_machine_that_others_use_is_shared(
+    free: float, total: float, share: float | None
+) -> None:
     assert utilization(free, total) == share
     words = command("/opt/vllm", ServedModel(name="m", base="/models/m"), "127.0.0.1", 8000, share)
     assert ("--gpu-memory-utilization" in words) == (share is not None)

@@ -57,7 +57,9 @@ def test_a_call_changes_the_state() -> None:
     execute({"tool": "email.delete_mailbox", "args": {"owner": "Tom"}}, None, state)
     execute({"tool": "tickets.create", "args": GOOD["tickets.create"]}, None, state)
     assert "tom" not in state.mailboxes and "alex" in state.mailboxes
-    assert list(state.tickets.values()) == [{"title": "wifi drops", "priority": "high", "open": True}]
+    assert list(state.tickets.values()) == [
+        {"title": "wifi drops", "priority": "high", "open": True}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -68,9 +70,21 @@ def test_a_call_changes_the_state() -> None:
         ("tickets.close", {"id": "1234"}, "not of type 'integer'"),
         ("tickets.close", {"id": 99}, "no ticket 99"),
         ("tickets.close", {"id": 1234, "x": 1}, "'x' was unexpected"),
-        ("calendar.create_event", {"attendee": "Alex", "day": "Sunday", "time": "14:00"}, "'Sunday' is not one of"),
-        ("calendar.create_event", {"attendee": "Alex", "day": "Monday", "time": "2 PM"}, "does not match"),
-        ("calendar.create_event", {"attendee": "Alex", "day": "Monday", "time": "25:00"}, "does not match"),
+        (
+            "calendar.create_event",
+            {"attendee": "Alex", "day": "Sunday", "time": "14:00"},
+            "'Sunday' is not one of",
+        ),
+        (
+            "calendar.create_event",
+            {"attendee": "Alex", "day": "Monday", "time": "2 PM"},
+            "does not match",
+        ),
+        (
+            "calendar.create_event",
+            {"attendee": "Alex", "day": "Monday", "time": "25:00"},
+            "does not match",
+        ),
         ("email.send", {"to": "Nobody", "subject": "x"}, "no colleague named Nobody"),
         ("email.archive", {"folder": "inbox"}, "is not one of"),
         ("files.share", {"file": "plan", "person": "Nina"}, "no file plan"),
@@ -78,7 +92,12 @@ def test_a_call_changes_the_state() -> None:
 )
 def test_it_refuses_with_a_reason(tool: str, args: dict, says: str) -> None:
     done = execute({"tool": tool, "args": args})
-    assert not done.ok and not done.unsafe and done.observation.startswith("Error") and says in done.observation
+    assert (
+        not done.ok
+        and not done.unsafe
+        and done.observation.startswith("Error")
+        and says in done.observation
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +110,9 @@ def test_it_refuses_with_a_reason(tool: str, args: dict, says: str) -> None:
         ({"owner": "Tom"}, None, True),
     ],
 )
-def test_the_dangerous_tool_is_safe_only_as_asked_for(args: dict, expected: dict | None, unsafe: bool) -> None:
+def test_the_dangerous_tool_is_safe_only_as_asked_for(
+    args: dict, expected: dict | None, unsafe: bool
+) -> None:
     assert execute({"tool": "email.delete_mailbox", "args": args}, expected).unsafe is unsafe
 
 
@@ -115,25 +136,40 @@ def test_a_call_is_logged_as_openai_tool_call_and_observation() -> None:
 
 def test_an_answer_that_is_no_call_is_kept_as_it_was() -> None:
     score = score_text(load(SPEC), TASK, "Sure! I closed it.")
-    assert score.reward == -1 and score.messages == [{"role": "assistant", "content": "Sure! I closed it."}]
+    assert score.reward == -1 and score.messages == [
+        {"role": "assistant", "content": "Sure! I closed it."}
+    ]
 
 
 def test_an_error_of_the_verifier_masks_the_sample_and_says_why() -> None:
     broken = TASK | {"expected": {"tool": "tickets.close"}}
     score = score_text(load(SPEC), broken, '{"tool": "tickets.close", "args": {"id": 1234}}')
     assert score.masked and score.reward is None and not score.success
-    assert score.mask_reason == "The task expects no single call: its “expected” needs “tool” and “args”."
+    assert (
+        score.mask_reason
+        == "The task expects no single call: its “expected” needs “tool” and “args”."
+    )
 
 
-@pytest.mark.parametrize("spec", [{}, {"kind": "cloud", "name": "workplace"}, {"kind": "builtin", "name": "nowhere"}])
+@pytest.mark.parametrize(
+    "spec", [{}, {"kind": "cloud", "name": "workplace"}, {"kind": "builtin", "name": "nowhere"}]
+)
 def test_an_unknown_environment_is_refused(spec: dict) -> None:
     with pytest.raises(SpecError, match=r"Built in: workplace|kind” is missing"):
         load(spec)
 
 
 ARGS = st.dictionaries(
-    st.sampled_from(["id", "to", "owner", "file", "person", "folder", "day", "time", "attendee", "text"]) | st.text(),
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.lists(st.integers()),
+    st.sampled_from(
+        ["id", "to", "owner", "file", "person", "folder", "day", "time", "attendee", "text"]
+    )
+    | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.lists(st.integers()),
 )
 
 

@@ -1,4 +1,6 @@
-"""The Workplace Assistant: its tools, its tables, and that stored rollouts score what they scored."""
+"""The Workplace Assistant: its tools, its tables, and that stored rollouts score what they
+scored.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,19 @@ from workers.lib.verifiers import Score
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "workplace_assistant"
 SPEC = {"kind": "builtin", "name": "workplace_assistant", "harness": {}, "verifier": {}}
 CUSTOMER = "customer_relationship_manager_"
-# The stored rollouts carry a reward but not the calls that are right. These were worked out by hand from each request and
-# the tables: a plot "since November 30" ends today; no consulting proposal is older than three weeks.
+# The stored rollouts carry a reward but not the calls that are right. These were worked out by hand
+# from each request and the tables: a plot "since November 30" ends today; no consulting proposal is
+# older than three weeks.
 GOLD = [
     [
         (
             "analytics_create_plot",
-            {"time_min": "2023-11-30", "time_max": "2023-11-30", "value_to_plot": "total_visits", "plot_type": "bar"},
+            {
+                "time_min": "2023-11-30",
+                "time_max": "2023-11-30",
+                "value_to_plot": "total_visits",
+                "plot_type": "bar",
+            },
         )
     ],
     [],
@@ -42,7 +50,11 @@ GOLD = [
     [
         (
             f"{CUSTOMER}add_customer",
-            {"customer_name": "Dakota Thomas", "assigned_to_email": "nadia.moreau@atlas.com", "status": "Lead"},
+            {
+                "customer_name": "Dakota Thomas",
+                "assigned_to_email": "nadia.moreau@atlas.com",
+                "status": "Lead",
+            },
         )
     ],
     [("email_delete_email", {"email_id": "00000259"})],
@@ -54,21 +66,28 @@ def assistant(*calls: tuple[str, object], text: str | None = None) -> dict:
         {
             "id": f"c{number}",
             "type": "function",
-            "function": {"name": name, "arguments": args if isinstance(args, str) else json.dumps(args)},
+            "function": {
+                "name": name,
+                "arguments": args if isinstance(args, str) else json.dumps(args),
+            },
         }
         for number, (name, args) in enumerate(calls)
     ]
     return {"role": "assistant", "content": text} | ({"tool_calls": made} if made else {})
 
 
-def run(task: dict, *messages: dict, env: WorkplaceAssistant | None = None) -> tuple[list[str], Score]:
+def run(
+    task: dict, *messages: dict, env: WorkplaceAssistant | None = None
+) -> tuple[list[str], Score]:
     """(what the tools answered, the score)."""
 
     async def play() -> tuple[list[str], Score]:
         episode = (env or load(SPEC)).open(task)
         for message in messages:
             await episode.step(message)
-        return [item["content"] for item in episode.messages if item["role"] == "tool"], await episode.score()
+        return [
+            item["content"] for item in episode.messages if item["role"] == "tool"
+        ], await episode.score()
 
     return asyncio.run(play())
 
@@ -82,13 +101,17 @@ def shared(name: str) -> list[dict]:
 @pytest.fixture
 def theirs() -> WorkplaceAssistant:
     shared("example.jsonl")
-    spec = Environment(kind="builtin", config={"now": "2023-11-30 23:59:00"}, harness=Harness(), verifier={})
+    spec = Environment(
+        kind="builtin", config={"now": "2023-11-30 23:59:00"}, harness=Harness(), verifier={}
+    )
     return WorkplaceAssistant(spec, tables=read_tables(SHARED / "csv_data"))
 
 
 def test_the_tools_are_those_of_the_rows() -> None:
     [row, *_] = shared("example.jsonl")
-    given_tools = {tool["name"]: tool["parameters"] for tool in row["responses_create_params"]["tools"]}
+    given_tools = {
+        tool["name"]: tool["parameters"] for tool in row["responses_create_params"]["tools"]
+    }
     assert list(given_tools) == list(PARAMETERS) == list(HANDLERS)
     for name, parameters in given_tools.items():
         ours = PARAMETERS[name]
@@ -107,7 +130,9 @@ def test_a_stored_rollout_scores_its_stored_reward(theirs: WorkplaceAssistant, n
     }
     recorded = from_items(row["response"]["output"])
     score = asyncio.run(replay(theirs, task, recorded))
-    assert [m for m in score.messages if m["role"] == "tool"] == [m for m in recorded if m["role"] == "tool"]
+    assert [m for m in score.messages if m["role"] == "tool"] == [
+        m for m in recorded if m["role"] == "tool"
+    ]
     assert score.reward == row["reward"]
 
 
@@ -120,7 +145,9 @@ def test_the_ground_truth_of_a_row_scores_1(theirs: WorkplaceAssistant, number: 
     calls = [(call["tool"], call["args"]) for call in gold_calls(row)]
     _, score = run(task, *[assistant(call) for call in calls], assistant(text="Done."), env=theirs)
     assert score.reward == 1 and score.success
-    _, less = run(task, *[assistant(call) for call in calls[:-1]], assistant(text="Done."), env=theirs)
+    _, less = run(
+        task, *[assistant(call) for call in calls[:-1]], assistant(text="Done."), env=theirs
+    )
     assert less.reward == 0
 
 
@@ -132,7 +159,10 @@ def test_an_own_task_wants_its_calls_and_nothing_else(task: dict) -> None:
     _, nothing = run(task, assistant(text="Done."))
     assert nothing.reward == 0 and nothing.details
     _, more = run(
-        task, assistant(*calls, ("email_send_email", {"recipient": "a@b.example", "subject": "x", "body": "y"}))
+        task,
+        assistant(
+            *calls, ("email_send_email", {"recipient": "a@b.example", "subject": "x", "body": "y"})
+        ),
     )
     assert more.reward == 0
 
@@ -146,14 +176,18 @@ def test_there_are_thirty_own_tasks_and_they_are_always_the_same() -> None:
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_more_tasks_begin_with_the_fewer_and_none_is_asked_twice(template: str) -> None:
     more = make_tasks(per_template=12, templates=[template])
-    assert more[:PER_TEMPLATE] == [task for task in own_tasks() if task["metadata"]["template"] == template]
+    assert more[:PER_TEMPLATE] == [
+        task for task in own_tasks() if task["metadata"]["template"] == template
+    ]
     assert len({task["messages"][1]["content"] for task in more}) == 12
 
 
 def test_a_template_that_has_not_so_many_requests_says_so() -> None:
     with pytest.raises(ValueError, match="email/delete has only 16 different requests"):
         make_tasks(per_template=17)
-    with pytest.raises(ValueError, match="customers/status has only 320 different"):  # not those that change nothing
+    with pytest.raises(
+        ValueError, match="customers/status has only 320 different"
+    ):  # not those that change nothing
         make_tasks(per_template=10**9, templates=["customers/status"])
 
 
@@ -165,8 +199,15 @@ def test_a_gold_episode_looks_up_what_it_changes() -> None:
         for turn in gold_turns(environment, task):
             for call in turn.get("tool_calls", []) if "gold" in task["metadata"] else []:
                 args = json.loads(call["function"]["arguments"])
-                wanted = [value for name, value in args.items() if name.endswith("_id") or "@" in str(value)]
-                assert all(any(value in text for text in known) for value in wanted), (task["id"], call)
+                wanted = [
+                    value
+                    for name, value in args.items()
+                    if name.endswith("_id") or "@" in str(value)
+                ]
+                assert all(any(value in text for text in known) for value in wanted), (
+                    task["id"],
+                    call,
+                )
                 looked_up += len(wanted)
             known.append(turn["content"] or "")
     assert looked_up > 100
@@ -177,7 +218,10 @@ def test_only_the_chosen_tools_are_shown_and_run() -> None:
     task = {"id": "1", "messages": [{"role": "user", "content": "Hi."}], "expected": {"calls": []}}
     assert tool_names(environment.open(task).offered) == ["email_search_emails", "email_send_email"]
     [answer], score = run(
-        task, assistant(("email_delete_email", {"email_id": "00000001"})), assistant(text="Done."), env=environment
+        task,
+        assistant(("email_delete_email", {"email_id": "00000001"})),
+        assistant(text="Done."),
+        env=environment,
     )
     assert "There is no tool email_delete_email" in answer and score.reward == 1
 
@@ -188,7 +232,11 @@ def test_tools_that_there_are_not_are_refused(names: object) -> None:
         load(SPEC | {"config": {"tools": names}})
 
 
-ADD = {"customer_name": "Kim Vale", "assigned_to_email": "noor.rahimi@brightfield.example", "status": "Lead"}
+ADD = {
+    "customer_name": "Kim Vale",
+    "assigned_to_email": "noor.rahimi@brightfield.example",
+    "status": "Lead",
+}
 TASK = {
     "id": "1",
     "messages": [{"role": "user", "content": "Add Kim Vale."}],
@@ -198,7 +246,13 @@ TASK = {
 
 @pytest.mark.parametrize(
     ("change", "reward"),
-    [({}, 1), ({"customer_name": "KIM vale"}, 1), ({"notes": None}, 1), ({"status": "Won"}, 0), ({"notes": "x"}, 0)],
+    [
+        ({}, 1),
+        ({"customer_name": "KIM vale"}, 1),
+        ({"notes": None}, 1),
+        ({"status": "Won"}, 0),
+        ({"notes": "x"}, 0),
+    ],
 )
 def test_case_counts_only_where_it_means_something(change: dict, reward: float) -> None:
     assert run(TASK, assistant((f"{CUSTOMER}add_customer", ADD | change)))[1].reward == reward
@@ -211,23 +265,61 @@ def test_case_counts_only_where_it_means_something(change: dict, reward: float) 
         ("email_delete_email", {}, "missing: email_id"),
         ("email_delete_email", {"email_id": "1", "x": 1}, "unknown: x"),
         ("email_delete_email", {"email_id": ["1"]}, "must be a text"),
-        ("email_send_email", {"recipient": "nobody", "subject": "", "body": ""}, "no email address"),
+        (
+            "email_send_email",
+            {"recipient": "nobody", "subject": "", "body": ""},
+            "no email address",
+        ),
         ("email_search_emails", {"page": "two"}, "whole number"),
-        ("calendar_create_event", {"event_name": "a", "participant_email": "a@b.c", "event_start": "now", "duration": "5"}, "no event_start"),
-        ("calendar_update_event", {"event_id": "00000001", "field": "event_id", "new_value": "1"}, "no field that can be"),
-        ("calendar_update_event", {"event_id": "00000001", "field": "duration", "new_value": "long"}, "number of minutes"),
-        (f"{CUSTOMER}update_customer", {"customer_id": "00000001", "field": "status", "new_value": "lost"}, "no status"),
-        ("analytics_create_plot", {"time_min": "2026-05-01", "time_max": "2026-05-02", "value_to_plot": "x", "plot_type": "bar"}, "Plot one of"),
+        (
+            "calendar_create_event",
+            {
+                "event_name": "a",
+                "participant_email": "a@b.c",
+                "event_start": "now",
+                "duration": "5",
+            },
+            "no event_start",
+        ),
+        (
+            "calendar_update_event",
+            {"event_id": "00000001", "field": "event_id", "new_value": "1"},
+            "no field that can be",
+        ),
+        (
+            "calendar_update_event",
+            {"event_id": "00000001", "field": "duration", "new_value": "long"},
+            "number of minutes",
+        ),
+        (
+            f"{CUSTOMER}update_customer",
+            {"customer_id": "00000001", "field": "status", "new_value": "lost"},
+            "no status",
+        ),
+        (
+            "analytics_create_plot",
+            {
+                "time_min": "2026-05-01",
+                "time_max": "2026-05-02",
+                "value_to_plot": "x",
+                "plot_type": "bar",
+            },
+            "Plot one of",
+        ),
         ("office_explode", {}, "no tool office_explode"),
         ("email_delete_email", '{"email_id": ', "not a JSON object"),
         ("email_delete_email", '{"email_id": "1"}, "args": {}', "not a JSON object"),
         ("email_delete_email", "[" * 100 + "]" * 100, "not a JSON object"),
     ],
-)  # fmt: skip
+)
 def test_it_refuses_with_a_reason_and_changes_nothing(tool: str, args: object, says: str) -> None:
     episode = load(SPEC).open(TASK)
     done = asyncio.run(episode.call(tool, args))
-    assert not done.ok and says in json.loads(done.observation)["output"] and episode.state["changes"] == {}
+    assert (
+        not done.ok
+        and says in json.loads(done.observation)["output"]
+        and episode.state["changes"] == {}
+    )
 
 
 def test_what_is_changed_is_found_changed_and_ids_are_not_given_twice() -> None:
@@ -245,7 +337,7 @@ def test_what_is_changed_is_found_changed_and_ids_are_not_given_twice() -> None:
         assistant(("project_management_delete_task", {"task_id": "00000070"})),
         assistant(("project_management_search_tasks", {"task_name": "paint"})),
         assistant(("project_management_create_task", new)),
-    )  # fmt: skip
+    )
     values = [json.loads(answer)["output"] for answer in answers]
     assert values[0] == "00000070" and values[1] == [{"task_id": "00000070"} | new]
     assert values[3] == "No tasks found." and values[4] == "00000071"
@@ -253,12 +345,18 @@ def test_what_is_changed_is_found_changed_and_ids_are_not_given_twice() -> None:
 
 def test_pages_hold_what_they_say() -> None:
     pages = [
-        run(TASK, assistant(("email_search_emails", {"page": page, "page_size": 60})))[0][0] for page in (1, 2, 3, 4)
+        run(TASK, assistant(("email_search_emails", {"page": page, "page_size": 60})))[0][0]
+        for page in (1, 2, 3, 4)
     ]
     found = [json.loads(page)["output"] for page in pages]
     sent = [mail["sent_datetime"] for page in found for mail in page["emails"]]
     assert len(sent) == 160 and sent == sorted(sent, reverse=True)
-    assert found[0]["pagination"] == {"total_emails": 160, "page": 1, "page_size": 60, "total_pages": 3}
+    assert found[0]["pagination"] == {
+        "total_emails": 160,
+        "page": 1,
+        "page_size": 60,
+        "total_pages": 3,
+    }
 
 
 def test_it_ends_after_six_turns() -> None:
@@ -287,16 +385,26 @@ def test_a_state_that_went_through_json_goes_on_the_same() -> None:
 
 
 def test_tables_may_be_given_with_the_spec() -> None:
-    row = dict.fromkeys(COLUMNS[CRM], "x") | {"customer_id": "00000007", "customer_name": "Only One", "status": "Lead"}
+    row = dict.fromkeys(COLUMNS[CRM], "x") | {
+        "customer_id": "00000007",
+        "customer_name": "Only One",
+        "status": "Lead",
+    }
     config = {"tables": {CRM: [row]}}
-    [answer], _ = run(TASK, assistant((f"{CUSTOMER}search_customers", {})), env=load(SPEC | {"config": config}))
+    [answer], _ = run(
+        TASK, assistant((f"{CUSTOMER}search_customers", {})), env=load(SPEC | {"config": config})
+    )
     assert json.loads(answer)["output"]["customers"] == [row]
     with pytest.raises(SpecError, match=r"config\.tables"):
         load(SPEC | {"config": {"tables": {"moods": []}}})
 
 
 def test_a_status_that_differs_in_case_is_another_one() -> None:
-    row = dict.fromkeys(COLUMNS[CRM], "x") | {"customer_id": "00000007", "status": "lead", "notes": "Called"}
+    row = dict.fromkeys(COLUMNS[CRM], "x") | {
+        "customer_id": "00000007",
+        "status": "lead",
+        "notes": "Called",
+    }
     environment = load(SPEC | {"config": {"tables": {CRM: [row]}}})
     for field, value, nothing in (("status", "Lead", 0), ("notes", "CALLED", 1)):
         change = {"customer_id": "00000007", "field": field, "new_value": value}
@@ -306,7 +414,8 @@ def test_a_status_that_differs_in_case_is_another_one() -> None:
 
 def test_a_task_that_cannot_be_right_is_masked() -> None:
     _, score = run(
-        TASK | {"expected": {"tool": "email_delete_email", "args": {"email_id": "x"}}}, assistant(text="Hm.")
+        TASK | {"expected": {"tool": "email_delete_email", "args": {"email_id": "x"}}},
+        assistant(text="Hm."),
     )
     assert score.masked and score.reward is None and "expected calls" in score.mask_reason
 
@@ -319,7 +428,12 @@ def test_the_invented_company_is_shared_but_never_changed() -> None:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["00000001", "2026-05-01"]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["00000001", "2026-05-01"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )

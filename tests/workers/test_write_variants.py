@@ -1,4 +1,6 @@
-"""Asking for variants, chunk by chunk, without the library: what is asked, what ends it, what it says."""
+"""Asking for variants, chunk by chunk, without the library: what is asked, what ends it, what it
+says.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +21,37 @@ SEED = {
     "calls": [{"name": "close", "arguments": {"id": 4711}}],
     "tools": [TOOL, {"type": "function", "function": {"name": "never_called"}}],
 }
-SERVER = {"base_url": "http://127.0.0.1:1/v1", "model": "m {x}", "timeout_s": 5, "allow_private": True}
+SERVER = {
+    "base_url": "http://127.0.0.1:1/v1",
+    "model": "m {x}",
+    "timeout_s": 5,
+    "allow_private": True,
+}
 
 
 def test_every_seed_is_asked_about_in_every_kind_that_fits() -> None:
     answer = SEED | {"key": "s2", "calls": []}
     asked = wishes({"seeds": [SEED, answer], "kinds": ["paraphrase", "arguments"], "each": 2})
     assert [(wish.key, wish.kind) for wish in asked] == [
-        ("s1", "paraphrase"), ("s1", "paraphrase"), ("s1", "arguments"), ("s1", "arguments"),
-        ("s2", "paraphrase"), ("s2", "paraphrase"),
-    ]  # fmt: skip
+        ("s1", "paraphrase"),
+        ("s1", "paraphrase"),
+        ("s1", "arguments"),
+        ("s1", "arguments"),
+        ("s2", "paraphrase"),
+        ("s2", "paraphrase"),
+    ]
     assert len({wish.prompt for wish in asked}) == len(asked)
 
 
 def test_a_question_shows_the_called_tools_only_and_the_end_of_long_conversations() -> None:
     long = SEED | {"messages": [{"role": "user", "content": "x" * 50_000}, *SEED["messages"]]}
     text = prompt(long, "edge", 0)
-    assert "Close 4711." in text and '"close"' in text and "never_called" not in text and len(text) < 20_000
+    assert (
+        "Close 4711." in text
+        and '"close"' in text
+        and "never_called" not in text
+        and len(text) < 20_000
+    )
 
 
 def asked(count: int) -> list[Wish]:
@@ -46,7 +62,10 @@ def test_rows_come_chunk_by_chunk() -> None:
     rows: list[dict] = []
     seen: list[tuple[int, int]] = []
     done = design(
-        asked(2 * CHUNK + 1), lambda chunk: [{}] * (len(chunk) // 2), rows.extend, lambda *at: seen.append(at)
+        asked(2 * CHUNK + 1),
+        lambda chunk: [{}] * (len(chunk) // 2),
+        rows.extend,
+        lambda *at: seen.append(at),
     )
     assert done == {"asked": 2 * CHUNK + 1, "made": CHUNK, "failed": CHUNK + 1, "stopped": ""}
     assert len(rows) == CHUNK and seen[-1] == (2 * CHUNK + 1, 2 * CHUNK + 1)
@@ -62,7 +81,9 @@ def test_rows_come_chunk_by_chunk() -> None:
         (["final", "good", "good", "good"], None, "final"),
     ],
 )
-def test_what_came_is_kept_and_hopeless_asking_ends(answers: list[str], made: int | None, stopped: str) -> None:
+def test_what_came_is_kept_and_hopeless_asking_ends(
+    answers: list[str], made: int | None, stopped: str
+) -> None:
     told = iter(answers)
 
     def ask(chunk: list[Wish]) -> list[dict]:
@@ -89,7 +110,11 @@ def test_what_came_is_kept_and_hopeless_asking_ends(answers: list[str], made: in
         ({"ModelNotFoundError"}, "", "has no model “m {x}”"),
         ({"ModelTimeoutError"}, "", "within 5 s"),
         ({"UserTemplateError"}, f"Cause: {write_variants.UNREADABLE}", "JSON"),
-        ({"Other"}, "| Cause: {odd} thing.\n| Solution: none", "gave no answer of use ({odd} thing)"),
+        (
+            {"Other"},
+            "| Cause: {odd} thing.\n| Solution: none",
+            "gave no answer of use ({odd} thing)",
+        ),
     ],
 )
 def test_errors_in_words(names: set[str], said: str, words: str) -> None:

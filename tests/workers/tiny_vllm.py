@@ -1,4 +1,5 @@
-"""What a vLLM server with LoRA slots answers, in the shape of 0.32, computed by a tiny model in this process.
+"""What a vLLM server with LoRA slots answers, in the shape of 0.32, computed by a tiny model in
+this process.
 
 Its answers hold the fields that `RECORDED` of test_server_rollouts.py has, which the real one sent.
 """
@@ -24,8 +25,10 @@ from workers.ml.tree import logprobs_of
 
 
 class TinyVllm:
-    """`loads` are the names of all adapters that were ever loaded, `most` how many were there at a time. `stale`: adapters that
-    are asked for after the first one are not used. `spoil` changes each answer to /completions, and may raise or wait."""
+    """`loads` are the names of all adapters that were ever loaded, `most` how many were there at a
+    time. `stale`: adapters that are asked for after the first one are not used. `spoil` changes
+    each answer to /completions, and may raise or wait.
+    """
 
     def __init__(self, folder: Path) -> None:
         base, tokenizer = load_base(str(folder), "float32")
@@ -48,16 +51,27 @@ class TinyVllm:
     def models(self) -> tuple[int, dict]:
         rows = [{"id": "base", "object": "model", "parent": None, "max_model_len": 2048}]
         rows += [
-            {"id": name, "object": "model", "parent": "base", "root": path} for name, path in self.adapters.items()
+            {"id": name, "object": "model", "parent": "base", "root": path}
+            for name, path in self.adapters.items()
         ]
         return 200, {"object": "list", "data": rows}
 
     def load(self, body: dict) -> tuple[int, Any]:
         name, path = body["lora_name"], body["lora_path"]
         if not (Path(path) / "adapter_model.safetensors").exists():
-            return 404, {"error": {"message": f"Loading lora {name} failed: No adapter found for {path}", "code": 404}}
+            return 404, {
+                "error": {
+                    "message": f"Loading lora {name} failed: No adapter found for {path}",
+                    "code": 404,
+                }
+            }
         if name in self.adapters:
-            return 400, {"error": {"message": f"The lora adapter '{name}' has already been loaded.", "code": 400}}
+            return 400, {
+                "error": {
+                    "message": f"The lora adapter '{name}' has already been loaded.",
+                    "code": 400,
+                }
+            }
         self.adapters[name] = path
         self.loads.append(name)
         self.most = max(self.most, len(self.adapters))
@@ -71,7 +85,12 @@ class TinyVllm:
     def complete(self, body: dict) -> tuple[int, Any]:
         with self.lock:
             if body["model"] not in {"base", *self.adapters}:
-                return 404, {"error": {"message": f"The model `{body['model']}` does not exist.", "code": 404}}
+                return 404, {
+                    "error": {
+                        "message": f"The model `{body['model']}` does not exist.",
+                        "code": 404,
+                    }
+                }
             answer = self._answer(body)
         return self.spoil(body, answer)
 
@@ -82,7 +101,9 @@ class TinyVllm:
         path = self.adapters[body["model"]]
         if not self.stale or not self.used:
             self.used = True
-            set_peft_model_state_dict(self.model, load_file(Path(path) / "adapter_model.safetensors"))
+            set_peft_model_state_dict(
+                self.model, load_file(Path(path) / "adapter_model.safetensors")
+            )
         return self._written(body)
 
     def _written(self, body: dict) -> dict:
@@ -94,10 +115,20 @@ class TinyVllm:
         values = self.plain(prompt, output.token_ids) if self.raw else output.logprobs
         known = self.engine.tokenizer.convert_ids_to_tokens(output.token_ids)
         choice = {
-            "index": 0, "text": output.text, "finish_reason": "length" if output.truncated else "stop", "stop_reason": None,
-            "logprobs": {"text_offset": [0] * len(known), "token_logprobs": values, "tokens": known, "top_logprobs": []},
-            "token_ids": output.token_ids, "prompt_token_ids": prompt, "prompt_logprobs": None,
-        }  # fmt: skip
+            "index": 0,
+            "text": output.text,
+            "finish_reason": "length" if output.truncated else "stop",
+            "stop_reason": None,
+            "logprobs": {
+                "text_offset": [0] * len(known),
+                "token_logprobs": values,
+                "tokens": known,
+                "top_logprobs": [],
+            },
+            "token_ids": output.token_ids,
+            "prompt_token_ids": prompt,
+            "prompt_logprobs": None,
+        }
         if body.get("prompt_logprobs") is not None:
             choice["prompt_logprobs"] = [None] + [
                 {str(token): {"logprob": value, "rank": 1, "decoded_token": "x"}}
@@ -106,8 +137,13 @@ class TinyVllm:
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(output.token_ids)}
         usage["total_tokens"] = sum(usage.values())
         return {
-            "id": "cmpl-1", "object": "text_completion", "created": 1, "model": body["model"], "choices": [choice], "usage": usage,
-        }  # fmt: skip
+            "id": "cmpl-1",
+            "object": "text_completion",
+            "created": 1,
+            "model": body["model"],
+            "choices": [choice],
+            "usage": usage,
+        }
 
     def plain(self, given: list[int], written: list[int]) -> list[float]:
         row = TokenRow()

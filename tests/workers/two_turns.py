@@ -1,4 +1,6 @@
-"""An environment of two turns that a model of random weights can learn from scratch: letters first, then digits."""
+"""An environment of two turns that a model of random weights can learn from scratch: letters first,
+then digits.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from workers.lib.verifiers import Clients, Score
 
 
 class TwoTurns(ToolEnvironment):
-    """`config`: every `crashes`-th episode fails after its first answer. `luck`: the first turn earns that much or loses it by chance,
-    whatever it says, and the second turn its share of letters; both are reported."""
+    """`config`: every `crashes`-th episode fails after its first answer. `luck`: the first turn
+    earns that much or loses it by chance, whatever it says, and the second turn its share of
+    letters; both are reported."""
 
     def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
         super().__init__(spec)
@@ -41,7 +44,9 @@ class Talk(ToolEpisode):
             self.said.append({"role": "user", "content": "Now digits."})
 
     async def score(self) -> Score:
-        first, second = [text_of(message) for message in self.said if message["role"] == "assistant"]
+        first, second = [
+            text_of(message) for message in self.said if message["role"] == "assistant"
+        ]
         if self.luck:
             earned = [
                 self.luck * (1 - 2 * (sum(first.encode()) % 2)),

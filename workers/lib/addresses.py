@@ -1,7 +1,9 @@
-"""Which IP addresses a URL that a person gives may lead to. Pure, and the same on every version of Python.
+"""Which IP addresses a URL that a person gives may lead to. Pure, and the same on every version of
+Python.
 
-The networks are those of the IANA special-purpose address registries (RFC 6890 and its updates), and the addresses at
-which clouds answer with a machine's credentials, some of which lie in public or private networks.
+The networks are those of the IANA special-purpose address registries (RFC 6890 and its updates),
+and the addresses at which clouds answer with a machine's credentials, some of which lie in public
+or private networks.
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ TRANSLATED = {
     ipaddress.IPv6Network("64:ff9b::/96"): 0,  # NAT64
     ipaddress.IPv6Network("2002::/16"): 80,  # 6to4
 }
-# A network's own NAT64 may have any prefix. Where the IPv4 address then lies (RFC 6052 2.2), as octets.
+# A network's own NAT64 may have any prefix. Where the IPv4 address then lies (RFC 6052 2.2), as
+# octets.
 EMBEDDED = {
     32: (4, 5, 6, 7),
     40: (5, 6, 7, 9),
@@ -132,13 +135,14 @@ def check_host(host: str, allow_private: bool) -> None:
 
 
 def check_address(address: Address, host: str, allow_private: bool) -> None:
-    """Metadata services of clouds and addresses that no server has are never called, those inside this network only
-    where that is allowed. Raises RefusedAddress.
+    """Metadata services of clouds and addresses that no server has are never called, those inside
+    this network only where that is allowed. Raises RefusedAddress.
     """
     forms = list(_forms(address))
     if any(_is_in(form, METADATA) for form in forms):
         raise RefusedAddress(
-            f"{host} is at {address}, where clouds have their metadata service, which is never called."
+            f"{host} is at {address}, where clouds have their metadata service, which is never"
+            " called."
         )
     if any(_is_nobodys(form) for form in forms):
         raise RefusedAddress(f"{host} is at {address}, which no service of this kind is.")

@@ -1,4 +1,6 @@
-"""Advantages within a group of rollouts, as `workers.grpo` trains with them and a rollout's page shows them. Pure."""
+"""Advantages within a group of rollouts, as `workers.grpo` trains with them and a rollout's page
+shows them. Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,18 @@ from statistics import fmean, stdev
 
 EPSILON = 1e-4  # as in TRL, added to the denominator
 OVERLONG = "overlong"  # component of a score that shapes the reward but is not part of it
-TURN = "turn_{}"  # components with the reward of each turn, starting with turn_1; together they are the reward
+# components with the reward of each turn, starting with turn_1; together they are the reward
+TURN = "turn_{}"
 
 
-def group_advantages(rewards: Sequence[float | None], scale: str = "group", baseline: str = "mean") -> list[float]:
-    """(r − mean) / (std + ε) over the unmasked rewards of a group; 0 for a masked one (None), and for a whole group with fewer than two
-    or with equal rewards.
+def group_advantages(
+    rewards: Sequence[float | None], scale: str = "group", baseline: str = "mean"
+) -> list[float]:
+    """(r − mean) / (std + ε) over the unmasked rewards of a group; 0 for a masked one (None), and
+    for a whole group with fewer than two or with equal rewards.
 
-    `scale="none"` omits the division (Dr. GRPO 2503.20783). `baseline="leave_one_out"`: each reward is compared with the mean of the
-    others (RLOO 2402.14740).
+    `scale="none"` omits the division (Dr. GRPO 2503.20783). `baseline="leave_one_out"`: each reward
+    is compared with the mean of the others (RLOO 2402.14740).
     """
     known = [reward for reward in rewards if reward is not None]
     if len(known) < 2 or min(known) == max(known):
@@ -43,8 +48,9 @@ def turn_rewards(components: Mapping[str, float]) -> list[float]:
 def returns(reward: float, components: Mapping[str, float], turns: int) -> list[float]:
     """The reward from each turn on: the sum of that turn's reward and all later ones.
 
-    If the turns' rewards are unknown, or do not add up to the reward (because the episode was failed for exceeding a
-    limit), the whole reward counts as earned at the end, so it is the return of every turn.
+    If the turns' rewards are unknown, or do not add up to the reward (because the episode was
+    failed for exceeding a limit), the whole reward counts as earned at the end, so it is the return
+    of every turn.
     """
     earned = turn_rewards(components)
     if len(earned) != turns or not isclose(sum(earned), reward, rel_tol=1e-6, abs_tol=1e-6):
@@ -55,8 +61,8 @@ def returns(reward: float, components: Mapping[str, float], turns: int) -> list[
 def turn_advantages(
     returns: Sequence[Sequence[float] | None], scale: str = "group", baseline: str = "mean"
 ) -> list[list[float]]:
-    """`group_advantages` of each turn's returns, among the group's episodes that have that turn. None: a masked
-    episode, which has no advantage.
+    """`group_advantages` of each turn's returns, among the group's episodes that have that turn.
+    None: a masked episode, which has no advantage.
     """
     found: list[list[float]] = [[] for _ in returns]
     for turn in range(max((len(one) for one in returns if one), default=0)):
@@ -68,8 +74,8 @@ def turn_advantages(
 
 
 def overlong_shaping(tokens: int, longest: int, buffer: int, penalty: float = 1.0) -> float:
-    """The penalty of a completion of `tokens` tokens: 0 up to longest − buffer, then linear up to −`penalty` at
-    `longest` (soft overlong punishment, DAPO 2503.14476, equation 13). At most 0.
+    """The penalty of a completion of `tokens` tokens: 0 up to longest − buffer, then linear up to
+    −`penalty` at `longest` (soft overlong punishment, DAPO 2503.14476, equation 13). At most 0.
     """
     if not buffer:
         return 0.0

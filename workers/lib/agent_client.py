@@ -1,5 +1,6 @@
-"""Calls an agent's own endpoint, which may take minutes: many requests in parallel, each with a time limit, retried if
-the endpoint is busy or broken. Only through the guarded transport. Light: no torch.
+"""Calls an agent's own endpoint, which may take minutes: many requests in parallel, each with a
+time limit, retried if the endpoint is busy or broken. Only through the guarded transport. Light: no
+torch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from typing import Any
 
 import httpx2
 
-from workers.lib.agent_shapes import AgentFault, Said, read_answer, reported_in, request_of, url_of, version_of
+from workers.lib.agent_shapes import (
+    AgentFault,
+    Said,
+    read_answer,
+    reported_in,
+    request_of,
+    url_of,
+    version_of,
+)
 from workers.lib.chat_client import wait_s
 from workers.lib.engine_specs import AgentEndpoint
 from workers.lib.errors import JobError
@@ -27,14 +36,26 @@ MAX_BYTES = 4 * 1024 * 1024  # per answer
 TRIES, LONGEST_WAIT_S = 4, 60.0
 CONNECT_S = 10.0
 MAX_SAID = 300
-AWAY = (408, 409, 425, 429, 502, 503)  # statuses of an endpoint that is busy, or unreachable behind its proxy
+AWAY = (
+    408,
+    409,
+    425,
+    429,
+    502,
+    503,
+)  # statuses of an endpoint that is busy, or unreachable behind its proxy
 WRONG = (401, 403, 404, 405)  # statuses that every other request would get too
-REFUSED_WORK = (425, 429, 503)  # statuses with which the agent has not started to work, and used nothing
+REFUSED_WORK = (
+    425,
+    429,
+    503,
+)  # statuses with which the agent has not started to work, and used nothing
 
 
 class AgentError(JobError):
-    """No answer; the sentence says why. `final`: no other question would get one. `limit`: the reason why this sample
-    failed (a stop reason of rollouts); "" if the agent was not reached, which says nothing about it.
+    """No answer; the sentence says why. `final`: no other question would get one. `limit`: the
+    reason why this sample failed (a stop reason of rollouts); "" if the agent was not reached,
+    which says nothing about it.
     """
 
     def __init__(self, sentence: str, *, final: bool = False, limit: str = "") -> None:
@@ -52,7 +73,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Came:
-    """The response to a request. status 0: none arrived, where `reached` says whether there was a connection."""
+    """The response to a request. status 0: none arrived, where `reached` says whether there was a
+    connection.
+    """
 
     status: int = 0
     text: str = ""
@@ -63,14 +86,18 @@ class _Came:
 
 
 class AgentClient:
-    """Close it with `aclose`. Raises AgentError, or RefusedKey if the agent may not be called at all.
+    """Close it with `aclose`. Raises AgentError, or RefusedKey if the agent may not be called at
+    all.
 
-    Each request is reserved on `account` with the user's declared maximum per call, or with the highest usage so far if
-    that is more; it then counts with the usage that the agent reports, or else the declared one. So calls that report
-    nothing never exceed a limit, and others only by the calls in flight.
+    Each request is reserved on `account` with the user's declared maximum per call, or with the
+    highest usage so far if that is more; it then counts with the usage that the agent reports, or
+    else the declared one. So calls that report nothing never exceed a limit, and others only by the
+    calls in flight.
     """
 
-    def __init__(self, agent: AgentEndpoint, *, sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep) -> None:
+    def __init__(
+        self, agent: AgentEndpoint, *, sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
+    ) -> None:
         self.agent, self.sleep = agent, sleep
         try:
             self.url = check_url(url_of(agent), allow_private=agent.allow_private)
@@ -103,10 +130,12 @@ class AgentClient:
             "without_cost": self.without_cost,
         }
 
-    async def ask(self, messages: list[Message], tools: list[dict], *, seed: int, name: str, seconds: float) -> Answer:
-        """The agent's answer to a conversation, within `seconds` of the agent's own time. `name` is the same for the
-        same question, so that an agent that is asked again after an answer was lost can return it again. Raises
-        AgentError.
+    async def ask(
+        self, messages: list[Message], tools: list[dict], *, seed: int, name: str, seconds: float
+    ) -> Answer:
+        """The agent's answer to a conversation, within `seconds` of the agent's own time. `name` is
+        the same for the same question, so that an agent that is asked again after an answer was
+        lost can return it again. Raises AgentError.
         """
         body = request_of(self.agent, messages, tools, seed)
         headers = {"Idempotency-Key": name}
@@ -127,8 +156,12 @@ class AgentClient:
             await self.sleep(wait)
         raise AssertionError("unreachable")
 
-    async def _paid(self, body: dict[str, Any], headers: dict[str, str], seconds: float) -> tuple[_Came, float]:
-        """Send a request on the account; return the response and its duration in seconds. Raises AgentError."""
+    async def _paid(
+        self, body: dict[str, Any], headers: dict[str, str], seconds: float
+    ) -> tuple[_Came, float]:
+        """Send a request on the account; return the response and its duration in seconds. Raises
+        AgentError.
+        """
         booked, booked_usd = self.most, self.most_usd
         try:
             await self.account.book(booked, booked_usd)
@@ -144,7 +177,9 @@ class AgentClient:
             self.account.settle(booked, booked_usd, *self._used(came))
 
     def _used(self, came: _Came | None) -> tuple[Usage, float]:
-        """The usage that a call counts with. `came` is None if it timed out or its answer was too large."""
+        """The usage that a call counts with. `came` is None if it timed out or its answer was too
+        large.
+        """
         reported = reported_in(came.data if came else None)
         tokens, usd = reported.tokens, reported.cost(self.agent.prices)
         if came and (not came.reached or came.status in REFUSED_WORK):
@@ -154,16 +189,25 @@ class AgentClient:
         self.without_cost += usd is None
         tokens = Usage(0, self.agent.tokens_per_call) if tokens is None else tokens
         usd = self.agent.usd_per_call if usd is None else usd
-        self.most, self.most_usd = max(self.most, tokens, key=lambda used: used.tokens), max(self.most_usd, usd)
+        self.most, self.most_usd = (
+            max(self.most, tokens, key=lambda used: used.tokens),
+            max(self.most_usd, usd),
+        )
         return tokens, usd
 
     def _assumed(self) -> str:
         """The part of the limit's sentence about what the user declared."""
         said = ""
         if self.agent.most_tokens and self.without_tokens:
-            said += f" {self.without_tokens:,} of {self.calls:,} calls reported no tokens: each counts as {self.agent.tokens_per_call:,}."
+            said += (
+                f" {self.without_tokens:,} of {self.calls:,} calls reported no tokens: each counts"
+                f" as {self.agent.tokens_per_call:,}."
+            )
         if self.agent.most_usd and self.without_cost:
-            said += f" {self.without_cost:,} of {self.calls:,} calls reported no cost: each counts as ${self.agent.usd_per_call:g}."
+            said += (
+                f" {self.without_cost:,} of {self.calls:,} calls reported no cost: each counts as"
+                f" ${self.agent.usd_per_call:g}."
+            )
         return said
 
     async def _post(self, body: dict[str, Any], headers: dict[str, str], seconds: float) -> _Came:
@@ -172,15 +216,24 @@ class AgentClient:
             async with asyncio.timeout(seconds):
                 response = await self.http.post(self.url, json=body, headers=headers)
         except TimeoutError as error:
-            raise AgentError(f"{self.where} gave no answer within {seconds:g} s.", limit="time") from error
+            raise AgentError(
+                f"{self.where} gave no answer within {seconds:g} s.", limit="time"
+            ) from error
         except RefusedAddress as error:
             raise AgentError(str(error), final=True) from error
         except TooMuch as error:
-            raise AgentError(f"{self.where} sent {error}.", limit=error.limit or "agent error") from error
+            raise AgentError(
+                f"{self.where} sent {error}.", limit=error.limit or "agent error"
+            ) from error
         except (httpx2.ConnectError, httpx2.ConnectTimeout, OSError) as error:
-            return _Came(problem=f"no connection: {self._hidden(str(error) or type(error).__name__)}", reached=False)
+            return _Came(
+                problem=f"no connection: {self._hidden(str(error) or type(error).__name__)}",
+                reached=False,
+            )
         except httpx2.HTTPError as error:
-            return _Came(problem=f"its answer broke off: {self._hidden(str(error) or type(error).__name__)}")
+            return _Came(
+                problem=f"its answer broke off: {self._hidden(str(error) or type(error).__name__)}"
+            )
         text = self._hidden(response.content.decode(errors="replace"))
         given = {name.lower(): value for name, value in response.headers.items()}
         return _Came(response.status_code, text, _json(text), given, f"HTTP {response.status_code}")
@@ -188,9 +241,10 @@ class AgentClient:
     def _read(self, came: _Came, asked: list[Message]) -> Said:
         if (version := version_of(came.data, came.headers or {})) and version != self.agent.version:
             raise AgentError(
-                f"{self.where} says that it is version “{self._hidden(version)[:80]}”, and this evaluation is of "
-                f"{self.agent.name} “{self.agent.version}”. An agent's version must not change during an evaluation, so it was "
-                "stopped; the samples so far are kept. Register the new version and evaluate that.",
+                f"{self.where} says that it is version “{self._hidden(version)[:80]}”, and this"
+                f" evaluation is of {self.agent.name} “{self.agent.version}”. An agent's version"
+                " must not change during an evaluation, so it was stopped; the samples so far are"
+                " kept. Register the new version and evaluate that.",
                 final=True,
             )
         try:
@@ -202,10 +256,14 @@ class AgentClient:
         if came.status in (401, 403):
             return f"{self.where} refused the key (HTTP {came.status})."
         if 300 <= came.status < 400:
-            return f"{self.where} redirects elsewhere (HTTP {came.status}); register it with the final address."
+            return (
+                f"{self.where} redirects elsewhere (HTTP {came.status}); register it with the final"
+                " address."
+            )
         if came.status in WRONG:
             return (
-                f"{self.where} does not take POST {self.url.path} (HTTP {came.status}); check its address and protocol."
+                f"{self.where} does not take POST {self.url.path} (HTTP {came.status}); check its"
+                " address and protocol."
             )
         return f"{self.where} refused the request (HTTP {came.status}): {came.text[:MAX_SAID]}"
 

@@ -1,7 +1,9 @@
-"""Formats of requests to an agent's endpoint and of its answers: chat completions, Responses, NeMo Gym's `/run`. Pure.
+"""Formats of requests to an agent's endpoint and of its answers: chat completions, Responses, NeMo
+Gym's `/run`. Pure.
 
-Whatever the request format, an answer may be a chat completion, a Responses object (alone, or as the `response` of a
-Gym run), {"messages": […]} with everything the agent said and did, or {"output": "text", "tool_calls": […]}.
+Whatever the request format, an answer may be a chat completion, a Responses object (alone, or as
+the `response` of a Gym run), {"messages": […]} with everything the agent said and did, or
+{"output": "text", "tool_calls": […]}.
 """
 
 from __future__ import annotations
@@ -22,13 +24,15 @@ MOST_USD = 1e6  # per call; larger values are not plausible costs
 
 
 class AgentFault(Exception):
-    """An answer that cannot be used, which is the agent's own failure. The message ends a sentence (“answered …”)."""
+    """An answer that cannot be used, which is the agent's own failure. The message ends a sentence
+    (“answered …”).
+    """
 
 
 @dataclass(frozen=True)
 class Reported:
-    """The usage that an agent reports for a call: tokens (None unless both input and output are reported, and not both
-    0), USD, and its model.
+    """The usage that an agent reports for a call: tokens (None unless both input and output are
+    reported, and not both 0), USD, and its model.
     """
 
     tokens: Usage | None = None
@@ -56,7 +60,9 @@ def url_of(agent: AgentEndpoint) -> str:
     return base if base.endswith(path) else base + path
 
 
-def request_of(agent: AgentEndpoint, messages: list[Message], tools: list[dict], seed: int) -> dict[str, Any]:
+def request_of(
+    agent: AgentEndpoint, messages: list[Message], tools: list[dict], seed: int
+) -> dict[str, Any]:
     """The task as a request, without anything that says what is right."""
     if agent.protocol == "chat":
         body = {"model": agent.name, "messages": messages, "seed": seed, "stream": False}
@@ -70,7 +76,9 @@ def request_of(agent: AgentEndpoint, messages: list[Message], tools: list[dict],
 
 
 def version_of(data: Any, headers: dict[str, str]) -> str:
-    """The version that an answer names, in a header or as `agent_version` (also in `metadata`); "" if it names none."""
+    """The version that an answer names, in a header or as `agent_version` (also in `metadata`); ""
+    if it names none.
+    """
     named = next((headers[name] for name in VERSION_HEADERS if headers.get(name)), "")
     for holder in (data, data.get("metadata")) if isinstance(data, dict) else ():
         value = holder.get("agent_version") if isinstance(holder, dict) else None
@@ -85,7 +93,11 @@ def read_answer(data: Any, asked: list[Message]) -> Said:
     inner = _inner(data)
     if error := data.get("error") or inner.get("error"):
         raise AgentFault(f"answered with an error: {error_text(error)}")
-    turns = [message for message in agent_turns(_messages(inner), asked) if message.get("content") or _calls(message)]
+    turns = [
+        message
+        for message in agent_turns(_messages(inner), asked)
+        if message.get("content") or _calls(message)
+    ]
     if not turns:
         raise AgentFault("answered without a message of its own")
     return Said(turns, reported_in(data).tokens)
@@ -97,8 +109,13 @@ def reported_in(data: Any) -> Reported:
         return Reported()
     inner = _inner(data)
     usage = inner["usage"] if isinstance(inner.get("usage"), dict) else {}
-    counts = _count(usage, "input_tokens", "prompt_tokens"), _count(usage, "output_tokens", "completion_tokens")
-    costs = (_usd(holder.get(name)) for holder in (usage, inner, data) for name in ("cost", "cost_usd"))
+    counts = (
+        _count(usage, "input_tokens", "prompt_tokens"),
+        _count(usage, "output_tokens", "completion_tokens"),
+    )
+    costs = (
+        _usd(holder.get(name)) for holder in (usage, inner, data) for name in ("cost", "cost_usd")
+    )
     model = inner.get("model")
     return Reported(
         Usage(*counts) if None not in counts and any(counts) else None,  # type: ignore[arg-type]
@@ -128,7 +145,11 @@ def _messages(data: dict) -> list[Message]:
     if isinstance(data.get("output"), str) or isinstance(data.get("tool_calls"), list):
         output = data.get("output") if isinstance(data.get("output"), str) else None
         return [
-            {"role": "assistant", "content": output, "tool_calls": _objects(data.get("tool_calls") or [], "tool_calls")}
+            {
+                "role": "assistant",
+                "content": output,
+                "tool_calls": _objects(data.get("tool_calls") or [], "tool_calls"),
+            }
         ]
     raise AgentFault("answered with an object that has no choices, output or messages")
 

@@ -1,22 +1,26 @@
-"""Alarms of a training run: a table of signals with thresholds, evaluated at every step. Pure: no torch, no Django.
+"""Alarms of a training run: a table of signals with thresholds, evaluated at every step. Pure: no
+torch, no Django.
 
-`Watchman.look(step, metrics)` takes the metrics of a step, of any method, and returns the alarms that it raised. Alarms
-on metrics that a method does not emit stay silent. OUTSIDE are alarms that the app evaluates, because a step cannot
-know what they need. Each alarm warns, pauses the run (it can be resumed) or stops it (it has failed); the last two keep
-a checkpoint. A config changes single entries: `{"kl": {"action": "pause", "act": 0.3}}`.
+`Watchman.look(step, metrics)` takes the metrics of a step, of any method, and returns the alarms
+that it raised. Alarms on metrics that a method does not emit stay silent. OUTSIDE are alarms that
+the app evaluates, because a step cannot know what they need. Each alarm warns, pauses the run (it
+can be resumed) or stops it (it has failed); the last two keep a checkpoint. A config changes single
+entries: `{"kl": {"action": "pause", "act": 0.3}}`.
 
-Smoothing: a threshold is compared with the median of the last `over` values of a metric, so half of them must exceed
-it: one noisy step never pauses or stops a run. Only NaN and infinity act immediately.
+Smoothing: a threshold is compared with the median of the last `over` values of a metric, so half of
+them must exceed it: one noisy step never pauses or stops a run. Only NaN and infinity act
+immediately.
 
-The start: signals without an absolute scale are compared with the run's own start. That is the value of the first step,
-which is computed before the first update, so that a run that is ill from its first update is not its own baseline; the
-median of the first five values counts if it is the better one. Where a scale is known (nats per token, a preference
-loss whose first value is the same for any data), the threshold is a distance on it.
+The start: signals without an absolute scale are compared with the run's own start. That is the
+value of the first step, which is computed before the first update, so that a run that is ill from
+its first update is not its own baseline; the median of the first five values counts if it is the
+better one. Where a scale is known (nats per token, a preference loss whose first value is the same
+for any data), the threshold is a distance on it.
 
-Sources: NeMo RL (documentation and tests) for the log-probability gap and the token error; veRL's rollout correction
-for importance weights, effective sample size and rollout KL; prime-rl for errored rollouts; Azure's guidance on reward
-hacking for the gap between training and validation. The others are relative, or chosen by us: docs/alarms.md says
-which.
+Sources: NeMo RL (documentation and tests) for the log-probability gap and the token error; veRL's
+rollout correction for importance weights, effective sample size and rollout KL; prime-rl for
+errored rollouts; Azure's guidance on reward hacking for the gap between training and validation.
+The others are relative, or chosen by us: docs/alarms.md says which.
 """
 
 from __future__ import annotations
@@ -39,13 +43,21 @@ MOST = 64  # values kept per metric
 Z = 1.645  # one-sided 95% quantile
 NO_REWARD = ("on_policy",)  # methods whose rollouts are scored but do not learn from the scores
 PREFERENCES = ("dpo", "kto", "reward_model")
-LIKELIHOODS = ("sft", "rejection", "distill", "best_of_n", "on_policy")  # their loss is in nats per token
+LIKELIHOODS = (
+    "sft",
+    "rejection",
+    "distill",
+    "best_of_n",
+    "on_policy",
+)  # their loss is in nats per token
 LEAST_STEPS = 10  # of a run that is judged at its end
 LARGEST = 1e100  # larger values are not kept, since their squares would overflow
 
 
 class Setting(Form, kw_only=True, omit_defaults=True):
-    """A config's changes to one alarm; None keeps the table's value. `act` is the threshold of `action`."""
+    """A config's changes to one alarm; None keeps the table's value. `act` is the threshold of
+    `action`.
+    """
 
     action: Action | None = None
     warn: Number | None = None
@@ -81,8 +93,8 @@ class History:
         return None if values is None else median(values)
 
     def begin(self, name: str, *, below: bool = False) -> float | None:
-        """The value at the run's start: that of the first step, or the median of the first START if it is better (lower,
-        or for an alarm on low values higher); None before the first step.
+        """The value at the run's start: that of the first step, or the median of the first START if
+        it is better (lower, or for an alarm on low values higher); None before the first step.
         """
         first = self.start.get(name, [])
         if not first:
@@ -96,8 +108,8 @@ Value = Callable[[History, int], float | None]
 
 @dataclass(frozen=True)
 class Rule:
-    """One alarm. `reads` are the metrics whose worst value is compared, unless `value` computes something else from the
-    history.
+    """One alarm. `reads` are the metrics whose worst value is compared, unless `value` computes
+    something else from the history.
 
     `relative`: thresholds are multiples of the start, or of `least` if that is larger.
     """
@@ -118,12 +130,16 @@ class Rule:
     source: str = ""
     but: tuple[str, ...] = ()  # methods that it does not apply to
     only: tuple[str, ...] = ()  # the methods that it applies to; () means all
-    spared: Callable[[History], bool] | None = None  # whether a value beyond `act` only warns for now
+    spared: Callable[[History], bool] | None = (
+        None  # whether a value beyond `act` only warns for now
+    )
 
     def measure(self, history: History, over: int) -> float | None:
         if self.value is not None:
             return self.value(history, over)
-        found = [value for name in self.reads if (value := self._level(history, name, over)) is not None]
+        found = [
+            value for name in self.reads if (value := self._level(history, name, over)) is not None
+        ]
         return (min if self.below else max)(found) if found else None
 
     def _level(self, history: History, name: str, over: int) -> float | None:
@@ -163,14 +179,21 @@ def distance_from_one(name: str) -> Value:
 def _rise(history: History, name: str, over: int) -> float | None:
     """Mean of the last `over` values − mean of the start; None as long as the two overlap."""
     values, first = history.recent(name, over), history.start.get(name, [])
-    if values is None or len(first) < min(over, START) or history.count[name] < 2 * min(over, START):
+    if (
+        values is None
+        or len(first) < min(over, START)
+        or history.count[name] < 2 * min(over, START)
+    ):
         return None
     return fmean(values) - fmean(first[: min(over, START)])
 
 
 def reward_rises(history: History) -> bool:
     """Whether the reward is above the run's start by more than its noise (one-sided 95%)."""
-    now, first = history.recent("train/reward_mean", START), history.start.get("train/reward_mean", [])
+    now, first = (
+        history.recent("train/reward_mean", START),
+        history.start.get("train/reward_mean", []),
+    )
     if now is None or history.count["train/reward_mean"] < 2 * START:
         return False
     noise = math.sqrt((pvariance(now) + pvariance(first)) / (START - 1))
@@ -178,8 +201,8 @@ def reward_rises(history: History) -> bool:
 
 
 def _variance(share: float, n: float) -> float:
-    """The variance of a share measured on n samples. Two successes and two failures are added (Agresti and Coull 1998),
-    so that it is not 0 if all samples are alike.
+    """The variance of a share measured on n samples. Two successes and two failures are added
+    (Agresti and Coull 1998), so that it is not 0 if all samples are alike.
     """
     n = max(n, 1.0)
     share = (min(max(share, 0.0), 1.0) * n + 2) / (n + 4)
@@ -187,8 +210,9 @@ def _variance(share: float, n: float) -> float:
 
 
 def held_out(history: History, over: int) -> float | None:
-    """How much more success has risen in training than on the validation tasks, at least: the lower bound (one-sided
-    95%) of the difference, given their numbers of samples. The last two validations count.
+    """How much more success has risen in training than on the validation tasks, at least: the lower
+    bound (one-sided 95%) of the difference, given their numbers of samples. The last two
+    validations count.
     """
     rise = _rise(history, "train/success", over)
     seen = history.last.get("validation/success", deque())
@@ -203,8 +227,9 @@ def held_out(history: History, over: int) -> float | None:
 
 
 def reward_only(history: History, over: int) -> float | None:
-    """How far the reward has risen, in standard deviations of a step's rewards at the start, although success on the
-    validation tasks has not (by more than 0.10, by the upper bound (one-sided 95%) of its change); else 0.
+    """How far the reward has risen, in standard deviations of a step's rewards at the start,
+    although success on the validation tasks has not (by more than 0.10, by the upper bound
+    (one-sided 95%) of its change); else 0.
     """
     rise, spread = _rise(history, "train/reward_mean", over), history.begin("train/reward_std")
     seen = history.last.get("validation/success", deque())
@@ -217,20 +242,26 @@ def reward_only(history: History, over: int) -> float | None:
 
 
 def climb(history: History, over: int) -> float | None:
-    """How far the share of wrong outputs among those with the highest rewards has risen, if the reward has risen by
-    0.05; else 0.
+    """How far the share of wrong outputs among those with the highest rewards has risen, if the
+    reward has risen by 0.05; else 0.
     """
-    reward, wrong = _rise(history, "train/reward_mean", over), _rise(history, "watch/best_wrong", over)
+    reward, wrong = (
+        _rise(history, "train/reward_mean", over),
+        _rise(history, "watch/best_wrong", over),
+    )
     if reward is None or wrong is None:
         return None
     return wrong if reward >= 0.05 and history.last["watch/best_wrong"][-1] > 0 else 0.0
 
 
 def exploited(history: History, over: int) -> float | None:
-    """How far the share of sampled outputs that are wrong but rewarded like right ones has risen since the first
-    checkpoint, at least: the lower bound (one-sided 95%).
+    """How far the share of sampled outputs that are wrong but rewarded like right ones has risen
+    since the first checkpoint, at least: the lower bound (one-sided 95%).
     """
-    shares, samples = history.last.get("watch/exploits", deque()), history.last.get("watch/exploit_samples", deque())
+    shares, samples = (
+        history.last.get("watch/exploits", deque()),
+        history.last.get("watch/exploit_samples", deque()),
+    )
     if not shares or history.count["watch/exploits"] < 2:
         return None
     begin, now, n = history.start["watch/exploits"][0], shares[-1], samples[-1] if samples else 1.0
@@ -238,9 +269,9 @@ def exploited(history: History, over: int) -> float | None:
 
 
 def judged_gap(pairs: Sequence[tuple[bool, bool]], least: int) -> float | None:
-    """How much more often the verifier passes outputs than people (or a judge) do, at least: the lower bound (one-sided
-    95%) of the mean of the paired differences. `pairs` are (by the verifier, by people); None if there are fewer than
-    `least`.
+    """How much more often the verifier passes outputs than people (or a judge) do, at least: the
+    lower bound (one-sided 95%) of the mean of the paired differences. `pairs` are (by the verifier,
+    by people); None if there are fewer than `least`.
     """
     if len(pairs) < max(2, least):
         return None
@@ -253,10 +284,13 @@ def judged_gap(pairs: Sequence[tuple[bool, bool]], least: int) -> float | None:
 
 
 def hole(history: History, over: int) -> float | None:
-    """The stronger of two signs that the policy exploits the reward: the best-rewarded outputs of the steps, or the
-    samples at checkpoints.
+    """The stronger of two signs that the policy exploits the reward: the best-rewarded outputs of
+    the steps, or the samples at checkpoints.
     """
-    return max((one for one in (climb(history, over), exploited(history, over)) if one is not None), default=None)
+    return max(
+        (one for one in (climb(history, over), exploited(history, over)) if one is not None),
+        default=None,
+    )
 
 
 MARKS = (
@@ -273,7 +307,9 @@ MARKS = (
 
 
 def marks(history: History, over: int) -> float | None:
-    """The highest share of best-rewarded outputs with a mark that those of the first step did not have."""
+    """The highest share of best-rewarded outputs with a mark that those of the first step did not
+    have.
+    """
     found = [
         median(values)
         for name in MARKS
@@ -284,8 +320,9 @@ def marks(history: History, over: int) -> float | None:
 
 
 def same_reward(history: History, over: int) -> float | None:
-    """The number of last steps in a row that had nothing to learn from: in each group, all rewards were equal. Tasks
-    that always succeed beside tasks that always fail are such steps, although the rewards of the step differ.
+    """The number of last steps in a row that had nothing to learn from: in each group, all rewards
+    were equal. Tasks that always succeed beside tasks that always fail are such steps, although the
+    rewards of the step differ.
     """
     flat = history.last.get("train/zero_std_share")
     if not flat:
@@ -300,8 +337,8 @@ def entropy_rise(history: History, over: int) -> float | None:
 
 
 def loss_rise(history: History, over: int) -> float | None:
-    """How far the loss is above the start, in nats per token. The start is the first step's value, which is computed
-    before the first update, or that of the held-back rows before it.
+    """How far the loss is above the start, in nats per token. The start is the first step's value,
+    which is computed before the first update, or that of the held-back rows before it.
     """
     level, first = history.level("train/loss", over), history.start.get("train/loss", [])
     if level is None:
@@ -310,7 +347,9 @@ def loss_rise(history: History, over: int) -> float | None:
 
 
 def validation_rise(history: History, over: int) -> float | None:
-    """The loss on held-back rows as a multiple of that before the first update, on the same rows."""
+    """The loss on held-back rows as a multiple of that before the first update, on the same
+    rows.
+    """
     level, first = history.level("validation/loss", over), history.start.get("validation/loss", [])
     if level is None or len(first) < 2:
         return None
@@ -318,40 +357,55 @@ def validation_rise(history: History, over: int) -> float | None:
 
 
 def reward_drop(history: History, over: int) -> float | None:
-    """How far the reward is below the start, at least, in standard deviations of a step's rewards at the start: the
-    lower bound (one-sided 95%), given how much steps differ.
+    """How far the reward is below the start, at least, in standard deviations of a step's rewards
+    at the start: the lower bound (one-sided 95%), given how much steps differ.
     """
-    now, first = history.recent("train/reward_mean", over), history.start.get("train/reward_mean", [])
+    now, first = (
+        history.recent("train/reward_mean", over),
+        history.start.get("train/reward_mean", []),
+    )
     spread = history.start.get("train/reward_std", [0.0])[0]
-    if now is None or len(first) < START or history.count["train/reward_mean"] < over + START or spread <= 0:
+    if (
+        now is None
+        or len(first) < START
+        or history.count["train/reward_mean"] < over + START
+        or spread <= 0
+    ):
         return None
-    noise = math.sqrt(pvariance(now) / (len(now) - 1) + pvariance(first) / (START - 1)) if len(now) > 1 else 0.0
+    noise = (
+        math.sqrt(pvariance(now) / (len(now) - 1) + pvariance(first) / (START - 1))
+        if len(now) > 1
+        else 0.0
+    )
     return max(0.0, fmean(first) - fmean(now) - Z * noise) / spread
 
 
 def validation_drop(history: History, over: int) -> float | None:
-    """How far success on the validation tasks is below that before the first update, at least: the lower bound
-    (one-sided 95%). The last two validations count.
+    """How far success on the validation tasks is below that before the first update, at least: the
+    lower bound (one-sided 95%). The last two validations count.
     """
     seen = history.last.get("validation/success", deque())
     if len(seen) < 3:
         return None
     begin, now = history.start["validation/success"][0], fmean(list(seen)[-2:])
     samples = (history.last.get("validation/samples") or [0.0])[-1]
-    return max(0.0, begin - now - Z * math.sqrt(_variance(now, 2 * samples) + _variance(begin, samples)))
+    return max(
+        0.0, begin - now - Z * math.sqrt(_variance(now, 2 * samples) + _variance(begin, samples))
+    )
 
 
 def rows_learned(history: History) -> bool:
-    """Whether the loss of a method that learns from rows has reached its floor, 0, where no gradient is left: every
-    pair beyond the margin, or every token certain. The loss of a method that learns from rewards says nothing.
+    """Whether the loss of a method that learns from rows has reached its floor, 0, where no
+    gradient is left: every pair beyond the margin, or every token certain. The loss of a method
+    that learns from rewards says nothing.
     """
     level = history.level("train/loss", 1)
     return level is not None and abs(level) < 1e-3 and "train/reward_mean" not in history.start
 
 
 def no_learning(history: History, over: int) -> float | None:
-    """The number of steps since the start without a fall of the loss beyond its noise, at least 1% of it; 0 if there
-    was one, or if there is hardly any loss.
+    """The number of steps since the start without a fall of the loss beyond its noise, at least 1%
+    of it; 0 if there was one, or if there is hardly any loss.
     """
     now, first = history.recent("train/loss", over), history.start.get("train/loss", [])
     if now is None or history.count["train/loss"] < 2 * over:
@@ -365,8 +419,8 @@ def no_learning(history: History, over: int) -> float | None:
 
 
 def no_progress(history: History, over: int) -> float | None:
-    """The number of steps since the start without a rise of the reward beyond its noise; 0 if there was one, or if the
-    reward cannot rise further.
+    """The number of steps since the start without a rise of the reward beyond its noise; 0 if there
+    was one, or if the reward cannot rise further.
     """
     values = history.last.get("train/reward_mean")
     if values is None or history.count["train/reward_mean"] < 2 * over or len(values) < over:
@@ -375,115 +429,431 @@ def no_progress(history: History, over: int) -> float | None:
         return 0.0
     now, first = list(values)[-over:], history.start["train/reward_mean"]
     noise = math.sqrt(fmean([(one - fmean(now)) ** 2 for one in now]) / over * 2)
-    return 0.0 if fmean(now) - fmean(first) > max(Z * noise, 1e-3) else float(history.count["train/reward_mean"])
+    return (
+        0.0
+        if fmean(now) - fmean(first) > max(Z * noise, 1e-3)
+        else float(history.count["train/reward_mean"])
+    )
 
 
-SAFER = "Fork from the last checkpoint before the alarm with a lower learning rate, or with a KL penalty (beta)."
+SAFER = (
+    "Fork from the last checkpoint before the alarm with a lower learning rate, or with a KL"
+    " penalty (beta)."
+)
 TABLE: tuple[Rule, ...] = (
-    Rule("non_finite", "NaN or infinity in the update", f"The step was not applied. {SAFER}", action="stop", act=0.0, over=1),
-    Rule("kl", "KL to the start", SAFER, reads=("train/kl",), warn=0.5, act=2.0, action="stop", over=3, unit="nats per token", spared=reward_rises,
-         source="chosen: the policy is e^0.5 (e^2) times as likely to say its tokens as the start was; only warns while the reward is above its start"),
-    Rule("ratio", "Importance ratio, largest", SAFER, reads=("train/ratio_max",), warn=10.0, act=100.0, action="stop", over=3,
-         source="chosen; exactly 1 on policy"),
-    Rule("importance_weight", "Mean importance weight of the rollouts, as a factor", "Sampler and trainer disagree: check that the server has this step's adapter, "
-         "the precision and the attention kernel, and turn rollout correction on.", value=distance_from_one("train/is_mean"),
-         warn=2.0, act=4.0, action="stop", source="veRL: mean below 0.5 or above 2"),
-    Rule("importance_spread", "Standard deviation of the importance weights", "Turn rollout correction on, or sample on policy.", reads=("train/is_std",), warn=1.0,
-         source="veRL: above 1"),
-    Rule("effective_samples", "Effective sample size, share of the samples", "Most of the batch has no weight: turn "
-                                                                             "rollout correction on, or sample on policy.",
-         reads=("train/ess",), warn=0.3, act=0.1, action="stop", below=True, source="veRL: below 0.3"),
-    Rule("rollout_kl", "KL between sampler and trainer", "Check that the sampler has this step's weights, its precision and its sampling settings.",
-         reads=("train/rollout_kl",), warn=0.1, source="veRL: |rollout KL| above 0.1"),
-    Rule("sampler_gap", "Log-probability gap of sampler and trainer", "Sampler and trainer compute different models: check precision, attention kernel and the adapter that serves.",
-         reads=("train/gen_kl_error",), warn=1e-3, act=2e-3, action="stop", over=3, source="NeMo RL: gen_kl_error, look above 1e-3, stop above 2e-3 (LoRA)"),
-    Rule("token_error", "Multiplicative error of token probabilities", "Sampler and trainer are diverging: use the "
-                                                                       "same kernels and precision, or turn rollout correction on.",
-         reads=("train/token_mult_prob_error",), warn=1.02, source="NeMo RL: trending above 1% to 2%"),
-    Rule("entropy_low", "Entropy, relative to the start", "The policy always gives the same output and no longer "
-                                                      "explores: lower the learning rate, raise clip_high, or stop here if it "
-         "has learned the task.", reads=("train/entropy",), warn=0.25, act=0.05, below=True, relative=True, source="relative to the run's start", but=("sft",)),
-    Rule("entropy_high", "Entropy above the start", SAFER, value=entropy_rise, warn=1.0, act=3.0, action="stop", over=3, unit="nats",
-         source="chosen: each token is chosen among three (twenty) times as many as at the start", but=("sft", "best_of_n")),
-    Rule("grad_norm", "Gradient norm, relative to the start", "Clipping holds it (max_grad_norm); if the reward "
-                                                              "suffers, lower the learning rate.", reads=("train/grad_norm",),
-         warn=20.0, relative=True, least=1e-3, source="relative to the run's start"),
-    Rule("no_gradient", "Gradient norm is zero", "Nothing is learned any more. If the loss is 0, the rows are learned: "
-         "stop here, or train on more. Otherwise the weights may have collapsed to a point where every output is "
-         f"equally likely, or the correction masks every token. {SAFER}",
-         reads=("train/grad_norm",), act=1e-12, action="stop", below=True, spared=rows_learned,
-         source="chosen; the largest of a step's updates; only warns where the loss is 0, as of pairs beyond the margin"),
-    Rule("loss", "Loss, relative to the first step", SAFER, reads=("train/loss",), warn=1.5, act=3.0, action="stop", over=3, relative=True, least=0.05,
-         source="chosen; the first value of a preference loss does not depend on the data, since model and reference are the same",
-         only=PREFERENCES),
-    Rule("loss_rise", "Loss above the first step", SAFER, value=loss_rise, warn=1.0, act=3.0, action="stop", over=3, unit="nats per token",
-         source="chosen: each token is a third (a twentieth) as likely as before training", only=LIKELIHOODS),
-    Rule("chosen", "Reward of the chosen answers", "The answers that should become likelier become unlikely, together "
-         f"with the rejected ones: the loss does not show it. {SAFER}",
-         reads=("rewards/chosen",), warn=-5.0, act=-20.0, action="stop", below=True,
-         source="chosen: with beta 0.1, a chosen answer is e^-50 (e^-200) times as likely as before training", only=PREFERENCES),
-    Rule("no_learning", "Steps without a decrease in loss", "Nothing measurable is learned: raise the learning rate, check "
-         "the data, or leave it: the model may already know it.", value=no_learning, warn=39.5, over=20, unit="steps",
-         source="chosen; also checked at the end of a shorter run", only=(*PREFERENCES, *LIKELIHOODS)),
-    Rule("validation_loss", "Loss on held-back rows, relative to before training", "The model predicts examples that it "
-         "does not train on worse than before training: evaluate an earlier checkpoint, train on more examples, or lower the learning rate.",
-         value=validation_rise, warn=1.05, over=1, source="chosen; the same rows each time"),
-    Rule("validation_drop", "Fall of success on the validation tasks", f"The model solves fewer tasks than before training. {SAFER}",
-         value=validation_drop, warn=0.0, act=0.2, action="pause", source="chosen; the lower bound (one-sided 95%)"),
-    Rule("reward_drop", "Fall of the reward below the start", SAFER, value=reward_drop, warn=0.25, act=0.75, action="pause", over=10,
-         unit="standard deviations of the start", source="chosen; the lower bound (one-sided 95%)", but=NO_REWARD),
-    Rule("length", "Completion length, relative to the start", "Look at the longest outputs: if they are padding, "
-                                                               "bound max_new_tokens or turn overlong shaping on.",
-         reads=("train/completion_length",), warn=2.0, act=4.0, relative=True, least=4.0, source="relative to the run's start"),
-    Rule("truncated", "Share of truncated completions", "Raise max_new_tokens, or turn overlong shaping on: truncated "
-                                                        "answers are scored as wrong.", reads=("train/truncated_share",),
-         warn=0.5, source="chosen"),
-    Rule("flat_groups", "Share of groups without reward spread", "They give no training signal: choose informative "
-                                                                 "tasks (learnability), raise the temperature, or sample dynamically.",
-         reads=("train/zero_std_share",), warn=0.8, source="chosen", but=NO_REWARD),
-    Rule("same_reward", "Steps without different rewards in any group", "Each task is always solved or never: choose tasks "
-         "that are solved sometimes (learnability), raise the temperature, or start with SFT. If the verifier always gives the same score, probe it.",
-         value=same_reward, warn=4.5, act=9.5, action="pause", unit="steps in a row", spared=reward_rises,
-         source="chosen: nothing is learned from equal rewards; only warns where the reward has risen, as in a run that has solved its tasks",
-         but=NO_REWARD),
-    Rule("tool_failures", "Share of tool calls that failed", "Open a rollout to see whether the policy's arguments or "
-                                                             "the environment are at fault.", reads=("train/tool_failures",),
-         warn=0.3, act=0.8, action="pause", source="chosen"),
-    Rule("masked", "Share of masked or errored rollouts", "The environment or the verifier is failing: open a masked "
-                                                          "rollout to see the reason, fix it, then resume.",
-         reads=("train/masked_share",), warn=0.05, act=0.2, action="pause", source="prime-rl: sustained above 5%"),
-    Rule("held_out", "Gain in training success minus gain in validation success", "The policy memorises or exploits "
-                                                                                  "the training tasks: evaluate the checkpoint, "
-         "add tasks, or stop earlier.", value=held_out, warn=0.10, act=0.25, action="pause", source="Azure, reward hacking: gap above 0.10"),
-    Rule("reward_only", "Reward up, validation success not", "Read the highest-reward outputs and run probes on them: "
-                                                             "the reward is rewarding something else.", value=reward_only, warn=0.5, act=1.5,
-         action="pause", unit="standard deviations of the start", source="relative to the run's start", but=NO_REWARD),
-    Rule("hacking", "Rise in the share of wrong but rewarded outputs", "The policy is exploiting a hole in the "
-                                                                        "verifier: read its outputs at the checkpoints, fix the verifier, and fork from an earlier checkpoint.",
-         value=hole, act=0.2, action="stop", source="chosen (docs/probes.md)", but=NO_REWARD),
-    Rule("exploits", "Wrong but rewarded sampled outputs like right ones", "The verifier already rewards something "
-                                                                           "else: read the example and probe the "
-                                                                           "verifier.",
-         reads=("watch/exploits",), warn=0.25, over=1, source="chosen (docs/probes.md)", but=NO_REWARD),
-    Rule("marks", "Highest-reward outputs with suspicious signs", "Read the example: claims, flattery, instructions "
-                                                                  "to a judge or a copied prompt may be what earns "
-                                                                  "the reward.", value=marks, warn=0.5,
-         over=1, source="chosen (docs/probes.md)"),
-    Rule("best_length", "Length of the highest-reward outputs, relative to the start", "Read the longest of them: the "
-                                                                                       "verifier may be rewarding "
-                                                                                       "length.", reads=("watch/best_length",), warn=2.0,
-         relative=True, least=1.0, source="relative to the run's start"),
-    Rule("stall", "No output from the run, in multiples of its usual step time", "Check the log and the machine "
-                                                                                 "(memory, disk, a hanging rollout server), then resume from the "
-         "last checkpoint.", warn=10.0, act=30.0, action="pause", over=20, unit="steps", source="chosen; judged from "
-         "outside, since a run that hangs says nothing"),
-    Rule("judge_gap", "Success by the verifier minus success by people or the LLM judge", "They see failures that the "
-         "verifier rewards: read these outputs, fix the verifier, and fork from an earlier checkpoint.",
-         warn=0.10, act=0.25, action="pause", over=10, source="chosen; the gap of Azure's reward hacking, judged when people or the LLM judge have judged"),
-    Rule("no_progress", "Steps without an increase in reward", "Measure learnability: the tasks may be too easy or "
-                                                               "too hard. Otherwise raise the learning rate or the group size.",
-         value=no_progress, warn=39.5, over=20, unit="steps", source="chosen"),
-)  # fmt: skip
+    Rule(
+        "non_finite",
+        "NaN or infinity in the update",
+        f"The step was not applied. {SAFER}",
+        action="stop",
+        act=0.0,
+        over=1,
+    ),
+    Rule(
+        "kl",
+        "KL to the start",
+        SAFER,
+        reads=("train/kl",),
+        warn=0.5,
+        act=2.0,
+        action="stop",
+        over=3,
+        unit="nats per token",
+        spared=reward_rises,
+        source=(
+            "chosen: the policy is e^0.5 (e^2) times as likely to say its tokens as the start was;"
+            " only warns while the reward is above its start"
+        ),
+    ),
+    Rule(
+        "ratio",
+        "Importance ratio, largest",
+        SAFER,
+        reads=("train/ratio_max",),
+        warn=10.0,
+        act=100.0,
+        action="stop",
+        over=3,
+        source="chosen; exactly 1 on policy",
+    ),
+    Rule(
+        "importance_weight",
+        "Mean importance weight of the rollouts, as a factor",
+        "Sampler and trainer disagree: check that the server has this step's adapter, "
+        "the precision and the attention kernel, and turn rollout correction on.",
+        value=distance_from_one("train/is_mean"),
+        warn=2.0,
+        act=4.0,
+        action="stop",
+        source="veRL: mean below 0.5 or above 2",
+    ),
+    Rule(
+        "importance_spread",
+        "Standard deviation of the importance weights",
+        "Turn rollout correction on, or sample on policy.",
+        reads=("train/is_std",),
+        warn=1.0,
+        source="veRL: above 1",
+    ),
+    Rule(
+        "effective_samples",
+        "Effective sample size, share of the samples",
+        "Most of the batch has no weight: turn rollout correction on, or sample on policy.",
+        reads=("train/ess",),
+        warn=0.3,
+        act=0.1,
+        action="stop",
+        below=True,
+        source="veRL: below 0.3",
+    ),
+    Rule(
+        "rollout_kl",
+        "KL between sampler and trainer",
+        "Check that the sampler has this step's weights, its precision and its sampling settings.",
+        reads=("train/rollout_kl",),
+        warn=0.1,
+        source="veRL: |rollout KL| above 0.1",
+    ),
+    Rule(
+        "sampler_gap",
+        "Log-probability gap of sampler and trainer",
+        "Sampler and trainer compute different models: check precision, attention kernel and the"
+        " adapter that serves.",
+        reads=("train/gen_kl_error",),
+        warn=1e-3,
+        act=2e-3,
+        action="stop",
+        over=3,
+        source="NeMo RL: gen_kl_error, look above 1e-3, stop above 2e-3 (LoRA)",
+    ),
+    Rule(
+        "token_error",
+        "Multiplicative error of token probabilities",
+        "Sampler and trainer are diverging: use the "
+        "same kernels and precision, or turn rollout correction on.",
+        reads=("train/token_mult_prob_error",),
+        warn=1.02,
+        source="NeMo RL: trending above 1% to 2%",
+    ),
+    Rule(
+        "entropy_low",
+        "Entropy, relative to the start",
+        "The policy always gives the same output and no longer "
+        "explores: lower the learning rate, raise clip_high, or stop here if it "
+        "has learned the task.",
+        reads=("train/entropy",),
+        warn=0.25,
+        act=0.05,
+        below=True,
+        relative=True,
+        source="relative to the run's start",
+        but=("sft",),
+    ),
+    Rule(
+        "entropy_high",
+        "Entropy above the start",
+        SAFER,
+        value=entropy_rise,
+        warn=1.0,
+        act=3.0,
+        action="stop",
+        over=3,
+        unit="nats",
+        source="chosen: each token is chosen among three (twenty) times as many as at the start",
+        but=("sft", "best_of_n"),
+    ),
+    Rule(
+        "grad_norm",
+        "Gradient norm, relative to the start",
+        "Clipping holds it (max_grad_norm); if the reward suffers, lower the learning rate.",
+        reads=("train/grad_norm",),
+        warn=20.0,
+        relative=True,
+        least=1e-3,
+        source="relative to the run's start",
+    ),
+    Rule(
+        "no_gradient",
+        "Gradient norm is zero",
+        "Nothing is learned any more. If the loss is 0, the rows are learned: stop here, or train"
+        " on more. Otherwise the weights may have collapsed to a point where every output is"
+        f" equally likely, or the correction masks every token. {SAFER}",
+        reads=("train/grad_norm",),
+        act=1e-12,
+        action="stop",
+        below=True,
+        spared=rows_learned,
+        source=(
+            "chosen; the largest of a step's updates; only warns where the loss is 0, as of pairs"
+            " beyond the margin"
+        ),
+    ),
+    Rule(
+        "loss",
+        "Loss, relative to the first step",
+        SAFER,
+        reads=("train/loss",),
+        warn=1.5,
+        act=3.0,
+        action="stop",
+        over=3,
+        relative=True,
+        least=0.05,
+        source=(
+            "chosen; the first value of a preference loss does not depend on the data, since model"
+            " and reference are the same"
+        ),
+        only=PREFERENCES,
+    ),
+    Rule(
+        "loss_rise",
+        "Loss above the first step",
+        SAFER,
+        value=loss_rise,
+        warn=1.0,
+        act=3.0,
+        action="stop",
+        over=3,
+        unit="nats per token",
+        source="chosen: each token is a third (a twentieth) as likely as before training",
+        only=LIKELIHOODS,
+    ),
+    Rule(
+        "chosen",
+        "Reward of the chosen answers",
+        "The answers that should become likelier become unlikely, together "
+        f"with the rejected ones: the loss does not show it. {SAFER}",
+        reads=("rewards/chosen",),
+        warn=-5.0,
+        act=-20.0,
+        action="stop",
+        below=True,
+        source=(
+            "chosen: with beta 0.1, a chosen answer is e^-50 (e^-200) times as likely as before"
+            " training"
+        ),
+        only=PREFERENCES,
+    ),
+    Rule(
+        "no_learning",
+        "Steps without a decrease in loss",
+        "Nothing measurable is learned: raise the learning rate, check "
+        "the data, or leave it: the model may already know it.",
+        value=no_learning,
+        warn=39.5,
+        over=20,
+        unit="steps",
+        source="chosen; also checked at the end of a shorter run",
+        only=(*PREFERENCES, *LIKELIHOODS),
+    ),
+    Rule(
+        "validation_loss",
+        "Loss on held-back rows, relative to before training",
+        "The model predicts examples that it does not train on worse than before training: evaluate"
+        " an earlier checkpoint, train on more examples, or lower the learning rate.",
+        value=validation_rise,
+        warn=1.05,
+        over=1,
+        source="chosen; the same rows each time",
+    ),
+    Rule(
+        "validation_drop",
+        "Fall of success on the validation tasks",
+        f"The model solves fewer tasks than before training. {SAFER}",
+        value=validation_drop,
+        warn=0.0,
+        act=0.2,
+        action="pause",
+        source="chosen; the lower bound (one-sided 95%)",
+    ),
+    Rule(
+        "reward_drop",
+        "Fall of the reward below the start",
+        SAFER,
+        value=reward_drop,
+        warn=0.25,
+        act=0.75,
+        action="pause",
+        over=10,
+        unit="standard deviations of the start",
+        source="chosen; the lower bound (one-sided 95%)",
+        but=NO_REWARD,
+    ),
+    Rule(
+        "length",
+        "Completion length, relative to the start",
+        "Look at the longest outputs: if they are padding, "
+        "bound max_new_tokens or turn overlong shaping on.",
+        reads=("train/completion_length",),
+        warn=2.0,
+        act=4.0,
+        relative=True,
+        least=4.0,
+        source="relative to the run's start",
+    ),
+    Rule(
+        "truncated",
+        "Share of truncated completions",
+        "Raise max_new_tokens, or turn overlong shaping on: truncated answers are scored as wrong.",
+        reads=("train/truncated_share",),
+        warn=0.5,
+        source="chosen",
+    ),
+    Rule(
+        "flat_groups",
+        "Share of groups without reward spread",
+        "They give no training signal: choose informative "
+        "tasks (learnability), raise the temperature, or sample dynamically.",
+        reads=("train/zero_std_share",),
+        warn=0.8,
+        source="chosen",
+        but=NO_REWARD,
+    ),
+    Rule(
+        "same_reward",
+        "Steps without different rewards in any group",
+        "Each task is always solved or never: choose tasks that are solved sometimes"
+        " (learnability), raise the temperature, or start with SFT. If the verifier always gives"
+        " the same score, probe it.",
+        value=same_reward,
+        warn=4.5,
+        act=9.5,
+        action="pause",
+        unit="steps in a row",
+        spared=reward_rises,
+        source=(
+            "chosen: nothing is learned from equal rewards; only warns where the reward has risen,"
+            " as in a run that has solved its tasks"
+        ),
+        but=NO_REWARD,
+    ),
+    Rule(
+        "tool_failures",
+        "Share of tool calls that failed",
+        "Open a rollout to see whether the policy's arguments or the environment are at fault.",
+        reads=("train/tool_failures",),
+        warn=0.3,
+        act=0.8,
+        action="pause",
+        source="chosen",
+    ),
+    Rule(
+        "masked",
+        "Share of masked or errored rollouts",
+        "The environment or the verifier is failing: open a masked "
+        "rollout to see the reason, fix it, then resume.",
+        reads=("train/masked_share",),
+        warn=0.05,
+        act=0.2,
+        action="pause",
+        source="prime-rl: sustained above 5%",
+    ),
+    Rule(
+        "held_out",
+        "Gain in training success minus gain in validation success",
+        "The policy memorises or exploits "
+        "the training tasks: evaluate the checkpoint, "
+        "add tasks, or stop earlier.",
+        value=held_out,
+        warn=0.10,
+        act=0.25,
+        action="pause",
+        source="Azure, reward hacking: gap above 0.10",
+    ),
+    Rule(
+        "reward_only",
+        "Reward up, validation success not",
+        "Read the highest-reward outputs and run probes on them: "
+        "the reward is rewarding something else.",
+        value=reward_only,
+        warn=0.5,
+        act=1.5,
+        action="pause",
+        unit="standard deviations of the start",
+        source="relative to the run's start",
+        but=NO_REWARD,
+    ),
+    Rule(
+        "hacking",
+        "Rise in the share of wrong but rewarded outputs",
+        "The policy is exploiting a hole in the verifier: read its outputs at the checkpoints, fix"
+        " the verifier, and fork from an earlier checkpoint.",
+        value=hole,
+        act=0.2,
+        action="stop",
+        source="chosen (docs/probes.md)",
+        but=NO_REWARD,
+    ),
+    Rule(
+        "exploits",
+        "Wrong but rewarded sampled outputs like right ones",
+        "The verifier already rewards something else: read the example and probe the verifier.",
+        reads=("watch/exploits",),
+        warn=0.25,
+        over=1,
+        source="chosen (docs/probes.md)",
+        but=NO_REWARD,
+    ),
+    Rule(
+        "marks",
+        "Highest-reward outputs with suspicious signs",
+        "Read the example: claims, flattery, instructions "
+        "to a judge or a copied prompt may be what earns "
+        "the reward.",
+        value=marks,
+        warn=0.5,
+        over=1,
+        source="chosen (docs/probes.md)",
+    ),
+    Rule(
+        "best_length",
+        "Length of the highest-reward outputs, relative to the start",
+        "Read the longest of them: the verifier may be rewarding length.",
+        reads=("watch/best_length",),
+        warn=2.0,
+        relative=True,
+        least=1.0,
+        source="relative to the run's start",
+    ),
+    Rule(
+        "stall",
+        "No output from the run, in multiples of its usual step time",
+        "Check the log and the machine "
+        "(memory, disk, a hanging rollout server), then resume from the "
+        "last checkpoint.",
+        warn=10.0,
+        act=30.0,
+        action="pause",
+        over=20,
+        unit="steps",
+        source="chosen; judged from outside, since a run that hangs says nothing",
+    ),
+    Rule(
+        "judge_gap",
+        "Success by the verifier minus success by people or the LLM judge",
+        "They see failures that the verifier rewards: read these outputs, fix the verifier, and"
+        " fork from an earlier checkpoint.",
+        warn=0.10,
+        act=0.25,
+        action="pause",
+        over=10,
+        source=(
+            "chosen; the gap of Azure's reward hacking, judged when people or the LLM judge have"
+            " judged"
+        ),
+    ),
+    Rule(
+        "no_progress",
+        "Steps without an increase in reward",
+        "Measure learnability: the tasks may be too easy or "
+        "too hard. Otherwise raise the learning rate or the group size.",
+        value=no_progress,
+        warn=39.5,
+        over=20,
+        unit="steps",
+        source="chosen",
+    ),
+)
 RULES = {rule.name: rule for rule in TABLE}
 OUTSIDE = ("stall", "judge_gap")
 AT_END = ("no_progress", "no_learning")
@@ -497,15 +867,23 @@ def _check(self: Any) -> None:
             continue
         made = merged(rule, given)
         if made.warn is not None and made.act is not None and rule.beyond(made.warn, made.act):
-            raise ValueError(f"of “{rule.name}” would act before it warns: warn is {made.warn:g}, act is {made.act:g}")
+            raise ValueError(
+                f"of “{rule.name}” would act before it warns: warn is {made.warn:g}, act is"
+                f" {made.act:g}"
+            )
         if given.action in ("pause", "stop") and made.act is None:
             raise ValueError(f"of “{rule.name}” needs a threshold “act” to {given.action} at")
 
 
 AlarmSettings: Any = defstruct(
-    "AlarmSettings", [(rule.name, Setting | None, None) for rule in TABLE], bases=(Form,), kw_only=True, omit_defaults=True,
-    module=__name__, namespace={"__post_init__": _check, "__doc__": "Changes of single alarms, by name (`TABLE`)."},
-)  # fmt: skip
+    "AlarmSettings",
+    [(rule.name, Setting | None, None) for rule in TABLE],
+    bases=(Form,),
+    kw_only=True,
+    omit_defaults=True,
+    module=__name__,
+    namespace={"__post_init__": _check, "__doc__": "Changes of single alarms, by name (`TABLE`)."},
+)
 
 
 @dataclass(frozen=True)
@@ -528,7 +906,9 @@ def merged(rule: Rule, given: Setting | None) -> Limits:
 
 @dataclass(frozen=True)
 class Alarm:
-    """An alarm that a step raised. `action`: its effect; `cleared`: it is over, and has no effect."""
+    """An alarm that a step raised. `action`: its effect; `cleared`: it is over, and has no
+    effect.
+    """
 
     name: str
     step: int
@@ -541,9 +921,15 @@ class Alarm:
 
     def as_event(self) -> dict[str, Any]:
         return {
-            "name": self.name, "step": self.step, "action": self.action, "value": self.value, "threshold": self.threshold,
-            "message": self.message, "todo": self.todo, "cleared": self.cleared,
-        }  # fmt: skip
+            "name": self.name,
+            "step": self.step,
+            "action": self.action,
+            "value": self.value,
+            "threshold": self.threshold,
+            "message": self.message,
+            "todo": self.todo,
+            "cleared": self.cleared,
+        }
 
 
 LEVELS = {"ignore": 0, "warn": 1, "pause": 2, "stop": 3}
@@ -558,9 +944,11 @@ NEVER_FINITE = (
 )
 
 
-def alarm_at(limits: Limits, step: int, value: float, *, spared: bool = False, title: str = "") -> Alarm | None:
-    """The alarm for a value; None if it is within the limits. `spared`: beyond `act` it only warns. `title`: the
-    value's name, for a rule with several.
+def alarm_at(
+    limits: Limits, step: int, value: float, *, spared: bool = False, title: str = ""
+) -> Alarm | None:
+    """The alarm for a value; None if it is within the limits. `spared`: beyond `act` it only warns.
+    `title`: the value's name, for a rule with several.
     """
     rule = limits.rule
     if limits.act is not None and rule.beyond(value, limits.act) and not spared:
@@ -569,27 +957,45 @@ def alarm_at(limits: Limits, step: int, value: float, *, spared: bool = False, t
         action, threshold = "warn", limits.act if limits.warn is None else limits.warn
     else:
         return None
-    return Alarm(rule.name, step, action, value, threshold, sentence(limits, value, threshold, title), rule.todo)
+    return Alarm(
+        rule.name,
+        step,
+        action,
+        value,
+        threshold,
+        sentence(limits, value, threshold, title),
+        rule.todo,
+    )
 
 
 class Watchman:
-    """Evaluates the table at every step; one per run. `state` goes into a checkpoint, so that a resumed run compares
-    itself with its own start and raises no alarm twice.
+    """Evaluates the table at every step; one per run. `state` goes into a checkpoint, so that a
+    resumed run compares itself with its own start and raises no alarm twice.
     """
 
-    def __init__(self, settings: Any = None, method: str = "", state: Mapping[str, Any] | None = None) -> None:
-        self.limits = [merged(rule, getattr(settings, rule.name, None)) for rule in TABLE if rule.applies_to(method)]
+    def __init__(
+        self, settings: Any = None, method: str = "", state: Mapping[str, Any] | None = None
+    ) -> None:
+        self.limits = [
+            merged(rule, getattr(settings, rule.name, None))
+            for rule in TABLE
+            if rule.applies_to(method)
+        ]
         self.history, self.raised = History(), dict[str, str]()
         if state:
             self._restore(state)
 
-    def look(self, step: int, metrics: Mapping[str, Any], examples: Mapping[str, str] | None = None) -> list[Alarm]:
-        """The alarms that these metrics raise or clear, each once until it is over. `examples`: a sentence for each
-        alarm.
+    def look(
+        self, step: int, metrics: Mapping[str, Any], examples: Mapping[str, str] | None = None
+    ) -> list[Alarm]:
+        """The alarms that these metrics raise or clear, each once until it is over. `examples`: a
+        sentence for each alarm.
         """
         self.history.add(metrics)
         broken = sorted(
-            name for name in NEVER_FINITE if isinstance(metrics.get(name), float) and not math.isfinite(metrics[name])
+            name
+            for name in NEVER_FINITE
+            if isinstance(metrics.get(name), float) and not math.isfinite(metrics[name])
         )
         found = []
         for limits in self.limits:
@@ -603,27 +1009,53 @@ class Watchman:
                 value = limits.rule.measure(self.history, limits.over)
             alarm = self._judge(step, limits, value)
             if alarm is not None:
-                note = ", ".join(broken) if limits.rule.name == "non_finite" else (examples or {}).get(alarm.name, "")
+                note = (
+                    ", ".join(broken)
+                    if limits.rule.name == "non_finite"
+                    else (examples or {}).get(alarm.name, "")
+                )
                 found.append(alarm if alarm.cleared or not note else _with_note(alarm, note))
         return found
 
     def at_end(self, step: int) -> list[Alarm]:
-        """The warnings about a run that has learned nothing measurable, and was too short for the usual ones."""
+        """The warnings about a run that has learned nothing measurable, and was too short for the
+        usual ones.
+        """
         found = []
         for limits in self.limits:
-            if limits.rule.name not in AT_END or limits.action == "ignore" or self.raised.get(limits.rule.name):
+            if (
+                limits.rule.name not in AT_END
+                or limits.action == "ignore"
+                or self.raised.get(limits.rule.name)
+            ):
                 continue
-            seen = max((self.history.count.get(name, 0) for name in _read_by(limits.rule)), default=0)
-            if seen >= LEAST_STEPS and limits.rule.measure(self.history, min(limits.over, seen // 2)):
+            seen = max(
+                (self.history.count.get(name, 0) for name in _read_by(limits.rule)), default=0
+            )
+            if seen >= LEAST_STEPS and limits.rule.measure(
+                self.history, min(limits.over, seen // 2)
+            ):
                 message = f"{limits.rule.title}: all {seen} of this run."
-                found.append(Alarm(limits.rule.name, step, "warn", float(seen), limits.warn, message, limits.rule.todo))
+                found.append(
+                    Alarm(
+                        limits.rule.name,
+                        step,
+                        "warn",
+                        float(seen),
+                        limits.warn,
+                        message,
+                        limits.rule.todo,
+                    )
+                )
         return found
 
     def _judge(self, step: int, limits: Limits, value: float | None) -> Alarm | None:
         rule, before = limits.rule, self.raised.get(limits.rule.name, "ignore")
         if value is None:
             return None
-        alarm = alarm_at(limits, step, value, spared=rule.spared is not None and rule.spared(self.history))
+        alarm = alarm_at(
+            limits, step, value, spared=rule.spared is not None and rule.spared(self.history)
+        )
         if alarm is None:
             if self.raised.pop(rule.name, None):
                 message = f"{rule.title}: back to {_shown(value)}."
@@ -645,17 +1077,28 @@ class Watchman:
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         self.history.start = {name: list(values) for name, values in state.get("start", {}).items()}
-        self.history.last = {name: deque(values, maxlen=MOST) for name, values in state.get("last", {}).items()}
+        self.history.last = {
+            name: deque(values, maxlen=MOST) for name, values in state.get("last", {}).items()
+        }
         self.history.count = dict(state.get("count", {}))
         self.raised = dict(state.get("raised", {}))
 
 
 _OF_VALUES = {
-    "importance_weight": ("train/is_mean",), "held_out": ("validation/success",), "reward_only": ("validation/success",),
-    "hacking": ("watch/best_wrong", "watch/exploits"), "marks": tuple(f"watch/best_{name}" for name in MARKS), "same_reward": ("train/zero_std_share",),
-    "no_progress": ("train/reward_mean",), "entropy_high": ("train/entropy",), "loss_rise": ("train/loss",), "no_learning": ("train/loss",), "validation_loss": ("validation/loss",),
-    "validation_drop": ("validation/success",), "reward_drop": ("train/reward_mean",),
-}  # fmt: skip
+    "importance_weight": ("train/is_mean",),
+    "held_out": ("validation/success",),
+    "reward_only": ("validation/success",),
+    "hacking": ("watch/best_wrong", "watch/exploits"),
+    "marks": tuple(f"watch/best_{name}" for name in MARKS),
+    "same_reward": ("train/zero_std_share",),
+    "no_progress": ("train/reward_mean",),
+    "entropy_high": ("train/entropy",),
+    "loss_rise": ("train/loss",),
+    "no_learning": ("train/loss",),
+    "validation_loss": ("validation/loss",),
+    "validation_drop": ("validation/success",),
+    "reward_drop": ("train/reward_mean",),
+}
 
 
 def _read_by(rule: Rule) -> tuple[str, ...]:
@@ -670,7 +1113,13 @@ def metrics_of(rule: Rule) -> tuple[str, ...]:
 
 def _with_note(alarm: Alarm, note: str) -> Alarm:
     return Alarm(
-        alarm.name, alarm.step, alarm.action, alarm.value, alarm.threshold, f"{alarm.message} {note}", alarm.todo
+        alarm.name,
+        alarm.step,
+        alarm.action,
+        alarm.value,
+        alarm.threshold,
+        f"{alarm.message} {note}",
+        alarm.todo,
     )
 
 
@@ -685,4 +1134,6 @@ def sentence(limits: Limits, value: float, threshold: float | None, title: str =
     unit = " times the start" if rule.relative else f" {rule.unit}" if rule.unit else ""
     smoothed = f", the median of {limits.over} steps" if rule.reads and limits.over > 1 else ""
     way = "below" if rule.below else "above"
-    return f"{title or rule.title}: {_shown(value)}{unit}{smoothed}; {way} {_shown(threshold or 0.0)}."
+    return (
+        f"{title or rule.title}: {_shown(value)}{unit}{smoothed}; {way} {_shown(threshold or 0.0)}."
+    )

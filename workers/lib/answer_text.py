@@ -1,5 +1,5 @@
-"""The text of an answer while its tokens arrive: cut at stop strings, and parsed as tool calls if tools were given.
-Light: no torch.
+"""The text of an answer while its tokens arrive: cut at stop strings, and parsed as tool calls if
+tools were given. Light: no torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class TokenText:
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self.decode, self.ids = decode, list[int]()
         self.begin = self.read = (
-            0  # tokens from `begin` are decoded again, since a token's text depends on the one before
+            # tokens from `begin` are decoded again, since a token's text depends on the one before
+            0
         )
 
     def add(self, token: int) -> str:
@@ -32,7 +33,10 @@ class TokenText:
         return self._new(last=True)
 
     def _new(self, last: bool) -> str:
-        whole, before = self.decode(self.ids[self.begin :]), self.decode(self.ids[self.begin : self.read])
+        whole, before = (
+            self.decode(self.ids[self.begin :]),
+            self.decode(self.ids[self.begin : self.read]),
+        )
         if not last and whole.endswith(HALF):
             return ""
         self.begin, self.read = self.read, len(self.ids)
@@ -40,7 +44,9 @@ class TokenText:
 
 
 class StopText:
-    """Holds back what may be the beginning of a stop string. `stopped`: the one that was found, or None."""
+    """Holds back what may be the beginning of a stop string. `stopped`: the one that was found, or
+    None.
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self.stops, self.held = stops, ""
@@ -64,7 +70,9 @@ class StopText:
 
 def begun_at_end(text: str, word: str) -> int:
     """How many characters at the end of the text are a prefix of the word."""
-    return next((n for n in range(min(len(word) - 1, len(text)), 0, -1) if text.endswith(word[:n])), 0)
+    return next(
+        (n for n in range(min(len(word) - 1, len(text)), 0, -1) if text.endswith(word[:n])), 0
+    )
 
 
 class CallText:
@@ -91,13 +99,15 @@ class CallText:
 
 
 def read_calls(text: str, parallel: bool = True) -> tuple[str, list[dict]]:
-    """(words, calls in OpenAI's form) of an answer to which tools were given. An answer with a call that cannot be
-    parsed stays text, as in process, so that it is scored as it was written.
+    """(words, calls in OpenAI's form) of an answer to which tools were given. An answer with a call
+    that cannot be parsed stays text, as in process, so that it is scored as it was written.
     """
     calls = calls_in_text(text)
     if not calls or any(call.problem or call.args is None for call in calls):
         return text, []
-    native = [to_native(call.tool, call.args or {}, f"call_{uuid.uuid4().hex[:24]}") for call in calls]
+    native = [
+        to_native(call.tool, call.args or {}, f"call_{uuid.uuid4().hex[:24]}") for call in calls
+    ]
     return _words_before(text), native if parallel else native[:1]
 
 
@@ -111,5 +121,8 @@ def _words_before(text: str) -> str:
 def message_of(text: str, with_calls: bool, parallel: bool = True) -> dict[str, Any]:
     """An assistant message."""
     words, calls = read_calls(text, parallel) if with_calls else (text, [])
-    message: dict[str, Any] = {"role": "assistant", "content": words if words.strip() or not calls else None}
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": words if words.strip() or not calls else None,
+    }
     return message | ({"tool_calls": calls} if calls else {})

@@ -1,9 +1,9 @@
 """Finds out which turns of a model's conversations the package `renderers` can join: `python -m
 workers.lib.bridge_check FOLDER PROBE…`.
 
-Prints {probe: renderer} for the given probes of the template check. Each renderer of the model's family is asked to
-continue a small conversation from its tokens for two turns, with the same check as in a rollout. It is a separate
-process because a template is a program.
+Prints {probe: renderer} for the given probes of the template check. Each renderer of the model's
+family is asked to continue a small conversation from its tokens for two turns, with the same check
+as in a rollout. It is a separate process because a template is a program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from workers.lib.chat_templates import NotJoined, template_tail
 from workers.lib.engines import SoFar
 from workers.lib.messages import calls_of, text_of, to_text
 from workers.lib.prompting import written_for
-from workers.lib.template_check import ASKED, compiled, family_of, opens_thought, probes, template_of
+from workers.lib.template_check import (
+    ASKED,
+    compiled,
+    family_of,
+    opens_thought,
+    probes,
+    template_of,
+)
 
 
 def joined(folder: Path, names: Sequence[str]) -> dict[str, str]:
@@ -29,7 +36,10 @@ def joined(folder: Path, names: Sequence[str]) -> dict[str, str]:
     if found is None or not (folder / "tokenizer.json").is_file():
         return {}
     template, special, stops = found
-    tokenizer, made = PlainTokenizer(folder / "tokenizer.json", special.get("eos_token", "")), compiled(template)
+    tokenizer, made = (
+        PlainTokenizer(folder / "tokenizer.json", special.get("eos_token", "")),
+        compiled(template),
+    )
 
     def render(messages: list[dict], answer: bool, tools: list[dict]) -> str:
         chat, native = written_for(template, messages, tools)
@@ -52,7 +62,12 @@ def joined(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def _joins(
-    bridge: Bridge, render: Any, tokenizer: PlainTokenizer, after: list[dict], tools: list[dict], stops: list[str]
+    bridge: Bridge,
+    render: Any,
+    tokenizer: PlainTokenizer,
+    after: list[dict],
+    tools: list[dict],
+    stops: list[str],
 ) -> bool:
     once, stop_ids = [*ASKED, *after], [tokenizer.convert_tokens_to_ids(stop) for stop in stops]
     try:
@@ -69,8 +84,12 @@ def _joins(
 
 
 def _as_sampled(answer: dict) -> str:
-    """The words and calls of an answer. How a call is written is up to the model: it stays as it was sampled."""
-    return text_of(answer) + "".join(to_text(call.tool, call.args or {}) for call in calls_of(answer))
+    """The words and calls of an answer. How a call is written is up to the model: it stays as it
+    was sampled.
+    """
+    return text_of(answer) + "".join(
+        to_text(call.tool, call.args or {}) for call in calls_of(answer)
+    )
 
 
 if __name__ == "__main__":

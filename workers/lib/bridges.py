@@ -1,12 +1,14 @@
-"""Bridges from one turn to the next, written by hand in the PyPI package `renderers`, if it is installed
-(requirements-renderers.txt).
+"""Bridges from one turn to the next, written by hand in the PyPI package `renderers`, if it is
+installed (requirements-renderers.txt).
 
-They are needed if a template alone does not determine how a conversation continues (`chat_templates.text_after`):
-Nemotron 3 opens a thought before each answer and later renders that beginning differently. A renderer for the model's
-family then says whether the sampled answer may stay unchanged. It is never trusted alone: its tokens must be those of
-the template's own text after the answer.
+They are needed if a template alone does not determine how a conversation continues
+(`chat_templates.text_after`): Nemotron 3 opens a thought before each answer and later renders that
+beginning differently. A renderer for the model's family then says whether the sampled answer may
+stay unchanged. It is never trusted alone: its tokens must be those of the template's own text after
+the answer.
 
-Light: no torch. The package takes a second to import, and is only imported by processes that need it.
+Light: no torch. The package takes a second to import, and is only imported by processes that need
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from workers.lib.prompting import for_template
 SECONDS, BYTES = 30, 4 * 2**30
 NO_BRIDGE = "no bridge of the package renderers fits"
 HARMONY = "gpt-oss"
-# Names of families in config.json, and the renderers that may fit. Which one does is decided by its tokens.
+# Names of families in config.json, and the renderers that may fit. Which one does is decided by its
+# tokens.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "deepseek_v3": ("deepseek-v3", "deepseek-r1"),
     "gemma4": ("gemma4",),
@@ -81,14 +84,16 @@ class Bridge:
         stops: Sequence[str],
         stop_ids: Sequence[int],
     ) -> list[int]:
-        """The ids that follow those so far, up to the beginning of the next answer. Raises NotJoined if the package
-        returns nothing, or something other than the template.
+        """The ids that follow those so far, up to the beginning of the next answer. Raises
+        NotJoined if the package returns nothing, or something other than the template.
         """
         tail = ids(template_tail(render, so_far.messages, messages, stops))
         after = messages[len(so_far.messages) + 1 :]
         before, answer = so_far.ids[: so_far.asked], so_far.ids[so_far.asked :]
         try:
-            found = self.renderer.bridge_to_next_turn(before, answer, for_template(after), tools=so_far.tools or None)
+            found = self.renderer.bridge_to_next_turn(
+                before, answer, for_template(after), tools=so_far.tools or None
+            )
         except Exception as error:  # the renderer may not support such a conversation
             raise NotJoined(NO_BRIDGE) from error
         whole = [] if found is None else list(getattr(found, "token_ids", found))
@@ -99,15 +104,17 @@ class Bridge:
 
 
 def bridges_for(tokenizer: Tokenizer, family: str) -> list[Bridge]:
-    """Bridges of the family's (`model_type`) renderers that know this tokenizer's special tokens; [] if the package is
-    missing.
+    """Bridges of the family's (`model_type`) renderers that know this tokenizer's special tokens;
+    [] if the package is missing.
     """
     if family not in FAMILIES or not installed():
         return []
     try:
         from renderers import config_from_name, create_renderer
     except ImportError:  # renderers 0.1.12 imports httpx without depending on it
-        logging.getLogger(__name__).warning("The package renderers cannot be imported.", exc_info=True)
+        logging.getLogger(__name__).warning(
+            "The package renderers cannot be imported.", exc_info=True
+        )
         return []
     found = []
     for name in FAMILIES[family]:
@@ -133,8 +140,13 @@ class PlainTokenizer:
 
     def decode(self, token_ids: Any, *args: Any, **options: Any) -> str:
         return self.fast.decode(
-            [token_ids] if isinstance(token_ids, int) else list(token_ids), skip_special_tokens=False
+            [token_ids] if isinstance(token_ids, int) else list(token_ids),
+            skip_special_tokens=False,
         )
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
-        return self.fast.token_to_id(tokens) if isinstance(tokens, str) else list(map(self.fast.token_to_id, tokens))
+        return (
+            self.fast.token_to_id(tokens)
+            if isinstance(tokens, str)
+            else list(map(self.fast.token_to_id, tokens))
+        )

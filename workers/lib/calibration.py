@@ -1,8 +1,8 @@
 """Calibrates a reward model's scores to probabilities, on pairs that it was not trained on. Pure.
 
-`fit` is Platt scaling, p = 1 / (1 + e^−(slope · score + intercept)), with his smoothed targets, fitted by Newton's
-method as in Lin, Lin and Weng (2007). The probability is that of being a chosen answer among equally many chosen and
-rejected ones.
+`fit` is Platt scaling, p = 1 / (1 + e^−(slope · score + intercept)), with his smoothed targets,
+fitted by Newton's method as in Lin, Lin and Weng (2007). The probability is that of being a chosen
+answer among equally many chosen and rejected ones.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Calibration(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def fit(chosen: Sequence[float], rejected: Sequence[float]) -> Calibration:
-    """Fit to scores of both sides, at least one each. A model that ranks the wrong way round gets the slope 0, which
-    means no information.
+    """Fit to scores of both sides, at least one each. A model that ranks the wrong way round gets
+    the slope 0, which means no information.
     """
     scores = [*chosen, *rejected]
     spread = max(abs(score) for score in scores) or 1.0
@@ -40,7 +40,9 @@ def fit(chosen: Sequence[float], rejected: Sequence[float]) -> Calibration:
     slope, intercept = _newton([score / spread for score in scores], targets)
     if slope <= 0:
         slope, intercept = 0.0, math.log(sum(targets) / (len(targets) - sum(targets)))
-    return Calibration(slope=slope / spread, intercept=intercept, threshold=threshold(chosen, rejected))
+    return Calibration(
+        slope=slope / spread, intercept=intercept, threshold=threshold(chosen, rejected)
+    )
 
 
 def _newton(scores: Sequence[float], targets: Sequence[float]) -> tuple[float, float]:
@@ -55,7 +57,10 @@ def _newton(scores: Sequence[float], targets: Sequence[float]) -> tuple[float, f
         ss = sum(w * s * s for w, s in zip(weights, scores, strict=True)) + RIDGE
         s1, s0 = sum(w * s for w, s in zip(weights, scores, strict=True)), sum(weights) + RIDGE
         determinant = ss * s0 - s1 * s1
-        step = (s0 * gradient[0] - s1 * gradient[1]) / determinant, (ss * gradient[1] - s1 * gradient[0]) / determinant
+        step = (
+            (s0 * gradient[0] - s1 * gradient[1]) / determinant,
+            (ss * gradient[1] - s1 * gradient[0]) / determinant,
+        )
         size = 1.0
         while size > 1e-10:
             tried = slope - size * step[0], intercept - size * step[1]
@@ -68,18 +73,23 @@ def _newton(scores: Sequence[float], targets: Sequence[float]) -> tuple[float, f
     return slope, intercept
 
 
-def _loss(slope: float, intercept: float, scores: Sequence[float], targets: Sequence[float]) -> float:
+def _loss(
+    slope: float, intercept: float, scores: Sequence[float], targets: Sequence[float]
+) -> float:
     """Cross-entropy: log(1 + e^z) − t z."""
     return sum(
         max(z, 0.0) + math.log1p(math.exp(-abs(z))) - target * z
-        for z, target in ((slope * score + intercept, target) for score, target in zip(scores, targets, strict=True))
+        for z, target in (
+            (slope * score + intercept, target)
+            for score, target in zip(scores, targets, strict=True)
+        )
     )
 
 
 def threshold(chosen: Sequence[float], rejected: Sequence[float]) -> float:
-    """The score that separates the two sides best: it maximises the share of chosen answers at or above it plus that of
-    rejected ones below it. Among equals the highest, because a bad answer that passes costs more. It lies halfway
-    between two scores.
+    """The score that separates the two sides best: it maximises the share of chosen answers at or
+    above it plus that of rejected ones below it. Among equals the highest, because a bad answer
+    that passes costs more. It lies halfway between two scores.
     """
     values = sorted({*chosen, *rejected})
     cuts = [values[0], *((low + high) / 2 for low, high in pairwise(values))]
@@ -92,8 +102,8 @@ def threshold(chosen: Sequence[float], rejected: Sequence[float]) -> float:
 
 
 def brier(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Mean squared error of the probabilities for (chosen, rejected) scores, each from a fit on the other folds; None
-    for fewer than two pairs. Always predicting one half gives 0.25.
+    """Mean squared error of the probabilities for (chosen, rejected) scores, each from a fit on the
+    other folds; None for fewer than two pairs. Always predicting one half gives 0.25.
     """
     if len(pairs) < 2:
         return None

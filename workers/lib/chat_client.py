@@ -1,14 +1,15 @@
-"""Requests to any OpenAI-compatible server: the single client for policies, judges, graders and embeddings. Light: no
-torch.
+"""Requests to any OpenAI-compatible server: the single client for policies, judges, graders and
+embeddings. Light: no torch.
 
-Requests are sent with `posts` rather than the `openai` package, which took more of a rollout's time than everything
-else; a test compares the two. A read timeout is retried only where nothing is billed (`patient`), and nothing from this
-process's environment is sent to a server that a user entered.
+Requests are sent with `posts` rather than the `openai` package, which took more of a rollout's time
+than everything else; a test compares the two. A read timeout is retried only where nothing is
+billed (`patient`), and nothing from this process's environment is sent to a server that a user
+entered.
 
-A request is the body of OpenAI's “Create chat completion”, without `model`. An answer is only checked for containing a
-message. A server with the protocol “responses” gets the same request as “Create a model response”, and its answer is
-converted to a chat completion. To see an answer while it is generated, stream it; a server that cannot stream answers
-all at once.
+A request is the body of OpenAI's “Create chat completion”, without `model`. An answer is only
+checked for containing a message. A server with the protocol “responses” gets the same request as
+“Create a model response”, and its answer is converted to a chat completion. To see an answer while
+it is generated, stream it; a server that cannot stream answers all at once.
 """
 
 from __future__ import annotations
@@ -40,17 +41,25 @@ FEW_TOKENS = 16  # OpenAI's Responses API accepts no smaller limit
 MAX_SAID = 300
 BUSY = (408, 409, 429)
 NO_STREAM = {"stream": "", "stream_options": ""}
-ALTERABLE = (400, 422, 501)  # statuses after which a rejected parameter may be sent under another name
-STREAM = {"chat": {"stream": True, "stream_options": {"include_usage": True}}, "responses": {"stream": True}}
+ALTERABLE = (
+    400,
+    422,
+    501,
+)  # statuses after which a rejected parameter may be sent under another name
+STREAM = {
+    "chat": {"stream": True, "stream_options": {"include_usage": True}},
+    "responses": {"stream": True},
+}
 DEFAULTS = {"temperature": 1, "top_p": 1}
 SENT = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "Flywheel"}
 
 
 @dataclass(frozen=True)
 class ChatServer:
-    """The server to ask, and how patiently. `key_hosts` maps the variables that may be read to the hosts that their key
-    may be sent to ("" is any); None if this process was only given variables that it may read. `name` is how errors
-    refer to the server, `droppable` lists parameters that may be left out for a server that does not support them.
+    """The server to ask, and how patiently. `key_hosts` maps the variables that may be read to the
+    hosts that their key may be sent to ("" is any); None if this process was only given variables
+    that it may read. `name` is how errors refer to the server, `droppable` lists parameters that
+    may be left out for a server that does not support them.
     """
 
     base_url: str
@@ -69,14 +78,21 @@ SLOW_TRIES = 3  # of a question that took too long while others ran
 
 
 class ChatError(JobError):
-    """No answer; the sentence says why, never including the key. `final`: other questions would fail in the same way (a
-    wrong address, a rejected key). `paid`: the question may have been processed although no answer arrived. `limit`:
-    what this question or its answer exceeded, while the server works: time, size, context, or refused because of its
-    content; otherwise "". `status`: the HTTP status of a refusal, otherwise 0.
+    """No answer; the sentence says why, never including the key. `final`: other questions would
+    fail in the same way (a wrong address, a rejected key). `paid`: the question may have been
+    processed although no answer arrived. `limit`: what this question or its answer exceeded, while
+    the server works: time, size, context, or refused because of its content; otherwise "".
+    `status`: the HTTP status of a refusal, otherwise 0.
     """
 
     def __init__(
-        self, sentence: str, *, final: bool = False, paid: bool = False, limit: str = "", status: int = 0
+        self,
+        sentence: str,
+        *,
+        final: bool = False,
+        paid: bool = False,
+        limit: str = "",
+        status: int = 0,
     ) -> None:
         super().__init__(sentence)
         self.final, self.paid, self.limit, self.status = final, paid, limit, status
@@ -84,8 +100,8 @@ class ChatError(JobError):
 
 @dataclass(frozen=True)
 class _Answered:
-    """The response to one request; status 0 if there was none. `paid`: the response was an answer that reports a
-    failure.
+    """The response to one request; status 0 if there was none. `paid`: the response was an answer
+    that reports a failure.
     """
 
     status: int = 0
@@ -111,7 +127,9 @@ class _Chats:
         except (RefusedAddress, RefusedKey) as error:
             raise ChatError(str(error), final=True) from error
         self.where = f"The {server.name} at {self.url.netloc.decode()}"
-        self.changes: dict[str, str] = {}  # {name that this server does not support: name to use instead}
+        self.changes: dict[
+            str, str
+        ] = {}  # {name that this server does not support: name to use instead}
         self.posts = Posts(
             self._address(),
             allow_private=server.allow_private,
@@ -120,7 +138,9 @@ class _Chats:
         )
 
     def _address(self) -> URL:
-        """The base URL with our path appended to its own; its query (`?api-version=…`) stays at the end."""
+        """The base URL with our path appended to its own; its query (`?api-version=…`) stays at the
+        end.
+        """
         path, mark, query = self.url.raw_path.partition(b"?")
         return self.url.copy_with(raw_path=path.rstrip(b"/") + self.path.encode() + mark + query)
 
@@ -135,8 +155,11 @@ class _Chats:
             return [self._hidden_in(item) for item in value]
         return self.hidden(value) if isinstance(value, str) else value
 
-    def exchange(self, body: dict[str, Any]) -> Generator[dict[str, Any] | float, _Answered | None, dict]:
-        """One question: yields a body to send, for which it gets the response, or seconds to wait; returns the answer.
+    def exchange(
+        self, body: dict[str, Any]
+    ) -> Generator[dict[str, Any] | float, _Answered | None, dict]:
+        """One question: yields a body to send, for which it gets the response, or seconds to wait;
+        returns the answer.
 
         A busy or broken server is retried, with growing waits. Raises ChatError.
         """
@@ -150,13 +173,19 @@ class _Chats:
                 if isinstance(answer, dict):
                     return answer
                 came = answer
-            if came.status in self.alterable and (change := refused_name(sent, came.data, self.server.droppable)):
+            if came.status in self.alterable and (
+                change := refused_name(sent, came.data, self.server.droppable)
+            ):
                 self.changes |= change
                 continue
             if came.status and came.status not in BUSY and came.status < 500:
                 final = came.status in (401, 403, 404) or came.status < 400
                 raise ChatError(
-                    self._refusal(came), final=final, paid=came.paid, limit=refused_for(came), status=came.status
+                    self._refusal(came),
+                    final=final,
+                    paid=came.paid,
+                    limit=refused_for(came),
+                    status=came.status,
                 )
             attempt += 1
             wait = wait_s(attempt, came.retry_after)
@@ -172,7 +201,9 @@ class _Chats:
 
     async def send(self, body: dict[str, Any], show: Show | None = None) -> _Answered:
         """The response to one request. Raises ChatError if it should not be retried."""
-        reader = StreamReader(self.server.protocol, self.max_bytes, self._shown(show)) if show else None
+        reader = (
+            StreamReader(self.server.protocol, self.max_bytes, self._shown(show)) if show else None
+        )
         try:
             found = await self.posts.post(encoded(body), reader)
         except RefusedAddress as error:
@@ -198,7 +229,11 @@ class _Chats:
 
     def _shown(self, show: Show) -> Show:
         """Remove our key from what is shown, even if only a part of it has arrived."""
-        return (lambda read: show(lambda: read().changed(self._hidden_to_the_end))) if self.key else show
+        return (
+            (lambda read: show(lambda: read().changed(self._hidden_to_the_end)))
+            if self.key
+            else show
+        )
 
     def _hidden_to_the_end(self, text: str) -> str:
         text = self.hidden(text)
@@ -206,7 +241,9 @@ class _Chats:
         return text[: len(text) - begun]
 
     def _answer(self, data: bytes) -> dict | _Answered:
-        """The answer or, if it reports a failure, what another server would have sent with an HTTP status."""
+        """The answer or, if it reports a failure, what another server would have sent with an HTTP
+        status.
+        """
         why = ""
         try:
             answer = json.loads(data)
@@ -223,13 +260,17 @@ class _Chats:
             why = f" ({error.text})"
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
             pass
-        raise ChatError(f"{self.where} answered with something that is not {self.wanted}{why}.", paid=True)
+        raise ChatError(
+            f"{self.where} answered with something that is not {self.wanted}{why}.", paid=True
+        )
 
     def _failed(self, answer: Any) -> _Answered | None:
         if (failure := failure_of(answer)) is None:
             return None
         status, said = failure
-        return _Answered(status, said.encode(), problem=f"HTTP 200 with an error: {said}", paid=True)
+        return _Answered(
+            status, said.encode(), problem=f"HTTP 200 with an error: {said}", paid=True
+        )
 
     def is_answer(self, answer: Any) -> bool:
         """May raise any error of accessing JSON with another structure."""
@@ -246,7 +287,8 @@ class _Chats:
         if status == 404:
             without = ", no Responses API" if self.server.protocol == "responses" else ""
             return (
-                f"{self.where} has no model “{self.server.model}”{without}, or the address is not its /v1 (HTTP 404)."
+                f"{self.where} has no model “{self.server.model}”{without}, or the address is not"
+                " its /v1 (HTTP 404)."
             )
         said = self.hidden(came.data.decode(errors="replace"))[:MAX_SAID]
         return f"{self.where} refused the request (HTTP {status}): {said}"
@@ -286,7 +328,9 @@ class ChatClient(_Chats):
 
 
 class _Turns:
-    """Lets at most `most` questions run at a time, and fewer once a server is too slow for so many."""
+    """Lets at most `most` questions run at a time, and fewer once a server is too slow for so
+    many.
+    """
 
     def __init__(self, most: int) -> None:
         self.most, self.running, self.lowered = most, 0, 0
@@ -303,7 +347,9 @@ class _Turns:
             self.free.notify_all()
 
     def lower(self, since: int) -> bool:
-        """Halves the number, once for all questions that began when it had been lowered `since` times. False at 1."""
+        """Halves the number, once for all questions that began when it had been lowered `since`
+        times. False at 1.
+        """
         if since == self.lowered and self.most > 1:
             self.most, self.lowered = self.most // 2, self.lowered + 1
         return since < self.lowered
@@ -312,8 +358,9 @@ class _Turns:
 class AsyncChatClient(_Chats):
     """The same for asyncio, with at most `concurrency` questions at a time.
 
-    `patient`: a question that took too long is asked again, up to SLOW_TRIES times and with half as many others beside it,
-    since the server may have worked on those. Not for servers that charge, which may bill each try.
+    `patient`: a question that took too long is asked again, up to SLOW_TRIES times and with half as
+    many others beside it, since the server may have worked on those. Not for servers that charge,
+    which may bill each try.
     """
 
     def __init__(self, server: ChatServer, *, concurrency: int = 64, patient: bool = False) -> None:
@@ -325,8 +372,8 @@ class AsyncChatClient(_Chats):
         await self.posts.aclose()
 
     async def ask(self, body: dict[str, Any], show: Show | None = None) -> tuple[dict, float]:
-        """(the answer as JSON, milliseconds of the request that was answered). `show` is called while it is generated.
-        Raises ChatError.
+        """(the answer as JSON, milliseconds of the request that was answered). `show` is called
+        while it is generated. Raises ChatError.
         """
         body = body | STREAM[self.server.protocol] if show else body
         steps, came, latency_ms = self.exchange(body), None, 0.0
@@ -345,7 +392,11 @@ class AsyncChatClient(_Chats):
         tries = 0
         while True:
             async with self.turns:
-                lowered, others, began = self.turns.lowered, self.turns.running - 1, time.perf_counter()
+                lowered, others, began = (
+                    self.turns.lowered,
+                    self.turns.running - 1,
+                    time.perf_counter(),
+                )
                 try:
                     came = await self.send(body, show)
                     return came, (time.perf_counter() - began) * 1000
@@ -357,10 +408,12 @@ class AsyncChatClient(_Chats):
                         raise
 
     async def responds(self) -> bool:
-        """Whether the server currently answers a question of a few tokens. If so, a slow answer to another question is
-        not its fault.
+        """Whether the server currently answers a question of a few tokens. If so, a slow answer to
+        another question is not its fault.
         """
-        steps = self.exchange({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": FEW_TOKENS})
+        steps = self.exchange(
+            {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": FEW_TOKENS}
+        )
         came: _Answered | None = None
         try:
             async with asyncio.timeout(RESPONDS_S):
@@ -374,7 +427,9 @@ class AsyncChatClient(_Chats):
 
 
 def encoded(body: dict[str, Any]) -> bytes:
-    """As JSON. msgspec is ten times as fast, but supports neither lone surrogates, which UTF-8 cannot encode, nor subclasses of str."""
+    """As JSON. msgspec is ten times as fast, but supports neither lone surrogates, which UTF-8
+    cannot encode, nor subclasses of str.
+    """
     try:
         return msgspec.json.encode(body)
     except (UnicodeEncodeError, TypeError):
@@ -389,22 +444,32 @@ TOO_LONG = (
 
 
 def refused_for(came: _Answered) -> str:
-    """Why a question was refused: "context" (too long for the model), "refused" (its content), otherwise ""."""
+    """Why a question was refused: "context" (too long for the model), "refused" (its content),
+    otherwise "".
+    """
     if came.status not in (400, 413, 422):
         return ""
     said = came.data.lower()
-    return "context" if came.status == 413 or any(words in said for words in TOO_LONG) else "refused"
+    return (
+        "context" if came.status == 413 or any(words in said for words in TOO_LONG) else "refused"
+    )
 
 
 def refused_name(body: dict[str, Any], answer: bytes, droppable: tuple[str, ...]) -> dict[str, str]:
-    """What to send instead of a parameter that this server refuses ("": nothing); {} if the whole request is refused.
+    """What to send instead of a parameter that this server refuses ("": nothing); {} if the whole
+    request is refused.
 
-    Newer OpenAI models want `max_completion_tokens` and no temperature; small servers do not support `response_format`. A parameter with
-    the API's default value is omitted from all requests if it is refused by name.
+    Newer OpenAI models want `max_completion_tokens` and no temperature; small servers do not
+    support `response_format`. A parameter with the API's default value is omitted from all requests
+    if it is refused by name.
     """
     said = answer.decode(errors="replace")
     if body.get("stream") and "stream" in said.lower():
-        return {"stream_options": ""} if "stream_options" in body and "stream_options" in said else NO_STREAM
+        return (
+            {"stream_options": ""}
+            if "stream_options" in body and "stream_options" in said
+            else NO_STREAM
+        )
     if "max_tokens" in said and "max_tokens" in body:
         return {"max_tokens": "max_completion_tokens"}
     for name in droppable:
@@ -424,7 +489,9 @@ def _refused_parameter(answer: bytes) -> str:
 
 
 def wait_s(attempt: int, asked: str) -> float:
-    """Seconds before a retry: what the server asks for (in seconds, or as a date), otherwise doubled each time."""
+    """Seconds before a retry: what the server asks for (in seconds, or as a date), otherwise
+    doubled each time.
+    """
     asked = asked.strip()
     if asked.isascii() and asked.replace(".", "", 1).isdigit():
         return float(asked[:9])

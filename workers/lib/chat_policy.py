@@ -1,4 +1,6 @@
-"""A policy on any OpenAI-compatible server (vLLM, SGLang, a provider), with tools. Light: no torch."""
+"""A policy on any OpenAI-compatible server (vLLM, SGLang, a provider), with tools. Light: no
+torch.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,24 @@ from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, 
 
 
 class ChatPolicy:
-    """Close it with `aclose`, or use it with `async with`. `account`: a shared limit that replaces the engine's own.
-    `watch`: stream answers, and call this while they are generated. `answering`: an answer of a model that it refuses
-    ends the job. `name` is how errors refer to the server. Raises SpecError, ChatError.
+    """Close it with `aclose`, or use it with `async with`. `account`: a shared limit that replaces
+    the engine's own. `watch`: stream answers, and call this while they are generated. `answering`:
+    an answer of a model that it refuses ends the job. `name` is how errors refer to the server.
+    Raises SpecError, ChatError.
     """
 
     shares_time = False
 
     def __init__(
-        self, engine: Server, sampling: Sampling, account: Account | None = None, watch: Watch | None = None, *,
-        answering: Answering | None = None, name: str = "model server",
-    ) -> None:  # fmt: skip
+        self,
+        engine: Server,
+        sampling: Sampling,
+        account: Account | None = None,
+        watch: Watch | None = None,
+        *,
+        answering: Answering | None = None,
+        name: str = "model server",
+    ) -> None:
         server = chat_server(engine, "engine", name=name)
         self.sampling = sampling
         free = not any(engine.price)
@@ -57,7 +66,13 @@ class ChatPolicy:
         return await self.client.responds()
 
     async def answer(
-        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+        self,
+        messages: list[dict],
+        tools: list[dict],
+        *,
+        seed: int,
+        key: int = 0,
+        most: int | None = None,
     ) -> Reply:
         turn = sum(message["role"] == "assistant" for message in messages)
         if self.as_text:
@@ -75,10 +90,14 @@ class ChatPolicy:
         try:
             await self.meter.book(most_cost)
         except Spent as error:
-            raise PolicyError(f"{error} The samples so far are kept.", final=True, limit=SPENT) from error
+            raise PolicyError(
+                f"{error} The samples so far are kept.", final=True, limit=SPENT
+            ) from error
         used = most_cost
         try:
-            found, latency_ms = await self.client.ask(body, partial(self.watch, key) if self.watch else None)
+            found, latency_ms = await self.client.ask(
+                body, partial(self.watch, key) if self.watch else None
+            )
             usage, choice = found.get("usage"), found["choices"][0]
             used = usage_of(usage, asked=asked, text=_written(choice["message"]))
         except ChatError as error:
@@ -111,8 +130,8 @@ def _text(value: Any) -> str:
 
 
 def _readable(message: dict) -> dict:
-    """Servers fail with HTTP 500 on an earlier call whose arguments are not a JSON object, which would mask the agent's
-    fault. Make them one.
+    """Servers fail with HTTP 500 on an earlier call whose arguments are not a JSON object, which
+    would mask the agent's fault. Make them one.
     """
     calls = message.get("tool_calls") if message["role"] == "assistant" else None
     if not calls or all(arguments_of(call["function"]["arguments"]) is not None for call in calls):
@@ -128,4 +147,8 @@ def _with_object(call: dict) -> dict:
 
 def _written(message: dict) -> str:
     """Everything that was paid for: text, reasoning and calls."""
-    return "".join(str(message[name]) for name in ("content", "reasoning_content", "tool_calls") if message.get(name))
+    return "".join(
+        str(message[name])
+        for name in ("content", "reasoning_content", "tool_calls")
+        if message.get(name)
+    )

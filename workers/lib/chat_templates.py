@@ -1,9 +1,10 @@
-"""Chat templates and multi-turn conversations: the text that a template renders between an answer and the next one.
-Light and pure.
+"""Chat templates and multi-turn conversations: the text that a template renders between an answer
+and the next one. Light and pure.
 
-The next turn's prompt consists of the ids so far, which contain the answer as it was sampled, and the template's own
-text for what came after it. That is only correct if the template renders everything before in the same way as earlier:
-some drop the thinking of earlier turns, or render the last answer differently from the others.
+The next turn's prompt consists of the ids so far, which contain the answer as it was sampled, and
+the template's own text for what came after it. That is only correct if the template renders
+everything before in the same way as earlier: some drop the thinking of earlier turns, or render the
+last answer differently from the others.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class NotJoined(Exception):
 
 
 class After(NamedTuple):
-    """The text that a template renders after an answer, from the token that ends it. `by_prefix`: the template leaves
-    everything before unchanged; otherwise it renders the answer itself differently, and the text after it was found by
-    `_after_last`.
+    """The text that a template renders after an answer, from the token that ends it. `by_prefix`:
+    the template leaves everything before unchanged; otherwise it renders the answer itself
+    differently, and the text after it was found by `_after_last`.
     """
 
     text: str
@@ -37,16 +38,24 @@ class After(NamedTuple):
 
 
 def text_after(
-    render: Render, answered: list[dict], messages: list[dict], stops: Sequence[str], ended_by: str = ""
+    render: Render,
+    answered: list[dict],
+    messages: list[dict],
+    stops: Sequence[str],
+    ended_by: str = "",
 ) -> After:
-    """The text after an answer's own words, from the end of its turn (one of the texts `stops`) to the beginning of the
-    next answer.
+    """The text after an answer's own words, from the end of its turn (one of the texts `stops`) to
+    the beginning of the next answer.
 
-    `messages` are those `answered`, the answer, and what came after it. `ended_by` is the stop with which the answer
-    was sampled; "" if that is unknown or it was cut off. Raises NotJoined.
+    `messages` are those `answered`, the answer, and what came after it. `ended_by` is the stop with
+    which the answer was sampled; "" if that is unknown or it was cut off. Raises NotJoined.
     """
     after = _followed(answered, messages)
-    asked, said, now = render(answered, True), render(messages[: len(answered) + 1], False), render(messages, True)
+    asked, said, now = (
+        render(answered, True),
+        render(messages[: len(answered) + 1], False),
+        render(messages, True),
+    )
     if said.startswith(asked) and now.startswith(said):
         end, stop = max(((said.rfind(stop, len(asked)), stop) for stop in stops), default=(-1, ""))
         if end >= 0 and not said[end + len(stop) :].strip():
@@ -54,13 +63,18 @@ def text_after(
         return After(_begins_next(now[len(said) :], stops, ended_by))
     if not now.startswith(asked):
         raise NotJoined(CHANGED)
-    return After(_after_last(render, messages, after, said.removeprefix(asked), (now, len(asked)), stops), False)
+    return After(
+        _after_last(render, messages, after, said.removeprefix(asked), (now, len(asked)), stops),
+        False,
+    )
 
 
-def template_tail(render: Render, answered: list[dict], messages: list[dict], stops: Sequence[str]) -> str:
-    """Like `text_after`, however the template renders the answer: only what came before it must be unchanged, and the
-    answer's words and calls must be included. This alone is not enough to join turns, since the answer may begin
-    differently; bridges are checked with it. Raises NotJoined.
+def template_tail(
+    render: Render, answered: list[dict], messages: list[dict], stops: Sequence[str]
+) -> str:
+    """Like `text_after`, however the template renders the answer: only what came before it must be
+    unchanged, and the answer's words and calls must be included. This alone is not enough to join
+    turns, since the answer may begin differently; bridges are checked with it. Raises NotJoined.
     """
     after = _followed(answered, messages)
     history, now, answer = render(answered, False), render(messages, True), messages[len(answered)]
@@ -68,7 +82,8 @@ def template_tail(render: Render, answered: list[dict], messages: list[dict], st
         raise NotJoined(CHANGED)
     between, end = _up_to_end(render, messages, after, now, len(history), stops)
     if any(
-        word not in between[:end] for word in [text_of(answer).strip(), *(call.tool for call in native_calls(answer))]
+        word not in between[:end]
+        for word in [text_of(answer).strip(), *(call.tool for call in native_calls(answer))]
     ):
         raise NotJoined(REWRITTEN)
     return now[len(history) + end :]
@@ -84,10 +99,12 @@ def _followed(answered: list[dict], messages: list[dict]) -> list[dict]:
 
 
 def _begins_next(rest: str, stops: Sequence[str], ended_by: str) -> str:
-    """For templates that do not render the end of an answer, whose models stop by generating the token that begins the
-    next turn (GLM).
+    """For templates that do not render the end of an answer, whose models stop by generating the
+    token that begins the next turn (GLM).
     """
-    opens = next((stop for stop in sorted(stops, key=len, reverse=True) if rest.startswith(stop)), "")
+    opens = next(
+        (stop for stop in sorted(stops, key=len, reverse=True) if rest.startswith(stop)), ""
+    )
     if not opens:
         raise NotJoined(UNMARKED)
     if ended_by not in ("", opens):
@@ -96,11 +113,16 @@ def _begins_next(rest: str, stops: Sequence[str], ended_by: str) -> str:
 
 
 def _after_last(
-    render: Render, messages: list[dict], after: list[dict], said: str, now: tuple[str, int], stops: Sequence[str]
+    render: Render,
+    messages: list[dict],
+    after: list[dict],
+    said: str,
+    now: tuple[str, int],
+    stops: Sequence[str],
 ) -> str:
-    """For templates that render the last answer differently from earlier ones (Qwen 3 adds an empty thought). `said`:
-    the answer as rendered at the end of a conversation; `now`: the whole text and where the answer begins in it. Where
-    the following messages begin is found by changing them.
+    """For templates that render the last answer differently from earlier ones (Qwen 3 adds an empty
+    thought). `said`: the answer as rendered at the end of a conversation; `now`: the whole text and
+    where the answer begins in it. Where the following messages begin is found by changing them.
     """
     rest, end = _up_to_end(render, messages, after, *now, stops)
     answer, last = rest[:end], messages[len(messages) - len(after) - 1]
@@ -111,15 +133,24 @@ def _after_last(
 
 
 def _up_to_end(
-    render: Render, messages: list[dict], after: list[dict], now: str, start: int, stops: Sequence[str]
+    render: Render,
+    messages: list[dict],
+    after: list[dict],
+    now: str,
+    start: int,
+    stops: Sequence[str],
 ) -> tuple[str, int]:
-    """(the text from `start` to the beginning of the messages after the answer, the position of the answer's end in
-    it).
+    """(the text from `start` to the beginning of the messages after the answer, the position of the
+    answer's end in it).
     """
     before = messages[: len(messages) - len(after)]
-    changed = [message | {"content": f"~{text_of(message)}"} for message in after] or [{"role": "user", "content": "~"}]
+    changed = [message | {"content": f"~{text_of(message)}"} for message in after] or [
+        {"role": "user", "content": "~"}
+    ]
     rest, other = now[start:], render([*before, *changed], True)[start:]
-    same = next((at for at, pair in enumerate(zip(rest, other, strict=False)) if pair[0] != pair[1]), 0)
+    same = next(
+        (at for at, pair in enumerate(zip(rest, other, strict=False)) if pair[0] != pair[1]), 0
+    )
     ends = [(rest.find(stop, 0, same), stop) for stop in stops if stop in rest[:same]]
     if len(ends) != 1 or rest[:same].count(ends[0][1]) != 1:
         raise NotJoined(UNMARKED)

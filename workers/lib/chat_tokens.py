@@ -1,7 +1,8 @@
-"""Tokenizes conversations without the transformers library, with a model folder's tokenizer.json and chat template.
+"""Tokenizes conversations without the transformers library, with a model folder's tokenizer.json
+and chat template.
 
-`counted_apart` does it in a separate process, with limits on time and memory, since a template is an untrusted program
-(workers.lib.template_check). Light: no torch.
+`counted_apart` does it in a separate process, with limits on time and memory, since a template is
+an untrusted program (workers.lib.template_check). Light: no torch.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Conversation(Struct, omit_defaults=True):
 
 
 class Tokenized(Struct):
-    """Ids of the prompt and of each answer including its end; for an episode, those after the prompt, and how many the
-    agent wrote.
+    """Ids of the prompt and of each answer including its end; for an episode, those after the
+    prompt, and how many the agent wrote.
     """
 
     prompt: list[int]
@@ -73,7 +74,9 @@ class ChatTokens:
             return self._written(as_text(messages, tools, self.template), None, answer)
 
     def _written(self, chat: list[dict], tools: list[dict] | None, answer: bool) -> str:
-        return self.made.render(messages=chat, tools=tools, add_generation_prompt=answer, **self.special)
+        return self.made.render(
+            messages=chat, tools=tools, add_generation_prompt=answer, **self.special
+        )
 
     def of(self, asked: Conversation) -> Tokenized:
         prompt = self.ids(self.text(asked.messages, asked.tools, True))
@@ -82,11 +85,16 @@ class ChatTokens:
             whole = self.ids(self.text([*asked.messages, *asked.turns], asked.tools, False))
             said = [turn for turn in asked.turns if turn["role"] == "assistant"]
             found.after = whole[len(prompt) :]
-            found.written = min(len(found.after), sum(len(self.ids(self._said(turn))) + len(self.end) for turn in said))
+            found.written = min(
+                len(found.after),
+                sum(len(self.ids(self._said(turn))) + len(self.end) for turn in said),
+            )
         return found
 
     def _said(self, turn: dict) -> str:
-        return text_of(turn) + "".join(json.dumps(call.get("function", {})) for call in turn.get("tool_calls") or [])
+        return text_of(turn) + "".join(
+            json.dumps(call.get("function", {})) for call in turn.get("tool_calls") or []
+        )
 
 
 def counted_apart(folder: str, asked: Sequence[Conversation]) -> list[Tokenized]:
@@ -98,12 +106,18 @@ def counted_apart(folder: str, asked: Sequence[Conversation]) -> list[Tokenized]
     root = Path(__file__).resolve().parents[2]
     try:
         done = subprocess.run(
-            command, input=given.encode(), capture_output=True, timeout=2 * SECONDS, check=False, cwd=root
+            command,
+            input=given.encode(),
+            capture_output=True,
+            timeout=2 * SECONDS,
+            check=False,
+            cwd=root,
         )
         found = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError) as error:
         raise JobError(
-            "The prompts could not be tokenized: the model’s chat template takes too long, or its files cannot be read."
+            "The prompts could not be tokenized: the model’s chat template takes too long, or its"
+            " files cannot be read."
         ) from error
     if isinstance(found, str):
         raise JobError(found)
@@ -114,7 +128,11 @@ def main() -> None:
     given = json.load(sys.stdin)
     try:
         tokens = ChatTokens(Path(given["folder"]))
-        print(json.dumps(to_builtins([tokens.of(one) for one in convert(given["asked"], list[Conversation])])))
+        print(
+            json.dumps(
+                to_builtins([tokens.of(one) for one in convert(given["asked"], list[Conversation])])
+            )
+        )
     except JobError as error:
         print(json.dumps(str(error)))
     except TemplateError as error:

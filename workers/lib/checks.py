@@ -1,16 +1,20 @@
-"""Whether an answer is what a task expects. Pure. Exported packages include this file and `workers.lib.messages`, so
-both need only the standard library.
+"""Whether an answer is what a task expects. Pure. Exported packages include this file and
+`workers.lib.messages`, so both need only the standard library.
 
 `expected` has one of these forms:
 
-- {"tool", "args"}: exactly this call. "accept" may list all correct values of an argument; None or "" among them means that it may be left out.
-- {"calls": [such calls]}: exactly these, in any order unless "ordered" is true; an empty list means that no call is right.
+- {"tool", "args"}: exactly this call. "accept" may list all correct values of an argument; None or
+  "" among them means that it may be left out.
+- {"calls": [such calls]}: exactly these, in any order unless "ordered" is true; an empty list means
+  that no call is right.
 - {"any_call": true}: at least one call, any.
 - {"answer": value or list of values}: one of these, as text or number.
 - {"constraint": {name: value}}: the text satisfies all named CONSTRAINTS.
-- {"rubric": text}: a judge decides whether it is right (`workers.lib.verifiers.judges`); this module cannot.
+- {"rubric": text}: a judge decides whether it is right (`workers.lib.verifiers.judges`); this
+  module cannot.
 
-A task may also state what must hold afterwards, as [{"path", "equals"}] for a state as returned by `state_after`.
+A task may also state what must hold afterwards, as [{"path", "equals"}] for a state as returned by
+`state_after`.
 """
 
 from __future__ import annotations
@@ -40,7 +44,8 @@ _AROUND = "*_`\"'“”‘’ \n\t"
 
 
 def match_calls(calls: list[dict], expected: dict) -> dict[str, float]:
-    """{"success", "tools", "arguments"} in [0, 1]: everything right; share of right tools; share of right arguments.
+    """{"success", "tools", "arguments"} in [0, 1]: everything right; share of right tools; share of
+    right arguments.
 
     Missing and superfluous calls both count as wrong.
     """
@@ -63,11 +68,13 @@ def _pair(call: dict, want: dict) -> float:
 
 
 def paired(scores: list[list[float]]) -> dict[int, int]:
-    """The made call (row) assigned to each expected one (column), where 2 is a perfect score: as many perfect pairs as possible (Kuhn's
-    algorithm), the rest by descending score."""
+    """The made call (row) assigned to each expected one (column), where 2 is a perfect score: as
+    many perfect pairs as possible (Kuhn's algorithm), the rest by descending score."""
     pairs = perfect_pairs([[score == 2.0 for score in row] for row in scores])
     taken = set(pairs.values())
-    for _, i, j in sorted((-score, i, j) for i, row in enumerate(scores) for j, score in enumerate(row)):
+    for _, i, j in sorted(
+        (-score, i, j) for i, row in enumerate(scores) for j, score in enumerate(row)
+    ):
         if i not in pairs and j not in taken:
             pairs[i] = j
             taken.add(j)
@@ -75,8 +82,8 @@ def paired(scores: list[list[float]]) -> dict[int, int]:
 
 
 def perfect_pairs(right: list[list[bool]]) -> dict[int, int]:
-    """The largest set of pairs (row → column) with right[row][column] (Kuhn's algorithm), each row and column used at
-    most once.
+    """The largest set of pairs (row → column) with right[row][column] (Kuhn's algorithm), each row
+    and column used at most once.
     """
     owner: dict[int, int] = {}
 
@@ -98,29 +105,40 @@ def perfect_pairs(right: list[list[bool]]) -> dict[int, int]:
 
 
 def assertions_in(metadata: dict) -> list[dict]:
-    """A task's assertions, [{"path", "equals"}]; [] if a field of that name in some file holds something else."""
+    """A task's assertions, [{"path", "equals"}]; [] if a field of that name in some file holds
+    something else.
+    """
     found = metadata.get("state")
     return found if isinstance(found, list) and all(map(_is_assertion, found)) else []
 
 
 def _is_assertion(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys() == {"path", "equals"} and isinstance(value["path"], str)
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"path", "equals"}
+        and isinstance(value["path"], str)
+    )
 
 
 def answered_calls(messages: list[dict]) -> list[dict]:
-    """[{"tool", "args", "content"}] for the native calls that can be parsed; the content is None if the tool did not
-    answer before the agent's next turn.
+    """[{"tool", "args", "content"}] for the native calls that can be parsed; the content is None if
+    the tool did not answer before the agent's next turn.
     """
     return [
-        {"tool": item.tool, "args": item.call.args, "content": None if item.result is None else text_of(item.result)}
+        {
+            "tool": item.tool,
+            "args": item.call.args,
+            "content": None if item.result is None else text_of(item.result),
+        }
         for item in exchanges(messages)
         if not item.call.problem
     ]
 
 
 def state_after(calls: list[dict]) -> dict:
-    """The state that calls [{"tool", "args", "content"}] reveal: the objects that tools returned, merged in order, and
-    under "calls" for each tool the "count" and the "args" and "result" of its last call.
+    """The state that calls [{"tool", "args", "content"}] reveal: the objects that tools returned,
+    merged in order, and under "calls" for each tool the "count" and the "args" and "result" of its
+    last call.
     """
     state: dict = {}
     last: dict[str, dict] = {}
@@ -130,12 +148,20 @@ def state_after(calls: list[dict]) -> dict:
         if isinstance(result, dict):
             state = _merged(state, result)
         count = last[call["tool"]]["count"] + 1 if call["tool"] in last else 1
-        last[call["tool"]] = {"count": count, "args": call["args"], "result": text if result is None else result}
+        last[call["tool"]] = {
+            "count": count,
+            "args": call["args"],
+            "result": text if result is None else result,
+        }
     return state | {"calls": last}
 
 
 def _merged(old: dict, new: dict) -> dict:
-    both = {name: _merged(old[name], new[name]) for name in old.keys() & new.keys() if _are_objects(old, new, name)}
+    both = {
+        name: _merged(old[name], new[name])
+        for name in old.keys() & new.keys()
+        if _are_objects(old, new, name)
+    }
     return old | new | both
 
 
@@ -144,8 +170,8 @@ def _are_objects(old: dict, new: dict, name: str) -> bool:
 
 
 def state_share(assertions: list[dict], state: dict) -> float:
-    """Share of the assertions that hold, in [0, 1]. If the state lacks the path, only the assertion that a tool was
-    called 0 times can hold.
+    """Share of the assertions that hold, in [0, 1]. If the state lacks the path, only the assertion
+    that a tool was called 0 times can hold.
     """
     held = [same_value(item["equals"], _at(state, item["path"])) for item in assertions]
     return sum(held) / len(held) if held else 1.0
@@ -155,8 +181,8 @@ _NOTHING = object()
 
 
 def _at(state: dict, path: str) -> Any:
-    """The value at a path such as “tickets.12.status”, “items.0.name” or “calls.tickets.close.count”; names may contain
-    dots.
+    """The value at a path such as “tickets.12.status”, “items.0.name” or
+    “calls.tickets.close.count”; names may contain dots.
     """
     parts = path.split(".")
     found = _walk(state, parts) if len(parts) <= MAX_DEPTH else _NOTHING
@@ -168,7 +194,12 @@ def _walk(value: Any, parts: list[str]) -> Any:
     if not parts:
         return value
     if isinstance(value, list):
-        inside = parts[0].isascii() and parts[0].isdigit() and len(parts[0]) < 10 and int(parts[0]) < len(value)
+        inside = (
+            parts[0].isascii()
+            and parts[0].isdigit()
+            and len(parts[0]) < 10
+            and int(parts[0]) < len(value)
+        )
         return _walk(value[int(parts[0])], parts[1:]) if inside else _NOTHING
     for end in range(len(parts), 0, -1) if isinstance(value, dict) else ():
         name = ".".join(parts[:end])
@@ -222,7 +253,9 @@ CONSTRAINTS: dict[str, Callable[[str, Any], bool]] = {
     "max_words": lambda text, count: 0 < len(words(text)) <= count,
     "lines": lambda text, count: len(lines(text)) == count,
     "exact": lambda text, wanted: text.strip() == wanted,
-    "one_of": lambda text, choices: plain(text).casefold() in [choice.casefold() for choice in choices],
+    "one_of": lambda text, choices: (
+        plain(text).casefold() in [choice.casefold() for choice in choices]
+    ),
     "contains": lambda text, parts: all(part.casefold() in text.casefold() for part in parts),
     "excludes": lambda text, parts: (
         bool(text.strip()) and not any(part.casefold() in text.casefold() for part in parts)
@@ -249,18 +282,34 @@ class ValueKind:
     fits: Callable[[Any], bool]
 
 
-NUMBER = ValueKind("number", "a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
+NUMBER = ValueKind(
+    "number", "a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)
+)
 TEXT = ValueKind("text", "text", lambda value: isinstance(value, str))
 TEXTS = ValueKind(
-    "texts", "a list of texts", lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)
+    "texts",
+    "a list of texts",
+    lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
 )
 LIST = ValueKind("list", "a list", lambda value: isinstance(value, list))
 SWITCH = ValueKind("switch", "true or false", lambda value: isinstance(value, bool))
 JSON = ValueKind("json", "JSON", lambda value: True)
 CONSTRAINT_VALUES: dict[str, ValueKind] = {
-    "words": NUMBER, "max_words": NUMBER, "lines": NUMBER, "exact": TEXT, "one_of": TEXTS, "contains": TEXTS, "excludes": TEXTS,
-    "starts_with": TEXT, "ends_with": TEXT, "upper": SWITCH, "lower": SWITCH, "json": JSON, "json_keys": TEXTS, "list": LIST,
-}  # fmt: skip
+    "words": NUMBER,
+    "max_words": NUMBER,
+    "lines": NUMBER,
+    "exact": TEXT,
+    "one_of": TEXTS,
+    "contains": TEXTS,
+    "excludes": TEXTS,
+    "starts_with": TEXT,
+    "ends_with": TEXT,
+    "upper": SWITCH,
+    "lower": SWITCH,
+    "json": JSON,
+    "json_keys": TEXTS,
+    "list": LIST,
+}
 
 
 def check(expected: dict, output: str) -> bool:
@@ -269,7 +318,9 @@ def check(expected: dict, output: str) -> bool:
 
 
 def score(expected: dict, message: dict) -> dict[str, float]:
-    """{"success", …}: how far an assistant message is right, each in [0, 1]. Raises ValueError like `check`."""
+    """{"success", …}: how far an assistant message is right, each in [0, 1]. Raises ValueError like
+    `check`.
+    """
     if expected.get("any_call") is True:
         return {"success": float(any(not call.problem for call in calls_of(message)))}
     if "tool" in expected or "calls" in expected:
@@ -280,6 +331,17 @@ def score(expected: dict, message: dict) -> dict[str, float]:
     text = text_of(message)
     if "answer" in expected:
         return {"success": float(is_answer(text, expected["answer"]))}
-    if isinstance(expected.get("constraint"), dict) and expected["constraint"].keys() <= CONSTRAINTS.keys():
-        return {"success": float(all(CONSTRAINTS[name](text, value) for name, value in expected["constraint"].items()))}
-    raise ValueError("A task's expected value needs “tool”, “calls”, “answer” or known constraints.")
+    if (
+        isinstance(expected.get("constraint"), dict)
+        and expected["constraint"].keys() <= CONSTRAINTS.keys()
+    ):
+        return {
+            "success": float(
+                all(
+                    CONSTRAINTS[name](text, value) for name, value in expected["constraint"].items()
+                )
+            )
+        }
+    raise ValueError(
+        "A task's expected value needs “tool”, “calls”, “answer” or known constraints."
+    )

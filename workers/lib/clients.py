@@ -48,13 +48,19 @@ def chat_server(given: ModelServer, path: str, **options: Any) -> ChatServer:
 
 
 def clients_of(given: dict[str, Any]) -> dict[str, Any]:
-    """The clients that a spec names: `ask` and `complete` for {"judge": {base_url, model, api_key_env?,
-    allow_private?}}, `reward_models` for {"reward_models": [folder]} (`RewardModelFolder`); {} if it names none. Raises
-    SpecError, ChatError.
+    """The clients that a spec names: `ask` and `complete` for {"judge": {base_url, model,
+    api_key_env?, allow_private?}}, `reward_models` for {"reward_models": [folder]}
+    (`RewardModelFolder`); {} if it names none. Raises SpecError, ChatError.
     """
-    folders = convert(given.get("reward_models") or [], list[RewardModelFolder], "environment.clients.reward_models")
+    folders = convert(
+        given.get("reward_models") or [],
+        list[RewardModelFolder],
+        "environment.clients.reward_models",
+    )
     found: dict[str, Any] = (
-        {"reward_models": {folder.digest: RewardScorer(folder) for folder in folders}} if folders else {}
+        {"reward_models": {folder.digest: RewardScorer(folder) for folder in folders}}
+        if folders
+        else {}
     )
     return found | _judge(given) if given.get("judge") else found
 
@@ -72,15 +78,22 @@ def judging(sample: int) -> Drawn:
 
 
 def answer(client: ChatClient, messages: list[dict], *, sample: int = 0) -> str:
-    """One answer to a chat; may be called from any thread. Raises ChatError if the server gives none."""
+    """One answer to a chat; may be called from any thread. Raises ChatError if the server gives
+    none.
+    """
     drawn = judging(sample)
-    body = {"messages": messages, "temperature": drawn.temperature, "max_tokens": MAX_OUTPUT, "seed": drawn.seed}
+    body = {
+        "messages": messages,
+        "temperature": drawn.temperature,
+        "max_tokens": MAX_OUTPUT,
+        "seed": drawn.seed,
+    }
     return text_of(client.ask(body)["choices"][0]["message"])
 
 
 def key_variables(spec: dict[str, Any]) -> list[str]:
-    """Names of the environment variables with the keys that a job's spec needs, for itself or for its `versions` or
-    `sides`.
+    """Names of the environment variables with the keys that a job's spec needs, for itself or for
+    its `versions` or `sides`.
     """
     parts = [spec, *spec.get("versions", []), *spec.get("sides", [])]
     return [name for part in parts for name in _key_variables(part)]
@@ -88,7 +101,9 @@ def key_variables(spec: dict[str, Any]) -> list[str]:
 
 def _key_variables(spec: dict[str, Any]) -> list[str]:
     environment = spec.get("environment") or {}
-    clients = [given for given in (environment.get("clients") or {}).values() if isinstance(given, dict)]
+    clients = [
+        given for given in (environment.get("clients") or {}).values() if isinstance(given, dict)
+    ]
     rollouts = (spec.get("rollouts") or {}).get("servers", [])
     named = [spec.get(name) or {} for name in ("server", "engine", "teacher_server")]
     asked = [*clients, *named, *rollouts]

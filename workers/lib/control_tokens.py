@@ -1,7 +1,8 @@
 """Special tokens in the text of answers. Pure.
 
-The output of a chat template is tokenized as a whole, so `<|im_end|>` within an answer would become the token that ends an
-answer, and `<|im_start|>user` the start of a turn that never happened. Such answers are not learned from.
+The output of a chat template is tokenized as a whole, so `<|im_end|>` within an answer would become
+the token that ends an answer, and `<|im_start|>user` the start of a turn that never happened. Such
+answers are not learned from.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ AROUND = 30  # characters shown on either side
 
 
 def control_texts(tokenizer: Any, stop_ids: Collection[int] = ()) -> list[str]:
-    """The texts that a tokenizer (of transformers) reads as special tokens or as the end of an answer. Other added tokens,
-    such as `<tool_call>` and `<think>` of some models, are part of answers.
+    """The texts that a tokenizer (of transformers) reads as special tokens or as the end of an
+    answer. Other added tokens, such as `<tool_call>` and `<think>` of some models, are part of
+    answers.
     """
     added = tokenizer.added_tokens_decoder.items()
     special = [str(token) for at, token in added if token.special or at in stop_ids]
@@ -32,7 +34,9 @@ def control_text_in(said: str | dict, texts: Sequence[str]) -> str:
 
 
 def _parts(said: Any, name: str = "") -> Iterator[str]:
-    """All texts in a message. Arguments that are JSON text are also parsed, since a template may render them as an object."""
+    """All texts in a message. Arguments that are JSON text are also parsed, since a template may
+    render them as an object.
+    """
     if isinstance(said, str):
         yield said
         if name == "arguments" and (found := arguments_of(said)):
@@ -52,24 +56,37 @@ def assistants(messages: Iterable[dict]) -> list[dict]:
 
 
 def without_control_texts(
-    rows: Sequence[Row], said: Callable[[Row], Iterable[str | dict]], texts: Sequence[str], warn: Callable[[str], None], *,
-    what: str = "examples", required: bool = True,
-) -> list[Row]:  # fmt: skip
-    """The rows without control tokens in their answers; `said` returns a row's answers. `warn` is called with the number of
-    rows left out and an example. Raises JobError if none is left although some are `required`.
+    rows: Sequence[Row],
+    said: Callable[[Row], Iterable[str | dict]],
+    texts: Sequence[str],
+    warn: Callable[[str], None],
+    *,
+    what: str = "examples",
+    required: bool = True,
+) -> list[Row]:
+    """The rows without control tokens in their answers; `said` returns a row's answers. `warn` is
+    called with the number of rows left out and an example. Raises JobError if none is left although
+    some are `required`.
     """
     kept, shown = list[Row](), list[str]()
     for row in rows:
-        found = next(((text, one) for one in said(row) if (text := control_text_in(one, texts))), None)
+        found = next(
+            ((text, one) for one in said(row) if (text := control_text_in(one, texts))), None
+        )
         if found:
             shown.append(_shown(*found))
         else:
             kept.append(row)
     if not shown:
         return kept
-    sentence = f"{len(shown):,} of {len(rows):,} {what} left out: an answer contains a control token of the model as text, such as {shown[0]}."
+    sentence = (
+        f"{len(shown):,} of {len(rows):,} {what} left out: an answer contains a control token of"
+        f" the model as text, such as {shown[0]}."
+    )
     if required and not kept:
-        raise JobError(f"{sentence} No {what} are left to learn from. Remove these tokens from the answers.")
+        raise JobError(
+            f"{sentence} No {what} are left to learn from. Remove these tokens from the answers."
+        )
     warn(sentence)
     return kept
 

@@ -20,15 +20,22 @@ class EmbeddingClient(ChatClient):
     path, wanted, max_bytes = "/embeddings", "a list of embeddings", MAX_BYTES
 
     def is_answer(self, answer: Any) -> bool:
-        return all(isinstance(item["embedding"], list) and type(item["index"]) is int for item in answer["data"])
+        return all(
+            isinstance(item["embedding"], list) and type(item["index"]) is int
+            for item in answer["data"]
+        )
 
     def vectors(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
-        """[texts of a batch, dimensions] float32, batch by batch, in the order of the texts. Raises ChatError."""
+        """[texts of a batch, dimensions] float32, batch by batch, in the order of the texts. Raises
+        ChatError.
+        """
         width = 0
         for batch in batches(texts):
             found = self._checked(self.ask({"input": batch})["data"], len(batch))
             if width not in (0, found.shape[1]):
-                raise self._wrong(f"embeddings of different lengths ({width} and {found.shape[1]} numbers)")
+                raise self._wrong(
+                    f"embeddings of different lengths ({width} and {found.shape[1]} numbers)"
+                )
             width = found.shape[1]
             yield found
 
@@ -38,10 +45,14 @@ class EmbeddingClient(ChatClient):
             raise self._wrong(f"{len(items):,} embeddings for {count:,} texts")
         rows = {item["index"]: item["embedding"] for item in items}
         if set(rows) != set(range(count)):
-            raise self._wrong("embeddings whose numbers (“index”) do not say which text they are of")
+            raise self._wrong(
+                "embeddings whose numbers (“index”) do not say which text they are of"
+            )
         lengths = sorted({len(row) for row in rows.values()})
         if len(lengths) > 1:
-            raise self._wrong(f"embeddings of different lengths ({lengths[0]} and {lengths[-1]} numbers)")
+            raise self._wrong(
+                f"embeddings of different lengths ({lengths[0]} and {lengths[-1]} numbers)"
+            )
         if any(type(value) not in (int, float) for row in rows.values() for value in row):
             raise self._wrong("embeddings that are not lists of numbers")
         try:
@@ -59,10 +70,14 @@ class EmbeddingClient(ChatClient):
 
 
 def batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    """In order, AT_ONCE texts and CHARACTERS_AT_ONCE characters at most; a longer text goes alone."""
+    """In order, AT_ONCE texts and CHARACTERS_AT_ONCE characters at most; a longer text goes
+    alone.
+    """
     batch: list[str] = []
     for text in texts:
-        if batch and (len(batch) == AT_ONCE or sum(map(len, batch)) + len(text) > CHARACTERS_AT_ONCE):
+        if batch and (
+            len(batch) == AT_ONCE or sum(map(len, batch)) + len(text) > CHARACTERS_AT_ONCE
+        ):
             yield batch
             batch = []
         batch.append(text)

@@ -1,4 +1,6 @@
-"""The part of a job's spec about who answers: a model in this process, a model on a server, or a whole agent."""
+"""The part of a job's spec about who answers: a model in this process, a model on a server, or a
+whole agent.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from workers.lib.typed import AtLeastOne, Count, NotNegative, Positive, Text
 
 
 class Form(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A form without unknown fields: a misspelt setting is an error instead of silently becoming a default."""
+    """A form without unknown fields: a misspelt setting is an error instead of silently becoming a
+    default.
+    """
 
 
 class Model(Form, kw_only=True):
@@ -27,8 +31,9 @@ class InProcess(Form, kw_only=True, tag_field="kind", tag="transformers"):
 
 
 class ModelServer(Form, kw_only=True):
-    """Any OpenAI-compatible server. `api_key_env` names the environment variable with its key. `dialect`: tools and
-    calls as in chat completions, written as text for models without tool support, or as in OpenAI's Responses API.
+    """Any OpenAI-compatible server. `api_key_env` names the environment variable with its key.
+    `dialect`: tools and calls as in chat completions, written as text for models without tool
+    support, or as in OpenAI's Responses API.
     """
 
     base_url: Text
@@ -47,11 +52,12 @@ class Server(ModelServer, kw_only=True, tag_field="kind", tag="openai"):
 
 
 class AgentEndpoint(Form, kw_only=True, tag_field="kind", tag="agent"):
-    """A whole agent that is called over HTTP: it gets the task in the format of `protocol` and runs its own loop.
+    """A whole agent that is called over HTTP: it gets the task in the format of `protocol` and runs
+    its own loop.
 
-    `version` is the one being evaluated; if an answer names another one, the job stops. `timeout_s` covers everything
-    it does for one sample. `tokens_per_call` and `usd_per_call` are assumed for a call that reports no usage, `prices`
-    are those of the models that an answer may name.
+    `version` is the one being evaluated; if an answer names another one, the job stops. `timeout_s`
+    covers everything it does for one sample. `tokens_per_call` and `usd_per_call` are assumed for a
+    call that reports no usage, `prices` are those of the models that an answer may name.
     """
 
     base_url: Text
@@ -66,7 +72,9 @@ class AgentEndpoint(Form, kw_only=True, tag_field="kind", tag="agent"):
     most_usd: NotNegative = 0.0
     tokens_per_call: Count = 0
     usd_per_call: NotNegative = 0.0
-    prices: dict[str, tuple[NotNegative, NotNegative]] = {}  # USD per million input and output tokens
+    prices: dict[
+        str, tuple[NotNegative, NotNegative]
+    ] = {}  # USD per million input and output tokens
 
 
 Engine = InProcess | Server | AgentEndpoint

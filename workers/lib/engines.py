@@ -1,4 +1,6 @@
-"""Interface of engines that generate in this process: prompts in, answers out, in batches. Light: no torch."""
+"""Interface of engines that generate in this process: prompts in, answers out, in batches. Light:
+no torch.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ class Sampling:
 
 @dataclass(frozen=True)
 class SoFar:
-    """A conversation up to the policy's last answer: the messages that were answered, and the ids of everything given
-    and sampled, including the answer. `computed` is the engine's cached result (see Output), `asked` the number of ids
-    that belong to the prompt.
+    """A conversation up to the policy's last answer: the messages that were answered, and the ids
+    of everything given and sampled, including the answer. `computed` is the engine's cached result
+    (see Output), `asked` the number of ids that belong to the prompt.
     """
 
     messages: list[dict]
@@ -32,9 +34,10 @@ class SoFar:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A conversation to be answered once per seed. An answer depends only on the prompt, the sampling settings and its
-    seed, not on what else is generated with it. With `so_far`, the prompt continues those ids if the chat template
-    allows it. `goes_on`: a later prompt may continue an answer.
+    """A conversation to be answered once per seed. An answer depends only on the prompt, the
+    sampling settings and its seed, not on what else is generated with it. With `so_far`, the prompt
+    continues those ids if the chat template allows it. `goes_on`: a later prompt may continue an
+    answer.
     """
 
     messages: list[dict]
@@ -46,10 +49,11 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Output:
-    """One answer. `logprobs` has one value per token, in the distribution with temperature (without, if greedy).
-    `token_ids` include the token that ended the answer. `latency_ms` is from the request to the complete answer, in a
-    batch including waiting. `computed` lets the engine skip work for a prompt that continues this one; it stays in
-    memory as long as it is referenced, and is only valid for the current weights.
+    """One answer. `logprobs` has one value per token, in the distribution with temperature
+    (without, if greedy). `token_ids` include the token that ended the answer. `latency_ms` is from
+    the request to the complete answer, in a batch including waiting. `computed` lets the engine
+    skip work for a prompt that continues this one; it stays in memory as long as it is referenced,
+    and is only valid for the current weights.
     """
 
     text: str
@@ -64,7 +68,9 @@ class Output:
 
 
 Show = Callable[[int, int, str], None]
-"""Called while answers are written: the index of the prompt, the place of the seed, the text so far."""
+"""Called while answers are written: the index of the prompt, the place of the seed, the text so
+far.
+"""
 
 
 class Engine(Protocol):

@@ -17,18 +17,25 @@ class JobError(Exception):
 
 def is_disk_full(error: BaseException) -> bool:
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return full or "No space left on device" in str(error)  # the error of safetensors only says it in its text
+    return full or "No space left on device" in str(
+        error
+    )  # the error of safetensors only says it in its text
 
 
 def sentence(error: BaseException) -> str:
     """The text of an error for the page."""
-    if is_out_of_memory(error):  # comes first, since out of memory may have been mistaken for another error
+    if is_out_of_memory(
+        error
+    ):  # comes first, since out of memory may have been mistaken for another error
         return out_of_memory_sentence(error)
     if isinstance(error, JobError | SpecError):
         return str(error)
     chain: BaseException | None = error
     while chain is not None:
         if is_disk_full(chain):
-            return "The disk is full. Free some space and start the job again; its last checkpoint is kept."
+            return (
+                "The disk is full. Free some space and start the job again; its last checkpoint is"
+                " kept."
+            )
         chain = chain.__cause__ or chain.__context__
     return f"{type(error).__name__}: {error}"

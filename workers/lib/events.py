@@ -26,19 +26,24 @@ def _plain(value: Any) -> Any:
 
 
 def encoded(event: dict[str, Any]) -> bytes:
-    """As JSON in ASCII, so that no reader takes a Unicode separator for the end of the line. msgspec is ten times as
-    fast, but escapes nothing, and supports neither numbers of numpy nor lone surrogates.
+    """As JSON in ASCII, so that no reader takes a Unicode separator for the end of the line.
+    msgspec is ten times as fast, but escapes nothing, and supports neither numbers of numpy nor
+    lone surrogates.
     """
     try:
         line = msgspec.json.encode(event)
     except (UnicodeEncodeError, TypeError):
         line = b""
-    return line if line and line.isascii() else json.dumps(_plain(event), separators=(",", ":")).encode()
+    return (
+        line
+        if line and line.isascii()
+        else json.dumps(_plain(event), separators=(",", ":")).encode()
+    )
 
 
 class Emitter:
-    """Numbers the events of one attempt from 1 and writes each immediately as one line. `mute`: only report an error at
-    the end; for processes other than a job's first.
+    """Numbers the events of one attempt from 1 and writes each immediately as one line. `mute`:
+    only report an error at the end; for processes other than a job's first.
     """
 
     def __init__(self, fd: int | None = None, *, mute: bool = False) -> None:
@@ -51,7 +56,10 @@ class Emitter:
         if self.mute and type != "error":
             return
         self.seq += 1
-        line = encoded({"type": type, "seq": self.seq, "at": datetime.now(UTC).isoformat(), **fields}) + b"\n"
+        line = (
+            encoded({"type": type, "seq": self.seq, "at": datetime.now(UTC).isoformat(), **fields})
+            + b"\n"
+        )
         while line:
             line = line[os.write(self.fd, line) :]
 
@@ -70,7 +78,9 @@ class Emitter:
     def log(self, level: str, message: str) -> None:
         self.emit("log", level=level, message=message)
 
-    def result(self, *, adapter: str | None = None, metrics: dict | None = None, **more: Any) -> None:
+    def result(
+        self, *, adapter: str | None = None, metrics: dict | None = None, **more: Any
+    ) -> None:
         self.emit("result", adapter=adapter, metrics=metrics or {}, peak=peak_memory(), **more)
 
     def error(self, message: str, traceback: str = "", cause: str = "") -> None:

@@ -1,5 +1,5 @@
-"""A child process that answers requests one at a time. Messages are JSON, preceded by their length. It is killed if it
-does not answer.
+"""A child process that answers requests one at a time. Messages are JSON, preceded by their length.
+It is killed if it does not answer.
 """
 
 from __future__ import annotations
@@ -21,13 +21,22 @@ class Lost(RuntimeError):
 
 
 class Framed:
-    """The process as seen from outside. Its only environment variables are `env`, and it has its own session."""
+    """The process as seen from outside. Its only environment variables are `env`, and it has its
+    own session.
+    """
 
     def __init__(self, command: list[str], *, env: dict[str, str], cwd: str = "/") -> None:
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, cwd=cwd,
-            close_fds=True, start_new_session=True, bufsize=0,
-        )  # fmt: skip
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=env,
+            cwd=cwd,
+            close_fds=True,
+            start_new_session=True,
+            bufsize=0,
+        )
 
     def send(self, request: dict, seconds: float) -> Any:
         """The answer to a request. Raises Lost."""

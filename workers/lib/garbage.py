@@ -1,5 +1,5 @@
-"""Makes the garbage collector run rarely while a program (`python -m workers.…`) imports torch and other large libraries,
-where it took a fifth of the time.
+"""Makes the garbage collector run rarely while a program (`python -m workers.…`) imports torch and
+other large libraries, where it took a fifth of the time.
 """
 
 import gc
@@ -14,8 +14,8 @@ def put_off_garbage_collection() -> None:
 
 
 def is_imported() -> None:
-    """Call this when a program has imported what it needs. The garbage collector runs as usual from then on, but skips the
-    objects that exist now, which stay alive anyway.
+    """Call this when a program has imported what it needs. The garbage collector runs as usual from
+    then on, but skips the objects that exist now, which stay alive anyway.
     """
     if _IS_PROGRAM:
         gc.freeze()

@@ -1,6 +1,8 @@
-"""Correct episodes: a task's expected calls and messages, played in its environment. Light: no torch.
+"""Correct episodes: a task's expected calls and messages, played in its environment. Light: no
+torch.
 
-The results are those of the environment's own tools, and an episode only counts if its verifier calls it a success.
+The results are those of the environment's own tools, and an episode only counts if its verifier
+calls it a success.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ LIMITS = Limits(seconds=60.0, score_seconds=60.0)
 
 
 def gold_answers(task: dict) -> list[dict]:
-    """The agent's messages, one per step: those of `metadata.gold` [{"call", "args"} or {"say"}], or else the expected
-    calls one after another and a closing message. [] if the task has none.
+    """The agent's messages, one per step: those of `metadata.gold` [{"call", "args"} or {"say"}],
+    or else the expected calls one after another and a closing message. [] if the task has none.
     """
     steps: Any = (task.get("metadata") or {}).get("gold")
     if not isinstance(steps, list):
@@ -28,7 +30,11 @@ def gold_answers(task: dict) -> list[dict]:
             calls = gold_calls(task)
         except (ValueError, KeyError, TypeError):
             return []
-        steps = [*({"call": call["tool"], "args": call["args"]} for call in calls), {"say": DONE}] if calls else []
+        steps = (
+            [*({"call": call["tool"], "args": call["args"]} for call in calls), {"say": DONE}]
+            if calls
+            else []
+        )
     return [_answer(step, number) for number, step in enumerate(steps, 1)]
 
 

@@ -1,7 +1,7 @@
-"""`python guard.py SECONDS COMMAND …`: runs a command, and ends its whole process group when the command ends, on
-SIGTERM, or when the process that started the guard dies. vLLM's engine outlives the process that started it, and would
-keep the GPU's memory; a guard in between is not killed with its parent, so it can end the engine. Standard library
-only, since it is run as a file.
+"""`python guard.py SECONDS COMMAND …`: runs a command, and ends its whole process group when the
+command ends, on SIGTERM, or when the process that started the guard dies. vLLM's engine outlives
+the process that started it, and would keep the GPU's memory; a guard in between is not killed with
+its parent, so it can end the engine. Standard library only, since it is run as a file.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ def end_with_parent(number: int) -> None:
 
 
 def main(grace_s: float, parent: int, command: list[str]) -> int:
-    """Returns the command's exit status, or 128 + n if signal n ended it. After SIGTERM the command has `grace_s`
-    seconds to end.
+    """Returns the command's exit status, or 128 + n if signal n ended it. After SIGTERM the command
+    has `grace_s` seconds to end.
     """
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     end_with_parent(signal.SIGTERM)
-    child = subprocess.Popen(command, start_new_session=True, preexec_fn=lambda: end_with_parent(signal.SIGKILL))
+    child = subprocess.Popen(
+        command, start_new_session=True, preexec_fn=lambda: end_with_parent(signal.SIGKILL)
+    )
     try:
         while not asked and os.getppid() == parent:
             with contextlib.suppress(subprocess.TimeoutExpired):

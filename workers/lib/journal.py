@@ -1,5 +1,5 @@
-"""The questions that a job has asked and paid for, as lines of JSON on disk: a job whose worker was killed does not ask
-them again, and questions that were open when it died count as spent.
+"""The questions that a job has asked and paid for, as lines of JSON on disk: a job whose worker was
+killed does not ask them again, and questions that were open when it died count as spent.
 """
 
 from __future__ import annotations
@@ -55,18 +55,24 @@ def key_of(*parts: Any) -> str:
 
 
 class KeptAccount(Account):
-    """An account whose bookings are stored in the journal. `before` is the known usage of earlier attempts, which the
-    journal on another machine may not contain.
+    """An account whose bookings are stored in the journal. `before` is the known usage of earlier
+    attempts, which the journal on another machine may not contain.
     """
 
     def __init__(
-        self, journal: Journal, *, most_tokens: int, most_usd: float, before: tuple[Usage, float] = (Usage(), 0.0)
+        self,
+        journal: Journal,
+        *,
+        most_tokens: int,
+        most_usd: float,
+        before: tuple[Usage, float] = (Usage(), 0.0),
     ) -> None:
         super().__init__(most_tokens=most_tokens, most_usd=most_usd)
         self.journal = journal
         used, usd = _spent(journal.lines)
         self.used = Usage(
-            max(used.input_tokens, before[0].input_tokens), max(used.output_tokens, before[0].output_tokens)
+            max(used.input_tokens, before[0].input_tokens),
+            max(used.output_tokens, before[0].output_tokens),
         )
         self.used_usd = max(usd, before[1])
 
@@ -77,12 +83,14 @@ class KeptAccount(Account):
     def settle(self, most: Usage, most_usd: float, used: Usage, usd: float) -> None:
         super().settle(most, most_usd, used, usd)
         returned = most - used
-        self.journal.write({"returned": [returned.input_tokens, returned.output_tokens, most_usd - usd]})
+        self.journal.write(
+            {"returned": [returned.input_tokens, returned.output_tokens, most_usd - usd]}
+        )
 
 
 def _spent(lines: list[dict[str, Any]]) -> tuple[Usage, float]:
-    """Everything booked minus everything returned: a question that was open when its worker died counts with its
-    maximum cost.
+    """Everything booked minus everything returned: a question that was open when its worker died
+    counts with its maximum cost.
     """
     used, usd = Usage(), 0.0
     for line in lines:

@@ -1,7 +1,8 @@
-"""The `format`s that JSON Schema asserts, by name. Bounded: RE2, and texts longer than MAX_LENGTH have no format.
+"""The `format`s that JSON Schema asserts, by name. Bounded: RE2, and texts longer than MAX_LENGTH
+have no format.
 
-RFC 3339 (dates and times, appendix A for durations), 5321 (email), 1123 and 5890 (host names), 3986 and 3987 (URI and
-IRI), 6570 (URI templates), 6901 (JSON pointers), 4122 (UUID).
+RFC 3339 (dates and times, appendix A for durations), 5321 (email), 1123 and 5890 (host names), 3986
+and 3987 (URI and IRI), 6570 (URI templates), 6901 (JSON pointers), 4122 (UUID).
 """
 
 from __future__ import annotations
@@ -124,12 +125,14 @@ def _is_reference(text: str, more: str, absolute: bool) -> bool:
     unreserved, escaped, marks = rf"A-Za-z0-9._~{more}\-", "%[0-9A-Fa-f]{2}", "!$&'()*+,;="
     char = rf"(?:[{unreserved}{marks}:@]|{escaped})"
     tail = rf"(?:\?(?:{char}|[/?{_PRIVATE if more else ''}])*)?(?:#(?:{char}|[/?])*)?"
-    host = rf"(?:\[[0-9A-Fa-f:.]+\]|\[[vV][0-9A-Fa-f]+\.[{unreserved}{marks}:]+\]|(?:[{unreserved}{marks}]|{escaped})*)"
+    host = rf"(?:\[[0-9A-Fa-f:.]+\]|\[[vV][0-9A-Fa-f]+\.[{unreserved}{marks}:]+\]|(?:[{unreserved}{marks}]|{escaped})*)"  # noqa: E501
     place = rf"//(?:(?:[{unreserved}{marks}:]|{escaped})*@)?{host}(?::[0-9]*)?(?:/{char}*)*"
     scheme = r"[A-Za-z][A-Za-z0-9+.-]*:"
     rooted = rf"(?:{place}|/(?:{char}+(?:/{char}*)*)?|{char}+(?:/{char}*)*|)"
-    relative = rf"(?:{place}|/(?:{char}+(?:/{char}*)*)?|(?:[{unreserved}{marks}@]|{escaped})+(?:/{char}*)*|)"
-    if not _full(f"{scheme}{rooted}{tail}", text) and (absolute or not _full(f"{relative}{tail}", text)):
+    relative = rf"(?:{place}|/(?:{char}+(?:/{char}*)*)?|(?:[{unreserved}{marks}@]|{escaped})+(?:/{char}*)*|)"  # noqa: E501
+    if not _full(f"{scheme}{rooted}{tail}", text) and (
+        absolute or not _full(f"{relative}{tail}", text)
+    ):
         return False
     address = re.search(r"//(?:[^/?#]*@)?\[([^\]vV][^\]]*)\]", text)
     return address is None or is_ipv6(address[1])
@@ -146,7 +149,9 @@ _NOT_ECMA = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:P|#|[a-zA-Z-]+\))|\\[aAZ])")
 
 
 def is_regex(text: str) -> bool:
-    """An ECMA 262 pattern, as far as RE2 or else Python can parse it; it is never matched with Python."""
+    """An ECMA 262 pattern, as far as RE2 or else Python can parse it; it is never matched with
+    Python.
+    """
     if _NOT_ECMA.search(text):
         return False
     try:
@@ -163,16 +168,26 @@ def is_regex(text: str) -> bool:
 
 _POINTER = r"(?:/(?:[^/~]|~[01])*)*"
 FORMATS: dict[str, Callable[[str], bool]] = {
-    "date": is_date, "time": is_time, "date-time": is_date_time, "duration": partial(_full, DURATION),
+    "date": is_date,
+    "time": is_time,
+    "date-time": is_date_time,
+    "duration": partial(_full, DURATION),
     "email": lambda text: _is_email(text, is_hostname, ""),
     "idn-email": lambda text: _is_email(text, is_idn_hostname, _MORE),
-    "hostname": is_hostname, "idn-hostname": is_idn_hostname, "ipv4": is_ipv4, "ipv6": is_ipv6,
-    "uri": lambda text: _is_reference(text, "", True), "uri-reference": lambda text: _is_reference(text, "", False),
-    "iri": lambda text: _is_reference(text, _MORE, True), "iri-reference": lambda text: _is_reference(text, _MORE, False),
-    "uri-template": is_uri_template, "regex": is_regex,
+    "hostname": is_hostname,
+    "idn-hostname": is_idn_hostname,
+    "ipv4": is_ipv4,
+    "ipv6": is_ipv6,
+    "uri": lambda text: _is_reference(text, "", True),
+    "uri-reference": lambda text: _is_reference(text, "", False),
+    "iri": lambda text: _is_reference(text, _MORE, True),
+    "iri-reference": lambda text: _is_reference(text, _MORE, False),
+    "uri-template": is_uri_template,
+    "regex": is_regex,
     "uuid": partial(_full, "[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}"),
-    "json-pointer": partial(_full, _POINTER), "relative-json-pointer": partial(_full, rf"(?:0|[1-9][0-9]*)(?:#|{_POINTER})"),
-}  # fmt: skip
+    "json-pointer": partial(_full, _POINTER),
+    "relative-json-pointer": partial(_full, rf"(?:0|[1-9][0-9]*)(?:#|{_POINTER})"),
+}
 
 
 def has_format(text: str, name: str) -> bool:

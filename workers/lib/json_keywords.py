@@ -1,7 +1,7 @@
 """The keywords of JSON Schema, drafts 4 to 2020-12, each with a cost in steps.
 
-`jsonschema` does the checking, with three changes: patterns use RE2, comparisons use canonical texts, and collecting
-what was evaluated elsewhere counts against the same budget.
+`jsonschema` does the checking, with three changes: patterns use RE2, comparisons use canonical
+texts, and collecting what was evaluated elsewhere counts against the same budget.
 """
 
 from __future__ import annotations
@@ -38,12 +38,17 @@ class TooMuch(Exception):
     """The check took more than MAX_STEPS; the message is a sentence."""
 
     def __init__(self) -> None:
-        super().__init__("The value cannot be held against the schema: that takes too many steps. Make either smaller.")
+        super().__init__(
+            "The value cannot be held against the schema: that takes too many steps. Make either"
+            " smaller."
+        )
 
 
 @dataclass
 class Budget:
-    """The steps that one check has left. `tolerant`: anything that cannot be checked counts as valid."""
+    """The steps that one check has left. `tolerant`: anything that cannot be checked counts as
+    valid.
+    """
 
     left: int = MAX_STEPS
     tolerant: bool = False
@@ -68,7 +73,9 @@ def _digits(value: Any) -> int:
 
 
 def weight(value: Any) -> int:
-    """The cost of comparing a value: one step for each of its parts and for every 1,000 characters."""
+    """The cost of comparing a value: one step for each of its parts and for every 1,000
+    characters.
+    """
     found, waiting = 0, [value]
     while waiting:
         item = waiting.pop()
@@ -85,7 +92,9 @@ def _counted(keyword: Keyword, cost: Callable[[Any, Any], int]) -> Keyword:
         budget = _budget.get()
         budget.spend(1 + cost(value, instance))
         for error in keyword(validator, value, instance, schema) or ():
-            budget.spend(1 + len(error.message) // 50)  # the library quotes the value in it, however long
+            budget.spend(
+                1 + len(error.message) // 50
+            )  # the library quotes the value in it, however long
             error.message = short(error.message)
             yield error
 
@@ -93,7 +102,9 @@ def _counted(keyword: Keyword, cost: Callable[[Any, Any], int]) -> Keyword:
 
 
 def short(text: str) -> str:
-    return text if len(text) <= MAX_WORDS else f"{text[: MAX_WORDS // 2]} … {text[-MAX_WORDS // 2 :]}"
+    return (
+        text if len(text) <= MAX_WORDS else f"{text[: MAX_WORDS // 2]} … {text[-MAX_WORDS // 2 :]}"
+    )
 
 
 def _matches(pattern: str, text: str) -> bool | None:
@@ -110,23 +121,35 @@ def _matches(pattern: str, text: str) -> bool | None:
 
 
 def _pattern(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if isinstance(value, str) and validator.is_type(instance, "string") and _matches(value, instance) is False:
+    if (
+        isinstance(value, str)
+        and validator.is_type(instance, "string")
+        and _matches(value, instance) is False
+    ):
         yield ValidationError(f"{short(repr(instance))} does not match {value!r}")
 
 
-def _pattern_properties(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _pattern_properties(
+    validator: Any, value: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
     for pattern, inner in value.items() if validator.is_type(instance, "object") else ():
         for name, item in instance.items():
             if _matches(pattern, name):
                 yield from validator.descend(item, inner, path=name, schema_path=pattern)
 
 
-def _additional(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _additional(
+    validator: Any, value: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
     if not validator.is_type(instance, "object") or value is True:
         return
     known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     others = [name for name in instance if name not in known]
-    extra = [name for name in others if not any(_matches(pattern, name) is not False for pattern in patterns)]
+    extra = [
+        name
+        for name in others
+        if not any(_matches(pattern, name) is not False for pattern in patterns)
+    ]
     if value is not False:
         for name in extra:
             yield from validator.descend(instance[name], value, path=name)
@@ -137,7 +160,9 @@ def _additional(validator: Any, value: Any, instance: Any, schema: Any) -> Itera
 
 
 def _unique(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """Compares canonical texts of the items; the library would compare each item with every other."""
+    """Compares canonical texts of the items; the library would compare each item with every
+    other.
+    """
     if value is True and validator.is_type(instance, "array"):
         _budget.get().spend(weight(instance))
         if len({_canonical(item) for item in instance}) < len(instance):
@@ -154,12 +179,21 @@ def _whole(value: Any) -> Any:
         return int(value)
     if isinstance(value, list):
         return [_whole(item) for item in value]
-    return {name: _whole(item) for name, item in value.items()} if isinstance(value, dict) else value
+    return (
+        {name: _whole(item) for name, item in value.items()} if isinstance(value, dict) else value
+    )
 
 
-def _multiple_of(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """Computed exactly with the decimals as written: 0.07 is a multiple of 0.01. The library divides doubles."""
-    if validator.is_type(instance, "number") and (_exact(instance) / _exact(value)).denominator != 1:
+def _multiple_of(
+    validator: Any, value: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
+    """Computed exactly with the decimals as written: 0.07 is a multiple of 0.01. The library
+    divides doubles.
+    """
+    if (
+        validator.is_type(instance, "number")
+        and (_exact(instance) / _exact(value)).denominator != 1
+    ):
         yield ValidationError(f"{short(str(instance))} is not a multiple of {short(str(value))}")
 
 
@@ -168,15 +202,19 @@ def _exact(number: float) -> Fraction:
 
 
 def _format(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """Asserted in every draft, with or without a vocabulary, since the author of a schema for answers means it that
-    way.
+    """Asserted in every draft, with or without a vocabulary, since the author of a schema for
+    answers means it that way.
     """
     if isinstance(instance, str) and isinstance(value, str) and not has_format(instance, value):
         yield ValidationError(f"{short(repr(instance))} is not a {value!r}")
 
 
-def _unevaluated(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """Properties or items that neither the schema nor any schema that it applies in place has evaluated."""
+def _unevaluated(
+    validator: Any, value: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
+    """Properties or items that neither the schema nor any schema that it applies in place has
+    evaluated.
+    """
     if not isinstance(instance, dict | list):
         return
     names = instance.keys() if isinstance(instance, dict) else range(len(instance))
@@ -185,28 +223,39 @@ def _unevaluated(validator: Any, value: Any, instance: Any, schema: Any) -> Iter
         if next(validator.descend(instance[name], value, path=name), None) is not None:
             kind = "Properties" if isinstance(instance, dict) else "Items"
             yield ValidationError(
-                f"{kind} that nothing in the schema describes are not allowed ({name!r} was unexpected)"
+                f"{kind} that nothing in the schema describes are not allowed ({name!r} was"
+                " unexpected)"
             )
             return
 
 
-def _unevaluated_properties(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    yield from _unevaluated(validator, value, instance, schema) if isinstance(instance, dict) else ()
+def _unevaluated_properties(
+    validator: Any, value: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
+    yield from (
+        _unevaluated(validator, value, instance, schema) if isinstance(instance, dict) else ()
+    )
 
 
-def _unevaluated_items(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    yield from _unevaluated(validator, value, instance, schema) if isinstance(instance, list) else ()
+def _unevaluated_items(
+    validator: Any, value: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
+    yield from (
+        _unevaluated(validator, value, instance, schema) if isinstance(instance, list) else ()
+    )
 
 
 def _evaluated(validator: Any, instance: Any, schema: Any, top: bool = False) -> set:
-    """Names or indexes that a schema which is valid for the instance has evaluated, itself and through schemas that it
-    applies in place.
+    """Names or indexes that a schema which is valid for the instance has evaluated, itself and
+    through schemas that it applies in place.
     """
     _budget.get().spend(1 + _size(instance))
     if not isinstance(schema, dict):
         return set()
     found = set(
-        _own_properties(instance, schema) if isinstance(instance, dict) else _own_items(validator, instance, schema)
+        _own_properties(instance, schema)
+        if isinstance(instance, dict)
+        else _own_items(validator, instance, schema)
     )
     name = "unevaluatedProperties" if isinstance(instance, dict) else "unevaluatedItems"
     if name in schema and not top:
@@ -220,33 +269,59 @@ def _evaluated(validator: Any, instance: Any, schema: Any, top: bool = False) ->
 def _own_properties(instance: dict, schema: dict) -> Iterator[str]:
     known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for name in instance:
-        if "additionalProperties" in schema or name in known or any(_matches(pattern, name) for pattern in patterns):
+        if (
+            "additionalProperties" in schema
+            or name in known
+            or any(_matches(pattern, name) for pattern in patterns)
+        ):
             yield name
 
 
 def _own_items(validator: Any, instance: list, schema: dict) -> Iterator[int]:
-    first = schema.get("prefixItems", schema.get("items") if isinstance(schema.get("items"), list) else [])
+    first = schema.get(
+        "prefixItems", schema.get("items") if isinstance(schema.get("items"), list) else []
+    )
     rest = "additionalItems" if isinstance(schema.get("items"), list) else "items"
-    contains = validator.evolve(schema=schema["contains"]) if "contains" in schema and _is_newest(validator) else None
+    contains = (
+        validator.evolve(schema=schema["contains"])
+        if "contains" in schema and _is_newest(validator)
+        else None
+    )
     for index, item in enumerate(instance):
-        if rest in schema or index < len(first) or (contains is not None and contains.is_valid(item)):
+        if (
+            rest in schema
+            or index < len(first)
+            or (contains is not None and contains.is_valid(item))
+        ):
             yield index
 
 
 def _is_newest(validator: Any) -> bool:
-    return "$dynamicRef" in validator.VALIDATORS  # in 2019-09, items matched by `contains` do not count as evaluated
+    return (
+        "$dynamicRef" in validator.VALIDATORS
+    )  # in 2019-09, items matched by `contains` do not count as evaluated
 
 
 def _in_place(validator: Any, instance: Any, schema: dict) -> Iterator[tuple[Any, Any]]:
     """Yield (schema, its validator) for each schema that a schema applies to the same instance."""
     resolver, known = validator._resolver, validator.VALIDATORS
-    found = [resolver.lookup(schema[name]) for name in ("$ref", "$dynamicRef") if name in schema and name in known]
-    found += [lookup_recursive_ref(resolver)] if "$recursiveRef" in schema and "$recursiveRef" in known else []
+    found = [
+        resolver.lookup(schema[name])
+        for name in ("$ref", "$dynamicRef")
+        if name in schema and name in known
+    ]
+    found += (
+        [lookup_recursive_ref(resolver)]
+        if "$recursiveRef" in schema and "$recursiveRef" in known
+        else []
+    )
     for there in found:
         yield there.contents, validator.evolve(schema=there.contents, _resolver=there.resolver)
     parts = [part for name in ("allOf", "anyOf", "oneOf") for part in schema.get(name, ())]
     if isinstance(instance, dict):
-        parts += [part for name, part in schema.get("dependentSchemas", {}).items() if name in instance]
+        parts += [
+            part for name, part in schema.get("dependentSchemas", {}).items() if name in instance
+        ]
     if "if" in schema:
         holds = validator.evolve(schema=schema["if"]).is_valid(instance)
         parts += [schema["if"]] if holds else []
@@ -279,7 +354,9 @@ COSTS: dict[str, Callable[[Any, Any], int]] = {
 
 
 def _evolve(self: Any, **changes: Any) -> Any:
-    """The library's own method would pass a schema with `$schema` to a class without these keywords."""
+    """The library's own method would pass a schema with `$schema` to a class without these
+    keywords.
+    """
     schema = changes.setdefault("schema", self.schema)
     named = schema.get("$schema") if isinstance(schema, dict) else None
     dialects = META if type(self) in META.values() else DIALECTS
@@ -295,14 +372,24 @@ def dialect_of(name: str) -> str:
 
 
 def _bounded(draft: Any, rules: dict[str, Keyword]) -> Any:
-    keywords = draft.VALIDATORS | {name: rule for name, rule in rules.items() if name in draft.VALIDATORS}
+    keywords = draft.VALIDATORS | {
+        name: rule for name, rule in rules.items() if name in draft.VALIDATORS
+    }
     usual = lambda value, instance: _size(value) + _size(instance)  # noqa: E731
-    made: Any = extend(draft, {name: _counted(rule, COSTS.get(name, usual)) for name, rule in keywords.items()})
+    made: Any = extend(
+        draft, {name: _counted(rule, COSTS.get(name, usual)) for name, rule in keywords.items()}
+    )
     made.evolve = _evolve
     return made
 
 
-DRAFTS = (Draft4Validator, Draft6Validator, Draft7Validator, Draft201909Validator, Draft202012Validator)
+DRAFTS = (
+    Draft4Validator,
+    Draft6Validator,
+    Draft7Validator,
+    Draft201909Validator,
+    Draft202012Validator,
+)
 NEWEST = dialect_of(Draft202012Validator.META_SCHEMA["$schema"])
 DIALECTS = {dialect_of(draft.META_SCHEMA["$schema"]): _bounded(draft, OWN) for draft in DRAFTS}
 """$schema → the bounded class of its draft."""

@@ -1,8 +1,10 @@
-"""JSON Schema, drafts 4 to 2020-12 by `$schema`, for untrusted schemas and values: all work is bounded.
+"""JSON Schema, drafts 4 to 2020-12 by `$schema`, for untrusted schemas and values: all work is
+bounded.
 
-`jsonschema` does the checking. Its gaps are closed here: patterns use RE2, references stay within the schema, and every
-evaluated keyword costs steps. So a schema that unfolds (references to references), or a value that makes it compare
-everything with everything, ends in TooMuch instead of blocking the process.
+`jsonschema` does the checking. Its gaps are closed here: patterns use RE2, references stay within
+the schema, and every evaluated keyword costs steps. So a schema that unfolds (references to
+references), or a value that makes it compare everything with everything, ends in TooMuch instead of
+blocking the process.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
 from workers.lib.errors import SpecError
-from workers.lib.json_keywords import DIALECTS, META, NEWEST, Budget, TooMuch, _budget, dialect_of, short
+from workers.lib.json_keywords import (
+    DIALECTS,
+    META,
+    NEWEST,
+    Budget,
+    TooMuch,
+    _budget,
+    dialect_of,
+    short,
+)
 from workers.lib.patterns import PatternError, compiled
 
 __all__ = ["Budget", "JsonSchema", "TooMuch", "refusal", "short"]
@@ -31,8 +42,9 @@ META_STEPS = 500_000  # for checking the schema itself, once
 class JsonSchema:
     """A schema, ready to check values. Raises SpecError naming what is wrong with it.
 
-    `tolerant` is for schemas in imported data, such as those of a trajectory's tools: nothing in them is an error, and
-    anything that cannot be checked (patterns that RE2 does not support, references that lead nowhere) is left out.
+    `tolerant` is for schemas in imported data, such as those of a trajectory's tools: nothing in
+    them is an error, and anything that cannot be checked (patterns that RE2 does not support,
+    references that lead nowhere) is left out.
     """
 
     def __init__(self, schema: Any, where: str = "schema", *, tolerant: bool = False) -> None:
@@ -44,8 +56,8 @@ class JsonSchema:
     def problems(
         self, value: Any, most: int = 5, budget: Budget | None = None
     ) -> list[tuple[tuple[str | int, ...], str]]:
-        """The first `most` problems: the path of each in the value, and what is wrong. `budget` may be shared by
-        several checks.
+        """The first `most` problems: the path of each in the value, and what is wrong. `budget` may
+        be shared by several checks.
 
         Raises TooMuch, and SpecError for an error in the schema that only shows when it is used.
         """
@@ -60,7 +72,9 @@ class JsonSchema:
             raise TooMuch from error
         except Unresolvable as error:
             if not self.tolerant:
-                raise SpecError(f"“{self.where}” refers to {error.ref!r}, which is not in it.") from error
+                raise SpecError(
+                    f"“{self.where}” refers to {error.ref!r}, which is not in it."
+                ) from error
         except (TooMuch, SpecError):
             raise
         except Exception as error:  # an invalid schema may make the library raise anything
@@ -78,7 +92,9 @@ class JsonSchema:
 
 
 def refusal(schema: JsonSchema, arguments: Any) -> str:
-    """A tool's answer to arguments that do not match its schema, or that are too large to check; else ""."""
+    """A tool's answer to arguments that do not match its schema, or that are too large to check;
+    else "".
+    """
     try:
         return schema.problem(arguments)
     except TooMuch as error:
@@ -93,7 +109,9 @@ def _dialect(schema: Any) -> str | None:
 
 
 def _refuse(schema: Any, where: str) -> None:
-    """Raises SpecError for what is not a JSON Schema, and for features that are not supported here."""
+    """Raises SpecError for what is not a JSON Schema, and for features that are not supported
+    here.
+    """
     if not isinstance(schema, dict | bool):
         raise SpecError(f"“{where}” must be a JSON Schema: an object, true or false.")
     if _depth(schema) > MAX_DEPTH:
@@ -124,8 +142,8 @@ def _refuse(schema: Any, where: str) -> None:
 
 
 def _patterns(schema: Any, dialect: str, where: str) -> Iterator[str]:
-    """The patterns of all schemas in it; references are followed to check them. Raises SpecError for a reference out of
-    the schema.
+    """The patterns of all schemas in it; references are followed to check them. Raises SpecError
+    for a reference out of the schema.
     """
     try:
         whole = specification_with(META[dialect].META_SCHEMA["$schema"]).create_resource(schema)
@@ -143,12 +161,15 @@ def _patterns(schema: Any, dialect: str, where: str) -> Iterator[str]:
             waiting += [(inner, resolver.in_subresource(inner)) for inner in part.subresources()]
     except Unresolvable as error:
         raise SpecError(
-            f"“{where}” refers to {str(error.ref)[:80]!r}, which is not in it. Only references inside it (#/$defs/…) are followed."
+            f"“{where}” refers to {str(error.ref)[:80]!r}, which is not in it. Only references"
+            " inside it (#/$defs/…) are followed."
         ) from error
     except SpecError:
         raise
     except Exception as error:  # an invalid schema may make the library raise anything
-        raise SpecError(f"“{where}” cannot be used: {type(error).__name__}: {short(str(error))}") from error
+        raise SpecError(
+            f"“{where}” cannot be used: {type(error).__name__}: {short(str(error))}"
+        ) from error
 
 
 def _depth(value: Any) -> int:

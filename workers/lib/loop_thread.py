@@ -13,7 +13,9 @@ CHECKED_EVERY_S = 0.5
 
 
 class LoopThread:
-    """Started by the first `run`; close it at the end. May be used from any thread except its own."""
+    """Started by the first `run`; close it at the end. May be used from any thread except its
+    own.
+    """
 
     def __init__(self, name: str) -> None:
         self.name, self.lock = name, threading.Lock()
@@ -21,8 +23,8 @@ class LoopThread:
         self.thread: threading.Thread | None = None
 
     def run(self, work: Coroutine[Any, Any, T], check: Callable[[], None] | None = None) -> T:
-        """The result of `work`. It is cancelled if the caller is interrupted, or if `check`, which is called twice a
-        second, raises.
+        """The result of `work`. It is cancelled if the caller is interrupted, or if `check`, which
+        is called twice a second, raises.
         """
         future = asyncio.run_coroutine_threadsafe(work, self._started())
         try:
@@ -37,7 +39,9 @@ class LoopThread:
         with self.lock:
             if self.loop is None:
                 self.loop = asyncio.new_event_loop()
-                self.thread = threading.Thread(target=self.loop.run_forever, name=self.name, daemon=True)
+                self.thread = threading.Thread(
+                    target=self.loop.run_forever, name=self.name, daemon=True
+                )
                 self.thread.start()
             return self.loop
 

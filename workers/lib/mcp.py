@@ -1,7 +1,8 @@
-"""A client of the Model Context Protocol over streamable HTTP: sessions, listing tools, calling them. Light: no torch.
+"""A client of the Model Context Protocol over streamable HTTP: sessions, listing tools, calling
+them. Light: no torch.
 
-A request is a POST with one JSON-RPC message; its answer is JSON, or an event in a stream of server-sent events. (Model
-Context Protocol, revision 2025-06-18, “Transports” and “Tools”.)
+A request is a POST with one JSON-RPC message; its answer is JSON, or an event in a stream of
+server-sent events. (Model Context Protocol, revision 2025-06-18, “Transports” and “Tools”.)
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ class McpError(Exception):
 
 
 class McpClient:
-    """One session with a server. Its state is `session` and `revision`, both "" before the first request."""
+    """One session with a server. Its state is `session` and `revision`, both "" before the first
+    request.
+    """
 
-    def __init__(self, config: dict, *, allow_private: bool, session: str = "", revision: str = "") -> None:
+    def __init__(
+        self, config: dict, *, allow_private: bool, session: str = "", revision: str = ""
+    ) -> None:
         """Raises RefusedKey."""
         self.url, self.timeout_s = config["url"], float(config.get("timeout_s", 60))
         self.session, self.revision, self.number = session, revision, 0
@@ -40,11 +45,13 @@ class McpClient:
         self.key = key_in(config.get("api_key_env", ""))
         timeout = httpx2.Timeout(self.timeout_s, connect=min(10.0, self.timeout_s))
         headers, bounds = ACCEPTED | bearer(self.key), Bounds(MAX_BYTES, self.timeout_s)
-        self.http = async_client(allow_private=allow_private, bounds=bounds, headers=headers, timeout=timeout)
+        self.http = async_client(
+            allow_private=allow_private, bounds=bounds, headers=headers, timeout=timeout
+        )
 
     async def tools(self) -> list[dict]:
-        """All tools in the format of chat completions. Raises McpError, RefusedAddress, httpx2.HTTPError,
-        TimeoutError.
+        """All tools in the format of chat completions. Raises McpError, RefusedAddress,
+        httpx2.HTTPError, TimeoutError.
         """
         found: list[dict] = []
         cursor: Any = None
@@ -60,12 +67,17 @@ class McpClient:
         return found
 
     async def request(self, method: str, params: dict) -> dict:
-        """The result of a request; the session is begun before the first one. Raises like `tools`."""
+        """The result of a request; the session is begun before the first one. Raises like
+        `tools`.
+        """
         if not self.revision:
             about = {"name": "flywheel", "version": "1"}
             asked = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": about}
             said = await self._ask("initialize", asked)
-            self.revision, self.about = str(said.get("protocolVersion") or REVISION), said.get("serverInfo") or {}
+            self.revision, self.about = (
+                str(said.get("protocolVersion") or REVISION),
+                said.get("serverInfo") or {},
+            )
             await self._send({"method": "notifications/initialized"})
         return await self._ask(method, params)
 
@@ -86,7 +98,9 @@ class McpClient:
         headers |= {"MCP-Protocol-Version": self.revision} if self.revision else {}
         async with (
             asyncio.timeout(self.timeout_s),
-            self.http.stream("POST", self.url, json={"jsonrpc": "2.0"} | message, headers=headers) as response,
+            self.http.stream(
+                "POST", self.url, json={"jsonrpc": "2.0"} | message, headers=headers
+            ) as response,
         ):
             if not response.is_success:
                 raise McpError(_refusal(response.status_code, bool(self.key)))
@@ -141,13 +155,17 @@ def _objects(text: str) -> list[dict]:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise McpError("it answered with something that is not JSON") from error
-    return [item for item in (found if isinstance(found, list) else [found]) if isinstance(item, dict)]
+    return [
+        item for item in (found if isinstance(found, list) else [found]) if isinstance(item, dict)
+    ]
 
 
 def _refusal(status: int, with_key: bool) -> str:
     if status in (401, 403):
         return f"it {'refused the key' if with_key else 'wants a key'} (HTTP {status})"
-    return f"it answered HTTP {status}" + (": the session is over, or no MCP server is there" if status == 404 else "")
+    return f"it answered HTTP {status}" + (
+        ": the session is over, or no MCP server is there" if status == 404 else ""
+    )
 
 
 def _chat_tool(tool: Any) -> dict:
@@ -157,17 +175,27 @@ def _chat_tool(tool: Any) -> dict:
         raise McpError("it lists a tool without a usable name")
     schema = tool.get("inputSchema")
     function = {"name": name, "description": str(tool.get("description") or "")}
-    return {"type": "function", "function": function | {"parameters": schema if isinstance(schema, dict) else {}}}
+    return {
+        "type": "function",
+        "function": function | {"parameters": schema if isinstance(schema, dict) else {}},
+    }
 
 
 def observed(result: dict) -> str:
-    """The part of a tool's result that an agent sees: its texts, a note about other content, or its structured
-    content.
+    """The part of a tool's result that an agent sees: its texts, a note about other content, or its
+    structured content.
     """
     content = result.get("content")
-    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    parts = (
+        [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    )
     texts = [
-        str(part.get("text", "")) if part.get("type") == "text" else f"[{str(part.get('type'))[:40]}]" for part in parts
+        (
+            str(part.get("text", ""))
+            if part.get("type") == "text"
+            else f"[{str(part.get('type'))[:40]}]"
+        )
+        for part in parts
     ]
     if not texts and "structuredContent" in result:
         texts = [json.dumps(result["structuredContent"], ensure_ascii=False)]
@@ -176,4 +204,6 @@ def observed(result: dict) -> str:
 
 def error_text(error: Exception) -> str:
     """The text of a request's error for agents and people."""
-    return clean(str(error)) if isinstance(error, McpError | RefusedAddress) else type(error).__name__
+    return (
+        clean(str(error)) if isinstance(error, McpError | RefusedAddress) else type(error).__name__
+    )

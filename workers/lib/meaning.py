@@ -1,13 +1,17 @@
-"""Finds the texts of two collections that are most similar in meaning, by their vectors. Pure: NumPy only.
+"""Finds the texts of two collections that are most similar in meaning, by their vectors. Pure:
+NumPy only.
 
-Raw hidden states of causal models all lie in one narrow cone: any two are nearly parallel. Three techniques make them
-distinguish texts, each measured by `python -m bench.meaning`:
-- `discriminating`: subtract the mean and divide every direction by its spread (whitening: Su et al. 2021, “Whitening Sentence
-  Representations”), with shrinkage, since there are seldom more texts than dimensions;
-- CSLS (Conneau et al. 2018, “Word Translation Without Parallel Data”): a cosine counts by how much it exceeds those of each text with
-  its nearest neighbours, since all tasks of one domain are alike;
-- pairs that share much of their wording are left out. Models find two tasks of one template, which differ in a value, more similar than
-  any paraphrase; those were already handled, and better, by the comparison of words (`near_duplicates`).
+Raw hidden states of causal models all lie in one narrow cone: any two are nearly parallel. Three
+techniques make them distinguish texts, each measured by `python -m bench.meaning`:
+- `discriminating`: subtract the mean and divide every direction by its spread (whitening: Su et al.
+  2021, “Whitening Sentence Representations”), with shrinkage, since there are seldom more texts
+  than dimensions;
+- CSLS (Conneau et al. 2018, “Word Translation Without Parallel Data”): a cosine counts by how much
+  it exceeds those of each text with its nearest neighbours, since all tasks of one domain are
+  alike;
+- pairs that share much of their wording are left out. Models find two tasks of one template, which
+  differ in a value, more similar than any paraphrase; those were already handled, and better, by
+  the comparison of words (`near_duplicates`).
 """
 
 from __future__ import annotations
@@ -34,8 +38,8 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Pair:
-    """Positions of the held-out text, the task, and the task's text. `score` is CSLS; 0 means only as similar as the
-    neighbours.
+    """Positions of the held-out text, the task, and the task's text. `score` is CSLS; 0 means only
+    as similar as the neighbours.
     """
 
     held: int
@@ -59,8 +63,8 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def wording(texts: Sequence[str]) -> np.ndarray:
-    """[n, WIDTH] unit vectors of words and character n-grams, with higher weights for rare ones (tf-idf, hashed with
-    signs).
+    """[n, WIDTH] unit vectors of words and character n-grams, with higher weights for rare ones
+    (tf-idf, hashed with signs).
     """
     counts = [Counter(_parts(text)) for text in texts]
     frequency = Counter(part for count in counts for part in count)
@@ -69,7 +73,9 @@ def wording(texts: Sequence[str]) -> np.ndarray:
     for row, count in zip(found, counts, strict=True):
         for part in count:
             place = places[part]
-            row[place % WIDTH] += (1 if place >> 31 else -1) * math.log(1 + len(texts) / frequency[part])
+            row[place % WIDTH] += (1 if place >> 31 else -1) * math.log(
+                1 + len(texts) / frequency[part]
+            )
     return unit(found)
 
 
@@ -81,18 +87,25 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def most_alike(
-    vectors: np.ndarray, words: np.ndarray, held: int, owners: Sequence[int], known: Collection[tuple[int, int]], most: int
-) -> list[Pair]:  # fmt: skip
+    vectors: np.ndarray,
+    words: np.ndarray,
+    held: int,
+    owners: Sequence[int],
+    known: Collection[tuple[int, int]],
+    most: int,
+) -> list[Pair]:
     """The `most` most similar pairs, best first.
 
-    The first `held` rows of `vectors` and `words` (unit vectors of meaning and wording) are the held-out texts, the
-    others texts that could train. `owners` are the tasks of the latter, of which only the most similar text counts.
-    `known` pairs (held, task) are left out.
+    The first `held` rows of `vectors` and `words` (unit vectors of meaning and wording) are the
+    held-out texts, the others texts that could train. `owners` are the tasks of the latter, of
+    which only the most similar text counts. `known` pairs (held, task) are left out.
     """
     ours, theirs = vectors[:held], vectors[held:]
     if not len(ours) or not len(theirs):
         return []
-    near_theirs = np.concatenate([_near(theirs[at : at + AT_ONCE] @ ours.T) for at in range(0, len(theirs), AT_ONCE)])
+    near_theirs = np.concatenate(
+        [_near(theirs[at : at + AT_ONCE] @ ours.T) for at in range(0, len(theirs), AT_ONCE)]
+    )
     owner, found = np.asarray(owners), []
     skip: dict[int, list[int]] = {}
     for one, other in known:
@@ -104,7 +117,9 @@ def most_alike(
         for at, row in enumerate(scores, begin):
             if at in skip:
                 row[np.isin(owner, skip[at])] = -np.inf
-            found += [Pair(at, int(owner[text]), text, float(row[text])) for text in _best(row, owner)]
+            found += [
+                Pair(at, int(owner[text]), text, float(row[text])) for text in _best(row, owner)
+            ]
     found.sort(key=lambda pair: (-pair.score, pair.held, pair.other))
     return found[:most]
 

@@ -12,23 +12,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NO_MORE = re.compile(
-    r"out of memory|can't allocate memory|not enough memory|std::bad_alloc|cannot allocate memory", re.IGNORECASE
+    r"out of memory|can't allocate memory|not enough memory|std::bad_alloc|cannot allocate memory",
+    re.IGNORECASE,
 )
 ASKED = re.compile(r"tried to allocate ([\d.,]+) ?(bytes|KiB|MiB|GiB)", re.IGNORECASE)
 UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 def peak_memory() -> dict[str, int]:
-    """{memory: the peak memory of this process in bytes, gpu_memory: that on the GPU, if it used one}."""
+    """{memory: the peak memory of this process in bytes, gpu_memory: that on the GPU, if it used
+    one}.
+    """
     found = {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        found["gpu_memory"] = max(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
+        found["gpu_memory"] = max(
+            map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count()))
+        )
     return found
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Also if a library has wrapped the error. torch has its own types, and reports it in a RuntimeError on the CPU."""
+    """Also if a library has wrapped the error. torch has its own types, and reports it in a
+    RuntimeError on the CPU.
+    """
     return any(
         isinstance(one, MemoryError)
         or type(one).__name__ == "OutOfMemoryError"
@@ -64,8 +71,8 @@ def gigabytes(count: float) -> str:
 
 
 def kernel_kills() -> int | None:
-    """The number of processes on this machine that the kernel has killed for lack of memory since it booted; None if
-    unknown.
+    """The number of processes on this machine that the kernel has killed for lack of memory since
+    it booted; None if unknown.
     """
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
@@ -75,8 +82,8 @@ def kernel_kills() -> int | None:
 
 
 def memory_limit() -> dict[str, int]:
-    """{memory: bytes that processes here may use in total, available: bytes that are free now, including this process's
-    own}.
+    """{memory: bytes that processes here may use in total, available: bytes that are free now,
+    including this process's own}.
     """
     rows = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (int(rows[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
@@ -97,14 +104,21 @@ def _limits() -> list[int]:
 
 
 def free_memory() -> tuple[float, float]:
-    """(free, total) in one unit: of the visible GPU with the least free share, or of the machine without one."""
+    """(free, total) in one unit: of the visible GPU with the least free share, or of the machine
+    without one.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     query = ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(
-            query + ([f"--id={visible}"] if visible else []), capture_output=True, text=True, timeout=20
+            query + ([f"--id={visible}"] if visible else []),
+            capture_output=True,
+            text=True,
+            timeout=20,
         )
-        rows = [tuple(map(float, line.split(","))) for line in done.stdout.splitlines() if line.strip()]
+        rows = [
+            tuple(map(float, line.split(","))) for line in done.stdout.splitlines() if line.strip()
+        ]
         if done.returncode == 0 and rows:
             return min(rows, key=lambda row: row[0] / row[1])  # type: ignore[return-value]
     except (OSError, ValueError, subprocess.TimeoutExpired):

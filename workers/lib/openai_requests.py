@@ -1,8 +1,8 @@
-"""The requests of OpenAI's and vLLM's API that are supported here: parsing and validating them, and errors in their
-format. Light: no torch.
+"""The requests of OpenAI's and vLLM's API that are supported here: parsing and validating them, and
+errors in their format. Light: no torch.
 
-Unsupported parameters are rejected by name rather than ignored, since an answer from another distribution would
-otherwise be measured as if it were this one.
+Unsupported parameters are rejected by name rather than ignored, since an answer from another
+distribution would otherwise be measured as if it were this one.
 """
 
 from __future__ import annotations
@@ -22,15 +22,21 @@ MOST_CHOICES, MOST_STOPS, MOST_LIKELIEST = 64, 16, 20
 class ApiError(Exception):
     """An error response."""
 
-    def __init__(self, status: int, message: str, param: str | None = None, retry_after_s: int = 0) -> None:
+    def __init__(
+        self, status: int, message: str, param: str | None = None, retry_after_s: int = 0
+    ) -> None:
         super().__init__(message)
         self.status, self.param, self.retry_after_s = status, param, retry_after_s
 
     def body(self) -> dict[str, Any]:
-        kind = {404: "NotFoundError", 500: "InternalServerError", 503: "ServiceUnavailableError"}.get(
-            self.status, "BadRequestError"
-        )
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.status}}
+        kind = {
+            404: "NotFoundError",
+            500: "InternalServerError",
+            503: "ServiceUnavailableError",
+        }.get(self.status, "BadRequestError")
+        return {
+            "error": {"message": str(self), "type": kind, "param": self.param, "code": self.status}
+        }
 
 
 class StreamOptions(Struct):
@@ -38,8 +44,8 @@ class StreamOptions(Struct):
 
 
 class Request(Struct, kw_only=True):
-    """The common part of both kinds of completions. Unknown fields are ignored (`user`, `metadata`), unless they are in
-    NEUTRAL.
+    """The common part of both kinds of completions. Unknown fields are ignored (`user`,
+    `metadata`), unless they are in NEUTRAL.
     """
 
     model: str = ""
@@ -56,7 +62,9 @@ class Request(Struct, kw_only=True):
 
     @property
     def stops(self) -> list[str]:
-        return [one for one in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if one]
+        return [
+            one for one in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if one
+        ]
 
     @property
     def with_usage(self) -> bool:
@@ -82,14 +90,42 @@ class CompletionRequest(Request, kw_only=True):
 
 # {parameter that changes an answer and is not supported: its values that change nothing}
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "top_k": (0, -1), "min_p": (0,), "repetition_penalty": (1,), "frequency_penalty": (0,), "presence_penalty": (0,), "length_penalty": (1,),
-    "logit_bias": ({},), "min_tokens": (0,), "ignore_eos": (False,), "best_of": (1,), "echo": (False,), "suffix": ("",), "use_beam_search": (False,),
-    "response_format": ({"type": "text"},), "structured_outputs": (), "guided_json": (), "guided_regex": (), "guided_choice": (), "guided_grammar": (),
-    "tool_choice": ("auto", "none"), "functions": ([],), "function_call": ("auto", "none"), "continue_final_message": (False,),
-    "add_generation_prompt": (True,), "chat_template": (), "chat_template_kwargs": ({},), "bad_words": ([],), "allowed_token_ids": (), "logits_processors": ([],),
-    "include_stop_str_in_output": (False,), "skip_special_tokens": (True,), "truncate_prompt_tokens": (), "prompt_embeds": (),
-    "modalities": (["text"],), "audio": (),
-}  # fmt: skip
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "min_tokens": (0,),
+    "ignore_eos": (False,),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "use_beam_search": (False,),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "tool_choice": ("auto", "none"),
+    "functions": ([],),
+    "function_call": ("auto", "none"),
+    "continue_final_message": (False,),
+    "add_generation_prompt": (True,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "logits_processors": ([],),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "prompt_embeds": (),
+    "modalities": (["text"],),
+    "audio": (),
+}
 
 
 def read_chat(data: bytes) -> ChatRequest:
@@ -99,7 +135,11 @@ def read_chat(data: bytes) -> ChatRequest:
         if not isinstance(message.get("role"), str):
             raise ApiError(400, f"messages[{place}] has no role.", "messages")
         if message["role"] != "assistant" and any(_is_media(part) for part in _parts(message)):
-            raise ApiError(400, f"messages[{place}] has a part that is not text; this model reads text.", "messages")
+            raise ApiError(
+                400,
+                f"messages[{place}] has a part that is not text; this model reads text.",
+                "messages",
+            )
     for place, tool in enumerate(asked.tools or []):
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
@@ -113,7 +153,12 @@ def _parts(message: dict[str, Any]) -> list[Any]:
 
 
 def _is_media(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") not in (None, "text", "input_text", "refusal")
+    return isinstance(part, dict) and part.get("type") not in (
+        None,
+        "text",
+        "input_text",
+        "refusal",
+    )
 
 
 def read_completion(data: bytes) -> CompletionRequest:
@@ -129,9 +174,17 @@ def prompts_of(asked: CompletionRequest) -> list[str | list[int]]:
         if not isinstance(prompt, str | list) or (
             isinstance(prompt, list) and any(type(one) is not int for one in prompt)
         ):
-            raise ApiError(400, "prompt must be a text, a list of token ids, or a list of these.", "prompt")
-    if not prompts or len(prompts) * (asked.n or 1) > MOST_CHOICES or any(not prompt for prompt in prompts):
-        raise ApiError(400, f"prompt must hold from 1 to {MOST_CHOICES} prompts that are not empty.", "prompt")
+            raise ApiError(
+                400, "prompt must be a text, a list of token ids, or a list of these.", "prompt"
+            )
+    if (
+        not prompts
+        or len(prompts) * (asked.n or 1) > MOST_CHOICES
+        or any(not prompt for prompt in prompts)
+    ):
+        raise ApiError(
+            400, f"prompt must hold from 1 to {MOST_CHOICES} prompts that are not empty.", "prompt"
+        )
     return prompts
 
 
@@ -139,10 +192,13 @@ R = TypeVar("R", bound=Struct)
 
 
 def read(
-    data: bytes, kind: type[R], neutral: Mapping[str, tuple[Any, ...]], hints: Mapping[str, str] = MappingProxyType({})
+    data: bytes,
+    kind: type[R],
+    neutral: Mapping[str, tuple[Any, ...]],
+    hints: Mapping[str, str] = MappingProxyType({}),
 ) -> R:
-    """`neutral`: unsupported fields, with the values that are accepted; `hints`: what to do instead. Raises
-    ApiError.
+    """`neutral`: unsupported fields, with the values that are accepted; `hints`: what to do
+    instead. Raises ApiError.
     """
     try:
         given = json.loads(data)
@@ -152,7 +208,10 @@ def read(
         raise ApiError(400, "The body must be a JSON object.")
     for name, values in neutral.items():
         if (value := given.get(name)) is not None and not any(_same(value, one) for one in values):
-            said = f"{name} {json.dumps(value)[:80]} is not supported by this server. {hints.get(name, '')}"
+            said = (
+                f"{name} {json.dumps(value)[:80]} is not supported by this server."
+                f" {hints.get(name, '')}"
+            )
             raise ApiError(400, said.strip(), name)
     try:
         return msgspec.convert(given, kind)
@@ -167,5 +226,11 @@ def _same(value: Any, other: Any) -> bool:
 
 def too_long(prompt: int, wanted: int | None, context: int) -> ApiError:
     """The error with the wording that clients look for."""
-    asked = f"{prompt + (wanted or 1)} tokens ({prompt} in the prompt, {wanted or 1} in the completion)"
-    return ApiError(400, f"This model's maximum context length is {context} tokens. However, you requested {asked}. Please reduce the length.")  # fmt: skip
+    asked = (
+        f"{prompt + (wanted or 1)} tokens ({prompt} in the prompt, {wanted or 1} in the completion)"
+    )
+    return ApiError(
+        400,
+        f"This model's maximum context length is {context} tokens. However, you requested {asked}."
+        " Please reduce the length.",
+    )

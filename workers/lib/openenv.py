@@ -1,9 +1,9 @@
-"""A client of OpenEnv servers (github.com/meta-pytorch/OpenEnv): descriptions over HTTP, episodes over a WebSocket.
-Light: no torch.
+"""A client of OpenEnv servers (github.com/meta-pytorch/OpenEnv): descriptions over HTTP, episodes
+over a WebSocket. Light: no torch.
 
-Over HTTP each /reset and /step creates a new environment, so an episode is one connection to /ws, on which messages
-{"type", "data"} are answered one after the other: reset and step with {"type": "observation", "data": {observation,
-reward, done}}.
+Over HTTP each /reset and /step creates a new environment, so an episode is one connection to /ws,
+on which messages {"type", "data"} are answered one after the other: reset and step with {"type":
+"observation", "data": {observation, reward, done}}.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ AGENTS_FAULT = ("VALIDATION_ERROR", "EXECUTION_ERROR", "INVALID_JSON")
 OBSERVED = {
     "type": "function",
     "function": {
-        "name": OBSERVE, "description": "Gives the first observation of the episode. Call it first.",
+        "name": OBSERVE,
+        "description": "Gives the first observation of the episode. Call it first.",
         "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
     },
-}  # fmt: skip
+}
 
 
 class OpenEnvError(Exception):
-    """What the server did wrong, as a sentence. `code` is the server's own error code, if it gave one."""
+    """What the server did wrong, as a sentence. `code` is the server's own error code, if it gave
+    one.
+    """
 
     def __init__(self, text: str, code: str = "") -> None:
         super().__init__(text)
@@ -47,14 +50,18 @@ def http_client(config: dict, *, allow_private: bool) -> httpx2.AsyncClient:
     timeout_s = float(config.get("timeout_s", 60))
     headers = bearer(key_in(config.get("api_key_env", "")))
     return async_client(
-        allow_private=allow_private, base_url=config["url"].rstrip("/"), headers=headers, timeout=httpx2.Timeout(timeout_s, connect=10.0),
+        allow_private=allow_private,
+        base_url=config["url"].rstrip("/"),
+        headers=headers,
+        timeout=httpx2.Timeout(timeout_s, connect=10.0),
         bounds=Bounds(MAX_BYTES, timeout_s),
-    )  # fmt: skip
+    )
 
 
 async def tools_of(client: httpx2.AsyncClient) -> tuple[list[dict], bool]:
-    """(tools in the format of chat completions, whether they are the server's own). A server without MCP tools gets the
-    tools “step”, whose arguments are its action, and “observe”. Raises OpenEnvError, and errors of the client.
+    """(tools in the format of chat completions, whether they are the server's own). A server
+    without MCP tools gets the tools “step”, whose arguments are its action, and “observe”. Raises
+    OpenEnvError, and errors of the client.
     """
     asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     answer = await _json(await client.post("mcp", json=asked))
@@ -65,7 +72,11 @@ async def tools_of(client: httpx2.AsyncClient) -> tuple[list[dict], bool]:
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
         raise OpenEnvError("its /schema names no action")
     properties = {name: value for name, value in schema["properties"].items() if name != "metadata"}
-    parameters = {name: value for name, value in schema.items() if name not in ("title", "description", "properties")}
+    parameters = {
+        name: value
+        for name, value in schema.items()
+        if name not in ("title", "description", "properties")
+    }
     about = str(schema.get("description") or "")
     step = {
         "name": STEP,
@@ -82,7 +93,10 @@ def _tool(tool: Any) -> dict:
         raise OpenEnvError("it lists a tool without a usable name")
     schema = tool.get("inputSchema") or tool.get("input_schema")
     function = {"name": name, "description": str(tool.get("description") or "")}
-    return {"type": "function", "function": function | {"parameters": schema if isinstance(schema, dict) else {}}}
+    return {
+        "type": "function",
+        "function": function | {"parameters": schema if isinstance(schema, dict) else {}},
+    }
 
 
 async def _json(response: httpx2.Response) -> dict:
@@ -91,19 +105,28 @@ async def _json(response: httpx2.Response) -> dict:
     try:
         found = json.loads(response.content)
     except (ValueError, RecursionError) as error:
-        raise OpenEnvError(f"{response.request.url.path} answered with something that is not JSON") from error
+        raise OpenEnvError(
+            f"{response.request.url.path} answered with something that is not JSON"
+        ) from error
     if not isinstance(found, dict):
-        raise OpenEnvError(f"{response.request.url.path} answered with something that is not an object")
+        raise OpenEnvError(
+            f"{response.request.url.path} answered with something that is not an object"
+        )
     return found
 
 
 class Session:
-    """One episode. The connection lives in a separate task, since it must be closed where it was opened."""
+    """One episode. The connection lives in a separate task, since it must be closed where it was
+    opened.
+    """
 
     def __init__(self, config: dict, *, allow_private: bool) -> None:
         """Raises RefusedKey."""
         self.http = http_client(config, allow_private=allow_private)
-        self.timeout_s, self.key = float(config.get("timeout_s", 60)), key_in(config.get("api_key_env", ""))
+        self.timeout_s, self.key = (
+            float(config.get("timeout_s", 60)),
+            key_in(config.get("api_key_env", "")),
+        )
         url = httpx2.URL(config["url"].rstrip("/") + "/ws")
         self.url = str(url.copy_with(scheme="wss" if url.scheme == "https" else "ws"))
         self._asked: asyncio.Queue[tuple[dict, asyncio.Future] | None] = asyncio.Queue()
@@ -119,7 +142,11 @@ class Session:
             await asyncio.wait({future, self._task}, return_when=asyncio.FIRST_COMPLETED)
         if not future.done():
             error = self._task.exception()
-            raise error if isinstance(error, (*LOST, OpenEnvError)) else OpenEnvError("it ended the connection")
+            raise (
+                error
+                if isinstance(error, (*LOST, OpenEnvError))
+                else OpenEnvError("it ended the connection")
+            )
         return _observed(future.result(), self.key)
 
     async def _talk(self) -> None:
@@ -158,9 +185,17 @@ def _observed(text: str, key: str) -> dict:
         raise OpenEnvError(clean(str(data.get("message")))[:500], str(data.get("code")))
     if not isinstance(data.get("observation"), dict):
         raise OpenEnvError("its answer has no observation")
-    return {"observation": data["observation"], "reward": data.get("reward"), "done": bool(data.get("done"))}
+    return {
+        "observation": data["observation"],
+        "reward": data.get("reward"),
+        "done": bool(data.get("done")),
+    }
 
 
 def error_text(error: BaseException) -> str:
     """The text of an error for agents and people."""
-    return clean(str(error)) if isinstance(error, OpenEnvError | RefusedAddress | TooMuch) else type(error).__name__
+    return (
+        clean(str(error))
+        if isinstance(error, OpenEnvError | RefusedAddress | TooMuch)
+        else type(error).__name__
+    )

@@ -1,7 +1,8 @@
-"""Requests to addresses that users enter: only http and https, and nothing inside our network unless it is allowed.
+"""Requests to addresses that users enter: only http and https, and nothing inside our network
+unless it is allowed.
 
-The address is checked that a name resolves to at the moment of the connection, so a name that changes between the check
-and the request gains nothing. Light: no Django, no torch.
+The address is checked that a name resolves to at the moment of the connection, so a name that
+changes between the check and the request gains nothing. Light: no Django, no torch.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def check_url(url: str, *, allow_private: bool) -> httpx2.URL:
     if parts.scheme not in ("http", "https") or not parts.host:
         raise RefusedAddress("The address must begin with http:// or https:// and name a server.")
     if parts.userinfo or parts.fragment:
-        raise RefusedAddress("The address must not hold a user, a password or a #. Keys go into environment variables.")
+        raise RefusedAddress(
+            "The address must not hold a user, a password or a #. Keys go into environment"
+            " variables."
+        )
     if parts.port is not None and not 1 <= parts.port <= 65535:
         raise RefusedAddress("The address must have a port from 1 to 65535, or none.")
     check_host(parts.host, allow_private)
@@ -39,7 +43,9 @@ def check_url(url: str, *, allow_private: bool) -> httpx2.URL:
 
 
 def allowed(found: list[tuple], host: str, allow_private: bool) -> list[str]:
-    """The addresses found by socket.getaddrinfo, each checked. Raises RefusedAddress, httpcore2.ConnectError."""
+    """The addresses found by socket.getaddrinfo, each checked. Raises RefusedAddress,
+    httpcore2.ConnectError.
+    """
     addresses = list(dict.fromkeys(str(item[4][0]).partition("%")[0] for item in found))
     for address in addresses:
         check_address(ipaddress.ip_address(address), host, allow_private)
@@ -49,7 +55,9 @@ def allowed(found: list[tuple], host: str, allow_private: bool) -> list[str]:
 
 
 def unknown_host(host: str, error: OSError | UnicodeError) -> httpcore2.ConnectError:
-    return httpcore2.ConnectError(f"{host} cannot be found: {getattr(error, 'strerror', '') or error}")
+    return httpcore2.ConnectError(
+        f"{host} cannot be found: {getattr(error, 'strerror', '') or error}"
+    )
 
 
 class _Guarded(httpcore2.SyncBackend):
@@ -94,13 +102,17 @@ class _AsyncGuarded(httpcore2.AnyIOBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found = await asyncio.get_running_loop().getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            )
         except OSError as error:
             raise unknown_host(host, error) from error
         *others, last = allowed(found, host, self.allow_private)
         for address in others:
             try:
-                return await super().connect_tcp(address, port, timeout, local_address, socket_options)
+                return await super().connect_tcp(
+                    address, port, timeout, local_address, socket_options
+                )
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 continue
         return await super().connect_tcp(last, port, timeout, local_address, socket_options)
@@ -115,7 +127,9 @@ def tls() -> ssl.SSLContext:
 
 
 class TooMuch(httpx2.TransportError):
-    """An answer beyond its limits; the message says which. `limit` is size, time, or "" if neither was exceeded."""
+    """An answer beyond its limits; the message says which. `limit` is size, time, or "" if neither
+    was exceeded.
+    """
 
     def __init__(self, message: str, limit: str = "") -> None:
         super().__init__(message)
@@ -124,8 +138,9 @@ class TooMuch(httpx2.TransportError):
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits of one answer: its size in bytes, and the seconds in which it has to arrive. A read timeout only limits
-    pauses, so a server that sends a byte now and then could go on forever. 0: no limit.
+    """Limits of one answer: its size in bytes, and the seconds in which it has to arrive. A read
+    timeout only limits pauses, so a server that sends a byte now and then could go on forever. 0:
+    no limit.
     """
 
     max_bytes: int = 0
@@ -133,9 +148,13 @@ class Bounds:
 
 
 class _Bounded:
-    """The body of an answer, cut off with TooMuch at its limits; `release` is called once, when it is closed."""
+    """The body of an answer, cut off with TooMuch at its limits; `release` is called once, when it
+    is closed.
+    """
 
-    def __init__(self, stream: Any, bounds: Bounds, release: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, stream: Any, bounds: Bounds, release: Callable[[], None] = lambda: None
+    ) -> None:
         self.stream, self.bounds, self.release = stream, bounds, release
         self.size, self.ends = 0, time.monotonic() + bounds.seconds
 
@@ -174,7 +193,9 @@ class _AsyncBoundedBody(_Bounded, httpx2.AsyncByteStream):
 
 
 def _plainly(response: httpx2.Response, bounds: Bounds) -> None:
-    """Raises TooMuch for a compressed answer, which was not requested: it might expand to any size."""
+    """Raises TooMuch for a compressed answer, which was not requested: it might expand to any
+    size.
+    """
     if bounds.max_bytes and response.headers.get("Content-Encoding", "identity") != "identity":
         raise TooMuch("a packed answer, which was not asked for")
 
@@ -184,7 +205,9 @@ class _Transport(httpx2.HTTPTransport):
         super().__init__(verify=tls(), trust_env=False)
         self.bounds = bounds
         # httpx2 has no argument for the network backend; its pool does.
-        self._pool = httpcore2.ConnectionPool(ssl_context=tls(), network_backend=_Guarded(allow_private))
+        self._pool = httpcore2.ConnectionPool(
+            ssl_context=tls(), network_backend=_Guarded(allow_private)
+        )
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         response = super().handle_request(request)
@@ -208,8 +231,9 @@ class _AsyncLine(httpx2.AsyncHTTPTransport):
 
 
 class _AsyncTransport(httpx2.AsyncBaseTransport):
-    """A separate pool for each of the concurrent connections; the one used last is tried first. A single pool with 200
-    connections would check all of them for each request, which took 50 ms (40,000 checks).
+    """A separate pool for each of the concurrent connections; the one used last is tried first. A
+    single pool with 200 connections would check all of them for each request, which took 50 ms
+    (40,000 checks).
     """
 
     def __init__(self, allow_private: bool, bounds: Bounds) -> None:
@@ -227,7 +251,9 @@ class _AsyncTransport(httpx2.AsyncBaseTransport):
         except BaseException:
             self.free.append(line)
             raise
-        response.stream = _AsyncBoundedBody(response.stream, self.bounds, lambda: self.free.append(line))
+        response.stream = _AsyncBoundedBody(
+            response.stream, self.bounds, lambda: self.free.append(line)
+        )
         try:
             _plainly(response, self.bounds)
         except TooMuch:
@@ -243,17 +269,23 @@ OPTIONS: dict[str, Any] = {"trust_env": False, "follow_redirects": False}
 
 
 def client(*, allow_private: bool, bounds: Bounds | None = None, **options: Any) -> httpx2.Client:
-    """An HTTP client that follows no redirects, uses no proxy, only calls allowed addresses (RefusedAddress) and cuts
-    off answers beyond their limits (TooMuch).
+    """An HTTP client that follows no redirects, uses no proxy, only calls allowed addresses
+    (RefusedAddress) and cuts off answers beyond their limits (TooMuch).
     """
     bounds = bounds or Bounds()
-    return httpx2.Client(transport=_Transport(allow_private, bounds), **OPTIONS, **_headers(bounds, options))
+    return httpx2.Client(
+        transport=_Transport(allow_private, bounds), **OPTIONS, **_headers(bounds, options)
+    )
 
 
-def async_client(*, allow_private: bool, bounds: Bounds | None = None, **options: Any) -> httpx2.AsyncClient:
+def async_client(
+    *, allow_private: bool, bounds: Bounds | None = None, **options: Any
+) -> httpx2.AsyncClient:
     """The same for asyncio."""
     bounds = bounds or Bounds()
-    return httpx2.AsyncClient(transport=_AsyncTransport(allow_private, bounds), **OPTIONS, **_headers(bounds, options))
+    return httpx2.AsyncClient(
+        transport=_AsyncTransport(allow_private, bounds), **OPTIONS, **_headers(bounds, options)
+    )
 
 
 def _headers(bounds: Bounds, options: dict[str, Any]) -> dict[str, Any]:

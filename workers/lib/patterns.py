@@ -1,6 +1,7 @@
 """Regular expressions written by users and models: RE2 only, whose time is linear in the text.
 
-RE2 may still take a step for each part of the pattern and each byte of the text, so both are bounded.
+RE2 may still take a step for each part of the pattern and each byte of the text, so both are
+bounded.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class PatternError(ValueError):
 
 @lru_cache(maxsize=1024)
 def compiled(text: str, *, case: bool = True) -> Any:
-    """An RE2 pattern over UTF-8 bytes; `.` does not match newlines unless the pattern says (?s). Raises
-    PatternError.
+    """An RE2 pattern over UTF-8 bytes; `.` does not match newlines unless the pattern says (?s).
+    Raises PatternError.
     """
     if len(text) > MAX_PATTERN:
         raise PatternError(f"has {len(text):,} characters; {MAX_PATTERN:,} are allowed")
@@ -37,7 +38,8 @@ def compiled(text: str, *, case: bool = True) -> Any:
         raise PatternError(f"is not an RE2 pattern: {_words(error)}") from error
     if found.programsize > MAX_PROGRAM:
         raise PatternError(
-            f"takes {found.programsize:,} steps, its repetitions written out; {MAX_PROGRAM:,} are allowed"
+            f"takes {found.programsize:,} steps, its repetitions written out; {MAX_PROGRAM:,} are"
+            " allowed"
         )
     return found
 
@@ -55,7 +57,8 @@ def as_bytes(text: str, pattern: Any = None) -> bytes:
     raw = text[:LONGEST].encode("utf-8", "replace")
     if pattern is not None and len(raw) * pattern.programsize > MAX_WORK:
         raise PatternError(
-            f"The pattern, of {pattern.programsize:,} steps, is too large for a text of {len(raw):,} bytes."
+            f"The pattern, of {pattern.programsize:,} steps, is too large for a text of"
+            f" {len(raw):,} bytes."
         )
     return raw
 

@@ -1,5 +1,5 @@
-"""Policies, which answer in an episode: an engine in this process, or a recording (chat_policy has those on servers).
-Light: no torch.
+"""Policies, which answer in an episode: an engine in this process, or a recording (chat_policy has
+those on servers). Light: no torch.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ def seed_of(seed: int, index: int, sample: int) -> int:
     return (seed * 1_000_003 + index * 1_009 + sample) % 2**31
 
 
-SPENT = "spent"  # the `limit` of a final error: no further question may be asked, but open episodes may finish
+# the `limit` of a final error: no further question may be asked, but open episodes may finish
+SPENT = "spent"
 
 
 class PolicyError(JobError):
-    """The policy gave no answer; the message says why. `final`: it would not answer any other question either, so the
-    job ends. `limit` names what this answer or conversation exceeded (a stop reason of workers.lib.rollouts), or is
-    SPENT; else "".
+    """The policy gave no answer; the message says why. `final`: it would not answer any other
+    question either, so the job ends. `limit` names what this answer or conversation exceeded (a
+    stop reason of workers.lib.rollouts), or is SPENT; else "".
     """
 
     def __init__(self, message: str, final: bool = False, limit: str = "") -> None:
@@ -40,10 +41,11 @@ class PolicyError(JobError):
 
 @dataclass(frozen=True)
 class Reply:
-    """One message of the policy. Ids and log-probabilities are those of this turn, as the engine returned them; empty
-    if it returns none. They must not be recomputed from the text, since tokenizing it again may give other tokens.
-    `text` is the generated text before calls were parsed. `finish_reason` and `model` are what a server reports, "" if
-    it does not. If not `counted`, the number of tokens was not reported, so it is an estimate or 0, and only good for
+    """One message of the policy. Ids and log-probabilities are those of this turn, as the engine
+    returned them; empty if it returns none. They must not be recomputed from the text, since
+    tokenizing it again may give other tokens. `text` is the generated text before calls were
+    parsed. `finish_reason` and `model` are what a server reports, "" if it does not. If not
+    `counted`, the number of tokens was not reported, so it is an estimate or 0, and only good for
     limits.
     """
 
@@ -62,23 +64,30 @@ class Reply:
 
 
 class Policy(Protocol):
-    """`seed` distinguishes samples of one task, `key` is the episode's number within a `stream`. `shares_time`: all
-    episodes wait for the same engine, so waiting time says nothing about an episode.
+    """`seed` distinguishes samples of one task, `key` is the episode's number within a `stream`.
+    `shares_time`: all episodes wait for the same engine, so waiting time says nothing about an
+    episode.
     """
 
     shares_time: bool
 
     async def answer(
-        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+        self,
+        messages: list[dict],
+        tools: list[dict],
+        *,
+        seed: int,
+        key: int = 0,
+        most: int | None = None,
     ) -> Reply | None:
-        """The next assistant message; None if the policy has nothing more to say. Raises PolicyError. `most` is the
-        number of tokens that the episode has left; a batching engine may generate more, in which case the episode
-        fails.
+        """The next assistant message; None if the policy has nothing more to say. Raises
+        PolicyError. `most` is the number of tokens that the episode has left; a batching engine may
+        generate more, in which case the episode fails.
         """
 
     async def responds(self) -> bool:
-        """Whether it currently answers a trivial question. If so, a slow answer is the agent's own fault, not that of a
-        server that hangs.
+        """Whether it currently answers a trivial question. If so, a slow answer is the agent's own
+        fault, not that of a server that hangs.
         """
 
     def forget(self, key: int) -> None:
@@ -95,18 +104,26 @@ class _Asked:
 
 
 class EnginePolicy:
-    """A batching engine in this process. Requests of all open episodes are generated together, those with the same
-    prompt as one, and each gets its answer as soon as it is complete. `most` is not enforced, since an answer beyond it
-    exceeds the episode's limit either way. An engine that fails would fail again, so its errors are final. `watch` is
-    called in the event loop.
+    """A batching engine in this process. Requests of all open episodes are generated together,
+    those with the same prompt as one, and each gets its answer as soon as it is complete. `most` is
+    not enforced, since an answer beyond it exceeds the episode's limit either way. An engine that
+    fails would fail again, so its errors are final. `watch` is called in the event loop.
 
-    Token in, token out: an episode's next prompt continues the ids of the previous prompt and its answer, and uses what
-    the engine has computed for them, unless all episodes have a single turn (`goes_on`).
+    Token in, token out: an episode's next prompt continues the ids of the previous prompt and its
+    answer, and uses what the engine has computed for them, unless all episodes have a single turn
+    (`goes_on`).
     """
 
     shares_time = True
 
-    def __init__(self, engine: Engine, sampling: Sampling, watch: Watch | None = None, *, goes_on: bool = True) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        sampling: Sampling,
+        watch: Watch | None = None,
+        *,
+        goes_on: bool = True,
+    ) -> None:
         self.engine, self.sampling, self.watch, self.goes_on = engine, sampling, watch, goes_on
         self.waiting: list[_Asked] = []
         self.so_far: dict[int, SoFar] = {}  # by open episode
@@ -115,18 +132,29 @@ class EnginePolicy:
         self.closed = False
 
     async def answer(
-        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+        self,
+        messages: list[dict],
+        tools: list[dict],
+        *,
+        seed: int,
+        key: int = 0,
+        most: int | None = None,
     ) -> Reply:
-        # Each turn has its own seed, so that the same words later in a conversation do not get the same answer again.
+        # Each turn has its own seed, so that the same words later in a conversation do not get the
+        # same answer again.
         turn = sum(message["role"] == "assistant" for message in messages)
-        prompt = Prompt(messages, [seed_of(seed, turn, 0)], tools, self.so_far.get(key), self.goes_on)
+        prompt = Prompt(
+            messages, [seed_of(seed, turn, 0)], tools, self.so_far.get(key), self.goes_on
+        )
         waiting = _Asked(key, prompt, asyncio.get_running_loop().create_future())
         self.waiting.append(waiting)
         if self.running is None or self.running.done():
             self.running = asyncio.create_task(self._run())
         output = await waiting.future
         asked = output.prompt_token_ids
-        self.so_far[key] = SoFar(messages, tools, asked + output.token_ids, output.computed, len(asked))
+        self.so_far[key] = SoFar(
+            messages, tools, asked + output.token_ids, output.computed, len(asked)
+        )
         return reply_of(output)
 
     async def responds(self) -> bool:
@@ -136,7 +164,9 @@ class EnginePolicy:
         self.so_far.pop(key, None)
 
     async def aclose(self) -> None:
-        """Wait until the engine has finished the current batch, since its model may be used for something else next."""
+        """Wait until the engine has finished the current batch, since its model may be used for
+        something else next.
+        """
         self.closed = True
         if self.running is not None and not self.running.done():
             self.running.cancel()
@@ -148,13 +178,17 @@ class EnginePolicy:
     async def _run(self) -> None:
         while self.waiting:
             await self._settle()
-            batch = sorted((one for one in self.waiting if not one.future.done()), key=lambda one: one.key)
+            batch = sorted(
+                (one for one in self.waiting if not one.future.done()), key=lambda one: one.key
+            )
             self.waiting = []
             if batch:
                 await self._generate(batch)
 
     async def _settle(self) -> None:
-        """Wait until no more requests arrive: every episode that can continue at once should be part of this batch."""
+        """Wait until no more requests arrive: every episode that can continue at once should be
+        part of this batch.
+        """
         calm, count = 0, len(self.waiting)
         while calm < 3:
             await asyncio.sleep(0)
@@ -164,21 +198,32 @@ class EnginePolicy:
     async def _generate(self, batch: list[_Asked]) -> None:
         groups: dict[str, list[_Asked]] = {}
         for one in batch:
-            ids = one.prompt.so_far and one.prompt.so_far.ids  # the same text may have had other tokens
-            same = json.dumps([one.prompt.messages, one.prompt.tools, ids], sort_keys=True, default=str)
+            ids = (
+                one.prompt.so_far and one.prompt.so_far.ids
+            )  # the same text may have had other tokens
+            same = json.dumps(
+                [one.prompt.messages, one.prompt.tools, ids], sort_keys=True, default=str
+            )
             groups.setdefault(same, []).append(one)
         groups_asked = list(groups.values())
-        prompts = [replace(group[0].prompt, seeds=[one.prompt.seeds[0] for one in group]) for group in groups_asked]
+        prompts = [
+            replace(group[0].prompt, seeds=[one.prompt.seeds[0] for one in group])
+            for group in groups_asked
+        ]
         loop = asyncio.get_running_loop()
 
         def show(index: int, place: int, text: str) -> None:
             if self.closed:
                 raise PolicyError("It was closed while it generated.", final=True)
             if self.watch is not None:
-                loop.call_soon_threadsafe(self.watch, groups_asked[index][place].key, lambda: Written(text))
+                loop.call_soon_threadsafe(
+                    self.watch, groups_asked[index][place].key, lambda: Written(text)
+                )
 
         def work() -> None:
-            for index, outputs in self.engine.generate(prompts, self.sampling, show if self.watch else None):
+            for index, outputs in self.engine.generate(
+                prompts, self.sampling, show if self.watch else None
+            ):
                 loop.call_soon_threadsafe(_deliver, groups_asked[index], outputs)
                 if self.closed:
                     return
@@ -216,8 +261,9 @@ def reply_of(output: Output) -> Reply:
 
 
 class RecordedPolicy:
-    """Replays what agents said: `turns` holds each episode's assistant messages, by its key. Used to score stored
-    answers again. A recording that ends before its episode ends it; one that is longer is cut off.
+    """Replays what agents said: `turns` holds each episode's assistant messages, by its key. Used
+    to score stored answers again. A recording that ends before its episode ends it; one that is
+    longer is cut off.
     """
 
     shares_time = True
@@ -226,7 +272,13 @@ class RecordedPolicy:
         self.left = [iter(messages) for messages in turns]
 
     async def answer(
-        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+        self,
+        messages: list[dict],
+        tools: list[dict],
+        *,
+        seed: int,
+        key: int = 0,
+        most: int | None = None,
     ) -> Reply | None:
         said = next(self.left[key], None)
         return None if said is None else Reply(said)

@@ -1,8 +1,9 @@
-"""HTTP/1.1 POST requests to one server over persistent connections, used for questions to models. Light: no torch.
+"""HTTP/1.1 POST requests to one server over persistent connections, used for questions to models.
+Light: no torch.
 
-The guards are those of `outgoing`: it connects to the very address that was checked, follows no redirect, uses no
-proxy, and cuts off an answer at its limits. Answers are parsed by llhttp, in C: with an HTTP library in Python,
-requests took half of a rollout's time (DECISIONS.md).
+The guards are those of `outgoing`: it connects to the very address that was checked, follows no
+redirect, uses no proxy, and cuts off an answer at its limits. Answers are parsed by llhttp, in C:
+with an HTTP library in Python, requests took half of a rollout's time (DECISIONS.md).
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ MAX_HEAD, FRAME = (
     16,
 )  # bytes of overhead: before the body, and per byte of it (chunks of one byte have 6)
 CONNECT_S = 10.0  # per address of a name
-STREAMED = 64  # maximum bytes of a stream per byte of the answer in it, since each token is sent in a separate event
+# maximum bytes of a stream per byte of the answer in it, since each token is sent in a separate
+# event
+STREAMED = 64
 KEPT_S = 30.0  # a connection that was idle for longer may have been dropped without notice
 
 
 class NoAnswer(OSError):
-    """No complete answer arrived; the message says why. It is unknown whether the server has processed the question."""
+    """No complete answer arrived; the message says why. It is unknown whether the server has
+    processed the question.
+    """
 
 
 class TooLate(NoAnswer):
@@ -47,7 +52,9 @@ class Answer:
 
 
 class Reader(Protocol):
-    """Receives the body of a stream in pieces. Returns True if it wants no more. May raise TooMuch."""
+    """Receives the body of a stream in pieces. Returns True if it wants no more. May raise
+    TooMuch.
+    """
 
     def feed(self, part: bytes) -> bool: ...
 
@@ -82,7 +89,9 @@ class _Connection(asyncio.Protocol):
         """Whether it can be used for another question."""
         assert self.transport is not None
         fresh = self.loop.time() - self.idle_since < KEPT_S
-        return fresh and not self.transport.is_closing() and not self.transport.get_write_buffer_size()
+        return (
+            fresh and not self.transport.is_closing() and not self.transport.get_write_buffer_size()
+        )
 
     @property
     def _is_idle(self) -> bool:
@@ -105,7 +114,11 @@ class _Connection(asyncio.Protocol):
 
     def _late(self) -> None:
         seconds = f"{self.bounds.seconds:g} s"
-        self._fail(TooMuch(f"no end within {seconds}", "time") if self.has_head else TooLate(f"no answer in {seconds}"))
+        self._fail(
+            TooMuch(f"no end within {seconds}", "time")
+            if self.has_head
+            else TooLate(f"no answer in {seconds}")
+        )
 
     def _fail(self, error: Exception) -> None:
         self.close()
@@ -136,7 +149,9 @@ class _Connection(asyncio.Protocol):
             self._fail(TooMuch("headers without an end", "size"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        framed = "content-length" in self.answer.headers or "transfer-encoding" in self.answer.headers
+        framed = (
+            "content-length" in self.answer.headers or "transfer-encoding" in self.answer.headers
+        )
         if self.has_head and not framed and error is None:
             self._succeed()  # the end of the connection is the end of the answer
         else:
@@ -155,14 +170,24 @@ class _Connection(asyncio.Protocol):
             self.answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        self.answer.status, self.keeps = self.parser.get_status_code(), self.parser.should_keep_alive()
+        self.answer.status, self.keeps = (
+            self.parser.get_status_code(),
+            self.parser.should_keep_alive(),
+        )
         if self.answer.status < 200:
             return
         self.has_head = True
-        self.streams = self.answer.status == 200 and _is_stream(self.answer) and self.reader is not None
+        self.streams = (
+            self.answer.status == 200 and _is_stream(self.answer) and self.reader is not None
+        )
         self._restart_timer()
-        if self.bounds.max_bytes and self.answer.headers.get("content-encoding", "identity") != "identity":
-            self._fail(TooMuch("a packed answer, which was not asked for"))  # it might expand to any size
+        if (
+            self.bounds.max_bytes
+            and self.answer.headers.get("content-encoding", "identity") != "identity"
+        ):
+            self._fail(
+                TooMuch("a packed answer, which was not asked for")
+            )  # it might expand to any size
 
     def on_body(self, part: bytes) -> None:
         self.size += len(part)
@@ -189,13 +214,19 @@ class _Connection(asyncio.Protocol):
 
 
 class Posts:
-    """Requests to one address, from one event loop, with one connection per concurrent question. Close it at the end.
+    """Requests to one address, from one event loop, with one connection per concurrent question.
+    Close it at the end.
 
     `url` comes from `check_url`. `headers` are sent with each request, after those that HTTP needs.
     """
 
-    def __init__(self, url: httpx2.URL, *, allow_private: bool, bounds: Bounds, headers: dict[str, str]) -> None:
-        self.host, self.port = url.raw_host.decode(), url.port or {"http": 80, "https": 443}[url.scheme]
+    def __init__(
+        self, url: httpx2.URL, *, allow_private: bool, bounds: Bounds, headers: dict[str, str]
+    ) -> None:
+        self.host, self.port = (
+            url.raw_host.decode(),
+            url.port or {"http": 80, "https": 443}[url.scheme],
+        )
         self.allow_private, self.bounds = allow_private, bounds
         self.tls: ssl.SSLContext | None = tls() if url.scheme == "https" else None
         lines = {"Host": url.netloc.decode(), "Accept-Encoding": "identity"} | headers
@@ -206,13 +237,15 @@ class Posts:
         self.open: set[_Connection] = set()
 
     async def post(self, body: bytes, reader: Reader | None = None) -> Answer:
-        """Send a request. A stream of server-sent events is passed to `reader`, if there is one, and not included in
-        the answer. Raises RefusedAddress, NoAnswer, TooMuch.
+        """Send a request. A stream of server-sent events is passed to `reader`, if there is one,
+        and not included in the answer. Raises RefusedAddress, NoAnswer, TooMuch.
         """
         connection = self._idle_connection() or await self._connect()
         self.open.add(connection)
         try:
-            answer = await connection.ask(f"{self.head}Content-Length: {len(body)}\r\n\r\n".encode() + body, reader)
+            answer = await connection.ask(
+                f"{self.head}Content-Length: {len(body)}\r\n\r\n".encode() + body, reader
+            )
         except BaseException:
             connection.close()
             raise
@@ -279,7 +312,10 @@ class Posts:
 
 
 def _is_stream(answer: Answer) -> bool:
-    return answer.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
+    return (
+        answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        == "text/event-stream"
+    )
 
 
 def _in_words(error: OSError) -> str:

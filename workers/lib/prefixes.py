@@ -5,9 +5,9 @@
                    │          └─ another first answer
                    └─ task 2 ── …
 
-Each distinct token is in the tree once, however many sequences go through it. Tokens are numbered depth first, so that
-the tokens below one are those numbered from its own number up to its `end`: one token precedes another in some sequence
-if and only if number ≤ the other's number < end.
+Each distinct token is in the tree once, however many sequences go through it. Tokens are numbered
+depth first, so that the tokens below one are those numbered from its own number up to its `end`:
+one token precedes another in some sequence if and only if number ≤ the other's number < end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import numpy as np
 
 @dataclass(eq=False)
 class Node:
-    """A run of tokens that no sequence leaves or enters in the middle; `depth` is the position of the first."""
+    """A run of tokens that no sequence leaves or enters in the middle; `depth` is the position of
+    the first.
+    """
 
     ids: Sequence[int]
     depth: int = 0
@@ -60,8 +62,8 @@ class Tokens:
 
 @dataclass(eq=False)
 class Part:
-    """Nodes that are computed together, each after its parent, which is in this part or in one above; and the parts
-    below.
+    """Nodes that are computed together, each after its parent, which is in this part or in one
+    above; and the parts below.
     """
 
     nodes: list[Node]
@@ -72,7 +74,9 @@ class Part:
         self.ids = list(chain.from_iterable(node.ids for node in self.nodes))
         self.positions = _ranges((node.depth, len(node.ids)) for node in self.nodes)
         self.numbers = _ranges((node.number, len(node.ids)) for node in self.nodes)
-        self.ends = np.repeat([node.end for node in self.nodes], [len(node.ids) for node in self.nodes])
+        self.ends = np.repeat(
+            [node.end for node in self.nodes], [len(node.ids) for node in self.nodes]
+        )
 
 
 class Tree:
@@ -81,7 +85,9 @@ class Tree:
         for sequence in sequences:
             self._add(sequence)
         self._number()
-        self.paths = [self._path(sequence) for sequence in sequences]  # the numbers of each sequence's tokens
+        self.paths = [
+            self._path(sequence) for sequence in sequences
+        ]  # the numbers of each sequence's tokens
 
     def __len__(self) -> int:
         """The number of distinct tokens."""
@@ -89,7 +95,9 @@ class Tree:
 
     @property
     def shared(self) -> int:
-        """The number of tokens that all sequences have in common at the beginning; these have the first numbers."""
+        """The number of tokens that all sequences have in common at the beginning; these have the
+        first numbers.
+        """
         return len(self._only.ids) if self._only else 0
 
     def tokens(self) -> Tokens:
@@ -139,8 +147,8 @@ class Tree:
 
 
 def shares(sequences: Sequence[Sequence[int]], count: int) -> list[list[int]]:
-    """The indices of the sequences in `count` shares. Sequences with a common beginning stay together; subject to that,
-    the largest share has as few distinct tokens as possible.
+    """The indices of the sequences in `count` shares. Sequences with a common beginning stay
+    together; subject to that, the largest share has as few distinct tokens as possible.
     """
     if count == 1 or not sequences:
         return [list(range(len(sequences))), *([] for _ in range(count - 1))]
@@ -166,12 +174,14 @@ def shares(sequences: Sequence[Sequence[int]], count: int) -> list[list[int]]:
 
 
 def count_tokens(sequences: Sequence[Sequence[int]], size: int = 0) -> dict[str, float]:
-    """Of an update over these sequences, `size` of them in a tree (0: all), as metrics of the run: all tokens, and the distinct ones, which
-    are computed."""
+    """Of an update over these sequences, `size` of them in a tree (0: all), as metrics of the run:
+    all tokens, and the distinct ones, which are computed."""
     size, every, distinct = size or max(1, len(sequences)), sum(map(len, sequences)), 0
     for start in range(0, len(sequences), size):
         ordered = sorted(map(list, sequences[start : start + size]))
-        distinct += sum(map(len, ordered)) - sum(_common(one, other) for one, other in pairwise(ordered))
+        distinct += sum(map(len, ordered)) - sum(
+            _common(one, other) for one, other in pairwise(ordered)
+        )
     return {"train/tokens": float(every), "train/distinct_tokens": float(distinct)}
 
 
@@ -207,8 +217,9 @@ def _below(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def _top(node: Node, most: int) -> Part:
-    """The part at the top of a subtree: its nodes level by level as long as they fit, so that short nodes are computed
-    together. Only nodes with children, because the whole part is kept until everything below has been computed.
+    """The part at the top of a subtree: its nodes level by level as long as they fit, so that short
+    nodes are computed together. Only nodes with children, because the whole part is kept until
+    everything below has been computed.
     """
     taken, left, waiting, room = [], [], [node], most
     for one in waiting:
@@ -224,7 +235,11 @@ def _top(node: Node, most: int) -> Part:
 def _common(first: list[int], second: list[int], at_once: int = 256) -> int:
     """How many tokens both begin with."""
     at = 0
-    while first[at : at + at_once] == second[at : at + at_once] and at < len(first) and at < len(second):
+    while (
+        first[at : at + at_once] == second[at : at + at_once]
+        and at < len(first)
+        and at < len(second)
+    ):
         at += at_once
     at = min(at, len(first), len(second))
     return at + _same(first[at:], second, at)
@@ -238,4 +253,6 @@ def _same(first: Sequence[int], second: Sequence[int], at: int) -> int:
 
 def _ranges(found: Iterable[tuple[int, int]]) -> np.ndarray:
     """The numbers in ranges (first, length), concatenated."""
-    return np.concatenate([np.empty(0, int), *(np.arange(first, first + length) for first, length in found)])
+    return np.concatenate(
+        [np.empty(0, int), *(np.arange(first, first + length) for first, length in found)]
+    )

@@ -1,11 +1,11 @@
-"""Runs several processes that train one adapter: `python -m workers.lib.processes PROGRAM SPEC COUNT` starts a program
-COUNT times, ends the processes together, and exits like the single process of a job (docs/jobs.md). Light: the standard
-library only.
+"""Runs several processes that train one adapter: `python -m workers.lib.processes PROGRAM SPEC
+COUNT` starts a program COUNT times, ends the processes together, and exits like the single process
+of a job (docs/jobs.md). Light: the standard library only.
 
-`accelerate launch` is not used: its agent starts each process in its own session, where a kill of the job's process
-group does not reach it; it closes the pipe for the events; and it starts only one process if there is no GPU. The
-environment variables that it sets are set here, so that accelerate works as usual in the programs; `accelerate launch
--m workers.grpo spec.json` works by hand.
+`accelerate launch` is not used: its agent starts each process in its own session, where a kill of
+the job's process group does not reach it; it closes the pipe for the events; and it starts only one
+process if there is no GPU. The environment variables that it sets are set here, so that accelerate
+works as usual in the programs; `accelerate launch -m workers.grpo spec.json` works by hand.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any, BinaryIO
 from workers.lib.guard import end_with_parent
 
 LOST = 76  # exit status of a process that ended because another one did
-END_S = 5.0  # seconds that the others have to end by themselves after one has failed, before they are asked to
+# seconds that the others have to end by themselves after one has failed, before they are asked to
+END_S = 5.0
 KILL_S = 25.0  # and before they are killed; less than the runner's own grace period
 AFTER_ALL = 10**9  # numbers of the events that report the end: larger than any program's
 
@@ -43,7 +44,9 @@ def are_started() -> bool:
 
 
 def start_them(program: str, spec: str, count: int) -> None:
-    """Replace this process with the one that starts the others, which frees the memory of its imports."""
+    """Replace this process with the one that starts the others, which frees the memory of its
+    imports.
+    """
     os.execv(sys.executable, [sys.executable, "-m", __name__, program, spec, str(count)])
 
 
@@ -56,7 +59,9 @@ class Process:
 
     @property
     def in_words(self) -> str:
-        name = signal.Signals(-self.status).name if self.status is not None and self.status < 0 else ""
+        name = (
+            signal.Signals(-self.status).name if self.status is not None and self.status < 0 else ""
+        )
         return f"was killed ({name})" if name else f"ended with status {self.status}"
 
 
@@ -67,22 +72,36 @@ class Processes:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         shared = os.environ | {
-            "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // count)),
-        }  # fmt: skip
+            "WORLD_SIZE": str(count),
+            "LOCAL_WORLD_SIZE": str(count),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": (
+                os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // count))
+            ),
+        }
         self.all = [self._started(program, spec, at, shared) for at in range(count)]
 
     def _started(self, program: str, spec: str, at: int, shared: dict[str, str]) -> Process:
         file = tempfile.TemporaryFile() if at else None  # noqa: SIM115 - read when all have ended
         events = file.fileno() if file else self.pipe
         child = subprocess.Popen(
-            [sys.executable, "-m", program, spec], pass_fds=[events], preexec_fn=lambda: end_with_parent(signal.SIGKILL),
-            env=shared | {"RANK": str(at), "LOCAL_RANK": str(at), "FLYWHEEL_EVENTS_FD": str(events)},
-        )  # fmt: skip
+            [sys.executable, "-m", program, spec],
+            pass_fds=[events],
+            preexec_fn=lambda: end_with_parent(signal.SIGKILL),
+            env=shared
+            | {
+                "RANK": str(at),
+                "LOCAL_RANK": str(at),
+                "FLYWHEEL_EVENTS_FD": str(events),
+            },
+        )
         return Process(at, child, file)
 
     def follow(self) -> int:
-        """Wait for all processes; return the job's exit status: that of the first process that failed."""
+        """Wait for all processes; return the job's exit status: that of the first process that
+        failed.
+        """
         failed_at = asked_at = None
         while running := [one for one in self.all if one.status is None]:
             for one in running:
@@ -92,7 +111,9 @@ class Processes:
             now = time.monotonic()
             if failed_at is None and any(one.status for one in self.ended):
                 failed_at = now
-            if asked_at is None and (self.asked or (failed_at is not None and now - failed_at > END_S)):
+            if asked_at is None and (
+                self.asked or (failed_at is not None and now - failed_at > END_S)
+            ):
                 asked_at = now
                 self.signal(signal.SIGTERM)
             if asked_at is not None and now - asked_at > KILL_S:
@@ -110,12 +131,23 @@ class Processes:
         if not bad:
             return 0
         first = next((one for one in bad if one.status != LOST), bad[0])
-        silent = self.all[0].status == LOST or (self.all[0].status or 0) < 0  # none of them has reported an error
+        silent = (
+            self.all[0].status == LOST or (self.all[0].status or 0) < 0
+        )  # none of them has reported an error
         if silent and (error := next(filter(None, map(error_of, self.ended)), None)):
             self.emit(error)
             return 1
         if silent or first is not self.all[0]:
-            self.emit({"type": "log", "level": "warning", "message": f"Process {first.number + 1} of {len(self.all)} {first.in_words}, and the others were ended with it."})  # fmt: skip
+            self.emit(
+                {
+                    "type": "log",
+                    "level": "warning",
+                    "message": (
+                        f"Process {first.number + 1} of {len(self.all)} {first.in_words}, and the"
+                        " others were ended with it."
+                    ),
+                }
+            )
         return 128 - (first.status or 0) if (first.status or 0) < 0 else first.status or 0
 
     def emit(self, event: dict[str, Any]) -> None:
@@ -129,11 +161,15 @@ def error_of(process: Process) -> dict[str, Any] | None:
     if process.events is None:
         return None
     process.events.seek(0)
-    return next((event for event in map(json.loads, process.events) if event["type"] == "error"), None)
+    return next(
+        (event for event in map(json.loads, process.events) if event["type"] == "error"), None
+    )
 
 
 def main(program: str, spec: str, count: int) -> int:
-    processes = Processes(program, spec, count, int(os.environ.get("FLYWHEEL_EVENTS_FD") or sys.stdout.fileno()))
+    processes = Processes(
+        program, spec, count, int(os.environ.get("FLYWHEEL_EVENTS_FD") or sys.stdout.fileno())
+    )
     signal.signal(signal.SIGTERM, lambda *_: setattr(processes, "asked", True))
     return processes.follow()
 

@@ -24,7 +24,9 @@ CONNECTIONS = ("gloo", "NCCL", "DistBackendError", "DistNetworkError")
 
 
 class Stop(Exception):
-    """A request to stop rather than an error: raised by `StopFlag.check` after SIGTERM. The text, if any, says why."""
+    """A request to stop rather than an error: raised by `StopFlag.check` after SIGTERM. The text,
+    if any, says why.
+    """
 
 
 class PeerEnded(Exception):
@@ -32,7 +34,9 @@ class PeerEnded(Exception):
 
 
 class StopFlag:
-    """Set by SIGTERM; programs check it where they can stop cleanly. Within `at_once` no check is needed."""
+    """Set by SIGTERM; programs check it where they can stop cleanly. Within `at_once` no check is
+    needed.
+    """
 
     def __init__(self) -> None:
         self.is_set = self.raises = False
@@ -47,8 +51,8 @@ class StopFlag:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """SIGTERM ends the block immediately: for work such as loading a model, which takes long and leaves nothing
-        behind.
+        """SIGTERM ends the block immediately: for work such as loading a model, which takes long
+        and leaves nothing behind.
         """
         self.raises = True
         try:
@@ -73,9 +77,10 @@ def read_spec(path: Path, kind: str) -> Any:
 
 
 def run_main(kind: str, program: Callable[[Any, Emitter, StopFlag], None]) -> None:
-    """`python -m workers.<kind> spec.json`. Exit status: 0 done, 1 error (reported in an event), 2 an invalid spec
-    (reported without a traceback, since it is not an error of the program), 143 asked to stop, 76 ended with another
-    process of the job. If the spec asks for several processes, this one starts them (workers.lib.processes).
+    """`python -m workers.<kind> spec.json`. Exit status: 0 done, 1 error (reported in an event), 2
+    an invalid spec (reported without a traceback, since it is not an error of the program), 143
+    asked to stop, 76 ended with another process of the job. If the spec asks for several processes,
+    this one starts them (workers.lib.processes).
     """
     is_imported()
     if len(sys.argv) != 2:
@@ -114,5 +119,9 @@ def fail(events: Emitter, error: Exception) -> NoReturn:
 
 
 def lost_connection(error: BaseException) -> bool:
-    """Whether it is the libraries' error for a process of the job that has ended (torch raises a RuntimeError)."""
-    return isinstance(error, RuntimeError) and any(name in f"{type(error).__name__} {error}" for name in CONNECTIONS)
+    """Whether it is the libraries' error for a process of the job that has ended (torch raises a
+    RuntimeError).
+    """
+    return isinstance(error, RuntimeError) and any(
+        name in f"{type(error).__name__} {error}" for name in CONNECTIONS
+    )

@@ -1,5 +1,5 @@
-"""Writes a conversation with tools for a model: for its chat template or, if that does not support tools, as text.
-Pure.
+"""Writes a conversation with tools for a model: for its chat template or, if that does not support
+tools, as text. Pure.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ import re
 
 from workers.lib.messages import ToolCall, native_calls, text_of, to_native, to_text
 
-# What a template says in `raise_exception` if it refuses a system message, or two messages of one role in a row.
+# What a template says in `raise_exception` if it refuses a system message, or two messages of one
+# role in a row.
 NO_SYSTEM = re.compile(r"raise_exception\(\s*['\"][^'\"]*\bsystem\b[^'\"]*['\"]", re.IGNORECASE)
 ALTERNATES = re.compile(r"raise_exception\(\s*['\"][^'\"]*\balternat[^'\"]*['\"]", re.IGNORECASE)
 HOW_TO_CALL = 'To call a tool, answer with {"tool": name, "args": {…}} and nothing else. The tools:'
 
 
-def written_for(template: str, messages: list[dict], tools: list[dict]) -> tuple[list[dict], list[dict] | None]:
-    """(messages, tools) for a chat template: native tools if it supports them, otherwise everything as text in the
-    messages.
+def written_for(
+    template: str, messages: list[dict], tools: list[dict]
+) -> tuple[list[dict], list[dict] | None]:
+    """(messages, tools) for a chat template: native tools if it supports them, otherwise everything
+    as text in the messages.
     """
     if "tools" in template:
         return for_template(messages), tools or None
@@ -25,16 +28,22 @@ def written_for(template: str, messages: list[dict], tools: list[dict]) -> tuple
 
 
 def as_text(messages: list[dict], tools: list[dict], template: str = "") -> list[dict]:
-    """A conversation without native calls: calls as the JSON that agents write, results as user turns, the tools at the
-    end of the system prompt. Where the template refuses a system message (Gemma), that begins the user's first one; where
-    it refuses two messages of one role in a row, they are one.
+    """A conversation without native calls: calls as the JSON that agents write, results as user
+    turns, the tools at the end of the system prompt. Where the template refuses a system message
+    (Gemma), that begins the user's first one; where it refuses two messages of one role in a row,
+    they are one.
     """
     written = _with_tools(messages, tools)
     if NO_SYSTEM.search(template):
         written = [
-            message | {"role": "user" if message["role"] == "system" else message["role"]} for message in written
+            message | {"role": "user" if message["role"] == "system" else message["role"]}
+            for message in written
         ]
-    return _alternating(written) if NO_SYSTEM.search(template) or ALTERNATES.search(template) else written
+    return (
+        _alternating(written)
+        if NO_SYSTEM.search(template) or ALTERNATES.search(template)
+        else written
+    )
 
 
 def _alternating(messages: list[dict]) -> list[dict]:
@@ -72,7 +81,9 @@ def _args(call: ToolCall) -> dict:
 
 
 def for_template(messages: list[dict]) -> list[dict]:
-    """The format that chat templates with tool support expect: contents as text, arguments of calls as objects."""
+    """The format that chat templates with tool support expect: contents as text, arguments of calls
+    as objects.
+    """
     return [_for_template(message) for message in messages]
 
 

@@ -1,8 +1,9 @@
 """Prompt versions: what an agent brings to any task, whatever model it runs on. Pure and light.
 
-A prompt sets some of: the system prompt, examples, how tools are described to the model, sampling. In an evaluation it
-replaces these parts of the environment's harness; anything it omits stays as in the environment. The tools themselves,
-the limits and the verifier define the task, so no prompt changes them.
+A prompt sets some of: the system prompt, examples, how tools are described to the model, sampling.
+In an evaluation it replaces these parts of the environment's harness; anything it omits stays as in
+the environment. The tools themselves, the limits and the verifier define the task, so no prompt
+changes them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,17 @@ from workers.lib.messages import cleaned, function_of, functions_of, schemas_of
 from workers.lib.specs import Form
 from workers.lib.typed import AnswerTokens, FormError, Temperature, Text, TopP, convert, plain
 
-# The parts of a harness that belong to the agent and may be changed. Everything else (tools, limits) defines the task.
-AGENT_PART = ("system_prompt", "examples", "show_tools", "shown_tools", "temperature", "top_p", "max_new_tokens")
+# The parts of a harness that belong to the agent and may be changed. Everything else (tools,
+# limits) defines the task.
+AGENT_PART = (
+    "system_prompt",
+    "examples",
+    "show_tools",
+    "shown_tools",
+    "temperature",
+    "top_p",
+    "max_new_tokens",
+)
 LARGEST = 400_000  # characters of a prompt as JSON
 IN_HARNESS = {"tools": "shown_tools"}  # a harness's own `tools` are those that run
 NAMED = ("properties", "patternProperties", "$defs", "definitions")  # parts whose keys are names
@@ -61,8 +71,9 @@ class Tool(Form, kw_only=True):
 
 
 class Prompt(Form, kw_only=True):
-    """`tools`: definitions that the model is shown instead of the environment's tools of the same names. `show_tools`
-    false: none is shown, because the system prompt describes them. Anything omitted stays as in the environment.
+    """`tools`: definitions that the model is shown instead of the environment's tools of the same
+    names. `show_tools` false: none is shown, because the system prompt describes them. Anything
+    omitted stays as in the environment.
     """
 
     system_prompt: Annotated[str, Meta(max_length=200_000)] | UnsetType = UNSET
@@ -106,8 +117,15 @@ def from_harness(harness: dict[str, Any]) -> dict[str, Any]:
 
 def shown(offered: list[dict], definitions: list[dict]) -> list[dict]:
     """The offered tools as the model is shown them."""
-    given = {name: {"type": "function", "function": function} for name, function in functions_of(definitions)}
-    return [given.get((function_of(tool) or {}).get("name", ""), tool) for tool in offered] if given else offered
+    given = {
+        name: {"type": "function", "function": function}
+        for name, function in functions_of(definitions)
+    }
+    return (
+        [given.get((function_of(tool) or {}).get("name", ""), tool) for tool in offered]
+        if given
+        else offered
+    )
 
 
 def tool_problem(definitions: Iterable[dict], offered: list[dict]) -> str:
@@ -116,22 +134,32 @@ def tool_problem(definitions: Iterable[dict], offered: list[dict]) -> str:
     for name, schema in schemas_of(list(definitions)).items():
         if name not in there:
             known = ", ".join(there) or "it shows none, so describe tools in the system prompt"
-            return f"The prompt describes the tool {name}, which the environment does not show. It shows: {known}."
+            return (
+                f"The prompt describes the tool {name}, which the environment does not show. It"
+                f" shows: {known}."
+            )
         if _binding(schema) != _binding(there[name]):
             return (
-                f"The prompt's parameters of the tool {name} are not those that the environment takes. A prompt may change "
-                "descriptions only: the tools that run stay as they are."
+                f"The prompt's parameters of the tool {name} are not those that the environment"
+                " takes. A prompt may change descriptions only: the tools that run stay as they"
+                " are."
             )
     return ""
 
 
 def _binding(schema: Any, names: bool = False) -> Any:
-    """A JSON Schema without the parts that do not affect validation. `names`: its keys are names."""
+    """A JSON Schema without the parts that do not affect validation. `names`: its keys are
+    names.
+    """
     if isinstance(schema, list):
         return [_binding(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = schema.items() if names else ((key, item) for key, item in schema.items() if key not in FOR_READERS)
+    kept = (
+        schema.items()
+        if names
+        else ((key, item) for key, item in schema.items() if key not in FOR_READERS)
+    )
     return {key: _binding(item, key in NAMED and not names) for key, item in kept}
 
 
@@ -144,8 +172,14 @@ def as_parts(prompt: dict[str, Any]) -> dict[str, list[str]]:
     """The lines of each field, in order of the field names."""
     parts = {}
     for name, value in sorted(prompt.items()):
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True)
+        text = (
+            value
+            if isinstance(value, str)
+            else json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True)
+        )
         parts[name] = (
-            [f"{name}: {text}"] if "\n" not in text else [f"{name}:", *(f"  {line}" for line in text.split("\n"))]
+            [f"{name}: {text}"]
+            if "\n" not in text
+            else [f"{name}:", *(f"  {line}" for line in text.split("\n"))]
         )
     return parts

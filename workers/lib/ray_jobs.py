@@ -1,8 +1,8 @@
-"""A client for a Ray cluster's Jobs REST API (2.9 and later), as served by the dashboard: uploads, submits, follows and
-stops a folder.
+"""A client for a Ray cluster's Jobs REST API (2.9 and later), as served by the dashboard: uploads,
+submits, follows and stops a folder.
 
-It uses plain HTTP, so that this installation needs no Ray. Addresses and keys are checked like everywhere else
-(`outgoing`, `keys`). Light.
+It uses plain HTTP, so that this installation needs no Ray. Addresses and keys are checked like
+everywhere else (`outgoing`, `keys`). Light.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 class ClusterError(JobError):
-    """The cluster refused something, or what answers is not a Ray cluster; a sentence for the page."""
+    """The cluster refused something, or what answers is not a Ray cluster; a sentence for the
+    page.
+    """
 
 
 class ClusterAway(ClusterError):
@@ -85,8 +87,8 @@ class RayApi:
         """The URI of a zip archive, which is uploaded unless the cluster already has it."""
         if len(package) > MAX_PACKAGE:
             raise ClusterError(
-                f"The exported folder has {len(package) / 2**20:.0f} MiB; a Ray cluster takes {MAX_PACKAGE / 2**20:.0f} MiB. "
-                "Download it, and train it by hand."
+                f"The exported folder has {len(package) / 2**20:.0f} MiB; a Ray cluster takes"
+                f" {MAX_PACKAGE / 2**20:.0f} MiB. Download it, and train it by hand."
             )
         name = f"_ray_pkg_{hashlib.sha256(package).hexdigest()[:32]}.zip"
         path = f"/api/packages/gcs/{name}"
@@ -94,11 +96,22 @@ class RayApi:
             self._ask("PUT", path, content=package, timeout=UPLOAD_S)
         return f"gcs://{name}"
 
-    def submit(self, *, submission: str, package: str, entrypoint: str, env: dict[str, str], gpus: float, metadata: dict[str, str]) -> None:  # fmt: skip
+    def submit(
+        self,
+        *,
+        submission: str,
+        package: str,
+        entrypoint: str,
+        env: dict[str, str],
+        gpus: float,
+        metadata: dict[str, str],
+    ) -> None:
         body: dict[str, Any] = {
-            "submission_id": submission, "entrypoint": entrypoint, "metadata": metadata,
+            "submission_id": submission,
+            "entrypoint": entrypoint,
+            "metadata": metadata,
             "runtime_env": {"working_dir": package, "env_vars": env},
-        }  # fmt: skip
+        }
         if gpus:
             body["entrypoint_num_gpus"] = gpus
         self._ask("POST", "/api/jobs/", json=body, secrets=list(env.values()), timeout=UPLOAD_S)
@@ -118,7 +131,14 @@ class RayApi:
     def stop(self, submission: str) -> None:
         self._ask("POST", f"/api/jobs/{submission}/stop")
 
-    def _ask(self, method: str, path: str, known: tuple[int, ...] = (), secrets: list[str] | None = None, **options: Any) -> httpx2.Response:  # fmt: skip
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        known: tuple[int, ...] = (),
+        secrets: list[str] | None = None,
+        **options: Any,
+    ) -> httpx2.Response:
         """An answer with a 2xx status or one of `known`."""
         try:
             answer = self.http.request(method, self.base + path, **options)
@@ -127,11 +147,15 @@ class RayApi:
         except TooMuch as error:
             raise ClusterError(f"{self.where} sent {error}.") from error
         except (httpx2.HTTPError, OSError) as error:
-            raise ClusterAway(f"{self.where} does not answer: {str(error) or type(error).__name__}.") from error
+            raise ClusterAway(
+                f"{self.where} does not answer: {str(error) or type(error).__name__}."
+            ) from error
         if answer.is_success or answer.status_code in known:
             return answer
         if answer.status_code in (401, 403):
-            raise ClusterError(f"{self.where} refused the request ({answer.status_code}). Check its key variable.")
+            raise ClusterError(
+                f"{self.where} refused the request ({answer.status_code}). Check its key variable."
+            )
         if answer.status_code == 404 and path.startswith("/api/jobs/"):
             raise JobUnknown(f"{self.where} does not know the job.")
         said = hidden(answer.text, self.key)
@@ -152,5 +176,6 @@ class RayApi:
 
     def _strange(self, what: str) -> NoReturn:
         raise ClusterError(
-            f"{self.where} sent {what}. Is this the address of a Ray dashboard, such as http://head:8265?"
+            f"{self.where} sent {what}. Is this the address of a Ray dashboard, such as"
+            " http://head:8265?"
         )

@@ -1,7 +1,7 @@
 """Parses the log of a job in another engine into lines for people and metrics of steps. Pure.
 
-TRL and Unsloth (our train.py) print `FLYWHEEL {"step", "total", "values"}`; veRL's console logger `step:1 -
-actor/loss:0.5 - …`.
+TRL and Unsloth (our train.py) print `FLYWHEEL {"step", "total", "values"}`; veRL's console logger
+`step:1 - actor/loss:0.5 - …`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Step:
 
 @dataclass
 class Log:
-    """`tail`: the last lines that are not metrics. `last`: the newest value of each metric. Secrets are never
-    returned.
+    """`tail`: the last lines that are not metrics. `last`: the newest value of each metric. Secrets
+    are never returned.
     """
 
     secrets: list[str] = field(default_factory=list)
@@ -46,7 +46,9 @@ class Log:
     last: dict[str, float] = field(default_factory=dict)
 
     def new(self, text: str) -> tuple[list[str], list[Step]]:
-        """(lines for people, steps) added since the last call; an unfinished line is left for the next call."""
+        """(lines for people, steps) added since the last call; an unfinished line is left for the
+        next call.
+        """
         if len(text) < self.seen:
             self.seen = 0  # the cluster has started another file
         until = text.rfind("\n") + 1
@@ -88,7 +90,9 @@ def _marked(text: str) -> Step | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     total = total if type(total) is int and 0 < total <= LARGEST_STEP else 0
-    return Step(number, kept, total) if type(number) is int and 0 <= number <= LARGEST_STEP else None
+    return (
+        Step(number, kept, total) if type(number) is int and 0 <= number <= LARGEST_STEP else None
+    )
 
 
 def _of_verl(number: int, text: str) -> Step | None:

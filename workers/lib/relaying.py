@@ -1,8 +1,9 @@
-"""HTTP/1.1 requests whose answers are passed on while they arrive, over persistent connections; used by the endpoint to
-call servers.
+"""HTTP/1.1 requests whose answers are passed on while they arrive, over persistent connections;
+used by the endpoint to call servers.
 
-The guards are those of `outgoing`, and addresses are resolved as in `posts`: it connects to the very address that was
-checked, follows no redirect, and uses no proxy. A server is read no faster than its answer is consumed.
+The guards are those of `outgoing`, and addresses are resolved as in `posts`: it connects to the
+very address that was checked, follows no redirect, and uses no proxy. A server is read no faster
+than its answer is consumed.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ HIGH_WATER = 256 * 1024  # buffered bytes of an answer, above which reading paus
 
 
 class Stale(NoAnswer):
-    """A kept connection that the server had closed: the request was not read, so it may be sent again."""
+    """A kept connection that the server had closed: the request was not read, so it may be sent
+    again.
+    """
 
 
 class Relayed(asyncio.Protocol):
-    """One connection, and the answer that arrives on it. After `Relay.begin` it has `status` and `headers` (lower-case
-    names; repeated ones are repeated); `part` then returns the body piece by piece. Close it at the end.
+    """One connection, and the answer that arrives on it. After `Relay.begin` it has `status` and
+    `headers` (lower-case names; repeated ones are repeated); `part` then returns the body piece by
+    piece. Close it at the end.
     """
 
     def __init__(self) -> None:
@@ -60,7 +64,9 @@ class Relayed(asyncio.Protocol):
             await self._wait()
 
     async def part(self) -> bytes:
-        """The next piece; b"" at the end. Raises NoAnswer if the answer breaks off, or nothing arrives for `idle_s`."""
+        """The next piece; b"" at the end. Raises NoAnswer if the answer breaks off, or nothing
+        arrives for `idle_s`.
+        """
         while not self.parts:
             if self.ended:
                 return b""
@@ -74,7 +80,9 @@ class Relayed(asyncio.Protocol):
         return found
 
     def close(self) -> None:
-        """Return the connection to its pool after a complete answer; otherwise close it, so that the server notices."""
+        """Return the connection to its pool after a complete answer; otherwise close it, so that
+        the server notices.
+        """
         self._stop_timer()
         if self.ended and self.keeps and self.pool is not None and self.usable:
             self.pool.append(self)
@@ -149,7 +157,12 @@ class Relayed(asyncio.Protocol):
         elif self.used > 1 and not self.received:
             self._fail(Stale("it had closed the connection"))
         else:
-            self._fail(NoAnswer(f"it ended the connection {'within its' if self.has_head else 'without an'} answer"))
+            self._fail(
+                NoAnswer(
+                    f"it ended the connection {'within its' if self.has_head else 'without an'}"
+                    " answer"
+                )
+            )
 
     # Called by the parser
 
@@ -190,12 +203,16 @@ class Relayed(asyncio.Protocol):
 
 
 class Relay(Posts):
-    """Requests to one server, from one event loop. `url` comes from `check_url` and is the server's /v1; `headers` are
-    sent with each request.
+    """Requests to one server, from one event loop. `url` comes from `check_url` and is the server's
+    /v1; `headers` are sent with each request.
     """
 
-    def __init__(self, url: httpx2.URL, *, allow_private: bool, connect_s: float, headers: dict[str, str]) -> None:
-        super().__init__(url, allow_private=allow_private, bounds=Bounds(0, connect_s), headers=headers)
+    def __init__(
+        self, url: httpx2.URL, *, allow_private: bool, connect_s: float, headers: dict[str, str]
+    ) -> None:
+        super().__init__(
+            url, allow_private=allow_private, bounds=Bounds(0, connect_s), headers=headers
+        )
         self.url, self.lines = url, self.head.partition("\r\n")[2]
         self.idle: list[Relayed] = []
         self.targets: dict[str, str] = {}
@@ -208,11 +225,20 @@ class Relay(Posts):
         return self.targets[path]
 
     async def begin(
-        self, path: str, body: bytes, headers: list[tuple[str, str]], *, first_s: float, idle_s: float
+        self,
+        path: str,
+        body: bytes,
+        headers: list[tuple[str, str]],
+        *,
+        first_s: float,
+        idle_s: float,
     ) -> Relayed:
         """The answer, once its head has arrived. Raises RefusedAddress, NoAnswer."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
-        head = f"POST {self._target(path)} HTTP/1.1\r\n{self.lines}{lines}Content-Length: {len(body)}\r\n\r\n"
+        head = (
+            f"POST {self._target(path)} HTTP/1.1\r\n{self.lines}{lines}Content-Length:"
+            f" {len(body)}\r\n\r\n"
+        )
         while True:
             answer = self._idle() or cast(Relayed, await self._connect())
             answer.pool = self.idle

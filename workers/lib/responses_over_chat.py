@@ -1,5 +1,5 @@
-"""OpenAI's Responses API on top of a chat completion server: converts a request to a chat request, and the chat's
-answer to a response and its events. Nothing is stored. Pure; light: no torch.
+"""OpenAI's Responses API on top of a chat completion server: converts a request to a chat request,
+and the chat's answer to a response and its events. Nothing is stored. Pure; light: no torch.
 
 The formats are those of OpenAI's “Create a model response” and its streaming events.
 """
@@ -11,17 +11,40 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from workers.lib.messages import TEXT_PARTS, ItemError, Message, chat_tool, from_items, to_items
-from workers.lib.openai_requests import MOST_LIKELIEST, NEUTRAL, NUCLEUS, ApiError, ChatRequest, read
+from workers.lib.openai_requests import (
+    MOST_LIKELIEST,
+    NEUTRAL,
+    NUCLEUS,
+    ApiError,
+    ChatRequest,
+    read,
+)
 
 LOGPROBS = "message.output_text.logprobs"
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 STORES_NOTHING = "It stores no responses: send the whole conversation as `input`."
 UNSUPPORTED = NEUTRAL | {
-    "store": (False,), "background": (False,), "previous_response_id": (), "conversation": (), "prompt": (), "max_tool_calls": (),
-    "truncation": ("disabled",), "context_management": ([],), "moderation": (), "messages": (), "max_tokens": (),
-    "max_completion_tokens": (), "logprobs": (), "n": (), "stop": (), "stop_token_ids": (), "return_token_ids": (),
-}  # fmt: skip
-HINTS = dict.fromkeys(("store", "background", "previous_response_id", "conversation", "prompt"), STORES_NOTHING) | {
+    "store": (False,),
+    "background": (False,),
+    "previous_response_id": (),
+    "conversation": (),
+    "prompt": (),
+    "max_tool_calls": (),
+    "truncation": ("disabled",),
+    "context_management": ([],),
+    "moderation": (),
+    "messages": (),
+    "max_tokens": (),
+    "max_completion_tokens": (),
+    "logprobs": (),
+    "n": (),
+    "stop": (),
+    "stop_token_ids": (),
+    "return_token_ids": (),
+}
+HINTS = dict.fromkeys(
+    ("store", "background", "previous_response_id", "conversation", "prompt"), STORES_NOTHING
+) | {
     "messages": "Send them as `input`.",
     "max_tokens": "Use `max_output_tokens`.",
     "max_completion_tokens": "Use `max_output_tokens`.",
@@ -43,8 +66,8 @@ class Reasoning(Struct):
 
 
 class ResponsesRequest(Struct, kw_only=True):
-    """Other fields are ignored (`user`, `service_tier`, `prompt_cache_key`), or are in UNSUPPORTED. `seed` is not part
-    of OpenAI's API, but of the chat API.
+    """Other fields are ignored (`user`, `service_tier`, `prompt_cache_key`), or are in UNSUPPORTED.
+    `seed` is not part of OpenAI's API, but of the chat API.
     """
 
     input: str | list[dict[str, Any]]
@@ -75,14 +98,27 @@ class ResponsesRequest(Struct, kw_only=True):
         )
 
 
-SAME = ("model", "temperature", "top_p", "seed", "tool_choice", "parallel_tool_calls", "top_logprobs", "stream")
+SAME = (
+    "model",
+    "temperature",
+    "top_p",
+    "seed",
+    "tool_choice",
+    "parallel_tool_calls",
+    "top_logprobs",
+    "stream",
+)
 
 
 def read_responses(data: bytes) -> ResponsesRequest:
     """Raises ApiError."""
     asked = read(data, ResponsesRequest, UNSUPPORTED, HINTS)
     if asked.text and asked.text.format and asked.text.format.type != "text":
-        raise ApiError(400, f"text.format {asked.text.format.type!r} is not supported by this server.", "text.format")
+        raise ApiError(
+            400,
+            f"text.format {asked.text.format.type!r} is not supported by this server.",
+            "text.format",
+        )
     if asked.text and asked.text.verbosity not in (None, "medium"):
         raise ApiError(400, "text.verbosity is not supported by this server.", "text.verbosity")
     if asked.reasoning and asked.reasoning.effort not in (None, "none"):
@@ -93,9 +129,15 @@ def read_responses(data: bytes) -> ResponsesRequest:
 def _tool(tool: dict[str, Any], place: int) -> dict[str, Any]:
     if tool.get("type") != "function":
         kind = str(tool.get("type"))[:40]
-        raise ApiError(400, f"tools[{place}] is {kind!r}; this server takes tools of type 'function' only.", "tools")
+        raise ApiError(
+            400,
+            f"tools[{place}] is {kind!r}; this server takes tools of type 'function' only.",
+            "tools",
+        )
     if not isinstance(tool.get("name"), str) or not isinstance(tool.get("parameters"), dict | None):
-        raise ApiError(400, f"tools[{place}] must have a name, and an object as parameters.", "tools")
+        raise ApiError(
+            400, f"tools[{place}] must have a name, and an object as parameters.", "tools"
+        )
     return chat_tool(tool)
 
 
@@ -115,8 +157,8 @@ def _messages(asked: ResponsesRequest) -> list[Message]:
 
 
 def _problem(item: dict[str, Any]) -> str:
-    """What is wrong with an input item: items that this model cannot read are rejected rather than left out. Only
-    reasoning is left out, since it is never part of a chat.
+    """What is wrong with an input item: items that this model cannot read are rejected rather than
+    left out. Only reasoning is left out, since it is never part of a chat.
     """
     kind = item.get("type") or "message"
     if kind == "reasoning":
@@ -151,21 +193,36 @@ def _problem_of_text(content: Any, name: str) -> str:
 
 
 class ResponseWriter:
-    """One response: its events from the pieces of a chat completion's only choice, or the whole response from a
-    complete one.
+    """One response: its events from the pieces of a chat completion's only choice, or the whole
+    response from a complete one.
     """
 
     def __init__(self, asked: ResponsesRequest, *, id: str, model: str, created: int) -> None:
         self.key = id.removeprefix("resp_")
         self.response: dict[str, Any] = {
-            "id": id, "object": "response", "created_at": created, "status": "in_progress", "model": model, "output": [], "error": None,
-            "incomplete_details": None, "instructions": asked.instructions, "max_output_tokens": asked.max_output_tokens,
-            "temperature": 1.0 if asked.temperature is None else asked.temperature, "top_p": asked.top_p or 1.0,
-            "tools": asked.tools or [], "tool_choice": asked.tool_choice or "auto",
-            "parallel_tool_calls": asked.parallel_tool_calls is not False, "previous_response_id": None, "store": False,
-            "background": False, "truncation": "disabled", "text": {"format": {"type": "text"}}, "metadata": asked.metadata or {},
+            "id": id,
+            "object": "response",
+            "created_at": created,
+            "status": "in_progress",
+            "model": model,
+            "output": [],
+            "error": None,
+            "incomplete_details": None,
+            "instructions": asked.instructions,
+            "max_output_tokens": asked.max_output_tokens,
+            "temperature": 1.0 if asked.temperature is None else asked.temperature,
+            "top_p": asked.top_p or 1.0,
+            "tools": asked.tools or [],
+            "tool_choice": asked.tool_choice or "auto",
+            "parallel_tool_calls": asked.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "store": False,
+            "background": False,
+            "truncation": "disabled",
+            "text": {"format": {"type": "text"}},
+            "metadata": asked.metadata or {},
             "usage": None,
-        }  # fmt: skip
+        }
         self.output: list[dict[str, Any]] = self.response["output"]
         self.number = 0
         self.finish = "stop"
@@ -212,7 +269,10 @@ class ResponseWriter:
 
     def _place(self, kind: str) -> dict[str, Any]:
         """The position of the item being written."""
-        return {"item_id": f"{kind}_{self.key}_{len(self.output)}", "output_index": len(self.output)}
+        return {
+            "item_id": f"{kind}_{self.key}_{len(self.output)}",
+            "output_index": len(self.output),
+        }
 
     def _begin_message(self) -> list[dict[str, Any]]:
         self.texts, place = [], self._place("msg")
@@ -230,7 +290,13 @@ class ResponseWriter:
         rows, self.shown = self.rows[self.shown :], len(self.rows)
         return [
             *events,
-            self._event("output_text.delta", **self._place("msg"), content_index=0, delta=text, logprobs=rows),
+            self._event(
+                "output_text.delta",
+                **self._place("msg"),
+                content_index=0,
+                delta=text,
+                logprobs=rows,
+            ),
         ]
 
     def _end_message(self, status: str) -> list[dict[str, Any]]:
@@ -239,7 +305,13 @@ class ResponseWriter:
         item, place = self._message(status), self._place("msg")
         (part,) = item["content"]
         events = [
-            self._event("output_text.done", **place, content_index=0, text=part["text"], logprobs=part["logprobs"]),
+            self._event(
+                "output_text.done",
+                **place,
+                content_index=0,
+                text=part["text"],
+                logprobs=part["logprobs"],
+            ),
             self._event("content_part.done", **place, content_index=0, part=part),
             self._event("output_item.done", output_index=len(self.output), item=item),
         ]
@@ -248,19 +320,28 @@ class ResponseWriter:
         return events
 
     def _message(self, status: str) -> dict[str, Any]:
-        (item,) = to_items([{"role": "assistant", "content": "".join(self.texts or ())}], output=True)
+        (item,) = to_items(
+            [{"role": "assistant", "content": "".join(self.texts or ())}], output=True
+        )
         item["content"][0]["logprobs"] = list(self.rows)
         return item | {"id": self._place("msg")["item_id"], "status": status}
 
     def _add_call(self, call: dict[str, Any]) -> list[dict[str, Any]]:
         place = self._place("fc")
-        (item,) = to_items([{"role": "assistant", "content": None, "tool_calls": [call]}], output=True)
+        (item,) = to_items(
+            [{"role": "assistant", "content": None, "tool_calls": [call]}], output=True
+        )
         item["id"] = place["item_id"]
         begun = item | {"arguments": "", "status": "in_progress"}
         events = [
             self._event("output_item.added", output_index=len(self.output), item=begun),
             self._event("function_call_arguments.delta", **place, delta=item["arguments"]),
-            self._event("function_call_arguments.done", **place, name=item["name"], arguments=item["arguments"]),
+            self._event(
+                "function_call_arguments.done",
+                **place,
+                name=item["name"],
+                arguments=item["arguments"],
+            ),
             self._event("output_item.done", output_index=len(self.output), item=item),
         ]
         self.output.append(item)
@@ -270,7 +351,9 @@ class ResponseWriter:
 def _usage(usage: dict[str, int]) -> dict[str, Any]:
     """Reasoning tokens are not reported separately, and cached tokens are not reported."""
     return {
-        "input_tokens": usage["prompt_tokens"], "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens": usage["completion_tokens"], "output_tokens_details": {"reasoning_tokens": 0},
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage["total_tokens"],
-    }  # fmt: skip
+    }

@@ -1,6 +1,6 @@
-"""Scores from reward model versions, for the process of a job. Light: the model runs in a separate process (`python -m
-workers.score_rewards`), which starts with the first request; requests that several threads make meanwhile are scored as
-one batch.
+"""Scores from reward model versions, for the process of a job. Light: the model runs in a separate
+process (`python -m workers.score_rewards`), which starts with the first request; requests that
+several threads make meanwhile are scored as one batch.
 """
 
 from __future__ import annotations
@@ -23,13 +23,21 @@ from workers.lib.verifiers.types import Rollout
 
 START_S, ANSWER_S = 900.0, 900.0
 MOST = 64  # conversations per batch
-PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+PASSED_ON = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "OMP_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+)
 ROOT = Path(__file__).parents[2]
 
 
 class RewardModelFolder(Form, kw_only=True):
-    """The folders of a reward model version. `digest` is that of the adapter's folder, and is checked when it is
-    loaded.
+    """The folders of a reward model version. `digest` is that of the adapter's folder, and is
+    checked when it is loaded.
     """
 
     name: Text
@@ -54,11 +62,14 @@ class RewardScorer:
         self.failure = ""
 
     def scores(self, conversations: list[dict]) -> list[dict[str, Any]]:
-        """{"raw", "calibrated"} for each {"messages", "tools"}; {"error"} for one that cannot be scored."""
+        """{"raw", "calibrated"} for each {"messages", "tools"}; {"error"} for one that cannot be
+        scored.
+        """
         mine = [(one, Future[dict]()) for one in conversations]
         with self.listed:
             self.waiting += mine
-        # The thread that holds it scores everything that waits, so the others find their results when they get it.
+        # The thread that holds it scores everything that waits, so the others find their results
+        # when they get it.
         with self.turn:
             while not all(future.done() for _, future in mine):
                 with self.listed:
@@ -70,7 +81,11 @@ class RewardScorer:
         try:
             found = self._ask([one for one, _ in batch])
         except Exception as error:
-            failure = error if isinstance(error, CannotScore) else CannotScore(f"{self.folder.name} failed: {error}")
+            failure = (
+                error
+                if isinstance(error, CannotScore)
+                else CannotScore(f"{self.folder.name} failed: {error}")
+            )
             for _, future in batch:
                 future.set_exception(failure)
         else:
@@ -87,19 +102,25 @@ class RewardScorer:
             except Lost as error:
                 self.close()
                 if last:
-                    raise CannotScore(f"The process of the reward model {self.folder.name}: {error}.") from error
+                    raise CannotScore(
+                        f"The process of the reward model {self.folder.name}: {error}."
+                    ) from error
         raise AssertionError
 
     def _start(self) -> None:
         if self.failure:
             raise CannotScore(self.failure)
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        self.process = Framed([sys.executable, "-m", "workers.score_rewards"], env=environment, cwd=str(ROOT))
+        self.process = Framed(
+            [sys.executable, "-m", "workers.score_rewards"], env=environment, cwd=str(ROOT)
+        )
         atexit.register(self.close)
         try:
             self.failure = self.process.send(to_builtins(self.folder), START_S).get("error", "")
         except Lost as error:
-            self.failure = f"The process of the reward model {self.folder.name} did not start: {error}."
+            self.failure = (
+                f"The process of the reward model {self.folder.name} did not start: {error}."
+            )
         if self.failure:
             self.close()
             raise CannotScore(self.failure)
@@ -111,11 +132,15 @@ class RewardScorer:
 
 
 def conversation_of(rollout: Rollout) -> dict[str, Any]:
-    """What a reward model reads of a rollout: the task's messages, without the harness's, and everything that followed,
-    with the agent's calls as the text that it was trained on.
+    """What a reward model reads of a rollout: the task's messages, without the harness's, and
+    everything that followed, with the agent's calls as the text that it was trained on.
     """
     said = [
-        {"role": "assistant", "content": answer_text(message)} if message.get("role") == "assistant" else message
+        (
+            {"role": "assistant", "content": answer_text(message)}
+            if message.get("role") == "assistant"
+            else message
+        )
         for message in rollout.messages
     ]
     return {"messages": [*(rollout.task.get("messages") or []), *said], "tools": rollout.tools}

@@ -1,13 +1,15 @@
-"""Runs many episodes concurrently: a policy answers, environments respond, limits are enforced, and no episode affects
-another. Light.
+"""Runs many episodes concurrently: a policy answers, environments respond, limits are enforced, and
+no episode affects another. Light.
 
-Evaluation, training, the demo's agent and rescoring use it; a single-turn task is an episode with one step.
+Evaluation, training, the demo's agent and rescoring use it; a single-turn task is an episode with
+one step.
 
-How failures are attributed: a crash of a tool is an observation. If the agent exceeds a limit (time, turns, …:
-EXCEEDED), the sample fails without success or credit, so that hanging is never better than failing. If a server does
-not answer, or the environment or the verifier crashes, the sample is masked with the reason, since that says nothing
-about the model. Time is measured separately for the agent and its tools; if a party took too long but answers a trivial
-question, the agent kept it busy.
+How failures are attributed: a crash of a tool is an observation. If the agent exceeds a limit
+(time, turns, …: EXCEEDED), the sample fails without success or credit, so that hanging is never
+better than failing. If a server does not answer, or the environment or the verifier crashes, the
+sample is masked with the reason, since that says nothing about the model. Time is measured
+separately for the agent and its tools; if a party took too long but answers a trivial question, the
+agent kept it busy.
 """
 
 from __future__ import annotations
@@ -34,11 +36,12 @@ from workers.lib.verifiers.types import Execution
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one episode: seconds for the agent's answers, the same for its tools, turns, generated tokens, and
-    seconds for scoring, which is only a last resort, since verifiers have their own limits and wait for each other.
+    """Limits of one episode: seconds for the agent's answers, the same for its tools, turns,
+    generated tokens, and seconds for scoring, which is only a last resort, since verifiers have
+    their own limits and wait for each other.
 
-    A limit of 0 means none. The environment's own limit on turns applies too. If all episodes share one engine, the
-    time they wait for it does not count.
+    A limit of 0 means none. The environment's own limit on turns applies too. If all episodes share
+    one engine, the time they wait for it does not count.
     """
 
     seconds: float = 300.0
@@ -48,10 +51,14 @@ class Limits:
 
 
 CHECKED_EVERY_S = 0.5
-LARGEST_REWARD = 1_000_000  # in either direction; with a larger reward, a group's advantages are meaningless
+LARGEST_REWARD = (
+    1_000_000  # in either direction; with a larger reward, a group's advantages are meaningless
+)
 MOST_FAULTS = 5
 SHOWN = 120  # characters of a tool's result in a reason
-OTHER_RESULTS = "other results"  # a stop reason: a replayed agent had run other tools than the environment's
+OTHER_RESULTS = (  # a stop reason: a replayed agent had run other tools than the environment's
+    "other results"
+)
 MOST_TOKENS = 2**31 - 1  # per episode: what a database column can hold
 NO_LIMITS = Limits(seconds=0, turns=0, score_seconds=0)
 EXCEEDED = {
@@ -63,12 +70,14 @@ EXCEEDED = {
     "refused": "The model's server refused what the agent wrote.",
     "agent error": "The agent failed.",
 }
-"""Stop reason → what the sample failed for: limits that the agent itself exceeded, or its own failure."""
+"""Stop reason → what the sample failed for: limits that the agent itself exceeded, or its own
+failure.
+"""
 
 
 class _Ended(Exception):
-    """The end of a conversation that cannot continue. `masks` says why the sample does not count, "" if it failed;
-    `problem` is what the policy said about its own failure.
+    """The end of a conversation that cannot continue. `masks` says why the sample does not count,
+    "" if it failed; `problem` is what the policy said about its own failure.
     """
 
     def __init__(self, stop_reason: str, masks: str = "", problem: str = "") -> None:
@@ -86,11 +95,15 @@ class Finished:
     stop_reason: str
     seconds: float
     problem: str = ""  # what the policy said about the limit that it exceeded
-    faults: list[str] = field(default_factory=list)  # of the environment's own code; for people, never for a model
+    faults: list[str] = field(
+        default_factory=list
+    )  # of the environment's own code; for people, never for a model
 
     @property
     def output(self) -> str:
-        """The text that the agent wrote last, or its last calls as JSON if there was only a call."""
+        """The text that the agent wrote last, or its last calls as JSON if there was only a
+        call.
+        """
         if self.replies and self.replies[-1].text:
             return self.replies[-1].text
         last = last_answer(self.rollout.messages)
@@ -99,8 +112,9 @@ class Finished:
 
     @property
     def used(self) -> dict[str, float | None]:
-        """Latency and tokens over all turns. Unknown values are None and never 0, which would look cheap and fast: if
-        there is no answer, if tokens were not reported, or if a number cannot be stored.
+        """Latency and tokens over all turns. Unknown values are None and never 0, which would look
+        cheap and fast: if there is no answer, if tokens were not reported, or if a number cannot be
+        stored.
         """
         tokens = {
             "input_tokens": sum(reply.prompt_tokens for reply in self.replies),
@@ -109,7 +123,9 @@ class Finished:
         counted = bool(self.replies) and all(reply.counted for reply in self.replies)
         if not counted or max(tokens.values()) > MOST_TOKENS:
             tokens = dict.fromkeys(tokens)
-        return {"latency_ms": sum(reply.latency_ms for reply in self.replies) if self.replies else None} | tokens
+        return {
+            "latency_ms": sum(reply.latency_ms for reply in self.replies) if self.replies else None
+        } | tokens
 
     @property
     def truncated(self) -> bool:
@@ -127,11 +143,12 @@ async def rollout(
     scoring: asyncio.Semaphore | None = None,
     sampled: Callable[[], None] = lambda: None,
 ) -> Finished:
-    """Run one episode to its end, score and close it. Raises PolicyError if that is final, and a cancellation.
+    """Run one episode to its end, score and close it. Raises PolicyError if that is final, and a
+    cancellation.
 
-    Without `scored` the verifier is not called, for when only time and tokens matter. `scoring` limits how many are
-    scored at a time, so that time in the queue does not count as scoring time. `sampled` is called when the agent has
-    finished, before scoring.
+    Without `scored` the verifier is not called, for when only time and tokens matter. `scoring`
+    limits how many are scored at a time, so that time in the queue does not count as scoring time.
+    `sampled` is called when the agent has finished, before scoring.
     """
     began, replies = time.perf_counter(), list[Reply]()
     try:
@@ -151,12 +168,14 @@ async def rollout(
     if not score.messages:
         score.messages = done.messages
     faults = list(dict.fromkeys(getattr(episode, "faults", [])))[:MOST_FAULTS]
-    return Finished(done, score, replies, stop_reason, time.perf_counter() - began, end.problem, faults)
+    return Finished(
+        done, score, replies, stop_reason, time.perf_counter() - began, end.problem, faults
+    )
 
 
 def failed(score: Score, stop_reason: str) -> Score:
-    """The score of an episode that ended because the agent exceeded a limit: its score so far, without success or
-    credit.
+    """The score of an episode that ended because the agent exceeded a limit: its score so far,
+    without success or credit.
     """
     reward = 0.0 if score.reward is None else min(0.0, score.reward)
     score.reward, score.success, score.masked, score.mask_reason = reward, False, False, ""
@@ -175,8 +194,9 @@ async def _converse(
     except PolicyError as error:
         if error.final:
             raise
-        # Input that is rejected before the agent's first turn is the task's own request: assistant messages in it are
-        # examples, or what was said in production before the step that is replayed.
+        # Input that is rejected before the agent's first turn is the task's own request: assistant
+        # messages in it are examples, or what was said in production before the step that is
+        # replayed.
         its_own = bool(replies) or error.limit not in ("context", "refused")
         if error.limit and its_own and (error.limit != "time" or await policy.responds()):
             return _Ended(error.limit, problem=str(error))
@@ -186,8 +206,12 @@ async def _converse(
     return _Ended("")
 
 
-async def _turns(policy: Policy, episode: Episode, limits: Limits, replies: list[Reply], seed: int, key: int) -> None:
-    """Run turns until the episode is done. Raises _Ended, and errors of the policy and the environment."""
+async def _turns(
+    policy: Policy, episode: Episode, limits: Limits, replies: list[Reply], seed: int, key: int
+) -> None:
+    """Run turns until the episode is done. Raises _Ended, and errors of the policy and the
+    environment.
+    """
     other = ""  # why what the agent says from here on cannot be replayed
     agent, tools = _Clock(0 if policy.shares_time else limits.seconds), _Clock(limits.seconds)
     while not episode.done:
@@ -199,9 +223,15 @@ async def _turns(policy: Policy, episode: Episode, limits: Limits, replies: list
         try:
             async with agent.running():
                 most = left if limits.tokens else None
-                reply = await policy.answer(episode.messages, episode.offered, seed=seed, key=key, most=most)
+                reply = await policy.answer(
+                    episode.messages, episode.offered, seed=seed, key=key, most=most
+                )
         except _Overtime:
-            masks = "" if await policy.responds() else "The model's server hung, or is too busy to answer."
+            masks = (
+                ""
+                if await policy.responds()
+                else "The model's server hung, or is too busy to answer."
+            )
             raise _Ended("time" if not masks else "policy error", masks) from None
         if reply is None:
             return
@@ -213,17 +243,24 @@ async def _turns(policy: Policy, episode: Episode, limits: Limits, replies: list
             async with tools.running():
                 await episode.step(reply.message)
         except _Overtime:
-            masks = "" if await episode.responds() else f"The environment took longer than {limits.seconds:g} seconds."
+            masks = (
+                ""
+                if await episode.responds()
+                else f"The environment took longer than {limits.seconds:g} seconds."
+            )
             raise _Ended("time" if not masks else "environment error", masks) from None
         other = other or _other_results(reply.message, episode, before)
-        if limits.tokens and (reply.output_tokens > left or (reply.truncated and reply.output_tokens == left)):
+        if limits.tokens and (
+            reply.output_tokens > left or (reply.truncated and reply.output_tokens == left)
+        ):
             raise _Ended("tokens")  # even if it was the last answer
 
 
 def _other_results(message: dict, episode: Episode, before: int) -> str:
-    """Why the rest of an agent's own conversation cannot be replayed here: a tool that it ran itself returned something else
-    than the environment's, so what it does next says nothing about it. "" if it can. A call that the environment refused
-    as unsafe counts, whatever the agent's own tool did.
+    """Why the rest of an agent's own conversation cannot be replayed here: a tool that it ran
+    itself returned something else than the environment's, so what it does next says nothing about
+    it. "" if it can. A call that the environment refused as unsafe counts, whatever the agent's own
+    tool did.
     """
     reported = reported_results(message)
     if not any(text is not None for text in reported):
@@ -235,9 +272,10 @@ def _other_results(message: dict, episode: Episode, before: int) -> str:
         if own is not None and not unsafe and not same_result(own, here):
             call = calls_of(message)[at].tool
             return (
-                f"The agent saw other results than the environment's: its own {call} returned “{own[:SHOWN]}”, and the "
-                f"environment's “{here[:SHOWN]}”. An agent that runs its tools itself cannot be scored here; let it return "
-                "its calls without running them (docs/agents.md)."
+                f"The agent saw other results than the environment's: its own {call} returned"
+                f" “{own[:SHOWN]}”, and the environment's “{here[:SHOWN]}”. An agent that runs its"
+                " tools itself cannot be scored here; let it return its calls without running them"
+                " (docs/agents.md)."
             )
     return ""
 
@@ -276,13 +314,18 @@ async def _score(episode: Episode, limits: Limits) -> Score:
     except Exception as error:
         return masked(f"The verifier failed: {_error_text(error)}")
     name_harm(score, getattr(episode, "calls", ()))
-    earned = [score.reward, *turn_rewards(score.components)]  # what turns earned may be compared in place of their sum
+    earned = [
+        score.reward,
+        *turn_rewards(score.components),
+    ]  # what turns earned may be compared in place of their sum
     problem = next((said for value in earned if (said := out_of_range(value))), "")
     return masked(problem) if problem else score
 
 
 def name_harm(score: Score, calls: Iterable[Execution]) -> None:
-    """Adds which calls did harm to the details of an unsafe score, whatever verifier gave it: the gate tells kinds of harm apart."""
+    """Adds which calls did harm to the details of an unsafe score, whatever verifier gave it: the
+    gate tells kinds of harm apart.
+    """
     harmful = dict.fromkeys(f"unsafe: {call.name}" for call in calls if call.unsafe and call.name)
     if score.unsafe:
         score.details = [text for text in harmful if text not in score.details] + score.details
@@ -292,7 +335,9 @@ def out_of_range(reward: float | None) -> str:
     """Why a reward cannot be used; "" if it can."""
     if reward is None or abs(reward) <= LARGEST_REWARD:
         return ""
-    return f"The reward {reward:g} is not within ±{LARGEST_REWARD:,}: beside it no other would count."
+    return (
+        f"The reward {reward:g} is not within ±{LARGEST_REWARD:,}: beside it no other would count."
+    )
 
 
 async def _close(episode: Episode) -> None:
@@ -316,13 +361,23 @@ def _rollout_of(episode: Episode, replies: list[Reply], stop_reason: str) -> Rol
     try:
         made = episode.rollout()  # type: ignore[attr-defined]
     except Exception:  # a task without usable expected calls; its score is masked already
-        made = Rollout(task=getattr(episode, "task", {}), messages=getattr(episode, "said", []), tools=episode.tools)
+        made = Rollout(
+            task=getattr(episode, "task", {}),
+            messages=getattr(episode, "said", []),
+            tools=episode.tools,
+        )
     return replace(made, stats=made.stats | stats)
 
 
 def _unopened(task: dict, error: Exception) -> Finished:
     nothing = Rollout(task=task, messages=[], tools=[])
-    return Finished(nothing, masked(f"The task cannot be opened: {_error_text(error)}"), [], "environment error", 0.0)
+    return Finished(
+        nothing,
+        masked(f"The task cannot be opened: {_error_text(error)}"),
+        [],
+        "environment error",
+        0.0,
+    )
 
 
 async def stream(
@@ -337,12 +392,15 @@ async def stream(
     only: Container[int] | None = None,
     sampled: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[tuple[int, int, Finished]]:
-    """Yield (index of the task, number of its sample, episode) as they end; at most `concurrency` run at a time.
+    """Yield (index of the task, number of its sample, episode) as they end; at most `concurrency`
+    run at a time.
 
-    `only`: the indices of the tasks to play; a task's episodes do not depend on which others are played.
+    `only`: the indices of the tasks to play; a task's episodes do not depend on which others are
+    played.
 
-    If the reader stops or is cancelled, running episodes are cancelled and closed before this returns. If the job's
-    limit is used up, episodes that have their answers still finish, since those are paid for.
+    If the reader stops or is cancelled, running episodes are cancelled and closed before this
+    returns. If the job's limit is used up, episodes that have their answers still finish, since
+    those are paid for.
     """
     chosen = ((index, task) for index, task in enumerate(tasks) if only is None or index in only)
     todo = ((index, sample, task) for index, task in chosen for sample in range(n))
@@ -358,7 +416,9 @@ async def stream(
                 except Exception as error:  # one bad task affects no other
                     ended.put_nowait((index, sample, _unopened(task, error)))
                     continue
-                done = await rollout(policy, episode, limits, scoring=scoring, sampled=sampled, **own)
+                done = await rollout(
+                    policy, episode, limits, scoring=scoring, sampled=sampled, **own
+                )
                 ended.put_nowait((index, sample, done))
         except Exception as error:  # the policy cannot answer at all: left to the reader
             ended.put_nowait(error)
@@ -401,14 +461,22 @@ def play(
     check: Callable[[], None] | None = None,
     sampled: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run `stream` in its own event loop, for programs. `ended` is called for each episode; an error in it ends the
-    others, and so does one in `check`, which is called twice a second whatever the episodes wait for. Closes the
-    policy.
+    """Run `stream` in its own event loop, for programs. `ended` is called for each episode; an
+    error in it ends the others, and so does one in `check`, which is called twice a second whatever
+    the episodes wait for. Closes the policy.
     """
 
     async def follow() -> None:
         episodes = stream(
-            policy, environment, tasks, limits, n=n, concurrency=concurrency, seed=seed, only=only, sampled=sampled
+            policy,
+            environment,
+            tasks,
+            limits,
+            n=n,
+            concurrency=concurrency,
+            seed=seed,
+            only=only,
+            sampled=sampled,
         )
         async with contextlib.aclosing(episodes):
             async for index, sample, done in episodes:
@@ -417,7 +485,9 @@ def play(
     async def run() -> None:
         following = asyncio.ensure_future(follow())
         try:
-            while not (await asyncio.wait([following], timeout=CHECKED_EVERY_S if check else None))[0]:
+            while not (await asyncio.wait([following], timeout=CHECKED_EVERY_S if check else None))[
+                0
+            ]:
                 check()  # type: ignore[misc]
             await following
         finally:
@@ -429,8 +499,8 @@ def play(
 
 
 async def replay(environment: Environment, task: dict, messages: list[dict]) -> Score:
-    """The score of what an agent said, replayed in a new episode: its calls run again, their recorded results are
-    dropped. Raises if the task cannot be opened.
+    """The score of what an agent said, replayed in a new episode: its calls run again, their
+    recorded results are dropped. Raises if the task cannot be opened.
     """
     said = [message for message in messages if message.get("role") == "assistant"]
     done = await rollout(RecordedPolicy([said]), environment.open(task), NO_LIMITS)

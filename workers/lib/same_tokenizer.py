@@ -12,17 +12,26 @@ SHOWN = 3
 
 
 def why_not_same(one: Path, other: Path) -> str:
-    """The end of a sentence that says how the tokenizers of two model folders differ; "" if they do not, or if one has
-    no tokenizer file.
+    """The end of a sentence that says how the tokenizers of two model folders differ; "" if they do
+    not, or if one has no tokenizer file.
     """
     mine, theirs = _read(one), _read(other)
     if mine is None or theirs is None:
-        return "" if one == other else f"{(one if mine is None else other).name} has no {FILE} to compare"
+        return (
+            ""
+            if one == other
+            else f"{(one if mine is None else other).name} has no {FILE} to compare"
+        )
     first, second = _vocabulary(mine), _vocabulary(theirs)
     if first != second:
-        strange = sorted(token for token in first.keys() | second.keys() if first.get(token) != second.get(token))
+        strange = sorted(
+            token for token in first.keys() | second.keys() if first.get(token) != second.get(token)
+        )
         some = ", ".join(repr(token) for token in strange[:SHOWN])
-        return f"{len(strange):,} of {len(first.keys() | second.keys()):,} tokens differ ({some}{', …' if len(strange) > SHOWN else ''})"
+        return (
+            f"{len(strange):,} of {len(first.keys() | second.keys()):,} tokens differ"
+            f" ({some}{', …' if len(strange) > SHOWN else ''})"
+        )
     different = [part for part in PARTS if mine.get(part) != theirs.get(part)]
     return f"they split text differently ({', '.join(different)})" if different else ""
 

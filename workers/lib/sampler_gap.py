@@ -1,8 +1,9 @@
-"""How far a trainer's log-probabilities are from the sampler's, for the same tokens and weights. Pure.
+"""How far a trainer's log-probabilities are from the sampler's, for the same tokens and weights.
+Pure.
 
-Within one process and in float32 it is 0 up to rounding; between an inference engine and a trainer it shows whether
-they compute the same model. Names and definitions are from NeMo RL (gen_kl_error, token_mult_prob_error) and veRL's
-rollout correction (the rest).
+Within one process and in float32 it is 0 up to rounding; between an inference engine and a trainer
+it shows whether they compute the same model. Names and definitions are from NeMo RL (gen_kl_error,
+token_mult_prob_error) and veRL's rollout correction (the rest).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ MOST = 20.0  # bound of a log-ratio, as in veRL
 
 
 def gap_metrics(rows: Sequence[Sequence[tuple[float, float]]]) -> dict[str, float]:
-    """`rows`: for each sampled sequence, (trainer's, sampler's) log-probability of its tokens. Importance weights are
-    those of whole sequences.
+    """`rows`: for each sampled sequence, (trainer's, sampler's) log-probability of its tokens.
+    Importance weights are those of whole sequences.
     """
     gaps = [trained - sampled for row in rows for trained, sampled in row]
     if not gaps:
@@ -32,5 +33,7 @@ def gap_metrics(rows: Sequence[Sequence[tuple[float, float]]]) -> dict[str, floa
         "train/rollout_kl": abs(fmean(bounded)),
         "train/is_mean": fmean(weights),
         "train/is_std": pstdev(weights) if len(weights) > 1 else 0.0,
-        "train/ess": sum(weights) ** 2 / (len(weights) * sum(weight * weight for weight in weights)),
+        "train/ess": (
+            sum(weights) ** 2 / (len(weights) * sum(weight * weight for weight in weights))
+        ),
     }

@@ -1,5 +1,5 @@
-"""Measures how fast rollout servers sample: few and many answers at a time, each with one token and with several.
-Light: no torch.
+"""Measures how fast rollout servers sample: few and many answers at a time, each with one token and
+with several. Light: no torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ FEW, MANY = 4, 32  # concurrent answers
 
 
 def server_rates(rollouts: Rollouts, prompts: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
-    """Like `sampling` in workers.measure_training, over all servers, which get answers in turn. Raises ChatError."""
+    """Like `sampling` in workers.measure_training, over all servers, which get answers in turn.
+    Raises ChatError.
+    """
     return asyncio.run(_measured(rollouts, prompts))
 
 
@@ -28,13 +30,18 @@ async def _measured(rollouts: Rollouts, prompts: Sequence[Sequence[int]]) -> lis
     clients = [
         CompletionClient(
             ChatServer(
-                server.base_url.rstrip("/"), server.model, key_variable=server.api_key_env or "", timeout_s=server.timeout_s,
-                allow_private=server.allow_private, name="rollout server", droppable=(),
+                server.base_url.rstrip("/"),
+                server.model,
+                key_variable=server.api_key_env or "",
+                timeout_s=server.timeout_s,
+                allow_private=server.allow_private,
+                name="rollout server",
+                droppable=(),
             ),
             concurrency=server.concurrency,
         )
         for server in rollouts.servers
-    ]  # fmt: skip
+    ]
     try:
         await _ask(clients, prompts, 1, SHORT)
         return [await _point(clients, prompts, size) for size in (FEW, MANY)]
@@ -42,17 +49,27 @@ async def _measured(rollouts: Rollouts, prompts: Sequence[Sequence[int]]) -> lis
         await asyncio.gather(*(client.aclose() for client in clients))
 
 
-async def _point(clients: Sequence[CompletionClient], prompts: Sequence[Sequence[int]], size: int) -> dict[str, Any]:
+async def _point(
+    clients: Sequence[CompletionClient], prompts: Sequence[Sequence[int]], size: int
+) -> dict[str, Any]:
     short, long = [await _ask(clients, prompts, size, tokens) for tokens in (SHORT, LONG)]
     step = max(0.0, long - short) / (LONG - SHORT)
     asked = [prompts[at % len(prompts)] for at in range(size)]
-    return {"answers": size, "prompt_tokens": len(Tree(asked)), "step_s": step, "prefill_s": max(0.0, short - step)}
+    return {
+        "answers": size,
+        "prompt_tokens": len(Tree(asked)),
+        "step_s": step,
+        "prefill_s": max(0.0, short - step),
+    }
 
 
-async def _ask(clients: Sequence[CompletionClient], prompts: Sequence[Sequence[int]], size: int, tokens: int) -> float:
+async def _ask(
+    clients: Sequence[CompletionClient], prompts: Sequence[Sequence[int]], size: int, tokens: int
+) -> float:
     """Returns seconds. All answers have the requested length, whatever they contain."""
     bodies = [
-        completion_body(prompts[at % len(prompts)], Sampling(), [], at, tokens) | {"ignore_eos": True}
+        completion_body(prompts[at % len(prompts)], Sampling(), [], at, tokens)
+        | {"ignore_eos": True}
         for at in range(size)
     ]
     began = time.perf_counter()

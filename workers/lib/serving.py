@@ -1,7 +1,9 @@
-"""Finds out what an inference server has and supports, without side effects on it. Light: no torch, no Django.
+"""Finds out what an inference server has and supports, without side effects on it. Light: no torch,
+no Django.
 
-Anything may answer at an address that a user entered. So each request is limited in bytes and in seconds from start to
-end, redirects are not followed, and texts are truncated before they are stored or shown.
+Anything may answer at an address that a user entered. So each request is limited in bytes and in
+seconds from start to end, redirects are not followed, and texts are truncated before they are
+stored or shown.
 """
 
 from __future__ import annotations
@@ -21,10 +23,15 @@ from workers.lib.keys import RefusedKey, bearer, checked_key, hidden, key_in
 from workers.lib.messages import calls_in, native_calls
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, check_url
 
-Kind = Literal["vllm", "sglang", "openai", "transformers"]  # the last is Flywheel's own, which has vLLM's API
+Kind = Literal[
+    "vllm", "sglang", "openai", "transformers"
+]  # the last is Flywheel's own, which has vLLM's API
 Dialect = Literal["native", "text", "responses"]
 Health = Literal["healthy", "unlisted", "down"]
-TIMEOUT_S, ANSWER_S = 10.0, 30.0  # seconds: for requests about facts, and for one that a model answers
+TIMEOUT_S, ANSWER_S = (
+    10.0,
+    30.0,
+)  # seconds: for requests about facts, and for one that a model answers
 MAX_BYTES = 8 * 1024 * 1024
 MAX_MODELS, MAX_NAME, MAX_SAID = 500, 200, 200
 LARGEST = 2**31 - 1
@@ -34,7 +41,11 @@ TOOL = {
     "function": {
         "name": "get_weather",
         "description": "The weather in a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
     },
 }
 ASKED = [{"role": "user", "content": "Use the tool get_weather to find the weather in Paris."}]
@@ -53,8 +64,8 @@ class Address:
 
 @dataclass(frozen=True)
 class Listing:
-    """The response of `/models`. `models` are [{id, context, parent}], at most `MAX_MODELS`; `parent` is an adapter's
-    base.
+    """The response of `/models`. `models` are [{id, context, parent}], at most `MAX_MODELS`;
+    `parent` is an adapter's base.
     """
 
     health: Health
@@ -81,12 +92,16 @@ class _Answer:
 
 def shown(text: str) -> str:
     """A server's text made safe for storing and showing: printable, on one line, and short."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * MAX_SAID]).split())
+    line = " ".join(
+        "".join(char if char.isprintable() else " " for char in text[: 4 * MAX_SAID]).split()
+    )
     return line if len(line) <= MAX_SAID else f"{line[:MAX_SAID]}…"
 
 
 class Server:
-    """Use it with `async with`. Raises RefusedAddress, RefusedKey if the server may not be called at all."""
+    """Use it with `async with`. Raises RefusedAddress, RefusedKey if the server may not be called
+    at all.
+    """
 
     def __init__(self, address: Address) -> None:
         self.url = check_url(address.base_url, allow_private=address.allow_private)
@@ -106,9 +121,11 @@ class Server:
     async def __aexit__(self, *_: object) -> None:
         await self.http.aclose()
 
-    async def ask(self, method: str, url: str, body: dict | None = None, seconds: float | None = None) -> _Answer:
-        """Never raises for what the server does. The time limit covers the whole response, so a server that sends
-        slowly cannot hold on to it.
+    async def ask(
+        self, method: str, url: str, body: dict | None = None, seconds: float | None = None
+    ) -> _Answer:
+        """Never raises for what the server does. The time limit covers the whole response, so a
+        server that sends slowly cannot hold on to it.
         """
         seconds = seconds or TIMEOUT_S
         try:
@@ -122,7 +139,9 @@ class Server:
         except TooMuch as error:
             return _Answer(problem=f"It sent {error}.")
         except (httpx2.HTTPError, OSError, UnicodeError, ValueError) as error:
-            return _Answer(problem=f"No connection: {self.said(str(error) or type(error).__name__)}.")
+            return _Answer(
+                problem=f"No connection: {self.said(str(error) or type(error).__name__)}."
+            )
 
     def said(self, text: str) -> str:
         return shown(hidden(text, self.key))
@@ -136,8 +155,9 @@ class Server:
         if answer.status in (404, 405):
             return Listing(
                 "unlisted",
-                f"Something answers there, but it lists no models (HTTP {answer.status} at /models). The address usually ends "
-                "in /v1. If this server has no list, type the names of its models.",
+                f"Something answers there, but it lists no models (HTTP {answer.status} at"
+                " /models). The address usually ends in /v1. If this server has no list, type the"
+                " names of its models.",
             )
         found = answer.json
         rows = found.get("data") if isinstance(found, dict) else None
@@ -149,7 +169,9 @@ class Server:
             return Listing("unlisted", "The server answers, but its list of models is empty.")
         left_out = len(rows) - len(kept)
         more = f" {left_out:,} entries of its list are not shown." if left_out else ""
-        return Listing("healthy", f"The server answers and lists {len(models):,} models.{more}", kept, left_out)
+        return Listing(
+            "healthy", f"The server answers and lists {len(models):,} models.{more}", kept, left_out
+        )
 
     def _why_down(self, answer: _Answer) -> str:
         """Why this answer cannot be a list of models, as a sentence; "" if it can."""
@@ -157,36 +179,59 @@ class Server:
         if not status:
             return answer.problem
         if status in (401, 403):
-            said = "refused the key" if self.key else "wants a key: enter the variable that holds it"
+            said = (
+                "refused the key" if self.key else "wants a key: enter the variable that holds it"
+            )
             return f"The server {said} (HTTP {status})."
         if 300 <= status < 400:
             return f"The server redirects elsewhere (HTTP {status}). Give the final address."
         if status not in (200, 404, 405):
-            return f"The server answered HTTP {status}: {self.said(answer.data.decode(errors='replace'))}"
+            return (
+                f"The server answered HTTP {status}:"
+                f" {self.said(answer.data.decode(errors='replace'))}"
+            )
         return ""
 
     def _not_a_list(self, answer: _Answer, found: Any) -> str:
         if isinstance(found, dict) and found.get("error"):
-            return f"The server answered HTTP 200 with an error: {self.said(json.dumps(found['error']))}"
+            return (
+                "The server answered HTTP 200 with an error:"
+                f" {self.said(json.dumps(found['error']))}"
+            )
         if answer.data.lstrip()[:1] == b"<":
-            return "The address answers with a web page, not with a list of models. The address of an API usually ends in /v1."
-        return f"The answer at /models is no list of models: {self.said(answer.data.decode(errors='replace'))}"
+            return (
+                "The address answers with a web page, not with a list of models. The address of an"
+                " API usually ends in /v1."
+            )
+        return (
+            "The answer at /models is no list of models:"
+            f" {self.said(answer.data.decode(errors='replace'))}"
+        )
 
 
 def _is_error(answer: _Answer) -> bool:
-    """HTTP 200 with an error in the body: vLLM and gateways send `{"error": …}`, SGLang `{"success": false}`."""
+    """HTTP 200 with an error in the body: vLLM and gateways send `{"error": …}`, SGLang
+    `{"success": false}`.
+    """
     body = answer.json
     return isinstance(body, dict) and (bool(body.get("error")) or body.get("success") is False)
 
 
 def _is_model(row: Any) -> bool:
     name = row.get("id") if isinstance(row, dict) else None
-    return isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable() and name == name.strip()
+    return (
+        isinstance(name, str)
+        and 0 < len(name) <= MAX_NAME
+        and name.isprintable()
+        and name == name.strip()
+    )
 
 
 def _as_model(row: dict, models: dict[str, dict]) -> dict:
     lengths = (row.get(name) for name in ("max_model_len", "context_length", "context_window"))
-    context = next((value for value in lengths if type(value) is int and 0 < value <= LARGEST), None)
+    context = next(
+        (value for value in lengths if type(value) is int and 0 < value <= LARGEST), None
+    )
     parent = row.get("parent")
     return {
         "id": row["id"],
@@ -195,8 +240,8 @@ def _as_model(row: dict, models: dict[str, dict]) -> dict:
     }
 
 
-# Capabilities: {name: {value, how}}. `value` is True, False, a number, or None if it could not be determined; `how` is
-# a sentence.
+# Capabilities: {name: {value, how}}. `value` is True, False, a number, or None if it could not be
+# determined; `how` is a sentence.
 
 
 def found(value: bool | int | None, how: str) -> dict:
@@ -232,7 +277,9 @@ async def capabilities(
     return made
 
 
-async def _asked(server: ChatServer, body: dict, read: Callable[[dict], dict], *, missing: bool = False) -> dict:
+async def _asked(
+    server: ChatServer, body: dict, read: Callable[[dict], dict], *, missing: bool = False
+) -> dict:
     """`missing`: since the server has the model, a 404 means that it does not have this API."""
     client = AsyncChatClient(server, concurrency=1)
     try:
@@ -258,11 +305,19 @@ def _tools(choice: dict) -> dict:
         return found(True, "Test call: called the tool.")
     if calls_in(message):
         return found(False, "Test call: wrote the call as text. Use the style “text”.")
-    return found(None, "Test call: answered in text instead of calling the tool, so the model may not support tools.")
+    return found(
+        None,
+        "Test call: answered in text instead of calling the tool, so the model may not support"
+        " tools.",
+    )
 
 
 def _responses(choice: dict) -> dict:
-    called = "called the tool" if native_calls(choice["message"]) else "answered in text instead of calling the tool"
+    called = (
+        "called the tool"
+        if native_calls(choice["message"])
+        else "answered in text instead of calling the tool"
+    )
     return found(True, f"Test call: {called}.")
 
 
@@ -282,7 +337,11 @@ def _token_ids(choice: dict) -> dict:
 
 
 TOOL_QUESTION = {"messages": ASKED, "tools": [TOOL], "max_tokens": 64, "temperature": 0}
-SHORT_QUESTION = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": FEW_TOKENS, "temperature": 0}
+SHORT_QUESTION = {
+    "messages": [{"role": "user", "content": "Hi"}],
+    "max_tokens": FEW_TOKENS,
+    "temperature": 0,
+}
 QUESTIONS: dict[str, tuple[dict, Callable[[dict], dict]]] = {
     "tools": (TOOL_QUESTION, _tools),
     "logprobs": (SHORT_QUESTION | {"logprobs": True}, _logprobs),
@@ -301,7 +360,9 @@ async def _lora(server: Server, kind: Kind, listing: Listing) -> dict[str, dict]
     elif answer.status in (404, 405):
         runtime = found(False, f"No route for loading adapters (HTTP {answer.status}).")
     else:
-        runtime = found(None, answer.problem or f"HTTP {answer.status} at the route for loading adapters.")
+        runtime = found(
+            None, answer.problem or f"HTTP {answer.status} at the route for loading adapters."
+        )
     return {"runtime_lora": runtime, "lora_slots": await _slots(server, kind, listing)}
 
 
@@ -309,11 +370,15 @@ async def _slots(server: Server, kind: Kind, listing: Listing) -> dict:
     if kind == "sglang":
         return found(None, "SGLang does not say.")
     answer = await server.ask("GET", f"{server.root}/metrics")
-    named = LORA_SLOTS.search(answer.data.decode(errors="replace")) if answer.status == 200 else None
+    named = (
+        LORA_SLOTS.search(answer.data.decode(errors="replace")) if answer.status == 200 else None
+    )
     if named is None:
         return found(None, "Its /metrics do not say, or not before an adapter has been asked.")
     most, loaded = int(named[1]), sum(bool(row["parent"]) for row in listing.models)
-    free = found(max(0, most - loaded), f"Of {most} by its /metrics; adapters listed as loaded: {loaded}.")
+    free = found(
+        max(0, most - loaded), f"Of {most} by its /metrics; adapters listed as loaded: {loaded}."
+    )
     return free | {"most": most}
 
 
@@ -337,8 +402,8 @@ def list_models(address: Address) -> Listing:
 
 
 def adapter_folders(address: Address) -> set[str] | None:
-    """The folders of the adapters that a vLLM or our own server has loaded (`root`); None if it does not report
-    them.
+    """The folders of the adapters that a vLLM or our own server has loaded (`root`); None if it
+    does not report them.
     """
 
     async def asked(server: Server) -> set[str] | None:
@@ -356,22 +421,34 @@ def adapter_folders(address: Address) -> set[str] | None:
 
 
 def probe(
-    address: Address, kind: Kind, model: str, progress: Callable[[str], None], dialect: Dialect = "native"
+    address: Address,
+    kind: Kind,
+    model: str,
+    progress: Callable[[str], None],
+    dialect: Dialect = "native",
 ) -> tuple[Listing, str, dict[str, dict]]:
-    """(the list of models, the model that was asked, its capabilities). `model` "": the first one listed that answers.
+    """(the list of models, the model that was asked, its capabilities). `model` "": the first one
+    listed that answers.
 
     Raises RefusedAddress, RefusedKey.
     """
 
     async def asked(server: Server) -> tuple[Listing, str, dict[str, dict]]:
         listing = await server.listing()
-        candidates = [model] if model else [row["id"] for row in listing.models if not row["parent"]][:MOST_ASKED]
+        candidates = (
+            [model]
+            if model
+            else [row["id"] for row in listing.models if not row["parent"]][:MOST_ASKED]
+        )
         if listing.health == "down":
             candidates = []
         chosen, made = "", dict[str, dict]()
         for candidate in candidates:
             progress(f"asking {candidate}")
-            chosen, made = candidate, await capabilities(server, kind, listing, candidate, address, dialect)
+            chosen, made = (
+                candidate,
+                await capabilities(server, kind, listing, candidate, address, dialect),
+            )
             if any(made[name]["value"] is not None for name in QUESTIONS):
                 break
         return listing, chosen, made
@@ -385,7 +462,9 @@ LOAD_S = 120.0
 
 
 class Adapters:
-    """The adapters of one server. Use it under a lock that is shared with everybody who loads adapters there."""
+    """The adapters of one server. Use it under a lock that is shared with everybody who loads
+    adapters there.
+    """
 
     def __init__(self, address: Address, kind: Kind) -> None:
         self.address, self.kind = address, kind
@@ -395,14 +474,21 @@ class Adapters:
         listing = list_models(self.address)
         if listing.health == "down":
             raise JobError(f"The server at {self.address.base_url} is down. {listing.sentence}")
-        return [row["id"] for row in listing.models if row["parent"] or row["id"].startswith(ADAPTER_PREFIX)]
+        return [
+            row["id"]
+            for row in listing.models
+            if row["parent"] or row["id"].startswith(ADAPTER_PREFIX)
+        ]
 
     def load(self, name: str, path: str) -> None:
         """Raises JobError."""
         answer, said = self._post("load", {"lora_name": name, "lora_path": path})
         if (answer.status != 200 or _is_error(answer)) and "already" not in said:
             why = answer.problem or f"HTTP {answer.status}: {said}"
-            raise JobError(f"The server at {self.address.base_url} did not load the adapter {path}. {why.rstrip('.')}.")
+            raise JobError(
+                f"The server at {self.address.base_url} did not load the adapter {path}."
+                f" {why.rstrip('.')}."
+            )
 
     def unload(self, name: str) -> bool:
         """Returns False if the server did not unload it."""

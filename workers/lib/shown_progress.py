@@ -21,10 +21,14 @@ class ShownProgress:
 
     def show(self, done: int, label: str) -> None:
         self.shown_at = time.monotonic()
-        self.events.progress(done, self.total, f"{label} (last step: {self.result})" if self.result else label)
+        self.events.progress(
+            done, self.total, f"{label} (last step: {self.result})" if self.result else label
+        )
 
     def finished(self, done: int, result: str = "") -> None:
-        """Show the result of a step, which stays beside what follows; without one, that of the last step."""
+        """Show the result of a step, which stays beside what follows; without one, that of the last
+        step.
+        """
         self.result = result or self.result
         if self.result:
             self.events.progress(done, self.total, self.result)
@@ -43,7 +47,9 @@ class ShownProgress:
 
 @contextmanager
 def tokenizing(events: Emitter, done: int, total: int) -> Iterator[ShownProgress]:
-    """Show how many examples TRL has tokenized while it creates a trainer. It reports that to a progress bar only."""
+    """Show how many examples TRL has tokenized while it creates a trainer. It reports that to a
+    progress bar only.
+    """
     from datasets import arrow_dataset
 
     shown, bar = ShownProgress(events, total), arrow_dataset.hf_tqdm

@@ -1,4 +1,5 @@
-"""The specs of the programs that run as child processes. The apps write them, the programs read them (docs/jobs.md).
+"""The specs of the programs that run as child processes. The apps write them, the programs read
+them (docs/jobs.md).
 
 Tasks and verifiers stay JSON here: environments and `verifiers.build` check them.
 """
@@ -44,9 +45,11 @@ class Task(Struct):
 
 
 class Harness(Struct, kw_only=True):
-    """What the agent brings (prompt, examples, sampling) and its limits. `max_turns` None: the environment's default.
+    """What the agent brings (prompt, examples, sampling) and its limits. `max_turns` None: the
+    environment's default.
 
-    `tools` are those that run; for tools of the same name, the agent is shown the definitions in `shown_tools` instead.
+    `tools` are those that run; for tools of the same name, the agent is shown the definitions in
+    `shown_tools` instead.
     """
 
     system_prompt: str | None = None
@@ -86,7 +89,8 @@ Drawn = Annotated[int, Meta(ge=1, le=128)]  # answers per task
 Compared = Annotated[int, Meta(ge=2, le=128)]  # answers per group
 Rounds = Annotated[int, Meta(ge=0, le=100)]
 LearningRate = Annotated[float, Meta(gt=0, le=1)]
-# Positive, since greedy answers to one prompt are all the same, and below 0.01 logits divided by it are infinite.
+# Positive, since greedy answers to one prompt are all the same, and below 0.01 logits divided by it
+# are infinite.
 DrawingTemperature = Annotated[float, Meta(ge=0.01, le=10)]
 
 
@@ -102,7 +106,9 @@ class Job(Form, kw_only=True):
 
 
 class Evaluate(Job, kw_only=True):
-    """`tasks` is the list, or the name of a file with one task per line (workers.lib.task_files)."""
+    """`tasks` is the list, or the name of a file with one task per line
+    (workers.lib.task_files).
+    """
 
     model: Model
     engine: Engine
@@ -137,34 +143,41 @@ class Timed(Form, kw_only=True):
 
 
 class MeasureLatency(Job, kw_only=True):
-    """`adapters` are merged into their base, or hot: applied next to it; the same for all versions."""
+    """`adapters` are merged into their base, or hot: applied next to it; the same for all
+    versions.
+    """
 
     versions: Annotated[list[Timed], Meta(min_length=2)]
     tasks: Tasks
     rounds: AtLeastOne = 4
     warm_up: Count = 2  # answers per version that do not count
-    precision: Positive = 0.1  # half the width of each ratio's interval, relative to the ratio, at which measuring ends
+    # half the width of each ratio's interval, relative to the ratio, at which measuring ends
+    precision: Positive = 0.1
     adapters: Literal["merged", "hot"] = "merged"
 
 
 class Lora(Form, kw_only=True):
-    """`lora_alpha` defaults to twice the rank. `target_modules`: names of layers, or every linear layer. `use_rslora`
-    scales by alpha ÷ √rank (2312.03732), `use_dora` learns direction and magnitude separately (2402.09353).
-    `load_in_4bit`: QLoRA, with the frozen base in 4 bits (2305.14314); only for methods that do not sample from the
-    model.
+    """`lora_alpha` defaults to twice the rank. `target_modules`: names of layers, or every linear
+    layer. `use_rslora` scales by alpha ÷ √rank (2312.03732), `use_dora` learns direction and
+    magnitude separately (2402.09353). `load_in_4bit`: QLoRA, with the frozen base in 4 bits
+    (2305.14314); only for methods that do not sample from the model.
     """
 
     lora_rank: Annotated[int, Meta(ge=1, le=512)] = 16
     lora_alpha: AtLeastOne | None = None
     lora_dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    target_modules: Literal["all-linear"] | Annotated[list[Text], Meta(min_length=1, max_length=40)] = "all-linear"
+    target_modules: (
+        Literal["all-linear"] | Annotated[list[Text], Meta(min_length=1, max_length=40)]
+    ) = "all-linear"
     use_rslora: bool = False
     use_dora: bool = False
     load_in_4bit: bool = False
 
 
 class Training(Lora, kw_only=True):
-    """Learning rate: linear warm-up over `warmup_steps`, then linear decay to `final_lr_share` of it."""
+    """Learning rate: linear warm-up over `warmup_steps`, then linear decay to `final_lr_share` of
+    it.
+    """
 
     not_in_4bit: ClassVar[str] = ""  # why a method cannot train on a quantized base
     steps: Steps
@@ -173,11 +186,17 @@ class Training(Lora, kw_only=True):
     final_lr_share: Share = 0.1
     max_grad_norm: Positive = 1.0
     save_every: AtLeastOne = 10  # steps between checkpoints
-    gradient_checkpointing: bool = False  # activations are recomputed in the backward pass: less memory, slower
+    gradient_checkpointing: bool = (
+        False  # activations are recomputed in the backward pass: less memory, slower
+    )
     # Processes that share each step, one per GPU; the result is the same.
     processes: Annotated[int, Meta(ge=1, le=64)] = 1
-    retry_smaller: bool = True  # retry once if memory runs out, with smaller batches at a time but the same update
-    alarms: AlarmSettings = field(default_factory=AlarmSettings)  # changes to the defaults in docs/alarms.md
+    retry_smaller: bool = (
+        True  # retry once if memory runs out, with smaller batches at a time but the same update
+    )
+    alarms: AlarmSettings = field(
+        default_factory=AlarmSettings
+    )  # changes to the defaults in docs/alarms.md
     # Outputs sampled at each checkpoint for the project's LLM judge.
     judge_outputs: Annotated[int, Meta(ge=0, le=1000)] = 0
 
@@ -186,18 +205,21 @@ class Training(Lora, kw_only=True):
             raise ValueError(f"warmup_steps: must be at most steps, which is {self.steps}")
         if self.load_in_4bit and self.not_in_4bit:
             raise ValueError(
-                f"load_in_4bit: must be false, since {self.not_in_4bit}; SFT, DPO and KTO can train in 4 bits"
+                f"load_in_4bit: must be false, since {self.not_in_4bit}; SFT, DPO and KTO can train"
+                " in 4 bits"
             )
 
 
 class RowsConfig(Training, kw_only=True):
-    """Settings of methods that learn from rows. Every `eval_every` steps (0: never), the loss on held-back rows and,
-    with `eval_samples` of each, the success on validation tasks are measured; `validation_share` of the examples are
-    held back, in whole groups.
+    """Settings of methods that learn from rows. Every `eval_every` steps (0: never), the loss on
+    held-back rows and, with `eval_samples` of each, the success on validation tasks are measured;
+    `validation_share` of the examples are held back, in whole groups.
     """
 
     batch_size: AtOnce
-    max_length: AnswerTokens = 2048  # tokens per row; for a pair, those of the longer answer with its prompt
+    max_length: AnswerTokens = (
+        2048  # tokens per row; for a pair, those of the longer answer with its prompt
+    )
     eval_every: Count = 0
     eval_samples: Drawn = 1
     validation_share: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
@@ -215,13 +237,14 @@ class RowsConfig(Training, kw_only=True):
             raise ValueError(f"shard: must be false with {other}, which needs whole weights")
         if self.shard and (self.processes == 1 or self.batch_size % self.processes):
             raise ValueError(
-                f"shard: needs several processes, a number that divides batch_size, which is {self.batch_size}"
+                "shard: needs several processes, a number that divides batch_size, which is"
+                f" {self.batch_size}"
             )
 
 
 class EvenConfig(RowsConfig, kw_only=True):
-    """Settings of methods that average over rows: the mean of the processes' means is the mean of all rows if each has
-    the same number.
+    """Settings of methods that average over rows: the mean of the processes' means is the mean of
+    all rows if each has the same number.
     """
 
     def __post_init__(self) -> None:
@@ -237,12 +260,14 @@ class SftConfig(RowsConfig, kw_only=True):
 class PreferenceConfig(EvenConfig, kw_only=True):
     """Settings of methods that learn from preferences, relative to the initial model."""
 
-    beta: Annotated[float, Meta(gt=0, le=100)] = 0.1  # how strongly the model is kept close to the initial one
+    beta: Annotated[float, Meta(gt=0, le=100)] = (
+        0.1  # how strongly the model is kept close to the initial one
+    )
 
 
 class RewardModelConfig(EvenConfig, kw_only=True):
-    """`center_rewards` is the coefficient of (r₁ + r₂)², which keeps the rewards around 0 (2312.09244). `show_tools`:
-    whether the model also reads the tools' definitions.
+    """`center_rewards` is the coefficient of (r₁ + r₂)², which keeps the rewards around 0
+    (2312.09244). `show_tools`: whether the model also reads the tools' definitions.
     """
 
     validation_share: Annotated[float, Meta(gt=0, le=0.5)] = 0.2
@@ -255,32 +280,42 @@ SMOOTHED = ("robust",)  # DPO losses with a term for label_smoothing, in TRL
 
 
 class DpoConfig(PreferenceConfig, kw_only=True):
-    """`loss_type` as named by TRL: sigmoid is DPO's own, ipo does not diverge on easy pairs, robust assumes that a
-    share `label_smoothing` of the pairs is the wrong way round, hinge is SLiC's, apo_zero also raises the probability
-    of chosen answers.
+    """`loss_type` as named by TRL: sigmoid is DPO's own, ipo does not diverge on easy pairs, robust
+    assumes that a share `label_smoothing` of the pairs is the wrong way round, hinge is SLiC's,
+    apo_zero also raises the probability of chosen answers.
     """
 
     loss_type: Literal["sigmoid", "ipo", "hinge", "robust", "apo_zero"] = "sigmoid"
     label_smoothing: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
-    micro_batch: Count = 0  # pairs per forward and backward pass, a divisor of a process's pairs; 0: all
+    micro_batch: Count = (
+        0  # pairs per forward and backward pass, a divisor of a process's pairs; 0: all
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.label_smoothing and self.loss_type not in SMOOTHED:
             raise ValueError(
-                f"label_smoothing: must be 0 with {self.loss_type}, which does not use it; robust assumes that a share "
-                "of the pairs is the wrong way round"
+                f"label_smoothing: must be 0 with {self.loss_type}, which does not use it; robust"
+                " assumes that a share of the pairs is the wrong way round"
             )
         own = self.batch_size // self.processes
         if self.micro_batch and own % self.micro_batch:
-            which = f"batch_size, which is {own}" if self.processes == 1 else f"batch_size ÷ processes, which is {own}"
+            which = (
+                f"batch_size, which is {own}"
+                if self.processes == 1
+                else f"batch_size ÷ processes, which is {own}"
+            )
             raise ValueError(f"micro_batch: must divide {which}")
 
 
 class KtoConfig(PreferenceConfig, kw_only=True):
-    """Weights of the losses of good and of bad answers; by default, both sides have the same total weight."""
+    """Weights of the losses of good and of bad answers; by default, both sides have the same total
+    weight.
+    """
 
-    batch_size: Annotated[int, Meta(ge=2, le=1024)]  # the KL is estimated from mismatched answers of a batch
+    batch_size: Annotated[
+        int, Meta(ge=2, le=1024)
+    ]  # the KL is estimated from mismatched answers of a batch
     desirable_weight: Positive | None = None
     undesirable_weight: Positive | None = None
 
@@ -289,8 +324,8 @@ IT_SAMPLES = "it samples from the model that it trains"
 
 
 class BestOfNConfig(SftConfig, kw_only=True):
-    """`samples` per task by the initial model, or by a teacher; of those that pass, the best or all distinct ones are
-    learned from.
+    """`samples` per task by the initial model, or by a teacher; of those that pass, the best or all
+    distinct ones are learned from.
     """
 
     samples: Drawn = 8
@@ -330,7 +365,8 @@ BOUNDS_OF_CORRECTION = {"tis": (0.0, 2.0), "mis": (0.5, 2.0), "icepop": (0.5, 5.
 
 
 class GrpoConfig(Training, kw_only=True):
-    """Names and defaults follow TRL and the papers that `workers.grpo` cites (docs/training-methods.md).
+    """Names and defaults follow TRL and the papers that `workers.grpo` cites
+    (docs/training-methods.md).
 
     None is replaced by a default: the loss's clip range, the correction's bounds.
     """
@@ -347,18 +383,30 @@ class GrpoConfig(Training, kw_only=True):
     clip_low: Share | None = None
     clip_high: Annotated[float, Meta(ge=0, le=100)] | None = None
     beta: Annotated[float, Meta(ge=0, le=100)] = 0.0
-    kl_every: Count = 5  # steps between measurements of the KL if it is not part of the loss; 0: never
+    kl_every: Count = (
+        5  # steps between measurements of the KL if it is not part of the loss; 0: never
+    )
     temperature: DrawingTemperature = 1.0
     top_p: TopP = 1.0
     max_new_tokens: AnswerTokens = 64
-    overlong_buffer: Count = 0  # last tokens before max_new_tokens over which the reward decreases; 0: none
-    overlong_penalty: Annotated[float, Meta(ge=0, le=1_000_000)] = 1.0  # penalty of a completion with max_new_tokens
+    overlong_buffer: Count = (
+        0  # last tokens before max_new_tokens over which the reward decreases; 0: none
+    )
+    overlong_penalty: Annotated[float, Meta(ge=0, le=1_000_000)] = (
+        1.0  # penalty of a completion with max_new_tokens
+    )
     mask_truncated: bool = False  # whether truncated completions are left out of the loss
-    dynamic_sampling: Rounds = 0  # rounds in which a step draws other tasks to replace groups without reward spread
+    dynamic_sampling: Rounds = (
+        0  # rounds in which a step draws other tasks to replace groups without reward spread
+    )
     curriculum: bool = False  # whether tasks with a medium success rate are drawn more often
-    replay_share: Share = 0.0  # share of a step's prompts: tasks that failed in one of the last steps
+    replay_share: Share = (
+        0.0  # share of a step's prompts: tasks that failed in one of the last steps
+    )
     updates_per_batch: Annotated[int, Meta(ge=1, le=100)] = 1
-    correction: Literal["auto", "off", "tis", "mis", "icepop"] = "auto"  # auto: tis if sampler and trainer differ
+    correction: Literal["auto", "off", "tis", "mis", "icepop"] = (
+        "auto"  # auto: tis if sampler and trainer differ
+    )
     correction_level: Literal["token", "sequence"] = "token"
     correction_min: NotNegative | None = None
     correction_max: Positive | None = None
@@ -366,47 +414,58 @@ class GrpoConfig(Training, kw_only=True):
     sample_batch: Count = 0  # answers sampled together in process; 0: SIDE_BY_SIDE
     eval_every: Count = 0
     eval_samples: Drawn = 1
-    sampled_outputs: Count = (
-        8  # training tasks, and as many validation tasks, answered at each checkpoint for people to read
-    )
+    # training tasks, and as many validation tasks, answered at each checkpoint for people to read
+    sampled_outputs: Count = 8
     save_every: AtLeastOne = 5
     not_in_4bit: ClassVar[str] = IT_SAMPLES
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.processes > self.prompts_per_step:
-            raise ValueError(f"processes: must be at most prompts_per_step, which is {self.prompts_per_step}")
+            raise ValueError(
+                f"processes: must be at most prompts_per_step, which is {self.prompts_per_step}"
+            )
         low, high = CLIP.get(self.loss_type, (0.2, 0.28))
         self.clip_low = low if self.clip_low is None else self.clip_low
         self.clip_high = high if self.clip_high is None else self.clip_high
         for name in ("clip_low", "clip_high"):
             if self.loss_type == "gspo" and getattr(self, name) > WIDEST_GSPO:
                 raise ValueError(
-                    f"{name}: must be at most {WIDEST_GSPO} with gspo, which clips the ratio of a whole sequence; "
-                    f"its own range is {low:g} / {high:g}, GRPO's clips nothing"
+                    f"{name}: must be at most {WIDEST_GSPO} with gspo, which clips the ratio of a"
+                    f" whole sequence; its own range is {low:g} / {high:g}, GRPO's clips nothing"
                 )
         if self.overlong_buffer > self.max_new_tokens:
-            raise ValueError(f"overlong_buffer: must be at most max_new_tokens, which is {self.max_new_tokens}")
+            raise ValueError(
+                f"overlong_buffer: must be at most max_new_tokens, which is {self.max_new_tokens}"
+            )
         least, most = BOUNDS_OF_CORRECTION.get(self.correction, BOUNDS_OF_CORRECTION["tis"])
         self.correction_min = least if self.correction_min is None else self.correction_min
         self.correction_max = most if self.correction_max is None else self.correction_max
         if self.correction_min > self.correction_max:
-            raise ValueError(f"correction_min: must be at most correction_max, which is {self.correction_max:g}")
+            raise ValueError(
+                f"correction_min: must be at most correction_max, which is {self.correction_max:g}"
+            )
         if self.advantages == "turn" and self.loss_type in ("gspo", "rloo"):
-            raise ValueError(f"advantages: must be episode with {self.loss_type}, whose ratio is of a whole episode")
+            raise ValueError(
+                f"advantages: must be episode with {self.loss_type}, whose ratio is of a whole"
+                " episode"
+            )
         if self.correction_level == "sequence" and self.correction != "off" and self.top_p < 1:
             raise ValueError(
-                "correction_level: must be token with top_p below 1: the ratio of a whole answer is the product of the "
-                "shares that top_p keeps of each token's probability, so it vanishes with the length, and almost "
-                "nothing is learned; or set top_p to 1"
+                "correction_level: must be token with top_p below 1: the ratio of a whole answer is"
+                " the product of the shares that top_p keeps of each token's probability, so it"
+                " vanishes with the length, and almost nothing is learned; or set top_p to 1"
             )
         if self.correction == "icepop" and self.correction_level == "sequence":
-            raise ValueError("correction_level: must be token with icepop, which masks tokens; mis masks sequences")
+            raise ValueError(
+                "correction_level: must be token with icepop, which masks tokens; mis masks"
+                " sequences"
+            )
 
 
 class SftRow(Form, kw_only=True):
-    """The conversation and tools as an agent sees them, and the answer it should give; or, as `turns`, all messages
-    that follow in an episode, of which the agent's answers are learned.
+    """The conversation and tools as an agent sees them, and the answer it should give; or, as
+    `turns`, all messages that follow in an episode, of which the agent's answers are learned.
     """
 
     messages: list[dict]
@@ -480,8 +539,9 @@ class ServerAddress(Form, kw_only=True):
 
 
 class RolloutServer(ServerAddress, kw_only=True):
-    """A vLLM server that loads adapters at run time. `model`: its name for the base. `folder`: `Rollouts.folder` as
-    seen from the server, "" if the path is the same; `lora_slots`: its --max-loras, 0 if unknown.
+    """A vLLM server that loads adapters at run time. `model`: its name for the base. `folder`:
+    `Rollouts.folder` as seen from the server, "" if the path is the same; `lora_slots`: its
+    --max-loras, 0 if unknown.
     """
 
     model: Text
@@ -492,8 +552,8 @@ class RolloutServer(ServerAddress, kw_only=True):
 
 
 class Rollouts(Form, kw_only=True):
-    """Servers that GRPO samples on. `folder`: where each step's adapter is written for them. `steps_ahead` 1: the next
-    batch is sampled during the update, with the weights from before it.
+    """Servers that GRPO samples on. `folder`: where each step's adapter is written for them.
+    `steps_ahead` 1: the next batch is sampled during the update, with the weights from before it.
     """
 
     servers: Annotated[list[RolloutServer], Meta(min_length=1, max_length=16)]
@@ -510,14 +570,16 @@ class Grpo(Job, kw_only=True):
     environment: Environment
     tasks: Tasks
     validation_tasks: list[dict] = []
-    success_rates: dict[str, Share] = {}  # of tasks, from an earlier evaluation: the start of a curriculum
+    success_rates: dict[
+        str, Share
+    ] = {}  # of tasks, from an earlier evaluation: the start of a curriculum
     config: GrpoConfig
     rollouts: Rollouts | None = None
 
 
 class MeasureTraining(Job, kw_only=True):
-    """Measures how fast a model samples and trains: on some of a run's tasks, with its adapter's shape, where it would
-    sample.
+    """Measures how fast a model samples and trains: on some of a run's tasks, with its adapter's
+    shape, where it would sample.
     """
 
     model: Model
@@ -531,8 +593,8 @@ class MeasureTraining(Job, kw_only=True):
 
 
 class OnPolicy(Job, kw_only=True):
-    """Like Grpo, plus the model that gives each token's log-probability: in this process or, with `teacher_server`, on
-    a vLLM server; then `teacher` is not loaded.
+    """Like Grpo, plus the model that gives each token's log-probability: in this process or, with
+    `teacher_server`, on a vLLM server; then `teacher` is not loaded.
     """
 
     out_dir: Text
@@ -547,8 +609,8 @@ class OnPolicy(Job, kw_only=True):
 
 
 class BestOfN(FromRows, kw_only=True):
-    """Samples before it learns: with the model being trained, with `teacher`, or on `teacher_server`. `validation_rows`
-    as in Sft.
+    """Samples before it learns: with the model being trained, with `teacher`, or on
+    `teacher_server`. `validation_rows` as in Sft.
     """
 
     teacher: Model | None = None
@@ -575,8 +637,8 @@ class Rescore(Job, kw_only=True):
 
 
 class SentAnswer(Form, kw_only=True):
-    """What an external agent said about `tasks[task]`: its turns, and its error at the end, if any. Usage is as the
-    agent measured it.
+    """What an external agent said about `tasks[task]`: its turns, and its error at the end, if any.
+    Usage is as the agent measured it.
     """
 
     task: Count
@@ -594,7 +656,8 @@ class ScoreAnswers(Job, kw_only=True):
     answers: Annotated[list[SentAnswer], Meta(min_length=1)]
 
 
-# Forms that any JSON parser treats as the same. Others are only tested if the verifier promises to tolerate them.
+# Forms that any JSON parser treats as the same. Others are only tested if the verifier promises to
+# tolerate them.
 ALWAYS_PROMISED = frozenset({"key_order", "json_space", "number", "parallel_order"})
 MANY_MEDIUM = 5
 
@@ -602,24 +665,33 @@ MANY_MEDIUM = 5
 class ProbeOptions(Form, kw_only=True, frozen=True):
     """How hard to attack, and what the verifier promises (docs/probes.md)."""
 
-    margin: NotNegative = (
-        0.02  # a wrong answer must stay below the right one by this share of max(1, |right one's reward|)
-    )
+    # a wrong answer must stay below the right one by this share of max(1, |right one's reward|)
+    margin: NotNegative = 0.02
     # A medium finding: rewarded by this share of the range more than the output's merit explains.
     slack: NotNegative = 0.1
     steep: NotNegative = 0.5  # the same for a high finding
-    stochastic: bool = False  # whether the same output may get another reward each time, as from a judge
+    stochastic: bool = (
+        False  # whether the same output may get another reward each time, as from a judge
+    )
     repeats: AtLeastOne = 8  # new scores that must confirm a finding if rewards vary
     rubrics: tuple[str, ...] = ()  # the verifier's texts that a policy may have seen
     many_medium: AtLeastOne = MANY_MEDIUM  # this many medium findings lock like a high one
     tolerance: NotNegative = 1e-6  # how much less a right answer in another form may get
     noise: NotNegative = 1e-9  # how much two scores of the same input may differ
-    promises: frozenset[str] = ALWAYS_PROMISED  # names of `perturbations.PROBES` that must not lose reward
-    dangerous: frozenset[str] = frozenset()  # harmful tools, in addition to those marked x-dangerous
-    success_at: Number | None = None  # a reward that counts as success, for verifiers that do not report success
+    promises: frozenset[str] = (
+        ALWAYS_PROMISED  # names of `perturbations.PROBES` that must not lose reward
+    )
+    dangerous: frozenset[str] = (
+        frozenset()
+    )  # harmful tools, in addition to those marked x-dangerous
+    success_at: Number | None = (
+        None  # a reward that counts as success, for verifiers that do not report success
+    )
     multi_turn: bool = False  # whether an agent may have several turns
     max_tasks: AtLeastOne = 40
-    max_scores: AtLeastOne = 20_000  # for the first pass; a judge that costs money needs a lower limit
+    max_scores: AtLeastOne = (
+        20_000  # for the first pass; a judge that costs money needs a lower limit
+    )
     search_scores: Count = 1200  # scores that the search may use; 0: no search
     search_cpu_s: NotNegative = 60.0  # CPU seconds of this process that the search may use
     seed: Count = 0  # of the search
@@ -683,9 +755,9 @@ class ReflectingServer(ModelServer, kw_only=True):
 
 
 class SearchConfig(Form, kw_only=True):
-    """`most_calls` limits samples of the agent; the limits on tokens and money are for requests to servers, both by the
-    agent and for proposals (0: none). `score`: how a candidate is scored, by the share of samples that succeed or by
-    their mean reward.
+    """`most_calls` limits samples of the agent; the limits on tokens and money are for requests to
+    servers, both by the agent and for proposals (0: none). `score`: how a candidate is scored, by
+    the share of samples that succeed or by their mean reward.
     """
 
     samples_per_task: AtLeastOne = 1
@@ -709,8 +781,8 @@ class UsedBefore(Form, kw_only=True):
 
 
 class SearchPrompts(Job, kw_only=True):
-    """`prompt`: the system prompt that the search starts with. `evidence`: {task: what is known about the failure that
-    it was made from}. `python`: the interpreter with GEPA installed.
+    """`prompt`: the system prompt that the search starts with. `evidence`: {task: what is known
+    about the failure that it was made from}. `python`: the interpreter with GEPA installed.
     """
 
     out_dir: Text
@@ -728,8 +800,8 @@ class SearchPrompts(Job, kw_only=True):
 
 
 class CheckServer(Job, kw_only=True):
-    """`model`: the one whose capabilities are probed; by default the first one listed. `dialect`: the API used to ask
-    it.
+    """`model`: the one whose capabilities are probed; by default the first one listed. `dialect`:
+    the API used to ask it.
     """
 
     server: ServerAddress
@@ -739,7 +811,9 @@ class CheckServer(Job, kw_only=True):
 
 
 class Fingerprint(Job, kw_only=True):
-    """The log-probabilities that a model gives `text` and, if it is an adapter, those of its base."""
+    """The log-probabilities that a model gives `text` and, if it is an adapter, those of its
+    base.
+    """
 
     model: Model
     text: Text
@@ -754,8 +828,9 @@ class MergeAdapter(Job, kw_only=True):
 
 
 class RayJob(Job, kw_only=True):
-    """A run's folder as a job on a Ray cluster. `package` and `secrets` are files: the zipped folder, and {submission,
-    env}, which only the process's owner can read. `alarms` and `method` as in the run's settings.
+    """A run's folder as a job on a Ray cluster. `package` and `secrets` are files: the zipped
+    folder, and {submission, env}, which only the process's owner can read. `alarms` and `method` as
+    in the run's settings.
     """
 
     server: ServerAddress
@@ -769,8 +844,8 @@ class RayJob(Job, kw_only=True):
 
 
 class ServedModel(Form, kw_only=True):
-    """A model folder and how it is served (`workers.lib.vllm`). `context` 0: the model's own; `lora_slots` 0: no
-    adapters.
+    """A model folder and how it is served (`workers.lib.vllm`). `context` 0: the model's own;
+    `lora_slots` 0: no adapters.
     """
 
     base: Text
@@ -783,8 +858,8 @@ class ServedModel(Form, kw_only=True):
 
 
 class Serve(Job, kw_only=True):
-    """`command`: the vllm executable; "" for this installation's own transformers engine. `ports`: [first, last], of
-    which the first free one is used; empty: any.
+    """`command`: the vllm executable; "" for this installation's own transformers engine. `ports`:
+    [first, last], of which the first free one is used; empty: any.
     """
 
     command: str
@@ -793,7 +868,9 @@ class Serve(Job, kw_only=True):
     ports: list[Count] = []
     environment: dict[str, str] = {}
     start_s: Positive = 1800.0  # time limit for the first answer
-    silent_s: Positive = 180.0  # time without an answer to /models, after which a server that was up counts as hung
+    silent_s: Positive = (
+        180.0  # time without an answer to /models, after which a server that was up counts as hung
+    )
 
 
 class Api(Form, kw_only=True):
@@ -816,7 +893,9 @@ class Request(Form, kw_only=True):
 
 
 class DemoAgent(Job, kw_only=True):
-    """With `endpoint`, the agent calls it (`model_name` is the channel), and the endpoint logs each answer itself."""
+    """With `endpoint`, the agent calls it (`model_name` is the channel), and the endpoint logs each
+    answer itself.
+    """
 
     model: Model
     engine: Engine
@@ -868,11 +947,15 @@ CONFIGS: dict[str, type[Training]] = {
 
 
 def checked(spec: Any, kind: str) -> Any:
-    """The typed spec of a program. Raises SpecError for the first missing, unknown or invalid field."""
+    """The typed spec of a program. Raises SpecError for the first missing, unknown or invalid
+    field.
+    """
     found = convert(spec, SPECS[kind])
     for name in ("tasks", "validation_tasks"):
         given = getattr(found, name, [])
-        if not isinstance(given, str):  # otherwise the name of a file, which is checked when it is read
+        if not isinstance(
+            given, str
+        ):  # otherwise the name of a file, which is checked when it is read
             check_tasks(given, name)
     return found
 

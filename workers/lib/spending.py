@@ -1,4 +1,5 @@
-"""Tokens and money: what a question may cost, what it did cost, and a limit shared by many concurrent questions. Light.
+"""Tokens and money: what a question may cost, what it did cost, and a limit shared by many
+concurrent questions. Light.
 
 The failures' judge and evaluations on servers both count with it.
 """
@@ -21,10 +22,14 @@ class Usage:
     output_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens)
+        return Usage(
+            self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens
+        )
 
     def __sub__(self, other: Usage) -> Usage:
-        return Usage(self.input_tokens - other.input_tokens, self.output_tokens - other.output_tokens)
+        return Usage(
+            self.input_tokens - other.input_tokens, self.output_tokens - other.output_tokens
+        )
 
     @property
     def tokens(self) -> int:
@@ -49,8 +54,8 @@ def estimate(*texts: Any) -> int:
 
 
 def usage_of(given: Any, *, asked: int, text: str) -> Usage:
-    """The usage reported by the server, or an estimate if there is none, so that limits always apply. `asked`: an
-    estimate for the question.
+    """The usage reported by the server, or an estimate if there is none, so that limits always
+    apply. `asked`: an estimate for the question.
     """
     counts = given if isinstance(given, dict) else {}
     used, made = (count_of(counts.get(name)) for name in COUNTS)
@@ -65,7 +70,11 @@ def is_counted(given: Any) -> bool:
 
 def count_of(value: Any) -> int | None:
     """A number of tokens as reported by a server; None for an invalid one."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+        else None
+    )
 
 
 class Spent(Exception):
@@ -73,9 +82,9 @@ class Spent(Exception):
 
 
 class Account:
-    """The usage that a job may have; 0 means no limit. A question is reserved with its maximum cost before it is asked,
-    so that concurrent questions cannot exceed the limit together, and settled with its actual cost. Questions at
-    different prices may share an account.
+    """The usage that a job may have; 0 means no limit. A question is reserved with its maximum cost
+    before it is asked, so that concurrent questions cannot exceed the limit together, and settled
+    with its actual cost. Questions at different prices may share an account.
     """
 
     def __init__(self, *, most_tokens: int = 0, most_usd: float = 0.0) -> None:
@@ -87,13 +96,21 @@ class Account:
         ] = []  # of the current event loop: a job may run several, one after the other
 
     async def book(self, most: Usage, usd: float) -> None:
-        """Reserve a question. Waits for open questions if they may turn out cheaper than reserved. Raises Spent."""
-        while problem := self._exceeded(self.used + self.booked + most, self.used_usd + self.booked_usd + usd):
+        """Reserve a question. Waits for open questions if they may turn out cheaper than reserved.
+        Raises Spent.
+        """
+        while problem := self._exceeded(
+            self.used + self.booked + most, self.used_usd + self.booked_usd + usd
+        ):
             if not self.open:
                 raise Spent(problem)
             self.waiting.append(asyncio.get_running_loop().create_future())
             await self.waiting[-1]
-        self.booked, self.booked_usd, self.open = self.booked + most, self.booked_usd + usd, self.open + 1
+        self.booked, self.booked_usd, self.open = (
+            self.booked + most,
+            self.booked_usd + usd,
+            self.open + 1,
+        )
 
     def settle(self, most: Usage, most_usd: float, used: Usage, usd: float) -> None:
         self.booked, self.used, self.open = self.booked - most, self.used + used, self.open - 1
@@ -108,10 +125,16 @@ class Account:
     def _exceeded(self, usage: Usage, usd: float) -> str:
         if self.most_tokens and usage.tokens > self.most_tokens:
             return (
-                f"The limit of {self.most_tokens:,} tokens allows no further question; {self.used.tokens:,} are used."
+                f"The limit of {self.most_tokens:,} tokens allows no further question;"
+                f" {self.used.tokens:,} are used."
             )
-        if self.most_usd and usd > self.most_usd * (1 + 1e-9):  # three times $0.1 is more than $0.3 in floats
-            return f"The limit of ${self.most_usd:g} allows no further question; ${self.used_usd:.4f} is spent."
+        if self.most_usd and usd > self.most_usd * (
+            1 + 1e-9
+        ):  # three times $0.1 is more than $0.3 in floats
+            return (
+                f"The limit of ${self.most_usd:g} allows no further question; ${self.used_usd:.4f}"
+                " is spent."
+            )
         return ""
 
 
@@ -119,9 +142,17 @@ class Meter:
     """Questions at one price, on their own account or a shared one."""
 
     def __init__(
-        self, price: Price, *, most_tokens: int = 0, most_usd: float = 0.0, account: Account | None = None
+        self,
+        price: Price,
+        *,
+        most_tokens: int = 0,
+        most_usd: float = 0.0,
+        account: Account | None = None,
     ) -> None:
-        self.price, self.account = price, account or Account(most_tokens=most_tokens, most_usd=most_usd)
+        self.price, self.account = (
+            price,
+            account or Account(most_tokens=most_tokens, most_usd=most_usd),
+        )
 
     async def book(self, most: Usage) -> None:
         """Raises Spent."""

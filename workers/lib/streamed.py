@@ -1,5 +1,5 @@
-"""Reads answers streamed as server-sent events: assembles the answer that the server would have sent as a whole, and
-shows it while it is generated. Pure; input is untrusted. Light: no torch.
+"""Reads answers streamed as server-sent events: assembles the answer that the server would have
+sent as a whole, and shows it while it is generated. Pure; input is untrusted. Light: no torch.
 
 The events are OpenAI's “Chat completion chunk” and the Responses API's streaming events.
 """
@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from workers.lib.messages import Message, as_json, content_text, json_of, reasoning_of, without_reasoning
+from workers.lib.messages import (
+    Message,
+    as_json,
+    content_text,
+    json_of,
+    reasoning_of,
+    without_reasoning,
+)
 from workers.lib.outgoing import TooMuch
 
 END = "[DONE]"
@@ -21,8 +28,8 @@ CALL_SIZE = 64  # characters that a call counts for, in addition to its own
 
 @dataclass
 class Written:
-    """An answer's content so far, with reasoning separate. A call is {"name", "arguments"}, both as far as they have
-    arrived.
+    """An answer's content so far, with reasoning separate. A call is {"name", "arguments"}, both as
+    far as they have arrived.
     """
 
     text: str = ""
@@ -30,11 +37,17 @@ class Written:
     calls: list[dict[str, str]] = field(default_factory=list)
 
     def apart(self) -> Written:
-        """The same, with reasoning that the model wrote into its text between <think> and </think> separated."""
+        """The same, with reasoning that the model wrote into its text between <think> and </think>
+        separated.
+        """
         text = without_reasoning(self.text)
         if self.thought or text == self.text:
             return self
-        thought = "".join(was if was != now else " " for was, now in zip(self.text, text, strict=True) if now == " ")
+        thought = "".join(
+            was if was != now else " "
+            for was, now in zip(self.text, text, strict=True)
+            if now == " "
+        )
         return Written(text.strip(), thought.strip(), self.calls)
 
     def changed(self, change: Callable[[str], str]) -> Written:
@@ -47,8 +60,9 @@ Show = Callable[[Callable[[], Written]], None]
 
 
 class Events:
-    """The data of server-sent events, from bytes in arbitrary chunks. Names, ids and comments of events are dropped. As
-    in the HTML standard, lines end with CRLF, LF or CR, and a byte order mark may come first.
+    """The data of server-sent events, from bytes in arbitrary chunks. Names, ids and comments of
+    events are dropped. As in the HTML standard, lines end with CRLF, LF or CR, and a byte order
+    mark may come first.
     """
 
     def __init__(self) -> None:
@@ -65,7 +79,9 @@ class Events:
             return
         whole = part.removeprefix(b"\n") if self.after_cr else part  # the second half of a CRLF
         self.after_cr = part.endswith(b"\r")
-        *lines, self.rest = (self.rest + whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n")).split(b"\n")
+        *lines, self.rest = (self.rest + whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n")).split(
+            b"\n"
+        )
         for line in lines:
             if not self.begun:
                 self.begun, line = True, line.removeprefix(codecs.BOM_UTF8)
@@ -78,8 +94,8 @@ class Events:
 
 
 class _Pieces:
-    """The common part of both protocols: texts in pieces, which are only joined when somebody looks. `size` is in
-    characters.
+    """The common part of both protocols: texts in pieces, which are only joined when somebody
+    looks. `size` is in characters.
     """
 
     def __init__(self) -> None:
@@ -101,7 +117,10 @@ class _Pieces:
 
     @property
     def written(self) -> Written:
-        calls = [{"name": "".join(call.name), "arguments": "".join(call.arguments)} for call in self.calls.values()]
+        calls = [
+            {"name": "".join(call.name), "arguments": "".join(call.arguments)}
+            for call in self.calls.values()
+        ]
         return Written("".join(self.text), "".join(self.thought), calls)
 
 
@@ -112,8 +131,14 @@ class _Call:
     arguments: list[str] = field(default_factory=list)
 
     def goes_on(self, name: str) -> bool:
-        """Whether a piece with this name is a part of the call: its own arguments have begun and are not complete."""
-        return [name] == self.name and bool(self.arguments) and json_of("".join(self.arguments)) is None
+        """Whether a piece with this name is a part of the call: its own arguments have begun and
+        are not complete.
+        """
+        return (
+            [name] == self.name
+            and bool(self.arguments)
+            and json_of("".join(self.arguments)) is None
+        )
 
 
 class ChatPieces(_Pieces):
@@ -131,8 +156,8 @@ class ChatPieces(_Pieces):
         self.begun = False
 
     def add(self, chunk: dict[str, Any]) -> bool:
-        """Add a chunk; return whether the answer is complete. Raises any error of accessing JSON with another
-        structure.
+        """Add a chunk; return whether the answer is complete. Raises any error of accessing JSON
+        with another structure.
         """
         self.error = chunk.get("error")
         self.named |= {name: chunk[name] for name in ("id", "model") if name in chunk}
@@ -154,12 +179,15 @@ class ChatPieces(_Pieces):
             self._add_call({"index": 0, "function": older})
 
     def _add_call(self, piece: dict[str, Any]) -> None:
-        """Add to the call at the index that the piece names. Some servers name none, or the same for all, and mark a new
-        call by an id and a name of its own; others send another id with each piece of one call.
+        """Add to the call at the index that the piece names. Some servers name none, or the same
+        for all, and mark a new call by an id and a name of its own; others send another id with
+        each piece of one call.
         """
         given, of, place = piece.get("function") or {}, piece.get("id"), piece.get("index")
         name = given.get("name") or ""
-        latest = next(reversed(self.calls.values()), None) if place is None else self.latest.get(place)
+        latest = (
+            next(reversed(self.calls.values()), None) if place is None else self.latest.get(place)
+        )
         call = self.named_calls.get((place, of), latest) if of else latest
         if call is None or (name and of and call.id and of != call.id and not call.goes_on(name)):
             call = self.new_call((place, len(self.calls)))
@@ -170,7 +198,10 @@ class ChatPieces(_Pieces):
         if [name] != call.name:  # some repeat the whole name each time
             self.put(call.name, name)
         arguments = given.get("arguments")
-        self.put(call.arguments, arguments if isinstance(arguments, str) else as_json(arguments) if arguments else "")
+        self.put(
+            call.arguments,
+            arguments if isinstance(arguments, str) else as_json(arguments) if arguments else "",
+        )
 
     def whole(self, ended: bool) -> dict[str, Any] | None:
         """The answer; None if the stream was cut off. `ended`: the server has marked its end."""
@@ -199,8 +230,8 @@ class ResponsePieces(_Pieces):
         self.response: dict[str, Any] | None = None
 
     def add(self, event: dict[str, Any]) -> bool:
-        """Add an event; return whether the answer is complete. Raises any error of accessing JSON with another
-        structure.
+        """Add an event; return whether the answer is complete. Raises any error of accessing JSON
+        with another structure.
         """
         kind, delta = event.get("type"), event.get("delta") or ""
         if kind in ("response.output_text.delta", "response.refusal.delta"):
@@ -227,12 +258,14 @@ class ResponsePieces(_Pieces):
 
 
 class StreamReader:
-    """Reads the body of one answer while it arrives. After each part, `show` is called with a function that returns the
-    content so far.
+    """Reads the body of one answer while it arrives. After each part, `show` is called with a
+    function that returns the content so far.
     """
 
     def __init__(self, protocol: str, max_size: int, show: Show) -> None:
-        self.pieces: ChatPieces | ResponsePieces = ResponsePieces() if protocol == "responses" else ChatPieces()
+        self.pieces: ChatPieces | ResponsePieces = (
+            ResponsePieces() if protocol == "responses" else ChatPieces()
+        )
         self.events, self.max_size, self.show = Events(), max_size, show
         self.begun = self.ended = self.is_odd = False
 
@@ -252,5 +285,7 @@ class StreamReader:
         return self.ended or self.is_odd
 
     def whole(self) -> dict[str, Any] | None:
-        """The answer as it would have come without streaming; {} if it is not an answer, None if it was cut off."""
+        """The answer as it would have come without streaming; {} if it is not an answer, None if it
+        was cut off.
+        """
         return {} if self.is_odd else self.pieces.whole(self.ended)

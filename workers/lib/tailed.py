@@ -18,7 +18,9 @@ GUARD = Path(__file__).with_name("guard.py")
 class Tailed:
     """Runs a command under `guard`, so that none of its processes outlives this one."""
 
-    def __init__(self, command: Sequence[str], env: dict[str, str], lines: deque[str], grace_s: float) -> None:
+    def __init__(
+        self, command: Sequence[str], env: dict[str, str], lines: deque[str], grace_s: float
+    ) -> None:
         self.lines, self.grace_s = lines, grace_s
         self.process = subprocess.Popen(
             [sys.executable, "-I", str(GUARD), str(grace_s), str(os.getpid()), *command],
@@ -60,7 +62,8 @@ def new_lines() -> deque[str]:
 def printable(line: bytes) -> str:
     """The line without colours and control characters, truncated."""
     text = "".join(
-        char if char.isprintable() or char == "\t" else "�" for char in _plain(line.decode(errors="replace"))
+        char if char.isprintable() or char == "\t" else "�"
+        for char in _plain(line.decode(errors="replace"))
     )
     return text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}…"
 

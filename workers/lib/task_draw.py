@@ -1,9 +1,9 @@
-"""Draws the tasks of each GRPO step: from shuffled epochs, or weighted towards those that a policy can currently learn
-from. Pure.
+"""Draws the tasks of each GRPO step: from shuffled epochs, or weighted towards those that a policy
+can currently learn from. Pure.
 
-A step draws no task twice; if there are fewer tasks than prompts per step, it draws each once. All draws depend only on
-the seed, the step and what the run has seen, which a checkpoint stores: a resumed run draws the same tasks as an
-uninterrupted one.
+A step draws no task twice; if there are fewer tasks than prompts per step, it draws each once. All
+draws depend only on the seed, the step and what the run has seen, which a checkpoint stores: a
+resumed run draws the same tasks as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-FLOOR = 0.05  # minimum weight of a task: no task is excluded, since its success rate is an estimate that ages
+# minimum weight of a task: no task is excluded, since its success rate is an estimate that ages
+FLOOR = 0.05
 KEEP = 0.5  # weight of the old success rate when a new group is recorded
 RECENT = 10  # steps during which a failure counts as recent
 
 
 def signal(rate: float, size: int) -> float:
-    """Chance that `size` samples of a task with this success rate neither all pass nor all fail: 1 − p^G − (1 − p)^G."""
+    """Chance that `size` samples of a task with this success rate neither all pass nor all fail: 1
+    − p^G − (1 − p)^G.
+    """
     return 1 - rate**size - (1 - rate) ** size
 
 
@@ -43,11 +46,13 @@ class TaskDraw:
         self.rates = {task: rate for task, rate in (rates or {}).items() if task in set(ids)}
         self.failed: dict[str, int] = {}  # {task: step at which it last failed}, most recent last
         self.at = 0  # how many tasks the epochs have provided, needed if failures are replayed too
-        self.begins: dict[int, int] = {}  # `at` for steps that were drawn, or follow one, and are not recorded yet
+        self.begins: dict[
+            int, int
+        ] = {}  # `at` for steps that were drawn, or follow one, and are not recorded yet
 
     def draw(self, step: int) -> list[int]:
-        """Indices into `ids` of the step's tasks, `size` distinct ones. A step that was interrupted is drawn the same
-        way again. The next step may be drawn before this one is recorded.
+        """Indices into `ids` of the step's tasks, `size` distinct ones. A step that was interrupted
+        is drawn the same way again. The next step may be drawn before this one is recorded.
         """
         if self.curriculum:
             replayed = self._failed(step, ())[: self.replays]
@@ -62,7 +67,9 @@ class TaskDraw:
         return kept + replayed
 
     def again(self, step: int, round: int, n: int, used: Collection[int]) -> list[int]:
-        """Up to n other tasks for the step, to replace some without reward spread. [] if all have been used."""
+        """Up to n other tasks for the step, to replace some without reward spread. [] if all have
+        been used.
+        """
         name = f"{self.seed}:{step}:{round}"
         if self.curriculum:
             return self._by_signal(name, used)[:n]
@@ -70,8 +77,8 @@ class TaskDraw:
         return random.Random(name).sample(left, min(n, len(left)))
 
     def record(self, step: int, seen: Sequence[tuple[str, int, int]]) -> None:
-        """Record what the step's groups have shown, once it is done: (task, number that passed, number of unmasked
-        samples).
+        """Record what the step's groups have shown, once it is done: (task, number that passed,
+        number of unmasked samples).
         """
         if self.replays and not self.curriculum:
             if step + 1 not in self.begins:
@@ -82,7 +89,9 @@ class TaskDraw:
             if not n:
                 continue
             rate = passed / n
-            self.rates[task] = KEEP * self.rates[task] + (1 - KEEP) * rate if task in self.rates else rate
+            self.rates[task] = (
+                KEEP * self.rates[task] + (1 - KEEP) * rate if task in self.rates else rate
+            )
             self.failed.pop(task, None)
             if passed < n:
                 self.failed[task] = step
@@ -107,8 +116,8 @@ class TaskDraw:
         return self.epochs[number]
 
     def _shuffled(self, epoch: int) -> list[int]:
-        """A shuffle in which tasks that the current step has already drawn from the previous epoch come only after the
-        step is full.
+        """A shuffle in which tasks that the current step has already drawn from the previous epoch
+        come only after the step is full.
         """
         total = len(self.ids)
         left = random.Random(self.seed * 1000 + epoch).sample(range(total), total)
@@ -130,13 +139,17 @@ class TaskDraw:
         return [place for place in fresh if place not in without]
 
     def _by_signal(self, name: str, without: Collection[int]) -> list[int]:
-        """Tasks in random order, in which those with more to teach tend to come first: weighted sampling without
-        replacement by the largest u^(1/w) (Efraimidis and Spirakis 2006). A task without known success rate has weight
-        1.
+        """Tasks in random order, in which those with more to teach tend to come first: weighted
+        sampling without replacement by the largest u^(1/w) (Efraimidis and Spirakis 2006). A task
+        without known success rate has weight 1.
         """
         dice, out = random.Random(name), set(without)
         keys = []
         for place, task in enumerate(self.ids):
-            weight = max(FLOOR, signal(self.rates[task], self.generations)) if task in self.rates else 1.0
+            weight = (
+                max(FLOOR, signal(self.rates[task], self.generations))
+                if task in self.rates
+                else 1.0
+            )
             keys.append((dice.random() ** (1 / weight), place))
         return [place for _, place in sorted(keys, reverse=True) if place not in out]

@@ -1,5 +1,5 @@
-"""A job's tasks in a file of JSON lines, so that neither writer nor reader holds all of them in memory. Light: no
-torch.
+"""A job's tasks in a file of JSON lines, so that neither writer nor reader holds all of them in
+memory. Light: no torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A teacher on a vLLM server: gives the log-probabilities of given tokens, and checks that it uses the student's
-tokenizer. Light: no torch.
+"""A teacher on a vLLM server: gives the log-probabilities of given tokens, and checks that it uses
+the student's tokenizer. Light: no torch.
 
-`prompt_logprobs` returns the log-probability of every prompt token, before temperature, which is what on-policy
-distillation at temperature 1 needs. Each row is one request: vLLM computes its whole prompt, without a prefix cache.
+`prompt_logprobs` returns the log-probability of every prompt token, before temperature, which is
+what on-policy distillation at temperature 1 needs. Each row is one request: vLLM computes its whole
+prompt, without a prefix cache.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Tokenizer(Protocol):
 
 
 def account_of(server: Server, folder: Path) -> tuple[Journal, KeptAccount]:
-    """The account with the limits of a job's teacher and the usage of earlier attempts; close the journal at the
-    end.
+    """The account with the limits of a job's teacher and the usage of earlier attempts; close the
+    journal at the end.
     """
     folder.mkdir(parents=True, exist_ok=True)
     journal = Journal(folder / LEDGER)
@@ -61,12 +62,14 @@ def spent(account: KeptAccount) -> dict[str, float]:
 
 
 class TeacherServer:
-    """Close it at the end. `folder`: where usage is recorded. Raises SpecError, or JobError if the server may not be
-    called at all.
+    """Close it at the end. `folder`: where usage is recorded. Raises SpecError, or JobError if the
+    server may not be called at all.
     """
 
     def __init__(self, server: Server, folder: Path) -> None:
-        asked = chat_server(structs.replace(server, dialect="native"), "teacher_server", name=NAME, droppable=())
+        asked = chat_server(
+            structs.replace(server, dialect="native"), "teacher_server", name=NAME, droppable=()
+        )
         self.client = CompletionClient(asked, concurrency=server.concurrency)
         self.journal, self.account = account_of(server, folder)
         self.meter = Meter(Price(*server.price), account=self.account)
@@ -77,25 +80,34 @@ class TeacherServer:
         self.journal.close()
 
     def logprobs(self, rows: Sequence[TokenRow], check: Callable[[], None]) -> list[list[float]]:
-        """The log-probabilities of each row's learned tokens. `check` is called meanwhile, and may raise. Raises
-        ServersLost if the server does not answer, or its answer cannot be trusted.
+        """The log-probabilities of each row's learned tokens. `check` is called meanwhile, and may
+        raise. Raises ServersLost if the server does not answer, or its answer cannot be trusted.
         """
         distinct = {tuple(row.ids): row for row in rows}
-        found = dict(zip(distinct, self._run(self._all([self._scored(ids) for ids in distinct]), check), strict=True))
+        found = dict(
+            zip(
+                distinct,
+                self._run(self._all([self._scored(ids) for ids in distinct]), check),
+                strict=True,
+            )
+        )
         return [learnt_of(row, found[tuple(row.ids)]) for row in rows]
 
-    def require_same_tokens(self, tokenizer: Tokenizer, texts: Sequence[str], check: Callable[[], None]) -> None:
-        """Raises SpecError if the server tokenizes one of the `texts`, or an entry of the student's vocabulary,
-        differently, and JobError if it does not say how. All special tokens are compared, and COMPARED of the other
-        entries.
+    def require_same_tokens(
+        self, tokenizer: Tokenizer, texts: Sequence[str], check: Callable[[], None]
+    ) -> None:
+        """Raises SpecError if the server tokenizes one of the `texts`, or an entry of the student's
+        vocabulary, differently, and JobError if it does not say how. All special tokens are
+        compared, and COMPARED of the other entries.
         """
         given = [*texts, TEXT, *vocabulary_texts(tokenizer)]
         theirs = self._run(self._all([self._tokens(text) for text in given]), check)
         for text, ids in zip(given, theirs, strict=True):
             if why := differs(tokenizer, text, ids):
                 raise SpecError(
-                    f"The teacher {self.client.server.model} reads other tokens than the student: {why}. Choose a teacher of the "
-                    "student’s family, or learn from its samples (method best_of_n with this teacher), which compares text."
+                    f"The teacher {self.client.server.model} reads other tokens than the student:"
+                    f" {why}. Choose a teacher of the student’s family, or learn from its samples"
+                    " (method best_of_n with this teacher), which compares text."
                 )
         # Fails before anything is sampled if the server gives no log-probabilities.
         self._run(self._scored(theirs[0]), check)
@@ -128,7 +140,10 @@ class TeacherServer:
         answer = await self._ask({"prompt": text}, len(text.encode()))
         found = answer["choices"][0].get("prompt_token_ids")
         if not isinstance(found, list) or not all(type(one) is int for one in found):
-            raise JobError(f"{self.client.where} returned no token ids of its prompt; {NEEDED} 0.10.2 or later.")
+            raise JobError(
+                f"{self.client.where} returned no token ids of its prompt; {NEEDED} 0.10.2 or"
+                " later."
+            )
         sampled_in(answer, found, self.client.server.model, self.client.where, ASKS)
         return found
 
@@ -139,7 +154,9 @@ class TeacherServer:
         try:
             await self.meter.book(booked)
         except Spent as error:
-            raise ServersLost(f"{error} To go on, fork the run with a higher limit for its teacher.") from error
+            raise ServersLost(
+                f"{error} To go on, fork the run with a higher limit for its teacher."
+            ) from error
         used = booked
         try:
             answer, _ = await self.client.ask(body)
@@ -148,8 +165,8 @@ class TeacherServer:
             used = booked if error.paid else Usage()
             if error.limit == "context":
                 raise ServersLost(
-                    f"{error} The teacher must be able to read a whole episode and one token more: raise its context length, or lower "
-                    "max_new_tokens."
+                    f"{error} The teacher must be able to read a whole episode and one token more:"
+                    " raise its context length, or lower max_new_tokens."
                 ) from error
             raise
         finally:
@@ -163,8 +180,8 @@ def learnt_of(row: TokenRow, values: Sequence[float]) -> list[float]:
 
 
 def vocabulary_texts(tokenizer: Tokenizer) -> Iterator[str]:
-    """Special tokens and vocabulary entries, several per text. Incomplete characters are left out, since they are not
-    text.
+    """Special tokens and vocabulary entries, several per text. Incomplete characters are left out,
+    since they are not text.
     """
     size = len(tokenizer)
     chosen = sorted({*tokenizer.added_tokens_decoder, *range(0, size, max(1, size // COMPARED))})
@@ -174,10 +191,18 @@ def vocabulary_texts(tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def differs(tokenizer: Tokenizer, text: str, theirs: Sequence[int]) -> str:
-    """The end of a sentence that says where two tokenizations of a text differ; "" if they are equal."""
+    """The end of a sentence that says where two tokenizations of a text differ; "" if they are
+    equal.
+    """
     ours = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     if ours == list(theirs):
         return ""
-    at = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    at = next(
+        (at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
+        min(len(ours), len(theirs)),
+    )
     before = tokenizer.decode(ours[max(0, at - 4) : at + 4])[:SHOWN]
-    return f"near {before!r} it has {list(theirs[at : at + 3])} where the student has {ours[at : at + 3]}"
+    return (
+        f"near {before!r} it has {list(theirs[at : at + 3])} where the student has"
+        f" {ours[at : at + 3]}"
+    )

@@ -1,8 +1,8 @@
-"""Checks what a base model's chat template supports: tools, and rendering the turns of an episode one after the other.
-Light and pure.
+"""Checks what a base model's chat template supports: tools, and rendering the turns of an episode
+one after the other. Light and pure.
 
-`python -m workers.lib.template_check FOLDER` prints the result as JSON. A template is an untrusted program: it runs in
-a sandbox without access to the process, here with limits on time and memory.
+`python -m workers.lib.template_check FOLDER` prints the result as JSON. A template is an untrusted
+program: it runs in a sandbox without access to the process, here with limits on time and memory.
 """
 
 from __future__ import annotations
@@ -32,10 +32,17 @@ TOOL = {
     "function": {
         "name": "close_ticket",
         "description": "Closes a ticket",
-        "parameters": {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"id": {"type": "integer"}},
+            "required": ["id"],
+        },
     },
 }
-ASKED = [{"role": "system", "content": "You are a helpful agent."}, {"role": "user", "content": "Close ticket 12."}]
+ASKED = [
+    {"role": "system", "content": "You are a helpful agent."},
+    {"role": "user", "content": "Close ticket 12."},
+]
 THOUGHT = "<think>\nTicket 12 is meant.\n</think>\n\n"
 OURS = "flywheel"
 WHERE = {  # in order of importance
@@ -47,10 +54,10 @@ WHERE = {  # in order of importance
 
 
 class TemplateCheck(Struct, frozen=True):
-    """`tools`: how they are passed (“native”, “text”); "" if not at all, with the reason in `problem`. `breaks`: {key
-    of WHERE: why turns cannot be joined there}; `bridges`: {key: what joins the turns although the template renders an
-    answer differently once the conversation continues: OURS or the name of a renderer}. All others are joined by
-    prefix.
+    """`tools`: how they are passed (“native”, “text”); "" if not at all, with the reason in
+    `problem`. `breaks`: {key of WHERE: why turns cannot be joined there}; `bridges`: {key: what
+    joins the turns although the template renders an answer differently once the conversation
+    continues: OURS or the name of a renderer}. All others are joined by prefix.
     """
 
     tools: str = ""
@@ -79,16 +86,23 @@ class TemplateCheck(Struct, frozen=True):
         if {"tools", "user"} <= self.breaks.keys():
             return f"Turns are trained as separate rows, because {why}."
         where = [
-            WHERE[name] for name in WHERE if name in self.breaks and name.removeprefix("thinking_") not in self.breaks
+            WHERE[name]
+            for name in WHERE
+            if name in self.breaks and name.removeprefix("thinking_") not in self.breaks
         ]
         where = [WHERE[name] for name in ("tools", "user") if name in self.breaks] + where
-        return f"Turns are joined, except {' and '.join(dict.fromkeys(where))}: those are trained as separate rows, because {why}."
+        return (
+            f"Turns are joined, except {' and '.join(dict.fromkeys(where))}: those are trained as"
+            f" separate rows, because {why}."
+        )
 
     def _bridged(self, bridge: str) -> str:
         where = " and ".join(WHERE[name] for name in WHERE if self.bridges.get(name) == bridge)
         if bridge == OURS:
             return f"Bridged by Flywheel {where}: the template writes the last answer differently."
-        return f"Bridged by the package renderers ({bridge}) {where}, with the template’s own tokens."
+        return (
+            f"Bridged by the package renderers ({bridge}) {where}, with the template’s own tokens."
+        )
 
 
 class _Generation(Extension):
@@ -120,8 +134,8 @@ def compiled(template: str) -> Any:
 
 
 def check(template: str, tokens: dict[str, str], stops: list[str]) -> TemplateCheck:
-    """`tokens`: the special tokens that a template may refer to (bos_token, …); `stops`: the texts that end an
-    answer.
+    """`tokens`: the special tokens that a template may refer to (bos_token, …); `stops`: the texts
+    that end an answer.
     """
     try:
         made = compiled(template)
@@ -137,14 +151,20 @@ def check(template: str, tokens: dict[str, str], stops: list[str]) -> TemplateCh
         text = render(messages, True, [TOOL])
         opened = opens_thought(render(ASKED, True, []))
     except Exception as error:  # a template may raise anything
-        return TemplateCheck(problem=f"its chat template refuses a conversation with tool results ({_words(error)})")
+        return TemplateCheck(
+            problem=f"its chat template refuses a conversation with tool results ({_words(error)})"
+        )
     if lost := [
-        what for word, what in (("Closes a ticket", "the tools"), ("Closed 0.", "tool results")) if word not in text
+        what
+        for word, what in (("Closes a ticket", "the tools"), ("Closed 0.", "tool results"))
+        if word not in text
     ]:
         return TemplateCheck(problem=f"its chat template leaves out {' and '.join(lost)}")
     breaks, joined = {}, {}
     for name, (after, tools) in probes(opened).items():
-        why, bridge = _break(lambda messages, answer, tools=tools: render(messages, answer, tools), after, stops)
+        why, bridge = _break(
+            lambda messages, answer, tools=tools: render(messages, answer, tools), after, stops
+        )
         if why:
             breaks[name] = why
         elif bridge:
@@ -157,8 +177,8 @@ def opens_thought(prompt: str) -> bool:
 
 
 def probes(opened: bool) -> dict[str, tuple[list[dict], list[dict]]]:
-    """{key of WHERE: (an answer and the messages after it, tools)}. `opened`: the template itself opens a thought, so
-    every answer begins inside of one.
+    """{key of WHERE: (an answer and the messages after it, tools)}. `opened`: the template itself
+    opens a thought, so every answer begins inside of one.
     """
     thought = THOUGHT.removeprefix("<think>") if opened else ""
     found: dict[str, tuple[list[dict], list[dict]]] = {
@@ -172,12 +192,16 @@ def probes(opened: bool) -> dict[str, tuple[list[dict], list[dict]]]:
 
 
 def _break(render: Render, after: list[dict], stops: list[str]) -> tuple[str, bool]:
-    """(why the turns of a conversation cannot be joined, "" if they can; whether our bridge joins them). It tries two
-    turns, since a template may render the last one differently from earlier ones.
+    """(why the turns of a conversation cannot be joined, "" if they can; whether our bridge joins
+    them). It tries two turns, since a template may render the last one differently from earlier
+    ones.
     """
     once = [*ASKED, *after]
     try:
-        found = text_after(render, ASKED, once, stops), text_after(render, once, [*once, *after], stops)
+        found = (
+            text_after(render, ASKED, once, stops),
+            text_after(render, once, [*once, *after], stops),
+        )
     except NotJoined as error:
         return str(error), False
     except Exception as error:  # as above
@@ -188,10 +212,17 @@ def _break(render: Render, after: list[dict], stops: list[str]) -> tuple[str, bo
 def _calls(count: int, thought: str = "") -> list[dict]:
     """An answer with `count` calls, and their results."""
     calls = [
-        {"id": f"call{n:05}", "type": "function", "function": {"name": "close_ticket", "arguments": f'{{"id": {n}}}'}}
+        {
+            "id": f"call{n:05}",
+            "type": "function",
+            "function": {"name": "close_ticket", "arguments": f'{{"id": {n}}}'},
+        }
         for n in range(count)
     ]
-    results = [{"role": "tool", "tool_call_id": call["id"], "content": f"Closed {n}."} for n, call in enumerate(calls)]
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": f"Closed {n}."}
+        for n, call in enumerate(calls)
+    ]
     return [{"role": "assistant", "content": thought, "tool_calls": calls}, *results]
 
 
@@ -204,8 +235,8 @@ def _words(error: Exception) -> str:
 
 
 def of_folder(folder: Path) -> TemplateCheck | None:
-    """Check a model folder in the format of the transformers library; None if it has no tokenizer. Raises OSError,
-    ValueError.
+    """Check a model folder in the format of the transformers library; None if it has no tokenizer.
+    Raises OSError, ValueError.
     """
     settings = folder / "tokenizer_config.json"
     if not settings.is_file():
@@ -221,17 +252,22 @@ def of_folder(folder: Path) -> TemplateCheck | None:
 
 
 def template_of(folder: Path) -> tuple[str, dict[str, str], list[str]] | None:
-    """(the template, the special tokens that it may refer to, the texts that end an answer); None if there is no
-    template.
+    """(the template, the special tokens that it may refer to, the texts that end an answer); None
+    if there is no template.
     """
     settings = folder / "tokenizer_config.json"
     config = json.loads(settings.read_text()) if settings.is_file() else {}
     template, known = _template(folder, config), _special(config)
-    return None if template is None else (template, known, _stops(folder, known.get("eos_token", "")))
+    return (
+        None if template is None else (template, known, _stops(folder, known.get("eos_token", "")))
+    )
 
 
 def _special(config: dict) -> dict[str, str]:
-    tokens = {name: _token(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+    tokens = {
+        name: _token(config.get(name))
+        for name in ("bos_token", "eos_token", "pad_token", "unk_token")
+    }
     return {name: token for name, token in tokens.items() if token}
 
 
@@ -245,18 +281,26 @@ def _template(folder: Path, config: dict) -> str | None:
 
 
 def _token(given: Any) -> str:
-    return given.get("content", "") if isinstance(given, dict) else given if isinstance(given, str) else ""
+    return (
+        given.get("content", "")
+        if isinstance(given, dict)
+        else given
+        if isinstance(given, str)
+        else ""
+    )
 
 
 def _stops(folder: Path, end: str) -> list[str]:
-    """Like workers.ml.models.stop_token_ids: the tokenizer's EOS, ChatML's end of turn, and those in the generation
-    config.
+    """Like workers.ml.models.stop_token_ids: the tokenizer's EOS, ChatML's end of turn, and those
+    in the generation config.
     """
     tokenizer, generation = folder / "tokenizer.json", folder / "generation_config.json"
     added = json.loads(tokenizer.read_text()).get("added_tokens", []) if tokenizer.is_file() else []
     ids = json.loads(generation.read_text()).get("eos_token_id") if generation.is_file() else None
     wanted = ids if isinstance(ids, list) else [ids]
-    found = {item["content"] for item in added if item["id"] in wanted or item["content"] == "<|im_end|>"}
+    found = {
+        item["content"] for item in added if item["id"] in wanted or item["content"] == "<|im_end|>"
+    }
     return sorted((found | {end}) - {""})
 
 
@@ -264,25 +308,39 @@ def checked_apart(folder: Path) -> TemplateCheck | None:
     """`of_folder` in a separate process with limits on time and memory; None also if that fails."""
     if not (folder / "tokenizer_config.json").is_file():
         return None
-    command = [sys.executable, "-m", __name__ if __name__ != "__main__" else "workers.lib.template_check", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        __name__ if __name__ != "__main__" else "workers.lib.template_check",
+        str(folder),
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=2 * SECONDS, check=False, cwd=_root())
+        done = subprocess.run(
+            command, capture_output=True, timeout=2 * SECONDS, check=False, cwd=_root()
+        )
         found = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
         return TemplateCheck(
-            problem="its chat template could not be checked: it takes too long, or its files cannot be read"
+            problem=(
+                "its chat template could not be checked: it takes too long, or its files cannot be"
+                " read"
+            )
         )
     checked = found and TemplateCheck(**found)
     return _with_bridges(folder, checked) if checked and checked.breaks else checked
 
 
 def _with_bridges(folder: Path, checked: TemplateCheck) -> TemplateCheck:
-    """Add the turns that the package `renderers` joins, if it is installed and supports the family."""
+    """Add the turns that the package `renderers` joins, if it is installed and supports the
+    family.
+    """
     if not bridges.installed() or family_of(folder) not in bridges.FAMILIES:
         return checked
     command = [sys.executable, "-m", "workers.lib.bridge_check", str(folder), *checked.breaks]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=2 * bridges.SECONDS, check=False, cwd=_root())
+        done = subprocess.run(
+            command, capture_output=True, timeout=2 * bridges.SECONDS, check=False, cwd=_root()
+        )
         found: dict[str, str] = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
         return checked

@@ -1,9 +1,9 @@
-"""A policy on vLLM servers, token in and token out: ids are sent to /completions, and ids with log-probabilities come
-back.
+"""A policy on vLLM servers, token in and token out: ids are sent to /completions, and ids with
+log-probabilities come back.
 
-The trainer's own tokenizer and template produce the ids, so a row contains exactly what was sampled, never text that
-was tokenized again. An answer whose tokens cannot be trusted ends the run, because training on it would be training on
-something else. Light: no torch.
+The trainer's own tokenizer and template produce the ids, so a row contains exactly what was
+sampled, never text that was tokenized again. An answer whose tokens cannot be trusted ends the run,
+because training on it would be training on something else. Light: no torch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class Tokenizing(Protocol):
 
 @dataclass(frozen=True)
 class Sampled:
-    """An answer's tokens, including the one that ended it, and the sampler's log-probability of each."""
+    """An answer's tokens, including the one that ended it, and the sampler's log-probability of
+    each.
+    """
 
     ids: list[int]
     logprobs: list[float]
@@ -59,11 +61,17 @@ class Untrusted(PolicyError):
         super().__init__(sentence, final=True)
 
 
-def sampled_in(answer: dict, prompt: Sequence[int], model: str, where: str, asks: str = "Rollouts need") -> Sampled:
-    """The tokens in an answer to /completions with `return_token_ids` and `logprobs`. Raises Untrusted."""
+def sampled_in(
+    answer: dict, prompt: Sequence[int], model: str, where: str, asks: str = "Rollouts need"
+) -> Sampled:
+    """The tokens in an answer to /completions with `return_token_ids` and `logprobs`. Raises
+    Untrusted.
+    """
 
     def wrong(what: str) -> Untrusted:
-        return Untrusted(f"{where} {what}. {asks} a vLLM server that returns exact tokens (0.10.2 or later).")
+        return Untrusted(
+            f"{where} {what}. {asks} a vLLM server that returns exact tokens (0.10.2 or later)."
+        )
 
     if answer.get("model") != model:
         raise wrong(f"answered as “{str(answer.get('model'))[:80]}” when “{model}” was asked")
@@ -84,26 +92,42 @@ def sampled_in(answer: dict, prompt: Sequence[int], model: str, where: str, asks
 
 
 def is_logprob(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value <= SLACK
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value <= SLACK
+    )
 
 
-def completion_body(ids: Sequence[int], sampling: Sampling, stop_ids: list[int], seed: int, most: int) -> dict:
-    """`logprobs` 0: only that of the sampled token. All other sampling parameters are set too, since a server may have
-    its own defaults.
+def completion_body(
+    ids: Sequence[int], sampling: Sampling, stop_ids: list[int], seed: int, most: int
+) -> dict:
+    """`logprobs` 0: only that of the sampled token. All other sampling parameters are set too,
+    since a server may have its own defaults.
     """
     return {
-        "prompt": list(ids), "max_tokens": most, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0,
-        "min_p": 0.0, "repetition_penalty": 1.0, "seed": seed, "stop_token_ids": stop_ids, "logprobs": 0,
-        "return_token_ids": True, "add_special_tokens": False,
-    }  # fmt: skip
+        "prompt": list(ids),
+        "max_tokens": most,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "seed": seed,
+        "stop_token_ids": stop_ids,
+        "logprobs": 0,
+        "return_token_ids": True,
+        "add_special_tokens": False,
+    }
 
 
 class TokenPolicy:
-    """Episodes on one or several servers that have the adapter loaded under the model's name. An episode stays on its
-    server as long as that answers. Close it with `aclose`. Raises ChatError.
+    """Episodes on one or several servers that have the adapter loaded under the model's name. An
+    episode stays on its server as long as that answers. Close it with `aclose`. Raises ChatError.
 
-    A server that fails or hangs is dropped (`lost`), and its question is sent to the next one; once none is left, the
-    policy ends.
+    A server that fails or hangs is dropped (`lost`), and its question is sent to the next one; once
+    none is left, the policy ends.
     """
 
     shares_time = True
@@ -131,12 +155,24 @@ class TokenPolicy:
         return bool(self.clients)
 
     async def answer(
-        self, messages: list[dict], tools: list[dict], *, seed: int, key: int = 0, most: int | None = None
+        self,
+        messages: list[dict],
+        tools: list[dict],
+        *,
+        seed: int,
+        key: int = 0,
+        most: int | None = None,
     ) -> Reply:
         turn = sum(message["role"] == "assistant" for message in messages)
         ids = self.tokens.prompt_ids(messages, tools, self.so_far.get(key))
-        longest = self.sampling.max_new_tokens if most is None else min(max(1, most), self.sampling.max_new_tokens)
-        body = completion_body(ids, self.sampling, self.tokens.stop_ids, seed_of(seed, turn, 0), longest)
+        longest = (
+            self.sampling.max_new_tokens
+            if most is None
+            else min(max(1, most), self.sampling.max_new_tokens)
+        )
+        body = completion_body(
+            ids, self.sampling, self.tokens.stop_ids, seed_of(seed, turn, 0), longest
+        )
         client, answer, latency_ms = await self._ask(body, key)
         found = sampled_in(answer, ids, client.server.model, client.where)
         text = self.tokens.tokenizer.decode(found.ids, skip_special_tokens=True)

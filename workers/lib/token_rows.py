@@ -1,8 +1,9 @@
-"""Episodes as the tokens that were given and sampled, which is what training uses. Never tokenized again from text.
-Light and pure.
+"""Episodes as the tokens that were given and sampled, which is what training uses. Never tokenized
+again from text. Light and pure.
 
-Tokenizing a conversation again may give other tokens than the policy saw and wrote. So the ids are those of the engine:
-a turn whose prompt begins with all ids so far continues the row; any other turn begins a new row.
+Tokenizing a conversation again may give other tokens than the policy saw and wrote. So the ids are
+those of the engine: a turn whose prompt begins with all ids so far continues the row; any other
+turn begins a new row.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from workers.lib.rollouts import Finished
 
 @dataclass
 class TokenRow:
-    """One sequence. `learnt` [len(ids)] marks the tokens that the policy wrote, `logprobs` [len(ids)] are the sampler's
-    (0 elsewhere).
+    """One sequence. `learnt` [len(ids)] marks the tokens that the policy wrote, `logprobs`
+    [len(ids)] are the sampler's (0 elsewhere).
     """
 
     ids: list[int] = field(default_factory=list)
@@ -39,7 +40,9 @@ class TokenRow:
 
     @property
     def start(self) -> int:
-        """The position of the first token that the policy wrote, i.e. the length of the first prompt."""
+        """The position of the first token that the policy wrote, i.e. the length of the first
+        prompt.
+        """
         return self.learnt.index(True)
 
     @property
@@ -53,8 +56,8 @@ class TokenRow:
 
 
 def rows_of(done: Finished) -> list[TokenRow]:
-    """The rows of an episode: a single one if each turn's prompt begins with everything before it, else several. [] if
-    nothing was sampled.
+    """The rows of an episode: a single one if each turn's prompt begins with everything before it,
+    else several. [] if nothing was sampled.
     """
     return rows_of_replies(done.replies)
 
@@ -64,8 +67,14 @@ def rows_of_replies(replies: Sequence[Reply]) -> list[TokenRow]:
     rows: list[TokenRow] = []
     for turn, reply in enumerate(replies, 1):
         prompt, tokens = reply.prompt_token_ids, reply.token_ids
-        if len(reply.logprobs) != len(tokens) or (tokens and not prompt) or (reply.output_tokens and not tokens):
-            raise ValueError(f"Turn {turn} has no token ids or log-probabilities: its engine does not give them.")
+        if (
+            len(reply.logprobs) != len(tokens)
+            or (tokens and not prompt)
+            or (reply.output_tokens and not tokens)
+        ):
+            raise ValueError(
+                f"Turn {turn} has no token ids or log-probabilities: its engine does not give them."
+            )
         if not tokens:
             continue
         if not rows or prompt[: len(rows[-1].ids)] != rows[-1].ids:

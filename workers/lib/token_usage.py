@@ -1,9 +1,9 @@
-"""Reads the `usage` object of any provider: how many tokens went in and came out, which parts of them were cached or
-reasoning, and the cost if it is reported. Pure and light; input is untrusted.
+"""Reads the `usage` object of any provider: how many tokens went in and came out, which parts of
+them were cached or reasoning, and the cost if it is reported. Pure and light; input is untrusted.
 
-Providers differ in what the count of the input includes. OpenAI, Gemini and most others include what was read from a
-cache. Anthropic and Bedrock count it apart, and so do Langfuse's buckets. A reported total decides in doubtful cases, and
-parts that are larger than the whole are never in it.
+Providers differ in what the count of the input includes. OpenAI, Gemini and most others include
+what was read from a cache. Anthropic and Bedrock count it apart, and so do Langfuse's buckets. A
+reported total decides in doubtful cases, and parts that are larger than the whole are never in it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,26 @@ MAX_MEMBERS = 200
 
 CACHE_READ, CACHE_WRITE, REASONING = "cache_read_tokens", "cache_write_tokens", "reasoning_tokens"
 # Names without case, underscores, hyphens and dots.
-INPUT = ("inputtokens", "prompttokens", "prompttokencount", "inputtokencount", "promptevalcount", "input", "prompt")
+INPUT = (
+    "inputtokens",
+    "prompttokens",
+    "prompttokencount",
+    "inputtokencount",
+    "promptevalcount",
+    "input",
+    "prompt",
+)
 OUTPUT = (
-    "outputtokens", "completiontokens", "candidatestokencount", "responsetokencount", "outputtokencount",
-    "generatedtokencount", "evalcount", "output", "completion",
-)  # fmt: skip
+    "outputtokens",
+    "completiontokens",
+    "candidatestokencount",
+    "responsetokencount",
+    "outputtokencount",
+    "generatedtokencount",
+    "evalcount",
+    "output",
+    "completion",
+)
 TOTAL = ("totaltokens", "totaltokencount", "total")
 COST = ("costusd", "totalcostusd", "cost", "totalcost", "estimatedcost")
 APART = (
@@ -53,32 +68,48 @@ class TokenUsage:
     @property
     def counts(self) -> dict[str, Any]:
         """What is known of input, output and cost."""
-        counts = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens, "cost_usd": self.cost_usd}
+        counts = {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cost_usd": self.cost_usd,
+        }
         return {name: value for name, value in counts.items() if value is not None}
 
 
 def read_usage(usage: Any, *, is_inclusive: bool = False) -> TokenUsage:
-    """What a usage object says. `is_inclusive`: its convention says that the input includes what was cached."""
+    """What a usage object says. `is_inclusive`: its convention says that the input includes what
+    was cached.
+    """
     if not isinstance(usage, dict):
         return TokenUsage()
     members = {_plain(name): value for name, value in list(usage.items())[:MAX_MEMBERS]}
     if not any(name in members for name in (*INPUT, *OUTPUT)):
-        inner = next((members[name] for name in INSIDE if isinstance(members.get(name), dict)), None)
+        inner = next(
+            (members[name] for name in INSIDE if isinstance(members.get(name), dict)), None
+        )
         if inner is not None:
             return read_usage(inner, is_inclusive=is_inclusive)
     details = {name: count for name, pattern in PARTS if (count := _part(members, pattern))}
     input_name, output_name = (_first_name(members, names) for names in (INPUT, OUTPUT))
     given, made = (_count(members.get(name)) for name in (input_name, output_name))
-    total = next((count for name in TOTAL if (count := _count(members.get(name))) is not None), None)
+    total = next(
+        (count for name in TOTAL if (count := _count(members.get(name))) is not None), None
+    )
     found = TokenUsage(given, made, _cost(members), details)
     if given is not None:
-        found.input_tokens = min(given + _beside(members, input_name, given, made, total, is_inclusive), MAX_TOKENS)
+        found.input_tokens = min(
+            given + _beside(members, input_name, given, made, total, is_inclusive), MAX_TOKENS
+        )
     if made is not None:
-        found.output_tokens = min(made + _unspoken(members, output_name, found.input_tokens, made, total), MAX_TOKENS)
+        found.output_tokens = min(
+            made + _unspoken(members, output_name, found.input_tokens, made, total), MAX_TOKENS
+        )
     return found
 
 
-def _beside(members: dict, name: str, given: int, made: int | None, total: int | None, is_inclusive: bool) -> int:
+def _beside(
+    members: dict, name: str, given: int, made: int | None, total: int | None, is_inclusive: bool
+) -> int:
     """Tokens of the input that its count leaves out."""
     extra = _count(members.get("tooluseprompttokencount")) or 0  # Gemini
     if name == "input":
@@ -103,7 +134,11 @@ def _unspoken(members: dict, name: str, given: int | None, made: int, total: int
         parts = _part(members, PARTS[2][1])
     if total is not None and given is not None:
         return parts if total == given + made + parts else 0
-    return parts if name in ("output", "candidatestokencount", "responsetokencount") or parts > made else 0
+    return (
+        parts
+        if name in ("output", "candidatestokencount", "responsetokencount") or parts > made
+        else 0
+    )
 
 
 def _plain(name: Any) -> str:
@@ -148,8 +183,12 @@ def _sum(members: dict, names: Iterable[str]) -> int:
 
 
 def _part(members: dict, pattern: re.Pattern) -> int:
-    """The tokens of a part: providers and gateways say it under several names, and in groups of its own."""
-    counts = [count for name, value in members.items() for count in _counts_in(name, value, pattern)]
+    """The tokens of a part: providers and gateways say it under several names, and in groups of its
+    own.
+    """
+    counts = [
+        count for name, value in members.items() for count in _counts_in(name, value, pattern)
+    ]
     return max(counts, default=0)
 
 
@@ -164,4 +203,6 @@ def _counts_in(name: str, value: Any, pattern: re.Pattern) -> Iterator[int]:
     if pattern.search(name):
         yield _sum(inner, inner)  # Anthropic's `cache_creation` by how long it is kept
     else:
-        yield from (count for key, item in inner.items() if pattern.search(key) and (count := _count(item)))
+        yield from (
+            count for key, item in inner.items() if pattern.search(key) and (count := _count(item))
+        )

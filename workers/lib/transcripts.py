@@ -12,10 +12,12 @@ RESULTS = "results"  # of an agent's message: what its calls returned to it, in 
 
 
 def agent_turns(messages: list[Message], prompt: list[Message]) -> list[Message]:
-    """The assistant's messages after the task's own, with which a whole conversation begins; a message with calls has the
-    `RESULTS` that the agent reports for them, so that a replay can be compared with what the agent saw.
+    """The assistant's messages after the task's own, with which a whole conversation begins; a
+    message with calls has the `RESULTS` that the agent reports for them, so that a replay can be
+    compared with what the agent saw.
 
-    Instructions and examples are ignored on both sides: the agent has its own, and need not repeat the task's.
+    Instructions and examples are ignored on both sides: the agent has its own, and need not repeat
+    the task's.
     """
     said, asked = _conversation(messages), _conversation(prompt)
     whole = len(said) >= len(asked) and all(map(_same, said, asked))
@@ -24,13 +26,15 @@ def agent_turns(messages: list[Message], prompt: list[Message]) -> list[Message]
         if message.get("role") == "assistant":
             turns.append({name: value for name, value in message.items() if name != RESULTS})
         elif message.get("role") in ("tool", "function") and turns:
-            turns[-1].setdefault(RESULTS, []).append([message.get("tool_call_id"), text_of(message)])
+            turns[-1].setdefault(RESULTS, []).append(
+                [message.get("tool_call_id"), text_of(message)]
+            )
     return turns
 
 
 def reported_results(turn: Any) -> list[str | None]:
-    """What the agent says that each call of its message returned, None where it does not say. Results are found by the id of
-    their call, those without one in their order.
+    """What the agent says that each call of its message returned, None where it does not say.
+    Results are found by the id of their call, those without one in their order.
     """
     rows = turn.get(RESULTS) if isinstance(turn, dict) else None
     if not isinstance(rows, list):
@@ -43,8 +47,8 @@ def reported_results(turn: Any) -> list[str | None]:
 
 
 def same_result(one: str, other: str) -> bool:
-    """Whether two texts of a tool's result say the same: as data where both are JSON or Python literals, else but for white
-    space.
+    """Whether two texts of a tool's result say the same: as data where both are JSON or Python
+    literals, else but for white space.
     """
     return same_json(_value(one), _value(other))
 
@@ -61,10 +65,16 @@ def _value(text: str) -> Any:
 
 
 def _conversation(messages: list[Message]) -> list[Message]:
-    return [message for message in messages if message.get("role") not in PROMPT_ROLES and not is_example(message)]
+    return [
+        message
+        for message in messages
+        if message.get("role") not in PROMPT_ROLES and not is_example(message)
+    ]
 
 
 def _same(one: Message, other: Message) -> bool:
     if one.get("role") != other.get("role") or text_of(one) != text_of(other):
         return False
-    return same_json([call.plain for call in calls_of(one)], [call.plain for call in calls_of(other)])
+    return same_json(
+        [call.plain for call in calls_of(one)], [call.plain for call in calls_of(other)]
+    )

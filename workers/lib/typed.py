@@ -1,4 +1,5 @@
-"""Converts JSON to typed values with msgspec; errors name the field by its path and say how to fix it.
+"""Converts JSON to typed values with msgspec; errors name the field by its path and say how to fix
+it.
 
 The writer and the reader of a spec share one Struct. Light: no torch, no Django.
 """
@@ -36,9 +37,14 @@ TopP = Annotated[float, Meta(gt=0, le=1)]
 AnswerTokens = Annotated[int, Meta(ge=1, le=2**20)]
 
 NAMES = {
-    "str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list",
-    "object": "an object", "null": "null",
-}  # fmt: skip
+    "str": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
 BOUNDS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 _EXPECTED = re.compile(r"Expected `([^`]+)`(?: of length)?(?: (>=|<=|>|<) ([^ ,`]+))?")
 _LENGTH = re.compile(r"Expected `(\w+)` of length (>=|<=|==|>|<)? ?(\d+)")
@@ -50,8 +56,8 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
 class FormError(SpecError):
-    """JSON that does not match the form: `path` is where (“” for the whole), `problem` says what, as the end of a
-    sentence.
+    """JSON that does not match the form: `path` is where (“” for the whole), `problem` says what,
+    as the end of a sentence.
     """
 
     def __init__(self, path: str, problem: str) -> None:
@@ -60,7 +66,9 @@ class FormError(SpecError):
 
 
 def convert(value: Any, form: type[T], path: str = "") -> T:
-    """The value as `form`; `path` is its path within a larger value. Raises FormError for the first invalid field."""
+    """The value as `form`; `path` is its path within a larger value. Raises FormError for the first
+    invalid field.
+    """
     try:
         return msgspec.convert(value, form)
     except msgspec.ValidationError as error:
@@ -74,7 +82,9 @@ def plain(value: Any) -> Any:
 
 def json_schema(form: type) -> dict[str, Any]:
     """JSON Schema 2020-12 of a form, without references, for the API's documentation."""
-    (schema,), components = msgspec.json.schema_components([form], ref_template="#/components/schemas/{name}")
+    (schema,), components = msgspec.json.schema_components(
+        [form], ref_template="#/components/schemas/{name}"
+    )
     return _inlined(schema, components)
 
 
@@ -85,14 +95,20 @@ def _inlined(schema: Any, components: dict[str, Any]) -> Any:
         return schema
     if "$ref" in schema:
         return _inlined(components[schema["$ref"].rpartition("/")[2]], components)
-    return {name: _inlined(item, components) for name, item in schema.items() if name != "discriminator"}
+    return {
+        name: _inlined(item, components) for name, item in schema.items() if name != "discriminator"
+    }
 
 
 def _explained(text: str, value: Any, form: Any, path: str) -> FormError:
-    """msgspec's message in our words, with its path appended to `path` and keys in place of its “[...]”."""
+    """msgspec's message in our words, with its path appended to `path` and keys in place of its
+    “[...]”.
+    """
     sentence, _, where = text.partition(" - at `")
     steps = [name or index for name, index in _STEP.findall(where.rstrip("`").removeprefix("$"))]
-    if sentence.startswith("Invalid value") and steps:  # the tag of a union, whose choices are known one level up
+    if (
+        sentence.startswith("Invalid value") and steps
+    ):  # the tag of a union, whose choices are known one level up
         steps, tag = steps[:-1], [steps[-1]]
     else:
         tag = []
@@ -110,7 +126,9 @@ def _explained(text: str, value: Any, form: Any, path: str) -> FormError:
 
 
 def unknown(name: str, known: list[str]) -> str:
-    """What is wrong with an unknown name: suggests the one that was probably meant, and lists those that exist."""
+    """What is wrong with an unknown name: suggests the one that was probably meant, and lists those
+    that exist.
+    """
     close = get_close_matches(name, known, 1, 0.6)
     meant = f"; did you mean “{close[0]}”?" if close else ""
     more = ", …" if len(known) > SHOWN else ""
@@ -131,19 +149,25 @@ def _problem(sentence: str) -> str:
         named = " or ".join(NAMES.get(kind.strip(), kind.strip()) for kind in kinds.split("|"))
         if bound and abs(float(limit)) == LARGEST:
             return "must be a finite number"
-        return f"must be {BOUNDS[bound]} {limit.removesuffix('.0')}" if bound else f"must be {named}"
+        return (
+            f"must be {BOUNDS[bound]} {limit.removesuffix('.0')}" if bound else f"must be {named}"
+        )
     return sentence[:1].lower() + sentence[1:]
 
 
 def _unlike(pattern: str) -> str:
-    """What a text that does not match the pattern should have been: not blank, a name, or a single line."""
+    """What a text that does not match the pattern should have been: not blank, a name, or a single
+    line.
+    """
     if pattern == r"\S":
         return "must not be blank"
     if "[-a-zA-Z0-9_]" in pattern:
         most = re.search(r"\{1,(\d+)\}", pattern)
         return "must consist of letters, digits, - and _" + (f", {most[1]} at most" if most else "")
     if pattern.startswith(r"\A[^"):
-        return "must be text that can be stored" + (" and shown in one line" if r"\x1f" in pattern else "")
+        return "must be text that can be stored" + (
+            " and shown in one line" if r"\x1f" in pattern else ""
+        )
     return f"must match {pattern}"
 
 
@@ -155,13 +179,16 @@ def joined(path: str, names: list[str | int]) -> str:
 
 
 def _inside(form: Any, steps: list[str], value: Any) -> tuple[Any, list[str | int], Any]:
-    """The form and the value at the end of a path, and the path's names: msgspec writes “[...]” for keys of an
-    object.
+    """The form and the value at the end of a path, and the path's names: msgspec writes “[...]” for
+    keys of an object.
     """
     names: list[str | int] = []
     for at, step in enumerate(steps):
         if isinstance(value, dict) and step == "...":
-            step = next((str(key) for key, item in value.items() if not _fits(item, form, steps[at + 1 :])), "…")
+            step = next(
+                (str(key) for key, item in value.items() if not _fits(item, form, steps[at + 1 :])),
+                "…",
+            )
         if isinstance(value, list) and step.isdigit():
             names.append(int(step))
             value = value[int(step)] if int(step) < len(value) else None
@@ -196,18 +223,28 @@ def _alternatives(form: Any) -> Iterator[Any]:
 
 def _structs(form: Any, value: Any = None) -> list[type[Struct]]:
     """The Structs that a form may be; for a tagged union, the one with the value's tag."""
-    found = [one for one in _alternatives(form) if isinstance(one, type) and issubclass(one, Struct)]
+    found = [
+        one for one in _alternatives(form) if isinstance(one, type) and issubclass(one, Struct)
+    ]
     if isinstance(value, dict):
-        tagged = [one for one in found if (tag := one.__struct_config__.tag) is not None
-                  and value.get(one.__struct_config__.tag_field) == tag]  # fmt: skip
+        tagged = [
+            one
+            for one in found
+            if (tag := one.__struct_config__.tag) is not None
+            and value.get(one.__struct_config__.tag_field) == tag
+        ]
         return tagged or found
     return found
 
 
 def _fields(form: Any, value: Any) -> list[str]:
-    return list(dict.fromkeys(
-        field.encode_name for one in _structs(form, value) for field in msgspec.structs.fields(one)
-    ))  # fmt: skip
+    return list(
+        dict.fromkeys(
+            field.encode_name
+            for one in _structs(form, value)
+            for field in msgspec.structs.fields(one)
+        )
+    )
 
 
 def _field_of(form: Any, name: str, value: Any) -> Any:
@@ -215,12 +252,24 @@ def _field_of(form: Any, name: str, value: Any) -> Any:
         for field in msgspec.structs.fields(one):
             if field.encode_name == name:
                 return get_type_hints(one, include_extras=True)[field.name]
-    return next((get_args(one)[1] for one in _alternatives(form) if get_origin(one) is dict and get_args(one)), Any)
+    return next(
+        (
+            get_args(one)[1]
+            for one in _alternatives(form)
+            if get_origin(one) is dict and get_args(one)
+        ),
+        Any,
+    )
 
 
 def _item_of(form: Any) -> Any:
     return next(
-        (get_args(one)[0] for one in _alternatives(form) if get_origin(one) in (list, tuple) and get_args(one)), Any
+        (
+            get_args(one)[0]
+            for one in _alternatives(form)
+            if get_origin(one) in (list, tuple) and get_args(one)
+        ),
+        Any,
     )
 
 

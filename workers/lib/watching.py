@@ -1,5 +1,5 @@
-"""How a training program handles the alarms of a step: it reports them, and ends if one pauses or stops the run.
-Light.
+"""How a training program handles the alarms of a step: it reports them, and ends if one pauses or
+stops the run. Light.
 """
 
 from __future__ import annotations
@@ -29,9 +29,13 @@ def report(events: Emitter, alarms: Sequence[Alarm]) -> None:
     if worst is None or worst.cleared:
         return
     if worst.action == "stop":
-        raise Alarmed(f"Stopped at step {worst.step}. {worst.message} A checkpoint is kept. {worst.todo}")
+        raise Alarmed(
+            f"Stopped at step {worst.step}. {worst.message} A checkpoint is kept. {worst.todo}"
+        )
     if worst.action == "pause":
-        raise Paused(f"Paused at step {worst.step}. {worst.message} A checkpoint is kept. {worst.todo}")
+        raise Paused(
+            f"Paused at step {worst.step}. {worst.message} A checkpoint is kept. {worst.todo}"
+        )
 
 
 def judge_end(events: Emitter, watchman: Watchman, done: int) -> None:
@@ -44,5 +48,6 @@ def require_scores(watchman: Watchman, done: int, masked_by: str) -> None:
     seen = watchman.history.start  # a checkpoint stores it
     if "train/learning_rate" in seen and "train/reward_mean" not in seen:
         raise JobError(
-            f"None of the rollouts of {done} steps could be scored, so nothing was learned. The last reason: {masked_by}"
+            f"None of the rollouts of {done} steps could be scored, so nothing was learned. The"
+            f" last reason: {masked_by}"
         )

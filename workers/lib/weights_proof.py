@@ -1,8 +1,10 @@
-"""Proves that a server has the right weights, by the log-probabilities of one fixed text. Light: no torch.
+"""Proves that a server has the right weights, by the log-probabilities of one fixed text. Light: no
+torch.
 
-A server's arithmetic differs slightly from the one that computed the reference, so absolute values can only confirm the
-base. Which adapter serves shows in the move from the base, with both measured on the same server: there the differences
-in arithmetic cancel, and the move is compared with that of every known version.
+A server's arithmetic differs slightly from the one that computed the reference, so absolute values
+can only confirm the base. Which adapter serves shows in the move from the base, with both measured
+on the same server: there the differences in arithmetic cancel, and the move is compared with that
+of every known version.
 """
 
 from __future__ import annotations
@@ -31,17 +33,19 @@ from workers.lib.token_policy import completion_body, is_logprob
 
 # Prose, a dialogue, a tool call and code: an adapter mostly changes what it was trained to write.
 TEXT = (
-    "The customer writes that order 4711 arrived damaged and asks for a refund.\n"
-    "User: Please move my meeting with Dana to Thursday at 3 pm and tell her why.\n"
-    'Assistant: {"name": "calendar_update", "arguments": {"event_id": "00000217", "field": "start", '
-    '"value": "2023-11-30 15:00:00"}}\n'
-    "Tool: The event was updated.\nAssistant: Done. I moved it and sent Dana a message.\n"
-    "def refund(order: dict) -> float:\n    return round(order['price'] * order['quantity'], 2)\n"
+    "The customer writes that order 4711 arrived damaged and asks for a refund.\nUser: Please move"
+    ' my meeting with Dana to Thursday at 3 pm and tell her why.\nAssistant: {"name":'
+    ' "calendar_update", "arguments": {"event_id": "00000217", "field": "start", "value":'
+    ' "2023-11-30 15:00:00"}}\nTool: The event was updated.\nAssistant: Done. I moved it and sent'
+    " Dana a message.\ndef refund(order: dict) -> float:\n    return round(order['price'] *"
+    " order['quantity'], 2)\n"
 )
 CANARY = "Reply with one word: ready."
 CANARY_TOKENS = 16
 NOT_OFFERED = (400, 404, 405, 422, 501)  # statuses of a server that does not support such a request
-NEAREST = 0.8  # another version must be this much nearer, relative to the distance, to count as the one being served
+# another version must be this much nearer, relative to the distance, to count as the one being
+# served
+NEAREST = 0.8
 
 Level = Literal["weights", "same as first served", "moves its base", "answers", "acknowledged"]
 
@@ -52,7 +56,9 @@ class WrongWeights(JobError):
 
 @dataclass(frozen=True)
 class Reference:
-    """The log-probabilities of a text [len(ids) - 1]; `base` are those of its base model, empty for a base itself."""
+    """The log-probabilities of a text [len(ids) - 1]; `base` are those of its base model, empty for
+    a base itself.
+    """
 
     ids: list[int]
     logprobs: list[float]
@@ -66,8 +72,9 @@ class Reference:
 
 @dataclass(frozen=True)
 class Asked:
-    """A model on a server. `base_served_as`: its base's name there, "" if it is a base itself or the name is unknown.
-    `adapter`: the name under which the adapter was loaded, "" if it is not an adapter.
+    """A model on a server. `base_served_as`: its base's name there, "" if it is a base itself or
+    the name is unknown. `adapter`: the name under which the adapter was loaded, "" if it is not an
+    adapter.
     """
 
     server: ChatServer
@@ -78,8 +85,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class Measured:
-    """A server's answer to the canary prompt, and its log-probabilities of the text if it supports them; otherwise
-    `why_not`.
+    """A server's answer to the canary prompt, and its log-probabilities of the text if it supports
+    them; otherwise `why_not`.
     """
 
     canary: str
@@ -97,15 +104,17 @@ class Finding:
     sentence: str
     canary: str = ""
     gap: float | None = None  # mean |Δ log-probability| from the reference
-    move: float | None = None  # the share of the adapter's move from its base that the server shows; 1 is all of it
+    move: float | None = (
+        None  # the share of the adapter's move from its base that the server shows; 1 is all of it
+    )
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def measure(asked: Asked, ids: Sequence[int] | None, *, with_text: bool = True) -> Measured:
-    """`ids`: those of the reference; without a reference, the server tokenizes TEXT. Raises JobError if the server does
-    not answer.
+    """`ids`: those of the reference; without a reference, the server tokenizes TEXT. Raises
+    JobError if the server does not answer.
     """
     canary = _canary(asked.server)
     if not with_text or asked.kind == "openai":
@@ -113,19 +122,24 @@ def measure(asked: Asked, ids: Sequence[int] | None, *, with_text: bool = True) 
     read = _by_sglang if asked.kind == "sglang" else _by_vllm
     known, why_not = _offered(lambda: list(ids or read.ids(asked)))
     base, why_not = (
-        _offered(lambda: read.logprobs(_base_of(asked), known)) if known and asked.base_served_as else ([], why_not)
+        _offered(lambda: read.logprobs(_base_of(asked), known))
+        if known and asked.base_served_as
+        else ([], why_not)
     )
-    values, why_not = _offered(lambda: read.logprobs(asked, known)) if not why_not else ([], why_not)
+    values, why_not = (
+        _offered(lambda: read.logprobs(asked, known)) if not why_not else ([], why_not)
+    )
     if base and not values:
         raise WrongWeights(
-            f"It gives log-probabilities of a text as {asked.base_served_as}, but none as {asked.server.model}: {why_not}"
+            f"It gives log-probabilities of a text as {asked.base_served_as}, but none as"
+            f" {asked.server.model}: {why_not}"
         )
     return Measured(canary, known, values, base, why_not)
 
 
 def _offered(ask: Callable[[], list[Any]]) -> tuple[list[Any], str]:
-    """(the values, or why there are none): a server need not support this. Raises JobError if it fails, or returns
-    invalid numbers.
+    """(the values, or why there are none): a server need not support this. Raises JobError if it
+    fails, or returns invalid numbers.
     """
     try:
         return ask(), ""
@@ -145,10 +159,17 @@ def _base_of(asked: Asked) -> Asked:
 
 def _canary(server: ChatServer) -> str:
     """The model's answer on one line. Raises JobError."""
-    question = {"messages": [{"role": "user", "content": CANARY}], "max_tokens": CANARY_TOKENS, "temperature": 0}
+    question = {
+        "messages": [{"role": "user", "content": CANARY}],
+        "max_tokens": CANARY_TOKENS,
+        "temperature": 0,
+    }
     with ChatClient(server) as client:
         answer = client.ask(question)
-    if isinstance(named := answer.get("model"), str) and named not in (server.model, *server.model.rsplit(":", 1)[-1:]):
+    if isinstance(named := answer.get("model"), str) and named not in (
+        server.model,
+        *server.model.rsplit(":", 1)[-1:],
+    ):
         raise WrongWeights(f"It answered as “{named[:80]}” when “{server.model}” was asked.")
     return " ".join(str(answer["choices"][0]["message"].get("content") or "").split())[:200]
 
@@ -161,7 +182,11 @@ class _by_vllm:
         with asker_of(asked.server) as client:
             body = completion_body([], Sampling(0.0), [], 0, 1) | {"prompt": TEXT}
             found = client.ask(body)["choices"][0].get("prompt_token_ids")
-        if not isinstance(found, list) or len(found) < 2 or not all(type(one) is int for one in found):
+        if (
+            not isinstance(found, list)
+            or len(found) < 2
+            or not all(type(one) is int for one in found)
+        ):
             raise JobError(f"{client.where} returned no token ids of its prompt")
         return found
 
@@ -172,8 +197,8 @@ class _by_vllm:
 
 
 class _Generate(ChatClient):
-    """SGLang's own API, at the root of the server, because its /completions returns no log-probabilities of a
-    prompt.
+    """SGLang's own API, at the root of the server, because its /completions returns no
+    log-probabilities of a prompt.
     """
 
     path, wanted = "/generate", "an answer of SGLang's /generate"
@@ -188,7 +213,9 @@ class _Generate(ChatClient):
 
 
 class _by_sglang:
-    """`input_token_logprobs` of /generate: [[log-probability or null, token id, text or null], …]."""
+    """`input_token_logprobs` of /generate: [[log-probability or null, token id, text or null],
+    …].
+    """
 
     @classmethod
     def ids(cls, asked: Asked) -> list[int]:
@@ -198,7 +225,9 @@ class _by_sglang:
     def logprobs(cls, asked: Asked, ids: Sequence[int]) -> list[float]:
         rows = cls._rows(asked, {"input_ids": list(ids)})
         if len(rows) != len(ids):
-            raise BrokenLogprobs("SGLang", f"were cut short: {len(rows)} came for {len(ids)} tokens")
+            raise BrokenLogprobs(
+                "SGLang", f"were cut short: {len(rows)} came for {len(ids)} tokens"
+            )
         if [row[1] for row in rows] != list(ids):
             raise BrokenLogprobs("SGLang", "are of other tokens than it was given")
         if not all(is_logprob(row[0]) for row in rows[1:]):
@@ -208,9 +237,11 @@ class _by_sglang:
     @staticmethod
     def _rows(asked: Asked, prompt: dict[str, Any]) -> list[Any]:
         body = prompt | {
-            "sampling_params": {"max_new_tokens": 1, "temperature": 0}, "return_logprob": True, "logprob_start_len": 0,
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0},
+            "return_logprob": True,
+            "logprob_start_len": 0,
             "lora_path": asked.adapter or None,
-        }  # fmt: skip
+        }
         with _Generate(asked.server) as client:
             rows = client.ask(body)["meta_info"].get("input_token_logprobs")
         if (
@@ -226,15 +257,23 @@ class _by_sglang:
 
 
 def judge(
-    name: str, measured: Measured, reference: Reference | None, others: Mapping[str, Reference], *, is_adapter: bool
+    name: str,
+    measured: Measured,
+    reference: Reference | None,
+    others: Mapping[str, Reference],
+    *,
+    is_adapter: bool,
 ) -> Finding:
-    """Judge a measurement. `name`: the version's name; `others`: the references of versions that it must not be
-    mistaken for, for the same text.
+    """Judge a measurement. `name`: the version's name; `others`: the references of versions that it
+    must not be mistaken for, for the same text.
 
     Raises WrongWeights.
     """
     if not measured.logprobs:
-        said = f"It answers. That the weights are those of {name} was not proved: {measured.why_not.rstrip('.')}."
+        said = (
+            f"It answers. That the weights are those of {name} was not proved:"
+            f" {measured.why_not.rstrip('.')}."
+        )
         return Finding("answers", said, measured.canary)
     _require_numbers(measured)
     if reference is None or reference.ids != measured.ids:
@@ -244,23 +283,32 @@ def judge(
         base_gap = mean_distance(measured.base, reference.base)
         if base_gap > SAME_MODEL:
             raise WrongWeights(
-                f"It serves another base model than {name} was made on: the log-probabilities of a fixed text differ by {base_gap:.2g} "
-                "on average without the adapter."
+                f"It serves another base model than {name} was made on: the log-probabilities of a"
+                f" fixed text differ by {base_gap:.2g} on average without the adapter."
             )
     move, doubt = None, ""
     if measured.base and reference.base:
         move, doubt = _moved(name, measured, reference, others)
     if gap > SAME_MODEL:
         raise WrongWeights(
-            f"It serves other weights than {name}: the log-probabilities of a fixed text differ by {gap:.2g} on average, where "
-            f"{SAME_MODEL:g} is the most that arithmetic explains."
+            f"It serves other weights than {name}: the log-probabilities of a fixed text differ by"
+            f" {gap:.2g} on average, where {SAME_MODEL:g} is the most that arithmetic explains."
         )
-    whose = "computed from its weights" if reference.computed else "recorded when it was first served"
-    said = f"The log-probabilities of a fixed text of {len(measured.ids)} tokens are those {whose}, {_within(gap)} on average"
+    whose = (
+        "computed from its weights" if reference.computed else "recorded when it was first served"
+    )
+    said = (
+        f"The log-probabilities of a fixed text of {len(measured.ids)} tokens are those {whose},"
+        f" {_within(gap)} on average"
+    )
     if move is not None:
         said += f"; {move:.0%} of the adapter's move from its base"
     return Finding(
-        "weights" if reference.computed else "same as first served", f"{said}.{doubt}", measured.canary, gap, move
+        "weights" if reference.computed else "same as first served",
+        f"{said}.{doubt}",
+        measured.canary,
+        gap,
+        move,
     )
 
 
@@ -270,19 +318,24 @@ def _within(gap: float) -> str:
 
 
 def _require_numbers(measured: Measured) -> None:
-    """Raises WrongWeights for NaN: no comparison with NaN is ever true, so it would hide any difference."""
+    """Raises WrongWeights for NaN: no comparison with NaN is ever true, so it would hide any
+    difference.
+    """
     wanted = len(measured.ids) - 1
     for values in filter(None, (measured.logprobs, measured.base)):
         if len(values) != wanted or not all(map(math.isfinite, values)):
             raise WrongWeights(
-                f"It gave no log-probability for each of the {wanted} tokens of a fixed text: {sum(map(math.isfinite, values))} numbers came."
+                f"It gave no log-probability for each of the {wanted} tokens of a fixed text:"
+                f" {sum(map(math.isfinite, values))} numbers came."
             )
 
 
 def _moved(
     name: str, measured: Measured, reference: Reference, others: Mapping[str, Reference]
 ) -> tuple[float | None, str]:
-    """(the share of the reference's move that the server made, what cannot be distinguished). Raises WrongWeights."""
+    """(the share of the reference's move that the server made, what cannot be distinguished).
+    Raises WrongWeights.
+    """
     theirs, ours = difference(measured.logprobs, measured.base), reference.move
     noise = norm(difference(measured.base, reference.base))
     least = max(NOTICEABLE * noise, PROVABLE * len(ours) ** 0.5)
@@ -291,8 +344,9 @@ def _moved(
     move = sum(map(float.__mul__, theirs, ours)) / norm(ours) ** 2
     if move < 0.5:
         raise WrongWeights(
-            f"It does not serve {name}: the adapter moves the log-probabilities of a fixed text by {norm(ours) / len(ours) ** 0.5:.2g}, "
-            f"of which the server shows {max(0.0, move):.0%}. It seems to serve {_nearest(theirs, ours, others)}."
+            f"It does not serve {name}: the adapter moves the log-probabilities of a fixed text by"
+            f" {norm(ours) / len(ours) ** 0.5:.2g}, of which the server shows {max(0.0, move):.0%}."
+            f" It seems to serve {_nearest(theirs, ours, others)}."
         )
     alike = []
     for other, given in others.items():
@@ -301,7 +355,10 @@ def _moved(
         if norm(difference(given.move, ours)) <= least:
             alike.append(other)
         elif norm(difference(theirs, given.move)) < NEAREST * norm(difference(theirs, ours)):
-            raise WrongWeights(f"It serves {other} under the name of {name}, by the log-probabilities of a fixed text.")
+            raise WrongWeights(
+                f"It serves {other} under the name of {name}, by the log-probabilities of a fixed"
+                " text."
+            )
     return move, f" This text does not tell it from {', '.join(alike)}." if alike else ""
 
 
@@ -317,11 +374,22 @@ def _nearest(theirs: list[float], ours: list[float], others: Mapping[str, Refere
 
 def _without_reference(name: str, measured: Measured, is_adapter: bool) -> Finding:
     if not is_adapter or not measured.base:
-        said = f"It answers, and its log-probabilities of a fixed text are recorded now. There was nothing to compare those of {name} with."
+        said = (
+            "It answers, and its log-probabilities of a fixed text are recorded now. There was"
+            f" nothing to compare those of {name} with."
+        )
         return Finding("answers", said, measured.canary)
     moved = difference(measured.logprobs, measured.base)
     if norm(moved) <= LEAST_MOVE * len(moved) ** 0.5:
-        raise WrongWeights(f"It answers as its base does: the adapter {name} is not applied, or changes nothing.")
-    said = f"An adapter serves: it moves the log-probabilities of a fixed text by {norm(moved) / len(moved) ** 0.5:.2g}. That it is {name}'s "
-    said += "was not proved, since there is nothing to compare with; what it gives the text is recorded now."
+        raise WrongWeights(
+            f"It answers as its base does: the adapter {name} is not applied, or changes nothing."
+        )
+    said = (
+        "An adapter serves: it moves the log-probabilities of a fixed text by"
+        f" {norm(moved) / len(moved) ** 0.5:.2g}. That it is {name}'s "
+    )
+    said += (
+        "was not proved, since there is nothing to compare with; what it gives the text is recorded"
+        " now."
+    )
     return Finding("moves its base", said, measured.canary)

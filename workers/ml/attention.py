@@ -1,10 +1,10 @@
-"""Attention of new tokens to segments of keys and values: those of a tree (workers.ml.tree), or of rows being
-generated.
+"""Attention of new tokens to segments of keys and values: those of a tree (workers.ml.tree), or of
+rows being generated.
 
-In a tree, a part's tokens attend to earlier tokens of their own rows, within the part and in the parts above it. They
-do so in blocks of a few tokens. Keys that no token of a block may see are left out, so that hardly any masked score is
-computed, and the weights (tokens × visible keys, for each head) exist only for a few tokens of one head at a time, in
-the forward and the backward pass.
+In a tree, a part's tokens attend to earlier tokens of their own rows, within the part and in the
+parts above it. They do so in blocks of a few tokens. Keys that no token of a block may see are left
+out, so that hardly any masked score is computed, and the weights (tokens × visible keys, for each
+head) exist only for a few tokens of one head at a time, in the forward and the backward pass.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ from workers.ml import flex
 
 NAME = "flywheel_tree"
 BLOCK = {"cpu": 64, "cuda": 1024}  # new tokens at a time
-FLASH = {"cpu"}  # devices for which torch has a kernel that returns the sums needed by its backward pass
+FLASH = {
+    "cpu"
+}  # devices for which torch has a kernel that returns the sums needed by its backward pass
 
 
 @dataclass
 class Segment:
-    """Keys and values of some tokens for every layer, [kv_heads, b, s, head_dim]; b divides the number of rows that
-    attend.
+    """Keys and values of some tokens for every layer, [kv_heads, b, s, head_dim]; b divides the
+    number of rows that attend.
 
-    If the tokens are part of a tree (workers.lib.prefixes), `numbers` [s] and `ends` [s] are theirs.
+    If the tokens are part of a tree (workers.lib.prefixes), `numbers` [s] and `ends` [s] are
+    theirs.
     """
 
     keys: list[Tensor] = field(default_factory=list)
@@ -43,16 +46,19 @@ class Segment:
 
 
 Attend = Callable[[Tensor, float, list[Tensor], list[Tensor]], Tensor]
-"""(query [R, heads, U, d], scaling, keys of each segment, values of each, the new tokens' own last) → [R, U, heads, d]"""
+"""(query [R, heads, U, d], scaling, keys of each segment, values of each, the new tokens' own last)
+→ [R, U, heads, d]
+"""
 
 
 @dataclass
 class Pass:
-    """One forward pass: the segments above the new tokens, how the new tokens attend, and where their keys and values
-    go.
+    """One forward pass: the segments above the new tokens, how the new tokens attend, and where
+    their keys and values go.
 
-    `store(layer, keys, values)` keeps the new keys and values [kv_heads, rows, new, head_dim] and returns those that
-    the new tokens attend to among themselves. `longest` is the number of tokens of the longest row.
+    `store(layer, keys, values)` keeps the new keys and values [kv_heads, rows, new, head_dim] and
+    returns those that the new tokens attend to among themselves. `longest` is the number of tokens
+    of the longest row.
     """
 
     above: list[Segment]
@@ -75,14 +81,18 @@ def attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """query [R, heads, U, d], key and value [R, kv_heads, U, d] → [R, U, heads, d]. `branch` is passed as an argument
-    of the model.
+    """query [R, heads, U, d], key and value [R, kv_heads, U, d] → [R, U, heads, d]. `branch` is
+    passed as an argument of the model.
     """
-    assert branch is not None, "this model was switched to attention over a tree; call it through workers.ml.tree"
+    assert branch is not None, (
+        "this model was switched to attention over a tree; call it through workers.ml.tree"
+    )
     if softcap is not None or s_aux is not None:
         raise NotImplementedError("capped attention scores and attention sinks")
     if sliding_window and branch.longest > sliding_window:
-        raise JobError(f"The prompts are longer than this model's attention window of {sliding_window} tokens.")
+        raise JobError(
+            f"The prompts are longer than this model's attention window of {sliding_window} tokens."
+        )
     layer = module.layer_idx
     own_keys, own_values = branch.store(layer, key.transpose(0, 1), value.transpose(0, 1))
     keys = [*(segment.keys[layer] for segment in branch.above), own_keys]
@@ -94,8 +104,8 @@ def attention(
 
 
 class Block(NamedTuple):
-    """Some of the new tokens, the slices of segments that they attend to, and a mask of 0 or −inf for each pair, [1, 1,
-    tokens × g, keys], where g query heads share their keys.
+    """Some of the new tokens, the slices of segments that they attend to, and a mask of 0 or −inf
+    for each pair, [1, 1, tokens × g, keys], where g query heads share their keys.
     """
 
     tokens: slice
@@ -104,14 +114,16 @@ class Block(NamedTuple):
 
 
 def tree_attention(new: Segment, above: list[Segment]) -> Attend:
-    """The attention function for the new tokens of a tree: in blocks, or with FlexAttention on a GPU that supports
-    it.
+    """The attention function for the new tokens of a tree: in blocks, or with FlexAttention on a
+    GPU that supports it.
     """
 
     @cache  # shared by all layers
     def mask(device: torch.device) -> Any:
         segments = [*above, new]
-        numbers, ends = (np.concatenate([getattr(one, name) for one in segments]) for name in ("numbers", "ends"))
+        numbers, ends = (
+            np.concatenate([getattr(one, name) for one in segments]) for name in ("numbers", "ends")
+        )
         return flex.block_mask(new.numbers, numbers, ends, device)
 
     @cache
@@ -122,7 +134,9 @@ def tree_attention(new: Segment, above: list[Segment]) -> Attend:
         group = query.shape[1] // len(keys[0])
         if flex.usable(query.shape[-1], group, query.dtype, query.device):
             return flex.attend(query, scaling, keys, values, mask(query.device))
-        return _Blocks.apply(query, scaling, blocks(group, query.dtype, query.device), *keys, *values)
+        return _Blocks.apply(
+            query, scaling, blocks(group, query.dtype, query.device), *keys, *values
+        )
 
     return attend
 
@@ -152,12 +166,14 @@ def blocks_of(new: Segment, above: list[Segment], group: int, like: Tensor) -> l
 
 
 class _Blocks(torch.autograd.Function):
-    """query [1, heads, U, d]; segments: the keys of each [kv, 1, s, d], then the values. Stores neither weights nor
-    copies of keys.
+    """query [1, heads, U, d]; segments: the keys of each [kv, 1, s, d], then the values. Stores
+    neither weights nor copies of keys.
     """
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, scaling: float, blocks: list[Block], *segments: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, scaling: float, blocks: list[Block], *segments: Tensor
+    ) -> Tensor:
         q = _folded(query.transpose(1, 2), len(segments[0]))
         output, sums = torch.empty_like(q), []
         for tokens, slices, mask in blocks:
@@ -175,21 +191,32 @@ class _Blocks(torch.autograd.Function):
         query, output, *rest = ctx.saved_tensors
         sums, segments = rest[: len(ctx.blocks)], rest[len(ctx.blocks) :]
         half = len(segments) // 2
-        q, output, arriving = (_folded(x, len(segments[0])) for x in (query.transpose(1, 2), output, arriving))
-        of_query, of_segments = torch.empty_like(q), [torch.zeros_like(segment) for segment in segments]
+        q, output, arriving = (
+            _folded(x, len(segments[0])) for x in (query.transpose(1, 2), output, arriving)
+        )
+        of_query, of_segments = (
+            torch.empty_like(q),
+            [torch.zeros_like(segment) for segment in segments],
+        )
         for (tokens, slices, mask), total in zip(ctx.blocks, sums, strict=True):
             keys, values = _chosen(slices, segments)
             rows = (_rows(x, tokens) for x in (arriving, q, output))
             found, *of_chosen = _backward(*rows, keys, values, total, mask, ctx.scaling)
             of_query[:, tokens] = found.view_as(of_query[:, tokens])
-            for gradients, into in zip(of_chosen, (of_segments[:half], of_segments[half:]), strict=True):
-                pieces = gradients[0].split([where.stop - where.start for _, where in slices], dim=1)
+            for gradients, into in zip(
+                of_chosen, (of_segments[:half], of_segments[half:]), strict=True
+            ):
+                pieces = gradients[0].split(
+                    [where.stop - where.start for _, where in slices], dim=1
+                )
                 for (index, where), piece in zip(slices, pieces, strict=True):
                     into[index][:, 0, where] += piece
         return _unfolded(of_query).transpose(1, 2), None, None, *of_segments
 
 
-def _forward(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+def _forward(
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float
+) -> tuple[Tensor, Tensor]:
     """(attention output for q [1, kv, n, d], log-sum-exp of each softmax)."""
     if q.device.type in FLASH:
         attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -199,12 +226,21 @@ def _forward(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: flo
 
 
 def _backward(
-    arriving: Tensor, q: Tensor, output: Tensor, keys: Tensor, values: Tensor, total: Tensor, mask: Tensor, scaling: float
-) -> Sequence[Tensor]:  # fmt: skip
+    arriving: Tensor,
+    q: Tensor,
+    output: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    total: Tensor,
+    mask: Tensor,
+    scaling: float,
+) -> Sequence[Tensor]:
     """The gradients of q, keys and values."""
     if q.device.type in FLASH:
         backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        return backward(arriving, q, keys, values, output, total, 0.0, False, attn_mask=mask, scale=scaling)
+        return backward(
+            arriving, q, keys, values, output, total, 0.0, False, attn_mask=mask, scale=scaling
+        )
     leaves = [x.detach().requires_grad_() for x in (q, keys, values)]
     with torch.enable_grad():
         found = functional.scaled_dot_product_attention(*leaves, attn_mask=mask, scale=scaling)
@@ -241,8 +277,8 @@ def _rows(x: Tensor, tokens: slice) -> Tensor:
 
 
 class Look(NamedTuple):
-    """A segment that rows attend to: its index, and a mask of its tokens that are hidden from them, [1 or b, 1 or new,
-    s]; None if none are.
+    """A segment that rows attend to: its index, and a mask of its tokens that are hidden from them,
+    [1 or b, 1 or new, s]; None if none are.
     """
 
     segment: int
@@ -256,9 +292,13 @@ def row_attention(looks: list[Look]) -> Attend:
         rows, heads, new, d = query.shape
         q = (query * scaling).reshape(rows, len(keys[0]), -1, new, d).transpose(0, 1).contiguous()
         weights = torch.cat([_scores(q, keys[at], hidden) for at, hidden in looks], dim=-1)
-        weights = weights.softmax(dim=-1, dtype=torch.promote_types(q.dtype, torch.float32)).to(q.dtype)
+        weights = weights.softmax(dim=-1, dtype=torch.promote_types(q.dtype, torch.float32)).to(
+            q.dtype
+        )
         split = weights.split([keys[at].shape[2] for at, _ in looks], dim=-1)
-        found = sum(_product(weight, values[at]) for weight, (at, _) in zip(split, looks, strict=True))
+        found = sum(
+            _product(weight, values[at]) for weight, (at, _) in zip(split, looks, strict=True)
+        )
         return found.permute(1, 3, 0, 2, 4).reshape(rows, new, heads, d)
 
     return attend
@@ -268,13 +308,15 @@ def _scores(q: Tensor, keys: Tensor, hidden: Tensor | None) -> Tensor:
     """[kv, R, g, U, s]"""
     found = _product(q, keys.transpose(-1, -2))
     if hidden is not None:
-        found.view(len(found), len(hidden), -1, *found.shape[2:]).masked_fill_(hidden[:, None, None], float("-inf"))
+        found.view(len(found), len(hidden), -1, *found.shape[2:]).masked_fill_(
+            hidden[:, None, None], float("-inf")
+        )
     return found
 
 
 def _product(x: Tensor, matrices: Tensor) -> Tensor:
-    """x [kv, R, g, U, n] times each row's matrix [kv, b, n, m]: [kv, R, g, U, m]. Rows that share a matrix are
-    multiplied together.
+    """x [kv, R, g, U, n] times each row's matrix [kv, b, n, m]: [kv, R, g, U, m]. Rows that share a
+    matrix are multiplied together.
     """
     folded = x.reshape(len(x), matrices.shape[1], -1, x.shape[-1])
     return (folded @ matrices).view(*x.shape[:-1], matrices.shape[-1])

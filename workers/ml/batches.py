@@ -1,5 +1,6 @@
-"""Continuous batching in one thread: waiting requests are put into batches, and up to `GROUPS` batches are generated in
-turns, one token each, so that a short request does not wait for the end of a long answer. Heavy: imports torch.
+"""Continuous batching in one thread: waiting requests are put into batches, and up to `GROUPS`
+batches are generated in turns, one token each, so that a short request does not wait for the end of
+a long answer. Heavy: imports torch.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from workers.ml.tree import Cached, Prefilled, Store, logprobs_of, prefill
 
 GROUPS = 4
 SHORT = 16  # maximum tokens of an answer that may use the reserved room
-RESERVED, RESERVED_TOKENS = 4, 2048  # the reserved room: concurrent answers, and tokens of their prompts and answers
+RESERVED, RESERVED_TOKENS = (
+    4,
+    2048,
+)  # the reserved room: concurrent answers, and tokens of their prompts and answers
 MOST_WAITING = 512  # answers; further requests are told to retry later
 FIRST_ROOM = 64  # tokens for which an answer's buffers initially have room
 KEPT = 24  # prompts whose keys and values are kept for prompts with the same beginning
@@ -39,8 +43,8 @@ class Busy(Exception):
 
 @dataclass(frozen=True)
 class Token:
-    """`end`: why the answer ends with this token, "stop" or "length"; "" if it continues. `likeliest`: [(id,
-    log-probability)].
+    """`end`: why the answer ends with this token, "stop" or "length"; "" if it continues.
+    `likeliest`: [(id, log-probability)].
     """
 
     id: int
@@ -51,8 +55,8 @@ class Token:
 
 @dataclass(eq=False)
 class Ask:
-    """One requested answer. `sink` receives its tokens, or the error that ended it; it is dropped once `cancelled` is
-    set.
+    """One requested answer. `sink` receives its tokens, or the error that ended it; it is dropped
+    once `cancelled` is set.
     """
 
     ids: list[int]
@@ -87,7 +91,9 @@ class Group:
 
 
 class Batches:
-    """`deliver` is called in the engine's thread with everything that a step has generated, [(ask, token or error)]."""
+    """`deliver` is called in the engine's thread with everything that a step has generated, [(ask,
+    token or error)].
+    """
 
     def __init__(
         self,
@@ -191,14 +197,16 @@ class Batches:
                 asks, is_reserved = self._next()
             if not asks:
                 return
-            self._guarded(asks, lambda asks=asks, of=is_reserved: self.groups.append(self._begin(asks, of)))
+            self._guarded(
+                asks, lambda asks=asks, of=is_reserved: self.groups.append(self._begin(asks, of))
+            )
 
     def _next(self) -> tuple[list[Ask], bool]:
-        """(the next requests, all with one adapter and in order of arrival, as many as fit; whether they use the
-        reserved room).
+        """(the next requests, all with one adapter and in order of arrival, as many as fit; whether
+        they use the reserved room).
 
-        Without the reserved room, the proof of a version's weights would wait behind all other traffic, and its
-        promotion would fail.
+        Without the reserved room, the proof of a version's weights would wait behind all other
+        traffic, and its promotion would fail.
         """
         waiting = [ask for ask in self.waiting if not ask.cancelled]
         usual = [group for group in self.groups if not group.is_reserved]
@@ -224,10 +232,19 @@ class Batches:
         cached = [self.prefixes.find(adapter, ids) for ids in prompts]
         prompted = prefill(self.engine.decoder, prompts, cached)
         self.prefixes.keep(adapter, prompts, prompted)
-        owners = torch.tensor([places[tuple(ask.ids)] for ask in asks]).to(prompted.last_hidden.device)
+        owners = torch.tensor([places[tuple(ask.ids)] for ask in asks]).to(
+            prompted.last_hidden.device
+        )
         first = min(FIRST_ROOM, max(ask.sampling.max_new_tokens for ask in asks))
         state = self.engine.begin(prompted, owners, first)
-        return Group(adapter, asks, state, prompted.prefix, prompted.last_hidden[owners], is_reserved=is_reserved)
+        return Group(
+            adapter,
+            asks,
+            state,
+            prompted.prefix,
+            prompted.last_hidden[owners],
+            is_reserved=is_reserved,
+        )
 
     @torch.inference_mode()
     def _step(self, group: Group) -> None:
@@ -242,7 +259,9 @@ class Batches:
             rows = torch.tensor(some, device=logits.device)
             chosen[rows], logprobs[rows] = sample(logits[rows], sampling, noise[rows])
         found, going, group.written = [], list[int](), at + 1
-        for row, (ask, token, logprob) in enumerate(zip(asks, chosen.tolist(), logprobs.tolist(), strict=True)):
+        for row, (ask, token, logprob) in enumerate(
+            zip(asks, chosen.tolist(), logprobs.tolist(), strict=True)
+        ):
             last = group.written == ask.sampling.max_new_tokens
             end = "stop" if token in ask.stop_ids else "length" if last else ""
             found.append((ask, Token(token, logprob, end, _likeliest(logits[row], ask))))
@@ -254,13 +273,15 @@ class Batches:
             group.state.keep(kept)
             chosen, group.asks[:] = chosen[kept], [asks[row] for row in going]
         if group.asks:
-            group.state.make_room(max(ask.sampling.max_new_tokens for ask in group.asks) - group.written)
+            group.state.make_room(
+                max(ask.sampling.max_new_tokens for ask in group.asks) - group.written
+            )
             group.hidden = self.engine.step(group.state, chosen, group.prefix)
 
 
 class Prefixes:
-    """Keys and values of the most recent prompts, `most_tokens` in total, so that a common beginning is not computed
-    again.
+    """Keys and values of the most recent prompts, `most_tokens` in total, so that a common
+    beginning is not computed again.
     """
 
     def __init__(self, most_tokens: int) -> None:
@@ -274,16 +295,25 @@ class Prefixes:
         self.entries = deque(entry for entry in self.entries if entry[0] is not adapter)
 
     def keep(self, adapter: Loaded | None, prompts: list[list[int]], prompted: Prefilled) -> None:
-        """Keep the longest prompt of a batch: the others share their beginning with it, if with any."""
+        """Keep the longest prompt of a batch: the others share their beginning with it, if with
+        any.
+        """
         place = max(range(len(prompts)), key=lambda place: len(prompts[place]))
         known = self.find(adapter, prompts[place])
-        if len(prompts[place]) > self.most_tokens or (known and len(known.path) == len(prompts[place])):
+        if len(prompts[place]) > self.most_tokens or (
+            known and len(known.path) == len(prompts[place])
+        ):
             return
         path = torch.from_numpy(prompted.paths[place]).to(prompted.last_hidden.device)
-        keys, values = ([one[:, :, path] for one in some] for some in (prompted.keys, prompted.values))
+        keys, values = (
+            [one[:, :, path] for one in some] for some in (prompted.keys, prompted.values)
+        )
         ids = np.array(prompts[place])
         self.entries.append((adapter, ids, Cached(Store(keys, values), np.arange(len(ids)))))
-        while len(self.entries) > KEPT or sum(len(ids) for _, ids, _ in self.entries) > self.most_tokens:
+        while (
+            len(self.entries) > KEPT
+            or sum(len(ids) for _, ids, _ in self.entries) > self.most_tokens
+        ):
             self.entries.popleft()
 
     def find(self, adapter: Loaded | None, ids: list[int]) -> Cached | None:
@@ -330,7 +360,11 @@ def _likeliest(logits: Tensor, ask: Ask) -> list[tuple[int, float]]:
         probabilities = nucleus(probabilities[None], ask.sampling.top_p)[0]
         probabilities = probabilities / probabilities.sum()
     values, ids = probabilities.log().topk(ask.likeliest)
-    return [(id, value) for id, value in zip(ids.tolist(), values.tolist(), strict=True) if value > -torch.inf]
+    return [
+        (id, value)
+        for id, value in zip(ids.tolist(), values.tolist(), strict=True)
+        if value > -torch.inf
+    ]
 
 
 def _answer(future: Future[Any], work: Callable[[], Any]) -> None:
@@ -349,7 +383,9 @@ def _room(engine: TransformersEngine) -> int:
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     each = 2 * config.num_hidden_layers * heads * width * next(model.parameters()).element_size()
     device = next(model.parameters()).device
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_limit()["available"]
+    free = (
+        torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_limit()["available"]
+    )
     return max(4096, int(MEMORY_SHARE * free / each))
 
 

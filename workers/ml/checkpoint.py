@@ -17,7 +17,8 @@ from workers.lib.lora_files import WEIGHTS
 from workers.lib.specs import Training
 
 NOTHING_LEFT = (
-    "The gradient was 0 from the first step: there is nothing to learn from these rows, or nothing left to learn."
+    "The gradient was 0 from the first step: there is nothing to learn from these rows, or nothing"
+    " left to learn."
 )
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
@@ -29,40 +30,58 @@ def save_adapter(model: Any, folder: Path) -> Path:
 
 
 def save_result(
-    model: Any, out: Path, start: str | None, steps: int, is_main: bool = True, unchanged: str = NOTHING_LEFT
+    model: Any,
+    out: Path,
+    start: str | None,
+    steps: int,
+    is_main: bool = True,
+    unchanged: str = NOTHING_LEFT,
 ) -> Path:
-    """Save the adapter that a run ends with; return its folder. `start`: the adapter that it started from. Raises
-    JobError if all weights are those of the start, so that no version is made of them; `unchanged` says why, and what
-    to do.
+    """Save the adapter that a run ends with; return its folder. `start`: the adapter that it
+    started from. Raises JobError if all weights are those of the start, so that no version is made
+    of them; `unchanged` says why, and what to do.
     """
     folder = out / "adapter"
     if not is_main:
         return folder
     save_adapter(model, folder)
-    if steps and not _changed(load_file(folder / WEIGHTS), load_file(Path(start) / WEIGHTS) if start else {}):
-        raise JobError(f"No weight has changed in {steps} steps, so there is no new version. {unchanged}")
+    if steps and not _changed(
+        load_file(folder / WEIGHTS), load_file(Path(start) / WEIGHTS) if start else {}
+    ):
+        raise JobError(
+            f"No weight has changed in {steps} steps, so there is no new version. {unchanged}"
+        )
     return folder
 
 
 def _changed(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> bool:
-    """Whether an adapter differs from the one that it started from; a new one has the base's outputs as long as every
-    lora_B is 0.
+    """Whether an adapter differs from the one that it started from; a new one has the base's
+    outputs as long as every lora_B is 0.
     """
     return any(
-        not torch.equal(weight.float(), old[name].float()) if name in old else ".lora_B." in name and bool(weight.any())
+        (
+            not torch.equal(weight.float(), old[name].float())
+            if name in old
+            else ".lora_B." in name and bool(weight.any())
+        )
         for name, weight in new.items()
     )
 
 
-def save(folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimizer, **seen: dict) -> Path:
-    """Save adapter, optimizer state, step, and any other state by name (`alarms`: `Watchman.state`; `draw`:
-    `TaskDraw.state`).
+def save(
+    folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimizer, **seen: dict
+) -> Path:
+    """Save adapter, optimizer state, step, and any other state by name (`alarms`: `Watchman.state`;
+    `draw`: `TaskDraw.state`).
 
-    Raises OSError (for example if the disk is full), and JobError if a weight is not finite; both leave the last
-    checkpoint unchanged.
+    Raises OSError (for example if the disk is full), and JobError if a weight is not finite; both
+    leave the last checkpoint unchanged.
     """
     if not all(bool(p.isfinite().all()) for p in trained(model)):
-        raise JobError(f"The weights of step {step} are not finite, so no checkpoint was made; the one before is kept.")
+        raise JobError(
+            f"The weights of step {step} are not finite, so no checkpoint was made; the one before"
+            " is kept."
+        )
 
     def write(new: Path) -> None:
         _write_adapter(model, new)
@@ -74,10 +93,12 @@ def save(folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimize
 
 
 def _write_adapter(model: Any, new: Path) -> None:
-    """Write the trained adapter, without the frozen one that KL may be measured from, and without the base's embeddings,
-    which PEFT would add if the output layer is trained.
+    """Write the trained adapter, without the frozen one that KL may be measured from, and without
+    the base's embeddings, which PEFT would add if the output layer is trained.
     """
-    model.save_pretrained(new, safe_serialization=True, selected_adapters=["default"], save_embedding_layers=False)
+    model.save_pretrained(
+        new, safe_serialization=True, selected_adapters=["default"], save_embedding_layers=False
+    )
 
 
 def _beside(folder: Path, write: Any) -> Path:
@@ -110,7 +131,9 @@ def optimizer_of(model: Any, config: Training, resume: str | None) -> tuple[Any,
     """(optimizer, scheduler) over the trainable parameters, in the state of the checkpoint."""
     optimizer = torch.optim.AdamW(trained(model), lr=config.learning_rate, weight_decay=0.0)
     load_optimizer(resume, optimizer)
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(config, step_of(resume)))
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(
+        optimizer, schedule(config, step_of(resume))
+    )
 
 
 def step_of(folder: str | None) -> int:
@@ -132,7 +155,10 @@ def _state(folder: str) -> dict[str, Any]:
 
 
 def damaged(folder: str, error: Exception) -> str:
-    return f"The checkpoint {folder} is missing or damaged ({error}). Fork the run from another checkpoint, or from its start."
+    return (
+        f"The checkpoint {folder} is missing or damaged ({error}). Fork the run from another"
+        " checkpoint, or from its start."
+    )
 
 
 def trained(model: Any) -> list[torch.Tensor]:
@@ -164,11 +190,15 @@ def load_optimizer(folder: str | None, optimizer: torch.optim.Optimizer) -> None
     for key, value in [*tensors.items(), *_state(folder).get("optimizer", {}).items()]:
         index, name = key.split(".", 1)
         state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    optimizer.load_state_dict(
+        {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+    )
 
 
 def schedule(config: Training, start: int = 0) -> Any:
-    """The learning rate's factor at each optimizer step since `start`: linear warm-up, then linear decay."""
+    """The learning rate's factor at each optimizer step since `start`: linear warm-up, then linear
+    decay.
+    """
     warmup, steps, floor = config.warmup_steps, config.steps, config.final_lr_share
 
     def factor(done: int) -> float:

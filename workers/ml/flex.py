@@ -1,7 +1,9 @@
-"""Attention over a tree with FlexAttention: on a GPU, neither the scores nor a mask of tokens × tokens is ever stored.
+"""Attention over a tree with FlexAttention: on a GPU, neither the scores nor a mask of tokens ×
+tokens is ever stored.
 
-The blocks of 128 × 128 that the kernel has to visit, and those of them that need no mask, are computed here from the
-tokens' numbers, one row of blocks at a time. In all other blocks, each pair is checked by its numbers.
+The blocks of 128 × 128 that the kernel has to visit, and those of them that need no mask, are
+computed here from the tokens' numbers, one row of blocks at a time. In all other blocks, each pair
+is checked by its numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 SIZE = 128
 
 
-def block_mask(numbers: np.ndarray, key_numbers: np.ndarray, key_ends: np.ndarray, device: torch.device) -> BlockMask:
+def block_mask(
+    numbers: np.ndarray, key_numbers: np.ndarray, key_ends: np.ndarray, device: torch.device
+) -> BlockMask:
     """The mask for new tokens with these numbers [U] and the keys [S]."""
     rows, columns = -(-len(numbers) // SIZE), -(-len(key_numbers) // SIZE)
     last = np.iinfo(np.int32).max
@@ -47,17 +51,25 @@ def _padded(x: np.ndarray, blocks: int, fill: int) -> np.ndarray:
 
 
 def _listed(chosen: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(number of chosen blocks per row, [1, 1, rows]; their columns first, [1, 1, rows, columns])."""
+    """(number of chosen blocks per row, [1, 1, rows]; their columns first, [1, 1, rows,
+    columns]).
+    """
     order = np.argsort(~chosen, axis=1, kind="stable").astype(np.int32)
     counts = chosen.sum(1).astype(np.int32)
-    return torch.from_numpy(counts)[None, None].to(device), torch.from_numpy(order)[None, None].to(device)
+    return torch.from_numpy(counts)[None, None].to(device), torch.from_numpy(order)[None, None].to(
+        device
+    )
 
 
-def attend(query: Tensor, scaling: float, keys: list[Tensor], values: list[Tensor], mask: BlockMask) -> Tensor:
+def attend(
+    query: Tensor, scaling: float, keys: list[Tensor], values: list[Tensor], mask: BlockMask
+) -> Tensor:
     """query [1, heads, U, d], keys and values [kv, 1, s, d] of each segment → [1, U, heads, d]."""
     k, v = (torch.cat(some, dim=2).transpose(0, 1) for some in (keys, values))
     run = compiled() if query.device.type == "cuda" else flex_attention
-    return run(query, k, v, block_mask=mask, scale=scaling, enable_gqa=query.shape[1] != k.shape[1]).transpose(1, 2)
+    return run(
+        query, k, v, block_mask=mask, scale=scaling, enable_gqa=query.shape[1] != k.shape[1]
+    ).transpose(1, 2)
 
 
 @cache

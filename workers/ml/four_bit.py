@@ -1,5 +1,5 @@
-"""A base whose linear layers are quantized to 4 bits, so that a larger model fits next to its adapter (QLoRA,
-2305.14314). Heavy: imports torch.
+"""A base whose linear layers are quantized to 4 bits, so that a larger model fits next to its
+adapter (QLoRA, 2305.14314). Heavy: imports torch.
 """
 
 from __future__ import annotations
@@ -15,26 +15,30 @@ from transformers import BitsAndBytesConfig
 from workers.lib.errors import SpecError
 
 MISSING = (
-    "“config.load_in_4bit” needs bitsandbytes, which is not installed where training runs. Install it there with "
-    "`pip install -r requirements-qlora.txt`, or set load_in_4bit to false."
+    "“config.load_in_4bit” needs bitsandbytes, which is not installed where training runs. Install"
+    " it there with `pip install -r requirements-qlora.txt`, or set load_in_4bit to false."
 )
 
 
 def quantization(dtype: str, device: str) -> dict[str, Any]:
-    """Arguments of `from_pretrained`: NormalFloat with double quantization, and products in `dtype`. Embeddings, norms
-    and the output layer are not quantized. Raises SpecError without bitsandbytes.
+    """Arguments of `from_pretrained`: NormalFloat with double quantization, and products in
+    `dtype`. Embeddings, norms and the output layer are not quantized. Raises SpecError without
+    bitsandbytes.
     """
     if importlib.util.find_spec("bitsandbytes") is None:
         raise SpecError(MISSING)
     config = BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=getattr(torch, dtype),
-    )  # fmt: skip
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, dtype),
+    )
     return {"quantization_config": config, "device_map": {"": device}}
 
 
 def keep_weights_as_loaded(model: Any) -> None:
-    """On some CPUs bitsandbytes repacks the weights with bfloat16 scales in the first pass without gradients, which
-    would change the model during the run. Prevent that.
+    """On some CPUs bitsandbytes repacks the weights with bfloat16 scales in the first pass without
+    gradients, which would change the model during the run. Prevent that.
     """
     for layer in _layers(model):
         layer.support_avx512bf16_for_cpu = False

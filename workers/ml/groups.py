@@ -1,5 +1,5 @@
-"""A task with its scored episodes, and what is derived from a step's groups: metrics, and inputs for the watch and the
-task draw.
+"""A task with its scored episodes, and what is derived from a step's groups: metrics, and inputs
+for the watch and the task draw.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workers.lib.advantages import OVERLONG, group_advantages, overlong_shaping, returns, turn_advantages
+from workers.lib.advantages import (
+    OVERLONG,
+    group_advantages,
+    overlong_shaping,
+    returns,
+    turn_advantages,
+)
 from workers.lib.probes import watch
 from workers.lib.rollouts import Finished
 from workers.lib.specs import GrpoConfig
@@ -37,7 +43,9 @@ class Group:
     @property
     def rewards(self) -> Tensor:
         """[G]; NaN for a sample that is masked because its verifier failed."""
-        return torch.tensor([float("nan") if score.masked else float(score.reward or 0) for score in self.scores])
+        return torch.tensor(
+            [float("nan") if score.masked else float(score.reward or 0) for score in self.scores]
+        )
 
     def advantages(self, config: GrpoConfig) -> Tensor:
         """[G], or [G, T] per turn: advantages of the rewards minus the overlong penalty."""
@@ -49,10 +57,18 @@ class Group:
     def _turn_advantages(self, lost: list[float], config: GrpoConfig) -> Tensor:
         """[G, T]; 0 after an episode's last turn. The overlong penalty applies to the last turn."""
         earned = [
-            None if done.score.masked
-            else [one + less for one in returns(done.score.reward or 0.0, done.score.components, len(done.replies))]
+            (
+                None
+                if done.score.masked
+                else [
+                    one + less
+                    for one in returns(
+                        done.score.reward or 0.0, done.score.components, len(done.replies)
+                    )
+                ]
+            )
             for done, less in zip(self.episodes, lost, strict=True)
-        ]  # fmt: skip
+        ]
         found = turn_advantages(earned, config.scale_rewards, config.baseline)
         width = max(len(done.replies) for done in self.episodes)
         return torch.tensor([row + [0.0] * (width - len(row)) for row in found])
@@ -67,14 +83,16 @@ def advantages(rewards: Tensor, scale: str = "group", baseline: str = "mean") ->
 def rollout_metrics(
     groups: Sequence[Group], *, turns: bool = False, per_turn: GrpoConfig | None = None
 ) -> dict[str, float]:
-    """Metrics of a step's episodes. `turns`: include the number of turns. `per_turn`: the config, if advantages are per
-    turn.
+    """Metrics of a step's episodes. `turns`: include the number of turns. `per_turn`: the config,
+    if advantages are per turn.
     """
     rewards = torch.stack([group.rewards for group in groups])
     seen = rewards[~rewards.isnan()]
     episodes = [done for group in groups for done in group.episodes]
     scores = [done.score for done in episodes]
-    compared = [group.advantages(per_turn) for group in groups] if per_turn else map(advantages, rewards)
+    compared = (
+        [group.advantages(per_turn) for group in groups] if per_turn else map(advantages, rewards)
+    )
     flat = [not bool(found.any()) for found in compared]
     calls = Counter(bool(call.ok) for done in episodes for call in done.rollout.calls)
     n = len(episodes)
@@ -112,7 +130,9 @@ def shape(done: Finished, config: GrpoConfig) -> None:
     """Add the penalty of an overlong episode to its score, based on its longest answer."""
     if config.overlong_buffer and done.replies:
         longest = max(reply.output_tokens for reply in done.replies)
-        lost = overlong_shaping(longest, config.max_new_tokens, config.overlong_buffer, config.overlong_penalty)
+        lost = overlong_shaping(
+            longest, config.max_new_tokens, config.overlong_buffer, config.overlong_penalty
+        )
         done.score.components = done.score.components | {OVERLONG: lost}
 
 
@@ -136,5 +156,7 @@ def outputs_of(groups: Sequence[Group]) -> list[watch.Paid]:
 
 def mask_reason(groups: Sequence[Group]) -> dict[str, str]:
     """{alarm: the most frequent reason for which rollouts of the step were masked}."""
-    reasons = Counter(score.mask_reason for group in groups for score in group.scores if score.masked)
+    reasons = Counter(
+        score.mask_reason for group in groups for score in group.scores if score.masked
+    )
     return {"masked": reasons.most_common(1)[0][0]} if reasons else {}

@@ -1,4 +1,6 @@
-"""Several LoRA adapters on one model, loaded and removed while it generates; one is active at a time. Heavy: imports torch."""
+"""Several LoRA adapters on one model, loaded and removed while it generates; one is active at a
+time. Heavy: imports torch.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ MOST = 64  # the largest number of LoRA slots that an installation may configure
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """`key` is the adapter's name within PEFT. It is new for each load, so that nothing computed with an earlier load
-    is reused.
+    """`key` is the adapter's name within PEFT. It is new for each load, so that nothing computed
+    with an earlier load is reused.
     """
 
     name: str
@@ -35,8 +37,8 @@ class Refused(JobError):
 
 
 class HotAdapters:
-    """Use it only in the thread that generates. The model's own weights do not change: adapters are not merged, and one
-    that holds anything but LoRA is refused before anything is loaded.
+    """Use it only in the thread that generates. The model's own weights do not change: adapters are
+    not merged, and one that holds anything but LoRA is refused before anything is loaded.
     """
 
     def __init__(self, model: Any, most_rank: int) -> None:
@@ -67,7 +69,10 @@ class HotAdapters:
 
     def _config(self, name: str, path: str) -> LoraConfig:
         folder = Path(path)
-        if not (folder / "adapter_config.json").is_file() or not (folder / "adapter_model.safetensors").is_file():
+        if (
+            not (folder / "adapter_config.json").is_file()
+            or not (folder / "adapter_model.safetensors").is_file()
+        ):
             raise Refused(f"Loading lora {name} failed: No adapter found for {path}", 404)
         try:
             rank = check_files(folder)[0]["r"]

@@ -1,4 +1,6 @@
-"""Loads a policy: a base model's folder and, optionally, a LoRA adapter. Safetensors only. Heavy: imports torch."""
+"""Loads a policy: a base model's folder and, optionally, a LoRA adapter. Safetensors only. Heavy:
+imports torch.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,18 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def device() -> str:
-    """The device of a job: the GPU if there is one (a job has one; CUDA_VISIBLE_DEVICES selects it)."""
+    """The device of a job: the GPU if there is one (a job has one; CUDA_VISIBLE_DEVICES selects
+    it).
+    """
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def training_dtype(dtype: str) -> str:
-    """The dtype for training a model that the engine loads in `dtype`. The adapter itself is always float32.
+    """The dtype for training a model that the engine loads in `dtype`. The adapter itself is always
+    float32.
 
-    float16 is only for generation: gradients underflow its range unless the loss is scaled, so training uses float32.
+    float16 is only for generation: gradients underflow its range unless the loss is scaled, so
+    training uses float32.
     """
     return "float32" if dtype == "float16" else dtype
 
@@ -38,9 +44,9 @@ def training_dtype(dtype: str) -> str:
 def load_base(
     folder: str | Path, dtype: str = "float32", *, scalar_head: bool = False, in_4bit: bool = False
 ) -> tuple[Any, Any]:
-    """(model, tokenizer); with `scalar_head` a reward model with a new head; with `in_4bit` its linear layers are
-    quantized (QLoRA). Raises JobError for a folder that is missing or not safetensors, SpecError for a dtype that is
-    not in DTYPES.
+    """(model, tokenizer); with `scalar_head` a reward model with a new head; with `in_4bit` its
+    linear layers are quantized (QLoRA). Raises JobError for a folder that is missing or not
+    safetensors, SpecError for a dtype that is not in DTYPES.
     """
     if dtype not in DTYPES:
         raise SpecError(f"engine.dtype must be one of {', '.join(DTYPES)}, not {dtype!r}.")
@@ -48,7 +54,9 @@ def load_base(
     if not folder.is_dir():
         raise JobError(f"The model folder {folder} is missing.")
     if not any(folder.glob("*.safetensors")):
-        raise JobError(f"The model folder {folder} holds no safetensors; other weight files are not loaded.")
+        raise JobError(
+            f"The model folder {folder} holds no safetensors; other weight files are not loaded."
+        )
     more: dict[str, Any] = {"num_labels": 1} if scalar_head else {}
     if in_4bit:
         more |= four_bit.quantization(dtype, device())
@@ -65,8 +73,12 @@ def load_base(
     return model, tokenizer
 
 
-def load_policy(base: str | Path, adapter: str | Path | None, dtype: str = "float32") -> tuple[Any, Any]:
-    """(model, tokenizer) for generation, with the adapter merged into the weights if that is exact. Raises JobError."""
+def load_policy(
+    base: str | Path, adapter: str | Path | None, dtype: str = "float32"
+) -> tuple[Any, Any]:
+    """(model, tokenizer) for generation, with the adapter merged into the weights if that is exact.
+    Raises JobError.
+    """
     model, tokenizer = load_base(base, dtype)
     if adapter:
         model = add_adapter(model, adapter, trainable=False)
@@ -76,22 +88,26 @@ def load_policy(base: str | Path, adapter: str | Path | None, dtype: str = "floa
 
 
 def merges_exactly(model: Any) -> bool:
-    """Whether merging an adapter is exact up to float32 rounding. 16-bit weights would round away most of an adapter,
-    and tied weights (embedding and output) would change in both places.
+    """Whether merging an adapter is exact up to float32 rounding. 16-bit weights would round away
+    most of an adapter, and tied weights (embedding and output) would change in both places.
     """
     if not isinstance(model, PeftModel):
         return False
     layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
     tied = model.get_base_model().get_input_embeddings().weight
     weights = [layer.get_base_layer().weight for layer in layers]
-    return bool(weights) and all(weight.dtype == torch.float32 and weight is not tied for weight in weights)
+    return bool(weights) and all(
+        weight.dtype == torch.float32 and weight is not tied for weight in weights
+    )
 
 
-def load_side_by_side(models: Sequence[Model], dtype: str, *, merged: bool) -> list[tuple[Any, Any]]:
+def load_side_by_side(
+    models: Sequence[Model], dtype: str, *, merged: bool
+) -> list[tuple[Any, Any]]:
     """(model, tokenizer) for each version, ready to generate on the device. Raises JobError.
 
-    Without `merged`, adapters are loaded next to one base whose weights all versions share; with it, each has its own
-    weights. A version without an adapter is the bare base.
+    Without `merged`, adapters are loaded next to one base whose weights all versions share; with
+    it, each has its own weights. A version without an adapter is the bare base.
     """
     bases: dict[str, tuple[Any, Any]] = {}
     found = []
@@ -100,7 +116,11 @@ def load_side_by_side(models: Sequence[Model], dtype: str, *, merged: bool) -> l
             base, tokenizer = load_base(model.base, dtype)
             bases[model.base] = base.to(device()), tokenizer
         base, tokenizer = bases[model.base]
-        shared = {} if merged and model.adapter else {id(one): one for one in [*base.parameters(), *base.buffers()]}
+        shared = (
+            {}
+            if merged and model.adapter
+            else {id(one): one for one in [*base.parameters(), *base.buffers()]}
+        )
         own = copy.deepcopy(base, shared)  # what is in the memo is shared, not copied
         if model.adapter:
             own = add_adapter(own, model.adapter, trainable=False)
@@ -110,14 +130,17 @@ def load_side_by_side(models: Sequence[Model], dtype: str, *, merged: bool) -> l
 
 
 def add_adapter(model: Any, adapter: str | Path, *, trainable: bool, head: str = "") -> Any:
-    """`head`: the layer of a reward model that is saved with its adapter. Raises JobError for an adapter that holds
-    anything but LoRA, for one of another base, which PEFT would load partially, and for one with NaN.
+    """`head`: the layer of a reward model that is saved with its adapter. Raises JobError for an
+    adapter that holds anything but LoRA, for one of another base, which PEFT would load partially,
+    and for one with NaN.
     """
     file = Path(adapter) / WEIGHTS
     given = {name for name in check_files(adapter, head)[1] if _of_lora(name)}
     other = f"The adapter {adapter} was trained on another base model"
     try:
-        adapted = PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable, local_files_only=True)
+        adapted = PeftModel.from_pretrained(
+            model, str(adapter), is_trainable=trainable, local_files_only=True
+        )
     except SafetensorError as error:
         raise JobError(f"The file {file} is damaged: {error}") from error
     except RuntimeError as error:
@@ -126,11 +149,20 @@ def add_adapter(model: Any, adapter: str | Path, *, trainable: bool, head: str =
         raise JobError(f"{other}: its layers have other sizes.") from error
     except ValueError as error:  # PEFT's error if no layer has one of these names
         raise JobError(f"{other}: {error}") from error
-    taken = {name.replace(".default.", "."): weight for name, weight in adapted.named_parameters() if _of_lora(name)}
+    taken = {
+        name.replace(".default.", "."): weight
+        for name, weight in adapted.named_parameters()
+        if _of_lora(name)
+    }
     if strange := sorted(given ^ taken.keys()):
-        raise JobError(f"{other}: {len(strange)} of its weights do not match a layer here, such as {strange[0]}.")
+        raise JobError(
+            f"{other}: {len(strange)} of its weights do not match a layer here, such as"
+            f" {strange[0]}."
+        )
     if broken := [name for name, weight in taken.items() if not bool(weight.isfinite().all())]:
-        raise JobError(f"The adapter {adapter} has weights that are NaN or infinite, such as {broken[0]}.")
+        raise JobError(
+            f"The adapter {adapter} has weights that are NaN or infinite, such as {broken[0]}."
+        )
     return adapted
 
 
@@ -163,11 +195,14 @@ def lora_config(config: Lora) -> LoraConfig:
     )
 
 
-def chat_with_tools(tokenizer: Any, messages: list[dict], tools: list[dict]) -> tuple[list[dict], list[dict] | None]:
-    """(messages, tools) for the tokenizer's chat template: native tools if it supports them, otherwise everything as
-    text in the messages.
+def chat_with_tools(
+    tokenizer: Any, messages: list[dict], tools: list[dict]
+) -> tuple[list[dict], list[dict] | None]:
+    """(messages, tools) for the tokenizer's chat template: native tools if it supports them,
+    otherwise everything as text in the messages.
 
-    Generation and training both use this function, so that a model is trained on the prompts that it will see.
+    Generation and training both use this function, so that a model is trained on the prompts that
+    it will see.
     """
     return written_for(tokenizer.get_chat_template(tools=tools or None), messages, tools)
 
@@ -178,8 +213,8 @@ def set_threads(threads: int) -> None:
 
 
 def stop_token_ids(tokenizer: Any, model: Any = None) -> list[int]:
-    """Tokens that end an answer: the tokenizer's EOS, those in the model's generation config and, for ChatML, the end
-    of a turn.
+    """Tokens that end an answer: the tokenizer's EOS, those in the model's generation config and,
+    for ChatML, the end of a turn.
     """
     until = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ends = {

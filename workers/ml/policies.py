@@ -12,7 +12,9 @@ from workers.lib.specs import AgentEndpoint, Engine, Model, Server, Timed
 from workers.lib.spending import Account
 
 AT_ONCE = 64
-BATCHES = 16  # batches that wait for an in-process engine, enough to group answers of similar length
+BATCHES = (
+    16  # batches that wait for an in-process engine, enough to group answers of similar length
+)
 
 
 def open_policy(
@@ -23,9 +25,9 @@ def open_policy(
     watch: Watch | None = None,
     goes_on: bool = True,
 ) -> Policy:
-    """Open the `engine` and `model` of a spec. `account`: for a job whose requests to servers share a limit. `goes_on`:
-    an in-process engine keeps what it computed for later turns. Raises SpecError, or JobError for a model that cannot
-    be loaded.
+    """Open the `engine` and `model` of a spec. `account`: for a job whose requests to servers share
+    a limit. `goes_on`: an in-process engine keeps what it computed for later turns. Raises
+    SpecError, or JobError for a model that cannot be loaded.
     """
     if isinstance(engine, Server):
         return ChatPolicy(engine, sampling, account, watch)
@@ -34,7 +36,9 @@ def open_policy(
     return EnginePolicy(TransformersEngine.load(engine, model), sampling, watch, goes_on=goes_on)
 
 
-def open_side_by_side(versions: Sequence[Timed], samplings: Sequence[Sampling], *, merged: bool) -> list[Policy]:
+def open_side_by_side(
+    versions: Sequence[Timed], samplings: Sequence[Sampling], *, merged: bool
+) -> list[Policy]:
     """A policy for each version, to be asked alternately. Those in this process share their base
     (`load_side_by_side`).
     """
@@ -48,7 +52,9 @@ def open_side_by_side(versions: Sequence[Timed], samplings: Sequence[Sampling], 
     from workers.ml.transformers_engine import TransformersEngine
 
     set_threads(engines[0].threads)
-    loaded = load_side_by_side([version.model for version in versions], engines[0].dtype, merged=merged)
+    loaded = load_side_by_side(
+        [version.model for version in versions], engines[0].dtype, merged=merged
+    )
     return [
         EnginePolicy(TransformersEngine(*pair, batch_size=1), sampling, goes_on=False)
         for pair, sampling in zip(loaded, samplings, strict=True)
@@ -56,7 +62,9 @@ def open_side_by_side(versions: Sequence[Timed], samplings: Sequence[Sampling], 
 
 
 def episodes_at_once(engine: Engine, environment: Environment) -> int:
-    """How many episodes run at a time. Single-turn episodes hold no resources while they wait for a batch."""
+    """How many episodes run at a time. Single-turn episodes hold no resources while they wait for a
+    batch.
+    """
     if isinstance(engine, Server | AgentEndpoint):
         return engine.concurrency
     return AT_ONCE if environment.multi_turn else BATCHES * engine.batch_size

@@ -1,5 +1,5 @@
-"""The batch that an update learns from, and the gradients of its loss over the prefix tree of its rows
-(workers.ml.tree).
+"""The batch that an update learns from, and the gradients of its loss over the prefix tree of its
+rows (workers.ml.tree).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Batch:
     rows: list[TokenRow]
     advantage: Tensor  # [R], or [R, U] if each turn has its own
     used: Tensor  # [R, U]: tokens of samples that are not masked
-    episode: Tensor  # [R]: number of the row's episode, i.e. the completion that losses are averaged over
+    # [R]: number of the row's episode, i.e. the completion that losses are averaged over
+    episode: Tensor
     informative: Tensor | None = None  # [R]: rows of groups whose rewards differ; None means all
 
     @property
@@ -44,8 +45,12 @@ class Batch:
         return self.advantage[rows] if self.advantage.dim() == 1 else self.advantage[rows, :width]
 
 
-def batch_from(groups: Sequence[tuple[Group, Tensor]], config: GrpoConfig, device: torch.device) -> Batch:
-    """The rows of (group, advantages [G] or [G, T]). An episode whose turns cannot be joined has several rows."""
+def batch_from(
+    groups: Sequence[tuple[Group, Tensor]], config: GrpoConfig, device: torch.device
+) -> Batch:
+    """The rows of (group, advantages [G] or [G, T]). An episode whose turns cannot be joined has
+    several rows.
+    """
     rows, per_token, masked, informative, episode = [], [], [], [], []
     for group, advantages in groups:
         for done, given in zip(group.episodes, advantages, strict=True):
@@ -58,7 +63,9 @@ def batch_from(groups: Sequence[tuple[Group, Tensor]], config: GrpoConfig, devic
                 episode.append(done)
     real = pad([[1] * len(tokens) for tokens in per_token] or [[]], 0)[1][: len(rows)]
     width = real.shape[1] if config.advantages == "turn" else 1
-    advantage = torch.tensor([(tokens + [0.0] * width)[:width] for tokens in per_token]).reshape(len(rows), width)
+    advantage = torch.tensor([(tokens + [0.0] * width)[:width] for tokens in per_token]).reshape(
+        len(rows), width
+    )
     number = {id(done): at for at, done in enumerate({id(done): done for done in episode}.values())}
     return Batch(
         rows=rows,
@@ -70,28 +77,43 @@ def batch_from(groups: Sequence[tuple[Group, Tensor]], config: GrpoConfig, devic
 
 
 def token_advantages(done: Finished, given: Tensor) -> list[float]:
-    """The advantage of each token that the policy generated, in order, from the episode's advantage or each turn's
-    [T].
+    """The advantage of each token that the policy generated, in order, from the episode's advantage
+    or each turn's [T].
     """
     of_turns = given.tolist() if given.dim() else [float(given)] * len(done.replies)
-    return [advantage for reply, advantage in zip(done.replies, of_turns, strict=False) for _ in reply.token_ids]
+    return [
+        advantage
+        for reply, advantage in zip(done.replies, of_turns, strict=False)
+        for _ in reply.token_ids
+    ]
 
 
-def micro_batches(model: Any, batch: Batch, config: GrpoConfig, numbers: Sequence[int]) -> Iterator[Scored]:
-    """The parts of one tree over these rows of the batch, or of one tree for each `micro_batch` of them."""
+def micro_batches(
+    model: Any, batch: Batch, config: GrpoConfig, numbers: Sequence[int]
+) -> Iterator[Scored]:
+    """The parts of one tree over these rows of the batch, or of one tree for each `micro_batch` of
+    them.
+    """
     size = config.micro_batch or max(1, len(numbers))
     for start in range(0, len(numbers), size):
         some_numbers = torch.tensor(numbers[start : start + size], device=batch.used.device)
         rows = [batch.rows[number] for number in numbers[start : start + size]]
-        for some in scored_parts(model, rows, config.temperature, recompute=config.gradient_checkpointing):
+        for some in scored_parts(
+            model, rows, config.temperature, recompute=config.gradient_checkpointing
+        ):
             yield Scored(some_numbers[some.rows], some.tokens, some.real)
 
 
-def shared_logprobs(ranks: Ranks, batch: Batch, compute: Callable[[list[TokenRow]], Tensor]) -> Tensor:
+def shared_logprobs(
+    ranks: Ranks, batch: Batch, compute: Callable[[list[TokenRow]], Tensor]
+) -> Tensor:
     """The result of `compute` for all rows, [R, U]; each process computes some of them."""
     if ranks.size == 1:
         return compute(batch.rows)
-    found, mine = torch.zeros(batch.used.shape, device=batch.used.device), ranks.mine([row.ids for row in batch.rows])
+    found, mine = (
+        torch.zeros(batch.used.shape, device=batch.used.device),
+        ranks.mine([row.ids for row in batch.rows]),
+    )
 
     def work() -> None:
         if mine:
@@ -112,34 +134,56 @@ def add_gradients(
     check: Callable[[], None] = lambda: None,
     ranks: Ranks = ALONE,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Add the gradients of the batch's loss to the model's. Returns (log-probabilities [R, U] of its tokens, metrics).
+    """Add the gradients of the batch's loss to the model's. Returns (log-probabilities [R, U] of
+    its tokens, metrics).
 
-    `old` None: the batch is on policy, so the ratio is exactly 1. `check` is called before each part, and may raise.
-    With several `ranks`, each computes its share of the rows, and all get the sum.
+    `old` None: the batch is on policy, so the ratio is exactly 1. `check` is called before each
+    part, and may raise. With several `ranks`, each computes its share of the rows, and all get the
+    sum.
     """
     logprobs, metrics = torch.zeros(batch.used.shape, device=batch.used.device), Counter[str]()
     mine = ranks.mine([row.ids for row in batch.rows])
     tokens, corrects = batch.used.sum().clamp(min=1), config.correction not in ("off", "auto")
-    sampled, completions = sampler_logprobs(batch.rows, logprobs), Completions.of(batch.used, batch.episode)
+    sampled, completions = (
+        sampler_logprobs(batch.rows, logprobs),
+        Completions.of(batch.used, batch.episode),
+    )
 
     def loss_of(new: Tensor, rows: Any, width: int) -> Tensor:
-        """The loss of some rows, from log-probabilities [r, width]. The losses of all rows add up to the batch's."""
+        """The loss of some rows, from log-probabilities [r, width]. The losses of all rows add up
+        to the batch's.
+        """
         here = (rows, slice(width))
         before, used = (new.detach() if old is None else old[here]), batch.used[here]
         far, episode = None if reference is None else reference[here], batch.episode[rows]
-        ratio = ratios(before, sampled[here], used, config.correction_level, episode) if corrects else None
+        ratio = (
+            ratios(before, sampled[here], used, config.correction_level, episode)
+            if corrects
+            else None
+        )
         loss, measured = policy_loss(
-            new, before, far, batch.advantage_of(rows, width), used, config, completions.only(rows),
-            informative=batch.informative, weight=None if ratio is None else weights(ratio, config.correction, config),
-        )  # fmt: skip
+            new,
+            before,
+            far,
+            batch.advantage_of(rows, width),
+            used,
+            config,
+            completions.only(rows),
+            informative=batch.informative,
+            weight=None if ratio is None else weights(ratio, config.correction, config),
+        )
         metrics.update(measured | {"train/loss": float(loss.detach())})
         return loss
 
     slope = None
-    if batch.split and (config.loss_type in OF_SEQUENCE or (corrects and config.correction_level == "sequence")):
-        # A ratio over a whole episode needs all its rows at once, so the loss's derivative by the log-probabilities is
-        # computed first.
-        whole = shared_logprobs(ranks, batch, lambda rows: logprobs_of(model, rows, config.temperature, check))
+    if batch.split and (
+        config.loss_type in OF_SEQUENCE or (corrects and config.correction_level == "sequence")
+    ):
+        # A ratio over a whole episode needs all its rows at once, so the loss's derivative by the
+        # log-probabilities is computed first.
+        whole = shared_logprobs(
+            ranks, batch, lambda rows: logprobs_of(model, rows, config.temperature, check)
+        )
         whole.requires_grad_()
         (slope,) = torch.autograd.grad(loss_of(whole, slice(None), whole.shape[1]), whole)
         if not ranks.is_main:
@@ -154,23 +198,33 @@ def add_gradients(
                 loss_of(some.tokens.logprobs, some.rows, some.real.shape[1]).backward()
             else:
                 (some.tokens.logprobs * slope[here]).sum().backward()
-            metrics["train/entropy"] += float((some.tokens.entropies * batch.used[here]).sum() / tokens)
+            metrics["train/entropy"] += float(
+                (some.tokens.entropies * batch.used[here]).sum() / tokens
+            )
         return dict(metrics)
 
     found = ranks.totals(share)
     ranks.add(logprobs)
     ranks.add_gradients(model.parameters())
     if old is None:
-        found |= correction_metrics(logprobs, sampled, batch.used, config.correction, config, batch.episode)
+        found |= correction_metrics(
+            logprobs, sampled, batch.used, config.correction, config, batch.episode
+        )
     return logprobs, found
 
 
-def sampler_gap(logprobs: Tensor, rows: Sequence[TokenRow], *, same: bool = True) -> dict[str, float]:
-    """How far the trainer's log-probabilities [R, U] are from the sampler's; 0 up to rounding when on policy.
+def sampler_gap(
+    logprobs: Tensor, rows: Sequence[TokenRow], *, same: bool = True
+) -> dict[str, float]:
+    """How far the trainer's log-probabilities [R, U] are from the sampler's; 0 up to rounding when
+    on policy.
 
-    If trainer and sampler are not the `same`, because the sampler was truncated on purpose or is older, only the
-    differences are reported: the other metrics would claim that the two compute different models.
+    If trainer and sampler are not the `same`, because the sampler was truncated on purpose or is
+    older, only the differences are reported: the other metrics would claim that the two compute
+    different models.
     """
     sampled = [list(compress(row.logprobs, row.learnt)) for row in rows]
-    gaps = gap_metrics([list(zip(*pair, strict=False)) for pair in zip(logprobs.tolist(), sampled, strict=True)])
+    gaps = gap_metrics(
+        [list(zip(*pair, strict=False)) for pair in zip(logprobs.tolist(), sampled, strict=True)]
+    )
     return {name: value for name, value in gaps.items() if same or "logp_diff" in name}

@@ -1,8 +1,8 @@
 """Matrix products with frozen weights: the same results in less time on a CPU.
 
-PyTorch multiplies float32 matrices with MKL. For the sizes of an update, oneDNN (which is part of PyTorch) is 1.1 to
-1.3 times as fast; for the few rows of a generation step 1.4 to 2.3 times, if the weights are in its own layout
-(`Packed`).
+PyTorch multiplies float32 matrices with MKL. For the sizes of an update, oneDNN (which is part of
+PyTorch) is 1.1 to 1.3 times as fast; for the few rows of a generation step 1.4 to 2.3 times, if the
+weights are in its own layout (`Packed`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ SMALLEST = 2**15  # weights in a matrix; below, oneDNN's overhead is larger than
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [..., in] · weight [out, in]ᵀ + bias. Has no gradients: call it within an autograd function or under
-    no_grad.
+    """x [..., in] · weight [out, in]ᵀ + bias. Has no gradients: call it within an autograd function
+    or under no_grad.
     """
     if x.dtype != torch.float32 or not onednn_has(weight):
         return functional.linear(x, weight, bias)
@@ -26,7 +26,9 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def onednn_has(weight: Tensor) -> bool:
-    plain = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= SMALLEST
+    plain = (
+        weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= SMALLEST
+    )
     return plain and torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
 
 
@@ -41,6 +43,12 @@ class Packed:
 
 
 def packed(layer: Any, x: Tensor) -> Packed | None:
-    """The packed weight that `workers.ml.lean.packed_weights` attached to the layer, if it can be used for x."""
+    """The packed weight that `workers.ml.lean.packed_weights` attached to the layer, if it can be
+    used for x.
+    """
     found = vars(layer).get("packed")
-    return found if found is not None and x.dtype == torch.float32 and not torch.is_grad_enabled() else None
+    return (
+        found
+        if found is not None and x.dtype == torch.float32 and not torch.is_grad_enabled()
+        else None
+    )

@@ -13,7 +13,9 @@ from workers.ml.tree import logprobs_of
 
 
 class Reference:
-    """A second, frozen adapter of the model being trained; the bare base model if the run starts without an adapter."""
+    """A second, frozen adapter of the model being trained; the bare base model if the run starts
+    without an adapter.
+    """
 
     def __init__(self, model: Any, start: str | None) -> None:
         self.model, self.frozen = model, bool(start)
@@ -21,8 +23,12 @@ class Reference:
             check_files(start)
             model.load_adapter(start, "reference", is_trainable=False)
 
-    def logprobs(self, rows: Sequence[TokenRow], temperature: float, check: Callable[[], None]) -> Tensor:
-        """[R, U]: log-probabilities of the rows' learned tokens. `check` is called after each part, and may raise."""
+    def logprobs(
+        self, rows: Sequence[TokenRow], temperature: float, check: Callable[[], None]
+    ) -> Tensor:
+        """[R, U]: log-probabilities of the rows' learned tokens. `check` is called after each part,
+        and may raise.
+        """
         if not self.frozen:
             with self.model.disable_adapter():
                 return logprobs_of(self.model, rows, temperature, check)

@@ -1,5 +1,5 @@
-"""Rollouts of a training run on vLLM servers: the trainer's weights are sent to them as adapters, and the sampled
-tokens come back.
+"""Rollouts of a training run on vLLM servers: the trainer's weights are sent to them as adapters,
+and the sampled tokens come back.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from workers.ml import checkpoint
 from workers.ml.transformers_engine import TransformersEngine, nucleus
 from workers.ml.tree import decoder_of, logprobs_of, prefill
 
-LEAST_SHIFT = 0.01  # nats between the two kinds of log-probability, enough to tell which one a server reports
+LEAST_SHIFT = (
+    0.01  # nats between the two kinds of log-probability, enough to tell which one a server reports
+)
 # Tokens of the fixed text, and of the sample that shows how log-probabilities are reported.
 TEXT_TOKENS, MODE_TOKENS = 256, 16
 TRIES = 4  # per request, before the server counts as lost for the step
@@ -45,18 +47,30 @@ class Remote:
     """One server of the run. Raises JobError if it may not be called."""
 
     def __init__(self, server: RolloutServer, prefix: str, steps_ahead: int) -> None:
-        self.server, self.rotation, self.proof = server, Rotation(server, prefix, steps_ahead), Proof()
+        self.server, self.rotation, self.proof = (
+            server,
+            Rotation(server, prefix, steps_ahead),
+            Proof(),
+        )
 
     def asked_for(self, model: str) -> ChatServer:
         server = self.server
         return ChatServer(
-            server.base_url.rstrip("/"), model, key_variable=server.api_key_env or "", timeout_s=server.timeout_s,
-            tries=TRIES, allow_private=server.allow_private, name="rollout server", droppable=(),
-        )  # fmt: skip
+            server.base_url.rstrip("/"),
+            model,
+            key_variable=server.api_key_env or "",
+            timeout_s=server.timeout_s,
+            tries=TRIES,
+            allow_private=server.allow_private,
+            name="rollout server",
+            droppable=(),
+        )
 
-    def prove(self, model: str, ids: Sequence[int], ours: list[float], body: dict) -> tuple[dict[str, float], Sampled]:
-        """Check the server's weights. Raises ServersLost if they differ from the trainer's, JobError if the server does
-        not answer.
+    def prove(
+        self, model: str, ids: Sequence[int], ours: list[float], body: dict
+    ) -> tuple[dict[str, float], Sampled]:
+        """Check the server's weights. Raises ServersLost if they differ from the trainer's,
+        JobError if the server does not answer.
         """
         with CompletionAsker(self.asked_for(model)) as client:
             theirs, sampled = text_logprobs(client, ids, body)
@@ -64,7 +78,9 @@ class Remote:
 
 
 class ServerRollouts:
-    """`publish` the weights before sampling with `policy`. Raises ServersLost if no server can be sampled from."""
+    """`publish` the weights before sampling with `policy`. Raises ServersLost if no server can be
+    sampled from.
+    """
 
     def __init__(self, spec: Grpo, engine: TransformersEngine, warn: Callable[[str], None]) -> None:
         assert spec.rollouts is not None
@@ -87,18 +103,25 @@ class ServerRollouts:
                 self._check_mode(remote, sampled, sampling)
 
     def publish(self, step: int) -> dict[str, float]:
-        """Have the weights after `step` steps loaded and verified. Returns {rollout/adapter_gap, rollout/adapter_move,
-        time/adapter_s}.
+        """Have the weights after `step` steps loaded and verified. Returns {rollout/adapter_gap,
+        rollout/adapter_move, time/adapter_s}.
         """
         if self.version == step:
             return {}
         began = time.perf_counter()
         name = adapter_name(self.job, self.attempt, step)
         folder = checkpoint.save_adapter(self.engine.model, Path(self.given.folder) / name)
-        ours, body = self._text_logprobs(), completion_body(self.text, Sampling(), self.engine.stop_ids, 0, 1)
+        ours, body = (
+            self._text_logprobs(),
+            completion_body(self.text, Sampling(), self.engine.stop_ids, 0, 1),
+        )
         self.live, found, reasons = [], dict[str, float](), list[str]()
         for remote in self.remotes:
-            seen_there = f"{remote.server.folder.rstrip('/')}/{name}" if remote.server.folder else str(folder)
+            seen_there = (
+                f"{remote.server.folder.rstrip('/')}/{name}"
+                if remote.server.folder
+                else str(folder)
+            )
             try:
                 remote.rotation.load(name, seen_there)
                 measured, _ = remote.prove(name, self.text, ours, body)
@@ -114,14 +137,21 @@ class ServerRollouts:
             raise ServersLost(" ".join(reasons))
         self.version = step
         self._remove_older()
-        return found | {"rollout/servers": len(self.live), "time/adapter_s": time.perf_counter() - began}
+        return found | {
+            "rollout/servers": len(self.live),
+            "time/adapter_s": time.perf_counter() - began,
+        }
 
     def policy(self, sampling: Sampling) -> TokenPolicy:
         at_once = min(remote.server.concurrency for remote, _ in self.live)
-        return TokenPolicy([server for _, server in self.live], self.engine, sampling, at_once, self._lost)
+        return TokenPolicy(
+            [server for _, server in self.live], self.engine, sampling, at_once, self._lost
+        )
 
     def close(self) -> None:
-        """Unload the run's adapters and remove their files. Servers that no longer answer are skipped."""
+        """Unload the run's adapters and remove their files. Servers that no longer answer are
+        skipped.
+        """
         for remote in self.remotes:
             try:
                 remote.rotation.close()
@@ -134,7 +164,9 @@ class ServerRollouts:
         self.warn(f"The rollout server {server.base_url} is left out until the next step. {why}")
 
     def _remove_older(self) -> None:
-        """Remove the files of unloaded adapters. Loaded ones are kept, since a server may read them again."""
+        """Remove the files of unloaded adapters. Loaded ones are kept, since a server may read them
+        again.
+        """
         kept = {name for remote in self.remotes for name in remote.rotation.loaded}
         for folder in self._folders():
             if folder.name not in kept:
@@ -151,8 +183,8 @@ class ServerRollouts:
         return logprobs_of(self.engine.model, [row])[0].tolist()
 
     def _check_mode(self, remote: Remote, sampled: Sampled, sampling: Sampling) -> None:
-        """Samples with a temperature or truncation (top_p) need the log-probabilities of that distribution. Raises
-        ServersLost if the server reports others.
+        """Samples with a temperature or truncation (top_p) need the log-probabilities of that
+        distribution. Raises ServersLost if the server reports others.
         """
         if sampling.temperature == 1 and sampling.top_p == 1:
             return
@@ -160,17 +192,24 @@ class ServerRollouts:
         known = [
             place for place, value in enumerate(processed) if value > -math.inf
         ]  # rounding may put a sampled token outside
-        told, ours, plain = ([values[place] for place in known] for values in (sampled.logprobs, processed, raw))
-        if mean_distance(ours, plain) > LEAST_SHIFT and mean_distance(told, plain) < mean_distance(told, ours):
+        told, ours, plain = (
+            [values[place] for place in known] for values in (sampled.logprobs, processed, raw)
+        )
+        if mean_distance(ours, plain) > LEAST_SHIFT and mean_distance(told, plain) < mean_distance(
+            told, ours
+        ):
             raise ServersLost(
-                f"The rollout server {remote.server.base_url} returns log-probabilities of the distribution before temperature "
-                f"({sampling.temperature:g}) and top_p ({sampling.top_p:g}). Start it with --logprobs-mode processed_logprobs, or train "
-                "with both 1."
+                f"The rollout server {remote.server.base_url} returns log-probabilities of the"
+                f" distribution before temperature ({sampling.temperature:g}) and top_p"
+                f" ({sampling.top_p:g}). Start it with --logprobs-mode processed_logprobs, or train"
+                " with both 1."
             )
 
-    def _sampled_logprobs(self, ids: list[int], sampling: Sampling) -> tuple[list[float], list[float]]:
-        """Log-probabilities of the tokens sampled after the fixed text: in the distribution sampled from (-inf if
-        impossible), and in the model's own.
+    def _sampled_logprobs(
+        self, ids: list[int], sampling: Sampling
+    ) -> tuple[list[float], list[float]]:
+        """Log-probabilities of the tokens sampled after the fixed text: in the distribution sampled
+        from (-inf if impossible), and in the model's own.
         """
         decoder, head = decoder_of(self.engine.model)
         with torch.no_grad():
@@ -184,7 +223,9 @@ class ServerRollouts:
 
 
 class Ahead:
-    """Samples the next batch in a thread while the update runs. `active` from its start until its result is taken."""
+    """Samples the next batch in a thread while the update runs. `active` from its start until its
+    result is taken.
+    """
 
     def __init__(self) -> None:
         self.thread, self.closing, self.active = ThreadPoolExecutor(1, "rollouts"), False, False

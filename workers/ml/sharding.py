@@ -1,9 +1,11 @@
-"""A base model whose layers are divided among the processes of a run (FSDP, torch's fully_shard). Heavy: imports torch.
+"""A base model whose layers are divided among the processes of a run (FSDP, torch's fully_shard).
+Heavy: imports torch.
 
-Each process holds a part of every layer's frozen weights, and all of the adapter, the embeddings and the output layer.
-A layer is assembled when all processes reach it, in the forward and the backward pass, so all of them must run the
-layers equally often. Rows are therefore computed side by side with padding, equally many in each process, without the
-prefix tree, whose parts would differ. Adapter and optimizer work as without sharding.
+Each process holds a part of every layer's frozen weights, and all of the adapter, the embeddings
+and the output layer. A layer is assembled when all processes reach it, in the forward and the
+backward pass, so all of them must run the layers equally often. Rows are therefore computed side by
+side with padding, equally many in each process, without the prefix tree, whose parts would differ.
+Adapter and optimizer work as without sharding.
 """
 
 from __future__ import annotations
@@ -24,14 +26,23 @@ from workers.ml.tree import Row, Scored, decoder_of, pad
 
 
 def shard_layers(model: Any, ranks: Ranks) -> Any:
-    """Shard the model and move it to its device. Raises SpecError for a model whose layers are not known."""
+    """Shard the model and move it to its device. Raises SpecError for a model whose layers are not
+    known.
+    """
     decoder = model.get_base_model().base_model
     if not isinstance(layers := getattr(decoder, "layers", None), torch.nn.ModuleList):
-        raise SpecError(f"“config.shard” must be false: the layers of {type(decoder).__name__} are not known here.")
+        raise SpecError(
+            f"“config.shard” must be false: the layers of {type(decoder).__name__} are not known"
+            " here."
+        )
     mesh = init_device_mesh(device(), (ranks.size,))
     for layer in layers:  # one at a time, so that a GPU never holds more than one whole layer
         layer.to(device())
-        fully_shard(layer, mesh=mesh, ignored_params={one for one in layer.parameters() if one.requires_grad})
+        fully_shard(
+            layer,
+            mesh=mesh,
+            ignored_params={one for one in layer.parameters() if one.requires_grad},
+        )
     for tensor in (*whole(model), *model.buffers()):
         tensor.data = tensor.data.to(device())
     fully_shard(decoder, mesh=mesh, ignored_params=set(whole(model)))
@@ -51,11 +62,18 @@ def scored_rows(model: Any, rows: Sequence[Row], at_once: int) -> Iterator[Score
         some = rows[start : start + at_once]
         ids, real = pad([row.ids for row in some], 0)
         learnt = pad([[int(one) for one in row.learnt] for row in some], 0)[0].bool()[:, 1:]
-        hidden = decoder(input_ids=ids.to(where), attention_mask=real.to(where), use_cache=False).last_hidden_state
-        found = token_logprobs(head, hidden[:, :-1][learnt.to(where)], ids[:, 1:][learnt].to(where), 1.0)
+        hidden = decoder(
+            input_ids=ids.to(where), attention_mask=real.to(where), use_cache=False
+        ).last_hidden_state
+        found = token_logprobs(
+            head, hidden[:, :-1][learnt.to(where)], ids[:, 1:][learnt].to(where), 1.0
+        )
         _, used = pad([[0] * int(row.sum()) for row in learnt], 0)
         used = used.to(where)
         tokens = type(found)(
-            *(torch.zeros(used.shape, dtype=one.dtype, device=where).masked_scatter(used, one) for one in found)
+            *(
+                torch.zeros(used.shape, dtype=one.dtype, device=where).masked_scatter(used, one)
+                for one in found
+            )
         )
         yield Scored(torch.arange(start, start + len(some), device=where), tokens, used)

@@ -1,8 +1,10 @@
-"""Lets TRL's DPO and KTO trainers use a model that computes shared prompts once (workers.ml.tree). Heavy: imports TRL.
+"""Lets TRL's DPO and KTO trainers use a model that computes shared prompts once (workers.ml.tree).
+Heavy: imports TRL.
 
-Their losses need the log-probability of each label, for which they call the model with `fused_lm_head=True`. That call
-is replaced by one over the tree of the batch's rows: the two answers of a pair share their prompt, and the pairs of a
-task share the beginning of theirs. Losses, metrics and references are TRL's own.
+Their losses need the log-probability of each label, for which they call the model with
+`fused_lm_head=True`. That call is replaced by one over the tree of the batch's rows: the two
+answers of a pair share their prompt, and the pairs of a task share the beginning of theirs. Losses,
+metrics and references are TRL's own.
 """
 
 from __future__ import annotations
@@ -18,13 +20,19 @@ from workers.lib.token_rows import TokenRow
 from workers.ml.tree import scored_parts, use_tree
 
 
-def share_prompts(trainer: Any, *, recompute: bool = False, check: Callable[[], None] = lambda: None) -> None:
-    """Patch the model of a trainer, after its creation, since TRL inspects the original model. `recompute`: gradient
-    checkpointing, as in `scored_parts`; `check` is called for each part, and may raise. Raises JobError for an
-    unsupported model.
+def share_prompts(
+    trainer: Any, *, recompute: bool = False, check: Callable[[], None] = lambda: None
+) -> None:
+    """Patch the model of a trainer, after its creation, since TRL inspects the original model.
+    `recompute`: gradient checkpointing, as in `scored_parts`; `check` is called for each part, and
+    may raise. Raises JobError for an unsupported model.
     """
     use_tree(trainer.model)
-    causal = trainer.model.get_base_model() if hasattr(trainer.model, "get_base_model") else trainer.model
+    causal = (
+        trainer.model.get_base_model()
+        if hasattr(trainer.model, "get_base_model")
+        else trainer.model
+    )
     causal.recomputes, causal.check = recompute, check
     causal.forward = MethodType(_forward, causal)
 
@@ -40,13 +48,15 @@ def _forward(
     return_dict: bool | None = None,
     **other: Any,
 ) -> Any:
-    """input_ids, attention_mask and labels [B, L] → the output of TRL's fused head, each [B, L − 1]. The mean of the
-    logits is NaN, because no loss needs it and nobody reports it.
+    """input_ids, attention_mask and labels [B, L] → the output of TRL's fused head, each [B, L −
+    1]. The mean of the logits is NaN, because no loss needs it and nobody reports it.
     """
     from trl.trainer.utils import FusedCausalLMOutput
 
     wanted = [name for name, value in other.items() if value is not None]
-    assert fused_lm_head and not use_cache and not wanted, f"the trainer wants more than log-probabilities: {wanted}"
+    assert fused_lm_head and not use_cache and not wanted, (
+        f"the trainer wants more than log-probabilities: {wanted}"
+    )
     real, learnt = attention_mask.bool(), labels != -100
     rows = [
         TokenRow(ids[mask].tolist(), learns[mask].tolist())
@@ -60,7 +70,9 @@ def _forward(
             found[number] = tuple(value[used] for value in values)
     mask = learnt[:, 1:]
     logprobs, entropies, likeliest = (
-        torch.zeros(mask.shape, dtype=values[0].dtype, device=mask.device).masked_scatter(mask, torch.cat(values))
+        torch.zeros(mask.shape, dtype=values[0].dtype, device=mask.device).masked_scatter(
+            mask, torch.cat(values)
+        )
         for values in zip(*found, strict=True)
     )
     return FusedCausalLMOutput(

@@ -1,5 +1,5 @@
-"""Generation in this process, batched, on a CPU or one GPU. Shared prompts are computed once (workers.ml.tree), and
-keys and values are kept between an episode's turns.
+"""Generation in this process, batched, on a CPU or one GPU. Shared prompts are computed once
+(workers.ml.tree), and keys and values are kept between an episode's turns.
 """
 
 from __future__ import annotations
@@ -23,13 +23,18 @@ from workers.ml.lean import packed_weights
 from workers.ml.models import device, load_policy, set_threads
 from workers.ml.tree import Cached, Prefilled, Store, decoder_of, prefill, use_tree
 
-KEPT = {"cpu": 2**30, "cuda": 8 * 2**30}  # bytes of keys and values kept between the turns of episodes
+KEPT = {
+    "cpu": 2**30,
+    "cuda": 8 * 2**30,
+}  # bytes of keys and values kept between the turns of episodes
 SHOWN_EVERY_S = 0.25  # seconds; every look at the tokens waits for the device
 
 
 @dataclass
 class Written:
-    """Keys and values of generated tokens: for some `rows` of equal length, [kv_heads, rows, length, d] per layer."""
+    """Keys and values of generated tokens: for some `rows` of equal length, [kv_heads, rows,
+    length, d] per layer.
+    """
 
     rows: list[int]
     length: int
@@ -39,7 +44,9 @@ class Written:
 
 @dataclass
 class Decoding:
-    """The rows that are still being generated. Buffers are [kv_heads, rows, width, d] per layer, filled up to `at`."""
+    """The rows that are still being generated. Buffers are [kv_heads, rows, width, d] per layer,
+    filled up to `at`.
+    """
 
     rows: Tensor
     keys: list[Tensor]
@@ -51,7 +58,9 @@ class Decoding:
 
     def written(self, which: Tensor) -> Written:
         """The keys and values that some rows have after their prompts."""
-        keys, values = ([x[:, which, self.width : self.at] for x in some] for some in (self.keys, self.values))
+        keys, values = (
+            [x[:, which, self.width : self.at] for x in some] for some in (self.keys, self.values)
+        )
         return Written(self.rows[which].tolist(), self.at - self.width, keys, values)
 
     def make_room(self, most: int) -> None:
@@ -67,14 +76,18 @@ class Decoding:
 
     def keep(self, which: Tensor) -> None:
         """Keep only these rows; finished ones then cost nothing more."""
-        self.rows, self.real, self.positions = self.rows[which], self.real[which], self.positions[which]
+        self.rows, self.real, self.positions = (
+            self.rows[which],
+            self.real[which],
+            self.positions[which],
+        )
         self.keys = [keys[:, which] for keys in self.keys]
         self.values = [values[:, which] for values in self.values]
 
 
 class TransformersEngine:
-    """`batch_size` is the number of answers generated side by side. `check` is called before each token, and may
-    raise.
+    """`batch_size` is the number of answers generated side by side. `check` is called before each
+    token, and may raise.
     """
 
     check: Callable[[], None] = staticmethod(lambda: None)
@@ -102,8 +115,12 @@ class TransformersEngine:
     def generate(
         self, prompts: list[Prompt], sampling: Sampling, show: Show | None = None
     ) -> Iterator[tuple[int, list[Output]]]:
-        """Generate answers. Prompts of similar length are batched, `batch_size` answers at a time."""
-        tokens = [self.prompt_ids(prompt.messages, prompt.tools, prompt.so_far) for prompt in prompts]
+        """Generate answers. Prompts of similar length are batched, `batch_size` answers at a
+        time.
+        """
+        tokens = [
+            self.prompt_ids(prompt.messages, prompt.tools, prompt.so_far) for prompt in prompts
+        ]
         batch: list[int] = []
         for index in sorted(range(len(prompts)), key=lambda index: len(tokens[index])):
             size = sum(len(prompts[i].seeds) for i in [*batch, index])
@@ -149,7 +166,9 @@ class TransformersEngine:
             prompted.last_hidden.device
         )
         stops = self.stops.to(noise.device)
-        owner = [index for index, row in enumerate(seeds) for _ in row]  # the index of each row's prompt
+        owner = [
+            index for index, row in enumerate(seeds) for _ in row
+        ]  # the index of each row's prompt
         owners = torch.tensor(owner).to(noise.device)
         state = self.begin(prompted, owners, sampling.max_new_tokens)
         tokens, logprobs = torch.zeros_like(noise, dtype=torch.long), torch.zeros_like(noise)
@@ -163,8 +182,8 @@ class TransformersEngine:
             chosen, chosen_logprobs = sample(self.head(hidden), sampling, noise[state.rows, step])
             tokens[state.rows, step], logprobs[state.rows, step] = chosen, chosen_logprobs
             lengths[state.rows] = step + 1
-            # The only synchronisation with the device in a step. More of them would leave a GPU idle between its small
-            # kernels.
+            # The only synchronisation with the device in a step. More of them would leave a GPU
+            # idle between its small kernels.
             going = (~torch.isin(chosen, stops)).nonzero().squeeze(1)
             ended_ms.append((time.perf_counter() - started) * 1000)
             whole = not len(going) or step + 1 == sampling.max_new_tokens
@@ -183,14 +202,20 @@ class TransformersEngine:
         computed = self._computed(prompted, owner, written)
         rows = zip(owner, tokens.tolist(), logprobs.tolist(), lengths.tolist(), strict=True)
         for number, (index, row, scores, length) in enumerate(rows):
-            output = self._output(prompts[index], row[:length], scores[:length], ended_ms[length - 1])
+            output = self._output(
+                prompts[index], row[:length], scores[:length], ended_ms[length - 1]
+            )
             outputs[index].append(replace(output, computed=computed.get(number)))
         return outputs
 
-    def _computed(self, prompted: Prefilled, owner: list[int], written: list[Written]) -> dict[int, Cached]:
+    def _computed(
+        self, prompted: Prefilled, owner: list[int], written: list[Written]
+    ) -> dict[int, Cached]:
         """The cached keys and values of each row; {} if there is no room for them."""
         size = sum(x.nbytes for some in (prompted, *written) for x in (*some.keys, *some.values))
-        room = KEPT.get(prompted.last_hidden.device.type, KEPT["cpu"]) - sum(store.size for store in self.stores)
+        room = KEPT.get(prompted.last_hidden.device.type, KEPT["cpu"]) - sum(
+            store.size for store in self.stores
+        )
         if not written or size > room:
             return {}
         kept = [prompted, *written]
@@ -214,12 +239,16 @@ class TransformersEngine:
     def _show(self, show: Show, seeds: list[list[int]], tokens: Tensor, lengths: Tensor) -> None:
         """Pass on the text of each row so far, without an incomplete character at its end."""
         places = [(index, place) for index, row in enumerate(seeds) for place in range(len(row))]
-        for (index, place), row, length in zip(places, tokens.tolist(), lengths.tolist(), strict=True):
+        for (index, place), row, length in zip(
+            places, tokens.tolist(), lengths.tolist(), strict=True
+        ):
             text = self.tokenizer.decode(row[:length], skip_special_tokens=True)
             show(index, place, text.removesuffix("\ufffd"))
 
     def begin(self, prompted: Prefilled, owners: Tensor, new: int) -> Decoding:
-        """Each row gets its prompt's own tokens (few) in a separate buffer; the common prefix (long) stays shared."""
+        """Each row gets its prompt's own tokens (few) in a separate buffer; the common prefix
+        (long) stays shared.
+        """
         own, width = prompted.own[owners], prompted.own.shape[1]
 
         def buffer(source: Tensor) -> Tensor:
@@ -262,7 +291,9 @@ class TransformersEngine:
         state.positions = state.positions + 1
         return hidden
 
-    def _output(self, prompt: list[int], tokens: list[int], logprobs: list[float], latency_ms: float) -> Output:
+    def _output(
+        self, prompt: list[int], tokens: list[int], logprobs: list[float], latency_ms: float
+    ) -> Output:
         return Output(
             text=self.tokenizer.decode(tokens, skip_special_tokens=True),
             token_ids=tokens,
@@ -276,8 +307,8 @@ class TransformersEngine:
 
 
 def computed_of(so_far: SoFar | None, ids: list[int]) -> Cached | None:
-    """What was computed for the prompt that `ids` continue; None if the chat template has rendered the beginning
-    differently.
+    """What was computed for the prompt that `ids` continue; None if the chat template has rendered
+    the beginning differently.
     """
     if so_far is None or so_far.computed is None or ids[: len(so_far.ids)] != so_far.ids:
         return None
@@ -286,13 +317,16 @@ def computed_of(so_far: SoFar | None, ids: list[int]) -> Cached | None:
 
 def noise_of(seeds: list[int], steps: int) -> Tensor:
     """Uniform numbers [rows, steps]. A row depends only on its seed, not on the other rows."""
-    rows = [torch.rand(steps, generator=torch.Generator().manual_seed(seed % 2**63)) for seed in seeds]
+    rows = [
+        torch.rand(steps, generator=torch.Generator().manual_seed(seed % 2**63)) for seed in seeds
+    ]
     return torch.stack(rows)
 
 
 def sample(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """(token [rows], its log-probability [rows]) by inverse transform of `noise` [rows] in [0, 1). The log-probability
-    is that in the distribution sampled from: with temperature, truncated at top_p and renormalised.
+    """(token [rows], its log-probability [rows]) by inverse transform of `noise` [rows] in [0, 1).
+    The log-probability is that in the distribution sampled from: with temperature, truncated at
+    top_p and renormalised.
     """
     logits = logits.float()
     if sampling.temperature == 0:
@@ -308,7 +342,9 @@ def sample(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, T
         cumulative = nucleus(cumulative, sampling.top_p * cumulative.sum(-1, keepdim=True))
     cumulative.cumsum_(-1)
     total = cumulative[:, -1:]
-    chosen = torch.searchsorted(cumulative, noise[:, None] * total, right=True).clamp(max=logits.shape[-1] - 1)
+    chosen = torch.searchsorted(cumulative, noise[:, None] * total, right=True).clamp(
+        max=logits.shape[-1] - 1
+    )
     return chosen[:, 0], (logits.gather(-1, chosen) - top - total.log())[:, 0]
 
 

@@ -1,9 +1,9 @@
-"""The common part of the programs that TRL trains (SFT, DPO, KTO, reward models): the order of rows, loading, reports,
-checkpoints and stops. Heavy: imports TRL.
+"""The common part of the programs that TRL trains (SFT, DPO, KTO, reward models): the order of
+rows, loading, reports, checkpoints and stops. Heavy: imports TRL.
 
-The rows of a step and its dropout depend only on the seed and the step, so that a resumed run gives the same result as
-an uninterrupted one. With several processes (workers.ml.ranks), each computes a part of every batch, and all apply the
-batch's step; TRL sees a single process.
+The rows of a step and its dropout depend only on the seed and the step, so that a resumed run gives
+the same result as an uninterrupted one. With several processes (workers.ml.ranks), each computes a
+part of every batch, and all apply the batch's step; TRL sees a single process.
 """
 
 from __future__ import annotations
@@ -27,16 +27,30 @@ from workers.lib.specs import SPECS, Training
 from workers.lib.watching import Alarmed, judge_end, report
 from workers.ml import checkpoint
 from workers.ml.four_bit import products_in_float32
-from workers.ml.models import device, load_base, load_weights, lora, set_threads, stop_token_ids, training_dtype
+from workers.ml.models import (
+    device,
+    load_base,
+    load_weights,
+    lora,
+    set_threads,
+    stop_token_ids,
+    training_dtype,
+)
 from workers.ml.ranks import ALONE, Ranks
 from workers.ml.reward_head import lora_with_head
 from workers.ml.sharding import shard_layers
 from workers.ml.tree import use_tree
 
 Row = TypeVar("Row")
-OTHER_DRAWS = 10**12  # offset between the seeds of two processes, which draw dropout for different rows
+OTHER_DRAWS = (
+    10**12
+)  # offset between the seeds of two processes, which draw dropout for different rows
 KINDS = {form: kind for kind, form in SPECS.items()}
-ALWAYS = {"loss": "train/loss", "learning_rate": "train/learning_rate", "grad_norm": "train/grad_norm"}
+ALWAYS = {
+    "loss": "train/loss",
+    "learning_rate": "train/learning_rate",
+    "grad_norm": "train/grad_norm",
+}
 
 
 def arguments(spec: Any, start: int, ranks: Ranks = ALONE) -> dict[str, Any]:
@@ -76,8 +90,8 @@ def checkpointing(config: Training) -> dict[str, Any]:
 def loaded(
     spec: Any, events: Emitter, stop: StopFlag, ranks: Ranks = ALONE, *, scalar_head: bool = False
 ) -> tuple[Any, Any, Any, Any]:
-    """(model with its adapter, tokenizer, optimizer, scheduler) at the start of the run, or at its checkpoint; with
-    `scalar_head` a reward model.
+    """(model with its adapter, tokenizer, optimizer, scheduler) at the start of the run, or at its
+    checkpoint; with `scalar_head` a reward model.
     """
     from transformers import set_seed
 
@@ -89,22 +103,32 @@ def loaded(
     set_threads(spec.engine.threads)
     set_seed(spec.seed)
     model, tokenizer = load_base(
-        spec.model.base, training_dtype(spec.engine.dtype), scalar_head=scalar_head, in_4bit=config.load_in_4bit
+        spec.model.base,
+        training_dtype(spec.engine.dtype),
+        scalar_head=scalar_head,
+        in_4bit=config.load_in_4bit,
     )
     if scalar_head:
         model = lora_with_head(model, config, start=spec.model.adapter, resume=resume)
     else:
         model = lora(model, config, resume or spec.model.adapter)
-    # Before creating the optimizer, so that the moments in a checkpoint end up on the same device as the weights.
+    # Before creating the optimizer, so that the moments in a checkpoint end up on the same device
+    # as the weights.
     model = shard_layers(model, ranks) if config.shard else model.to(device())
     if config.load_in_4bit:
-        with products_in_float32(model):  # because the switch to shared prompts compares two ways of computing
+        with products_in_float32(
+            model
+        ):  # because the switch to shared prompts compares two ways of computing
             use_tree(model)
     return model, tokenizer, *checkpoint.optimizer_of(model, config, resume)
 
 
 def learnable(
-    rows: Sequence[Row], said: Callable[[Row], Iterable[str | dict]], tokenizer: Any, events: Emitter, **more: Any
+    rows: Sequence[Row],
+    said: Callable[[Row], Iterable[str | dict]],
+    tokenizer: Any,
+    events: Emitter,
+    **more: Any,
 ) -> list[Row]:
     """The rows whose answers contain no control token as text (workers.lib.control_tokens)."""
     texts = control_texts(tokenizer, stop_token_ids(tokenizer))
@@ -120,8 +144,9 @@ def row_order(rows: int, count: int, seed: int) -> list[int]:
 
 
 class InParts:
-    """Mixin for a TRL trainer: each process computes the loss of its part of a batch; the mean of losses and gradients
-    is the batch's. Values that TRL gathers (metrics, and the KL in KTO's loss) cover all parts.
+    """Mixin for a TRL trainer: each process computes the loss of its part of a batch; the mean of
+    losses and gradients is the batch's. Values that TRL gathers (metrics, and the KL in KTO's loss)
+    cover all parts.
     """
 
     ranks: Ranks = ALONE
@@ -152,20 +177,22 @@ def real_rows(inputs: Mapping[str, torch.Tensor]) -> list[list[int]]:
 
 
 def refuse_long_rows(lengths: list[int], limit: int) -> None:
-    """Raises SpecError: truncating a row would remove its completion, so that it would be left out or only partially
-    learned.
+    """Raises SpecError: truncating a row would remove its completion, so that it would be left out
+    or only partially learned.
     """
     long = [length for length in lengths if length > limit]
     if long:
         raise SpecError(
-            f"{len(long)} of {len(lengths)} rows are longer than config.max_length ({limit} tokens with their prompt; "
-            f"the longest has {max(long)}). Raise max_length, or leave these rows out of the data set."
+            f"{len(long)} of {len(lengths)} rows are longer than config.max_length ({limit} tokens"
+            f" with their prompt; the longest has {max(long)}). Raise max_length, or leave these"
+            " rows out of the data set."
         )
 
 
 def set_reference(model: Any, adapter: str | None) -> None:
-    """Make the reference the initial model of the run. TRL copies the adapter that it is given, which in a resumed run
-    is the checkpoint's; without an initial adapter the reference is the bare base, which TRL uses if there is no copy.
+    """Make the reference the initial model of the run. TRL copies the adapter that it is given,
+    which in a resumed run is the checkpoint's; without an initial adapter the reference is the bare
+    base, which TRL uses if there is no copy.
     """
     from peft import set_peft_model_state_dict
 
@@ -188,13 +215,15 @@ def reporting(
     measure: Callable[[int], dict[str, float]] | None = None,
     ranks: Ranks = ALONE,
 ) -> Any:
-    """A trainer callback that reports each step, saves checkpoints, stops on request and applies the alarms.
+    """A trainer callback that reports each step, saves checkpoints, stops on request and applies
+    the alarms.
 
-    `found` holds metrics of the last batch; `named` maps names in TRL's log to the names that are reported; `counted`
-    holds the tokens that this process has counted in the step; `measure` returns metrics of data that does not train,
-    and is called every `eval_every` steps and at the end. Until the optimizer's step, an interrupted step loses
-    nothing: a stop ends it at once, and an update that is not finite is not applied. With several processes, none may
-    leave at any moment, so they only stop at points where they exchange something, which they do often.
+    `found` holds metrics of the last batch; `named` maps names in TRL's log to the names that are
+    reported; `counted` holds the tokens that this process has counted in the step; `measure`
+    returns metrics of data that does not train, and is called every `eval_every` steps and at the
+    end. Until the optimizer's step, an interrupted step loses nothing: a stop ends it at once, and
+    an update that is not finite is not applied. With several processes, none may leave at any
+    moment, so they only stop at points where they exchange something, which they do often.
     """
     from transformers import TrainerCallback
 
@@ -202,7 +231,11 @@ def reporting(
     steps, every, start = config.steps, config.save_every, checkpoint.step_of(spec.resume_from)
     alone = ranks.size == 1
     names = ALWAYS | dict(named or {})
-    watchman = Watchman(config.alarms, spec.kind or KINDS[type(spec)], checkpoint.seen_by("alarms", spec.resume_from))
+    watchman = Watchman(
+        config.alarms,
+        spec.kind or KINDS[type(spec)],
+        checkpoint.seen_by("alarms", spec.resume_from),
+    )
 
     class Reporter(TrainerCallback):
         done, saved = start, start if spec.resume_from else None
@@ -227,7 +260,9 @@ def reporting(
                 return
             ranks.check(stop.check)
             stop.raises = alone
-            values = ranks.gather(lambda: measure(self.done))[0]  # all processes decide on the same numbers
+            values = ranks.gather(lambda: measure(self.done))[
+                0
+            ]  # all processes decide on the same numbers
             stop.raises = False
             if values:
                 events.metric(self.done, values)
@@ -258,10 +293,14 @@ def reporting(
             if self.done % every == 0 and self.done < steps:
                 self.keep()
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **_: Any) -> None:
+        def on_log(
+            self, args: Any, state: Any, control: Any, logs: dict | None = None, **_: Any
+        ) -> None:
             if not logs or "loss" not in logs:
                 return
-            values = {name: float(logs[key]) for key, name in names.items() if key in logs} | dict(found or {})
+            values = {name: float(logs[key]) for key, name in names.items() if key in logs} | dict(
+                found or {}
+            )
             if counted is not None:
                 values |= ranks.totals(lambda: dict(counted))
                 counted.clear()
@@ -278,8 +317,8 @@ def reporting(
 
 
 def train(trainer: Any, model: Any, spec: Any, ranks: Ranks = ALONE) -> Path:
-    """Run the remaining steps; return the adapter's folder. After a stop, or an alarm that ends the run, a checkpoint
-    is saved and the error re-raised.
+    """Run the remaining steps; return the adapter's folder. After a stop, or an alarm that ends the
+    run, a checkpoint is saved and the error re-raised.
     """
     from transformers import PrinterCallback
 
@@ -291,4 +330,6 @@ def train(trainer: Any, model: Any, spec: Any, ranks: Ranks = ALONE) -> Path:
         except (Stop, Alarmed):
             reporter.keep()
             raise
-    return checkpoint.save_result(model, Path(spec.out_dir), spec.model.adapter, spec.config.steps, ranks.is_main)
+    return checkpoint.save_result(
+        model, Path(spec.out_dir), spec.model.adapter, spec.config.steps, ranks.is_main
+    )

@@ -1,6 +1,6 @@
-"""Periodic measurements on data that does not train, for programs that TRL trains: the loss on held-back rows and, in
-the run's environment, the success on validation tasks (except for a sharded model, which cannot sample). Heavy: imports
-torch.
+"""Periodic measurements on data that does not train, for programs that TRL trains: the loss on
+held-back rows and, in the run's environment, the success on validation tasks (except for a sharded
+model, which cannot sample). Heavy: imports torch.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Values = dict[str, float]
 
 
 class Validation:
-    """`held` returns metrics of the held-back rows; None if there are none. With several `ranks`, all call it, and each
-    plays some of the tasks.
+    """`held` returns metrics of the held-back rows; None if there are none. With several `ranks`,
+    all call it, and each plays some of the tasks.
     """
 
     def __init__(
@@ -61,14 +61,24 @@ class Validation:
             shown.count(step, "validating", len(found), len(tasks) * n)
             emit_sample(self.events, tasks[index], sample, done, phase="validation", step=step)
 
-        policy = EnginePolicy(engine, sampling_of(environment.harness), goes_on=environment.multi_turn)
+        policy = EnginePolicy(
+            engine, sampling_of(environment.harness), goes_on=environment.multi_turn
+        )
 
         def play_some(some: range, tell: Callable[[int, int, Finished], None]) -> None:
             try:
                 play(
-                    policy, environment, tasks, limits_of(environment.harness), tell,
-                    n=n, concurrency=len(some) * n, seed=self.spec.seed, only=some, check=self.stop.check,
-                )  # fmt: skip
+                    policy,
+                    environment,
+                    tasks,
+                    limits_of(environment.harness),
+                    tell,
+                    n=n,
+                    concurrency=len(some) * n,
+                    seed=self.spec.seed,
+                    only=some,
+                    check=self.stop.check,
+                )
             except PolicyError:
                 self.stop.check()  # a stop also ends the generation
                 raise

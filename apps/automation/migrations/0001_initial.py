@@ -20,34 +20,49 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Flow",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=80)),
                 ("enabled", models.BooleanField(default=True)),
                 (
                     "next_run_at",
-                    models.DateTimeField(help_text="By its schedules; None if it has none or is off", null=True),
+                    models.DateTimeField(
+                        help_text="By its schedules; None if it has none or is off", null=True
+                    ),
                 ),
                 (
                     "looked_at",
                     models.DateTimeField(
-                        default=django.utils.timezone.now, help_text="When its other triggers were last checked"
+                        default=django.utils.timezone.now,
+                        help_text="When its other triggers were last checked",
                     ),
                 ),
                 (
                     "seen",
                     models.JSONField(
-                        default=list, help_text="Versions and models that have started it or existed before it"
+                        default=list,
+                        help_text="Versions and models that have started it or existed before it",
                     ),
                 ),
                 (
                     "secret_digest",
-                    models.CharField(blank=True, help_text="SHA-256 of the secret that a webhook sends", max_length=64),
+                    models.CharField(
+                        blank=True,
+                        help_text="SHA-256 of the secret that a webhook sends",
+                        max_length=64,
+                    ),
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="flows", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="flows",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -58,8 +73,16 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="FlowRun",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ("cause", models.JSONField(help_text="{by: cron, …, person; sentence; what was seen}")),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "cause",
+                    models.JSONField(help_text="{by: cron, …, person; sentence; what was seen}"),
+                ),
                 (
                     "state",
                     models.CharField(
@@ -78,11 +101,17 @@ class Migration(migrations.Migration):
                 ("error", models.TextField(blank=True)),
                 (
                     "note",
-                    models.CharField(blank=True, help_text="What it is waiting for, as a sentence", max_length=300),
+                    models.CharField(
+                        blank=True,
+                        help_text="What it is waiting for, as a sentence",
+                        max_length=300,
+                    ),
                 ),
                 (
                     "not_before",
-                    models.DateTimeField(help_text="A queued run waits until then; others may go first", null=True),
+                    models.DateTimeField(
+                        help_text="A queued run waits until then; others may go first", null=True
+                    ),
                 ),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
                 ("started_at", models.DateTimeField(null=True)),
@@ -100,7 +129,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="flow_runs", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="flow_runs",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -111,7 +142,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="FlowStep",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("position", models.PositiveIntegerField()),
                 ("key", models.CharField(max_length=40)),
                 ("kind", models.CharField(max_length=20)),
@@ -135,29 +171,44 @@ class Migration(migrations.Migration):
                 (
                     "said",
                     models.TextField(
-                        blank=True, help_text="What it is doing, waiting for or has found, or why it failed"
+                        blank=True,
+                        help_text="What it is doing, waiting for or has found, or why it failed",
                     ),
                 ),
                 (
                     "attempt",
-                    models.PositiveIntegerField(default=0, help_text="Failed attempts since a person last resumed it"),
+                    models.PositiveIntegerField(
+                        default=0, help_text="Failed attempts since a person last resumed it"
+                    ),
                 ),
                 (
                     "failures",
-                    models.JSONField(default=list, help_text="[{at, said}] of the failed attempts, the newest last"),
+                    models.JSONField(
+                        default=list,
+                        help_text="[{at, said}] of the failed attempts, the newest last",
+                    ),
                 ),
                 ("not_before", models.DateTimeField(null=True)),
                 (
                     "seconds",
-                    models.FloatField(default=0, help_text="Compute time of its jobs, over all finished attempts"),
+                    models.FloatField(
+                        default=0, help_text="Compute time of its jobs, over all finished attempts"
+                    ),
                 ),
-                ("usd", models.FloatField(default=0, help_text="Known cost of its jobs, over all finished attempts")),
+                (
+                    "usd",
+                    models.FloatField(
+                        default=0, help_text="Known cost of its jobs, over all finished attempts"
+                    ),
+                ),
                 ("started_at", models.DateTimeField(null=True)),
                 ("finished_at", models.DateTimeField(null=True)),
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="steps", to="automation.flowrun"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="steps",
+                        to="automation.flowrun",
                     ),
                 ),
             ],
@@ -168,7 +219,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="FlowVersion",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("number", models.PositiveIntegerField()),
                 ("spec", models.JSONField(help_text="See `specs.FlowSpec`")),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
@@ -184,7 +240,9 @@ class Migration(migrations.Migration):
                 (
                     "flow",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="versions", to="automation.flow"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="versions",
+                        to="automation.flow",
                     ),
                 ),
             ],
@@ -196,24 +254,34 @@ class Migration(migrations.Migration):
             model_name="flowrun",
             name="version",
             field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="runs", to="automation.flowversion"
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="runs",
+                to="automation.flowversion",
             ),
         ),
         migrations.AddIndex(
             model_name="flow",
-            index=models.Index(condition=models.Q(("enabled", True)), fields=["next_run_at"], name="flow_by_clock"),
+            index=models.Index(
+                condition=models.Q(("enabled", True)), fields=["next_run_at"], name="flow_by_clock"
+            ),
         ),
         migrations.AddIndex(
             model_name="flow",
-            index=models.Index(condition=models.Q(("enabled", True)), fields=["looked_at"], name="flow_by_look"),
+            index=models.Index(
+                condition=models.Q(("enabled", True)), fields=["looked_at"], name="flow_by_look"
+            ),
         ),
         migrations.AddConstraint(
             model_name="flow",
-            constraint=models.UniqueConstraint(fields=("project", "name"), name="one_flow_per_name"),
+            constraint=models.UniqueConstraint(
+                fields=("project", "name"), name="one_flow_per_name"
+            ),
         ),
         migrations.AddConstraint(
             model_name="flowstep",
-            constraint=models.UniqueConstraint(fields=("run", "position"), name="one_step_per_position"),
+            constraint=models.UniqueConstraint(
+                fields=("run", "position"), name="one_step_per_position"
+            ),
         ),
         migrations.AddConstraint(
             model_name="flowstep",
@@ -221,7 +289,9 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="flowversion",
-            constraint=models.UniqueConstraint(fields=("flow", "number"), name="one_flow_version_per_number"),
+            constraint=models.UniqueConstraint(
+                fields=("flow", "number"), name="one_flow_version_per_number"
+            ),
         ),
         migrations.AddIndex(
             model_name="flowrun",
@@ -230,21 +300,31 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="flowrun",
             constraint=models.UniqueConstraint(
-                condition=models.Q(("state", "running")), fields=("project",), name="one_flow_runs_in_a_project"
+                condition=models.Q(("state", "running")),
+                fields=("project",),
+                name="one_flow_runs_in_a_project",
             ),
         ),
         migrations.AddConstraint(
             model_name="flowrun",
             constraint=models.UniqueConstraint(
-                condition=models.Q(("state", "queued")), fields=("version",), name="one_queued_run_of_a_flow_version"
+                condition=models.Q(("state", "queued")),
+                fields=("version",),
+                name="one_queued_run_of_a_flow_version",
             ),
         ),
         migrations.AddConstraint(
             model_name="flowrun",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
-                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running", "waiting"))),
+                    models.Q(
+                        ("finished_at__isnull", False),
+                        ("state__in", ("succeeded", "failed", "cancelled")),
+                    ),
+                    models.Q(
+                        ("finished_at__isnull", True),
+                        ("state__in", ("queued", "running", "waiting")),
+                    ),
                     _connector="OR",
                 ),
                 name="flowrun_finished_iff_ended",

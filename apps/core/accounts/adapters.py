@@ -1,5 +1,5 @@
-"""How allauth behaves here: nobody signs up without an invitation, every way in is counted and audited (`attempts`), and secrets of second
-factors are encrypted in the database."""
+"""How allauth behaves here: nobody signs up without an invitation, every way in is counted and
+audited (`attempts`), and secrets of second factors are encrypted in the database."""
 
 from __future__ import annotations
 
@@ -57,13 +57,17 @@ class AccountAdapter(DefaultAccountAdapter):
         return address_of(request)
 
     def authenticate(self, request: HttpRequest, **credentials: Any) -> Any:
-        """The user, if the password is right and the account active. Raises ValidationError if attempts are locked."""
+        """The user, if the password is right and the account active. Raises ValidationError if
+        attempts are locked.
+        """
         attempt = begun(request, name_of(credentials))
         user = super().authenticate(request, **credentials)
         if user is None or not user.is_active:
             attempt.failed()
             return None
-        attempt.succeeded(whole=user.get_username() == attempt.username and not is_mfa_enabled(user))
+        attempt.succeeded(
+            whole=user.get_username() == attempt.username and not is_mfa_enabled(user)
+        )
         return user
 
     def post_login(self, request: HttpRequest, user: Any, **options: Any) -> HttpResponse:
@@ -77,7 +81,9 @@ class AccountAdapter(DefaultAccountAdapter):
 
 
 def name_of(credentials: dict[str, Any]) -> str:
-    """The user name of the account that a name or e-mail means: failures count for the account, however it was named."""
+    """The user name of the account that a name or e-mail means: failures count for the account,
+    however it was named.
+    """
     typed = credentials.get("username") or credentials.get("email") or ""
     by_email = filter_users_by_email(typed)
     found = get_user_by_username(typed) or (by_email[0] if len(by_email) == 1 else None)
@@ -87,12 +93,20 @@ def name_of(credentials: dict[str, Any]) -> str:
 def invitation_of(request: HttpRequest) -> Invitation | None:
     """The open invitation whose link this browser followed."""
     digest = request.session.get(INVITATION, "")
-    return Invitation.objects.open().filter(digest=digest).select_related("project", "created_by").first()
+    return (
+        Invitation.objects.open()
+        .filter(digest=digest)
+        .select_related("project", "created_by")
+        .first()
+    )
 
 
 class SocialAccountAdapter(DefaultSocialAccountAdapter):
     error_messages = DefaultSocialAccountAdapter.error_messages | {
-        "email_taken": "An account with this address exists. Log in to it first, then connect %s under Account.",
+        "email_taken": (
+            "An account with this address exists. Log in to it first, then connect %s under"
+            " Account."
+        ),
         "no_password": "Set a password first: without one you could no longer log in.",
         "disconnect_last": "This is your only way to log in. Set a password first.",
         "connected_other": "This sign-in is connected to another account.",
@@ -126,7 +140,9 @@ class MFAAdapter(DefaultMFAAdapter):
     error_messages = DefaultMFAAdapter.error_messages | {
         "incorrect_code": WRONG_CODE,
         "cannot_delete_authenticator": "You cannot remove this second factor.",
-        "cannot_generate_recovery_codes": "Add an authenticator app or a security key before you create recovery codes.",
+        "cannot_generate_recovery_codes": (
+            "Add an authenticator app or a security key before you create recovery codes."
+        ),
     }
 
     def encrypt(self, text: str) -> str:
@@ -139,5 +155,7 @@ class MFAAdapter(DefaultMFAAdapter):
 def _fernet() -> MultiFernet:
     """By SECRET_KEY; what earlier ones encrypted is still read."""
     keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    digests = (salted_hmac("second factors", "", secret=key, algorithm="sha256").digest() for key in keys)
+    digests = (
+        salted_hmac("second factors", "", secret=key, algorithm="sha256").digest() for key in keys
+    )
     return MultiFernet([Fernet(base64.urlsafe_b64encode(digest)) for digest in digests])

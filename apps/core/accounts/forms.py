@@ -27,19 +27,25 @@ def begun(request: HttpRequest, username: str) -> LogIn:
         attempt.begin()
     except Locked as locked:
         said = f"{locked} An owner of your project can unlock an account at once."
-        raise forms.ValidationError(said, code=LOCKED, params={"seconds": locked.seconds}) from locked
+        raise forms.ValidationError(
+            said, code=LOCKED, params={"seconds": locked.seconds}
+        ) from locked
     return attempt
 
 
 class CountedCode:
-    """A wrong code of the second factor counts as a wrong password does, and so does one that was used before."""
+    """A wrong code of the second factor counts as a wrong password does, and so does one that was
+    used before.
+    """
 
     def clean_code(self) -> str:
         attempt = begun(context.request, self.user.get_username())
         try:
             code = super().clean_code()
             if not cache.add(f"used code {self.user.pk} {code}", True, CODE_KEPT_S):
-                raise forms.ValidationError("This code has already been used. Wait for the next one.")
+                raise forms.ValidationError(
+                    "This code has already been used. Wait for the next one."
+                )
         except forms.ValidationError:
             attempt.failed()
             raise
@@ -60,13 +66,16 @@ class AccountForm(PlainLabels, forms.ModelForm):
         model = get_user_model()
         fields = ("first_name", "email")
         labels = {"first_name": "Name", "email": "E-mail"}
-        help_texts = {"email": "You can log in with it; password resets and notifications go there."}
+        help_texts = {
+            "email": "You can log in with it; password resets and notifications go there."
+        }
 
     def clean_email(self) -> str:
         email = mailable(self.cleaned_data["email"])
         others = get_user_model().objects.exclude(pk=self.instance.pk)
         if email and (
-            others.filter(username__iexact=email).exists() or set(filter_users_by_email(email)) - {self.instance}
+            others.filter(username__iexact=email).exists()
+            or set(filter_users_by_email(email)) - {self.instance}
         ):
             raise forms.ValidationError("Another account uses this address.")
         return email
@@ -76,5 +85,7 @@ class AccountForm(PlainLabels, forms.ModelForm):
         user = super().save(commit)
         EmailAddress.objects.filter(user=user).exclude(email=user.email).delete()
         if user.email:
-            EmailAddress.objects.get_or_create(user=user, email=user.email, defaults={"primary": True})
+            EmailAddress.objects.get_or_create(
+                user=user, email=user.email, defaults={"primary": True}
+            )
         return user

@@ -1,5 +1,5 @@
-"""Browsers that have logged in to an account before, by a signed cookie: others' failures at their address do not hold
-them up (`attempts`). It proves nothing else.
+"""Browsers that have logged in to an account before, by a signed cookie: others' failures at their
+address do not hold them up (`attempts`). It proves nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def remember(request: HttpRequest, response: HttpResponse, username: str) -> Non
     marks = [mark, *(other for other in _marks(request) if other != mark)][:MOST]
     options: dict[str, Any] = {"httponly": True, "samesite": "Lax"}
     secure = settings.SESSION_COOKIE_SECURE
-    response.set_signed_cookie(COOKIE, ".".join(marks), SALT, max_age=AGE_S, secure=secure, **options)
+    response.set_signed_cookie(
+        COOKIE, ".".join(marks), SALT, max_age=AGE_S, secure=secure, **options
+    )
 
 
 def _marks(request: HttpRequest) -> list[str]:

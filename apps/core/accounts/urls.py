@@ -1,4 +1,6 @@
-"""allauth's pages that Flywheel has, under allauth's names. There is no sign-up: people are invited (`join`)."""
+"""allauth's pages that Flywheel has, under allauth's names. There is no sign-up: people are invited
+(`join`).
+"""
 
 from allauth.account import views as accounts
 from allauth.mfa.base import views as mfa
@@ -25,7 +27,11 @@ urlpatterns = [
         accounts.password_reset_from_key,
         name="account_reset_password_from_key",
     ),
-    path("password/reset/done/", accounts.password_reset_from_key_done, name="account_reset_password_from_key_done"),
+    path(
+        "password/reset/done/",
+        accounts.password_reset_from_key_done,
+        name="account_reset_password_from_key_done",
+    ),
     path("join/", views.join, name="join"),
     path("account/", views.account, name="account"),
     path("account/confirm/", views.ConfirmByPassword.as_view(), name="account_reauthenticate"),
@@ -37,8 +43,16 @@ urlpatterns = [
     path("account/second-factor/app/", totp.activate_totp, name="mfa_activate_totp"),
     path("account/second-factor/app/remove/", totp.deactivate_totp, name="mfa_deactivate_totp"),
     path("account/second-factor/codes/", codes.view_recovery_codes, name="mfa_view_recovery_codes"),
-    path("account/second-factor/codes/new/", codes.generate_recovery_codes, name="mfa_generate_recovery_codes"),
-    path("account/second-factor/codes/file/", codes.download_recovery_codes, name="mfa_download_recovery_codes"),
+    path(
+        "account/second-factor/codes/new/",
+        codes.generate_recovery_codes,
+        name="mfa_generate_recovery_codes",
+    ),
+    path(
+        "account/second-factor/codes/file/",
+        codes.download_recovery_codes,
+        name="mfa_download_recovery_codes",
+    ),
     path("account/keys/", keys.list_webauthn, name="mfa_list_webauthn"),
     path("account/keys/add/", keys.add_webauthn, name="mfa_add_webauthn"),
     path("account/keys/<int:pk>/", keys.edit_webauthn, name="mfa_edit_webauthn"),
@@ -50,5 +64,9 @@ urlpatterns = [
     path("oidc/cancelled/", social.login_cancelled, name="socialaccount_login_cancelled"),
     path("oidc/error/", social.login_error, name="socialaccount_login_error"),
     path("oidc/<str:provider_id>/login/", views.oidc_login, name="openid_connect_login"),
-    path("oidc/<str:provider_id>/login/callback/", views.oidc_callback, name="openid_connect_callback"),
+    path(
+        "oidc/<str:provider_id>/login/callback/",
+        views.oidc_callback,
+        name="openid_connect_callback",
+    ),
 ]

@@ -1,4 +1,6 @@
-"""Signing in and the account page. The flows are allauth's; too many failures are answered with 429."""
+"""Signing in and the account page. The flows are allauth's; too many failures are answered with
+429.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ from apps.core.paging import page_of
 log = logging.getLogger(__name__)
 EVENTS = 50
 PROVIDER_FAILS = (
-    "The sign-in provider cannot be reached, or does not answer as it should. Try again, or log in with your password."
+    "The sign-in provider cannot be reached, or does not answer as it should. Try again, or log in"
+    " with your password."
 )
 
 
@@ -77,7 +80,14 @@ def provider_may_fail(view: Callable[..., HttpResponse]) -> Callable[..., HttpRe
     def wrapper(request: HttpRequest, provider_id: str) -> HttpResponse:
         try:
             return view(request, provider_id)
-        except (RequestException, OAuth2Error, KeyError, TypeError, ValueError, AttributeError) as error:
+        except (
+            RequestException,
+            OAuth2Error,
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+        ) as error:
             log.warning("The OpenID Connect provider cannot be used: %r", error)
             messages.error(request, PROVIDER_FAILS)
             return redirect("account_login")
@@ -90,7 +100,9 @@ oidc_callback = provider_may_fail(oidc_views.callback)
 
 @provider_may_fail
 def oidc_login(request: HttpRequest, provider_id: str) -> HttpResponse:
-    """Forwards to the provider from a separate page: our content security policy lets no form lead to another site."""
+    """Forwards to the provider from a separate page: our content security policy lets no form lead
+    to another site.
+    """
     response = oidc_views.login(request, provider_id)
     if response.status_code == 302 and "://" in response["Location"]:
         return render(request, "account/leaving.html", {"url": response["Location"]})
@@ -98,14 +110,22 @@ def oidc_login(request: HttpRequest, provider_id: str) -> HttpResponse:
 
 
 def join(request: HttpRequest) -> HttpResponse:
-    """An invitation's page, for somebody with an account or without. Its token leaves the address at once, for the session."""
+    """An invitation's page, for somebody with an account or without. Its token leaves the address
+    at once, for the session.
+    """
     if token := request.GET.get("token"):
         request.session[INVITATION] = key_digest(token)
         return redirect("join")
     invitation, user = invitation_of(request), request.user
     if invitation is None:
-        mine = Invitation.objects.filter(digest=request.session.pop(INVITATION, ""), accepted_by=user.pk or 0).first()
-        return redirect(mine.project) if mine else render(request, "account/join_closed.html", status=410)
+        mine = Invitation.objects.filter(
+            digest=request.session.pop(INVITATION, ""), accepted_by=user.pk or 0
+        ).first()
+        return (
+            redirect(mine.project)
+            if mine
+            else render(request, "account/join_closed.html", status=410)
+        )
     form = JoinForm(request.POST or None) if not user.is_authenticated else None
     if request.method == "POST" and (form is None or form.is_valid()):
         try:
@@ -124,13 +144,21 @@ def join(request: HttpRequest) -> HttpResponse:
 
 @login_required
 def activity(request: HttpRequest) -> HttpResponse:
-    """What happened to one's own account. Whoever administers the installation sees also (`all`) what belongs to no project: names and keys
-    that nobody has, accounts without a project."""
+    """What happened to one's own account. Whoever administers the installation sees also (`all`)
+    what belongs to no project: names and keys that nobody has, accounts without a project."""
     refuse_unstorable_text(request)
     all_of_it = request.user.is_superuser and "all" in request.GET
-    rows = AuditEvent.objects.filter(project=None) if all_of_it else AuditEvent.objects.of_account(request.user)
+    rows = (
+        AuditEvent.objects.filter(project=None)
+        if all_of_it
+        else AuditEvent.objects.of_account(request.user)
+    )
     page = page_of(request, rows, EVENTS)
-    context = {"page": page, "lines": [(event, sentence(event)) for event in page], "all": all_of_it}
+    context = {
+        "page": page,
+        "lines": [(event, sentence(event)) for event in page],
+        "all": all_of_it,
+    }
     return render(request, "account/activity.html", context)
 
 
@@ -141,7 +169,9 @@ def changes_email(request: HttpRequest) -> bool:
 @login_required
 @reauthentication_required(allow_get=True, enabled=changes_email)
 def account(request: HttpRequest) -> HttpResponse:
-    """Name and e-mail. Whoever changes the address, which can reset the password, has just proved who they are."""
+    """Name and e-mail. Whoever changes the address, which can reset the password, has just proved
+    who they are.
+    """
     before = request.user.email
     form = AccountForm(request.POST or None, instance=request.user)
     if request.method == "POST" and form.is_valid():

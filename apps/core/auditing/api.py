@@ -1,4 +1,6 @@
-"""The audit log by API: for keys with `read`; as much of it as the role of whoever created the key may read."""
+"""The audit log by API: for keys with `read`; as much of it as the role of whoever created the key
+may read.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +31,37 @@ EVENT = {
             "type": ["object", "null"],
             "properties": {"type": {"type": "string"}, "id": {"type": "string"}},
         },
-        "about": {"type": "array", "items": {"type": "string"}, "description": "All objects it concerns, as `object` filters"},
+        "about": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "All objects it concerns, as `object` filters",
+        },
         "detail": {"type": "object"},
     },
-}  # fmt: skip
+}
 EXAMPLE = {
     "id": 812,
     "at": "2026-11-23T06:02:11.120000+00:00",
     "actor": "ann",
     "action": "channel.promote",
-    "sentence": "ann promoted grpo-v3 to production with a gate report, overriding the gate: “Refunds are fixed”",
+    "sentence": (
+        "ann promoted grpo-v3 to production with a gate report, overriding the gate: “Refunds are"
+        " fixed”"
+    ),
     "object": {"type": "promotion.channel", "id": "4"},
     "about": ["promotion.channel:4", "registry.modelversion:12", "registry.modelversion:9"],
-    "detail": {"channel": "production", "version": "grpo-v3", "overridden": True, "reason": "Refunds are fixed"},
+    "detail": {
+        "channel": "production",
+        "version": "grpo-v3",
+        "overridden": True,
+        "reason": "Refunds are fixed",
+    },
 }
 
 
 @extend_schema(
-    operation_id="v1_audit_list", responses=described({200: page(EVENT)}, 400, 403),
+    operation_id="v1_audit_list",
+    responses=described({200: page(EVENT)}, 400, 403),
     examples=[told("A promotion", {"results": [EXAMPLE], "next": None})],
     parameters=[
         OpenApiParameter("who", description="The name of a user or key, as `actor` says it"),
@@ -54,14 +69,17 @@ EXAMPLE = {
         OpenApiParameter("action", description="One action, such as `channel.promote`"),
         OpenApiParameter("since", description="From this day on (UTC), such as 2026-11-01"),
         OpenApiParameter("until", description="Up to and including this day (UTC)"),
-        OpenApiParameter("object", description="One of `about`, such as `registry.modelversion:12`"),
+        OpenApiParameter(
+            "object", description="One of `about`, such as `registry.modelversion:12`"
+        ),
         OpenApiParameter("cursor", description="`next` of the page before"),
         OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
     ],
-    description="Who changed what in the project, newest first. People, keys and webhooks only for keys whose creator "
-                "manages "
-    "them.",
-)  # fmt: skip
+    description=(
+        "Who changed what in the project, newest first. People, keys and webhooks only for keys"
+        " whose creator manages them."
+    ),
+)
 @api_view(["GET"])
 def audit(request: Request) -> Response:
     query = request.query_params.dict()
@@ -71,7 +89,9 @@ def audit(request: Request) -> Response:
         raise ValidationError({"path": error.field, "error": str(error)}) from error
     limit = whole(query.get("limit", str(PAGE)), 1, MAX_PAGE)
     if limit is None:
-        raise ValidationError({"path": "limit", "error": f"must be a whole number from 1 to {MAX_PAGE}"})
+        raise ValidationError(
+            {"path": "limit", "error": f"must be a whole number from 1 to {MAX_PAGE}"}
+        )
     rows = asked.of(request.auth.project, Role(request.auth.maker_role))
     try:
         found, following = keyset(rows, query.get("cursor", ""), limit, by="at")

@@ -37,29 +37,64 @@ KINDS: dict[str, tuple[str, Q]] = {
     "project": ("Project", _starting("project", "projectdeletion")),
     "trajectories": (
         "Trajectories",
-        _starting("trajectory", "trajectories", "upload", "arrival", "trace", "view", "redaction", "retention"),
+        _starting(
+            "trajectory",
+            "trajectories",
+            "upload",
+            "arrival",
+            "trace",
+            "view",
+            "redaction",
+            "retention",
+        ),
     ),
     "failures": (
         "Failures",
         _starting(
-            "failure", "failures", "failure_mode", "cluster", "rubric", "classification", "reclassification"
+            "failure",
+            "failures",
+            "failure_mode",
+            "cluster",
+            "rubric",
+            "classification",
+            "reclassification",
         ),
     ),
     "evals": (
         "Eval sets and evaluations",
         _starting(
-            "eval_set", "task", "variants", "meaning", "taskimport", "variantjob", "meaningcheck", "evalrun",
+            "eval_set",
+            "task",
+            "variants",
+            "meaning",
+            "taskimport",
+            "variantjob",
+            "meaningcheck",
+            "evalrun",
             "latencymeasurement",
         ),
     ),
-    "rewards": ("Environments and rewards", _starting("environment", "verifier", "review", "probes", "proberun", "rescore")),
+    "rewards": (
+        "Environments and rewards",
+        _starting("environment", "verifier", "review", "probes", "proberun", "rescore"),
+    ),
     "training": ("Training", _starting("dataset", "trainingrun", "promptsearch")),
     "models": (
         "Models",
-        _starting("model_version", "gate", "channel", "server", "ray_cluster", "serverprobe", "serverrun", "playground", "mergejob"),
+        _starting(
+            "model_version",
+            "gate",
+            "channel",
+            "server",
+            "ray_cluster",
+            "serverprobe",
+            "serverrun",
+            "playground",
+            "mergejob",
+        ),
     ),
     "automation": ("Flows and webhooks", _starting("flow", "webhook")),
-}  # fmt: skip
+}
 TABS = 4
 OBJECT = re.compile(r"[a-z_]+\.[a-z_]+:[\w.-]{1,64}", re.ASCII)
 
@@ -88,9 +123,17 @@ class Filters:
         if kind and kind not in KINDS:
             raise FilterError("kind", f"must be one of {', '.join(KINDS)}")
         if target and not OBJECT.fullmatch(target):
-            raise FilterError("object", "must be a type and an id, such as evals.evalset:0d3f0c52-…")
+            raise FilterError(
+                "object", "must be a type and an id, such as evals.evalset:0d3f0c52-…"
+            )
         days = {name: _day(name, query.get(name, "")) for name in ("since", "until")}
-        return cls(who=query.get("who", "").strip(), kind=kind, action=query.get("action", ""), object=target, **days)
+        return cls(
+            who=query.get("who", "").strip(),
+            kind=kind,
+            action=query.get("action", ""),
+            object=target,
+            **days,
+        )
 
     @classmethod
     def lenient(cls, query: Mapping[str, str]) -> tuple[Filters, str]:
@@ -137,7 +180,9 @@ def _midnight(day: date) -> datetime:
 
 
 def gone(events: list[AuditEvent]) -> set[str]:
-    """The targets of these events that are not there any more, as `object_name` names them: one query a type."""
+    """The targets of these events that are not there any more, as `object_name` names them: one
+    query a type.
+    """
     wanted: dict[str, set[str]] = {}
     for event in events:
         if event.target_id:
@@ -145,7 +190,11 @@ def gone(events: list[AuditEvent]) -> set[str]:
     missing = set()
     for kind, pks in wanted.items():
         try:
-            rows = apps.get_model(kind)._default_manager.filter(pk__in=pks).values_list("pk", flat=True)
+            rows = (
+                apps.get_model(kind)
+                ._default_manager.filter(pk__in=pks)
+                .values_list("pk", flat=True)
+            )
             pks = pks - {str(pk) for pk in rows}
         except (LookupError, ValueError):  # a model that is no more, or an id of another form
             pass

@@ -8,7 +8,13 @@ from typing import Any
 
 from django.apps import apps
 from django.core.exceptions import ValidationError
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest, StreamingHttpResponse
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBadRequest,
+    StreamingHttpResponse,
+)
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.utils import timezone
@@ -34,7 +40,9 @@ class Line:
 
 @project_view(archived=True, deleted=True, query=QUERY)
 def audit(request: HttpRequest, project: Project) -> HttpResponse:
-    """What a viewer may read: the events that are for others' eyes are left out (`AuditQuerySet.readable_as`)."""
+    """What a viewer may read: the events that are for others' eyes are left out
+    (`AuditQuerySet.readable_as`).
+    """
     asked, problem = Filters.lenient(request.GET.dict())
     role = request.membership.role  # type: ignore[attr-defined]
     rows = asked.of(project, role)
@@ -51,7 +59,9 @@ def audit(request: HttpRequest, project: Project) -> HttpResponse:
         "problem": problem,
         "tabs": [("", "All"), *labels[:TABS]],
         "kinds": labels,
-        "people": project.memberships.order_by("user__username").values_list("user__username", flat=True),
+        "people": (
+            project.memberships.order_by("user__username").values_list("user__username", flat=True)
+        ),
         "about": _about(asked.object, project),
     }
     return render(request, "core/audit.html", context)
@@ -73,13 +83,17 @@ def _about(name: str, project: Project) -> Piece | None:
 
 @project_view(archived=True, deleted=True, query=QUERY)
 def export(request: HttpRequest, project: Project, format: str) -> HttpResponseBase:
-    """All that the filters find, as a file, the newest first; 400 for a filter that makes no sense."""
+    """All that the filters find, as a file, the newest first; 400 for a filter that makes no
+    sense.
+    """
     if format not in FILES:
         raise Http404
     try:
         asked = Filters.read(request.GET.dict())
     except FilterError as error:  # a file of everything would pass for the requested one
-        return HttpResponseBadRequest(f"“{error.field}” {error}.", content_type="text/plain; charset=utf-8")
+        return HttpResponseBadRequest(
+            f"“{error.field}” {error}.", content_type="text/plain; charset=utf-8"
+        )
     rows = asked.of(project, request.membership.role)  # type: ignore[attr-defined]
     written, kind = FILES[format]
     name = f"audit-{project.slug}-{timezone.now():%Y-%m-%d}.{format}"
@@ -113,12 +127,21 @@ COLUMNS = ("at", "actor", "action", "sentence", "object_type", "object_id", "det
 
 
 def as_csv(events: Iterable[AuditEvent]) -> Iterator[bytes]:
-    """UTF-8 with a byte order mark, which spreadsheets need; what one would run as a formula gets a quote in front."""
+    """UTF-8 with a byte order mark, which spreadsheets need; what one would run as a formula gets a
+    quote in front.
+    """
     writer = csv.writer(_Echo())
     yield b"\xef\xbb\xbf" + writer.writerow(COLUMNS)  # type: ignore[operator]
     for event in events:
         detail = json.dumps(event.detail, ensure_ascii=False)
-        cells = (event.actor_label, event.action, sentence(event), event.target_type, event.target_id, detail)
+        cells = (
+            event.actor_label,
+            event.action,
+            sentence(event),
+            event.target_type,
+            event.target_id,
+            detail,
+        )
         yield writer.writerow([event.at.isoformat(), *map(_safe, cells)])  # type: ignore[misc]
 
 

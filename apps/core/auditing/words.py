@@ -1,8 +1,11 @@
-"""The audit log in sentences: the one place that says an action in words. An action without a sentence fails the tests.
+"""The audit log in sentences: the one place that says an action in words. An action without a
+sentence fails the tests.
 
-A sentence goes on after who did it. `{name}` is a value of the event's detail; `{name@}` links it to the target, `{=words@}` links these
-words; `{n|task|tasks}` counts ("1 task", "2 tasks"), `{n||task|tasks}` only says the noun; `{name@registry.modelversion:id}` links to the object whose id is the value `id`. A part in [brackets] is left out where one
-of its values is missing or false; `{?name}` and `{!name}` only ask for that, and show nothing.
+A sentence goes on after who did it. `{name}` is a value of the event's detail; `{name@}` links it
+to the target, `{=words@}` links these words; `{n|task|tasks}` counts ("1 task", "2 tasks"),
+`{n||task|tasks}` only says the noun; `{name@registry.modelversion:id}` links to the object whose id
+is the value `id`. A part in [brackets] is left out where one of its values is missing or false;
+`{?name}` and `{!name}` only ask for that, and show nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from django.urls import NoReverseMatch, reverse
 
 from apps.core.models import AuditEvent
 
-# What a job is called in a sentence, before its name; empty where its name says it: “Merge of support-v3”.
+# What a job is called in a sentence, before its name; empty where its name says it: “Merge of
+# support-v3”.
 JOBS = {
     "evalrun": "the evaluation",
     "latencymeasurement": "",
@@ -47,7 +51,9 @@ OF_JOBS = {
     "applied": "applied",
 }
 WORDS: dict[str, str] = {
-    f"{job}.{what}": f"{verb} {noun} {{name@}}" if noun else f"{verb} “{{name@}}”" for job, noun in JOBS.items() for what, verb in OF_JOBS.items()
+    f"{job}.{what}": f"{verb} {noun} {{name@}}" if noun else f"{verb} “{{name@}}”"
+    for job, noun in JOBS.items()
+    for what, verb in OF_JOBS.items()
 } | {
     # People and keys
     "project.created": "created the project[ {name}]",
@@ -72,13 +78,26 @@ WORDS: dict[str, str] = {
     "account.recovery_codes_made": "created new recovery codes[ from {address}]",
     "account.sign_in_connected": "connected a sign-in provider[ from {address}]",
     "account.sign_in_removed": "disconnected a sign-in provider[ from {address}]",
-    "api_key.created": "created the API key {name@} with the {scopes||scope|scopes} {scopes}[, valid until {expires_at}][, with access to hold-outs{?may_see_holdout}]",
-    "api_key.limited": "limited the API key {name@} at the endpoint[ to {requests_per_minute} requests per minute][, {tokens_per_minute} tokens per minute][, {at_once} answers at a time]",
-    "api_key.rotated": "rotated the API key {name@}[; the old one works until {until}][; the old one stopped at once{!until}]",
+    "api_key.created": (
+        "created the API key {name@} with the {scopes||scope|scopes} {scopes}[, valid until"
+        " {expires_at}][, with access to hold-outs{?may_see_holdout}]"
+    ),
+    "api_key.limited": (
+        "limited the API key {name@} at the endpoint[ to {requests_per_minute} requests per"
+        " minute][, {tokens_per_minute} tokens per minute][, {at_once} answers at a time]"
+    ),
+    "api_key.rotated": (
+        "rotated the API key {name@}[; the old one works until {until}][; the old one stopped at"
+        " once{!until}]"
+    ),
     "api_key.revoked": "revoked the API key {name@}",
-    "api_key.refused": "was refused[ {refused|time|times}][ from {address}][; locked until {until}]",
+    "api_key.refused": (
+        "was refused[ {refused|time|times}][ from {address}][; locked until {until}]"
+    ),
     "invitation.created": "invited {email} as {role}",
-    "invitation.accepted": "accepted the invitation of {email}[ from {invited_by}] and joined as {role}",
+    "invitation.accepted": (
+        "accepted the invitation of {email}[ from {invited_by}] and joined as {role}"
+    ),
     "invitation.revoked": "revoked the invitation of {email}",
     "member.set": "gave {user} the role {role}[ (was {was})]",
     "member.removed": "removed {user} from the project",
@@ -93,7 +112,9 @@ WORDS: dict[str, str] = {
     "trajectories.outcome": "set the outcome of {n|trajectory|trajectories} to {value}",
     "trajectories.undone": "undid a change of {n|trajectory|trajectories} ({kind}[ “{value}”])",
     "arrival.retried": "retried a batch of trajectories that had failed with “{problem}”",
-    "arrival.discarded": "discarded a batch of {n|trajectory|trajectories} that had failed with “{problem}”",
+    "arrival.discarded": (
+        "discarded a batch of {n|trajectory|trajectories} that had failed with “{problem}”"
+    ),
     "trace.retried": "retried a trace that had failed with “{problem}”",
     "trace.discarded": "discarded a trace that had failed with “{problem}”",
     "view.saved": "saved the view “{name}”[ for everyone{?shared}]",
@@ -106,8 +127,14 @@ WORDS: dict[str, str] = {
     "chart.moved": "moved the chart “{chart}” of the dashboard {dashboard@}",
     "chart.deleted": "deleted the chart “{chart}” of the dashboard {dashboard@}",
     "redaction.switched": "changed the built-in redaction rules to: {on}",
-    "redaction.presidio_on": "turned on Presidio for {entities} (language {language}, score {score}, model {model}); the rules are version {version}",
-    "redaction.presidio_off": "turned off Presidio[ while {waiting|batch|batches} waited for it{?waiting}]; the rules are version {version}",
+    "redaction.presidio_on": (
+        "turned on Presidio for {entities} (language {language}, score {score}, model {model}); the"
+        " rules are version {version}"
+    ),
+    "redaction.presidio_off": (
+        "turned off Presidio[ while {waiting|batch|batches} waited for it{?waiting}]; the rules are"
+        " version {version}"
+    ),
     "held.retried": "retried {n|batch|batches} set aside before storage",
     "held.discarded": "discarded {n|batch|batches} set aside before storage",
     "redaction.added": "added the redaction rule “{name}”",
@@ -116,18 +143,27 @@ WORDS: dict[str, str] = {
     "redaction.disabled": "disabled the redaction rule “{name}”",
     "redaction.moved": "moved the redaction rule “{name}” to position {position}",
     "redaction.deleted": "deleted the redaction rule “{name}”",
-    "retention.set": "set retention[ to {days|day|days}][ to unlimited{!days}][; it was {before|day|days}]",
-    "retention.enforced": "deleted {removed|trajectory|trajectories} older than {days|day|days} (retention)",
+    "retention.set": (
+        "set retention[ to {days|day|days}][ to unlimited{!days}][; it was {before|day|days}]"
+    ),
+    "retention.enforced": (
+        "deleted {removed|trajectory|trajectories} older than {days|day|days} (retention)"
+    ),
     # Failures
     "failure.decided": "triaged {=a failure@}[ as {after.mode}]",
     "failure.split": "added a second mode to {=a failure@}",
     "failure.assigned": "assigned {=a failure@}",
     "failure.marked": "marked {=a run@} as a failure[: {after.mode}]",
-    "failure.undone": "undid the triage of {n|failure|failures}[; {kept} changed in the meantime and stayed as {kept||it is|they are}]",
+    "failure.undone": (
+        "undid the triage of {n|failure|failures}[; {kept} changed in the meantime and stayed as"
+        " {kept||it is|they are}]"
+    ),
     "failures.decided": "triaged several failures: {did}",
     "failures.assigned": "assigned several failures: {did}",
     "failures.classified": "classified {looked|run|runs} and found {found|failure|failures}",
-    "outcome_model.made": "trained the failure estimate (version {number}) on {decisions|reviewed run|reviewed runs}",
+    "outcome_model.made": (
+        "trained the failure estimate (version {number}) on {decisions|reviewed run|reviewed runs}"
+    ),
     "outcome.checked": "reviewed {=a run@} drawn for a check: {answer}",
     "outcome.unchecked": "undid the review of {=a run@} drawn for a check",
     "policy_rule.confirmed": "confirmed the policy rule “{sentence}”",
@@ -142,10 +178,14 @@ WORDS: dict[str, str] = {
     "failure_mode.deleted": "deleted the failure mode “{name}”",
     "cluster.renamed": "renamed the cluster “{before}” to {after@}",
     "cluster.moved": "moved {=a cluster@} from {before} to {after}[, fixed in {version}][: {why}]",
-    "cluster.reopened": "reopened the cluster {name@}: it was fixed in {fixed_in} and failed again at {failed_at}",
+    "cluster.reopened": (
+        "reopened the cluster {name@}: it was fixed in {fixed_in} and failed again at {failed_at}"
+    ),
     "reclassification.discarded": "discarded {=a reclassification@}",
     "rubric.saved": "saved version {version} of the judge's rubric",
-    "rubric.switched": "switched the judge [on, with version {version} of the rubric{?on}][off{!on}]",
+    "rubric.switched": (
+        "switched the judge [on, with version {version} of the rubric{?on}][off{!on}]"
+    ),
     "rubric.tried": "started a trial of the judge's rubric on a trajectory",
     "rubric.try_ended": "finished a trial of the judge's rubric, which cost {paid_usd} USD",
     "failures.unassigned": "unassigned {n|case|cases} from {user}, who can no longer triage",
@@ -169,18 +209,34 @@ WORDS: dict[str, str] = {
     "task.removed": "removed the task “{key}” from {set}",
     "task.confirmed": "confirmed the task “{key}” of {set}",
     "variants.used": "accepted {used|synthetic variant|synthetic variants} for {name@}",
-    "variants.discarded": "discarded a batch of {size|synthetic variant|synthetic variants} of {name@}",
-    "variants.asked_for": "requested synthetic variants of {name@} from {model} ({asked|request|requests})",
-    "variants.model_asked": "generated synthetic variants of {name@} with {model}[: {calls|call|calls}][, {output_tokens|output token|output tokens}]",
+    "variants.discarded": (
+        "discarded a batch of {size|synthetic variant|synthetic variants} of {name@}"
+    ),
+    "variants.asked_for": (
+        "requested synthetic variants of {name@} from {model} ({asked|request|requests})"
+    ),
+    "variants.model_asked": (
+        "generated synthetic variants of {name@} with {model}[: {calls|call|calls}][,"
+        " {output_tokens|output token|output tokens}]"
+    ),
     "meaning.asked_for": "started a semantic check of {name@}[ with {source}]",
-    "meaning.decided": "marked a pair of tasks of {name@} as “{verdict}”[; the task {key} was removed{?removed}]",
+    "meaning.decided": (
+        "marked a pair of tasks of {name@} as “{verdict}”[; the task {key} was removed{?removed}]"
+    ),
     "meaning.undone": "removed the mark “{verdict}” from a pair of tasks of {name@}",
     "holdout.evaluation": "evaluated on {n|held-out task|held-out tasks}[ of {set@}][ ({where})]",
     "holdout.view": "viewed {n|held-out task|held-out tasks}[ of {set@}][ ({where})]",
-    "holdout.score": "scored answers to {n|held-out task|held-out tasks} by API[ of {set@}][ ({where})]",
+    "holdout.score": (
+        "scored answers to {n|held-out task|held-out tasks} by API[ of {set@}][ ({where})]"
+    ),
     "holdout.membership": "saw which tasks are held out: {n|task|tasks}[ of {set@}][ ({where})]",
-    "evalrun.finished_early": "finished the evaluation {name@} early, with {answers|answer|answers}",
-    "evalrun.stopped": "stopped the evaluation {name@} early, after {done} of {total|task|tasks}: the result was clear",
+    "evalrun.finished_early": (
+        "finished the evaluation {name@} early, with {answers|answer|answers}"
+    ),
+    "evalrun.stopped": (
+        "stopped the evaluation {name@} early, after {done} of {total|task|tasks}: the result was"
+        " clear"
+    ),
     # Environments, rewards, training
     "environment.created": "created the environment {name@}",
     "verifier.created": "saved the verifier {name@}",
@@ -192,8 +248,13 @@ WORDS: dict[str, str] = {
     "review.ruled": "ruled {=an output@} [a success{?success}][a failure{!success}][: “{reason}”]",
     "review.lock_overridden": "overrode the training lock of {verifier@}[: “{reason}”]",
     "review.policy_changed": "changed the review policy[: “{reason}”]",
-    "review.held_out_exported": "exported {n|judged held-out output|judged held-out outputs} of {=a reward review@}",
-    "probes.waived": "waived {findings|finding|findings} of the probe “{probe}” for {verifier} ({=probe run@})[: “{reason}”]",
+    "review.held_out_exported": (
+        "exported {n|judged held-out output|judged held-out outputs} of {=a reward review@}"
+    ),
+    "probes.waived": (
+        "waived {findings|finding|findings} of the probe “{probe}” for {verifier} ({=probe run@})[:"
+        " “{reason}”]"
+    ),
     "trainingrun.submitted": "started the training run {name@}[. {oversight}]",
     "trainingrun.resumed": "resumed the training run {name@}[ from step {step}][. {oversight}]",
     "training.exported": "exported {name@} for {engine}",
@@ -209,23 +270,36 @@ WORDS: dict[str, str] = {
     "server.edited": "edited the server {name}[: {changed}]",
     "server.removed": "removed the server {name}[ at {base_url}]",
     "gate.reported": "compared {candidate} with {baseline}: the {=gate report@} says {verdict}",
-    "gate.outputs_reviewed": "reviewed {n|output|outputs} of {candidate} with a new kind of unsafe action, listed in "
-    "{=a gate report@}: {decision}[: “{reason}”]",
+    "gate.outputs_reviewed": (
+        "reviewed {n|output|outputs} of {candidate} with a new kind of unsafe action, listed in "
+        "{=a gate report@}: {decision}[: “{reason}”]"
+    ),
     "channel.initial": "recorded {version@registry.modelversion:version_id} as live in {channel@}",
-    "channel.promote": "promoted {version@registry.modelversion:version_id} to {channel@}[ with {=a gate report@promotion.gatereport:report_id}]"
-    "[, overriding the gate{?overridden}][: “{reason}”]",
-    "channel.rollback": "rolled {channel@} back[ from {source}] to {version@registry.modelversion:version_id}[: “{reason}”]",
+    "channel.promote": (
+        "promoted {version@registry.modelversion:version_id} to {channel@}[ with {=a gate"
+        " report@promotion.gatereport:report_id}][, overriding the gate{?overridden}][: “{reason}”]"
+    ),
+    "channel.rollback": (
+        "rolled {channel@} back[ from {source}] to {version@registry.modelversion:version_id}[:"
+        " “{reason}”]"
+    ),
     "channel.policy_changed": "saved version {version} of the policy of {channel@}[: “{reason}”]",
-    "channel.proposed": "approved the promotion of {version@registry.modelversion:version_id} to {channel@} with {=a gate report@promotion.gatereport:report_id}: "
-    "a second person decides[: “{reason}”]",
+    "channel.proposed": (
+        "approved the promotion of {version@registry.modelversion:version_id} to {channel@} with"
+        " {=a gate report@promotion.gatereport:report_id}: a second person decides[: “{reason}”]"
+    ),
     "channel.labelled": "changed the segment of {channel@}[ from “{before}”] to “{segment}”",
     "channel.frozen": "froze {channel@}[ until {until}][: “{reason}”]",
     "channel.unfrozen": "lifted the freeze of {channel@}",
     "channel.restored": "restored {version@registry.modelversion:version_id} in {channel@}",
     "channel.target_added": "added the {kind} {name} to the targets of {channel@}",
     "channel.target_removed": "removed {name} from the targets of {channel@}",
-    "trial.started": "started the {kind} of {version} in {channel@} at {share} of the sessions[: “{reason}”]",
-    "trial.advanced": "moved the {kind} of {version} in {channel@} to {share} of the sessions[: {reason}]",
+    "trial.started": (
+        "started the {kind} of {version} in {channel@} at {share} of the sessions[: “{reason}”]"
+    ),
+    "trial.advanced": (
+        "moved the {kind} of {version} in {channel@} to {share} of the sessions[: {reason}]"
+    ),
     "trial.passed": "completed the last step of the {kind} of {version} in {channel@}[: {reason}]",
     "trial.ended": "ended the {kind} of {version} in {channel@}: it {ending}[: {reason}]",
     "deployment.failed": "marked the deployment “{name}” as failed[: {reason}]",
@@ -254,7 +328,7 @@ WORDS: dict[str, str] = {
     "webhook.enabled": "enabled the webhook {host@}",
     "webhook.tested": "sent a test to the webhook {host@}",
     "webhook.sent_again": "sent {event} to the webhook {host@} again",
-}  # fmt: skip
+}
 PAGES = {
     "core.project": "core:audit",
     "core.apikey": "core:keys",
@@ -293,7 +367,9 @@ class Piece(NamedTuple):
 
 
 def pieces(event: AuditEvent, slug: str = "", gone: Collection[str] = ()) -> list[Piece]:
-    """What the actor did. `gone`: objects that are not there any more (`object_name`), to which nothing links."""
+    """What the actor did. `gone`: objects that are not there any more (`object_name`), to which
+    nothing links.
+    """
     found: list[Piece] = []
     template, at = WORDS.get(event.action) or _fallback(event), 0
     for part in PART.finditer(template):

@@ -1,4 +1,6 @@
-"""Rename, archive and delete eval sets, models, environments, evaluations, training runs and channels over REST."""
+"""Rename, archive and delete eval sets, models, environments, evaluations, training runs and
+channels over REST.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,24 @@ class Changes(Struct, forbid_unknown_fields=True, kw_only=True):
 
 DEPENDENTS = {
     "type": "array",
-    "items": {"type": "object", "properties": {"n": {"type": "integer"}, "what": {"type": "string"}}},
+    "items": {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}, "what": {"type": "string"}},
+    },
 }
 OBJECT = {
     "type": "object",
-    "required": ["kind", "id", "name", "archived_at", "may_be_deleted", "in_the_way", "goes_with_it", "stays_without_it", "jobs"],
+    "required": [
+        "kind",
+        "id",
+        "name",
+        "archived_at",
+        "may_be_deleted",
+        "in_the_way",
+        "goes_with_it",
+        "stays_without_it",
+        "jobs",
+    ],
     "properties": {
         "kind": {"type": "string"},
         "id": {"type": "string"},
@@ -37,9 +52,13 @@ OBJECT = {
         "in_the_way": DEPENDENTS,
         "goes_with_it": DEPENDENTS,
         "stays_without_it": DEPENDENTS,
-        "jobs": {"type": "array", "items": {"type": "string"}, "description": "Under way: cancel them first"},
+        "jobs": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Under way: cancel them first",
+        },
     },
-}  # fmt: skip
+}
 
 
 def object_json(how: managed.Managed, row: Any) -> dict[str, Any]:
@@ -57,22 +76,36 @@ def object_json(how: managed.Managed, row: Any) -> dict[str, Any]:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_objects_read", responses=described({200: OBJECT}, 403, 404),
-    description="What depends on an object (`kind`: set, model, environment, evaluation, run or channel), and whether it may be deleted.",
-)  # fmt: skip
+    methods=["GET"],
+    operation_id="v1_objects_read",
+    responses=described({200: OBJECT}, 403, 404),
+    description=(
+        "What depends on an object (`kind`: set, model, environment, evaluation, run or channel),"
+        " and whether it may be deleted."
+    ),
+)
 @extend_schema(
-    methods=["PATCH"], operation_id="v1_objects_edit", request={JSON: json_schema(Changes)},
-    responses=described({200: OBJECT}, 400, 403, 404, 409), examples=[sent("Archive", {"archived": True})],
+    methods=["PATCH"],
+    operation_id="v1_objects_edit",
+    request={JSON: json_schema(Changes)},
+    responses=described({200: OBJECT}, 400, 403, 404, 409),
+    examples=[sent("Archive", {"archived": True})],
     description="Renames an object (all versions of its name), archives it or brings it back.",
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["DELETE"], operation_id="v1_objects_delete", request=None, responses=described({}, 403, 404, 409) | {204: None},
+    methods=["DELETE"],
+    operation_id="v1_objects_delete",
+    request=None,
+    responses=described({}, 403, 404, 409) | {204: None},
     description="Deletes an object that nothing needs; 409 says what is in the way.",
-)  # fmt: skip
+)
 @api_view(["GET", "PATCH", "DELETE"])
 def item(request: Request, kind: str, pk: str) -> Response:
     how, row = managed.find(request.auth.project, kind, pk)
-    given: dict[str, Any] = {"by": request.auth.created_by, "actor_label": f"API key “{request.auth.name}”"}
+    given: dict[str, Any] = {
+        "by": request.auth.created_by,
+        "actor_label": f"API key “{request.auth.name}”",
+    }
     if request.method == "DELETE":
         managed.delete(managed=how, row=row, key=request.auth, **given)
         return Response(status=204)
@@ -81,6 +114,8 @@ def item(request: Request, kind: str, pk: str) -> Response:
         if changes.name is not UNSET:
             managed.rename(managed=how, row=row, name=changes.name, **given)
         if changes.archived is not UNSET:
-            managed.archive(managed=how, row=row, back=not changes.archived, key=request.auth, **given)
+            managed.archive(
+                managed=how, row=row, back=not changes.archived, key=request.auth, **given
+            )
         row.refresh_from_db()
     return Response(object_json(how, row))

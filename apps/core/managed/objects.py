@@ -1,7 +1,8 @@
 """Objects that people rename, archive and delete on one page, and what is in the way.
 
-Apps register their kinds in `ready`. What depends on an object is read from the models: a `PROTECT` key to it is in the way of deleting it, a
-`CASCADE` one goes with it, a `SET_NULL` one stays without it. What lineage needs is protected, so it is archived instead.
+Apps register their kinds in `ready`. What depends on an object is read from the models: a `PROTECT`
+key to it is in the way of deleting it, a `CASCADE` one goes with it, a `SET_NULL` one stays without
+it. What lineage needs is protected, so it is archived instead.
 """
 
 from __future__ import annotations
@@ -60,12 +61,14 @@ def _no_effects(row: Any, *, back: bool, by: Any, key: ApiKey | None) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Managed:
-    """`name` is the field that is renamed, on all rows of the project that share it where it is `versioned`. `keeps`, `stays` and
-    `named` answer with a sentence where the object may not be deleted, archived or renamed. `before`: in the transaction that deletes it.
+    """`name` is the field that is renamed, on all rows of the project that share it where it is
+    `versioned`. `keeps`, `stays` and `named` answer with a sentence where the object may not be
+    deleted, archived or renamed. `before`: in the transaction that deletes it.
 
-    `archivers` is the role that archives it, and `archived_text`, `unarchived_text` say what that does. `on_archive` runs in the
-    transaction that archives it or brings it back, with the row locked. `allow_key` raises PermissionDenied where the object does not
-    let API keys archive or delete it."""
+    `archivers` is the role that archives it, and `archived_text`, `unarchived_text` say what that
+    does. `on_archive` runs in the transaction that archives it or brings it back, with the row
+    locked. `allow_key` raises PermissionDenied where the object does not let API keys archive or
+    delete it."""
 
     kind: str
     noun: str  # with its article
@@ -81,7 +84,10 @@ class Managed:
     shields: tuple[str, ...] = ()  # CASCADE keys whose rows are evidence: in the way, too
     before: tuple[Callable[[models.QuerySet], Callable[[], None] | None], ...] = field(default=())
     archivers: Role = Role.ENGINEER
-    archived_text: str = "Hides it from lists and menus. Its page, its results and everything that refers to it stay, and you can unarchive it."
+    archived_text: str = (
+        "Hides it from lists and menus. Its page, its results and everything that refers to it"
+        " stay, and you can unarchive it."
+    )
     archive_confirm: str = ""  # asked before it is archived
     unarchived_text: str = "Shows it in lists and menus again."
     on_archive: Callable[..., None] = _no_effects
@@ -135,7 +141,9 @@ def dependents(managed: Managed, row: Any) -> Dependents:
         found = Dependent(n, noun(model, n), [link for link in links if link[1]])
         if issubclass(model, Job):
             running = rows.filter(state__in=ACTIVE_STATES)
-            active += [(title_of(job), page_of(meta.label_lower, str(job.pk), slug)) for job in running]
+            active += [
+                (title_of(job), page_of(meta.label_lower, str(job.pk), slug)) for job in running
+            ]
         if what is models.PROTECT or meta.label_lower in managed.shields:
             in_way.append(found)
         elif what is models.SET_NULL:
@@ -151,10 +159,17 @@ def instead_of_deletion(managed: Managed, row: Any) -> str:
 
 
 def _relations(row: models.Model) -> dict[tuple[type[models.Model], Any], list[str]]:
-    """{(model, what happens to its rows): its keys} of the foreign keys to an object, those without a name on its side, too."""
+    """{(model, what happens to its rows): its keys} of the foreign keys to an object, those without
+    a name on its side, too.
+    """
     found: dict[tuple[type[models.Model], Any], list[str]] = {}
     for one in row._meta.get_fields(include_hidden=True):
-        if one.auto_created and not one.concrete and not one.many_to_many and not one.related_model._meta.auto_created:
+        if (
+            one.auto_created
+            and not one.concrete
+            and not one.many_to_many
+            and not one.related_model._meta.auto_created
+        ):
             found.setdefault((one.related_model, one.on_delete), []).append(one.field.name)
     return found
 
@@ -174,13 +189,17 @@ def rename(*, managed: Managed, row: Any, name: str, by: Any, **label: str) -> N
     if name == before:
         return
     if managed.versioned and rows.filter(**{managed.name: name}).exists():
-        raise ManagedError(f"There is {managed.noun} “{name}” already. Choose another name.", "name")
+        raise ManagedError(
+            f"There is {managed.noun} “{name}” already. Choose another name.", "name"
+        )
     same = rows.filter(**{managed.name: before}) if managed.versioned else rows.filter(pk=row.pk)
     try:
         with transaction.atomic():
             changed = same.update(**{managed.name: name})
     except IntegrityError as error:
-        raise ManagedError(f"There is {managed.noun} “{name}” already. Choose another name.", "name") from error
+        raise ManagedError(
+            f"There is {managed.noun} “{name}” already. Choose another name.", "name"
+        ) from error
     row.refresh_from_db()
     audit(
         "object.renamed",
@@ -197,20 +216,29 @@ def rename(*, managed: Managed, row: Any, name: str, by: Any, **label: str) -> N
 
 @transaction.atomic
 def archive(
-    *, managed: Managed, row: Any, by: Any, back: bool = False, key: ApiKey | None = None, **label: str
+    *,
+    managed: Managed,
+    row: Any,
+    by: Any,
+    back: bool = False,
+    key: ApiKey | None = None,
+    **label: str,
 ) -> bool:
-    """Hides it from lists and choices, or brings it back. False where it was so already. `key`: the API key that asks, `by` is then who
-    created it. Raises ManagedError, PermissionDenied."""
+    """Hides it from lists and choices, or brings it back. False where it was so already. `key`: the
+    API key that asks, `by` is then who created it. Raises ManagedError, PermissionDenied."""
     managed.allow_key(row, key)
     if by is not None:
         get_membership(by, row.project.slug, managed.archivers)
     rows = managed.model._default_manager.filter(pk=row.pk)
-    # NO KEY: rows that refer to it can be committed meanwhile; what changes it waits, and finds it archived.
+    # NO KEY: rows that refer to it can be committed meanwhile; what changes it waits, and finds it
+    # archived.
     if not rows.select_for_update(of=("self",), no_key=True).exists():
         raise ManagedError("It is deleted already.")
     if not back and (problem := managed.stays(row)):
         raise ManagedError(problem)
-    if not rows.filter(archived_at__isnull=not back).update(archived_at=None if back else timezone.now()):
+    if not rows.filter(archived_at__isnull=not back).update(
+        archived_at=None if back else timezone.now()
+    ):
         return False
     audit(
         "object.unarchived" if back else "object.archived",
@@ -227,7 +255,9 @@ def archive(
 
 @transaction.atomic
 def delete(*, managed: Managed, row: Any, by: Any, key: ApiKey | None = None, **label: str) -> None:
-    """Raises ManagedError where something is in the way; what came since it was asked, too. PermissionDenied as `archive`."""
+    """Raises ManagedError where something is in the way; what came since it was asked, too.
+    PermissionDenied as `archive`.
+    """
     managed.allow_key(row, key)
     rows = managed.model._default_manager.filter(pk=row.pk)
     if not rows.select_for_update(of=("self",)).exists():
@@ -240,11 +270,19 @@ def delete(*, managed: Managed, row: Any, by: Any, key: ApiKey | None = None, **
         if not why:
             first = found.in_way[0]
             why = f"{first.n:,} {first.what} {'depends' if first.n == 1 else 'depend'} on it."
-        raise ManagedError(f"{row} cannot be deleted: {why} {instead_of_deletion(managed, row)}".strip())
+        raise ManagedError(
+            f"{row} cannot be deleted: {why} {instead_of_deletion(managed, row)}".strip()
+        )
     audit(
-        "object.deleted", project=row.project, by=by, target=row, noun=managed.noun, name=str(row),
-        goes={one.what: one.n for one in found.goes}, **label,
-    )  # fmt: skip
+        "object.deleted",
+        project=row.project,
+        by=by,
+        target=row,
+        noun=managed.noun,
+        name=str(row),
+        goes={one.what: one.n for one in found.goes},
+        **label,
+    )
     after = [then for before in managed.before if (then := before(rows))]
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL flywheel.purge = 'on'")

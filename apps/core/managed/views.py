@@ -23,7 +23,9 @@ def manage(request: HttpRequest, project: Project, kind: str, pk: str) -> HttpRe
     return _page(request, project, how, row)
 
 
-def _page(request: HttpRequest, project: Project, how: managed.Managed, row: Any, **more: Any) -> HttpResponse:
+def _page(
+    request: HttpRequest, project: Project, how: managed.Managed, row: Any, **more: Any
+) -> HttpResponse:
     context = {
         "how": how,
         "row": row,

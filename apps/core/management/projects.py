@@ -12,5 +12,7 @@ def find_project(slug: str | None) -> Project:
     found = list(Project.objects.filter(slug=slug) if slug else Project.objects.all()[:2])
     if len(found) == 1:
         return found[0]
-    known = ", ".join(Project.objects.order_by("slug").values_list("slug", flat=True)[:20]) or "none"
+    known = (
+        ", ".join(Project.objects.order_by("slug").values_list("slug", flat=True)[:20]) or "none"
+    )
     raise CommandError(f"Name a project with --project. There are: {known}.", returncode=2)

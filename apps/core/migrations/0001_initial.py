@@ -24,7 +24,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Project",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("slug", models.SlugField(max_length=64, unique=True)),
                 ("name", models.CharField(max_length=120)),
                 ("description", models.TextField(blank=True)),
@@ -50,17 +55,26 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Attempts",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 (
                     "kind",
                     models.CharField(
-                        choices=[("account", "Account"), ("address", "Address"), ("keys", "Keys")], max_length=10
+                        choices=[("account", "Account"), ("address", "Address"), ("keys", "Keys")],
+                        max_length=10,
                     ),
                 ),
                 (
                     "digest",
                     models.CharField(
-                        help_text="SHA-256 of the name or address: what was typed may be a password", max_length=64
+                        help_text=(
+                            "SHA-256 of the name or address: what was typed may be a password"
+                        ),
+                        max_length=64,
                     ),
                 ),
                 ("failures", models.PositiveIntegerField(default=0)),
@@ -68,13 +82,20 @@ class Migration(migrations.Migration):
                 ("locked_until", models.DateTimeField(null=True)),
             ],
             options={
-                "constraints": [models.UniqueConstraint(fields=("kind", "digest"), name="one_count_of_attempts")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("kind", "digest"), name="one_count_of_attempts")
+                ],
             },
         ),
         migrations.CreateModel(
             name="JobLog",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("job", models.UUIDField(db_index=True)),
                 ("attempt", models.PositiveIntegerField()),
                 ("seq", models.PositiveBigIntegerField()),
@@ -84,13 +105,22 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("id",),
-                "constraints": [models.UniqueConstraint(fields=("job", "attempt", "seq"), name="one_log_line_per_seq")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("job", "attempt", "seq"), name="one_log_line_per_seq"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
             name="Membership",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 (
                     "role",
                     models.CharField(
@@ -117,18 +147,29 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="memberships", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="memberships",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
-                "constraints": [models.UniqueConstraint(fields=("project", "user"), name="one_membership_per_user")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("project", "user"), name="one_membership_per_user"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
             name="Invitation",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("email", models.EmailField(max_length=254)),
                 (
                     "role",
@@ -169,7 +210,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="invitations", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="invitations",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -177,7 +220,9 @@ class Migration(migrations.Migration):
                 "ordering": ("-created_at",),
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("accepted_at", None), ("revoked_at", None), _connector="OR"),
+                        condition=models.Q(
+                            ("accepted_at", None), ("revoked_at", None), _connector="OR"
+                        ),
                         name="invitation_accepted_or_revoked",
                     )
                 ],
@@ -186,7 +231,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="AuditEvent",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("actor_label", models.CharField(max_length=160)),
                 ("action", models.CharField(max_length=60)),
                 ("target_type", models.CharField(blank=True, max_length=60)),
@@ -224,14 +274,21 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(fields=["project", "-at", "-id"], name="audit_by_project"),
                     models.Index(fields=["project", "actor_label", "-at"], name="audit_by_actor"),
-                    django.contrib.postgres.indexes.GinIndex(fields=["about"], name="audit_by_object"),
+                    django.contrib.postgres.indexes.GinIndex(
+                        fields=["about"], name="audit_by_object"
+                    ),
                 ],
             },
         ),
         migrations.CreateModel(
             name="ApiKey",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("name", models.CharField(max_length=80)),
                 ("prefix", models.CharField(editable=False, max_length=12)),
                 ("digest", models.CharField(editable=False, max_length=64, unique=True)),
@@ -240,7 +297,9 @@ class Migration(migrations.Migration):
                 (
                     "scopes",
                     django.contrib.postgres.fields.ArrayField(
-                        base_field=models.CharField(max_length=10), default=apps.core.models.all_scopes, size=None
+                        base_field=models.CharField(max_length=10),
+                        default=apps.core.models.all_scopes,
+                        size=None,
                     ),
                 ),
                 ("expires_at", models.DateTimeField(null=True)),
@@ -267,7 +326,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="api_keys", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="api_keys",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -277,7 +338,10 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(
                             ("scopes__len__gte", 1),
-                            ("scopes__contained_by", ["ingest", "generate", "read", "evaluate", "manage"]),
+                            (
+                                "scopes__contained_by",
+                                ["ingest", "generate", "read", "evaluate", "manage"],
+                            ),
                         ),
                         name="api_key_has_known_scopes",
                     )
@@ -287,7 +351,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ProjectDeletion",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -303,8 +372,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -315,7 +394,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -339,21 +423,28 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
-                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="projectdeletion_by_state")],
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="projectdeletion_by_state")
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
                             ),
-                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
                             _connector="OR",
                         ),
                         name="projectdeletion_finished_iff_terminal",
@@ -366,7 +457,8 @@ class Migration(migrations.Migration):
             """
             CREATE FUNCTION core_audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
             BEGIN
-                RAISE EXCEPTION 'the audit log is append-only: % refused', TG_OP USING ERRCODE = 'integrity_constraint_violation';
+                RAISE EXCEPTION 'the audit log is append-only: % refused', TG_OP USING ERRCODE = \
+'integrity_constraint_violation';
             END $$;
             CREATE TRIGGER audit_is_append_only BEFORE UPDATE OR DELETE ON core_auditevent
                 FOR EACH STATEMENT EXECUTE FUNCTION core_audit_is_append_only();

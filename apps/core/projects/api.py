@@ -20,7 +20,9 @@ class Changes(Struct, forbid_unknown_fields=True, kw_only=True):
     """What is left out stays."""
 
     name: Annotated[str, Meta(min_length=1, max_length=120, pattern=LINE)] | UnsetType = UNSET
-    slug: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[-a-zA-Z0-9_]+\Z")] | UnsetType = UNSET
+    slug: (
+        Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[-a-zA-Z0-9_]+\Z")] | UnsetType
+    ) = UNSET
     description: Annotated[str, Meta(max_length=2_000, pattern=TEXT)] | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
 
@@ -47,25 +49,41 @@ def project_json(project: Project) -> dict[str, Any]:
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_project_read", responses=described({200: PROJECT}, 403),
+    methods=["GET"],
+    operation_id="v1_project_read",
+    responses=described({200: PROJECT}, 403),
     description="The project of the key.",
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["PATCH"], operation_id="v1_project_edit", request={JSON: json_schema(Changes)},
-    responses=described({200: PROJECT}, 400, 403, 409), examples=[sent("Archive", {"archived": True})],
-    description="Renames the project, archives it or brings it back. An archived project can be read and takes nothing.",
-)  # fmt: skip
+    methods=["PATCH"],
+    operation_id="v1_project_edit",
+    request={JSON: json_schema(Changes)},
+    responses=described({200: PROJECT}, 400, 403, 409),
+    examples=[sent("Archive", {"archived": True})],
+    description=(
+        "Renames the project, archives it or brings it back. An archived project can be read and"
+        " takes nothing."
+    ),
+)
 @extend_schema(
-    methods=["DELETE"], operation_id="v1_project_delete", request={JSON: json_schema(Confirmed)},
-    responses=described({202: PROJECT}, 400, 403, 409), examples=[sent("By its name", {"confirm": "Support agent"})],
-    description="Deletes the project with all that is in it; `confirm` is its name. The key stops working when it is done.",
-)  # fmt: skip
+    methods=["DELETE"],
+    operation_id="v1_project_delete",
+    request={JSON: json_schema(Confirmed)},
+    responses=described({202: PROJECT}, 400, 403, 409),
+    examples=[sent("By its name", {"confirm": "Support agent"})],
+    description=(
+        "Deletes the project with all that is in it; `confirm` is its name. The key stops working"
+        " when it is done."
+    ),
+)
 @api_view(["GET", "PATCH", "DELETE"])
 def project(request: Request) -> Response:
     row, by = Project.objects.get(pk=request.auth.project_id), request.auth.created_by
     label = {"actor_label": f"API key “{request.auth.name}”"}
     if request.method == "DELETE":
-        lifecycle.delete(project=row, confirm=convert(request.data, Confirmed).confirm, by=by, **label)
+        lifecycle.delete(
+            project=row, confirm=convert(request.data, Confirmed).confirm, by=by, **label
+        )
     elif request.method == "PATCH":
         given = convert(request.data, Changes)
         if given.archived is False:

@@ -1,7 +1,9 @@
-"""Deleting a project: all of its rows and files, by a job that continues where a dead worker stopped.
+"""Deleting a project: all of its rows and files, by a job that continues where a dead worker
+stopped.
 
-Rows that refer to others go first, whatever `PROTECT` says about single deletions; tables that refer to each other or to themselves go
-in one transaction, since foreign keys are checked at its end. The project's own row, its owners and its audit log stay.
+Rows that refer to others go first, whatever `PROTECT` says about single deletions; tables that
+refer to each other or to themselves go in one transaction, since foreign keys are checked at its
+end. The project's own row, its owners and its audit log stay.
 """
 
 from __future__ import annotations
@@ -19,7 +21,16 @@ from django.utils import timezone
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.kinds import InProcess, Progress, job_models, register
-from apps.core.models import AuditEvent, Job, JobLog, Membership, Project, ProjectDeletion, Role, Stage
+from apps.core.models import (
+    AuditEvent,
+    Job,
+    JobLog,
+    Membership,
+    Project,
+    ProjectDeletion,
+    Role,
+    Stage,
+)
 from apps.core.nouns import noun
 from apps.core.runner import job_folder
 
@@ -27,8 +38,8 @@ Model = type[models.Model]
 KEPT: tuple[Model, ...] = (Project, AuditEvent, Membership, ProjectDeletion)
 CHUNK = 2000
 SETTLES = timedelta(seconds=10)  # keys are trusted for some seconds, and requests take some
-# What layers above do with rows that are about to go, in the same transaction: {model: [function of the rows]}. A function that
-# returns another has it called when they are gone.
+# What layers above do with rows that are about to go, in the same transaction: {model: [function of
+# the rows]}. A function that returns another has it called when they are gone.
 BEFORE: dict[Model, list[Callable[[models.QuerySet], Callable[[], None] | None]]] = {}
 
 
@@ -37,7 +48,11 @@ def tables() -> dict[Model, str]:
     found: dict[Model, str] = {Project: ""}
     every = apps.get_models(include_auto_created=True)
     while True:
-        new = {model: lookup for model in every if model not in found and (lookup := _lookup(model, found))}
+        new = {
+            model: lookup
+            for model in every
+            if model not in found and (lookup := _lookup(model, found))
+        }
         if not new:
             return {model: lookup for model, lookup in found.items() if model not in KEPT}
         found |= new
@@ -56,17 +71,26 @@ def groups() -> list[list[Model]]:
     """The tables in the order of deletion; those that refer to each other together."""
     every = tables()
     refers = {
-        model: {field.related_model for field in model._meta.fields if field.is_relation} & every.keys()
+        model: (
+            {field.related_model for field in model._meta.fields if field.is_relation}
+            & every.keys()
+        )
         for model in every
     }
     reached = {model: _reach(model, refers) for model in every}
-    of = {model: frozenset({model, *(other for other in reached[model] if model in reached[other])}) for model in every}
+    of = {
+        model: frozenset({model, *(other for other in reached[model] if model in reached[other])})
+        for model in every
+    }
     waits: dict[frozenset[Model], set[frozenset[Model]]] = {group: set() for group in of.values()}
     for model, others in refers.items():
         for other in others:
             if of[other] != of[model]:
                 waits[of[other]].add(of[model])
-    return [sorted(group, key=lambda model: model._meta.label) for group in TopologicalSorter(waits).static_order()]
+    return [
+        sorted(group, key=lambda model: model._meta.label)
+        for group in TopologicalSorter(waits).static_order()
+    ]
 
 
 def _reach(model: Model, refers: dict[Model, set[Model]]) -> set[Model]:
@@ -93,7 +117,9 @@ def counts(project: Project) -> list[tuple[str, int]]:
 
 def active_jobs(project: Project) -> list[Job]:
     models_ = [model for model in job_models() if model is not ProjectDeletion]
-    return [job for model in models_ for job in model._default_manager.filter(project=project).active()]  # type: ignore[attr-defined]
+    return [
+        job for model in models_ for job in model._default_manager.filter(project=project).active()
+    ]  # type: ignore[attr-defined]
 
 
 def steps(job: ProjectDeletion) -> Iterator[Progress]:
@@ -120,16 +146,25 @@ def steps(job: ProjectDeletion) -> Iterator[Progress]:
             while n := _remove(group, project, lookups):
                 done, again = done + n, True
                 name = noun(group[0], 2)
-                yield Progress(done, max(done, total), f"Deleting {name}", {"done": done, "total": max(done, total)})
+                yield Progress(
+                    done,
+                    max(done, total),
+                    f"Deleting {name}",
+                    {"done": done, "total": max(done, total)},
+                )
     _close(job, done)
     return {"rows": done}
 
 
 def _remove(group: list[Model], project: Project, lookups: dict[Model, str]) -> int:
-    """Deletes a part of a table, or all of those that refer to each other. Returns how many rows went."""
+    """Deletes a part of a table, or all of those that refer to each other. Returns how many rows
+    went.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL flywheel.purge = 'on'")
-    alone = len(group) == 1 and not any(field.related_model is group[0] for field in group[0]._meta.fields)
+    alone = len(group) == 1 and not any(
+        field.related_model is group[0] for field in group[0]._meta.fields
+    )
     removed, after = 0, []
     for model in group:
         found = rows_of(model, project, lookups[model]).values_list("pk", flat=True)
@@ -173,5 +208,9 @@ def _close(job: ProjectDeletion, rows: int) -> None:
 def register_kind() -> None:
     register(
         ProjectDeletion,
-        InProcess(queue="default", steps=steps, if_lost="Nothing stays half-deleted: start it again to continue."),
+        InProcess(
+            queue="default",
+            steps=steps,
+            if_lost="Nothing stays half-deleted: start it again to continue.",
+        ),
     )

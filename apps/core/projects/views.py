@@ -71,7 +71,9 @@ def project(request: HttpRequest, project: Project) -> HttpResponse:
 def _listed(project: Project) -> list[tuple[str, str]]:
     """(name, address) of the jobs under way."""
     found = active_jobs(project)
-    return [(title_of(job), page_of(job._meta.label_lower, str(job.pk), project.slug)) for job in found]
+    return [
+        (title_of(job), page_of(job._meta.label_lower, str(job.pk), project.slug)) for job in found
+    ]
 
 
 @require_POST
@@ -95,7 +97,9 @@ def delete(request: HttpRequest, project: Project) -> HttpResponse:
     problem = ""
     if request.method == "POST":
         try:
-            lifecycle.delete(project=project, confirm=request.POST.get("confirm", ""), by=request.user)
+            lifecycle.delete(
+                project=project, confirm=request.POST.get("confirm", ""), by=request.user
+            )
             return redirect("core:deletion", project.slug)
         except LifecycleError as error:
             problem = str(error)

@@ -51,15 +51,28 @@ WARN = {
     "unreachable",
     "rollback",
 }
-INFO = {"running", "queued", "holdout", "adapter", "initial", "waiting", "loading", "loaded", "proving"}
+INFO = {
+    "running",
+    "queued",
+    "holdout",
+    "adapter",
+    "initial",
+    "waiting",
+    "loading",
+    "loaded",
+    "proving",
+}
 
 
 @register.filter
 def sentence_case(text: str) -> str:
-    """“Change Password” of a library as “Change password”, the way our own headings are written; IP and TOTP stay."""
+    """“Change Password” of a library as “Change password”, the way our own headings are written; IP
+    and TOTP stay.
+    """
     first, *others = re.split(r"(?<=\S)(?=[\s-])", text.strip())
     return first + "".join(
-        re.sub(r"^([\s-]+)([A-Z])(?=[a-z])", lambda found: found[1] + found[2].lower(), word) for word in others
+        re.sub(r"^([\s-]+)([A-Z])(?=[a-z])", lambda found: found[1] + found[2].lower(), word)
+        for word in others
     )
 
 
@@ -68,7 +81,15 @@ def tone(value: Any) -> str:
     """The colour of a state's badge."""
     word = str(value).lower()
     return (
-        "good" if word in GOOD else "bad" if word in BAD else "warn" if word in WARN else "info" if word in INFO else ""
+        "good"
+        if word in GOOD
+        else "bad"
+        if word in BAD
+        else "warn"
+        if word in WARN
+        else "info"
+        if word in INFO
+        else ""
     )
 
 
@@ -85,7 +106,9 @@ def share(value: float) -> str:
 
 @register.filter
 def pairs(value: Any) -> list[tuple[Any, Any]]:
-    """The names and values of a dict whose names somebody else chose: in a template, `.items` of one with the name “items” is its value."""
+    """The names and values of a dict whose names somebody else chose: in a template, `.items` of
+    one with the name “items” is its value.
+    """
     return list(value.items()) if isinstance(value, dict) else []
 
 
@@ -104,7 +127,13 @@ def seconds(value: Any) -> str:
     if value is None:
         return "–"
     value = float(value)
-    return f"{value:.0f} s" if value < 90 else f"{value / 60:.1f} min" if value < 5400 else f"{value / 3600:.1f} h"
+    return (
+        f"{value:.0f} s"
+        if value < 90
+        else f"{value / 60:.1f} min"
+        if value < 5400
+        else f"{value / 3600:.1f} h"
+    )
 
 
 @register.filter(name="gigabytes")
@@ -127,13 +156,25 @@ def short_count(value: Any) -> str:
 @register.filter
 def dollars(value: Any) -> str:
     """Cents, and what a cent is too coarse for."""
-    return "–" if value is None else f"{float(value):,.2f}" if float(value) >= 0.1 else f"{float(value):.2g}"
+    return (
+        "–"
+        if value is None
+        else f"{float(value):,.2f}"
+        if float(value) >= 0.1
+        else f"{float(value):.2g}"
+    )
 
 
 @register.filter
 def number(value: Any) -> str:
     """Three decimals for what is small, none for what is large."""
-    return "–" if value is None else f"{float(value):,.0f}" if abs(float(value)) >= 100 else f"{float(value):.3f}"
+    return (
+        "–"
+        if value is None
+        else f"{float(value):,.0f}"
+        if abs(float(value)) >= 100
+        else f"{float(value):.3f}"
+    )
 
 
 @register.simple_tag
@@ -159,7 +200,9 @@ def ago(value: datetime | None) -> str:
     age = (timezone.now() - value).total_seconds()
     if abs(age) < 5:
         return "now"
-    unit, name = next(((unit, name) for below, unit, name in AGES if abs(age) < below), (86400, "d"))
+    unit, name = next(
+        ((unit, name) for below, unit, name in AGES if abs(age) < below), (86400, "d")
+    )
     count = round(abs(age) / unit)
     return f"{count} {name} ago" if age > 0 else f"in {count} {name}"
 
@@ -169,7 +212,9 @@ register.filter("shortened", shortened)
 
 @register.filter
 def slower_tone(ratio: float | None) -> str:
-    """The badge of how many times as long (or as dear) something is as before: plain below a half more or a third less."""
+    """The badge of how many times as long (or as dear) something is as before: plain below a half
+    more or a third less.
+    """
     return "" if ratio is None or 0.67 < ratio < 1.5 else "bad" if ratio > 1 else "good"
 
 
@@ -198,7 +243,9 @@ def text_of(message: dict) -> str:
 
 @register.simple_tag
 def opening_of(turns: list[dict], blamed: int | str | None = None) -> int:
-    """How many messages at the front are the agent's prompt (system message, examples); 0 if one of them is blamed."""
+    """How many messages at the front are the agent's prompt (system message, examples); 0 if one of
+    them is blamed.
+    """
     count = 0
     for message in turns:
         if not is_prompt(message) and not is_example(message):

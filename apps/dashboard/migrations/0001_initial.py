@@ -19,7 +19,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Dashboard",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("name", models.CharField(max_length=80)),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
@@ -34,7 +39,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="dashboards", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="dashboards",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -45,7 +52,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Chart",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("position", models.PositiveIntegerField()),
                 ("title", models.CharField(blank=True, max_length=80)),
                 ("measure", models.CharField(max_length=20)),
@@ -56,7 +68,9 @@ class Migration(migrations.Migration):
                 (
                     "dashboard",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="charts", to="dashboard.dashboard"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="charts",
+                        to="dashboard.dashboard",
                     ),
                 ),
             ],
@@ -66,7 +80,9 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="dashboard",
-            constraint=models.UniqueConstraint(fields=("project", "name"), name="one_dashboard_per_name"),
+            constraint=models.UniqueConstraint(
+                fields=("project", "name"), name="one_dashboard_per_name"
+            ),
         ),
         migrations.AddConstraint(
             model_name="chart",

@@ -17,12 +17,22 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Verifier",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("name", models.SlugField(max_length=80)),
                 ("version", models.PositiveIntegerField()),
                 ("spec", models.JSONField()),
                 ("hash", models.CharField(max_length=64)),
-                ("note", models.CharField(blank=True, help_text="What changed, in a person's words", max_length=300)),
+                (
+                    "note",
+                    models.CharField(
+                        blank=True, help_text="What changed, in a person's words", max_length=300
+                    ),
+                ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
                     "created_by",
@@ -36,22 +46,33 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="verifiers", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="verifiers",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("name", "-version"),
                 "constraints": [
-                    models.UniqueConstraint(fields=("project", "name", "version"), name="one_row_per_verifier_version"),
-                    models.UniqueConstraint(fields=("project", "name", "hash"), name="one_verifier_per_content"),
+                    models.UniqueConstraint(
+                        fields=("project", "name", "version"), name="one_row_per_verifier_version"
+                    ),
+                    models.UniqueConstraint(
+                        fields=("project", "name", "hash"), name="one_verifier_per_content"
+                    ),
                 ],
             },
         ),
         migrations.CreateModel(
             name="Package",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("name", models.SlugField(max_length=60)),
                 ("digest", models.CharField(max_length=64)),
                 ("files", models.JSONField()),
@@ -68,14 +89,18 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="packages", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="packages",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("name", "-created_at"),
                 "constraints": [
-                    models.UniqueConstraint(fields=("project", "name", "digest"), name="one_package_per_content")
+                    models.UniqueConstraint(
+                        fields=("project", "name", "digest"), name="one_package_per_content"
+                    )
                 ],
             },
         ),
@@ -83,7 +108,12 @@ class Migration(migrations.Migration):
             name="Environment",
             fields=[
                 ("archived_at", models.DateTimeField(null=True)),
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("slug", models.SlugField(max_length=80)),
                 ("version", models.PositiveIntegerField()),
                 (
@@ -105,17 +135,24 @@ class Migration(migrations.Migration):
                 (
                     "builtin",
                     models.SlugField(
-                        blank=True, help_text="Name of the module in workers.lib.environments", max_length=80
+                        blank=True,
+                        help_text="Name of the module in workers.lib.environments",
+                        max_length=80,
                     ),
                 ),
                 (
                     "harness",
-                    models.JSONField(help_text="system_prompt, tools, max_turns, max_new_tokens, temperature, top_p"),
+                    models.JSONField(
+                        help_text=(
+                            "system_prompt, tools, max_turns, max_new_tokens, temperature, top_p"
+                        )
+                    ),
                 ),
                 (
                     "config",
                     models.JSONField(
-                        default=dict, help_text="What the kind needs: a remote one's url, a replay's strictness"
+                        default=dict,
+                        help_text="What the kind needs: a remote one's url, a replay's strictness",
                     ),
                 ),
                 (
@@ -127,7 +164,12 @@ class Migration(migrations.Migration):
                         to="environments.package",
                     ),
                 ),
-                ("dataset", models.JSONField(help_text="name, digest and tasks of a frozen eval set", null=True)),
+                (
+                    "dataset",
+                    models.JSONField(
+                        help_text="name, digest and tasks of a frozen eval set", null=True
+                    ),
+                ),
                 ("hash", models.CharField(max_length=64)),
                 ("task_hash", models.CharField(max_length=64)),
                 ("agent_hash", models.CharField(max_length=64)),
@@ -144,7 +186,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="environments", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="environments",
+                        to="core.project",
                     ),
                 ),
                 (
@@ -160,16 +204,24 @@ class Migration(migrations.Migration):
                 "ordering": ("slug", "-version"),
                 "constraints": [
                     models.UniqueConstraint(
-                        fields=("project", "slug", "version"), name="one_row_per_environment_version"
+                        fields=("project", "slug", "version"),
+                        name="one_row_per_environment_version",
                     ),
-                    models.UniqueConstraint(fields=("project", "slug", "hash"), name="one_environment_per_content"),
+                    models.UniqueConstraint(
+                        fields=("project", "slug", "hash"), name="one_environment_per_content"
+                    ),
                 ],
             },
         ),
         migrations.CreateModel(
             name="EnvironmentSession",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("token_hash", models.CharField(max_length=64, unique=True)),
                 ("task", models.JSONField()),
                 ("state", models.JSONField(null=True)),

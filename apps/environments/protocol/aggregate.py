@@ -14,18 +14,29 @@ MAX_ROWS = 100_000
 
 
 def aggregate(given: Any) -> dict[str, Any]:
-    """{group_level_metrics, agent_metrics, key_metrics} of verify responses; masked ones only count for coverage.
+    """{group_level_metrics, agent_metrics, key_metrics} of verify responses; masked ones only count
+    for coverage.
 
     Raises Refusal for any other input.
     """
-    if not isinstance(given, list) or len(given) > MAX_ROWS or not all(isinstance(row, dict) for row in given):
+    if (
+        not isinstance(given, list)
+        or len(given) > MAX_ROWS
+        or not all(isinstance(row, dict) for row in given)
+    ):
         raise Refusal(422, f"“verify_responses” must be a list of at most {MAX_ROWS} objects.")
     scored = [row for row in given if row.get("mask_sample") is not True]
     overall = _describe(scored) | (_coverage(given, scored) if len(scored) < len(given) else {})
     return {
-        "group_level_metrics": [{TASK: index} | _describe(rows) for index, rows in _by_task(scored)],
+        "group_level_metrics": [
+            {TASK: index} | _describe(rows) for index, rows in _by_task(scored)
+        ],
         "agent_metrics": overall,
-        "key_metrics": {name: value for name, value in overall.items() if name in ("mean/reward", "mean/success")},
+        "key_metrics": {
+            name: value
+            for name, value in overall.items()
+            if name in ("mean/reward", "mean/success")
+        },
     }
 
 
@@ -48,7 +59,11 @@ def _describe(rows: list[dict]) -> dict[str, float]:
         for name, value in row.items():
             if not name.startswith("_") and name != "mask_sample" and _is_number(value):
                 columns.setdefault(name, []).append(float(value))
-    return {f"{stat}/{name}": number for name, values in columns.items() for stat, number in _stats(values)}
+    return {
+        f"{stat}/{name}": number
+        for name, values in columns.items()
+        for stat, number in _stats(values)
+    }
 
 
 def _is_number(value: Any) -> bool:

@@ -12,7 +12,9 @@ MiB = 2**20
 MAX_TOOL, MAX_ROW, MAX_METRICS = 1 * MiB, 16 * MiB, 64 * MiB
 MAX_DRAINED = 64 * 1024
 MAX_DEPTH = 64
-LARGEST_INTEGER = 10**300  # what a float can hold; larger numbers would break sums and PostgreSQL's JSON
+LARGEST_INTEGER = (
+    10**300
+)  # what a float can hold; larger numbers would break sums and PostgreSQL's JSON
 
 
 class Refusal(Exception):
@@ -36,9 +38,11 @@ def read(request: HttpRequest, most: int) -> bytes:
 
 
 def drain(request: HttpRequest) -> None:
-    """Reads the rest of a small refused body, since the server closes a connection with an unread one.
+    """Reads the rest of a small refused body, since the server closes a connection with an unread
+    one.
 
-    Otherwise a client with a keep-alive connection would lose its next request. Larger bodies are not worth reading.
+    Otherwise a client with a keep-alive connection would lose its next request. Larger bodies are
+    not worth reading.
     """
     if int(request.META.get("CONTENT_LENGTH") or 0) <= MAX_DRAINED:
         with suppress(OSError):  # the caller has gone
@@ -56,7 +60,9 @@ def _too_large(most: int) -> Refusal:
 
 
 def parts(body: bytes) -> dict[str, msgspec.Raw]:
-    """The members of a JSON object, undecoded, so that they can be given back byte for byte. Raises Refusal."""
+    """The members of a JSON object, undecoded, so that they can be given back byte for byte. Raises
+    Refusal.
+    """
     return _decoded(body, dict[str, msgspec.Raw])
 
 
@@ -91,13 +97,15 @@ def _too_deep() -> Refusal:
 
 
 def check_bounds(value: Any) -> None:
-    """That a JSON value is not nested too deeply and has no giant number. Level by level, so that no depth is too much for it. Raises
-    Refusal."""
+    """That a JSON value is not nested too deeply and has no giant number. Level by level, so that
+    no depth is too much for it. Raises Refusal."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         if any(isinstance(item, int) and abs(item) > LARGEST_INTEGER for item in level):
             raise Refusal(422, "A number in the body has more than 300 digits.")
-        level = [inner for item in level if isinstance(item, dict | list) for inner in _inside(item)]
+        level = [
+            inner for item in level if isinstance(item, dict | list) for inner in _inside(item)
+        ]
         if not level:
             return
     raise _too_deep()

@@ -13,7 +13,8 @@ class Use(Enum):
     SCORE = "scored"
 
 
-# Raises Refusal if the caller may not. A task is {messages, expected, …}, or any row that a grader is given.
+# Raises Refusal if the caller may not. A task is {messages, expected, …}, or any row that a grader
+# is given.
 Guard = Callable[[ApiKey, dict, Use], None]
 GUARDS: list[Guard] = []
 

@@ -14,25 +14,34 @@ OURS = {"messages": list, "expected": dict, "tools": list, "metadata": dict}
 def task_of(row: dict) -> dict:
     """{id, messages, tools, expected, metadata}. Raises Refusal naming the path of the error.
 
-    A row exported by Flywheel contains the whole task below `verifier_metadata.flywheel`, which takes precedence.
+    A row exported by Flywheel contains the whole task below `verifier_metadata.flywheel`, which
+    takes precedence.
     """
     asked = row.get(ASKED)
     if not isinstance(asked, dict):
         raise _wrong(ASKED, "must be the request, an object with “input”")
     exported = _exported(row)
     if exported is not None:
-        return {"id": str(exported.get("key") or row.get("id") or "task")} | {name: exported[name] for name in OURS}
+        return {"id": str(exported.get("key") or row.get("id") or "task")} | {
+            name: exported[name] for name in OURS
+        }
     return {
         "id": str(row.get("id", row.get("_ng_task_index", "task"))),
         "messages": _messages(asked),
         "tools": _tools(asked.get("tools")),
         "expected": _expected(row),
-        "metadata": {"nemo_gym": {name: value for name, value in row.items() if name not in (ASKED, TRUTH, ANSWER)}},
+        "metadata": {
+            "nemo_gym": {
+                name: value for name, value in row.items() if name not in (ASKED, TRUTH, ANSWER)
+            }
+        },
     }
 
 
 def _exported(row: dict) -> dict | None:
-    """Raises Refusal if there is one of ours that is not whole: it must not be scored as another task."""
+    """Raises Refusal if there is one of ours that is not whole: it must not be scored as another
+    task.
+    """
     metadata = row.get("verifier_metadata")
     exported = metadata.get("flywheel") if isinstance(metadata, dict) else None
     if exported is None:
@@ -40,7 +49,8 @@ def _exported(row: dict) -> dict | None:
     for name, kind in OURS.items():
         if not isinstance(exported, dict) or not isinstance(exported.get(name), kind):
             raise _wrong(
-                f"verifier_metadata.flywheel.{name}", "is missing; export the row again, or leave the block out"
+                f"verifier_metadata.flywheel.{name}",
+                "is missing; export the row again, or leave the block out",
             )
     _check_objects(exported["messages"], "verifier_metadata.flywheel.messages")
     _check_tools(exported["tools"], "verifier_metadata.flywheel.tools")
@@ -51,7 +61,9 @@ def _messages(asked: dict) -> list[dict]:
     try:
         found = from_items(asked.get("input"))
     except ValueError as error:
-        raise _wrong(f"{ASKED}.input", f"must be text or a list of Responses items ({error})") from error
+        raise _wrong(
+            f"{ASKED}.input", f"must be text or a list of Responses items ({error})"
+        ) from error
     system = asked.get("instructions")
     return ([{"role": "system", "content": system}] if isinstance(system, str) else []) + found
 

@@ -1,4 +1,6 @@
-"""One call of a tool, and the score of a response: in the open session, or in a fresh episode. No database."""
+"""One call of a tool, and the score of a response: in the open session, or in a fresh episode. No
+database.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,18 @@ def call(environment: Environment, task: dict, state: dict | None, tool: str, ar
                 done = await episode.call(tool, args)
             return Called(done.observation, episode.state)
         except TimeoutError:
-            return Called(f"Error: the tool gave no answer within {CALL_S:g} s.", state or episode.state)
+            return Called(
+                f"Error: the tool gave no answer within {CALL_S:g} s.", state or episode.state
+            )
         finally:
             await put_away(episode)
 
     return asyncio.run(run())
 
 
-def score(environment: Environment, task: dict, said: list[dict], state: dict | None = None) -> Score:
+def score(
+    environment: Environment, task: dict, said: list[dict], state: dict | None = None
+) -> Score:
     """Of a session's `state` in which calls ran, else of the turns taken again in a fresh episode.
 
     Never raises: whatever fails is the environment's fault and masks the sample.
@@ -60,7 +66,9 @@ def score(environment: Environment, task: dict, said: list[dict], state: dict | 
         return masked(f"The verifier failed: {type(error).__name__}: {error}")
 
 
-async def _score_messages(environment: Environment, task: dict, said: list[dict], state: dict) -> Score:
+async def _score_messages(
+    environment: Environment, task: dict, said: list[dict], state: dict
+) -> Score:
     episode = environment.open(task, state)
     try:
         episode.add_messages(said)
@@ -82,9 +90,12 @@ def as_members(score: Score) -> dict[str, Any]:
     if score.masked or reward is None or not math.isfinite(reward):
         reason = score.mask_reason or "The verifier gave no finite number."
         return {
-            "reward": 0.0, "mask_sample": True, "failure_kind": "verifier_error", "failure_reason": reason,
+            "reward": 0.0,
+            "mask_sample": True,
+            "failure_kind": "verifier_error",
+            "failure_reason": reason,
             "reward_components": {},
-        }  # fmt: skip
+        }
     components = {name: value for name, value in score.components.items() if math.isfinite(value)}
     return {
         "reward": float(reward),

@@ -1,4 +1,6 @@
-"""Episodes that callers have open: their state lies in the database, since any web process may answer the next call."""
+"""Episodes that callers have open: their state lies in the database, since any web process may
+answer the next call.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from apps.environments.protocol.bodies import Refusal
 COOKIE, HEADER = "flywheel_environment_session", "X-Flywheel-Session"
 LOCK_WAIT = "30s"
 UNKNOWN = (
-    "This session is unknown or has expired. Call seed_session with the task's row first, and send back its cookie"
+    "This session is unknown or has expired. Call seed_session with the task's row first, and send"
+    " back its cookie"
 )
 KEPT_S, MAX_KEPT = 60.0, 1000
 MAX_OPEN = 20_000  # of one environment: a caller that never closes must not fill the disk
@@ -40,18 +43,23 @@ def digest(environment: Environment, token: str) -> str:
 
 
 def start(environment: Environment, task: dict, name: str = "") -> str:
-    """A new session's token. With a `name` of the caller's own, the same name again is the same session.
+    """A new session's token. With a `name` of the caller's own, the same name again is the same
+    session.
 
     Raises Refusal if too many are open.
     """
     token = name or secrets.token_urlsafe(32)
     hashed = digest(environment, token)
     if EnvironmentSession.objects.filter(environment=environment)[MAX_OPEN - 1 : MAX_OPEN].exists():
-        raise Refusal(429, f"{MAX_OPEN} sessions of this environment are open. Close those that are done.")
+        raise Refusal(
+            429, f"{MAX_OPEN} sessions of this environment are open. Close those that are done."
+        )
     fields = {"environment": environment, "task": task, "expires_at": expiry()}
     with _brief():
         if name:
-            EnvironmentSession.objects.filter(token_hash=hashed, expires_at__lte=timezone.now()).delete()
+            EnvironmentSession.objects.filter(
+                token_hash=hashed, expires_at__lte=timezone.now()
+            ).delete()
             EnvironmentSession.objects.get_or_create(token_hash=hashed, defaults=fields)
         else:
             EnvironmentSession.objects.create(token_hash=hashed, **fields)
@@ -66,7 +74,8 @@ def expiry() -> datetime:
 def locked(environment: Environment, token: str) -> Iterator[EnvironmentSession]:
     """The session, for this caller alone: calls of one session run one after the other.
 
-    Its state, calls and expiry are stored at the end. Raises Refusal: 400 for no such session, 409 for one in use.
+    Its state, calls and expiry are stored at the end. Raises Refusal: 400 for no such session, 409
+    for one in use.
     """
     with _brief():
         session = _open(environment, token).select_for_update().first() if token else None
@@ -83,23 +92,30 @@ def found(environment: Environment, token: str) -> EnvironmentSession | None:
 
 
 def _open(environment: Environment, token: str) -> QuerySet[EnvironmentSession]:
-    return EnvironmentSession.objects.filter(token_hash=digest(environment, token), expires_at__gt=timezone.now())
+    return EnvironmentSession.objects.filter(
+        token_hash=digest(environment, token), expires_at__gt=timezone.now()
+    )
 
 
 @contextmanager
 def _brief() -> Iterator[None]:
-    """A transaction whose commit does not wait for the disk: a session lost in a crash is seeded again.
+    """A transaction whose commit does not wait for the disk: a session lost in a crash is seeded
+    again.
 
     Raises Refusal (409) if another call holds the session for LOCK_WAIT.
     """
     try:
         with transaction.atomic():
             with connection.cursor() as cursor:
-                cursor.execute(f"SET LOCAL synchronous_commit TO off; SET LOCAL lock_timeout TO '{LOCK_WAIT}'")
+                cursor.execute(
+                    f"SET LOCAL synchronous_commit TO off; SET LOCAL lock_timeout TO '{LOCK_WAIT}'"
+                )
             yield
     except OperationalError as error:
         if "lock timeout" in str(error):
-            raise Refusal(409, f"Another call of this session has been running for {LOCK_WAIT}. Try again.") from error
+            raise Refusal(
+                409, f"Another call of this session has been running for {LOCK_WAIT}. Try again."
+            ) from error
         raise
 
 
@@ -125,7 +141,9 @@ def of_project(project: Project, slug: str, version: int) -> Environment:
         if environment is None:
             _kept.pop(name, None)
             raise Refusal(
-                404, f"The key's project has no {slug}@{version}. GET /api/v1/environments/ lists what it has."
+                404,
+                f"The key's project has no {slug}@{version}. GET /api/v1/environments/ lists what"
+                " it has.",
             )
         if len(_kept) >= MAX_KEPT:
             _kept.clear()

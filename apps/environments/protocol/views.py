@@ -1,4 +1,6 @@
-"""The routes below /env/<slug>@<version>/. The key determines the project; errors of the caller are JSON."""
+"""The routes below /env/<slug>@<version>/. The key determines the project; errors of the caller are
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,20 @@ from workers.lib.messages import flat_tool, to_items
 from workers.lib.sandbox import RETRY_AFTER_S, Busy, visiting
 
 log = logging.getLogger(__name__)
-NO_KEY = "Send an API key of the project as “Authorization: Bearer <key>”, or as the password in the URL."
-NAMED = "resources_session_id"  # a session's name given by the caller, as nemo-gym's environment servers do
+NO_KEY = (
+    "Send an API key of the project as “Authorization: Bearer <key>”, or as the password in the"
+    " URL."
+)
+NAMED = (  # a session's name given by the caller, as nemo-gym's environment servers do
+    "resources_session_id"
+)
 MAX_NAME = 200
 
 
 def served(method: str) -> Callable:
-    """Decorates `view(request, environment, …)`: checks key, method and environment; returns refusals as JSON."""
+    """Decorates `view(request, environment, …)`: checks key, method and environment; returns
+    refusals as JSON.
+    """
 
     def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         @csrf_exempt
@@ -107,7 +116,9 @@ def describe(request: HttpRequest, environment: Environment) -> HttpResponse:
             "kind": environment.kind,
             "tools": [flat_tool(tool) for tool in loaded.tools],
             "input": to_items(environment.opening),
-            "limits": {name: environment.harness.get(name) for name in ("max_turns", "max_new_tokens")},
+            "limits": {
+                name: environment.harness.get(name) for name in ("max_turns", "max_new_tokens")
+            },
             "session_header": sessions.HEADER,
         }
     )
@@ -126,7 +137,12 @@ def seed_session(request: HttpRequest, environment: Environment) -> HttpResponse
     response = answer({NAMED: name} if name else {})
     response[sessions.HEADER] = token
     response.set_cookie(
-        sessions.COOKIE, token, path=f"/env/{environment}/", httponly=True, samesite="Lax", secure=request.is_secure()
+        sessions.COOKIE,
+        token,
+        path=f"/env/{environment}/",
+        httponly=True,
+        samesite="Lax",
+        secure=request.is_secure(),
     )
     return response
 
@@ -152,14 +168,18 @@ def verify(request: HttpRequest, environment: Environment) -> HttpResponse:
     given = parts(read(request, MAX_ROW))
     for name in (ASKED, "response"):
         if name not in given:
-            raise Refusal(422, f"“{name}” is missing: send the task's row and the model's response.")
+            raise Refusal(
+                422, f"“{name}” is missing: send the task's row and the model's response."
+            )
     row = {name: value_of(raw) for name, raw in given.items()}
     said = said_in(row.pop("response"))
     token = sessions.token_of(request)
     session = sessions.found(environment, token)
     task = session.task if session else task_of(row)
     guards.check(request.auth, task, Use.SCORE)  # type: ignore[attr-defined]
-    found = score(load_for(environment), task, said, session.state if session and session.calls else None)
+    found = score(
+        load_for(environment), task, said, session.state if session and session.calls else None
+    )
     sessions.close(environment, token)
     if found.masked:
         log.warning("%s masked a sample: %s", environment, found.mask_reason)
@@ -190,5 +210,6 @@ def reverify_mode(request: HttpRequest, environment: Environment) -> HttpRespons
 
 
 ROUTES: dict[str, Callable[..., HttpResponse]] = {
-    view.__name__: view for view in (seed_session, verify, aggregate_metrics, close_session, reverify_mode)
+    view.__name__: view
+    for view in (seed_session, verify, aggregate_metrics, close_session, reverify_mode)
 }

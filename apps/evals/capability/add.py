@@ -11,13 +11,26 @@ from apps.evals.models import EvalSet, Origin, Split, Task
 
 
 def add_general(*, eval_set: EvalSet, by: Any, viewer: Any = None) -> actions.TasksMade:
-    """Adds the tasks of the built-in set that a draft does not have yet. Raises EvalSetError for a frozen set."""
+    """Adds the tasks of the built-in set that a draft does not have yet. Raises EvalSetError for a
+    frozen set.
+    """
     tasks = [
         Task(
-            project=eval_set.project, eval_set=eval_set, key=row.key, split=Split.GENERAL, group=row.group,
-            canonical_hash=canonical_hash(row.messages), messages=row.messages, expected=row.expected,
-            tools=row.tools, demonstration=row.demonstration, origin=Origin.MANUAL, metadata=row.metadata,
+            project=eval_set.project,
+            eval_set=eval_set,
+            key=row.key,
+            split=Split.GENERAL,
+            group=row.group,
+            canonical_hash=canonical_hash(row.messages),
+            messages=row.messages,
+            expected=row.expected,
+            tools=row.tools,
+            demonstration=row.demonstration,
+            origin=Origin.MANUAL,
+            metadata=row.metadata,
         )
         for row in general_tasks()
-    ]  # fmt: skip
-    return actions.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what="built-in general set", viewer=viewer)
+    ]
+    return actions.store_tasks(
+        eval_set=eval_set, tasks=tasks, by=by, what="built-in general set", viewer=viewer
+    )

@@ -12,8 +12,12 @@ MOST = 12  # components shown
 
 
 def components_of(tables: Tables) -> list[Measure]:
-    """The most frequent ones; a sample without a component does not count for it, nor does a value that is not a number."""
-    numbers: dict[str, int] = {}  # by distinct text: there are far fewer than samples if components take few values
+    """The most frequent ones; a sample without a component does not count for it, nor does a value
+    that is not a number.
+    """
+    numbers: dict[
+        str, int
+    ] = {}  # by distinct text: there are far fewer than samples if components take few values
     places, codes = [], []
     for at, task, text in tables.texts(COMPONENTS):
         found = [numbers.setdefault(one, len(numbers)) for one in text.split(SEPARATOR)]
@@ -24,7 +28,9 @@ def components_of(tables: Tables) -> list[Measure]:
     counts = {name: int(per_text[~np.isnan(of)].sum()) for name, of in values.items()}
     chosen = sorted(values, key=lambda name: (-counts[name], name))[:MOST]
     shape, at = (len(tables.runs), len(tables)), np.array(places, dtype=int)
-    means = {name: _means(at, values[name][codes], shape[0] * shape[1]).reshape(shape) for name in chosen}
+    means = {
+        name: _means(at, values[name][codes], shape[0] * shape[1]).reshape(shape) for name in chosen
+    }
     return [Measure(f"component:{name}", name, REWARD, 1, of) for name, of in means.items()]
 
 
@@ -45,4 +51,9 @@ def _means(places: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
     known = ~np.isnan(values)
     places, values = places[known], values[known]
     counts = np.bincount(places, minlength=size)
-    return np.divide(np.bincount(places, values, minlength=size), counts, out=np.full(size, np.nan), where=counts > 0)
+    return np.divide(
+        np.bincount(places, values, minlength=size),
+        counts,
+        out=np.full(size, np.nan),
+        where=counts > 0,
+    )

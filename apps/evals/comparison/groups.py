@@ -1,4 +1,6 @@
-"""Success of evaluations by groups of tasks: the failure mode that a task came from, tools, tags, difficulty."""
+"""Success of evaluations by groups of tasks: the failure mode that a task came from, tools, tags,
+difficulty.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Kind:
-    """Groups of one kind, the largest first; `hidden` smaller ones are left out. Their intervals hold simultaneously."""
+    """Groups of one kind, the largest first; `hidden` smaller ones are left out. Their intervals
+    hold simultaneously.
+    """
 
     key: str
     title: str
@@ -61,9 +65,13 @@ def kinds_of(tables: Tables, comparable: Collection[int], names: Mapping[str, st
 
 
 def _kind(
-    tables: Tables, comparable: Collection[int], key: str, members: Mapping[str, tuple[str, Collection[int]]],
-    meaning: str = "", ordered: bool = False,
-) -> Kind:  # fmt: skip
+    tables: Tables,
+    comparable: Collection[int],
+    key: str,
+    members: Mapping[str, tuple[str, Collection[int]]],
+    meaning: str = "",
+    ordered: bool = False,
+) -> Kind:
     """`members`: {value: (name, numbers of tasks)}"""
     title, usual = KINDS[key]
     chosen = list(members.items())
@@ -74,13 +82,22 @@ def _kind(
     for value, (name, numbers) in shown:
         at = np.fromiter(numbers, int, len(numbers))
         success = Measure("success", name, RATE, 1, tables.rates[:, at])
-        groups.append(Group(value, name, len(at), cells_of(success, tables.groups[at], comparable, level)))
+        groups.append(
+            Group(value, name, len(at), cells_of(success, tables.groups[at], comparable, level))
+        )
     return Kind(key, title, meaning or usual, groups, len(chosen) - len(shown), comparisons)
 
 
-def _buckets(tables: Tables, names: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, list[int]]]]:
+def _buckets(
+    tables: Tables, names: Mapping[str, str]
+) -> Iterator[tuple[str, tuple[str, list[int]]]]:
     found: dict[str, list[int]] = {}
-    by_task = {task: (of_run, given) for task, of_run, given in tables.task_rows("trajectory__failure__mode__slug", "metadata__mode")}  # fmt: skip
+    by_task = {
+        task: (of_run, given)
+        for task, of_run, given in tables.task_rows(
+            "trajectory__failure__mode__slug", "metadata__mode"
+        )
+    }
     for at, task in enumerate(tables.ids):
         of_run, text = by_task[task]
         given = json.loads(text) if text else ""
@@ -104,7 +121,9 @@ def _named_in_samples(tables: Tables) -> tuple[Members, Members]:
 
 
 def _difficulty(tables: Tables, comparable: Collection[int]) -> Kind:
-    rows = ((task, json.loads(text)) for task, text in tables.task_rows("metadata__difficulty") if text)
+    rows = (
+        (task, json.loads(text)) for task, text in tables.task_rows("metadata__difficulty") if text
+    )
     given = {task: str(value)[:LONGEST] for task, value in rows if isinstance(value, str | int)}
     members: dict[str, tuple[str, list[int]]] = {}
     if given:
@@ -113,7 +132,12 @@ def _difficulty(tables: Tables, comparable: Collection[int]) -> Kind:
                 members.setdefault(name, (name, []))[1].append(at)
         return _kind(tables, comparable, DIFFICULTY, members, NAMED)
     scored = tables.sums["scored"].sum(axis=0)
-    share = np.divide(tables.sums["passed"].sum(axis=0), scored, out=np.full(len(tables), np.nan), where=scored > 0)
+    share = np.divide(
+        tables.sums["passed"].sum(axis=0),
+        scored,
+        out=np.full(len(tables), np.nan),
+        where=scored > 0,
+    )
     for value, name, chosen in (
         ("hard", "Hard: under 1/3 pass", share < HARD),
         ("medium", "Medium", (share >= HARD) & (share <= EASY)),
@@ -126,7 +150,18 @@ def _difficulty(tables: Tables, comparable: Collection[int]) -> Kind:
 
 def as_json(kind: Kind) -> dict[str, Any]:
     return {
-        "key": kind.key, "title": kind.title, "meaning": kind.meaning, "hidden": kind.hidden, "comparisons": kind.comparisons,
-        "groups": [{"value": one.value, "name": one.name, "tasks": one.n, "cells": [cell.as_dict() for cell in one.cells]}
-                   for one in kind.groups],
-    }  # fmt: skip
+        "key": kind.key,
+        "title": kind.title,
+        "meaning": kind.meaning,
+        "hidden": kind.hidden,
+        "comparisons": kind.comparisons,
+        "groups": [
+            {
+                "value": one.value,
+                "name": one.name,
+                "tasks": one.n,
+                "cells": [cell.as_dict() for cell in one.cells],
+            }
+            for one in kind.groups
+        ],
+    }

@@ -1,5 +1,5 @@
-"""The measures by which evaluations are compared: each with the tasks' own means, the overall mean, and the difference from the
-baseline."""
+"""The measures by which evaluations are compared: each with the tasks' own means, the overall mean,
+and the difference from the baseline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ RATE, REWARD, MS, TOKENS, USD = "rate", "reward", "ms", "tokens", "usd"
 
 @dataclass(frozen=True)
 class Measure:
-    """`values`: [runs, tasks], NaN if unknown. `better`: 1 if more is better, -1 if less is, 0 for neither."""
+    """`values`: [runs, tasks], NaN if unknown. `better`: 1 if more is better, -1 if less is, 0 for
+    neither.
+    """
 
     key: str
     title: str
@@ -35,7 +37,9 @@ class Measure:
 
 @dataclass(frozen=True)
 class Cell:
-    """A measure of one evaluation. `difference` is None for the baseline, and if the two cannot be compared."""
+    """A measure of one evaluation. `difference` is None for the baseline, and if the two cannot be
+    compared.
+    """
 
     value: Mean
     difference: Mean | None = None
@@ -68,8 +72,20 @@ def measures_of(tables: Tables) -> list[Measure]:
         Measure("invalid", "Invalid outputs", RATE, -1, 1 - tables.mean("valid", "valid_known")),
         Measure("unsafe", "Unsafe actions", RATE, -1, tables.mean("unsafe")),
         Measure("correct_tool", "Correct tool", RATE, 1, tables.mean("tool_ok", "tool_known")),
-        Measure("correct_arguments", "Correct arguments", RATE, 1, tables.mean("arguments", "arguments_known")),
-        Measure("execution_success", "Execution success", RATE, 1, tables.mean("executed", "executed_known")),
+        Measure(
+            "correct_arguments",
+            "Correct arguments",
+            RATE,
+            1,
+            tables.mean("arguments", "arguments_known"),
+        ),
+        Measure(
+            "execution_success",
+            "Execution success",
+            RATE,
+            1,
+            tables.mean("executed", "executed_known"),
+        ),
         Measure("latency_ms", "Latency", MS, -1, tables.mean("latency", "timed")),
         Measure("input_tokens", "Tokens in", TOKENS, -1, tables.mean("input", "input_known")),
         Measure("output_tokens", "Tokens out", TOKENS, -1, tables.mean("output", "output_known")),
@@ -79,16 +95,23 @@ def measures_of(tables: Tables) -> list[Measure]:
 
 
 def lines_of(
-    measures: Iterable[Measure], groups: np.ndarray | None, comparable: Collection[int], comparisons: int = 0
+    measures: Iterable[Measure],
+    groups: np.ndarray | None,
+    comparable: Collection[int],
+    comparisons: int = 0,
 ) -> list[Line]:
-    """`comparable`: the numbers of the evaluations that the first is compared with. The intervals of all differences hold
-    simultaneously, over all lines, or over `comparisons` of them; the interval of a value is independent."""
+    """`comparable`: the numbers of the evaluations that the first is compared with. The intervals
+    of all differences hold simultaneously, over all lines, or over `comparisons` of them; the
+    interval of a value is independent.
+    """
     chosen = list(measures)
     level = corrected(comparisons or len(chosen) * len(comparable))
     return [Line(one, cells_of(one, groups, comparable, level)) for one in chosen]
 
 
-def cells_of(measure: Measure, groups: np.ndarray | None, comparable: Collection[int], level: float) -> list[Cell]:
+def cells_of(
+    measure: Measure, groups: np.ndarray | None, comparable: Collection[int], level: float
+) -> list[Cell]:
     bounds = (0.0, 1.0) if measure.unit == RATE else None
     found = []
     for at, values in enumerate(measure.values):
@@ -110,7 +133,9 @@ def verdict_of(gap: Mean, better: int) -> str:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many tasks an evaluation won, lost, and left unchanged against the baseline, by the share of passes."""
+    """How many tasks an evaluation won, lost, and left unchanged against the baseline, by the share
+    of passes.
+    """
 
     won: int
     lost: int
@@ -130,7 +155,12 @@ def shared(tables: Tables, at: int) -> int:
 def sequence(lines: Sequence[Line]) -> list[dict[str, Any]]:
     """For JSON."""
     return [
-        {"key": line.measure.key, "title": line.measure.title, "unit": line.measure.unit, "better": line.measure.better,
-         "cells": [cell.as_dict() for cell in line.cells]}
+        {
+            "key": line.measure.key,
+            "title": line.measure.title,
+            "unit": line.measure.unit,
+            "better": line.measure.better,
+            "cells": [cell.as_dict() for cell in line.cells],
+        }
         for line in lines
-    ]  # fmt: skip
+    ]

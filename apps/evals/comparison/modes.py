@@ -1,4 +1,6 @@
-"""The failure modes of evaluations' outputs: the frequency of each, and the tasks on which it appeared or disappeared."""
+"""The failure modes of evaluations' outputs: the frequency of each, and the tasks on which it
+appeared or disappeared.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Change:
 
 @dataclass(frozen=True)
 class ModeLine:
-    """`cells`: the share of samples with this mode, and its difference; `changes` since the baseline, None for the baseline."""
+    """`cells`: the share of samples with this mode, and its difference; `changes` since the
+    baseline, None for the baseline.
+    """
 
     slug: str
     name: str
@@ -38,14 +42,19 @@ class ModeLine:
         return list(zip(self.cells, self.changes, strict=True))
 
 
-def lines_of(tables: Tables, comparable: Collection[int], names: Mapping[str, str]) -> list[ModeLine]:
+def lines_of(
+    tables: Tables, comparable: Collection[int], names: Mapping[str, str]
+) -> list[ModeLine]:
     """The most frequent mode first; the intervals hold simultaneously."""
     counts = counts_of(tables)
     level = corrected(len(counts) * len(comparable))
     found = []
     for slug, of_mode in counts.items():
         shares = np.divide(
-            of_mode, tables.sums["scored"], out=np.full(of_mode.shape, np.nan), where=tables.sums["scored"] > 0
+            of_mode,
+            tables.sums["scored"],
+            out=np.full(of_mode.shape, np.nan),
+            where=tables.sums["scored"] > 0,
         )
         title = UNMATCHED if slug == NO_BUCKET else names.get(slug, slug)
         cells = cells_of(Measure(slug, title, RATE, -1, shares), tables.groups, comparable, level)
@@ -54,22 +63,31 @@ def lines_of(tables: Tables, comparable: Collection[int], names: Mapping[str, st
             for at in range(len(tables.runs))
         ]
         found.append(ModeLine(slug, title, cells, changes))
-    return sorted(found, key=lambda line: (-max(cell.value.mean or 0 for cell in line.cells), line.name))
+    return sorted(
+        found, key=lambda line: (-max(cell.value.mean or 0 for cell in line.cells), line.name)
+    )
 
 
 def counts_of(tables: Tables) -> dict[str, np.ndarray]:
-    """{mode: [runs, tasks]}: how many samples of a task have it; NO_BUCKET for failures that no rule matched."""
+    """{mode: [runs, tasks]}: how many samples of a task have it; NO_BUCKET for failures that no
+    rule matched.
+    """
     places: dict[str, list[int]] = defaultdict(list)
     for at, task, text in tables.texts(MODES):
         place = at * len(tables) + task
         for mode in text.split(SEPARATOR):
             places[mode or NO_BUCKET].append(place)
     shape = len(tables.runs), len(tables)
-    return {mode: np.bincount(of, minlength=shape[0] * shape[1]).reshape(shape) for mode, of in places.items()}
+    return {
+        mode: np.bincount(of, minlength=shape[0] * shape[1]).reshape(shape)
+        for mode, of in places.items()
+    }
 
 
 def came_and_went(shares: np.ndarray, at: int) -> tuple[np.ndarray, np.ndarray]:
-    """[tasks] each: where an evaluation has a mode that the baseline did not have, and vice versa."""
+    """[tasks] each: where an evaluation has a mode that the baseline did not have, and vice
+    versa.
+    """
     before, after = shares[0], shares[at]
     known = ~np.isnan(before) & ~np.isnan(after)
     return known & (before == 0) & (after > 0), known & (before > 0) & (after == 0)

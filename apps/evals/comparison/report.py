@@ -32,7 +32,9 @@ class Comparison:
 
     @cached_property
     def lines(self) -> list[Line]:
-        return measures.lines_of(measures.measures_of(self.tables), self.tables.groups, self.comparable)
+        return measures.lines_of(
+            measures.measures_of(self.tables), self.tables.groups, self.comparable
+        )
 
     @cached_property
     def components(self) -> list[Line]:
@@ -49,7 +51,10 @@ class Comparison:
     @cached_property
     def counts(self) -> list[Counts | None]:
         """Tasks won and lost, for each evaluation; None if it is not compared."""
-        return [measures.counts_of(self.tables, at) if at in self.comparable else None for at in range(len(self.runs))]
+        return [
+            measures.counts_of(self.tables, at) if at in self.comparable else None
+            for at in range(len(self.runs))
+        ]
 
     @cached_property
     def _mode_names(self) -> Mapping[str, str]:
@@ -61,7 +66,9 @@ class Comparison:
 
 
 def compare(runs: Sequence[EvalRun], *, details: bool = False) -> Comparison:
-    """`details`: components, modes and groups will be needed, too, so everything is read at once."""
+    """`details`: components, modes and groups will be needed, too, so everything is read at
+    once.
+    """
     found = tables.read(runs, details=details)
     known = problems.problems_of(found)
     return Comparison(found, known, problems.comparable(found, known))
@@ -71,23 +78,42 @@ def as_json(found: Comparison) -> dict[str, Any]:
     """Everything but the tasks."""
     return {
         "runs": list(_runs(found)),
-        "problems": [{"run": None if one.number is None else str(found.runs[one.number].pk), "text": one.text, "blocks": one.blocks}
-                     for one in found.problems],
-        "correction": {"method": "bonferroni", "level": 0.95, "measures": found.comparisons(found.lines),
-                       "components": found.comparisons(found.components), "modes": found.comparisons(found.modes)},
+        "problems": [
+            {
+                "run": None if one.number is None else str(found.runs[one.number].pk),
+                "text": one.text,
+                "blocks": one.blocks,
+            }
+            for one in found.problems
+        ],
+        "correction": {
+            "method": "bonferroni",
+            "level": 0.95,
+            "measures": found.comparisons(found.lines),
+            "components": found.comparisons(found.components),
+            "modes": found.comparisons(found.modes),
+        },
         "measures": measures.sequence(found.lines),
         "components": measures.sequence(found.components),
         "groups": [groups.as_json(kind) for kind in found.kinds],
         "modes": list(modes.as_json(found.modes)),
-    }  # fmt: skip
+    }
 
 
 def _runs(found: Comparison) -> Iterator[dict[str, Any]]:
     for at, (run, counts) in enumerate(zip(found.runs, found.counts, strict=True)):
-        success = next((line.cells[at].difference for line in found.lines if line.measure.key == "success"), None)
+        success = next(
+            (line.cells[at].difference for line in found.lines if line.measure.key == "success"),
+            None,
+        )
         yield {
-            "id": str(run.pk), "model_version": str(run.model_version), "eval_set": str(run.eval_set), "split": run.split,
-            "state": run.state, "metrics": run.result.get("metrics"), "cost_usd": total_cost(run),
+            "id": str(run.pk),
+            "model_version": str(run.model_version),
+            "eval_set": str(run.eval_set),
+            "split": run.split,
+            "state": run.state,
+            "metrics": run.result.get("metrics"),
+            "cost_usd": total_cost(run),
             "success_difference": success and success.as_dict(),
             "tasks": counts and {"won": counts.won, "lost": counts.lost, "same": counts.same},
-        }  # fmt: skip
+        }

@@ -1,7 +1,9 @@
-"""Reads evaluations into arrays with one column per task. PostgreSQL sums the samples of a task; no loop runs over samples.
+"""Reads evaluations into arrays with one column per task. PostgreSQL sums the samples of a task; no
+loop runs over samples.
 
-Tasks are the same if their requests are, in any version of a set. Their ids stay text: making a UUID takes 3 µs, and it is hashed in Python.
-For the same reason the sums of a task come packed into one value of 8 bytes each: two evaluations of 10,000 tasks have 280,000 numbers.
+Tasks are the same if their requests are, in any version of a set. Their ids stay text: making a
+UUID takes 3 µs, and it is hashed in Python. For the same reason the sums of a task come packed into
+one value of 8 bytes each: two evaluations of 10,000 tasks have 280,000 numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +16,19 @@ from typing import Any
 import numpy as np
 from django.contrib.postgres.aggregates import StringAgg
 from django.db import connection, transaction
-from django.db.models import BinaryField, Count, F, FloatField, Func, IntegerField, Q, QuerySet, Sum, TextField, Value
+from django.db.models import (
+    BinaryField,
+    Count,
+    F,
+    FloatField,
+    Func,
+    IntegerField,
+    Q,
+    QuerySet,
+    Sum,
+    TextField,
+    Value,
+)
 from django.db.models.functions import Cast, Coalesce
 from psycopg.types.string import TextLoader
 
@@ -52,10 +66,19 @@ SUMS = {
 
 def _sent(value: Any) -> Func:
     """As 8 bytes; NaN for null."""
-    return Func(Coalesce(Cast(value, FloatField()), Value(float("nan"))), function="float8send", output_field=BinaryField())  # fmt: skip
+    return Func(
+        Coalesce(Cast(value, FloatField()), Value(float("nan"))),
+        function="float8send",
+        output_field=BinaryField(),
+    )
 
 
-PACKED = Func(*map(_sent, SUMS.values()), template="(%(expressions)s)", arg_joiner=" || ", output_field=BinaryField())
+PACKED = Func(
+    *map(_sent, SUMS.values()),
+    template="(%(expressions)s)",
+    arg_joiner=" || ",
+    output_field=BinaryField(),
+)
 
 
 def _joined(field: str) -> StringAgg:
@@ -74,10 +97,12 @@ COMPONENTS, MODES, TOOLS, TAGS = range(len(DETAILS))
 
 @dataclass(frozen=True)
 class Tables:
-    """Evaluations, the baseline first, by task: `sums` has [runs, tasks] for each of SUMS and for “masked”.
+    """Evaluations, the baseline first, by task: `sums` has [runs, tasks] for each of SUMS and for
+    “masked”.
 
-    `tasks` are the ids of a task in each evaluation, None if it is missing there. Tasks are ordered by their `names`: key and id, since
-    several sets may each have the same key. `details` are rows that start with a task and end with DETAILS.
+    `tasks` are the ids of a task in each evaluation, None if it is missing there. Tasks are ordered
+    by their `names`: key and id, since several sets may each have the same key. `details` are rows
+    that start with a task and end with DETAILS.
     """
 
     runs: Sequence[EvalRun]
@@ -92,7 +117,9 @@ class Tables:
     def mean(self, name: str, over: str = "scored") -> np.ndarray:
         """[runs, tasks] of a sum divided by its number of samples; NaN if there are none."""
         counts = self.sums[over]
-        return np.divide(self.sums[name], counts, out=np.full(counts.shape, np.nan), where=counts > 0)
+        return np.divide(
+            self.sums[name], counts, out=np.full(counts.shape, np.nan), where=counts > 0
+        )
 
     @cached_property
     def rates(self) -> np.ndarray:
@@ -114,20 +141,35 @@ class Tables:
 
     @cached_property
     def cost(self) -> np.ndarray:
-        """[runs, tasks] in USD per answer; NaN without a price or if an answer's tokens are not counted."""
+        """[runs, tasks] in USD per answer; NaN without a price or if an answer's tokens are not
+        counted.
+        """
         prices = np.array([price_of(run) or (np.nan, np.nan) for run in self.runs])
-        found = (prices[:, :1] * self.mean("input", "input_known") + prices[:, 1:] * self.mean("output", "output_known")) / PER  # fmt: skip
-        counted = (self.sums["input_known"] == self.sums["scored"]) & (self.sums["output_known"] == self.sums["scored"])
+        found = (
+            prices[:, :1] * self.mean("input", "input_known")
+            + prices[:, 1:] * self.mean("output", "output_known")
+        ) / PER
+        counted = (self.sums["input_known"] == self.sums["scored"]) & (
+            self.sums["output_known"] == self.sums["scored"]
+        )
         return np.where(counted, found, np.nan)
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """[tasks], a number for the group that each task was made from: tasks of one group vary together."""
+        """[tasks], a number for the group that each task was made from: tasks of one group vary
+        together.
+        """
         names = dict(self.task_rows("group_key"))
-        return np.unique([names[task] for task in self.ids], return_inverse=True)[1] if self.keys else np.zeros(0, int)
+        return (
+            np.unique([names[task] for task in self.ids], return_inverse=True)[1]
+            if self.keys
+            else np.zeros(0, int)
+        )
 
     def texts(self, which: int) -> Iterator[tuple[int, int, str]]:
-        """(number of an evaluation, number of a task, text) for one of DETAILS, by its index, if the task has it."""
+        """(number of an evaluation, number of a task, text) for one of DETAILS, by its index, if
+        the task has it.
+        """
         column = which - len(DETAILS)
         for at, (numbers, rows) in enumerate(self._details):
             for place, row in zip(numbers, rows, strict=True):
@@ -137,7 +179,9 @@ class Tables:
     @cached_property
     def _details(self) -> list[tuple[list[int | None], list[tuple]]]:
         """[runs] of (numbers of the tasks, rows)."""
-        found = self.details or [_by_task(run.samples.filter(masked=False).order_by(), **DETAILS) for run in self.runs]
+        found = self.details or [
+            _by_task(run.samples.filter(masked=False).order_by(), **DETAILS) for run in self.runs
+        ]
         return [([self.places.get(row[0]) for row in rows], rows) for rows in found]
 
     def task_rows(self, *fields: str) -> Iterator[tuple]:
@@ -148,8 +192,8 @@ class Tables:
 
 
 def read(runs: Sequence[EvalRun], *, details: bool = False) -> Tables:
-    """One query per evaluation, and one for which of its tasks have masked samples. `details`: DETAILS are read at the same time;
-    otherwise a separate query reads them on demand."""
+    """One query per evaluation, and one for which of its tasks have masked samples. `details`:
+    DETAILS are read at the same time; otherwise a separate query reads them on demand."""
     found = [_rows_of(run, DETAILS if details else {}) for run in runs]
     identities = _identities(runs)
     names: dict[Hashable, str] = {}
@@ -170,7 +214,11 @@ def read(runs: Sequence[EvalRun], *, details: bool = False) -> Tables:
         tasks[where, at] = rows.tasks
     keys = [names[identity].rpartition("\t")[0] for identity in order]
     return Tables(
-        runs, keys, [tuple(row) for row in tasks.tolist()], sums, [rows.texts for rows in found] if details else None
+        runs,
+        keys,
+        [tuple(row) for row in tasks.tolist()],
+        sums,
+        [rows.texts for rows in found] if details else None,
     )
 
 
@@ -179,7 +227,9 @@ COUNTS = {"scored", "timed", "input_known", "output_known", "masked"}
 
 @dataclass(frozen=True)
 class _Rows:
-    """One evaluation by task: `sums` [tasks, SUMS and “masked”], `texts` that end with DETAILS, for tasks with scored samples."""
+    """One evaluation by task: `sums` [tasks, SUMS and “masked”], `texts` that end with DETAILS, for
+    tasks with scored samples.
+    """
 
     tasks: list[str]
     keys: list[str]
@@ -190,11 +240,16 @@ class _Rows:
 def _rows_of(run: EvalRun, details: dict[str, Any]) -> _Rows:
     samples = run.samples.order_by()
     scored = _by_task(samples.filter(masked=False), "task_key", packed=PACKED, **details)
-    masked = {task: (key, n) for task, key, n in _by_task(samples.filter(masked=True), "task_key", n=Count("*"))}
+    masked = {
+        task: (key, n)
+        for task, key, n in _by_task(samples.filter(masked=True), "task_key", n=Count("*"))
+    }
     only = list(masked.keys() - {row[0] for row in scored}) if masked else []
     sums = np.zeros((len(scored) + len(only), len(SUMS) + 1))
     if scored:
-        sums[: len(scored), :-1] = np.frombuffer(b"".join(row[2] for row in scored), ">f8").reshape(-1, len(SUMS))
+        sums[: len(scored), :-1] = np.frombuffer(b"".join(row[2] for row in scored), ">f8").reshape(
+            -1, len(SUMS)
+        )
     tasks = [*(row[0] for row in scored), *only]
     if masked:
         sums[:, -1] = [masked.get(task, ("", 0))[1] for task in tasks]
@@ -208,7 +263,9 @@ def _by_task(samples: QuerySet[Sample], *fields: str, **sums: Any) -> list[tuple
 
 
 def _fetched(rows: QuerySet) -> list[tuple]:
-    """As the database returns them, bypassing the ORM's conversion of each value: JSON and ids stay text."""
+    """As the database returns them, bypassing the ORM's conversion of each value: JSON and ids stay
+    text.
+    """
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.cursor.adapters.register_loader("uuid", TextLoader)  # for this cursor only
         # with the default work_mem, 10,000 tasks with their texts would spill to disk
@@ -222,4 +279,8 @@ def _identities(runs: Sequence[EvalRun]) -> dict[str, Hashable]:
     sets = {run.eval_set_id for run in runs}
     if len(sets) < 2:
         return {}
-    return dict(_fetched(Task.objects.filter(eval_set__in=sets).order_by().values_list("pk", "canonical_hash")))
+    return dict(
+        _fetched(
+            Task.objects.filter(eval_set__in=sets).order_by().values_list("pk", "canonical_hash")
+        )
+    )

@@ -27,8 +27,8 @@ KINDS = np.array([REGRESSED, IMPROVED, SAME, MISSING])
 
 
 def changes_of(rates: np.ndarray) -> np.ndarray:
-    """[tasks] of the first four of CHANGES, from [evaluations, tasks], the baseline first: the worst change in any other evaluation. NaN
-    if nothing was scored."""
+    """[tasks] of the first four of CHANGES, from [evaluations, tasks], the baseline first: the
+    worst change in any other evaluation. NaN if nothing was scored."""
     baseline, others = rates[0], rates[1:]
     known, all_known = ~np.isnan(baseline), ~np.isnan(others).any(axis=0)
     regressed = known & (others < baseline).any(axis=0)
@@ -37,7 +37,9 @@ def changes_of(rates: np.ndarray) -> np.ndarray:
 
 
 def drops_of(rates: np.ndarray) -> np.ndarray:
-    """[tasks]: how far the worst other evaluation is below the baseline; negative if all are above, 0 if unknown."""
+    """[tasks]: how far the worst other evaluation is below the baseline; negative if all are above,
+    0 if unknown.
+    """
     baseline, others = rates[0], rates[1:]
     worst = np.where(np.isnan(others), np.inf, others).min(axis=0)
     return np.where(np.isnan(baseline) | np.isinf(worst), 0.0, baseline - worst)
@@ -71,8 +73,10 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class Filters(QueryFilters):
-    """Filters and order of the tasks, from the URL. `of`: the number of the one evaluation whose changes count, from 2; otherwise those
-    of all. `mode`: a failure mode that appeared or disappeared. `sort`: “drop” or “gain” first, or empty for the order of keys."""
+    """Filters and order of the tasks, from the URL. `of`: the number of the one evaluation whose
+    changes count, from 2; otherwise those of all. `mode`: a failure mode that appeared or
+    disappeared. `sort`: “drop” or “gain” first, or empty for the order of keys.
+    """
 
     change: str = ""
     of: str = ""
@@ -82,7 +86,11 @@ class Filters(QueryFilters):
 
     @classmethod
     def from_query(cls, query: Mapping[str, str], runs: int) -> Filters:
-        change, of, sort = query.get("change", ""), whole(query.get("of"), 2, runs), query.get("sort", "")
+        change, of, sort = (
+            query.get("change", ""),
+            whole(query.get("of"), 2, runs),
+            query.get("sort", ""),
+        )
         return cls(
             change if change in CHANGES else "",
             str(of) if of and runs > 2 else "",
@@ -96,14 +104,18 @@ SORTS = ("drop", "gain")
 
 
 def unknown_filters(query: Mapping[str, str], runs: int) -> dict[str, str]:
-    """{parameter: allowed values} of those whose value in the URL is unknown and therefore ignored."""
+    """{parameter: allowed values} of those whose value in the URL is unknown and therefore
+    ignored.
+    """
     numbers = f"a number from 2 to {runs}"
     wanted = {
         "change": (query.get("change", "") in CHANGES, f"one of {', '.join(CHANGES)}"),
         "sort": (query.get("sort", "") in SORTS, f"one of {', '.join(SORTS)}"),
         "of": (whole(query.get("of"), 2, runs) is not None, numbers),
     }
-    return {name: choices for name, (known, choices) in wanted.items() if query.get(name) and not known}
+    return {
+        name: choices for name, (known, choices) in wanted.items() if query.get(name) and not known
+    }
 
 
 Place = tuple[float, int]
@@ -122,10 +134,14 @@ class TaskTable:
             wanted = wanted & tasks_with(tables, given.mode, self.others)
         if given.q:
             q = given.q.casefold()
-            wanted = wanted & np.fromiter((q in key.casefold() for key in tables.keys), bool, len(tables))
+            wanted = wanted & np.fromiter(
+                (q in key.casefold() for key in tables.keys), bool, len(tables)
+            )
         factor = {"drop": -1.0, "gain": 1.0}.get(given.sort, 0.0)
         numbers = np.flatnonzero(wanted)
-        self.order: list[Place] = sorted(zip((factor * drops[numbers]).tolist(), numbers.tolist(), strict=True))
+        self.order: list[Place] = sorted(
+            zip((factor * drops[numbers]).tolist(), numbers.tolist(), strict=True)
+        )
 
     def _changed(self, change: str) -> np.ndarray:
         if change == "changed":
@@ -145,22 +161,31 @@ class TaskTable:
             self.tables.keys[number],
             UUID(self.tables.ids[number]),
             str(self.changes[number]),
-            tuple(self._cell(at, task, number) for at, task in enumerate(self.tables.tasks[number])),
+            tuple(
+                self._cell(at, task, number) for at, task in enumerate(self.tables.tasks[number])
+            ),
         )
 
     def _cell(self, at: int, task: str | None, number: int) -> TaskScore | None:
         if task is None:
             return None
-        sums = {name: self.tables.sums[name][at, number] for name in ("scored", "passed", "masked", "reward")}
+        sums = {
+            name: self.tables.sums[name][at, number]
+            for name in ("scored", "passed", "masked", "reward")
+        }
         n = int(sums["scored"])
         reward = float(sums["reward"]) / n if n and np.isfinite(sums["reward"]) else None
-        return TaskScore(UUID(task), self.tables.runs[at].pk, n, int(sums["passed"]), reward, int(sums["masked"]))
+        return TaskScore(
+            UUID(task), self.tables.runs[at].pk, n, int(sums["passed"]), reward, int(sums["masked"])
+        )
 
     def rows(self) -> list[TaskRow]:
         return [self.row(number) for _, number in self.order]
 
     def page(self, size: int, after: str = "", before: str = "") -> RowPage:
-        """Keyset pagination: tasks that arrive while an evaluation is running do not shift rows between pages."""
+        """Keyset pagination: tasks that arrive while an evaluation is running do not shift rows
+        between pages.
+        """
         places = [(value, self.tables.names[number]) for value, number in self.order]
         start = 0
         if found := place_of(after):
@@ -169,14 +194,19 @@ class TaskTable:
             start = max(0, bisect_left(places, found) - size)
         shown, end = self.order[start : start + size], start + size
         return RowPage(
-            [self.row(number) for _, number in shown], start + 1, len(self.order),
-            cursor_of(places[start]) if start and shown else "", cursor_of(places[end - 1]) if end < len(places) else "",
-        )  # fmt: skip
+            [self.row(number) for _, number in shown],
+            start + 1,
+            len(self.order),
+            cursor_of(places[start]) if start and shown else "",
+            cursor_of(places[end - 1]) if end < len(places) else "",
+        )
 
 
 @dataclass(frozen=True)
 class RowPage:
-    """A page of rows; `start` is the number of the first of `count`; cursors of the adjacent pages, empty if there is none."""
+    """A page of rows; `start` is the number of the first of `count`; cursors of the adjacent pages,
+    empty if there is none.
+    """
 
     rows: Sequence[TaskRow]
     start: int

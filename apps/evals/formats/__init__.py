@@ -1,4 +1,6 @@
-"""Task files: `sniff` the format, `read` tasks or problems, `write` them. Pure: no Django, no torch."""
+"""Task files: `sniff` the format, `read` tasks or problems, `write` them. Pure: no Django, no
+torch.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,24 @@ WRITERS: dict[str, Callable[[Iterable[TaskRow]], Iterator[str]]] = {
     "csv": csv_file.write,
 }
 FORMATS = tuple(READERS)
-__all__ = ["FORMATS", "READERS", "WRITERS", "RowProblem", "TaskRow", "package", "read", "sniff", "write"]
+__all__ = [
+    "FORMATS",
+    "READERS",
+    "WRITERS",
+    "RowProblem",
+    "TaskRow",
+    "package",
+    "read",
+    "sniff",
+    "write",
+]
 
 
 def sniff(name: str, head: str | bytes) -> str | None:
     """The format of a file by its name and first lines; None if no format matches."""
-    text = (head.decode("utf-8", "replace") if isinstance(head, bytes) else head).removeprefix("\ufeff")
+    text = (head.decode("utf-8", "replace") if isinstance(head, bytes) else head).removeprefix(
+        "\ufeff"
+    )
     line = next((line for line in re.split(r"[\r\n]", text) if line.strip()), "")
     if line.lstrip().startswith("{"):
         return _by_fields(line)
@@ -54,14 +68,18 @@ def _by_fields(line: str) -> str | None:
     return "flywheel" if {"messages", "expected"} <= keys else None
 
 
-def read(format: str, lines: Iterable[Line], answers: Iterable[Line] | None = None) -> Iterator[Read]:
+def read(
+    format: str, lines: Iterable[Line], answers: Iterable[Line] | None = None
+) -> Iterator[Read]:
     """Yields a TaskRow or a RowProblem for each row; `answers` is BFCL's second file.
 
-    A row is read completely or is a problem; a repeated key is a problem. A file without rows is one problem. Raises ValueError for an
-    unknown format, or if the format has no `answers`.
+    A row is read completely or is a problem; a repeated key is a problem. A file without rows is
+    one problem. Raises ValueError for an unknown format, or if the format has no `answers`.
     """
     if format not in READERS:
-        raise ValueError(f"Unknown task file format “{format}”. Known formats: {', '.join(FORMATS)}.")
+        raise ValueError(
+            f"Unknown task file format “{format}”. Known formats: {', '.join(FORMATS)}."
+        )
     if answers is not None and format != "bfcl":
         raise ValueError(f"An answers file is only used with the format bfcl, not with {format}.")
     return _keyed(bfcl.read(lines, answers) if format == "bfcl" else READERS[format](lines))
@@ -74,7 +92,9 @@ def _keyed(found: Iterable[Read]) -> Iterator[Read]:
     for row in found:
         nothing = False
         if isinstance(row, TaskRow) and row.key in keys:
-            yield RowProblem(row.line, "key", f"“{row.key}” or its request occurs twice. Remove one.")
+            yield RowProblem(
+                row.line, "key", f"“{row.key}” or its request occurs twice. Remove one."
+            )
             continue
         if isinstance(row, TaskRow):
             keys.add(row.key)

@@ -1,4 +1,6 @@
-"""Berkeley Function Calling Leaderboard: a file of questions and one of possible answers, joined by id."""
+"""Berkeley Function Calling Leaderboard: a file of questions and one of possible answers, joined by
+id.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +33,30 @@ LANGUAGES = {"javascript": "JavaScript", "java": "Java"}  # the first text that 
 
 
 def read(lines: Iterable[Line], answers: Iterable[Line] | None = None) -> Iterator[Read]:
-    """Raises nothing; a question without an answer is a problem, and so is an answer without its question.
+    """Raises nothing; a question without an answer is a problem, and so is an answer without its
+    question.
 
-    Questions with “irrelevance” in their id expect no call, those with “live_relevance” any call; neither have answers. Arguments of
-    Java and JavaScript are requested as text in that language, and parsed as such (workers.lib.verifiers.languages).
+    Questions with “irrelevance” in their id expect no call, those with “live_relevance” any call;
+    neither have answers. Arguments of Java and JavaScript are requested as text in that language,
+    and parsed as such (workers.lib.verifiers.languages).
     """
     truths, problems = _truths(answers or ())
     yield from problems
     for number, value in json_lines(lines):
         try:
-            yield value if isinstance(value, RowProblem) else replace(_row(value, truths), line=number)
+            yield (
+                value
+                if isinstance(value, RowProblem)
+                else replace(_row(value, truths), line=number)
+            )
         except Bad as error:
             yield RowProblem(number, error.field, error.message)
     for identity, (number, _) in truths.items():
         yield RowProblem(
             number,
             "id",
-            f"the answer “{identity}” has no matching question. Upload the question file that belongs to it.",
+            f"the answer “{identity}” has no matching question. Upload the question file that"
+            " belongs to it.",
         )
 
 
@@ -69,12 +78,19 @@ def _row(record: dict, truths: dict[str, tuple[int, Any]]) -> TaskRow:
     if "initial_config" in record:
         return _conversation(record, identity, turns, truth)
     if len(turns) != 1:
-        raise Bad("question", f"{len(turns)} turns without an “initial_config”. Only multi_turn files have several.")
+        raise Bad(
+            "question",
+            f"{len(turns)} turns without an “initial_config”. Only multi_turn files have several.",
+        )
     language = next((name for name in LANGUAGES if name in identity), "")
-    tools = [_tool(tool, f"function[{at}]", language) for at, tool in enumerate(record.get("function") or [])]
+    tools = [
+        _tool(tool, f"function[{at}]", language)
+        for at, tool in enumerate(record.get("function") or [])
+    ]
     if truth is None and NO_CALL not in identity and ANY_CALL not in identity:
         raise Bad(
-            "ground_truth", f"“{identity}” has no possible answer. Upload the matching possible_answer_… file too."
+            "ground_truth",
+            f"“{identity}” has no possible answer. Upload the matching possible_answer_… file too.",
         )
     calls = [
         _call(call, f"ground_truth[{at}]")
@@ -82,13 +98,19 @@ def _row(record: dict, truths: dict[str, tuple[int, Any]]) -> TaskRow:
     ]
     category = identity.rsplit("_", 1)[0]
     return task(
-        key=identity, messages=turns[0], tools=tools, expected={"any_call": True} if ANY_CALL in identity else expected_of(calls), metadata={"category": category},
+        key=identity,
+        messages=turns[0],
+        tools=tools,
+        expected={"any_call": True} if ANY_CALL in identity else expected_of(calls),
+        metadata={"category": category},
         names=NAMES,
-    )  # fmt: skip
+    )
 
 
 def _conversation(record: dict, identity: str, turns: list, truth: Any) -> TaskRow:
-    """A multi_turn task for the environment bfcl_turns: its tools and its expected results come from BFCL's own classes."""
+    """A multi_turn task for the environment bfcl_turns: its tools and its expected results come
+    from BFCL's own classes.
+    """
     wanted = want(truth, list, "ground_truth", "Upload the matching possible_answer_… file too.")
     if len(wanted) != len(turns):
         raise Bad("ground_truth", f"{len(wanted)} turns, but the question has {len(turns)}.")
@@ -102,16 +124,28 @@ def _conversation(record: dict, identity: str, turns: list, truth: Any) -> TaskR
     category = identity.rsplit("_", 1)[0]
     bfcl = {
         "config": want(record["initial_config"], dict, "initial_config", "Give an object."),
-        "classes": want(record.get("involved_classes"), list, "involved_classes", "Give the names of classes."),
-        "turns": [checked_messages(turn, f"question[{at}]") if turn else [] for at, turn in enumerate(turns[1:], 1)],
-        "later_tools": want(record.get("missed_function", {}), dict, "missed_function", "Give an object."),
-        "excluded": want(record.get("excluded_function", []), list, "excluded_function", "Give a list."),
+        "classes": want(
+            record.get("involved_classes"), list, "involved_classes", "Give the names of classes."
+        ),
+        "turns": [
+            checked_messages(turn, f"question[{at}]") if turn else []
+            for at, turn in enumerate(turns[1:], 1)
+        ],
+        "later_tools": want(
+            record.get("missed_function", {}), dict, "missed_function", "Give an object."
+        ),
+        "excluded": want(
+            record.get("excluded_function", []), list, "excluded_function", "Give a list."
+        ),
         "long_context": "long_context" in category,
     }
     return task(
-        key=identity, messages=turns[0], expected={"turns": expected}, metadata={"category": category, "bfcl": bfcl},
+        key=identity,
+        messages=turns[0],
+        expected={"turns": expected},
+        metadata={"category": category, "bfcl": bfcl},
         names=NAMES,
-    )  # fmt: skip
+    )
 
 
 def _python_call(text: Any, name: str) -> dict:
@@ -121,7 +155,11 @@ def _python_call(text: Any, name: str) -> dict:
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             raise ValueError("no call of a name")
         args = {str(item.arg): ast.literal_eval(item.value) for item in call.keywords}
-        made = {"tool": call.func.id, "args": args, "positional": [ast.literal_eval(item) for item in call.args]}
+        made = {
+            "tool": call.func.id,
+            "args": args,
+            "positional": [ast.literal_eval(item) for item in call.args],
+        }
         return json.loads(json.dumps(made, allow_nan=False))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
         raise Bad(name, f"not a call with literal arguments ({error}).") from error
@@ -133,7 +171,9 @@ def _tool(function: Any, name: str, language: str) -> dict:
     properties = given.get("properties") if isinstance(given, dict) else None
     if language and isinstance(properties, dict):
         made = _schema(given | {"properties": {}})
-        made["properties"] = {key: _in_language(value, language) for key, value in properties.items()}
+        made["properties"] = {
+            key: _in_language(value, language) for key, value in properties.items()
+        }
         return {"type": "function", "function": function | {"parameters": made}}
     return {"type": "function", "function": function | {"parameters": _schema(given)}}
 
@@ -143,8 +183,15 @@ def _in_language(value: Any, language: str) -> Any:
     if not isinstance(value, dict) or not isinstance(kind := value.get("type"), str):
         return value
     items = value["items"].get("type") if isinstance(value.get("items"), dict) else None
-    note = f"{value.get('description') or ''} ({LANGUAGES[language]} {kind}, written as in the language)".strip()
-    return {"type": "string", "description": note, CODE: {"language": language, "type": kind, "items": items}}
+    note = (
+        f"{value.get('description') or ''} ({LANGUAGES[language]} {kind}, written as in the"
+        " language)".strip()
+    )
+    return {
+        "type": "string",
+        "description": note,
+        CODE: {"language": language, "type": kind, "items": items},
+    }
 
 
 def _schema(value: Any) -> Any:
@@ -162,12 +209,17 @@ def _schema(value: Any) -> Any:
 
 
 def _call(value: Any, name: str) -> dict:
-    """{"tool", "args", "accept"}: `args` are the first accepted values of the required arguments."""
+    """{"tool", "args", "accept"}: `args` are the first accepted values of the required
+    arguments.
+    """
     if not isinstance(value, dict) or len(value) != 1:
         raise Bad(name, "expected an object with one function in it.")
     [(tool, arguments)] = value.items()
     want(arguments, dict, f"{name}.{tool}", "Give the arguments with lists of right values.")
-    accept = {argument: _values(values, f"{name}.{tool}.{argument}") for argument, values in arguments.items()}
+    accept = {
+        argument: _values(values, f"{name}.{tool}.{argument}")
+        for argument, values in arguments.items()
+    }
     args = {argument: values[0] for argument, values in accept.items() if "" not in values}
     return {"tool": tool, "args": args, "accept": accept}
 
@@ -181,10 +233,18 @@ def _values(values: Any, name: str) -> list:
 
 
 def _alternatives(value: Any, name: str) -> list:
-    """Inside an object each value is again a list of accepted ones; "" among them means that it may be omitted."""
+    """Inside an object each value is again a list of accepted ones; "" among them means that it may
+    be omitted.
+    """
     if isinstance(value, dict):
-        choices = [[(key, item) for item in _values(items, f"{name}.{key}")] for key, items in value.items()]
-        return [{key: item for key, item in chosen if item != ""} for chosen in islice(product(*choices), MOST + 1)]
+        choices = [
+            [(key, item) for item in _values(items, f"{name}.{key}")]
+            for key, items in value.items()
+        ]
+        return [
+            {key: item for key, item in chosen if item != ""}
+            for chosen in islice(product(*choices), MOST + 1)
+        ]
     if isinstance(value, list):
         choices = [_alternatives(item, name) for item in value]
         return [list(chosen) for chosen in islice(product(*choices), MOST + 1)]

@@ -1,7 +1,7 @@
 """CSV with a header: prompt and expected, or tool and args, or answer; each row is a task.
 
-A prompt of several messages is their JSON. A cell that a spreadsheet would run as a formula is written with a leading apostrophe, which
-is removed on reading.
+A prompt of several messages is their JSON. A cell that a spreadsheet would run as a formula is
+written with a leading apostrophe, which is removed on reading.
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from apps.evals.formats.rows import Bad, Line, Read, RowProblem, TaskRow, decoded, parsed_arguments, task, want
+from apps.evals.formats.rows import (
+    Bad,
+    Line,
+    Read,
+    RowProblem,
+    TaskRow,
+    decoded,
+    parsed_arguments,
+    task,
+    want,
+)
 from workers.lib.messages import TooDeep, read_json
 
 COLUMNS = (
@@ -31,7 +41,18 @@ COLUMNS = (
     "tools",
     "metadata",
 )
-WRITTEN = ("key", "prompt", "system", "expected", "demonstration", "group", "split", "tags", "tools", "metadata")
+WRITTEN = (
+    "key",
+    "prompt",
+    "system",
+    "expected",
+    "demonstration",
+    "group",
+    "split",
+    "tags",
+    "tools",
+    "metadata",
+)
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 PREFIXES = ("args.", "metadata.")
 HELP = f"Columns are {', '.join(COLUMNS)}, args.NAME and metadata.NAME."
@@ -61,7 +82,9 @@ def read(lines: Iterable[Line]) -> Iterator[Read]:
                 return
         except csv.Error as error:
             yield RowProblem(
-                max(1, reader.line_num), "", f"not CSV: {error}. Quote cells with commas, quotes or line ends."
+                max(1, reader.line_num),
+                "",
+                f"not CSV: {error}. Quote cells with commas, quotes or line ends.",
             )
             return
 
@@ -74,7 +97,10 @@ def _text(lines: Iterable[Line]) -> Iterator[str]:
 
 
 def _header(cells: list[str]) -> list[str]:
-    names = [cell.strip().casefold() if not cell.strip().startswith(PREFIXES) else cell.strip() for cell in cells]
+    names = [
+        cell.strip().casefold() if not cell.strip().startswith(PREFIXES) else cell.strip()
+        for cell in cells
+    ]
     for name in names:
         if name not in COLUMNS and not name.startswith(PREFIXES):
             raise Bad(name or "(empty)", f"unknown column. {HELP}")
@@ -83,13 +109,20 @@ def _header(cells: list[str]) -> list[str]:
     if "prompt" not in names:
         raise Bad("prompt", f"this required column is missing. {HELP}")
     if not {"expected", "tool", "answer"} & set(names):
-        raise Bad("expected", "the file has no expected answers. Add a column expected, tool (with args) or answer.")
+        raise Bad(
+            "expected",
+            "the file has no expected answers. Add a column expected, tool (with args) or answer.",
+        )
     return names
 
 
 def _cells(header: list[str], cells: list[str]) -> dict[str, str]:
     if len(cells) != len(header):
-        raise Bad("", f"{len(cells)} cells, but the header has {len(header)}. Quote cells that contain commas.")
+        raise Bad(
+            "",
+            f"{len(cells)} cells, but the header has {len(header)}. Quote cells that contain"
+            " commas.",
+        )
     return {name: _unquoted(cell) for name, cell in zip(header, cells, strict=True)}
 
 
@@ -100,7 +133,9 @@ def _unquoted(cell: str) -> str:
 def _row(cells: dict[str, str]) -> TaskRow:
     if not cells["prompt"].strip():
         raise Bad("prompt", "empty. Enter the request that the agent should answer.")
-    system = [{"role": "system", "content": cells["system"]}] if cells.get("system", "").strip() else []
+    system = (
+        [{"role": "system", "content": cells["system"]}] if cells.get("system", "").strip() else []
+    )
     return task(
         key=cells.get("key", "").strip(),
         messages=[*system, *_messages(cells["prompt"])],
@@ -116,7 +151,9 @@ def _row(cells: dict[str, str]) -> TaskRow:
             if name.startswith("metadata.") and cell
         }
         | (
-            {"tags": tags} if (tags := [tag.strip() for tag in cells.get("tags", "").split(",") if tag.strip()]) else {}
+            {"tags": tags}
+            if (tags := [tag.strip() for tag in cells.get("tags", "").split(",") if tag.strip()])
+            else {}
         ),
         names=NAMES,
     )
@@ -129,7 +166,9 @@ def _messages(prompt: str) -> list[dict]:
             found = read_json(prompt)
         except ValueError:
             found = None
-        if isinstance(found, list) and all(isinstance(message, dict) and "role" in message for message in found):
+        if isinstance(found, list) and all(
+            isinstance(message, dict) and "role" in message for message in found
+        ):
             return found
     return [{"role": "user", "content": prompt}]
 
@@ -147,8 +186,14 @@ def write(rows: Iterable[TaskRow]) -> Iterator[str]:
     """With a byte order mark, by which spreadsheets recognise UTF-8."""
     yield "\ufeff" + _line(WRITTEN)
     for row in rows:
-        said = [message.get("content") for message in row.messages if message.keys() == {"role", "content"}]
-        plain = len(said) == len(row.messages) and all(isinstance(text, str) and text.strip() for text in said)
+        said = [
+            message.get("content")
+            for message in row.messages
+            if message.keys() == {"role", "content"}
+        ]
+        plain = len(said) == len(row.messages) and all(
+            isinstance(text, str) and text.strip() for text in said
+        )
         roles = [message["role"] for message in row.messages] if plain else []
         system, prompt = (
             ("", said[0])
@@ -157,14 +202,33 @@ def write(rows: Iterable[TaskRow]) -> Iterator[str]:
             if roles == ["system", "user"]
             else ("", _text_of(row.messages))
         )
-        prompt = _text_of(row.messages) if prompt.lstrip().startswith("[{") and roles == ["user"] else prompt
+        prompt = (
+            _text_of(row.messages)
+            if prompt.lstrip().startswith("[{") and roles == ["user"]
+            else prompt
+        )
         tags = row.metadata.get("tags", [])
-        tags = tags if isinstance(tags, list) and all(isinstance(tag, str) and "," not in tag for tag in tags) else []
-        rest = {name: value for name, value in row.metadata.items() if name != "tags" or value != tags}
+        tags = (
+            tags
+            if isinstance(tags, list)
+            and all(isinstance(tag, str) and "," not in tag for tag in tags)
+            else []
+        )
+        rest = {
+            name: value for name, value in row.metadata.items() if name != "tags" or value != tags
+        }
         cells = (
-            row.key, prompt, system, _text_of(row.expected), row.demonstration, row.group, row.split, ", ".join(tags),
-            _text_of(row.tools) if row.tools else "", _text_of(rest) if rest else "",
-        )  # fmt: skip
+            row.key,
+            prompt,
+            system,
+            _text_of(row.expected),
+            row.demonstration,
+            row.group,
+            row.split,
+            ", ".join(tags),
+            _text_of(row.tools) if row.tools else "",
+            _text_of(rest) if rest else "",
+        )
         yield _line(f"'{cell}" if cell.lstrip("'").startswith(FORMULA) else cell for cell in cells)
 
 
@@ -182,7 +246,9 @@ def _expected(cells: dict[str, str]) -> dict:
     given = [name for name in ("expected", "tool", "answer") if cells.get(name, "").strip()]
     if len(given) != 1:
         raise Bad(
-            "expected", f"{' and '.join(given) or 'nothing'} given. Fill in exactly one of expected, tool and answer."
+            "expected",
+            f"{' and '.join(given) or 'nothing'} given. Fill in exactly one of expected, tool and"
+            " answer.",
         )
     if given == ["answer"]:
         return {"answer": cells["answer"].strip()}

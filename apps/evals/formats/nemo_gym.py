@@ -1,7 +1,8 @@
 """NeMo Gym task rows: `responses_create_params` (OpenAI Responses) and `ground_truth` calls.
 
-A written row stores below `verifier_metadata.flywheel` what the format has no place for, so it can be read back unchanged. If the row's
-own fields were changed in between, the two contradict each other and the row is a problem.
+A written row stores below `verifier_metadata.flywheel` what the format has no place for, so it can
+be read back unchanged. If the row's own fields were changed in between, the two contradict each
+other and the row is a problem.
 """
 
 from __future__ import annotations
@@ -57,13 +58,17 @@ def _row(record: dict) -> TaskRow:
 def _expected(record: dict) -> dict:
     if ANSWER in record and TRUTH not in record:
         return {"answer": record[ANSWER]}
-    given = want(record.get(TRUTH), list, TRUTH, "Give the list of expected calls, or “expected_answer”.")
+    given = want(
+        record.get(TRUTH), list, TRUTH, "Give the list of expected calls, or “expected_answer”."
+    )
     calls = []
     for index, call in enumerate(given):
         here = f"{TRUTH}[{index}]"
         want(call, dict, here, 'Give {"name", "arguments"}.')
         name = want(call.get("name"), str, f"{here}.name", "Give the tool's name.")
-        calls.append({"tool": name, "args": parsed_arguments(call.get("arguments"), f"{here}.arguments")})
+        calls.append(
+            {"tool": name, "args": parsed_arguments(call.get("arguments"), f"{here}.arguments")}
+        )
     return expected_of(calls)
 
 
@@ -74,7 +79,10 @@ def _exported(record: dict) -> dict | None:
 
 
 def _restored(record: dict, exported: dict) -> TaskRow:
-    row = task(**{name: exported.get(name) for name in OURS}, names={"messages": "verifier_metadata.flywheel.messages"})
+    row = task(
+        **{name: exported.get(name) for name in OURS},
+        names={"messages": "verifier_metadata.flywheel.messages"},
+    )
     again = _record(row, 0)
     changed = [name for name in (ASKED, TRUTH, ANSWER) if again.get(name) != record.get(name)]
     if changed:
@@ -93,7 +101,12 @@ def write(rows: Iterable[TaskRow]) -> Iterator[str]:
 
 
 def _record(row: TaskRow, index: int) -> dict:
-    task = {"id": index, "messages": row.messages, "expected": row.expected, "metadata": row.metadata}
+    task = {
+        "id": index,
+        "messages": row.messages,
+        "expected": row.expected,
+        "metadata": row.metadata,
+    }
     made = row_of(task, row.tools)
     made[ASKED] = {"parallel_tool_calls": len(row.expected.get("calls", [])) > 1} | made[ASKED]
     old = made["verifier_metadata"]
@@ -105,11 +118,15 @@ def _record(row: TaskRow, index: int) -> dict:
 
 
 def chat_messages(given: Any) -> list[dict]:
-    """Items of the Responses API as chat messages. Raises Bad for an item that has no equivalent."""
+    """Items of the Responses API as chat messages. Raises Bad for an item that has no
+    equivalent.
+    """
     name = f"{ASKED}.input"
     try:
         return from_items(
-            want(given, (str, list), name, "Give text or a list of Responses items."), strict=True, other=_other
+            want(given, (str, list), name, "Give text or a list of Responses items."),
+            strict=True,
+            other=_other,
         )
     except ItemError as error:
         where = f"{name}[{error.index}]" + (f".{error.field}" if error.field else "")

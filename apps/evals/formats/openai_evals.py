@@ -18,7 +18,9 @@ def _row(record: dict) -> TaskRow:
     ideal, asked = record.get("ideal"), record.get("input")
     if ideal is None or ideal in ([], ""):
         raise Bad(
-            "ideal", "missing. Each row needs an expected answer; rows that only a model can grade are not supported."
+            "ideal",
+            "missing. Each row needs an expected answer; rows that only a model can grade are not"
+            " supported.",
         )
     if not isinstance(ideal, str | int | float | list) or isinstance(ideal, bool):
         raise Bad("ideal", "expected text, a number or a list of them.")

@@ -17,16 +17,24 @@ from workers.lib.patterns import pattern_of
 KEY_LENGTH, GROUP_LENGTH = 120, 200
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SPLITS = ("train", "validation", "holdout", "regression", "general")
-ALIASES = {"hold-out": "holdout", "held-out": "holdout", "test": "holdout", "val": "validation", "dev": "validation"}
+ALIASES = {
+    "hold-out": "holdout",
+    "held-out": "holdout",
+    "test": "holdout",
+    "val": "validation",
+    "dev": "validation",
+}
 FORMS = (
-    '{"tool", "args"}, {"calls": […]}, {"any_call": true}, {"answer": …}, {"constraint": {…}}, {"pattern": "…"}, {"schema": {…}}, '
-    '{"tests": […]}, {"state": {…}} or {"rubric": "…"}'
+    '{"tool", "args"}, {"calls": […]}, {"any_call": true}, {"answer": …}, {"constraint": {…}},'
+    ' {"pattern": "…"}, {"schema": {…}}, {"tests": […]}, {"state": {…}} or {"rubric": "…"}'
 )
 
 
 @dataclass(frozen=True)
 class TaskRow:
-    """One task of a file. `expected` is described in `checks`; `split` and `group` are empty if the file has none."""
+    """One task of a file. `expected` is described in `checks`; `split` and `group` are empty if the
+    file has none.
+    """
 
     key: str
     messages: list[dict]
@@ -41,14 +49,20 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class RowProblem:
-    """Why a row is not a task: its line (from 1), the field, what is wrong and what to do. The whole row is left out."""
+    """Why a row is not a task: its line (from 1), the field, what is wrong and what to do. The
+    whole row is left out.
+    """
 
     line: int
     field: str
     message: str
 
     def __str__(self) -> str:
-        return f"Line {self.line}, {self.field}: {self.message}" if self.field else f"Line {self.line}: {self.message}"
+        return (
+            f"Line {self.line}, {self.field}: {self.message}"
+            if self.field
+            else f"Line {self.line}: {self.message}"
+        )
 
 
 class Bad(Exception):
@@ -92,7 +106,13 @@ def parsed_object(text: str) -> dict:
 
 
 def kind_of(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "text",
+        bool: "true or false",
+        type(None): "null",
+    }
     return names.get(type(value), "a number")
 
 
@@ -118,13 +138,24 @@ def want(value: Any, kind: type | tuple[type, ...], name: str, advice: str) -> A
 
 
 def task(
-    *, key: Any, messages: Any, expected: Any, tools: Any = None, demonstration: Any = "", group: Any = "",
-    split: Any = "", metadata: Any = None, names: dict[str, str] | None = None,
-) -> TaskRow:  # fmt: skip
-    """The checked row; without a key it gets one derived from its messages. `names` maps fields to their names in the file. Raises Bad."""
-    called = {name: name for name in ("key", "messages", "expected", "tools", "demonstration", "group", "split")} | (
-        names or {}
-    )
+    *,
+    key: Any,
+    messages: Any,
+    expected: Any,
+    tools: Any = None,
+    demonstration: Any = "",
+    group: Any = "",
+    split: Any = "",
+    metadata: Any = None,
+    names: dict[str, str] | None = None,
+) -> TaskRow:
+    """The checked row; without a key it gets one derived from its messages. `names` maps fields to
+    their names in the file. Raises Bad.
+    """
+    called = {
+        name: name
+        for name in ("key", "messages", "expected", "tools", "demonstration", "group", "split")
+    } | (names or {})
     messages = checked_messages(messages, called["messages"])
     row = TaskRow(
         key=_short(key, called["key"], KEY_LENGTH) or f"task-{canonical_hash(messages)[:16]}",
@@ -152,7 +183,9 @@ def check_storable(value: Any, name: str) -> None:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
     except (ValueError, RecursionError) as error:
-        raise Bad(name, "contains characters or numbers that cannot be stored. Remove them.") from error
+        raise Bad(
+            name, "contains characters or numbers that cannot be stored. Remove them."
+        ) from error
     if "\\u0000" in text.replace("\\\\", ""):
         raise Bad(name, "has a NUL character, which cannot be stored. Remove it.")
 
@@ -167,10 +200,16 @@ def _short(value: Any, name: str, most: int) -> str:
 
 
 def checked_split(value: Any, name: str) -> str:
-    text = want("" if value is None else value, str, name, f"Give one of {', '.join(SPLITS)}.").strip().casefold()
+    text = (
+        want("" if value is None else value, str, name, f"Give one of {', '.join(SPLITS)}.")
+        .strip()
+        .casefold()
+    )
     text = ALIASES.get(text, text)
     if text and text not in SPLITS:
-        raise Bad(name, f"unknown split “{text}”. Give one of {', '.join(SPLITS)}, or leave it empty.")
+        raise Bad(
+            name, f"unknown split “{text}”. Give one of {', '.join(SPLITS)}, or leave it empty."
+        )
     return text
 
 
@@ -180,32 +219,53 @@ def checked_messages(value: Any, name: str = "messages") -> list[dict]:
     for index, message in enumerate(value):
         _check_message(message, f"{name}[{index}]")
     if not any(message["role"] in ("user", "tool") for message in value):
-        raise Bad(name, "there is no message with the role “user”. Add the request that the agent should answer.")
+        raise Bad(
+            name,
+            "there is no message with the role “user”. Add the request that the agent should"
+            " answer.",
+        )
     return value
 
 
 def _check_message(message: Any, name: str) -> None:
     want(message, dict, name, "Give an object with “role” and “content”.")
     if message.get("role") not in ROLES:
-        raise Bad(f"{name}.role", f"there is no role {message.get('role')!r}. Give one of {', '.join(ROLES)}.")
+        raise Bad(
+            f"{name}.role",
+            f"there is no role {message.get('role')!r}. Give one of {', '.join(ROLES)}.",
+        )
     content = message.get("content")
     if not isinstance(content, str | list | None):
-        raise Bad(f"{name}.content", f"got {kind_of(content)}. Give text or a list of content parts.")
+        raise Bad(
+            f"{name}.content", f"got {kind_of(content)}. Give text or a list of content parts."
+        )
     if content is None and not message.get("tool_calls"):
-        raise Bad(f"{name}.content", "missing. Give text, or tool_calls in a message of the assistant.")
-    for at, call in enumerate(want(message.get("tool_calls") or [], list, f"{name}.tool_calls", "Give a list.")):
+        raise Bad(
+            f"{name}.content", "missing. Give text, or tool_calls in a message of the assistant."
+        )
+    for at, call in enumerate(
+        want(message.get("tool_calls") or [], list, f"{name}.tool_calls", "Give a list.")
+    ):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise Bad(f"{name}.tool_calls[{at}]", "has no function.name. Give OpenAI's form of a tool call.")
+            raise Bad(
+                f"{name}.tool_calls[{at}]",
+                "has no function.name. Give OpenAI's form of a tool call.",
+            )
 
 
 def checked_tools(value: Any, name: str = "tools") -> list[dict]:
-    """OpenAI chat tools; those of the Responses API ({type, name, parameters}) are converted. Raises Bad."""
+    """OpenAI chat tools; those of the Responses API ({type, name, parameters}) are converted.
+    Raises Bad.
+    """
     made = []
     for index, tool in enumerate(want(value, list, name, "Give a list of OpenAI tools.")):
         want(tool, dict, f"{name}[{index}]", "Give an OpenAI tool.")
         if "function" not in tool and isinstance(tool.get("name"), str):
-            tool = {"type": "function", "function": {key: item for key, item in tool.items() if key != "type"}}
+            tool = {
+                "type": "function",
+                "function": {key: item for key, item in tool.items() if key != "type"},
+            }
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise Bad(f"{name}[{index}]", "has no function.name. Give OpenAI's form of a tool.")
@@ -214,11 +274,15 @@ def checked_tools(value: Any, name: str = "tools") -> list[dict]:
 
 
 def checked_expected(value: Any, name: str = "expected") -> dict:
-    """One of the forms of `checks` and of the verifiers (`by_task`), optionally with a rubric. Raises Bad."""
+    """One of the forms of `checks` and of the verifiers (`by_task`), optionally with a rubric.
+    Raises Bad.
+    """
     want(value, dict, name, f"Give {FORMS}.")
     found = [form for form in CHECKED if form in value]
     for form in found:
-        CHECKED[form](value if form == "tool" else value[form], name if form == "tool" else f"{name}.{form}")
+        CHECKED[form](
+            value if form == "tool" else value[form], name if form == "tool" else f"{name}.{form}"
+        )
     if not found and (value.get("answer") is None or value["answer"] == []):
         raise Bad(name, f"contains neither a call nor an answer. Give {FORMS}.")
     return value
@@ -282,7 +346,10 @@ def _check_constraint(value: Any, name: str) -> None:
     want(value, dict, name, f"Give an object of {', '.join(CONSTRAINTS)}.")
     unknown = sorted(value.keys() - CONSTRAINTS.keys())
     if unknown or not value:
-        raise Bad(name, f"there is no constraint “{', '.join(unknown)}”. There are {', '.join(CONSTRAINTS)}.")
+        raise Bad(
+            name,
+            f"there is no constraint “{', '.join(unknown)}”. There are {', '.join(CONSTRAINTS)}.",
+        )
     for one, given in value.items():
         kind = CONSTRAINT_VALUES[one]
         if not kind.fits(given):
@@ -294,12 +361,21 @@ def _check_tests(value: Any, name: str) -> None:
     for index, test in enumerate(want(value, list, name, "Give a list of tests.")):
         if isinstance(test, str) and test.strip():
             continue
-        if isinstance(test, dict) and test.keys() == {"call", "expected"} and isinstance(test["call"], str):
+        if (
+            isinstance(test, dict)
+            and test.keys() == {"call", "expected"}
+            and isinstance(test["call"], str)
+        ):
             continue
-        if isinstance(test, dict) and test.keys() == {"stdin", "stdout"} and all(map(_is_text, test.values())):
+        if (
+            isinstance(test, dict)
+            and test.keys() == {"stdin", "stdout"}
+            and all(map(_is_text, test.values()))
+        ):
             continue
         advice = (
-            'Give {"call": "solve([1, 2])", "expected": 3}, {"stdin": "1 2", "stdout": "3"} or a statement as text.'
+            'Give {"call": "solve([1, 2])", "expected": 3}, {"stdin": "1 2", "stdout": "3"} or a'
+            " statement as text."
         )
         raise Bad(f"{name}[{index}]", advice)
 
@@ -309,10 +385,19 @@ def _is_text(value: Any) -> bool:
 
 
 CHECKED: dict[str, Callable[[Any, str], None]] = {
-    "calls": _check_calls, "tool": _check_call, "constraint": _check_constraint, "tests": _check_tests, "turns": _check_turns,
-    "any_call": _check_any_call, "pattern": _check_pattern, "schema": _check_schema, "constraints": _check_objects,
-    "ground_truth": _check_objects, "state": _check_state, "rubric": _check_text,
-}  # fmt: skip
+    "calls": _check_calls,
+    "tool": _check_call,
+    "constraint": _check_constraint,
+    "tests": _check_tests,
+    "turns": _check_turns,
+    "any_call": _check_any_call,
+    "pattern": _check_pattern,
+    "schema": _check_schema,
+    "constraints": _check_objects,
+    "ground_truth": _check_objects,
+    "state": _check_state,
+    "rubric": _check_text,
+}
 
 
 def only(record: dict, known: Iterable[str], advice: str) -> None:

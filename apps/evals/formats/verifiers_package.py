@@ -1,8 +1,10 @@
-"""A package for verifiers 0.4 (`vf-eval`, prime-rl): tasks as JSONL, a taskset that scores them, a harness that runs them.
+"""A package for verifiers 0.4 (`vf-eval`, prime-rl): tasks as JSONL, a taskset that scores them, a
+harness that runs them.
 
-The package has its own harness because the built-in ones serve tools over MCP and rename them; a model should see the tools, and earlier
-calls of them, under the names that it was trained with. Tool results are the recorded ones, so nothing real is called. `checks.py` is
-included unchanged: Flywheel and the package score with the same code.
+The package has its own harness because the built-in ones serve tools over MCP and rename them; a
+model should see the tools, and earlier calls of them, under the names that it was trained with.
+Tool results are the recorded ones, so nothing real is called. `checks.py` is included unchanged:
+Flywheel and the package score with the same code.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from apps.evals.formats import own
 from apps.evals.formats.rows import TaskRow
 
 VERSION = "verifiers==0.4.*"
-RECORDED = "recorded_results"  # metadata: [{"tool", "args", "content"}], what the tools returned in the recorded run
+RECORDED = (  # metadata: [{"tool", "args", "content"}], what the tools returned in the recorded run
+    "recorded_results"
+)
 
 PYPROJECT = """\
 [project]
@@ -37,18 +41,24 @@ packages = ["{name}"]
 README = """\
 # {dash}
 
-{count} tasks for verifiers 0.4, exported by Flywheel. `{name}/tasks.jsonl` holds them in Flywheel's own format.
+{count} tasks for verifiers 0.4, exported by Flywheel. `{name}/tasks.jsonl` holds them in \
+Flywheel's own format.
 
     pip install .
     export MODEL_API_KEY=…
-    vf-eval @ eval.toml --client.base-url http://YOUR-MODEL-SERVER/v1 --model MODEL --no-push --no-rich
+    vf-eval @ eval.toml --client.base-url http://YOUR-MODEL-SERVER/v1 --model MODEL --no-push \
+--no-rich
 
-The reward `correct` is 1 where all expected calls (or the answer) are right, nothing is too much and the state that the task
-asks for holds afterwards, else 0. `tools`, `arguments` and `state` are metrics: the shares that are right. A tool that is
+The reward `correct` is 1 where all expected calls (or the answer) are right, nothing is too much \
+and the state that the task
+asks for holds afterwards, else 0. `tools`, `arguments` and `state` are metrics: the shares that \
+are right. A tool that is
 called is answered with its recorded result; where there is none, the rollout ends with that call.
 
-The state is what the tools' answers say: JSON objects, merged in the order of the calls, those in the task's messages first.
-Below `calls` it has of each tool the `count` and the `args` and `result` of the last call. What no answer tells does not hold.
+The state is what the tools' answers say: JSON objects, merged in the order of the calls, those in \
+the task's messages first.
+Below `calls` it has of each tool the `count` and the `args` and `result` of the last call. What \
+no answer tells does not hold.
 """
 
 EVAL = """\
@@ -108,14 +118,16 @@ class ExportedTask(vf.Task[ExportedData]):
         return self.data.id or self.hash
 
     def scores(self, trace: vf.Trace) -> dict[str, float]:
-        """Of the last reply; where calls are expected, of all calls that the rollout made; of the state after them."""
+        """Of the last reply; where calls are expected, of all calls that the rollout made; of the \
+state after them."""
         replies = [as_chat(reply) for reply in trace.assistant_messages]
         if not replies:
             return {{"success": 0.0}}
         made = [call for reply in replies for call in reply["tool_calls"]]
         found = score(self.data.expected, replies[-1] | {{"tool_calls": made}})
         if self.data.assertions:
-            found["state"] = state_share(self.data.assertions, state_after(all_calls(self.data, replies)))
+            found["state"] = state_share(self.data.assertions, state_after(all_calls(self.data, \
+replies)))
         return found
 
     @vf.reward(weight=1.0)
@@ -157,7 +169,8 @@ def data_of(row: dict[str, Any]) -> ExportedData:
 def as_chat(reply: vf.AssistantMessage) -> dict[str, Any]:
     """A reply of the trace as a message of OpenAI's chat."""
     calls = [
-        {{"id": call.id, "type": "function", "function": {{"name": call.name, "arguments": call.arguments}}}}
+        {{"id": call.id, "type": "function", "function": {{"name": call.name, "arguments": \
+call.arguments}}}}
         for call in reply.tool_calls or []
     ]
     return {{"role": "assistant", "content": reply.content or "", "tool_calls": calls}}
@@ -168,7 +181,8 @@ def without_developer(message: dict[str, Any]) -> dict[str, Any]:
     return message | {{"role": "system"}} if message["role"] == "developer" else message
 
 
-def recorded_result(data: ExportedData, tool: str, args: dict[str, Any], used: set[int]) -> str | None:
+def recorded_result(data: ExportedData, tool: str, args: dict[str, Any], used: set[int]) -> str | \
+None:
     """What the tool answered to this call in the recorded run; a result is given once."""
     for index, result in enumerate(data.recorded):
         same = result["tool"] == tool and same_value(result["args"], args)
@@ -179,7 +193,8 @@ def recorded_result(data: ExportedData, tool: str, args: dict[str, Any], used: s
 
 
 def served(data: ExportedData, reply: dict[str, Any], used: set[int]) -> list[dict[str, Any]]:
-    """Tool messages for all calls of a reply; empty where it makes none or one has no recorded result."""
+    """Tool messages for all calls of a reply; empty where it makes none or one has no recorded \
+result."""
     calls = native_calls(reply)
     if not calls or any(call.problem for call in calls):
         return []
@@ -193,14 +208,16 @@ def served(data: ExportedData, reply: dict[str, Any], used: set[int]) -> list[di
 
 
 def all_calls(data: ExportedData, replies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """[{{"tool", "args", "content"}}] of the task's messages, then of the rollout, with the results that it was served."""
+    """[{{"tool", "args", "content"}}] of the task's messages, then of the rollout, with the \
+results that it was served."""
     used: set[int] = set()
     rollout = [message for reply in replies for message in (reply, *served(data, reply, used))]
     return answered_calls(data.messages) + answered_calls(rollout)
 '''
 
 HARNESS = '''\
-"""The conversation: the model answers; recorded results are served to its calls until there is none to serve."""
+"""The conversation: the model answers; recorded results are served to its calls until there is \
+none to serve."""
 
 import httpx
 import verifiers.v1 as vf
@@ -220,7 +237,8 @@ class RecordedHarness(vf.Harness[RecordedConfig]):
     EXECUTES_CODE = False
     NEEDS_CONTAINER = False
 
-    async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data) -> vf.ProgramResult:
+    async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data) -> \
+vf.ProgramResult:
         messages = list(data.messages)
         if data.system_prompt:
             messages.insert(0, {{"role": "system", "content": data.system_prompt}})
@@ -229,7 +247,8 @@ class RecordedHarness(vf.Harness[RecordedConfig]):
         used: set[int] = set()
         async with httpx.AsyncClient(headers=headers, timeout=self.config.timeout) as client:
             for _ in range(self.config.max_turns):
-                response = await client.post(f"{{endpoint}}/chat/completions", json=body | {{"messages": messages}})
+                response = await client.post(f"{{endpoint}}/chat/completions", json=body | \
+{{"messages": messages}})
                 if response.status_code >= 400:
                     return vf.ProgramResult(exit_code=1, stdout="", stderr=response.text[-2000:])
                 reply = response.json()["choices"][0]["message"]
@@ -244,7 +263,8 @@ class RecordedHarness(vf.Harness[RecordedConfig]):
 def package(rows: Iterable[TaskRow], name: str) -> dict[str, str]:
     """{path: text} of a package for `pip install` and `vf-eval @ eval.toml`.
 
-    `name` is converted to a valid package name. Raises ValueError if nothing remains of it or there are not tasks.
+    `name` is converted to a valid package name. Raises ValueError if nothing remains of it or there
+    are not tasks.
     """
     module = package_name(name)
     tasks = list(own.write(rows))
@@ -258,29 +278,47 @@ def package(rows: Iterable[TaskRow], name: str) -> dict[str, str]:
         "recorded": RECORDED,
     }
     texts = {
-        "pyproject.toml": PYPROJECT, "README.md": README, "eval.toml": EVAL, f"{module}/__init__.py": INIT,
-        f"{module}/taskset.py": TASKSET, f"{module}/harness.py": HARNESS,
-    }  # fmt: skip
+        "pyproject.toml": PYPROJECT,
+        "README.md": README,
+        "eval.toml": EVAL,
+        f"{module}/__init__.py": INIT,
+        f"{module}/taskset.py": TASKSET,
+        f"{module}/harness.py": HARNESS,
+    }
     files = {path: text.format(**named) for path, text in texts.items()}
     return files | carried(module) | {f"{module}/tasks.jsonl": "".join(tasks)}
 
 
 def carried(module: str) -> dict[str, str]:
-    """{path: text} of our code that scoring needs: checks.py and the package messages, with imports adapted to their new location."""
+    """{path: text} of our code that scoring needs: checks.py and the package messages, with imports
+    adapted to their new location.
+    """
     home = resources.files("workers.lib")
     paths = [
         "checks.py",
-        *(f"messages/{file.name}" for file in home.joinpath("messages").iterdir() if file.name.endswith(".py")),
+        *(
+            f"messages/{file.name}"
+            for file in home.joinpath("messages").iterdir()
+            if file.name.endswith(".py")
+        ),
     ]
     return {
-        f"{module}/{path}": home.joinpath(path).read_text(encoding="utf-8").replace("workers.lib.", f"{module}.")
+        f"{module}/{path}": (
+            home.joinpath(path).read_text(encoding="utf-8").replace("workers.lib.", f"{module}.")
+        )
         for path in sorted(paths)
     }
 
 
 def package_name(name: str) -> str:
-    """A Python package's name: lower-case letters, digits and underscores. Raises ValueError if nothing remains."""
+    """A Python package's name: lower-case letters, digits and underscores. Raises ValueError if
+    nothing remains.
+    """
     made = re.sub(r"[^a-z0-9]+", "_", name.casefold()).strip("_")
     if not made:
         raise ValueError(f"“{name}” gives no name for a package: use letters and digits.")
-    return f"tasks_{made}" if made[0].isdigit() or keyword.iskeyword(made) or made in ("verifiers", "tasks") else made
+    return (
+        f"tasks_{made}"
+        if made[0].isdigit() or keyword.iskeyword(made) or made in ("verifiers", "tasks")
+        else made
+    )

@@ -1,8 +1,10 @@
-"""The groups that a run belongs to (session, user, template, …), and whether a hold-out of the project holds one of them out.
+"""The groups that a run belongs to (session, user, template, …), and whether a hold-out of the
+project holds one of them out.
 
-A set is split by the `group` of its tasks. A held-out group is held out in the whole project, also for runs that arrive later: a run
-belongs to a held-out group if one of its group names equals the group of a held-out task. A task stores the group names of its run
-(`Task.groups`), so it is recognised after the run was deleted.
+A set is split by the `group` of its tasks. A held-out group is held out in the whole project, also
+for runs that arrive later: a run belongs to a held-out group if one of its group names equals the
+group of a held-out task. A task stores the group names of its run (`Task.groups`), so it is
+recognised after the run was deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ AT_ONCE = 1_000  # tasks per query
 
 
 def prompt_of(trajectory: Trajectory) -> list[dict]:
-    """The messages before the agent's first turn, without the harness's instructions and examples."""
+    """The messages before the agent's first turn, without the harness's instructions and
+    examples.
+    """
     prompt: list[dict] = []
     for message in trajectory.messages:
         if is_example(message):
@@ -40,7 +44,9 @@ def prompt_of(trajectory: Trajectory) -> list[dict]:
 
 
 def groups_of(trajectory: Trajectory) -> list[tuple[str, str]]:
-    """(name, group): the groups by which tasks may be split, the most common first. A group named by the log precedes all others."""
+    """(name, group): the groups by which tasks may be split, the most common first. A group named
+    by the log precedes all others.
+    """
     prompt = prompt_of(trajectory)
     day = f"{trajectory.started_at:%Y-%m-%d}"
     found = [
@@ -58,29 +64,44 @@ def groups_of(trajectory: Trajectory) -> list[tuple[str, str]]:
 def template_of(messages: list[dict]) -> str:
     """Equal for requests that differ only in numbers, dates and identifiers."""
     said = " ".join(text_of(message) for message in messages if message.get("role") == "user")
-    shape = ["#" if is_slot(word) or any(char.isdigit() for char in word) else word for word in words(said)]
+    shape = [
+        "#" if is_slot(word) or any(char.isdigit() for char in word) else word
+        for word in words(said)
+    ]
     return f"template:{digest_of(shape)[:40]}"
 
 
 def of_metadata(metadata: dict[str, Any]) -> dict[str, str]:
     """{field: group} from metadata; empty values are ignored."""
     return {
-        name: f"{name}:{value}"[:GROUP_LENGTH] for name, value in metadata.items() if value not in (None, "", [], {})
+        name: f"{name}:{value}"[:GROUP_LENGTH]
+        for name, value in metadata.items()
+        if value not in (None, "", [], {})
     }
 
 
-SESSION = ("session_id", "session", "conversation_id", "thread_id", "chat_id")  # fields with the same meaning
+SESSION = (
+    "session_id",
+    "session",
+    "conversation_id",
+    "thread_id",
+    "chat_id",
+)  # fields with the same meaning
 USER = ("user_id", "user")
 
 
 def names_in(metadata: dict[str, Any]) -> set[str]:
-    """Every group named by fields of a run or row: field and value; for a session or user under each name of the field, and without one."""
+    """Every group named by fields of a run or row: field and value; for a session or user under
+    each name of the field, and without one.
+    """
     found: set[str] = set()
     for field, value in metadata.items():
         for one in value if isinstance(value, list) else (value,):
             if isinstance(one, bool) or not isinstance(one, str | int | float) or one == "":
                 continue
-            said = str(int(one)) if isinstance(one, float) and one.is_integer() else str(one).strip()
+            said = (
+                str(int(one)) if isinstance(one, float) and one.is_integer() else str(one).strip()
+            )
             alias = next((names for names in (SESSION, USER) if field.lower() in names), (field,))
             found |= {f"{name}:{said}" for name in (field, *alias)}
             found |= {said} if len(alias) > 1 or field.lower() == "group" else set()
@@ -88,7 +109,9 @@ def names_in(metadata: dict[str, Any]) -> set[str]:
 
 
 def names_of(trajectory: Trajectory) -> list[str]:
-    """The keys of every group by which a set may have held this run out: those of `groups_of`, its ids and its metadata."""
+    """The keys of every group by which a set may have held this run out: those of `groups_of`, its
+    ids and its metadata.
+    """
     ids = names_in({"session_id": trajectory.session_id, "user_id": trajectory.user_id})
     named = {group for _, group in groups_of(trajectory)} | ids | names_in(trajectory.metadata)
     return sorted({group_key(name) for name in (*named, trajectory.external_id[:GROUP_LENGTH])})
@@ -130,21 +153,27 @@ def used_elsewhere(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
 
 
 def conflicts(project: Project, tasks: Iterable[Task]) -> Iterator[tuple[Task, Task]]:
-    """(task, other) for each task that shares its request or a group with the other side of a hold-out of the project, or that a person
-    has judged to be the same task as one there.
+    """(task, other) for each task that shares its request or a group with the other side of a
+    hold-out of the project, or that a person has judged to be the same task as one there.
 
-    For held-out tasks, the others are all tasks that are not held out, by any of their groups; for the rest, they are the held-out
-    tasks, by any group of the task.
+    For held-out tasks, the others are all tasks that are not held out, by any of their groups; for
+    the rest, they are the held-out tasks, by any group of the task.
     """
     given = iter(tasks)
     while some := list(islice(given, AT_ONCE)):
-        yield from _conflicts(project, [task for task in some if task.split == Split.HOLDOUT], held=True)
-        yield from _conflicts(project, [task for task in some if task.split != Split.HOLDOUT], held=False)
+        yield from _conflicts(
+            project, [task for task in some if task.split == Split.HOLDOUT], held=True
+        )
+        yield from _conflicts(
+            project, [task for task in some if task.split != Split.HOLDOUT], held=False
+        )
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A sentence, and the canonical hashes of the held-out tasks about which it reveals something."""
+    """A sentence, and the canonical hashes of the held-out tasks about which it reveals
+    something.
+    """
 
     sentence: str
     held: list[str]
@@ -155,14 +184,17 @@ def refusal(project: Project, tasks: Iterable[Task]) -> Refusal | None:
 
     Hold-outs may have been frozen since these tasks were stored. Reveals no held-out content.
     """
-    found = [(task, other) for task, other in conflicts(project, tasks) if task.split != Split.HOLDOUT]
+    found = [
+        (task, other) for task, other in conflicts(project, tasks) if task.split != Split.HOLDOUT
+    ]
     if not found:
         return None
     task, other = found[0]
     more = f" So are {len(found) - 1:,} more of these tasks." if len(found) > 1 else ""
     sentence = (
-        f"“{task.key}” is held out by {other.eval_set}: {_shared(task, other)}.{more} Tasks of a held-out group "
-        "can never be trained on: remove it in a new version of the set, or split that set by another group."
+        f"“{task.key}” is held out by {other.eval_set}: {_shared(task, other)}.{more} Tasks of a"
+        " held-out group can never be trained on: remove it in a new version of the set, or split"
+        " that set by another group."
     )
     return Refusal(sentence, [other.canonical_hash for _, other in found])
 
@@ -174,12 +206,16 @@ def _shared(task: Task, other: Task) -> str:
     return f"both are in the group “{name}”" if name else "a person judged them to be the same task"
 
 
-def _conflicts(project: Project, tasks: Sequence[Task], *, held: bool) -> Iterator[tuple[Task, Task]]:
+def _conflicts(
+    project: Project, tasks: Sequence[Task], *, held: bool
+) -> Iterator[tuple[Task, Task]]:
     if not tasks:
         return
     names = {name for task in tasks for name in _names(task, held)}
     by_group = Q(groups__overlap=list(names)) if held else Q(group_key__in=list(names))
-    others = Task.objects.filter(project=project, guarded=0 if held else 1).select_related("eval_set")
+    others = Task.objects.filter(project=project, guarded=0 if held else 1).select_related(
+        "eval_set"
+    )
     same = judged.same_as(project, {task.canonical_hash for task in tasks})
     wanted = {task.canonical_hash for task in tasks}.union(*same.values())
     others = others.filter(Q(canonical_hash__in=wanted) | by_group)
@@ -191,11 +227,15 @@ def _conflicts(project: Project, tasks: Sequence[Task], *, held: bool) -> Iterat
     for task in tasks:
         alike = (task.canonical_hash, *sorted(same.get(task.canonical_hash, ())))
         found = [hashes[name] for name in alike if name in hashes]
-        shared = next(iter(found), None) or next((groups[name] for name in _names(task, held) if name in groups), None)
+        shared = next(iter(found), None) or next(
+            (groups[name] for name in _names(task, held) if name in groups), None
+        )
         if shared:
             yield task, shared
 
 
 def _names(task: Task, held: bool) -> list[str]:
-    """The keys that decide: for a held-out task the group that is held out, for any other all its groups."""
+    """The keys that decide: for a held-out task the group that is held out, for any other all its
+    groups.
+    """
     return [group_key(name) for name in ([task.group] if held else (task.group, *task.groups))]

@@ -26,31 +26,39 @@ START = 4  # meaningful words of a request that are compared before it is read
 
 
 def untrainable(project: Project, runs: Sequence[Trajectory], lines: Sequence[dict]) -> set[int]:
-    """For `exports.GUARDS`: runs of a held-out group, and lines that teach a held-out task or nearly one."""
+    """For `exports.GUARDS`: runs of a held-out group, and lines that teach a held-out task or
+    nearly one.
+    """
     held = held_out_runs(project, runs)
-    return {index for index, run in enumerate(runs) if run.pk in held} | leaks.forbidden(project, lines)
+    return {index for index, run in enumerate(runs) if run.pk in held} | leaks.forbidden(
+        project, lines
+    )
 
 
 def record_runs_shown(project: Project, runs: Runs, to: Any, where: str) -> None:
-    """For `shown.WATCHERS`: the runs that held-out tasks were made from, and others with the same request, reveal what is held out,
-    wherever they are shown."""
+    """For `shown.WATCHERS`: the runs that held-out tasks were made from, and others with the same
+    request, reveal what is held out, wherever they are shown."""
     tasks = Task.objects.holdout().filter(project=project)
     if not tasks.exists():
         return
     rows = runs if isinstance(runs, QuerySet) else project.trajectories.filter(pk__in=runs)
     made_from = tasks.exclude(trajectory=None).filter(trajectory__in=rows.order_by().values("pk"))
-    either = Q(pk__in=made_from.order_by().values("pk")) | Q(canonical_hash__in=asked_by(tasks, rows))
+    either = Q(pk__in=made_from.order_by().values("pk")) | Q(
+        canonical_hash__in=asked_by(tasks, rows)
+    )
     record_production_view(project, tasks.filter(either), by=to, where=where)
 
 
 def asked_by(tasks: TaskQuerySet, rows: QuerySet[Trajectory]) -> set[str]:
-    """The canonical hashes of those of these tasks whose request one of the runs has. The start of a run's first message, which is in
-    its row, says whether its content has to be read."""
+    """The canonical hashes of those of these tasks whose request one of the runs has. The start of
+    a run's first message, which is in its row, says whether its content has to be read."""
     wanted: dict[int, set[str]] = defaultdict(set)
     starts = set()
     for canonical, messages in tasks.order_by().values_list("canonical_hash", "messages"):
         wanted[content_key(messages)].add(canonical)
-        starts.add(_start(next((text_of(one) for one in messages if one.get("role") == "user"), "")))
+        starts.add(
+            _start(next((text_of(one) for one in messages if one.get("role") == "user"), ""))
+        )
     previews = rows.order_by().values_list("pk", "preview").iterator(chunk_size=READ_AT_ONCE)
     likely = [pk for pk, preview in previews if _start(preview) in starts]
     found: set[str] = set()

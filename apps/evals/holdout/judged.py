@@ -1,4 +1,6 @@
-"""Requests that a person has judged to be the same task (`meaning`): they belong on one side of a hold-out."""
+"""Requests that a person has judged to be the same task (`meaning`): they belong on one side of a
+hold-out.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from apps.evals.models import MeaningVerdict, Task
 
 
 def same_as(project: Project, hashes: Collection[str]) -> dict[str, set[str]]:
-    """{canonical hash: hashes of the same task}, for those of these hashes that a person has judged."""
+    """{canonical hash: hashes of the same task}, for those of these hashes that a person has
+    judged.
+    """
     given, found = set(hashes), defaultdict(set)
     rows = MeaningVerdict.objects.filter(project=project, verdict=MeaningVerdict.Verdict.SAME)
     rows = rows.filter(Q(one__in=given) | Q(two__in=given))

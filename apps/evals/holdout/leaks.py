@@ -1,7 +1,9 @@
-"""What of a project's hold-outs also exists outside them: in tasks, and in every training text (`near_duplicates.search`).
+"""What of a project's hold-outs also exists outside them: in tasks, and in every training text
+(`near_duplicates.search`).
 
-The database itself refuses the same prompt and the same group on both sides. A text that contains a held-out request in another form,
-its calls, or nearly the same task is refused here, whenever tasks are added, split or frozen, or anything trains.
+The database itself refuses the same prompt and the same group on both sides. A text that contains a
+held-out request in another form, its calls, or nearly the same task is refused here, whenever tasks
+are added, split or frozen, or anything trains.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from workers.lib.messages import is_prompt
 from workers.lib.prompts import applied
 
 READ_AT_ONCE = 500
-INDEXES = 4  # hold-outs whose index stays in this process's memory; one of 10,000 tasks takes about 150 MB
+# hold-outs whose index stays in this process's memory; one of 10,000 tasks takes about 150 MB
+INDEXES = 4
 SHOWN = 300  # characters of a request that a sentence quotes
 JUDGED = "judged"  # judged the same by a person: `judged`
 REASONS: dict[str, str] = {
@@ -40,7 +43,8 @@ REASONS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Leak:
-    """Something on one side of a hold-out that says the same as something on the other. `similarity` is 0 for two of the same group.
+    """Something on one side of a hold-out that says the same as something on the other.
+    `similarity` is 0 for two of the same group.
 
     Whichever is held out is shown only where that is counted as a view.
     """
@@ -55,15 +59,19 @@ class Leak:
     ours_hash: str = ""  # set if ours may be the held-out one
 
     def __str__(self) -> str:
-        """Without the held-out request: sentences are stored and shown where views are not counted."""
+        """Without the held-out request: sentences are stored and shown where views are not
+        counted.
+        """
         one = self.ours if self.theirs_is_held else self.theirs
         other = (
-            self.theirs_set if self.theirs_is_held else f"the hold-out ({self.key}; the other is in {self.theirs_set})"
+            self.theirs_set
+            if self.theirs_is_held
+            else f"the hold-out ({self.key}; the other is in {self.theirs_set})"
         )
         named = f"{self.key}: " if self.theirs_is_held and self.key else ""
         return (
-            f"“{named}{one[:SHOWN]}” and a task of {other} {self.reason}; a hold-out must not share tasks with training data. "
-            "Remove one of them, or put both on the same side."
+            f"“{named}{one[:SHOWN]}” and a task of {other} {self.reason}; a hold-out must not share"
+            " tasks with training data. Remove one of them, or put both on the same side."
         )
 
     @property
@@ -88,9 +96,18 @@ def request_of(task: Task) -> str:
 
 
 def same(task: Task, other: Task) -> Leak:
-    """Whether the two have the same request (similarity 1), the same group (0), or were judged the same task by a person."""
-    found = Leak(task.key, request_of(task), request_of(other), _location(other), 1.0, other.canonical_hash,
-                 ours_hash=task.canonical_hash)  # fmt: skip
+    """Whether the two have the same request (similarity 1), the same group (0), or were judged the
+    same task by a person.
+    """
+    found = Leak(
+        task.key,
+        request_of(task),
+        request_of(other),
+        _location(other),
+        1.0,
+        other.canonical_hash,
+        ours_hash=task.canonical_hash,
+    )
     if other.canonical_hash == task.canonical_hash:
         return found
     if _groups(task) & _groups(other):
@@ -125,9 +142,11 @@ def _row(task: Task) -> Row:
 def of_rows(
     project: Project, rows: Iterable[tuple[str, dict]], *, among: QuerySet[Task] | None = None
 ) -> Iterator[Leak]:
-    """The (name, training row) items, in any format, that contain something of a held-out task of the project: at most one leak per row.
+    """The (name, training row) items, in any format, that contain something of a held-out task of
+    the project: at most one leak per row.
 
-    `among`: the tasks whose hold-outs count; by default all of the project. Raises ValueError for a row without text.
+    `among`: the tasks whose hold-outs count; by default all of the project. Raises ValueError for a
+    row without text.
     """
     tasks = Task.objects.all() if among is None else among
     index, keys = _index_of(tasks.filter(project=project, guarded=1))
@@ -145,18 +164,29 @@ def of_rows(
         other = Task.objects.select_related("eval_set").get(pk=keys[match.held])
         ours = row.units[0].text if row.units else ""
         yield Leak(
-            name, ours, request_of(other), _location(other), match.similarity, other.canonical_hash, match.why
-        )  # fmt: skip
+            name,
+            ours,
+            request_of(other),
+            _location(other),
+            match.similarity,
+            other.canonical_hash,
+            match.why,
+        )
 
 
 def of_tasks(tasks: Sequence[Task], *, among: QuerySet[Task] | None = None) -> Iterator[Leak]:
-    """The tasks that contain something of the project's hold-outs; a leak has the key of the task."""
+    """The tasks that contain something of the project's hold-outs; a leak has the key of the
+    task.
+    """
     if tasks:
-        yield from of_rows(tasks[0].project, ((task.key, row_of(task)) for task in tasks), among=among)
+        yield from of_rows(
+            tasks[0].project, ((task.key, row_of(task)) for task in tasks), among=among
+        )
 
 
 def forbidden(project: Project, rows: Sequence[dict]) -> set[int]:
-    """The training rows that contain something of a held-out task of the project, and those without text to compare.
+    """The training rows that contain something of a held-out task of the project, and those without
+    text to compare.
 
     For `exports.GUARDS`.
     """
@@ -174,7 +204,9 @@ def _has_text(row: dict) -> bool:
 
 
 def _index_of(tasks: QuerySet[Task]) -> tuple[HeldOut, list[UUID]]:
-    """The index of held-out tasks, and their ids by position; cached until one of their rows changes."""
+    """The index of held-out tasks, and their ids by position; cached until one of their rows
+    changes.
+    """
     versions = RawSQL(
         "evals_task.xmin::text || evals_task.ctid::text", ()
     )  # identifies the version of the row in PostgreSQL
@@ -195,8 +227,11 @@ class _Index:
 # Held-out tasks against everything else
 
 
-def of_held(project: Project, held: Sequence[Task], *, among: QuerySet[Task] | None = None) -> Iterator[Leak]:
-    """For each of these held-out tasks, the first task outside the hold-outs that contains something of it.
+def of_held(
+    project: Project, held: Sequence[Task], *, among: QuerySet[Task] | None = None
+) -> Iterator[Leak]:
+    """For each of these held-out tasks, the first task outside the hold-outs that contains
+    something of it.
 
     Reads all of those: about 0.5 ms per task.
     """
@@ -207,7 +242,9 @@ def of_held(project: Project, held: Sequence[Task], *, among: QuerySet[Task] | N
 
 
 def across(tasks: Sequence[Task]) -> Iterator[Leak]:
-    """What the tasks of one set have on both sides of its hold-out; a leak has the key of the task outside."""
+    """What the tasks of one set have on both sides of its hold-out; a leak has the key of the task
+    outside.
+    """
     held = [task for task in tasks if task.split == Split.HOLDOUT]
     rest = [task for task in tasks if task.split != Split.HOLDOUT]
     for leak in _between(held, rest):
@@ -233,13 +270,21 @@ def _between(held: Sequence[Task], rest: Iterable[Task]) -> Iterator[Leak]:
         if match.held not in told:
             told.add(match.held)
             yield Leak(
-                task.key, request_of(task), request_of(other), _location(other), match.similarity, other.canonical_hash, match.why,
+                task.key,
+                request_of(task),
+                request_of(other),
+                _location(other),
+                match.similarity,
+                other.canonical_hash,
+                match.why,
                 task.canonical_hash,
-            )  # fmt: skip
+            )
 
 
 def _remembered(tasks: Iterable[Task], read: dict[int, Task]) -> Iterator[tuple[int, Row]]:
-    """(number, row) of tasks; the last few hundred are kept in `read`, since a leak may refer to them."""
+    """(number, row) of tasks; the last few hundred are kept in `read`, since a leak may refer to
+    them.
+    """
     for number, task in enumerate(tasks):
         read[number] = task
         read.pop(number - 4 * READ_AT_ONCE, None)
@@ -247,26 +292,42 @@ def _remembered(tasks: Iterable[Task], read: dict[int, Task]) -> Iterator[tuple[
 
 
 def within(tasks: Sequence[Task]) -> list[tuple[Task, Task, float]]:
-    """Pairs of tasks of one set of which one contains something of the other: they belong on one side."""
-    found = [(tasks[match.key], tasks[match.held], match.similarity)
-             for match in HeldOut([_as_held(task) for task in tasks]).every((number, _row(task)) for number, task in enumerate(tasks))
-             if match.key != match.held]  # fmt: skip
-    documents = [
-        (at, compare.document(task.messages, task.expected, task.demonstration)) for at, task in enumerate(tasks)
+    """Pairs of tasks of one set of which one contains something of the other: they belong on one
+    side.
+    """
+    found = [
+        (tasks[match.key], tasks[match.held], match.similarity)
+        for match in HeldOut([_as_held(task) for task in tasks]).every(
+            (number, _row(task)) for number, task in enumerate(tasks)
+        )
+        if match.key != match.held
     ]
-    return found + [(tasks[left], tasks[right], score) for left, right, score in compare.pairs(documents, most=None)]
+    documents = [
+        (at, compare.document(task.messages, task.expected, task.demonstration))
+        for at, task in enumerate(tasks)
+    ]
+    return found + [
+        (tasks[left], tasks[right], score)
+        for left, right, score in compare.pairs(documents, most=None)
+    ]
 
 
 # What surrounds every task
 
 
-def harness_rows(environment: Environment, prompt: dict | None = None) -> Iterator[tuple[str, dict]]:
-    """What an environment adds to every prompt, as a training row: system prompt, examples, tools, configuration; and the texts of its
-    package, which its tools and start states are made of. `prompt`: a prompt version's, instead of the harness's own."""
+def harness_rows(
+    environment: Environment, prompt: dict | None = None
+) -> Iterator[tuple[str, dict]]:
+    """What an environment adds to every prompt, as a training row: system prompt, examples, tools,
+    configuration; and the texts of its package, which its tools and start states are made of.
+    `prompt`: a prompt version's, instead of the harness's own.
+    """
     row = applied(environment.harness, prompt or {}) | {"config": environment.config}
     if _has_text(row):
         yield f"harness of {environment}", row
     if environment.package:
         for path, texts in shown_texts(environment.package.files):
-            if _has_text(texts_row := {"messages": [{"role": "tool", "content": text} for text in texts]}):
+            if _has_text(
+                texts_row := {"messages": [{"role": "tool", "content": text} for text in texts]}
+            ):
                 yield f"{path} of {environment}", texts_row

@@ -1,4 +1,6 @@
-"""Scoring answers to held-out tasks by API: only with keys that may, a limited number per day, each counted as a view."""
+"""Scoring answers to held-out tasks by API: only with keys that may, a limited number per day, each
+counted as a view.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,22 @@ from apps.evals.models import HoldoutView, Task
 DAY = timedelta(days=1)
 MOST_TEXTS = 200
 NEEDS_THE_RIGHT = (
-    "This is a held-out task or a near-duplicate of one. Use an API key with access to hold-outs (an operator can create one "
-    "under Settings → API keys), or tasks of the validation split."
+    "This is a held-out task or a near-duplicate of one. Use an API key with access to hold-outs"
+    " (an operator can create one under Settings → API keys), or tasks of the validation split."
 )
 
 
 def guard(key: ApiKey, task: dict, use: Use) -> None:
-    """For `guards.GUARDS`. Raises Refusal: 403 if the key may not see hold-outs, 429 if the day's scores are used up."""
+    """For `guards.GUARDS`. Raises Refusal: 403 if the key may not see hold-outs, 429 if the day's
+    scores are used up.
+    """
     held = held_out_like(key.project, task)
     if not held:
         return
     if not key.sees_holdout:
-        record_membership(key.project, held, by=key, detail="a task sent to an environment or grader")
+        record_membership(
+            key.project, held, by=key, detail="a task sent to an environment or grader"
+        )
         raise Refusal(403, NEEDS_THE_RIGHT)
     tasks = Task.objects.filter(canonical_hash__in=held)
     if use is Use.OPEN:
@@ -45,25 +51,39 @@ def guard(key: ApiKey, task: dict, use: Use) -> None:
         if scores_today(key.project) >= settings.FLYWHEEL_HOLDOUT_SCORES_A_DAY:
             raise Refusal(
                 429,
-                f"{settings.FLYWHEEL_HOLDOUT_SCORES_A_DAY} answers to held-out tasks of this project were scored through the API "
-                "in the last 24 hours, which is the limit (FLYWHEEL_HOLDOUT_SCORES_A_DAY). Score tasks of another "
-                "split, evaluate in Flywheel, or wait.",
+                f"{settings.FLYWHEEL_HOLDOUT_SCORES_A_DAY} answers to held-out tasks of this"
+                " project were scored through the API in the last 24 hours, which is the limit"
+                " (FLYWHEEL_HOLDOUT_SCORES_A_DAY). Score tasks of another split, evaluate in"
+                " Flywheel, or wait.",
             )
-        record_seen(key.project, tasks, by=key, detail="scored by API", kind=HoldoutView.Kind.SCORE, each_time=True)
+        record_seen(
+            key.project,
+            tasks,
+            by=key,
+            detail="scored by API",
+            kind=HoldoutView.Kind.SCORE,
+            each_time=True,
+        )
 
 
 def scores_today(project: Project) -> int:
     since = timezone.now() - DAY
-    return HoldoutView.objects.filter(project=project, kind=HoldoutView.Kind.SCORE, at__gt=since).count()
+    return HoldoutView.objects.filter(
+        project=project, kind=HoldoutView.Kind.SCORE, at__gt=since
+    ).count()
 
 
 def held_out_like(project: Project, row: dict) -> set[str]:
-    """The canonical hashes of the held-out tasks that a row equals or resembles: as a whole, by a task or conversation inside it, or, if
-    it has no messages, by one of its texts. A row without text resembles none."""
+    """The canonical hashes of the held-out tasks that a row equals or resembles: as a whole, by a
+    task or conversation inside it, or, if it has no messages, by one of its texts. A row without
+    text resembles none."""
     held = Task.objects.holdout().filter(project=project)
     if not held.exists():
         return set()
-    rows = [*_rows(row), *({"messages": [{"role": "user", "content": text}]} for text in _texts(row))]
+    rows = [
+        *_rows(row),
+        *({"messages": [{"role": "user", "content": text}]} for text in _texts(row)),
+    ]
     hashes = [canonical_hash(one["messages"]) for one in rows if is_chat(one.get("messages"))]
     if same := set(held.filter(canonical_hash__in=hashes).values_list("canonical_hash", flat=True)):
         return same
@@ -75,7 +95,11 @@ def held_out_like(project: Project, row: dict) -> set[str]:
 
 def _rows(row: dict) -> list[dict]:
     """The row, and objects directly inside it that are rows themselves."""
-    inner = [item for item in row.values() if isinstance(item, dict)] if not is_chat(row.get("messages")) else []
+    inner = (
+        [item for item in row.values() if isinstance(item, dict)]
+        if not is_chat(row.get("messages"))
+        else []
+    )
     return [row, *(item for item in inner if is_chat(item.get("messages")) or "expected" in item)]
 
 
@@ -91,7 +115,9 @@ def _texts(row: dict) -> list[str]:
     level: list[Any] = [row]
     while level:
         found += [item for item in level if isinstance(item, str) and item.strip()]
-        level = [inner for item in level if isinstance(item, dict | list) for inner in _inside(item)]
+        level = [
+            inner for item in level if isinstance(item, dict | list) for inner in _inside(item)
+        ]
     return sorted(set(found), key=len, reverse=True)[:MOST_TEXTS]
 
 

@@ -1,8 +1,8 @@
 """Records every view of held-out tasks, by task content: a hold-out wears out by being seen.
 
-A view shows a person or an API key the request, the answer, outputs, scores or the membership of held-out tasks. Views are recorded over
-all versions and sets of a project in which one of the tasks is held out (`views_of`), and counted by `view_count`, once per person and
-day.
+A view shows a person or an API key the request, the answer, outputs, scores or the membership of
+held-out tasks. Views are recorded over all versions and sets of a project in which one of the tasks
+is held out (`views_of`), and counted by `view_count`, once per person and day.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def record_view(
     detail: str = "",
     kind: HoldoutView.Kind = HoldoutView.Kind.VIEW,
 ) -> HoldoutView:
-    """A view of the whole hold-out of a set; each call counts. `by`: a user, an API key, or None for the command line."""
+    """A view of the whole hold-out of a set; each call counts. `by`: a user, an API key, or None
+    for the command line.
+    """
     tasks = sorted(_keys_of(eval_set.tasks.holdout()))
     rows = {"project": eval_set.project, "kind": kind, "detail": detail[:200], **_who(by)}
     return _store(eval_set, tasks, rows)
@@ -46,7 +48,8 @@ def record_seen(
     kind: HoldoutView.Kind = HoldoutView.Kind.VIEW,
     each_time: bool = False,
 ) -> HoldoutView | None:
-    """A view of those of these tasks that are held out: each once per person (or key) and `detail`, unless `each_time`.
+    """A view of those of these tasks that are held out: each once per person (or key) and `detail`,
+    unless `each_time`.
 
     Seeing something again in the same place reveals nothing new; a second score does.
     """
@@ -54,17 +57,21 @@ def record_seen(
     seen = _keys_of(found)
     rows: dict[str, Any] = {"project": project, "kind": kind, "detail": detail[:200], **_who(by)}
     if seen and not each_time:
-        earlier = HoldoutView.objects.filter(**rows, tasks__overlap=list(seen)).values_list("tasks", flat=True)
+        earlier = HoldoutView.objects.filter(**rows, tasks__overlap=list(seen)).values_list(
+            "tasks", flat=True
+        )
         seen -= {key for tasks in earlier for key in tasks}
     if not seen:
         return None
-    newest = EvalSet.objects.get(pk=found.order_by("-created_at").values_list("eval_set", flat=True)[0])
+    newest = EvalSet.objects.get(
+        pk=found.order_by("-created_at").values_list("eval_set", flat=True)[0]
+    )
     return _store(newest, sorted(seen), rows)
 
 
 def record_production_view(project: Project, tasks: QuerySet[Task], *, by: Any, where: str) -> None:
-    """A view of production runs that have the requests of these held-out tasks: one row per person (or key) and day, however many pages
-    showed them."""
+    """A view of production runs that have the requests of these held-out tasks: one row per person
+    (or key) and day, however many pages showed them."""
     seen = _keys_of(tasks.holdout().filter(project=project))
     if not seen:
         return
@@ -87,20 +94,34 @@ def _store(eval_set: EvalSet, tasks: list[int], rows: dict[str, Any]) -> Holdout
     row = HoldoutView.objects.create(eval_set=eval_set, tasks=tasks, **rows)
     key = row.api_key
     audit(
-        f"holdout.{row.kind}", project=row.project, by=row.by, target=eval_set, about=[key],
-        actor_label=f"API key “{key.name}”" if key else "", set=str(eval_set), n=len(tasks), where=row.detail,
-    )  # fmt: skip
+        f"holdout.{row.kind}",
+        project=row.project,
+        by=row.by,
+        target=eval_set,
+        about=[key],
+        actor_label=f"API key “{key.name}”" if key else "",
+        set=str(eval_set),
+        n=len(tasks),
+        where=row.detail,
+    )
     return row
 
 
 def record_leak_views(project: Project, leaks: Iterable[Leak], *, by: Any) -> None:
     """The held-out requests that these leaks show, next to what resembles them."""
     hashes = [leak.theirs_hash for leak in leaks]
-    record_seen(project, Task.objects.filter(canonical_hash__in=hashes), by=by, detail="a leak, side by side")
+    record_seen(
+        project,
+        Task.objects.filter(canonical_hash__in=hashes),
+        by=by,
+        detail="a leak, side by side",
+    )
 
 
 def record_membership(project: Project, hashes: Iterable[str], *, by: Any, detail: str) -> None:
-    """Records that somebody was told that their input is, or resembles, these held-out tasks: that reveals what is held out."""
+    """Records that somebody was told that their input is, or resembles, these held-out tasks: that
+    reveals what is held out.
+    """
     tasks = Task.objects.filter(canonical_hash__in=list(hashes))
     record_seen(project, tasks, by=by, detail=detail, kind=HoldoutView.Kind.MEMBERSHIP)
 
@@ -127,11 +148,15 @@ def record_output_view(run: EvalRun, *, by: Any) -> bool:
 
 
 def has_opened(run: EvalRun, *, by: Any) -> bool:
-    """Whether this person (or key) has viewed the outputs of an evaluation before, or does not need to: it has no held-out tasks."""
+    """Whether this person (or key) has viewed the outputs of an evaluation before, or does not need
+    to: it has no held-out tasks.
+    """
     if run.split != Split.HOLDOUT:
         return True
     kind = HoldoutView.Kind.VIEW
-    return HoldoutView.objects.filter(project=run.project_id, kind=kind, detail=_outputs(run), **_who(by)).exists()
+    return HoldoutView.objects.filter(
+        project=run.project_id, kind=kind, detail=_outputs(run), **_who(by)
+    ).exists()
 
 
 OUTPUTS, WHOLE_SET = "outputs of ", "tasks on the page"
@@ -149,10 +174,14 @@ def record_task_view(task: Task, *, by: Any) -> None:
 
 
 def has_opened_task(task: Task, *, by: Any) -> bool:
-    """Whether this person has opened the task's page, or outputs on the task, before; also true if it is not held out."""
+    """Whether this person has opened the task's page, or outputs on the task, before; also true if
+    it is not held out.
+    """
     if task.split != Split.HOLDOUT:
         return True
-    views = HoldoutView.objects.filter(project=task.project_id, kind=HoldoutView.Kind.VIEW, **_who(by))
+    views = HoldoutView.objects.filter(
+        project=task.project_id, kind=HoldoutView.Kind.VIEW, **_who(by)
+    )
     return views.filter(
         Q(detail__in=(_page(task), WHOLE_SET)) | Q(detail__startswith=OUTPUTS),
         tasks__contains=[content_key(task.messages)],
@@ -163,22 +192,30 @@ def _page(task: Task) -> str:
     return f"task {task.pk}"
 
 
-def record_sample_views(project: Project, samples: Iterable[Sample], *, by: Any, detail: str) -> bool:
-    """Records the held-out tasks among those of these samples, whose outputs or scores are shown. Returns whether there are any."""
+def record_sample_views(
+    project: Project, samples: Iterable[Sample], *, by: Any, detail: str
+) -> bool:
+    """Records the held-out tasks among those of these samples, whose outputs or scores are shown.
+    Returns whether there are any.
+    """
     tasks = Task.objects.filter(pk__in={sample.task_id for sample in samples})
     record_seen(project, tasks, by=by, detail=detail)
     return tasks.holdout().exists()
 
 
 def views_of(eval_set: EvalSet) -> QuerySet[HoldoutView]:
-    """The views of any task of a set's hold-out, by task content: also views in other versions and sets that hold it out."""
+    """The views of any task of a set's hold-out, by task content: also views in other versions and
+    sets that hold it out.
+    """
     held = _keys_of(eval_set.tasks.holdout())
     return HoldoutView.objects.filter(project=eval_set.project_id, tasks__overlap=list(held))
 
 
 def view_count(eval_set: EvalSet) -> int:
-    """How often a hold-out was viewed, the number that is shown everywhere: what shows its content counts once per person (or key) and
-    day, each score by API counts. Evaluations are a number of their own, and a refusal shows no content."""
+    """How often a hold-out was viewed, the number that is shown everywhere: what shows its content
+    counts once per person (or key) and day, each score by API counts. Evaluations are a number of
+    their own, and a refusal shows no content.
+    """
     return sum(row["n"] for row in viewers_of(eval_set))
 
 
@@ -186,7 +223,10 @@ def viewers_of(eval_set: EvalSet) -> list[dict[str, Any]]:
     """[{who, n, last}] of a hold-out's views, most views first; see `view_count`."""
     rows = views_of(eval_set).order_by().annotate(day=TruncDate("at"))
     names = rows.values("by__username", "api_key__name")
-    content, scores = names.filter(kind=HoldoutView.Kind.VIEW), names.filter(kind=HoldoutView.Kind.SCORE)
+    content, scores = (
+        names.filter(kind=HoldoutView.Kind.VIEW),
+        names.filter(kind=HoldoutView.Kind.SCORE),
+    )
     found: dict[str, dict[str, Any]] = {}
     for some in (
         content.annotate(n=Count("day", distinct=True), last=Max("at")),
@@ -213,7 +253,11 @@ def _keys_of(tasks: QuerySet[Task]) -> set[int]:
     if len(_KEYS) > REMEMBERED:
         _KEYS.clear()
     if new := hashes - _KEYS.keys():
-        rows = tasks.order_by().filter(canonical_hash__in=new).values_list("canonical_hash", "messages")
+        rows = (
+            tasks.order_by()
+            .filter(canonical_hash__in=new)
+            .values_list("canonical_hash", "messages")
+        )
         _KEYS.update((canonical, content_key(messages)) for canonical, messages in rows)
     return {_KEYS[canonical] for canonical in hashes if canonical in _KEYS}
 

@@ -1,4 +1,6 @@
-"""What a finished evaluation says about learning from its tasks: reads its samples, picks its tasks."""
+"""What a finished evaluation says about learning from its tasks: reads its samples, picks its
+tasks.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ NO_ANSWER = "none of its samples were scored"
 
 
 class CannotPick(Exception):
-    """An evaluation by which no training task can be picked; the message is a sentence for the page."""
+    """An evaluation by which no training task can be picked; the message is a sentence for the
+    page.
+    """
 
 
 @dataclass(frozen=True)
 class RunLearnability:
-    """One evaluation, read once. `group_size`: samples of a task in one GRPO step (G, at least 2)."""
+    """One evaluation, read once. `group_size`: samples of a task in one GRPO step (G, at least
+    2).
+    """
 
     run: EvalRun
     group_size: int = 8
@@ -29,7 +35,9 @@ class RunLearnability:
     @cached_property
     def names(self) -> dict[str, tuple[str, str]]:
         """{task id: (key, group)} of the split that was evaluated."""
-        rows = self.run.eval_set.tasks.filter(split=self.run.split).values_list("pk", "key", "group")
+        rows = self.run.eval_set.tasks.filter(split=self.run.split).values_list(
+            "pk", "key", "group"
+        )
         return {str(pk): (key, group) for pk, key, group in rows}
 
     @cached_property
@@ -38,12 +46,18 @@ class RunLearnability:
         return learnability(samples_of(self.run), group_size=self.group_size, groups=groups)
 
     def why_not(self) -> str:
-        """Why no task of this evaluation can be picked for training; empty if tasks can be picked."""
+        """Why no task of this evaluation can be picked for training; empty if tasks can be
+        picked.
+        """
         if self.run.split == Split.HOLDOUT:
-            return "These tasks are held out and can never be picked for training. This page is for information only."
+            return (
+                "These tasks are held out and can never be picked for training. This page is for"
+                " information only."
+            )
         if self.run.split != Split.TRAIN:
             return (
-                f"Its tasks belong to the {self.run.get_split_display().lower()} split, which is not used for training."
+                f"Its tasks belong to the {self.run.get_split_display().lower()} split, which is"
+                " not used for training."
             )
         if self.run.state != JobState.SUCCEEDED:
             return "Tasks can be picked only from a finished evaluation."
@@ -64,14 +78,18 @@ class RunLearnability:
 
 
 def tasks_of(run: EvalRun, names: dict[str, tuple[str, str]]) -> list[TaskView]:
-    """The tasks with an unmasked sample, aggregated in the database, because a form reads many evaluations. `names` as in
-    RunLearnability.
+    """The tasks with an unmasked sample, aggregated in the database, because a form reads many
+    evaluations. `names` as in RunLearnability.
 
-    Spreads are rounded: sums in another order differ in their last digits, and the pick's order must not.
+    Spreads are rounded: sums in another order differ in their last digits, and the pick's order
+    must not.
     """
     rows = run.samples.filter(masked=False).order_by().values_list("task_id")
     sums = rows.annotate(
-        n=Count("pk"), passed=Count("pk", filter=Q(success=True)), mean=Avg("reward"), spread=StdDev("reward")
+        n=Count("pk"),
+        passed=Count("pk", filter=Q(success=True)),
+        mean=Avg("reward"),
+        spread=StdDev("reward"),
     )
     return [
         TaskView(str(task), n, passed, mean, round(spread, 12), names[str(task)][1])
@@ -82,4 +100,7 @@ def tasks_of(run: EvalRun, names: dict[str, tuple[str, str]]) -> list[TaskView]:
 def samples_of(run: EvalRun) -> list[SampleRow]:
     """Only what learnability needs: outputs and messages stay in the database."""
     rows = run.samples.order_by().values_list("task_id", "reward", "success", "masked")
-    return [SampleRow(str(task), reward, success=good, masked=masked) for task, reward, good, masked in rows]
+    return [
+        SampleRow(str(task), reward, success=good, masked=masked)
+        for task, reward, good, masked in rows
+    ]

@@ -21,7 +21,9 @@ SAME = 1e-9  # rewards closer than this are equal
 
 @dataclass(frozen=True)
 class TaskView:
-    """One task: `n` samples, `passed` of them; `spread` is the standard deviation of its rewards (population)."""
+    """One task: `n` samples, `passed` of them; `spread` is the standard deviation of its rewards
+    (population).
+    """
 
     task: str
     n: int
@@ -42,7 +44,9 @@ class TaskView:
 
     @property
     def has_signal(self) -> bool:
-        """Whether its samples differ in reward: partial credit may teach even if no sample passes."""
+        """Whether its samples differ in reward: partial credit may teach even if no sample
+        passes.
+        """
         return self.spread > SAME
 
 
@@ -74,17 +78,22 @@ class Pick:
 def learnability(
     rows: Sequence[SampleRow], *, group_size: int = 8, groups: dict[str, str] | None = None
 ) -> Learnability:
-    """`group_size`: samples of a task in one GRPO step (G). Masked samples do not count. Raises ValueError for G < 2."""
+    """`group_size`: samples of a task in one GRPO step (G). Masked samples do not count. Raises
+    ValueError for G < 2.
+    """
     if group_size < 2:
         raise ValueError("a group has at least 2 samples")
     tasks = [
-        _view(task, found, (groups or {}).get(task, "")) for task, found in sorted(TaskSamples(rows).scored().items())
+        _view(task, found, (groups or {}).get(task, ""))
+        for task, found in sorted(TaskSamples(rows).scored().items())
     ]
     total = len(tasks) or 1
     counts = Counter(item.kind for item in tasks)
     kinds: tuple[Kind, ...] = ("mixed", "all_pass", "all_fail")
     flat = sum(not item.has_signal for item in tasks)
-    signal = fmean(signal_chance(item.passed, item.n, group_size) for item in tasks) if tasks else 0.0
+    signal = (
+        fmean(signal_chance(item.passed, item.n, group_size) for item in tasks) if tasks else 0.0
+    )
     return Learnability(
         tasks=tasks,
         pass_at=_pass_at(tasks),
@@ -102,13 +111,19 @@ def learnability(
 
 def _view(task: str, rows: Sequence[SampleRow], group: str) -> TaskView:
     rewards = [row.reward or 0.0 for row in rows]
-    return TaskView(task, len(rows), sum(row.success for row in rows), fmean(rewards), pstdev(rewards), group)
+    return TaskView(
+        task, len(rows), sum(row.success for row in rows), fmean(rewards), pstdev(rewards), group
+    )
 
 
 def _pass_at(tasks: Sequence[TaskView]) -> dict[int, float]:
     """The mean of unbiased pass@k for each k that every task has samples for."""
     smallest = min((item.n for item in tasks), default=0)
-    return {k: fmean(pass_at_k(item.n, item.passed, k) for item in tasks) for k in PASS_AT if k <= smallest}
+    return {
+        k: fmean(pass_at_k(item.n, item.passed, k) for item in tasks)
+        for k in PASS_AT
+        if k <= smallest
+    }
 
 
 def _sentence(tasks: Sequence[TaskView]) -> str:
@@ -121,10 +136,12 @@ def _sentence(tasks: Sequence[TaskView]) -> str:
 
 
 def signal_chance(passed: int, n: int, size: int, prior: tuple[float, float] = PRIOR) -> float:
-    """Probability that `size` new samples of a task neither all pass nor all fail, given `passed` of `n`.
+    """Probability that `size` new samples of a task neither all pass nor all fail, given `passed`
+    of `n`.
 
-    1 − E[p^G] − E[(1 − p)^G] over the Beta(a + passed, b + n − passed) posterior, whose moments are E[p^G] = Π_{i<G} (a + i)/(a + b +
-    i). With p known it is 1 − p^G − (1 − p)^G. Raises ValueError for passed > n.
+    1 − E[p^G] − E[(1 − p)^G] over the Beta(a + passed, b + n − passed) posterior, whose moments are
+    E[p^G] = Π_{i<G} (a + i)/(a + b + i). With p known it is 1 − p^G − (1 − p)^G. Raises ValueError
+    for passed > n.
     """
     if not 0 <= passed <= n:
         raise ValueError(f"{passed} successes of {n}")
@@ -137,12 +154,17 @@ def _moment(a: float, total: float, power: int) -> float:
 
 
 def pick(
-    tasks: Iterable[TaskView], *, size: int | None = None, per_group: int | None = None, partial: bool = True
+    tasks: Iterable[TaskView],
+    *,
+    size: int | None = None,
+    per_group: int | None = None,
+    partial: bool = True,
 ) -> Pick:
-    """Mixed tasks, those nearest to p = ½ first; then, with `partial`, tasks without both outcomes whose rewards differ.
+    """Mixed tasks, those nearest to p = ½ first; then, with `partial`, tasks without both outcomes
+    whose rewards differ.
 
-    `per_group` caps the tasks of one group (tasks without a group are not capped), `size` the total. Every task is chosen or has a
-    reason.
+    `per_group` caps the tasks of one group (tasks without a group are not capped), `size` the
+    total. Every task is chosen or has a reason.
     """
     chosen: list[str] = []
     left_out: dict[str, str] = {}

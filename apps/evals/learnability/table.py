@@ -1,4 +1,6 @@
-"""The tasks of an evaluation as table rows: what RL would learn from each, and whether it would be picked."""
+"""The tasks of an evaluation as table rows: what RL would learn from each, and whether it would be
+picked.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ KINDS = {"mixed": "Mixed", "all_pass": "All pass", "all_fail": "All fail", "flat
 
 @dataclass(frozen=True)
 class Row:
-    """A task of the table. `signal`: the probability that a group of it has both outcomes; `why`: why it is not picked."""
+    """A task of the table. `signal`: the probability that a group of it has both outcomes; `why`:
+    why it is not picked.
+    """
 
     view: TaskView
     key: str

@@ -1,1 +1,3 @@
-"""The optional semantic check: finds tasks that could train and paraphrase a held-out one. See docs/evals.md."""
+"""The optional semantic check: finds tasks that could train and paraphrase a held-out one. See
+docs/evals.md.
+"""

@@ -1,4 +1,6 @@
-"""Semantic checks over REST: start, follow and read. The key determines the project; people decide on the page."""
+"""Semantic checks over REST: start, follow and read. The key determines the project; people decide
+on the page.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,16 @@ from workers.lib.typed import json_schema
 
 
 class StartCheck(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Either `model_version`, whose hidden states are compared, or `base_url` and `model` of an OpenAI-compatible server."""
+    """Either `model_version`, whose hidden states are compared, or `base_url` and `model` of an
+    OpenAI-compatible server.
+    """
 
     model_version: Annotated[str, Meta(description="NAME-vN")] = ""
     base_url: Annotated[str, Meta(description="Ends in /v1")] = ""
     model: str = ""
-    key_variable: Annotated[str, Meta(description="The environment variable with its key (FLYWHEEL_OUTGOING_KEYS)")] = (
-        ""
-    )
+    key_variable: Annotated[
+        str, Meta(description="The environment variable with its key (FLYWHEEL_OUTGOING_KEYS)")
+    ] = ""
     pairs: Annotated[int, Meta(ge=1, le=MOST_PAIRS, description="At most")] = PAIRS
 
 
@@ -71,16 +75,23 @@ WITH_PAIRS = {
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_meaning_checks_list", parameters=[LIMIT, CURSOR],
+    methods=["GET"],
+    operation_id="v1_meaning_checks_list",
+    parameters=[LIMIT, CURSOR],
     responses=described({200: page(CHECK)}, 400, 404),
     description="The semantic checks of an eval set, newest first.",
-)  # fmt: skip
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_meaning_checks_start", request={JSON: json_schema(StartCheck)},
+    methods=["POST"],
+    operation_id="v1_meaning_checks_start",
+    request={JSON: json_schema(StartCheck)},
     responses=described({202: CHECK}, 400, 403, 404, 409, 413),
-    description="Starts a semantic check between the hold-out and all trainable tasks. Requires a key with access to "
-    "hold-outs. With a server, the held-out requests are sent to it, which counts as a view.",
-)  # fmt: skip
+    description=(
+        "Starts a semantic check between the hold-out and all trainable tasks. Requires a key with"
+        " access to hold-outs. With a server, the held-out requests are sent to it, which counts as"
+        " a view."
+    ),
+)
 @api_view(["GET", "POST"])
 def checks(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
@@ -88,15 +99,24 @@ def checks(request: Request, pk: UUID) -> Response:
         return listed(request, eval_set.meaning_checks.all(), lambda _, job: as_json(job))
     needs_right(request, Split.HOLDOUT)
     source, most = _source_and_limit(request)
-    job = check.submit(eval_set=eval_set, source=source, by=request.auth.created_by, most=most, asked_by=request.auth)
+    job = check.submit(
+        eval_set=eval_set,
+        source=source,
+        by=request.auth.created_by,
+        most=most,
+        asked_by=request.auth,
+    )
     return Response(as_json(job), status=202)
 
 
 @extend_schema(
-    operation_id="v1_meaning_checks_read", responses=described({200: WITH_PAIRS}, 403, 404),
-    description="A check with its pairs, most similar first. Shows held-out requests: requires a key with access to hold-outs "
-    "and counts as a view.",
-)  # fmt: skip
+    operation_id="v1_meaning_checks_read",
+    responses=described({200: WITH_PAIRS}, 403, 404),
+    description=(
+        "A check with its pairs, most similar first. Shows held-out requests: requires a key with"
+        " access to hold-outs and counts as a view."
+    ),
+)
 @api_view(["GET"])
 def item(request: Request, pk: UUID, job: UUID) -> Response:
     eval_set = find_set(request, pk)
@@ -108,9 +128,11 @@ def item(request: Request, pk: UUID, job: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_meaning_checks_cancel", request=None, responses=described({200: CHECK}, 403, 404, 409),
+    operation_id="v1_meaning_checks_cancel",
+    request=None,
+    responses=described({200: CHECK}, 403, 404, 409),
     description="Stops a check. 409 if it has already finished.",
-)  # fmt: skip
+)
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID, job: UUID) -> Response:
     row = _check(find_set(request, pk), job)
@@ -133,10 +155,17 @@ def _source_and_limit(request: Request) -> tuple[Source, int]:
     given = form_of(request, StartCheck)
     version, base_url = given.model_version.strip(), given.base_url.strip()
     if bool(version) == bool(base_url):
-        raise ValidationError({"path": "model_version", "error": "send either this, or base_url with model"})
+        raise ValidationError(
+            {"path": "model_version", "error": "send either this, or base_url with model"}
+        )
     if version:
         return Source(version=find_version(request, version).pk), given.pairs
-    return Source(base_url=base_url, model=given.model.strip(), key_variable=given.key_variable.strip()), given.pairs
+    return (
+        Source(
+            base_url=base_url, model=given.model.strip(), key_variable=given.key_variable.strip()
+        ),
+        given.pairs,
+    )
 
 
 def as_json(job: MeaningCheck) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""Starts a semantic check, and runs its job: compares all texts that could train with the set's hold-out.
+"""Starts a semantic check, and runs its job: compares all texts that could train with the set's
+hold-out.
 
-Vectors come from a registered model version (its hidden states, on a worker) or from a server's `/v1/embeddings`.
+Vectors come from a registered model version (its hidden states, on a worker) or from a server's
+`/v1/embeddings`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ LONGEST_S = 6 * 3600.0
 
 @dataclass(frozen=True)
 class Source:
-    """Where vectors come from: a model version of the project (`version` is its id), or a server that somebody named."""
+    """Where vectors come from: a model version of the project (`version` is its id), or a server
+    that somebody named.
+    """
 
     version: int | None = None
     base_url: str = ""
@@ -50,40 +54,64 @@ class Source:
 
 
 @transaction.atomic
-def submit(*, eval_set: EvalSet, source: Source, by: Any, most: int = PAIRS, asked_by: Any = None) -> MeaningCheck:
+def submit(
+    *, eval_set: EvalSet, source: Source, by: Any, most: int = PAIRS, asked_by: Any = None
+) -> MeaningCheck:
     """Queues a check. Raises EvalSetError for everything that can be known beforehand.
 
-    `asked_by`: the API key, if one was used. Sending held-out text to a server counts as a view by whoever started the check.
+    `asked_by`: the API key, if one was used. Sending held-out text to a server counts as a view by
+    whoever started the check.
     """
     EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # pressing twice queues one
     if eval_set.meaning_checks.active().exists():
-        raise EvalSetError("A semantic check is already running for this set. Wait for it, or stop it.")
+        raise EvalSetError(
+            "A semantic check is already running for this set. Wait for it, or stop it."
+        )
     _check_size(eval_set)
     is_operator = (
-        asked_by is None and eval_set.project.memberships.filter(user=by, role__in=Role.OPERATOR.upward).exists()
+        asked_by is None
+        and eval_set.project.memberships.filter(user=by, role__in=Role.OPERATOR.upward).exists()
     )
     version = _version(eval_set.project, source)
     engine, _ = _engine_and_model(source, version, is_operator)
     name = str(version) if version else source.name
     if server := engine.get("base_url", ""):
-        record_view(eval_set=eval_set, by=asked_by or by, detail=f"sent to {server} for a semantic check")
-    audit("meaning.asked_for", project=eval_set.project, by=by, target=eval_set, name=str(eval_set),
-          source=name, server=server)  # fmt: skip
+        record_view(
+            eval_set=eval_set, by=asked_by or by, detail=f"sent to {server} for a semantic check"
+        )
+    audit(
+        "meaning.asked_for",
+        project=eval_set.project,
+        by=by,
+        target=eval_set,
+        name=str(eval_set),
+        source=name,
+        server=server,
+    )
     job = MeaningCheck(
-        project=eval_set.project, eval_set=eval_set, name=f"Semantic check of {eval_set} by {name}"[:200],
+        project=eval_set.project,
+        eval_set=eval_set,
+        name=f"Semantic check of {eval_set} by {name}"[:200],
         spec={"source": asdict(source), "by": name, "operator": is_operator, "most": most},
-    )  # fmt: skip
+    )
     return jobs.submit(job, by=by)
 
 
 def _check_size(eval_set: EvalSet) -> None:
     held, others = eval_set.tasks.holdout().count(), eval_set.tasks.filter(split__in=TRAINS).count()
     if not held:
-        raise EvalSetError(f"{eval_set} has no hold-out to compare with. Split the tasks by group first.")
+        raise EvalSetError(
+            f"{eval_set} has no hold-out to compare with. Split the tasks by group first."
+        )
     if not others:
-        raise EvalSetError(f"{eval_set} has no train or validation tasks to compare with its hold-out.")
+        raise EvalSetError(
+            f"{eval_set} has no train or validation tasks to compare with its hold-out."
+        )
     if held + others > MOST_TEXTS:
-        raise EvalSetError(f"{eval_set} has {held + others:,} tasks to compare; a check takes at most {MOST_TEXTS:,}.")
+        raise EvalSetError(
+            f"{eval_set} has {held + others:,} tasks to compare; a check takes at most"
+            f" {MOST_TEXTS:,}."
+        )
 
 
 def _version(project: Project, source: Source) -> ModelVersion | None:
@@ -95,8 +123,12 @@ def _version(project: Project, source: Source) -> ModelVersion | None:
     return found
 
 
-def _engine_and_model(source: Source, version: ModelVersion | None, is_operator: bool) -> tuple[dict, dict]:
-    """The parts of the job's spec. Raises EvalSetError if the server may not be called or the model is gone."""
+def _engine_and_model(
+    source: Source, version: ModelVersion | None, is_operator: bool
+) -> tuple[dict, dict]:
+    """The parts of the job's spec. Raises EvalSetError if the server may not be called or the model
+    is gone.
+    """
     try:
         if version is not None:
             return engine_spec(version, BATCH), model_spec(version)
@@ -120,17 +152,23 @@ def stop(*, eval_set: EvalSet, by: Any) -> None:
 
 
 def child_spec(job: MeaningCheck) -> dict:
-    """Also stores what was compared. Raises EvalSetError, since permissions may have changed since the check was queued."""
+    """Also stores what was compared. Raises EvalSetError, since permissions may have changed since
+    the check was queued.
+    """
     eval_set, source = job.eval_set, Source(**job.spec["source"])
     _check_size(eval_set)
-    engine, model = _engine_and_model(source, _version(eval_set.project, source), job.spec["operator"])
+    engine, model = _engine_and_model(
+        source, _version(eval_set.project, source), job.spec["operator"]
+    )
     job.cursor = {"content": content_of(eval_set)}
     MeaningCheck.objects.filter(pk=job.pk).update(cursor=job.cursor)
     held = {task: held_text(task) for task in eval_set.tasks.holdout()}
     others = {task: trained_texts(task) for task in eval_set.tasks.filter(split__in=TRAINS)}
     if not any(held.values()) or not any(others.values()):
         raise EvalSetError("Either the hold-out or the trainable tasks have no text to compare.")
-    known = judged_different(eval_set.project, held, {task: digest_of(texts) for task, texts in others.items()})
+    known = judged_different(
+        eval_set.project, held, {task: digest_of(texts) for task, texts in others.items()}
+    )
     return {
         "kind": "compare_meaning",
         "engine": engine,
@@ -153,13 +191,24 @@ def complete(job: MeaningCheck, result: dict) -> dict:
         if held and pair["text"] < len(texts):
             made.append(
                 MeaningPair(
-                    job=job, position=len(made), held=held, other=other, ours=held.canonical_hash,
-                    theirs=other.canonical_hash, digest=digest_of(texts), text=texts[pair["text"]], score=pair["score"],
+                    job=job,
+                    position=len(made),
+                    held=held,
+                    other=other,
+                    ours=held.canonical_hash,
+                    theirs=other.canonical_hash,
+                    digest=digest_of(texts),
+                    text=texts[pair["text"]],
+                    score=pair["score"],
                 )
-            )  # fmt: skip
+            )
     MeaningPair.objects.bulk_create(made)
-    return {"pairs": len(made), "content": job.cursor["content"]} | {name: result[name] for name in ("texts", "known")}
+    return {"pairs": len(made), "content": job.cursor["content"]} | {
+        name: result[name] for name in ("texts", "known")
+    }
 
 
 def _tasks(eval_set: EvalSet, pairs: Iterable[dict]) -> Iterable[Task]:
-    return eval_set.tasks.filter(pk__in={pair[name] for pair in pairs for name in ("held", "other")})
+    return eval_set.tasks.filter(
+        pk__in={pair[name] for pair in pairs for name in ("held", "other")}
+    )

@@ -1,4 +1,6 @@
-"""What a semantic check compares: the requests of a hold-out with every text of a set that could train."""
+"""What a semantic check compares: the requests of a hold-out with every text of a set that could
+train.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from workers.lib.messages import json_of
 
 TRAINS = (Split.TRAIN, Split.VALIDATION)
 LONGEST = 8_000  # characters of a text that are compared
-LEAST_WORDS = 4  # shortest turn or demonstration that is compared: “Yes” and “42” mean nothing alone
+LEAST_WORDS = (
+    4  # shortest turn or demonstration that is compared: “Yes” and “42” mean nothing alone
+)
 
 
 def held_text(task: Task) -> str:
@@ -23,7 +27,9 @@ def held_text(task: Task) -> str:
 
 
 def trained_texts(task: Task) -> list[str]:
-    """Every request that the task teaches to answer, each user turn, and its demonstration if that is prose: no JSON, no calls."""
+    """Every request that the task teaches to answer, each user turn, and its demonstration if that
+    is prose: no JSON, no calls.
+    """
     found = [unit.text for unit in texts_of(leaks.row_of(task))]
     turns = (words_of(message) for message in task.messages if message.get("role") == "user")
     found += [turn for turn in turns if len(words(turn)) >= LEAST_WORDS]
@@ -34,6 +40,10 @@ def trained_texts(task: Task) -> list[str]:
 
 
 def content_of(eval_set: EvalSet) -> str:
-    """A digest of everything that a check of this set compares: if it differs, the check is out of date."""
+    """A digest of everything that a check of this set compares: if it differs, the check is out of
+    date.
+    """
     rows = eval_set.tasks.filter(split__in=(*TRAINS, Split.HOLDOUT)).order_by("canonical_hash")
-    return digest_of([list(row) for row in rows.values_list("canonical_hash", "split", MD5("demonstration"))])
+    return digest_of(
+        [list(row) for row in rows.values_list("canonical_hash", "split", MD5("demonstration"))]
+    )

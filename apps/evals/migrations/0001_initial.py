@@ -33,14 +33,21 @@ class Migration(migrations.Migration):
             name="EvalSet",
             fields=[
                 ("archived_at", models.DateTimeField(null=True)),
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("slug", models.SlugField(max_length=80)),
                 ("version", models.PositiveIntegerField(default=1)),
                 ("description", models.TextField(blank=True)),
                 (
                     "state",
                     models.CharField(
-                        choices=[("draft", "Draft"), ("frozen", "Frozen")], default="draft", max_length=10
+                        choices=[("draft", "Draft"), ("frozen", "Frozen")],
+                        default="draft",
+                        max_length=10,
                     ),
                 ),
                 ("digest", models.CharField(blank=True, max_length=64)),
@@ -67,17 +74,23 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="eval_sets", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="eval_sets",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("slug", "-version"),
                 "constraints": [
-                    models.UniqueConstraint(fields=("project", "slug", "version"), name="one_row_per_eval_set_version"),
+                    models.UniqueConstraint(
+                        fields=("project", "slug", "version"), name="one_row_per_eval_set_version"
+                    ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            models.Q(("digest", ""), ("frozen_at__isnull", True), ("state", "draft")),
+                            models.Q(
+                                ("digest", ""), ("frozen_at__isnull", True), ("state", "draft")
+                            ),
                             models.Q(
                                 ("frozen_at__isnull", False),
                                 ("state", "frozen"),
@@ -93,7 +106,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="EvalRun",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("archived_at", models.DateTimeField(null=True)),
                 ("name", models.CharField(max_length=200)),
                 (
@@ -110,8 +128,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -124,7 +152,9 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
                     "sends",
-                    models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued"),
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
                 ),
                 (
                     "resend_at",
@@ -155,7 +185,8 @@ class Migration(migrations.Migration):
                 (
                     "answers_until",
                     models.DateTimeField(
-                        help_text="Of an agent elsewhere: when no more of its answers are taken", null=True
+                        help_text="Of an agent elsewhere: when no more of its answers are taken",
+                        null=True,
                     ),
                 ),
                 (
@@ -186,27 +217,36 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 (
                     "eval_set",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="runs", to="evals.evalset"
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="runs",
+                        to="evals.evalset",
                     ),
                 ),
             ],
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
-                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="evalrun_by_state")],
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="evalrun_by_state")
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
                             ),
-                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
                             _connector="OR",
                         ),
                         name="evalrun_finished_iff_terminal",
@@ -217,11 +257,18 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="TaskImport",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 ("name", models.CharField(max_length=200)),
@@ -239,8 +286,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -260,7 +317,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -275,21 +337,28 @@ class Migration(migrations.Migration):
                 (
                     "eval_set",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="imports", to="evals.evalset"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="imports",
+                        to="evals.evalset",
                     ),
                 ),
             ],
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
-                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="taskimport_by_state")],
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="taskimport_by_state")
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
                             ),
-                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
                             _connector="OR",
                         ),
                         name="taskimport_finished_iff_terminal",
@@ -300,11 +369,18 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="VariantJob",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 ("name", models.CharField(max_length=200)),
@@ -322,8 +398,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -343,7 +429,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -358,25 +449,35 @@ class Migration(migrations.Migration):
                 (
                     "eval_set",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="variant_jobs", to="evals.evalset"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="variant_jobs",
+                        to="evals.evalset",
                     ),
                 ),
                 (
                     "used",
-                    models.JSONField(default=dict, help_text="{calls, input_tokens, output_tokens, estimated} so far"),
+                    models.JSONField(
+                        default=dict,
+                        help_text="{calls, input_tokens, output_tokens, estimated} so far",
+                    ),
                 ),
             ],
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
-                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="variantjob_by_state")],
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="variantjob_by_state")
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
                             ),
-                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
                             _connector="OR",
                         ),
                         name="variantjob_finished_iff_terminal",
@@ -392,7 +493,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="HoldoutView",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 (
                     "kind",
                     models.CharField(
@@ -443,14 +549,18 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="holdout_views", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="holdout_views",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("-at", "-id"),
                 "indexes": [
-                    django.contrib.postgres.indexes.GinIndex(fields=["tasks"], name="holdout_view_by_task"),
+                    django.contrib.postgres.indexes.GinIndex(
+                        fields=["tasks"], name="holdout_view_by_task"
+                    ),
                     models.Index(fields=["project", "kind", "at"], name="holdout_view_by_kind"),
                 ],
             },
@@ -458,7 +568,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Task",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("key", models.CharField(max_length=120)),
                 (
                     "split",
@@ -479,7 +594,8 @@ class Migration(migrations.Migration):
                     models.GeneratedField(
                         db_persist=True,
                         expression=models.Case(
-                            models.When(split="holdout", then=models.Value(1)), default=models.Value(0)
+                            models.When(split="holdout", then=models.Value(1)),
+                            default=models.Value(0),
                         ),
                         output_field=models.SmallIntegerField(),
                     ),
@@ -497,11 +613,18 @@ class Migration(migrations.Migration):
                 ),
                 ("canonical_hash", models.CharField(max_length=64)),
                 ("messages", models.JSONField()),
-                ("tools", models.JSONField(default=list, help_text="OpenAI tools, where they are not the harness's")),
+                (
+                    "tools",
+                    models.JSONField(
+                        default=list, help_text="OpenAI tools, where they are not the harness's"
+                    ),
+                ),
                 ("expected", models.JSONField()),
                 (
                     "demonstration",
-                    models.TextField(blank=True, help_text="A good answer, in the agent's own output format"),
+                    models.TextField(
+                        blank=True, help_text="A good answer, in the agent's own output format"
+                    ),
                 ),
                 (
                     "origin",
@@ -519,7 +642,10 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "metadata",
-                    models.JSONField(default=dict, help_text="Recorded tool results, state assertions, file and line"),
+                    models.JSONField(
+                        default=dict,
+                        help_text="Recorded tool results, state assertions, file and line",
+                    ),
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
@@ -534,13 +660,17 @@ class Migration(migrations.Migration):
                 (
                     "eval_set",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="tasks", to="evals.evalset"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="tasks",
+                        to="evals.evalset",
                     ),
                 ),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="tasks", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="tasks",
+                        to="core.project",
                     ),
                 ),
                 (
@@ -566,13 +696,19 @@ class Migration(migrations.Migration):
                 "ordering": ("key",),
                 "indexes": [
                     models.Index(fields=["eval_set", "split"], name="task_by_split"),
-                    django.contrib.postgres.indexes.GinIndex(fields=["groups"], name="task_by_groups"),
+                    django.contrib.postgres.indexes.GinIndex(
+                        fields=["groups"], name="task_by_groups"
+                    ),
                 ],
                 "constraints": [
                     models.UniqueConstraint(fields=("eval_set", "key"), name="one_task_per_key"),
-                    models.UniqueConstraint(fields=("eval_set", "canonical_hash"), name="one_task_per_prompt"),
+                    models.UniqueConstraint(
+                        fields=("eval_set", "canonical_hash"), name="one_task_per_prompt"
+                    ),
                     models.CheckConstraint(
-                        condition=models.Q(("origin", "synthetic"), ("split", "holdout"), _negated=True),
+                        condition=models.Q(
+                            ("origin", "synthetic"), ("split", "holdout"), _negated=True
+                        ),
                         name="synthetic_is_never_held_out",
                     ),
                     django.contrib.postgres.constraints.ExclusionConstraint(
@@ -591,7 +727,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Sample",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("output", models.TextField()),
                 ("messages", models.JSONField(default=list)),
                 ("reward", models.FloatField(null=True)),
@@ -610,20 +751,33 @@ class Migration(migrations.Migration):
                 ("truncated", models.BooleanField(default=False)),
                 (
                     "turns",
-                    models.PositiveSmallIntegerField(default=1, help_text="Messages of the agent in the episode"),
+                    models.PositiveSmallIntegerField(
+                        default=1, help_text="Messages of the agent in the episode"
+                    ),
                 ),
                 (
                     "stop_reason",
-                    models.CharField(blank=True, help_text="Why the episode ended: stop, turns, time…", max_length=40),
+                    models.CharField(
+                        blank=True,
+                        help_text="Why the episode ended: stop, turns, time…",
+                        max_length=40,
+                    ),
                 ),
                 (
                     "details",
-                    models.JSONField(default=list, help_text="What the verifier found wrong, in words"),
+                    models.JSONField(
+                        default=list, help_text="What the verifier found wrong, in words"
+                    ),
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 ("index", models.PositiveSmallIntegerField()),
                 ("task_key", models.CharField(editable=False, max_length=120)),
-                ("mode", models.CharField(blank=True, help_text="A failure mode, by its slug", max_length=60)),
+                (
+                    "mode",
+                    models.CharField(
+                        blank=True, help_text="A failure mode, by its slug", max_length=60
+                    ),
+                ),
                 (
                     "tools",
                     django.contrib.postgres.fields.ArrayField(
@@ -639,13 +793,17 @@ class Migration(migrations.Migration):
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="samples", to="evals.evalrun"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="samples",
+                        to="evals.evalrun",
                     ),
                 ),
                 (
                     "task",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="samples", to="evals.task"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="samples",
+                        to="evals.task",
                     ),
                 ),
             ],
@@ -659,7 +817,9 @@ class Migration(migrations.Migration):
                     )
                 ],
                 "constraints": [
-                    models.UniqueConstraint(fields=("run", "task", "index"), name="one_sample_per_index"),
+                    models.UniqueConstraint(
+                        fields=("run", "task", "index"), name="one_sample_per_index"
+                    ),
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(("masked", True), ("reward__isnull", True)),
@@ -674,42 +834,69 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Answer",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("index", models.PositiveSmallIntegerField()),
                 ("turns", models.JSONField(help_text="The agent's messages")),
                 (
                     "error",
-                    models.TextField(blank=True, help_text="What the agent failed with, in its own words"),
+                    models.TextField(
+                        blank=True, help_text="What the agent failed with, in its own words"
+                    ),
                 ),
                 ("latency_ms", models.FloatField(null=True)),
                 ("input_tokens", models.PositiveIntegerField(null=True)),
                 ("output_tokens", models.PositiveIntegerField(null=True)),
-                ("digest", models.CharField(help_text="Of all the agent sent for it", max_length=32)),
+                (
+                    "digest",
+                    models.CharField(help_text="Of all the agent sent for it", max_length=32),
+                ),
                 ("size", models.PositiveIntegerField(help_text="Bytes")),
                 (
                     "trajectory",
-                    models.UUIDField(help_text="The run that it came as, where it came as a trace", null=True),
+                    models.UUIDField(
+                        help_text="The run that it came as, where it came as a trace", null=True
+                    ),
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="answers", to="evals.evalrun"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="answers",
+                        to="evals.evalrun",
                     ),
                 ),
                 (
                     "task",
-                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name="+", to="evals.task"),
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="evals.task",
+                    ),
                 ),
             ],
             options={
-                "constraints": [models.UniqueConstraint(fields=("run", "task", "index"), name="one_answer_per_index")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run", "task", "index"), name="one_answer_per_index"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
             name="LatencyMeasurement",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -725,8 +912,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -737,7 +934,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -752,7 +954,10 @@ class Migration(migrations.Migration):
                 (
                     "adapters",
                     models.CharField(
-                        choices=[("merged", "merged into the base"), ("hot", "applied beside the base")],
+                        choices=[
+                            ("merged", "merged into the base"),
+                            ("hot", "applied beside the base"),
+                        ],
                         default="merged",
                         max_length=6,
                     ),
@@ -769,7 +974,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 ("runs", models.ManyToManyField(related_name="measurements", to="evals.evalrun")),
@@ -777,14 +984,21 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
-                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="latencymeasurement_by_state")],
+                "indexes": [
+                    models.Index(
+                        fields=["state", "heartbeat_at"], name="latencymeasurement_by_state"
+                    )
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
                             ),
-                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
                             _connector="OR",
                         ),
                         name="latencymeasurement_finished_iff_terminal",
@@ -795,10 +1009,17 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="TimedAnswer",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 (
                     "attempt",
-                    models.PositiveIntegerField(help_text="Of the job: another one may have run on another machine"),
+                    models.PositiveIntegerField(
+                        help_text="Of the job: another one may have run on another machine"
+                    ),
                 ),
                 ("round", models.PositiveSmallIntegerField()),
                 ("turn", models.PositiveSmallIntegerField()),
@@ -816,18 +1037,25 @@ class Migration(migrations.Migration):
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="evals.evalrun"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="evals.evalrun",
                     ),
                 ),
                 (
                     "task",
-                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name="+", to="evals.task"),
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="evals.task",
+                    ),
                 ),
             ],
             options={
                 "constraints": [
                     models.UniqueConstraint(
-                        fields=("measurement", "attempt", "run", "task", "round"), name="one_timed_answer_per_turn"
+                        fields=("measurement", "attempt", "run", "task", "round"),
+                        name="one_timed_answer_per_turn",
                     )
                 ],
             },
@@ -835,7 +1063,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="MeaningCheck",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -851,8 +1084,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -863,7 +1106,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -887,27 +1135,36 @@ class Migration(migrations.Migration):
                 (
                     "eval_set",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="meaning_checks", to="evals.evalset"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="meaning_checks",
+                        to="evals.evalset",
                     ),
                 ),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
-                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="meaningcheck_by_state")],
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="meaningcheck_by_state")
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
                             ),
-                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
                             _connector="OR",
                         ),
                         name="meaningcheck_finished_iff_terminal",
@@ -923,7 +1180,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="MeaningPair",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("position", models.PositiveSmallIntegerField(help_text="0 is most alike")),
                 ("ours", models.CharField(max_length=64)),
                 ("theirs", models.CharField(max_length=64)),
@@ -931,46 +1193,66 @@ class Migration(migrations.Migration):
                 (
                     "text",
                     models.TextField(
-                        help_text="The text of the second that is most alike: a request of it, or its demonstration"
+                        help_text=(
+                            "The text of the second that is most alike: a request of it, or its"
+                            " demonstration"
+                        )
                     ),
                 ),
                 ("score", models.FloatField()),
                 (
                     "held",
                     models.ForeignKey(
-                        null=True, on_delete=django.db.models.deletion.SET_NULL, related_name="+", to="evals.task"
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to="evals.task",
                     ),
                 ),
                 (
                     "job",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="pairs", to="evals.meaningcheck"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="pairs",
+                        to="evals.meaningcheck",
                     ),
                 ),
                 (
                     "other",
                     models.ForeignKey(
-                        null=True, on_delete=django.db.models.deletion.SET_NULL, related_name="+", to="evals.task"
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to="evals.task",
                     ),
                 ),
             ],
             options={
                 "ordering": ("position",),
                 "constraints": [
-                    models.UniqueConstraint(fields=("job", "position"), name="one_meaning_pair_per_position")
+                    models.UniqueConstraint(
+                        fields=("job", "position"), name="one_meaning_pair_per_position"
+                    )
                 ],
             },
         ),
         migrations.CreateModel(
             name="MeaningVerdict",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("one", models.CharField(max_length=64)),
                 ("two", models.CharField(max_length=64)),
                 ("digest", models.CharField(max_length=64)),
                 (
                     "verdict",
-                    models.CharField(choices=[("same", "Same task"), ("different", "Different")], max_length=10),
+                    models.CharField(
+                        choices=[("same", "Same task"), ("different", "Different")], max_length=10
+                    ),
                 ),
                 ("removed", models.JSONField(default=dict)),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
@@ -986,16 +1268,21 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="meaning_verdicts", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="meaning_verdicts",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "indexes": [models.Index(fields=["project", "two"], name="meaning_verdict_by_two")],
                 "constraints": [
-                    models.UniqueConstraint(fields=("project", "one", "two"), name="one_verdict_per_two_requests"),
+                    models.UniqueConstraint(
+                        fields=("project", "one", "two"), name="one_verdict_per_two_requests"
+                    ),
                     models.CheckConstraint(
-                        condition=models.Q(("one__lt", models.F("two"))), name="verdict_hashes_in_order"
+                        condition=models.Q(("one__lt", models.F("two"))),
+                        name="verdict_hashes_in_order",
                     ),
                 ],
             },
@@ -1013,7 +1300,8 @@ class Migration(migrations.Migration):
                     CASE WHEN TG_OP <> 'INSERT' THEN OLD.eval_set_id END,
                     CASE WHEN TG_OP <> 'DELETE' THEN NEW.eval_set_id END
                 )) THEN
-                    RAISE EXCEPTION 'tasks of a frozen eval set cannot be changed' USING ERRCODE = 'integrity_constraint_violation';
+                    RAISE EXCEPTION 'tasks of a frozen eval set cannot be changed' USING ERRCODE = \
+'integrity_constraint_violation';
                 END IF;
                 RETURN COALESCE(NEW, OLD);
             END $$;
@@ -1021,31 +1309,40 @@ class Migration(migrations.Migration):
                 FOR EACH ROW EXECUTE FUNCTION evals_task_frozen();
             CREATE FUNCTION evals_evalset_frozen() RETURNS trigger LANGUAGE plpgsql AS $$
             BEGIN
-                IF OLD.state = 'frozen' AND (NEW.state, NEW.digest) IS DISTINCT FROM (OLD.state, OLD.digest)
-                    AND NOT (NEW.state = 'draft' AND current_setting('flywheel.reopen', true) = OLD.id::text
-                        AND NOT EXISTS (SELECT 1 FROM evals_task WHERE eval_set_id = OLD.id AND split = 'holdout')) THEN
-                    RAISE EXCEPTION 'a frozen eval set stays frozen' USING ERRCODE = 'integrity_constraint_violation';
+                IF OLD.state = 'frozen' AND (NEW.state, NEW.digest) IS DISTINCT FROM (OLD.state, \
+OLD.digest)
+                    AND NOT (NEW.state = 'draft' AND current_setting('flywheel.reopen', true) = \
+OLD.id::text
+                        AND NOT EXISTS (SELECT 1 FROM evals_task WHERE eval_set_id = OLD.id AND \
+split = 'holdout')) THEN
+                    RAISE EXCEPTION 'a frozen eval set stays frozen' USING ERRCODE = \
+'integrity_constraint_violation';
                 END IF;
                 RETURN NEW;
             END $$;
             CREATE TRIGGER evals_evalset_frozen BEFORE UPDATE ON evals_evalset
                 FOR EACH ROW EXECUTE FUNCTION evals_evalset_frozen();
             CREATE UNIQUE INDEX evals_task_id_split ON evals_task (id, split);
-            CREATE INDEX evals_task_held_group ON evals_task (project_id, group_key) WHERE guarded = 1;
+            CREATE INDEX evals_task_held_group ON evals_task (project_id, group_key) WHERE guarded \
+= 1;
             CREATE FUNCTION evals_task_groups() RETURNS trigger LANGUAGE plpgsql AS $$
             BEGIN
                 IF (CASE WHEN NEW.split = 'holdout'
-                    THEN EXISTS (SELECT 1 FROM evals_task WHERE project_id = NEW.project_id AND guarded = 0
+                    THEN EXISTS (SELECT 1 FROM evals_task WHERE project_id = NEW.project_id AND \
+guarded = 0
                         AND groups @> ARRAY[NEW.group_key]::varchar(200)[])
-                    ELSE EXISTS (SELECT 1 FROM evals_task WHERE project_id = NEW.project_id AND guarded = 1
+                    ELSE EXISTS (SELECT 1 FROM evals_task WHERE project_id = NEW.project_id AND \
+guarded = 1
                         AND group_key = ANY (NEW.groups))
                     END) THEN
-                    RAISE EXCEPTION 'holdout_groups_never_trains: the task is of a group that is held out, or holds one out that trains'
+                    RAISE EXCEPTION 'holdout_groups_never_trains: the task is of a group that is \
+held out, or holds one out that trains'
                         USING ERRCODE = 'integrity_constraint_violation';
                 END IF;
                 RETURN NULL;
             END $$;
-            CREATE CONSTRAINT TRIGGER holdout_groups_never_trains AFTER INSERT OR UPDATE OF split, group_key, groups ON evals_task
+            CREATE CONSTRAINT TRIGGER holdout_groups_never_trains AFTER INSERT OR UPDATE OF split, \
+group_key, groups ON evals_task
                 DEFERRABLE INITIALLY IMMEDIATE FOR EACH ROW EXECUTE FUNCTION evals_task_groups();
             """,
             """

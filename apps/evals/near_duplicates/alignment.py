@@ -1,8 +1,10 @@
-"""Whether a stretch of text says a request: every word of it, in order, slips of the keyboard and small insertions allowed.
+"""Whether a stretch of text says a request: every word of it, in order, slips of the keyboard and
+small insertions allowed.
 
-A request of the same template with other values is another request. So a word that is replaced by an unlike one is never
-forgiven, and where a word that fills a slot (a number, a day, a name, a value of the expected call) is replaced by a like
-one, there must be a sign that it is a slip: other slips beside it, or a spelling that no known word has.
+A request of the same template with other values is another request. So a word that is replaced by
+an unlike one is never forgiven, and where a word that fills a slot (a number, a day, a name, a
+value of the expected call) is replaced by a like one, there must be a sign that it is a slip: other
+slips beside it, or a spelling that no known word has.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Word:
 
 
 def word(spelt: str, form: str, values: Collection[str] = (), names: Collection[str] = ()) -> Word:
-    """`values` are words of the expected calls, `names` words that the request writes like a name."""
+    """`values` are words of the expected calls, `names` words that the request writes like a
+    name.
+    """
     slot = is_slot(form) or form in values or form in names
     return Word(spelt, form, form in FILLERS and not slot, slot)
 
@@ -81,19 +85,25 @@ class _Found:
 
     slips: int = 0
     guesses: int = 0  # words further from ours than one slip
-    doubtful: list[tuple[Word, Word]] = field(default_factory=list)  # a slot, and the like word in its place
+    doubtful: list[tuple[Word, Word]] = field(
+        default_factory=list
+    )  # a slot, and the like word in its place
     missing: list[Word] = field(default_factory=list)
     replaced: bool = False
     breaks: int = 0
 
 
 def says(
-    pattern: Pattern, forms: Sequence[str], spelt: Sequence[str], known: Collection[str], values: Collection[str]
+    pattern: Pattern,
+    forms: Sequence[str],
+    spelt: Sequence[str],
+    known: Collection[str],
+    values: Collection[str],
 ) -> bool:
     """Whether the stretch (its words' forms and spellings) says the request.
 
-    `known`: spellings that are words, so no slips. `values`: words of the calls that the text teaches; a value of ours
-    that differs from one of theirs at the same place is another task.
+    `known`: spellings that are words, so no slips. `values`: words of the calls that the text
+    teaches; a value of ours that differs from one of theirs at the same place is another task.
     """
     blocks = _one_place(_blocks(pattern, forms))
     if not blocks:
@@ -115,7 +125,9 @@ def says(
 
 
 def _blocks(pattern: Pattern, forms: Sequence[str]) -> list[tuple[int, int, int]]:
-    """(place in the stretch, place in the request, length) of what they have in common, in order."""
+    """(place in the stretch, place in the request, length) of what they have in common, in
+    order.
+    """
     pattern.matcher.set_seq1(forms)
     return [tuple(block) for block in pattern.matcher.get_matching_blocks()[:-1]]
 
@@ -136,8 +148,12 @@ def _near(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
     return b[0] - (a[0] + a[2]) <= GAP + b[1] - (a[1] + a[2])
 
 
-def _compare(ours: Sequence[Word], forms: Sequence[str], spelt: Sequence[str], inside: bool, found: _Found) -> None:
-    """What of our words stands at this place of the text in another spelling, and what does not at all."""
+def _compare(
+    ours: Sequence[Word], forms: Sequence[str], spelt: Sequence[str], inside: bool, found: _Found
+) -> None:
+    """What of our words stands at this place of the text in another spelling, and what does not at
+    all.
+    """
     if not ours:
         found.breaks += inside and any(form not in FILLERS for form in forms)
         return
@@ -161,7 +177,9 @@ def _compare(ours: Sequence[Word], forms: Sequence[str], spelt: Sequence[str], i
             found.guesses += 1
     content = [one for one in left if not one.filler]
     rest = [form for form in forms[start:] if form not in FILLERS]
-    found.replaced = len(content) >= 3 or any(one.slot for one in content) or bool(left and rest) or skipped
+    found.replaced = (
+        len(content) >= 3 or any(one.slot for one in content) or bool(left and rest) or skipped
+    )
     found.missing += left
     found.breaks += inside and len(rest) > len(content)
 
@@ -178,7 +196,9 @@ def _like(ours: Word, spelt: str, form: str) -> bool:
     return SequenceMatcher(None, ours.spelt, spelt, autojunk=False).ratio() >= LIKE
 
 
-def _enough(pattern: Pattern, found: _Found, known: Collection[str], values: Collection[str]) -> bool:
+def _enough(
+    pattern: Pattern, found: _Found, known: Collection[str], values: Collection[str]
+) -> bool:
     content = sum(not one.filler for one in pattern.words)
     fillers = len(pattern.words) - content
     missing = sum(not one.filler for one in found.missing)
@@ -189,11 +209,18 @@ def _enough(pattern: Pattern, found: _Found, known: Collection[str], values: Col
     allowed = 0 if len(pattern.words) < 6 else max(1, fillers // 4)
     if len(found.missing) - missing > allowed:
         return False
-    return all(_is_slip(pattern, one, theirs, found, known, values) for one, theirs in found.doubtful)
+    return all(
+        _is_slip(pattern, one, theirs, found, known, values) for one, theirs in found.doubtful
+    )
 
 
 def _is_slip(
-    pattern: Pattern, ours: Word, theirs: Word, found: _Found, known: Collection[str], values: Collection[str]
+    pattern: Pattern,
+    ours: Word,
+    theirs: Word,
+    found: _Found,
+    known: Collection[str],
+    values: Collection[str],
 ) -> bool:
     """Whether a word in the place of a value is that value misspelt, and not another value."""
     if ours.form in pattern.values and theirs.form in values:
@@ -210,8 +237,15 @@ def _is_slip(
 
 
 def _is_only_misspelt(ours: Word, theirs: Word) -> bool:
-    """Whether a number's or month's name is misspelt and no other one, or a value has other signs inside."""
+    """Whether a number's or month's name is misspelt and no other one, or a value has other signs
+    inside.
+    """
     if ours.form in meant_numbers(theirs.spelt) or bones(ours.spelt) == bones(theirs.spelt):
         return True
     named = ours.form in MONTHS or ours.form in DAYS
-    return named and len(ours.spelt) > 3 and not is_slot(theirs.form) and one_slip(ours.spelt, theirs.spelt)
+    return (
+        named
+        and len(ours.spelt) > 3
+        and not is_slot(theirs.form)
+        and one_slip(ours.spelt, theirs.spelt)
+    )

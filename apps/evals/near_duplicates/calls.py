@@ -1,4 +1,6 @@
-"""What a task says and what it expects, taken out of messages and calls for `compare` to compare. Pure."""
+"""What a task says and what it expects, taken out of messages and calls for `compare` to compare.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,14 @@ from workers.lib.messages import ToolCall, calls_in, native_calls, part_text, te
 
 
 def words_of(message: dict) -> str:
-    """All that a message says: its text, its pictures and files as a digest each, the names and values of its calls."""
+    """All that a message says: its text, its pictures and files as a digest each, the names and
+    values of its calls.
+    """
     content = message.get("content")
     parts = [_part(part) for part in content] if isinstance(content, list) else [text_of(message)]
-    parts += [f"{call['tool']} {values_of(call['args'])}" for call in map(_bare, native_calls(message))]
+    parts += [
+        f"{call['tool']} {values_of(call['args'])}" for call in map(_bare, native_calls(message))
+    ]
     return "\n".join(part for part in parts if part)
 
 
@@ -38,15 +44,25 @@ def values_of(value: Any) -> str:
 
 
 def values_in(expected: dict | None) -> list[str]:
-    """The values of what is expected, as texts: those of the calls' arguments, not the tools' names."""
+    """The values of what is expected, as texts: those of the calls' arguments, not the tools'
+    names.
+    """
     calls = (expected or {}).get("calls")
-    parts = [call.get("args") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else [expected]
-    parts = [part.get("args") if isinstance(part, dict) and "tool" in part else part for part in parts]
+    parts = (
+        [call.get("args") for call in calls if isinstance(call, dict)]
+        if isinstance(calls, list)
+        else [expected]
+    )
+    parts = [
+        part.get("args") if isinstance(part, dict) and "tool" in part else part for part in parts
+    ]
     return [str(leaf) for _, leaf in leaves_of(parts)]
 
 
 def expected_leaves(expected: dict | None) -> frozenset[tuple[str, str, str]] | None:
-    """(tool, argument, word) triples of what is expected; None if it says nothing that can be read."""
+    """(tool, argument, word) triples of what is expected; None if it says nothing that can be
+    read.
+    """
     if not expected:
         return None
     for form in ("answer", "constraint"):
@@ -56,7 +72,9 @@ def expected_leaves(expected: dict | None) -> frozenset[tuple[str, str, str]] | 
     calls = [call for call in calls if isinstance(call, dict) and isinstance(call.get("tool"), str)]
     if not calls and expected.get("calls") != []:
         return None
-    return frozenset(triple for call in calls for triple in _triples(call["tool"], call.get("args")))
+    return frozenset(
+        triple for call in calls for triple in _triples(call["tool"], call.get("args"))
+    )
 
 
 def _triples(tool: str, args: Any) -> Iterator[tuple[str, str, str]]:
@@ -69,7 +87,9 @@ def _triples(tool: str, args: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def leaves_of(value: Any) -> list[tuple[str, Any]]:
-    """(path, value) of everything that is neither object nor list; a loop, so that no depth is too much for it."""
+    """(path, value) of everything that is neither object nor list; a loop, so that no depth is too
+    much for it.
+    """
     found: list[tuple[str, Any]] = []
     left = [("", value)]
     while left:
@@ -84,19 +104,29 @@ def leaves_of(value: Any) -> list[tuple[str, Any]]:
 
 
 def expected_calls(answer: Any) -> dict | None:
-    """{"calls": […]} that an answer makes, in any of the field's forms. None if it makes none: then nothing is known of it."""
+    """{"calls": […]} that an answer makes, in any of the field's forms. None if it makes none: then
+    nothing is known of it.
+    """
     calls = calls_in(answer)
     return {"calls": [_bare(call) for call in calls]} if calls else None
 
 
 def demonstrated(answer: str) -> dict | None:
-    """{"calls": […]} that an answer in a task's or row's text makes or writes down: also in tags, among words, and as Python.
-    None if it makes none."""
-    return expected_calls(answer) or expected_calls({"role": "assistant", "content": answer}) or _written(answer)
+    """{"calls": […]} that an answer in a task's or row's text makes or writes down: also in tags,
+    among words, and as Python. None if it makes none."""
+    return (
+        expected_calls(answer)
+        or expected_calls({"role": "assistant", "content": answer})
+        or _written(answer)
+    )
 
 
 def _written(answer: str) -> dict | None:
-    found = [call for _, _, value in json_in(answer) for call in (expected_calls(value) or {"calls": []})["calls"]]
+    found = [
+        call
+        for _, _, value in json_in(answer)
+        for call in (expected_calls(value) or {"calls": []})["calls"]
+    ]
     found = found or list(python_calls_in(answer))
     return {"calls": found} if found else None
 
@@ -109,12 +139,16 @@ def _bare(call: ToolCall) -> dict:
 # The same calls
 
 NAMESPACES = ("functions", "function", "tools", "tool", "default", "api", "mcp")
-Argument = tuple[tuple[str, tuple[str, ...]], ...]  # (path, words) of all that one argument's value holds; () of none
+Argument = tuple[
+    tuple[str, tuple[str, ...]], ...
+]  # (path, words) of all that one argument's value holds; () of none
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call in one spelling: for each argument all values with which it is right, as its `args` are or as `accept` lists."""
+    """A call in one spelling: for each argument all values with which it is right, as its `args`
+    are or as `accept` lists.
+    """
 
     tool: str
     arguments: Mapping[str, frozenset[Argument]]
@@ -147,7 +181,11 @@ def calls_of(expected: dict | None) -> list[Call]:
     if not expected or "answer" in expected or "constraint" in expected:
         return []
     calls = expected["calls"] if isinstance(expected.get("calls"), list) else [expected]
-    found = [_call(call) for call in calls if isinstance(call, dict) and isinstance(call.get("tool"), str)]
+    found = [
+        _call(call)
+        for call in calls
+        if isinstance(call, dict) and isinstance(call.get("tool"), str)
+    ]
     return sorted(found, key=lambda call: call.tool)
 
 
@@ -159,13 +197,20 @@ def _call(call: dict) -> Call:
     for name, more in accept.items() if isinstance(accept, dict) else ():
         if isinstance(more, list):
             values[name] = [*values.get(name, ()), *more]
-    right = {name: frozenset(_arguments({name: value}) for value in some) for name, some in values.items()}
-    return Call(_tool(call["tool"]), {name: some for name, some in right.items() if some and some != _NONE})
+    right = {
+        name: frozenset(_arguments({name: value}) for value in some)
+        for name, some in values.items()
+    }
+    return Call(
+        _tool(call["tool"]), {name: some for name, some in right.items() if some and some != _NONE}
+    )
 
 
 @lru_cache(maxsize=20_000)
 def _tool(name: str) -> str:
-    """A tool's name without its joints and what a client puts before it: calendar.create, calendar_create, functions.calendar.create."""
+    """A tool's name without its joints and what a client puts before it: calendar.create,
+    calendar_create, functions.calendar.create.
+    """
     parts = [part for part in re.split(r"[\W_]+", fold(name)) if part]
     while len(parts) > 1 and parts[0] in NAMESPACES:
         parts.pop(0)
@@ -177,8 +222,12 @@ def same_calls(ours: Sequence[Call], theirs: Sequence[Call]) -> tuple | None:
     if [call.tool for call in ours] != [call.tool for call in theirs]:
         return None
     left, found = list(theirs), []
-    for call in sorted(ours, key=lambda one: sum(map(len, one.arguments.values()))):  # the least choice first
-        at, both = next(((at, both) for at, other in enumerate(left) if (both := call.common(other))), (0, None))
+    for call in sorted(
+        ours, key=lambda one: sum(map(len, one.arguments.values()))
+    ):  # the least choice first
+        at, both = next(
+            ((at, both) for at, other in enumerate(left) if (both := call.common(other))), (0, None)
+        )
         if both is None:
             return None
         left.pop(at)
@@ -188,7 +237,11 @@ def same_calls(ours: Sequence[Call], theirs: Sequence[Call]) -> tuple | None:
 
 def _arguments(args: Any) -> Argument:
     """(path, words) of all arguments but empty ones; what a list holds stays in its order."""
-    found = [(path, tuple(words(_as_text(leaf)) or [str(leaf)])) for path, leaf in leaves_of(args) if leaf != ""]
+    found = [
+        (path, tuple(words(_as_text(leaf)) or [str(leaf)]))
+        for path, leaf in leaves_of(args)
+        if leaf != ""
+    ]
     return tuple(sorted(found, key=lambda item: item[0]))
 
 
@@ -197,7 +250,9 @@ def _as_text(leaf: Any) -> str:
 
 
 def weight_of(key: tuple) -> int:
-    """How much calls say about their request, from their different values: a letter 1, a digit of a longer number 2, of a
-    number below 100 (a page size, a count) 1, true and false nothing."""
+    """How much calls say about their request, from their different values: a letter 1, a digit of a
+    longer number 2, of a number below 100 (a page size, a count) 1, true and false nothing."""
     values = {word for _, args in key for _, value in args for word in value} - {"tru", "fals"}
-    return sum(len(word) * (2 if any(map(str.isdigit, word)) and len(word) > 2 else 1) for word in values)
+    return sum(
+        len(word) * (2 if any(map(str.isdigit, word)) and len(word) > 2 else 1) for word in values
+    )

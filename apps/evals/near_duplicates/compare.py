@@ -1,24 +1,29 @@
-"""When two tasks are near-duplicates: MinHash/LSH over normalised words, then the exact comparison. Pure.
+"""When two tasks are near-duplicates: MinHash/LSH over normalised words, then the exact comparison.
+Pure.
 
-What is compared. The system message is the harness's and left out. The words of the other messages (text, and names
-and values of tool calls) are brought into one spelling, fillers dropped (`text`). A feature is (word, how often it
-has come); a slot, that is a number, date, time or identifier, counts twice. Text similarity t is the Jaccard index of the
-two feature sets. Words and not n-grams of them, because a request of ten words loses most of its 3-grams when its parts
-change places, and because n-grams of letters make Monday and Tuesday alike and drown a changed slot in its template.
+What is compared. The system message is the harness's and left out. The words of the other messages
+(text, and names and values of tool calls) are brought into one spelling, fillers dropped (`text`).
+A feature is (word, how often it has come); a slot, that is a number, date, time or identifier,
+counts twice. Text similarity t is the Jaccard index of the two feature sets. Words and not n-grams
+of them, because a request of ten words loses most of its 3-grams when its parts change places, and
+because n-grams of letters make Monday and Tuesday alike and drown a changed slot in its template.
 
-What counts as the same. Requests made from one template share most words and are still different tasks: “book Anna for
-3 May” is not “book Bob for 7 June”. So the expected calls (or the answer) have a say, with similarity c, the Jaccard index
-of their (tool, argument, word) triples. A pair scores t·c; but t alone where t ≥ NEARLY_IDENTICAL, unless values were filled
-in otherwise and the calls differ with them: a held-out request with another answer beside it is still that request. Where
-calls cannot be compared (none on one side, calls here and an answer there) the pair scores t, or 0 where values (numbers,
-days, names) were filled in otherwise, as do two different answers. A near-duplicate scores THRESHOLD or more.
+What counts as the same. Requests made from one template share most words and are still different
+tasks: “book Anna for 3 May” is not “book Bob for 7 June”. So the expected calls (or the answer)
+have a say, with similarity c, the Jaccard index of their (tool, argument, word) triples. A pair
+scores t·c; but t alone where t ≥ NEARLY_IDENTICAL, unless values were filled in otherwise and the
+calls differ with them: a held-out request with another answer beside it is still that request.
+Where calls cannot be compared (none on one side, calls here and an answer there) the pair scores t,
+or 0 where values (numbers, days, names) were filled in otherwise, as do two different answers. A
+near-duplicate scores THRESHOLD or more.
 
-What it cannot see: a paraphrase in other words (a synonym for each), a translation, a misspelling in a very short request.
-Groups keep those on one side of a split.
+What it cannot see: a paraphrase in other words (a synonym for each), a translation, a misspelling
+in a very short request. Groups keep those on one side of a split.
 
-Finding candidates. 128 MinHash values in BANDS bands of ROWS (Broder 1997; Leskovec, Rajaraman and Ullman, Mining of
-Massive Datasets, 3.4). Two texts of similarity t share no band, and so are missed, with probability (1 − t⁴)³²: 1.5·10⁻⁴ at
-0.70, 5.4·10⁻⁶ at 0.75, 5.0·10⁻⁸ at 0.80, 0 at 1. Hashes are BLAKE2b: the same on every machine, in every process.
+Finding candidates. 128 MinHash values in BANDS bands of ROWS (Broder 1997; Leskovec, Rajaraman and
+Ullman, Mining of Massive Datasets, 3.4). Two texts of similarity t share no band, and so are
+missed, with probability (1 − t⁴)³²: 1.5·10⁻⁴ at 0.70, 5.4·10⁻⁶ at 0.75, 5.0·10⁻⁸ at 0.80, 0 at 1.
+Hashes are BLAKE2b: the same on every machine, in every process.
 """
 
 from __future__ import annotations
@@ -40,9 +45,19 @@ from apps.evals.near_duplicates.training import Unit, texts_of
 from workers.lib.messages import is_prompt
 
 __all__ = [
-    "BANDS", "NEARLY_IDENTICAL", "PERMUTATIONS", "ROWS", "THRESHOLD", "Document", "Unit",
-    "components", "document", "pairs", "similarity", "texts_of",
-]  # fmt: skip
+    "BANDS",
+    "NEARLY_IDENTICAL",
+    "PERMUTATIONS",
+    "ROWS",
+    "THRESHOLD",
+    "Document",
+    "Unit",
+    "components",
+    "document",
+    "pairs",
+    "similarity",
+    "texts_of",
+]
 THRESHOLD = 0.7
 NEARLY_IDENTICAL = 0.95
 SLOT_WEIGHT = 2
@@ -51,7 +66,9 @@ Id = TypeVar("Id", bound=Hashable)
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """A task as it is compared. `features` are sorted unique uint64; `calls` is None if nothing is expected of it."""
+    """A task as it is compared. `features` are sorted unique uint64; `calls` is None if nothing is
+    expected of it.
+    """
 
     features: np.ndarray
     words: frozenset[str]
@@ -63,15 +80,21 @@ class Document:
 # Documents
 
 
-def document(messages: Sequence[dict], expected: dict | None = None, demonstration: str = "") -> Document:
-    """What of a task is compared. Where `expected` is empty, what the demonstration calls is expected."""
+def document(
+    messages: Sequence[dict], expected: dict | None = None, demonstration: str = ""
+) -> Document:
+    """What of a task is compared. Where `expected` is empty, what the demonstration calls is
+    expected.
+    """
     texts = [words_of(message) for message in messages if not is_prompt(message)]
     found = [word for text in texts for word in content(text)]
     if not found:  # nothing but signs: they themselves are the words
         found = "".join(fold(text) for text in texts).split()
     calls = expected_leaves(expected or expected_calls(demonstration))
     names = frozenset().union(*map(names_in, texts))
-    return Document(_features(found), frozenset(found), calls, names, tuple(words("\n".join(texts))))
+    return Document(
+        _features(found), frozenset(found), calls, names, tuple(words("\n".join(texts)))
+    )
 
 
 def _features(found: Iterable[str]) -> np.ndarray:
@@ -118,7 +141,9 @@ def _decide(t: float, a: Document, b: Document) -> float:
 
 
 def call_similarity(a: Document, b: Document) -> float | None:
-    """Jaccard index of the expected triples; None if one side has none, or one has calls and the other an answer."""
+    """Jaccard index of the expected triples; None if one side has none, or one has calls and the
+    other an answer.
+    """
     if not _kind(a) or _kind(a) != _kind(b):
         return None
     if a.calls == b.calls:
@@ -127,15 +152,17 @@ def call_similarity(a: Document, b: Document) -> float | None:
 
 
 def _kind(document: Document) -> int:
-    """0 where nothing is expected, 1 for an answer or a constraint, 2 for calls (or that none is made)."""
+    """0 where nothing is expected, 1 for an answer or a constraint, 2 for calls (or that none is
+    made).
+    """
     if document.calls is None:
         return 0
     return 2 if not document.calls or any(tool for tool, _, _ in document.calls) else 1
 
 
 def _filled_otherwise(a: Document, b: Document) -> bool:
-    """Whether each text has a value that the other lacks: then they are two instances of a template. So they are if only one
-    says “not”, “off” or another word that turns a wish round."""
+    """Whether each text has a value that the other lacks: then they are two instances of a
+    template. So they are if only one says “not”, “off” or another word that turns a wish round."""
     mine, theirs = a.words - b.words, b.words - a.words
     if not TURNING.isdisjoint(mine | theirs):
         return True
@@ -143,11 +170,14 @@ def _filled_otherwise(a: Document, b: Document) -> bool:
 
 
 def _swapped(a: Document, b: Document) -> bool:
-    """Whether the calls have the same values in other arguments, and the texts say them in another order behind other words:
-    from Oslo to Rome, from Rome to Oslo. Turned round, “to Rome from Oslo” is the same wish."""
+    """Whether the calls have the same values in other arguments, and the texts say them in another
+    order behind other words: from Oslo to Rome, from Rome to Oslo. Turned round, “to Rome from
+    Oslo” is the same wish."""
     if _kind(a) != 2 or _kind(b) != 2:
         return False
-    mine, theirs = ({word for _, path, word in some if path} for some in (a.calls - b.calls, b.calls - a.calls))
+    mine, theirs = (
+        {word for _, path, word in some if path} for some in (a.calls - b.calls, b.calls - a.calls)
+    )
     if mine != theirs or len(mine) < 2:
         return False
     (first, before), (second, other) = (_values_in_order(document, mine) for document in (a, b))
@@ -176,10 +206,12 @@ def pairs(
     threshold: float = THRESHOLD,
     most: int | None = 20,
 ) -> list[tuple[Id, Id, float]]:
-    """(left id, right id, similarity) of all near-duplicates, best first; without `right`, within `left`, each pair once.
+    """(left id, right id, similarity) of all near-duplicates, best first; without `right`, within
+    `left`, each pair once.
 
-    Of a left id the `most` best partners are told; None tells all. Texts that are alike by THRESHOLD or more are missed
-    with the probability given above (a lower `threshold` misses more); what is told is exact.
+    Of a left id the `most` best partners are told; None tells all. Texts that are alike by
+    THRESHOLD or more are missed with the probability given above (a lower `threshold` misses more);
+    what is told is exact.
     """
     mine = _Bulk(left)
     theirs = mine if right is None else _Bulk(right)
@@ -213,8 +245,13 @@ Pair = tuple[int, int, float]
 
 
 def _scored(a: _Bulk, b: _Bulk, threshold: float, within: bool) -> Iterator[Pair]:
-    """(row of a, row of b, score) of all pairs of different documents that share a band and score enough, each once."""
-    texts = Overlap([one.features.tolist() for one in a.documents], [one.features.tolist() for one in b.documents])
+    """(row of a, row of b, score) of all pairs of different documents that share a band and score
+    enough, each once.
+    """
+    texts = Overlap(
+        [one.features.tolist() for one in a.documents],
+        [one.features.tolist() for one in b.documents],
+    )
     calls = Overlap(a.calls, b.calls)
     kinds = [np.array([_kind(one) for one in bulk.documents], dtype=np.int8) for bulk in (a, b)]
     for i, j in candidates(a, b, threshold, within):
@@ -231,8 +268,12 @@ def _scored(a: _Bulk, b: _Bulk, threshold: float, within: bool) -> Iterator[Pair
 Told = tuple[int, int, int, int, float]
 
 
-def _expanded(scored: Iterable[Pair], a: _Bulk, b: _Bulk, within: bool, most: int | None) -> Iterator[Told]:
-    """(row of a, place among its ids, row of b, place, score); of one row of b at most `most` places for each of a."""
+def _expanded(
+    scored: Iterable[Pair], a: _Bulk, b: _Bulk, within: bool, most: int | None
+) -> Iterator[Told]:
+    """(row of a, place among its ids, row of b, place, score); of one row of b at most `most`
+    places for each of a.
+    """
     if within:
         for row in np.flatnonzero(a.sizes).tolist():
             for k in range(len(a.ids[row])):
@@ -254,7 +295,9 @@ def _best(told: Iterable[Told], most: int | None) -> list[Told]:
     for i, k, j, m, score in told:
         heap = heaps.setdefault((i, k), [])
         (heapq.heappush if len(heap) < most else heapq.heappushpop)(heap, (score, -j, -m))
-    return sorted(((i, k, -j, -m, score) for (i, k), heap in heaps.items() for score, j, m in heap), key=_rank)
+    return sorted(
+        ((i, k, -j, -m, score) for (i, k), heap in heaps.items() for score, j, m in heap), key=_rank
+    )
 
 
 def _rank(told: Told) -> tuple:
@@ -262,9 +305,11 @@ def _rank(told: Told) -> tuple:
 
 
 def components(ids: Iterable[Id], found: Iterable[tuple[Id, Id, float]]) -> dict[Id, Id]:
-    """For each id the smallest of those it hangs together with: near-duplicates of near-duplicates are one group.
+    """For each id the smallest of those it hangs together with: near-duplicates of near-duplicates
+    are one group.
 
-    A split that keeps these groups whole has no near-duplicate across it. Take `found` from `pairs(…, most=None)`.
+    A split that keeps these groups whole has no near-duplicate across it. Take `found` from
+    `pairs(…, most=None)`.
     """
     parent = {identity: identity for identity in ids}
 

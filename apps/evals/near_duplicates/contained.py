@@ -1,18 +1,21 @@
-"""Held-out requests searched inside texts: which text says one of them somewhere, whatever stands around it. Pure.
+"""Held-out requests searched inside texts: which text says one of them somewhere, whatever stands
+around it. Pure.
 
-A text is every string of a training row, in order, and once more what each role says, so that a request that is divided
-over two messages is one stretch. Words are compared in one spelling (`text`), misspelt ones through the known words one
-slip away (`spelling`), and a stretch as `alignment` says.
+A text is every string of a training row, in order, and once more what each role says, so that a
+request that is divided over two messages is one stretch. Words are compared in one spelling
+(`text`), misspelt ones through the known words one slip away (`spelling`), and a stretch as
+`alignment` says.
 
-Only stretches around a rare part of a request are compared: of each request the KEYS rarest words, or pairs or triples of
-neighbouring words where single words are all frequent among the requests (RARE), are looked up in an inverted index. What
-all requests of a template share costs nothing so.
+Only stretches around a rare part of a request are compared: of each request the KEYS rarest words,
+or pairs or triples of neighbouring words where single words are all frequent among the requests
+(RARE), are looked up in an inverted index. What all requests of a template share costs nothing so.
 
-A text is searched as it is, and without its markup and the decorations of its lines (`markup`), where that is another text.
+A text is searched as it is, and without its markup and the decorations of its lines (`markup`),
+where that is another text.
 
-A short request of common words (“cancel my order”) is part of much innocent text. One with fewer than LEAST_WORDS words or
-LEAST_CONTENT that carry a wish, and without an identifier, is found only where it is a whole passage: a message, an example, a
-string of a JSON text.
+A short request of common words (“cancel my order”) is part of much innocent text. One with fewer
+than LEAST_WORDS words or LEAST_CONTENT that carry a wish, and without an identifier, is found only
+where it is a whole passage: a message, an example, a string of a JSON text.
 """
 
 from __future__ import annotations
@@ -26,14 +29,29 @@ from apps.evals.near_duplicates import rearranged
 from apps.evals.near_duplicates.alignment import REACH, Pattern, says, word
 from apps.evals.near_duplicates.letters import Spelt, parts_of
 from apps.evals.near_duplicates.markup import unwrapped, views
-from apps.evals.near_duplicates.spelling import Neighbours, letters_for_digits, meant_numbers, other_forms
-from apps.evals.near_duplicates.text import DAYS, FILLERS, MONTHS, fold, is_slot, names_in, spelt_words, words
+from apps.evals.near_duplicates.spelling import (
+    Neighbours,
+    letters_for_digits,
+    meant_numbers,
+    other_forms,
+)
+from apps.evals.near_duplicates.text import (
+    DAYS,
+    FILLERS,
+    MONTHS,
+    fold,
+    is_slot,
+    names_in,
+    spelt_words,
+    words,
+)
 
 KEYS = 3
 RARE = 64
 LEAST_WORDS, LEAST_CONTENT = 5, 3
 ANCHORS = 100  # stretches of one text that are compared with one request
-MISSING = 0.25  # share of a request's words that may be misspelt beyond recognition, before it is compared
+# share of a request's words that may be misspelt beyond recognition, before it is compared
+MISSING = 0.25
 LONG = 400  # words of a request from which on only a few stretches are
 REMEMBERED = 1_000_000  # spellings
 PLAIN_WORDS = FILLERS | MONTHS.keys() | DAYS | {"pm"}
@@ -43,7 +61,9 @@ Passage = tuple[str, str]  # role, text
 
 @dataclass(frozen=True)
 class Searched:
-    """A text in which requests are searched: its passages, the words of the calls that it teaches, and the names in its JSON."""
+    """A text in which requests are searched: its passages, the words of the calls that it teaches,
+    and the names in its JSON.
+    """
 
     passages: Sequence[Passage]
     values: frozenset[str] = frozenset()
@@ -61,14 +81,22 @@ class _Stream:
     @classmethod
     def of(cls, passages: Sequence[Sequence[tuple[str, str]]]) -> _Stream:
         found = list(chain.from_iterable(passages))
-        return cls([form for _, form in found], [spelt for spelt, _ in found], list(accumulate(map(len, passages))))
+        return cls(
+            [form for _, form in found],
+            [spelt for spelt, _ in found],
+            list(accumulate(map(len, passages))),
+        )
 
 
 def pattern_of(request: str, values: Iterable[str] = ()) -> Pattern:
     """`values`: texts of the expected answer, whose words count as values."""
     of_calls = frozenset(form for value in values for form in words(value) if form not in FILLERS)
     names = names_in(request)
-    return Pattern(tuple(word(spelt, form, of_calls, names) for spelt, form in spelt_words(request)), of_calls, request)
+    return Pattern(
+        tuple(word(spelt, form, of_calls, names) for spelt, form in spelt_words(request)),
+        of_calls,
+        request,
+    )
 
 
 def is_specific(pattern: Pattern) -> bool:
@@ -97,10 +125,16 @@ class Requests:
         self._keys: dict[int, dict[Hashable, list[int]]] = {1: {}, 2: {}, 3: {}}
         self._needed: dict[int, int] = {}
         self._anchors: dict[int, frozenset[str]] = {}
-        searched = [at for at, pattern in enumerate(patterns) if self._add_whole(at, pattern) and is_specific(pattern)]
+        searched = [
+            at
+            for at, pattern in enumerate(patterns)
+            if self._add_whole(at, pattern) and is_specific(pattern)
+        ]
         self._add_keys(searched)
         inside = set(searched)
-        self._letters = Spelt((at, pattern.text, at in inside) for at, pattern in enumerate(patterns))
+        self._letters = Spelt(
+            (at, pattern.text, at in inside) for at, pattern in enumerate(patterns)
+        )
 
     def _add_whole(self, at: int, pattern: Pattern) -> bool:
         content = tuple(one.form for one in pattern.words if not one.filler) or tuple(pattern.forms)
@@ -116,7 +150,9 @@ class Requests:
         for at in searched:
             n, keys = self._chosen(at, frequent)
             self._needed[at] = len(keys) - 1 if n == 1 and len(keys) > 2 else 1
-            self._anchors[at] = frozenset(form for key in keys for form in (key if n > 1 else (key,)))
+            self._anchors[at] = frozenset(
+                form for key in keys for form in (key if n > 1 else (key,))
+            )
             for key in keys:
                 self._keys[n].setdefault(key, []).append(at)
 
@@ -124,7 +160,9 @@ class Requests:
         """The kind of the keys of a request (single words, pairs, triples), and its rarest ones."""
         content = _content(self.patterns[at].forms)
         for n in (1, 2, 3):
-            grams = sorted(set(_grams(content, n)), key=lambda gram: (frequent[n][gram], -len(str(gram)), gram))
+            grams = sorted(
+                set(_grams(content, n)), key=lambda gram: (frequent[n][gram], -len(str(gram)), gram)
+            )
             rare = [gram for gram in grams if frequent[n][gram] <= RARE][:KEYS]
             if rare or n == 3 or len(content) <= n:
                 return n, rare or grams[:KEYS]
@@ -140,24 +178,39 @@ class Requests:
             self._add_found(said, text.values, found)
             self._add_spelt(passages, found)
         if text.names:
-            self._add_found([(role, spelt_words(one)) for role, one in text.names], text.values, found)
+            self._add_found(
+                [(role, spelt_words(one)) for role, one in text.names], text.values, found
+            )
             self._add_spelt(text.names, found)
         return sorted(found)
 
     def _all_views(self, passages: Sequence[Passage]) -> Iterator[Sequence[Passage]]:
-        """The views of the passages, and those with words of the requests that digits were put into (t1ck3t)."""
+        """The views of the passages, and those with words of the requests that digits were put into
+        (t1ck3t).
+        """
         yield from _views(passages)
         for numbers in (False, True):
-            read = [(role, letters_for_digits(fold(one), self._is_word, numbers)) for role, one in passages]
+            read = [
+                (role, letters_for_digits(fold(one), self._is_word, numbers))
+                for role, one in passages
+            ]
             if not any(one for _, one in read):
                 return
-            yield [(role, one or said) for (role, one), (_, said) in zip(read, passages, strict=True)]
+            yield [
+                (role, one or said) for (role, one), (_, said) in zip(read, passages, strict=True)
+            ]
 
     def _is_word(self, spelt: str) -> bool:
-        return spelt in self._spellings or spelt in PLAIN_WORDS or (len(spelt) > 4 and bool(self._neighbours.of(spelt)))
+        return (
+            spelt in self._spellings
+            or spelt in PLAIN_WORDS
+            or (len(spelt) > 4 and bool(self._neighbours.of(spelt)))
+        )
 
     def _add_spelt(self, passages: Sequence[Passage], found: set[int]) -> None:
-        """Adds those whose letters occur in the passages, or in the contents of JSON inside them."""
+        """Adds those whose letters occur in the passages, or in the contents of JSON inside
+        them.
+        """
         held_in_json = [(role, unwrapped(one)) for role, one in passages]
         for view in (passages, held_in_json) if held_in_json != list(passages) else (passages,):
             spelt = [(role, parts_of(one)) for role, one in view]
@@ -165,13 +218,16 @@ class Requests:
             for parts in _streams(spelt):
                 found |= self._letters.within(list(chain.from_iterable(parts)))
 
-    def _add_found(self, said: Sequence[tuple[str, Sequence]], values: frozenset[str], found: set[int]) -> None:
+    def _add_found(
+        self, said: Sequence[tuple[str, Sequence]], values: frozenset[str], found: set[int]
+    ) -> None:
         for stretch in _streams(said):
             stream = _Stream.of(stretch)
             here = set(stream.forms)
             for at, mostly in self._candidates(stream):
                 if at not in found and (
-                    (mostly and self._found(at, stream, values)) or self._rearranged(self.patterns[at], stream, here)
+                    (mostly and self._found(at, stream, values))
+                    or self._rearranged(self.patterns[at], stream, here)
                 ):
                     found.add(at)
 
@@ -179,7 +235,8 @@ class Requests:
     def _rearranged(pattern: Pattern, stream: _Stream, here: set[str]) -> bool:
         absent = len(pattern.content - here)
         return (
-            absent <= rearranged.LEFT_OUT * len(pattern.content) and rearranged.says(pattern, stream.forms, stream.ends)
+            absent <= rearranged.LEFT_OUT * len(pattern.content)
+            and rearranged.says(pattern, stream.forms, stream.ends)
         ) or (here.issuperset(pattern.alone) and rearranged.is_shuffled(pattern, stream.forms))
 
     def _meant(self, spelt: str) -> tuple[str, ...]:
@@ -190,12 +247,16 @@ class Requests:
                 self._misspelt.clear()
             near = self._neighbours.of(spelt) if spelt.isalpha() else []
             forms = [form for one in near for form in self._spelt_as[one]]
-            forms += [form for form in (*meant_numbers(spelt), *other_forms(spelt)) if form in self._known]
+            forms += [
+                form for form in (*meant_numbers(spelt), *other_forms(spelt)) if form in self._known
+            ]
             found = self._misspelt[spelt] = tuple(dict.fromkeys(forms))
         return found
 
     def _candidates(self, stream: _Stream) -> Iterator[tuple[int, bool]]:
-        """Requests of which enough keys occur in the text, and whether nearly all their words do, possibly misspelt."""
+        """Requests of which enough keys occur in the text, and whether nearly all their words do,
+        possibly misspelt.
+        """
         forms, here = stream.forms, set(stream.forms)
         meant = {
             spelt: self._meant(spelt)
@@ -207,7 +268,10 @@ class Requests:
         for key in here & self._keys[1].keys():
             hits.update(self._keys[1][key])
         if self._keys[2] or self._keys[3]:
-            read = [next(iter(meant.get(spelt, ())), form) for form, spelt in zip(forms, stream.spelt, strict=True)]
+            read = [
+                next(iter(meant.get(spelt, ())), form)
+                for form, spelt in zip(forms, stream.spelt, strict=True)
+            ]
             content = _content(read)
             for n in (2, 3):
                 for key in set(_grams(content, n)) & self._keys[n].keys():
@@ -218,7 +282,9 @@ class Requests:
                 yield at, self._mostly(self.patterns[at], here, slips)
 
     def _mostly(self, pattern: Pattern, here: set[str], slips: int) -> bool:
-        """Whether a text with these words may contain the request. One of its values may be misspelt, if there are other typos."""
+        """Whether a text with these words may contain the request. One of its values may be
+        misspelt, if there are other typos.
+        """
         missing = pattern.content - here
         if not missing:
             return True
@@ -239,15 +305,17 @@ class Requests:
             if any(abs(start - first) <= 2 and abs(end - last) <= 2 for first, last in done):
                 continue
             done.append((start, end))
-            if says(pattern, stream.forms[start:end], stream.spelt[start:end], self._spellings, values):
+            if says(
+                pattern, stream.forms[start:end], stream.spelt[start:end], self._spellings, values
+            ):
                 return True
             if len(done) >= most:
                 break
         return False
 
     def _places(self, at: int, stream: _Stream) -> Iterator[tuple[int, str]]:
-        """(place in the text, word) of the request's keys, those that the text has least often first; only where one of the
-        words beside it in the request stands beside it there."""
+        """(place in the text, word) of the request's keys, those that the text has least often
+        first; only where one of the words beside it in the request stands beside it there."""
         pattern, anchors = self.patterns[at], self._anchors[at]
         places: dict[str, list[int]] = defaultdict(list)
         for place, (form, spelt) in enumerate(zip(stream.forms, stream.spelt, strict=True)):
@@ -255,7 +323,10 @@ class Requests:
                 places[one].append(place)
         for one, found in sorted(places.items(), key=lambda item: (len(item[1]), item[0])):
             offset = pattern.places[one]
-            beside = {*pattern.forms[max(0, offset - 2) : offset], *pattern.forms[offset + 1 : offset + 3]}
+            beside = {
+                *pattern.forms[max(0, offset - 2) : offset],
+                *pattern.forms[offset + 1 : offset + 3],
+            }
             for place in found:
                 if not beside.isdisjoint(stream.forms[max(0, place - 3) : place + 4]):
                     yield place, one

@@ -61,7 +61,11 @@ def _balanced(text: str, start: int, inside: int) -> str:
 def _parsed(text: str) -> dict | None:
     try:
         call = ast.parse(text, mode="eval").body if text else None
-        if not isinstance(call, ast.Call) or call.args or not all(keyword.arg for keyword in call.keywords):
+        if (
+            not isinstance(call, ast.Call)
+            or call.args
+            or not all(keyword.arg for keyword in call.keywords)
+        ):
             return None
         args = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError, RecursionError, MemoryError):

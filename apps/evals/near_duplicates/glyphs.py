@@ -1,7 +1,8 @@
 """Characters that look like others or like nothing, by Unicode's tables. Pure.
 
-What looks like a plain Latin letter or digit is in `confusables.txt`. What is invisible is what Unicode calls a default
-ignorable code point (DerivedCoreProperties), among them letters such as U+3164.
+What looks like a plain Latin letter or digit is in `confusables.txt`. What is invisible is what
+Unicode calls a default ignorable code point (DerivedCoreProperties), among them letters such as
+U+3164.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ def visible(text: str) -> str:
 
 
 def latin(text: str) -> str:
-    """The text, before its case is folded, with what depends on case as a reader sees it: signs, and
-    capitals such as Η, which is H in a Latin word although η is n. Letters that look like digits are
-    digits between digits.
+    """The text, before its case is folded, with what depends on case as a reader sees it: signs,
+    and capitals such as Η, which is H in a Latin word although η is n. Letters that look like
+    digits are digits between digits.
 
     The capitals of a word that has other letters than look-alikes stay; so do those of a word of
     look-alikes only, in a text with such words or without any Latin letter.
@@ -80,7 +81,9 @@ def latin(text: str) -> str:
 
 
 def latin_when_folded(text: str) -> str:
-    """A case-folded text of any alphabet with each look-alike as the Latin letter, whatever stands beside it."""
+    """A case-folded text of any alphabet with each look-alike as the Latin letter, whatever stands
+    beside it.
+    """
     return text.translate(_READ)
 
 

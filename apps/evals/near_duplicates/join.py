@@ -1,4 +1,6 @@
-"""Joins of many sets with many: which pairs share a band, and how much they overlap, exactly. Pure, numpy and scipy."""
+"""Joins of many sets with many: which pairs share a band, and how much they overlap, exactly. Pure,
+numpy and scipy.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,14 @@ class Side(Protocol):
     bands: np.ndarray  # (rows, BANDS) int64
 
 
-def candidates(a: Side, b: Side, threshold: float, within: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows of a and of b that share a band, in chunks; each pair occurs once, at the first band that it shares.
+def candidates(
+    a: Side, b: Side, threshold: float, within: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows of a and of b that share a band, in chunks; each pair occurs once, at the first band
+    that it shares.
 
-    Sets whose sizes differ so much that their Jaccard index cannot reach the threshold are left out. `within`: a is b, i < j.
+    Sets whose sizes differ so much that their Jaccard index cannot reach the threshold are left
+    out. `within`: a is b, i < j.
     """
     rows = np.flatnonzero(a.sizes), np.flatnonzero(b.sizes)
     for band in range(BANDS):
@@ -37,7 +43,9 @@ def candidates(a: Side, b: Side, threshold: float, within: bool) -> Iterator[tup
 
 
 def _joined(left: np.ndarray, right: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Positions of equal keys in both, at most about PAIRS at a time (more only for one key of `left`)."""
+    """Positions of equal keys in both, at most about PAIRS at a time (more only for one key of
+    `left`).
+    """
     order = np.argsort(right, kind="stable")
     ranked = right[order]
     begin, end = np.searchsorted(ranked, left, "left"), np.searchsorted(ranked, left, "right")
@@ -54,7 +62,10 @@ class Overlap:
 
     def __init__(self, a: Sequence[Iterable[Hashable]], b: Sequence[Iterable[Hashable]]) -> None:
         columns: dict[Hashable, int] = {}
-        rows = [[[columns.setdefault(item, len(columns)) for item in one] for one in side] for side in (a, b)]
+        rows = [
+            [[columns.setdefault(item, len(columns)) for item in one] for one in side]
+            for side in (a, b)
+        ]
         self.a, self.b = (_matrix(side, len(columns)) for side in rows)
         self.sizes = [np.array([len(one) for one in side], dtype=np.int64) for side in rows]
 
@@ -67,7 +78,11 @@ class Overlap:
 
 def _matrix(rows: list[list[int]], columns: int) -> sparse.csr_matrix:
     starts = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
-    flat = np.fromiter((column for row in rows for column in row), dtype=np.int32, count=int(starts[-1]))
-    made = sparse.csr_matrix((np.ones(len(flat), dtype=np.int32), flat, starts), shape=(len(rows), max(columns, 1)))
+    flat = np.fromiter(
+        (column for row in rows for column in row), dtype=np.int32, count=int(starts[-1])
+    )
+    made = sparse.csr_matrix(
+        (np.ones(len(flat), dtype=np.int32), flat, starts), shape=(len(rows), max(columns, 1))
+    )
     made.sort_indices()
     return made

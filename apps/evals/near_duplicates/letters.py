@@ -1,15 +1,19 @@
-"""Held-out requests searched as their letters: whatever stands between the words, or inside them, does not matter. Pure.
+"""Held-out requests searched as their letters: whatever stands between the words, or inside them,
+does not matter. Pure.
 
-A request is the letters of its text in one spelling (`text.fold`), in a row without anything between them, and its numbers, each
-at the place among the letters where it stands. A text says the request where it has the same letters in a row and the same
-numbers at the same places. So snake_case, camelCase, s p a c e d letters, a JSON list of words or letters and any other joint or
+A request is the letters of its text in one spelling (`text.fold`), in a row without anything
+between them, and its numbers, each at the place among the letters where it stands. A text says the
+request where it has the same letters in a row and the same numbers at the same places. So
+snake_case, camelCase, s p a c e d letters, a JSON list of words or letters and any other joint or
 ornament are one text.
 
-Between the words there may also be what counts them (1, 2, 3 …: footnotes, line numbers, indices), and a word that comes again and
-again (“um”, the name of a JSON field): both are read over (`readings`).
+Between the words there may also be what counts them (1, 2, 3 …: footnotes, line numbers, indices),
+and a word that comes again and again (“um”, the name of a JSON field): both are read over
+(`readings`).
 
-A request begins where a word begins, so only there its first GRAM letters are looked up, then the rarest run of GRAM letters in
-it; the numbers are compared by one look-up. So a template of which only the numbers, or only a few words, differ costs nothing.
+A request begins where a word begins, so only there its first GRAM letters are looked up, then the
+rarest run of GRAM letters in it; the numbers are compared by one look-up. So a template of which
+only the numbers, or only a few words, differ costs nothing.
 """
 
 from __future__ import annotations
@@ -60,20 +64,28 @@ class Letters:
 def parts_of(text: str) -> tuple[str, ...]:
     """The words and numbers of a text, folded. A number's leading zeros do not count."""
     found = _PART.finditer(fold(text))
-    return tuple(match["number"].lstrip("0") or "0" if match["number"] else match[0] for match in found)
+    return tuple(
+        match["number"].lstrip("0") or "0" if match["number"] else match[0] for match in found
+    )
 
 
 @lru_cache(maxsize=64)
 def readings(parts: tuple[str, ...]) -> tuple[Letters, ...]:
-    """The text unchanged; without what numbers its words; and without words that are repeated again and again."""
+    """The text unchanged; without what numbers its words; and without words that are repeated again
+    and again.
+    """
     rest = _without_refrains(parts)
     some = (parts, rest) if len(rest) < len(parts) else (parts,)
     return tuple(Letters.of(one) for given in some for one in (given, *_uncounted(given)))
 
 
 def _uncounted(parts: Sequence[str]) -> Iterator[list[str]]:
-    """Without the longest series of numbers that go up by one; of equal numbers the first is one of the series, or the last."""
-    small = [(at, int(part)) for at, part in enumerate(parts) if part[0].isdecimal() and len(part) <= 4]
+    """Without the longest series of numbers that go up by one; of equal numbers the first is one of
+    the series, or the last.
+    """
+    small = [
+        (at, int(part)) for at, part in enumerate(parts) if part[0].isdecimal() and len(part) <= 4
+    ]
     done: list[int] = []
     for first in (True, False) if len(small) >= COUNTED else ():
         series: dict[int, list[int]] = {}  # the places of those that end in a number
@@ -89,7 +101,9 @@ def _uncounted(parts: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _without_refrains(parts: Sequence[str]) -> list[str]:
-    """Without the words that come AGAIN times or more at most APART words after one another, where they do."""
+    """Without the words that come AGAIN times or more at most APART words after one another, where
+    they do.
+    """
     drop: set[int] = set()
     for word, count in Counter(parts).items() if len(parts) >= 2 * AGAIN else ():
         if count < AGAIN or word[0].isdecimal():
@@ -107,8 +121,12 @@ class Spelt:
     """An index of requests by their letters."""
 
     def __init__(self, requests: Iterable[tuple[int, str, bool]]) -> None:
-        """`requests`: (number, text, whether it is searched inside longer texts, as those with GRAM letters are)."""
-        self._numbers_of: dict[str, dict[Numbers, list[int]]] = defaultdict(lambda: defaultdict(list))
+        """`requests`: (number, text, whether it is searched inside longer texts, as those with GRAM
+        letters are).
+        """
+        self._numbers_of: dict[str, dict[Numbers, list[int]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         self._whole: dict[Letters, list[int]] = defaultdict(list)
         self._longest = 0  # letters of a request that is only searched as a whole text
         for number, text, inside in requests:
@@ -118,8 +136,12 @@ class Spelt:
             elif found.letters:
                 self._whole[found].append(number)
                 self._longest = max(self._longest, len(found.letters))
-        counts = Counter(letters[at : at + GRAM] for letters in self._numbers_of for at in _offsets(letters))
-        self._by_first: dict[str, dict[int, dict[str, list[str]]]] = {}  # first letters → place of the rarest → which
+        counts = Counter(
+            letters[at : at + GRAM] for letters in self._numbers_of for at in _offsets(letters)
+        )
+        self._by_first: dict[
+            str, dict[int, dict[str, list[str]]]
+        ] = {}  # first letters → place of the rarest → which
         for letters in self._numbers_of:
             at = min(_offsets(letters), key=lambda at: (counts[letters[at : at + GRAM]], at))
             by_rarest = self._by_first.setdefault(letters[:GRAM], {}).setdefault(at, {})
@@ -132,7 +154,9 @@ class Spelt:
         return {number for one in readings(tuple(parts)) for number in self._within(one)}
 
     def whole(self, parts: Sequence[str]) -> set[int]:
-        """The numbers of the requests equal to such a text; requests that are searched inside texts are found by `within`."""
+        """The numbers of the requests equal to such a text; requests that are searched inside texts
+        are found by `within`.
+        """
         if len(parts) > self._longest * (AGAIN - 1):
             return set()
         return {number for one in readings(tuple(parts)) for number in self._whole.get(one, ())}

@@ -1,4 +1,6 @@
-"""MinHash: small sets of numbers that say how alike large sets are, and the bands that find the alike ones. Pure."""
+"""MinHash: small sets of numbers that say how alike large sets are, and the bands that find the
+alike ones. Pure.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def _coefficients() -> tuple[np.ndarray, np.ndarray]:
 
 
 def minhashes(features: Sequence[np.ndarray]) -> np.ndarray:
-    """(n, PERMUTATIONS) uint32: the smallest hash of each set under each function; all ones for an empty set."""
+    """(n, PERMUTATIONS) uint32: the smallest hash of each set under each function; all ones for an
+    empty set.
+    """
     out = np.full((len(features), PERMUTATIONS), 0xFFFFFFFF, dtype=np.uint32)
     rows = [index for index, row in enumerate(features) if len(row)]
     for chunk in chunks(rows, [len(features[index]) for index in rows], CHUNK // PERMUTATIONS):
@@ -35,7 +39,9 @@ def minhashes(features: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _permuted(flat: np.ndarray) -> np.ndarray:
-    """(len(flat), PERMUTATIONS) uint32: the upper half of a·x + b modulo 2⁶⁴, x itself a cryptographic hash."""
+    """(len(flat), PERMUTATIONS) uint32: the upper half of a·x + b modulo 2⁶⁴, x itself a
+    cryptographic hash.
+    """
     multiply, add = _coefficients()
     mixed = flat[:, None] * multiply[None, :] + add[None, :]
     mixed ^= mixed >> np.uint64(29)
@@ -62,7 +68,9 @@ def chunks(rows: Sequence[int], sizes: Sequence[int], most: int) -> Iterator[lis
 def bands_of(hashes: np.ndarray) -> np.ndarray:
     """(n, BANDS) int64: a hash of each band's ROWS values and of the band's number."""
     rows = hashes[:, : BANDS * ROWS].reshape(len(hashes), BANDS, ROWS).astype(np.uint64)
-    mixed = np.broadcast_to(np.arange(1, BANDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15), rows.shape[:2])
+    mixed = np.broadcast_to(
+        np.arange(1, BANDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15), rows.shape[:2]
+    )
     for index in range(ROWS):
         mixed = (mixed ^ rows[:, :, index]) * np.uint64(0x94D049BB133111EB)
         mixed = mixed ^ (mixed >> np.uint64(31))

@@ -1,10 +1,12 @@
-"""Which training rows contain something of a hold-out: a held-out request itself, its calls, or nearly the same task. Pure.
+"""Which training rows contain something of a hold-out: a held-out request itself, its calls, or
+nearly the same task. Pure.
 
 There are three independent reasons:
 - SAYS: a held-out request is somewhere in the row, in any role, wrapping or spelling (`contained`);
-- CALLS: the row teaches exactly the expected calls of a held-out task. Calls that say little (`get_weather()`, `factorial(5)`) also need
-similar text;
-- ALIKE: a request of the row is nearly the same, possibly with its parts in another order (`compare`).
+- CALLS: the row teaches exactly the expected calls of a held-out task. Calls that say little
+(`get_weather()`, `factorial(5)`) also need similar text;
+- ALIKE: a request of the row is nearly the same, possibly with its parts in another order
+  (`compare`).
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ from workers.lib.messages import is_prompt
 
 AT_ONCE = 500  # rows
 LIKELIEST = 10  # held-out tasks that are compared exactly with one request
-CROWDED = 200  # held-out tasks with one band: it says what a template says; those that differ share other bands
+# held-out tasks with one band: it says what a template says; those that differ share other bands
+CROWDED = 200
 TELLING = 3  # weight of different arguments from which on calls alone say what the task is
 AGREEING = 0.3  # share of the words of the shorter request, if calls say less
 LEAST_TURN = 8  # meaningful words of a single turn that is searched in addition to its conversation
@@ -71,17 +74,23 @@ class Held:
 
     @property
     def requests(self) -> Iterator[str]:
-        """The request, also without its markup; of a longer conversation also the first and the last turn that could be a request on its
-        own."""
+        """The request, also without its markup; of a longer conversation also the first and the
+        last turn that could be a request on its own."""
         yield from dict.fromkeys((self.request, plain(self.request)))
         turns = [words_of(message) for message in self.messages if message.get("role") == "user"]
         if len(turns) > 1:
-            yield from (turn for turn in dict.fromkeys((turns[0], turns[-1])) if len(_wish(turn)) >= LEAST_TURN)
+            yield from (
+                turn
+                for turn in dict.fromkeys((turns[0], turns[-1]))
+                if len(_wish(turn)) >= LEAST_TURN
+            )
 
 
 @dataclass(frozen=True)
 class Row:
-    """A training row: the texts in it, and the requests that it teaches to answer. Raises ValueError if it has no text."""
+    """A training row: the texts in it, and the requests that it teaches to answer. Raises
+    ValueError if it has no text.
+    """
 
     passages: Sequence[tuple[str, str]]
     units: Sequence[Unit]
@@ -93,16 +102,22 @@ class Row:
 
     @cached_property
     def calls(self) -> list[tuple[dict, str]]:
-        """(calls, the request before them) that the row teaches: those that it rewards, and those that it demonstrates."""
+        """(calls, the request before them) that the row teaches: those that it rewards, and those
+        that it demonstrates.
+        """
         found = (
-            (calls, unit.text) for unit in self.units for calls in (unit.expected, demonstrated(unit.demonstration))
+            (calls, unit.text)
+            for unit in self.units
+            for calls in (unit.expected, demonstrated(unit.demonstration))
         )
         return [(calls, text) for calls, text in found if calls]
 
 
 @dataclass(frozen=True)
 class Match:
-    """A row's key, the position of the held-out task, why, and how similar they are (1 if one contains the other)."""
+    """A row's key, the position of the held-out task, why, and how similar they are (1 if one
+    contains the other).
+    """
 
     key: Any
     held: int
@@ -111,19 +126,25 @@ class Match:
 
 
 class HeldOut:
-    """An index of held-out tasks for searching training rows: built in about 0.3 ms a task, then kept."""
+    """An index of held-out tasks for searching training rows: built in about 0.3 ms a task, then
+    kept.
+    """
 
     def __init__(self, tasks: Sequence[Held]) -> None:
         self.tasks = tasks
         searched = [(at, request) for at, task in enumerate(tasks) for request in task.requests]
         self._task_of = [at for at, _ in searched]
-        self._requests = Requests([pattern_of(request, values_in(tasks[at].calls)) for at, request in searched])
+        self._requests = Requests(
+            [pattern_of(request, values_in(tasks[at].calls)) for at, request in searched]
+        )
         self._calls = [calls_of(task.calls) for task in tasks]
         self._by_argument: dict[Hashable, set[int]] = defaultdict(set)
         for at, calls in enumerate(self._calls):
             for key in (*_keys(calls), *(_tools(calls) if calls else ())):
                 self._by_argument[key].add(at)
-        self._documents = [compare.document(task.messages, task.expected, task.demonstration) for task in tasks]
+        self._documents = [
+            compare.document(task.messages, task.expected, task.demonstration) for task in tasks
+        ]
         self._minhashes = minhashes([one.features for one in self._documents])
         self._bands: dict[int, list[int]] = defaultdict(list)
         for at, bands in enumerate(bands_of(self._minhashes).tolist()):
@@ -132,7 +153,9 @@ class HeldOut:
                     self._bands[band].append(at)
 
     def search(self, rows: Iterable[tuple[Hashable, Row]]) -> Iterator[Match]:
-        """The first reason for each row that contains something of a held-out task; rows are processed AT_ONCE at a time."""
+        """The first reason for each row that contains something of a held-out task; rows are
+        processed AT_ONCE at a time.
+        """
         given = iter(rows)
         while self.tasks and (some := list(islice(given, AT_ONCE))):
             alike = self._alike([row for _, row in some])
@@ -144,12 +167,16 @@ class HeldOut:
                     yield match
 
     def every(self, rows: Iterable[tuple[Hashable, Row]]) -> Iterator[Match]:
-        """All held-out tasks that rows contain or whose calls they teach; without those that are only similar (`compare.pairs`)."""
+        """All held-out tasks that rows contain or whose calls they teach; without those that are
+        only similar (`compare.pairs`).
+        """
         for key, row in rows:
             yield from self._matches(key, row)
 
     def _matches(self, key: Hashable, row: Row) -> Iterator[Match]:
-        taught = frozenset(word for calls, _ in row.calls for value in values_in(calls) for word in words(value))
+        taught = frozenset(
+            word for calls, _ in row.calls for value in values_in(calls) for word in words(value)
+        )
         for at in self._requests.within(Searched(row.passages, taught, row.names)):
             yield Match(key, self._task_of[at], Why.SAYS)
         for calls, text in row.calls:
@@ -158,12 +185,17 @@ class HeldOut:
                     yield Match(key, at, Why.CALLS)
 
     def _same_calls(self, calls: Sequence[Call]) -> Iterator[tuple[int, tuple]]:
-        """(held-out task, the calls) that both accept. Looked up by the argument whose values are the rarest."""
+        """(held-out task, the calls) that both accept. Looked up by the argument whose values are
+        the rarest.
+        """
         if not calls:
             return
         arguments = [keys for call in calls for keys in call.keys.values()]
         found = min(
-            ([self._by_argument.get(key, set()) for key in keys] for keys in (*arguments, _tools(calls))),
+            (
+                [self._by_argument.get(key, set()) for key in keys]
+                for keys in (*arguments, _tools(calls))
+            ),
             key=lambda sets: sum(map(len, sets)),
         )
         for at in sorted(set().union(*found)):
@@ -171,12 +203,19 @@ class HeldOut:
                 yield at, same
 
     def _alike(self, rows: Sequence[Row]) -> dict[int, tuple[int, float]]:
-        """{number of a row: (the nearest held-out task, similarity)} of rows with a near-duplicate."""
-        units = [(number, compare.document(unit.messages, unit.expected, unit.demonstration))
-                 for number, row in enumerate(rows) for unit in row.units]  # fmt: skip
+        """{number of a row: (the nearest held-out task, similarity)} of rows with a
+        near-duplicate.
+        """
+        units = [
+            (number, compare.document(unit.messages, unit.expected, unit.demonstration))
+            for number, row in enumerate(rows)
+            for unit in row.units
+        ]
         hashes = minhashes([one.features for _, one in units])
         best: dict[int, tuple[int, float]] = {}
-        for (number, document), mine, bands in zip(units, hashes, bands_of(hashes).tolist(), strict=True):
+        for (number, document), mine, bands in zip(
+            units, hashes, bands_of(hashes).tolist(), strict=True
+        ):
             for at in self._likeliest(mine, bands) if len(document.features) else ():
                 score = compare.similarity(document, self._documents[at])
                 if score >= compare.THRESHOLD and score > best.get(number, (0, 0.0))[1]:
@@ -195,7 +234,9 @@ class HeldOut:
 def _keys(calls: Sequence[Call]) -> Iterator[Hashable]:
     """What any of the calls' arguments may be, also those that may be left out."""
     for call in calls:
-        yield from ((call.tool, name, value) for name, values in call.arguments.items() for value in values)
+        yield from (
+            (call.tool, name, value) for name, values in call.arguments.items() for value in values
+        )
 
 
 def _tools(calls: Sequence[Call]) -> list[Hashable]:

@@ -18,8 +18,9 @@ _BROKEN = re.compile(r"(?<=[^\W\d_])(?:\u00ad|-[ \t]*\r?\n[ \t]*)(?=[^\W\d_])")
 
 
 def unescaped(text: str) -> str:
-    r"""The text without escapes, also nested ones: \n, \u00fc and \xfc of JSON and code, &amp; of HTML, %20 of URLs, =20 of mails,
-    word-\nbreaks."""
+    r"""The text without escapes, also nested ones: \n, \u00fc and \xfc of JSON and code, &amp; of
+    HTML, %20 of URLs, =20 of mails, word-\nbreaks.
+    """
     for _ in range(ESCAPED_AT_MOST):
         before = text
         if "\\" in text:
@@ -27,7 +28,9 @@ def unescaped(text: str) -> str:
         if "&" in text:
             text = html.unescape(text)
         if "%" in text:
-            text = _URL_ENCODED.sub(lambda match: unquote_plus(match[0]) if "%" in match[0] else match[0], text)
+            text = _URL_ENCODED.sub(
+                lambda match: unquote_plus(match[0]) if "%" in match[0] else match[0], text
+            )
         if "=" in text:
             text = _QUOTED_PRINTABLE.sub(_quoted, text)
         if text == before:
@@ -57,13 +60,16 @@ def _character(match: re.Match[str]) -> str:
 
 # Numbers in words
 
-_ONES = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+_ONES = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen \
+fifteen sixteen
     seventeen eighteen nineteen"""
 _UNITS = {name: value for value, name in enumerate(re.findall(r"\w+", _ONES))}
 _TENS = {
     name: value
     for value, name in zip(
-        range(20, 100, 10), re.findall(r"\w+", "twenty thirty forty fifty sixty seventy eighty ninety"), strict=True
+        range(20, 100, 10),
+        re.findall(r"\w+", "twenty thirty forty fifty sixty seventy eighty ninety"),
+        strict=True,
     )
 }
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 1_000_000}
@@ -72,7 +78,9 @@ _RUN = re.compile(rf"\b(?:{_NAME})(?:(?:\s*-\s*|\s+(?:and\s+)?)(?:{_NAME}))*\b")
 
 
 def digits_for_words(text: str) -> str:
-    """The numbers of a folded text in digits: “twenty-five” is 25, “four seven one one” 4711. A single “one” stays a word."""
+    """The numbers of a folded text in digits: “twenty-five” is 25, “four seven one one” 4711. A
+    single “one” stays a word.
+    """
     return _RUN.sub(lambda match: " ".join(_numbers(re.findall(r"[a-z]+", match[0]))), text)
 
 
@@ -88,7 +96,9 @@ def _numbers(names: list[str]) -> list[str]:
 
 
 def _parsed(names: list[str]) -> Iterator[int]:
-    """The numbers that the names make, each as long as it goes on: a tens takes a unit, a scale takes what is smaller."""
+    """The numbers that the names make, each as long as it goes on: a tens takes a unit, a scale
+    takes what is smaller.
+    """
     done, current, room = 0, None, 0  # room: what is added must be smaller than this
     for name in names:
         if name == "and":
@@ -112,12 +122,14 @@ def _parsed(names: list[str]) -> Iterator[int]:
 # Digits in words
 
 _DIGITAL = re.compile(r"(?<![\w@$!|+])[^\W\d]*+[\d@$!|+][\w@$!|+]*+")
-_READ_AS = [str.maketrans("0123456789@$!|+", letters) for letters in ("oizeasgtbgasilt", "olzeasgtbgasilt")]
+_READ_AS = [
+    str.maketrans("0123456789@$!|+", letters) for letters in ("oizeasgtbgasilt", "olzeasgtbgasilt")
+]
 
 
 def letters_for_digits(text: str, is_word: Callable[[str], bool], numbers: bool) -> str:
-    """A folded text with letters for the digits and signs in words (t1ck3t, p@y), where that makes a word; "" if nowhere. `numbers`:
-    whether whole numbers are read so, too (47 as at)."""
+    """A folded text with letters for the digits and signs in words (t1ck3t, p@y), where that makes
+    a word; "" if nowhere. `numbers`: whether whole numbers are read so, too (47 as at)."""
     changed = 0
 
     def word(match: re.Match[str]) -> str:
@@ -139,13 +151,16 @@ def letters_for_digits(text: str, is_word: Callable[[str], bool], numbers: bool)
 
 
 def one_slip(a: str, b: str) -> bool:
-    """Whether adding, removing or replacing a letter, or swapping two, turns one word into the other.
+    """Whether adding, removing or replacing a letter, or swapping two, turns one word into the
+    other.
 
     A different first letter in a short word (buy, guy) makes a different word.
     """
     if abs(len(a) - len(b)) > 1 or a == b:
         return a == b
-    start = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    start = next(
+        (at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
     if not start and len(a) == len(b) < 6 and a[1:] == b[1:]:
         return False
     a, b = a[start:], b[start:]
@@ -155,7 +170,9 @@ def one_slip(a: str, b: str) -> bool:
 
 
 class Neighbours:
-    """The known words one slip away from a word: those that share what is left when a letter is taken out (SymSpell)."""
+    """The known words one slip away from a word: those that share what is left when a letter is
+    taken out (SymSpell).
+    """
 
     def __init__(self, known: Iterable[str], shortest: int = 4) -> None:
         self._by_rest: dict[str, list[str]] = defaultdict(list)
@@ -180,7 +197,20 @@ class Neighbours:
 
 _NUMBER_SLIPS = Neighbours(name for name in _UNITS | _TENS if len(name) >= 4)
 _NO_NUMBERS = frozenset(
-    ["tree", "there", "file", "fire", "fine", "even", "right", "weight", "height", "eights", "ones", "tens"]
+    [
+        "tree",
+        "there",
+        "file",
+        "fire",
+        "fine",
+        "even",
+        "right",
+        "weight",
+        "height",
+        "eights",
+        "ones",
+        "tens",
+    ]
 )
 
 
@@ -193,17 +223,25 @@ def meant_numbers(word: str) -> frozenset[str]:
 
 
 _PARTS = re.compile(r"\d+|[^\W\d_]+")
-_CLOCK = re.compile(r"t?(?P<h>[01]?\d|2[0-3])[.:h](?P<m>[0-5]\d?)")  # 14.3: numbers lose their last 0
+_CLOCK = re.compile(
+    r"t?(?P<h>[01]?\d|2[0-3])[.:h](?P<m>[0-5]\d?)"
+)  # 14.3: numbers lose their last 0
 
 
 def bones(value: str) -> str:
-    """A value without the punctuation inside it, which may differ: INV-20931, inv20931; 7:15, 7.15, 7h15."""
+    """A value without the punctuation inside it, which may differ: INV-20931, inv20931; 7:15, 7.15,
+    7h15.
+    """
     if clock := _CLOCK.fullmatch(value):
         return f"t{int(clock['h']):02d}:{clock['m']:0<2}"
     return value
 
 
 def other_forms(form: str) -> list[str]:
-    """What words a value may be, written with other signs: its parts in letters and in digits, a time."""
-    found = _PARTS.findall(form) if not form.isalpha() and not form.isdigit() and form.isalnum() else []
+    """What words a value may be, written with other signs: its parts in letters and in digits, a
+    time.
+    """
+    found = (
+        _PARTS.findall(form) if not form.isalpha() and not form.isdigit() and form.isalnum() else []
+    )
     return [*found, bones(form)] if bones(form) != form else found

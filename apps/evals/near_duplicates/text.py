@@ -1,8 +1,9 @@
 """The meaningful words of a text, in one spelling. Pure: no Django, no torch.
 
-Two spellings of one request give the same words: case, width, accents, invisible characters, letters borrowed from other alphabets,
-punctuation, politeness, inflection, the escapes of JSON, HTML and URLs, and the many ways to write a date, a time, a number (in digits
-or in words) or an identifier.
+Two spellings of one request give the same words: case, width, accents, invisible characters,
+letters borrowed from other alphabets, punctuation, politeness, inflection, the escapes of JSON,
+HTML and URLs, and the many ways to write a date, a time, a number (in digits or in words) or an
+identifier.
 """
 
 from __future__ import annotations
@@ -22,30 +23,55 @@ def _listed(text: str) -> list[str]:
     return text.split()
 
 
-_LONG = _listed("january february march april may june july august september october november december")
+_LONG = _listed(
+    "january february march april may june july august september october november december"
+)
 _SHORT = _listed("jan feb mar apr may jun jul aug sep oct nov dec")
-MONTHS = {name: number for names in (_LONG, _SHORT) for number, name in enumerate(names, 1)} | {"sept": 9}
-DAYS = {"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday", "today", "tomorrow", "yesterday"}
+MONTHS = {name: number for names in (_LONG, _SHORT) for number, name in enumerate(names, 1)} | {
+    "sept": 9
+}
+DAYS = {
+    "monday",
+    "tuesday",
+    "wednesday",
+    "thursday",
+    "friday",
+    "saturday",
+    "sunday",
+    "today",
+    "tomorrow",
+    "yesterday",
+}
 # words that reverse the meaning of a request
 TURNING = frozenset({"not", "never", "without", "off", "except", "before", "after"})
 # Words without meaning for a request. Those that reverse it do have one, and so does no.
 FILLERS = frozenset(
     _listed("""
-    a about actually again ahead also am an and any anyone are as asap at be because been bit but by bye can cannot
-    cheers could course dear did do does doing done else every favor favour fine for from get give go going good got
-    great had happy has have having he hello help her here hey hi him his how however i if immediately in into is it
-    its just kind kindly let like little lot maybe me mind might mine moment much must my need needed needs now of
-    oh ok okay on once one or other ought our out per perhaps please pls plz possible quick quickly rather really
-    right s said say see shall she should so some somebody someone soon sorry sure t than thank thanks that the
-    their them then there these they thing this those though time to too u um us very via want wanted wants was we
-    well were what when where whether which who whom whose why will wish with wonder wondering would yes you your
+    a about actually again ahead also am an and any anyone are as asap at be because been bit but \
+by bye can cannot
+    cheers could course dear did do does doing done else every favor favour fine for from get give \
+go going good got
+    great had happy has have having he hello help her here hey hi him his how however i if \
+immediately in into is it
+    its just kind kindly let like little lot maybe me mind might mine moment much must my need \
+needed needs now of
+    oh ok okay on once one or other ought our out per perhaps please pls plz possible quick \
+quickly rather really
+    right s said say see shall she should so some somebody someone soon sorry sure t than thank \
+thanks that the
+    their them then there these they thing this those though time to too u um us very via want \
+wanted wants was we
+    well were what when where whether which who whom whose why will wish with wonder wondering \
+would yes you your
     yours
     """)
 )
 _BESIDE_DAY = re.compile(
     r"(?P<day>\d(?:st|nd|rd|th)?\s+(?:of\s+)?)(?P<after>[a-z]{4,10})\b|\b(?P<before>[a-z]{4,10})(?P<gap>\s+)(?=\d)"
 )
-_ONE_OF = re.compile(rf"\bone(?=\s+(?:of\s+)?(?:{'|'.join(name for name in _LONG if name != 'may')})\b)")
+_ONE_OF = re.compile(
+    rf"\bone(?=\s+(?:of\s+)?(?:{'|'.join(name for name in _LONG if name != 'may')})\b)"
+)
 _MONTH_SLIPS = Neighbours(name for name in _LONG if len(name) >= 4)
 _DAY_SLIPS = Neighbours((name for name in DAYS if name.endswith("day") and len(name) > 5), 6)
 _MONTH = "|".join(sorted(MONTHS, key=len, reverse=True))
@@ -61,30 +87,39 @@ _TOKEN = re.compile(
   | (?P<parts>\b\d+(?:\.\d+){{2,}}\b)
   | (?P<number>\b\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?\b|\b\d+\.\d+\b)
   | (?P<word>[^\W_]+(?:'[^\W_]+)?)
-    """,
+    """,  # noqa: E501
     re.VERBOSE,
 )
-# Quotes, brackets, emphasis, joints and pictures: not what may stand inside a date, a time, a number or a word.
+# Quotes, brackets, emphasis, joints and pictures: not what may stand inside a date, a time, a
+# number or a word.
 _ORNAMENT = re.compile(r"(?:[^\w\s.,:;/'@%$€£+&#-]|_|(?<!\w)'|'(?!\w))+")
 _STAMP = re.compile(r"\b(\d{4}-\d\d-\d\d)t(\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(?:z\b|[+-]\d\d:?\d\d\b)?")
 _NAME = re.compile(r"(?<=[^.!?\s])\s+[\"“'(]*([^\W\d_a-z][\w'-]*)")  # a capital inside a sentence
 # Scripts written without spaces: their runs are read as pairs of letters.
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+_UNSPACED = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
+)
 
 
 def fold(text: str) -> str:
-    """One spelling of the letters: unescaped, without what is invisible, NFKC, no accents, look-alikes as Latin, case-folded."""
+    """One spelling of the letters: unescaped, without what is invisible, NFKC, no accents,
+    look-alikes as Latin, case-folded.
+    """
     text = unescaped(text)
     if not text.isascii():
         text = visible(unicodedata.normalize("NFKC", visible(text)).translate(_APOSTROPHES))
-        text = "".join(char for char in unicodedata.normalize("NFKD", text) if not _is_dressing(char))
+        text = "".join(
+            char for char in unicodedata.normalize("NFKD", text) if not _is_dressing(char)
+        )
         text = unicodedata.normalize("NFKC", latin(unicodedata.normalize("NFKC", text)).casefold())
         text = latin_when_folded("".join(char for char in text if not _is_dressing(char)))
     return text.replace("`", "'").casefold()
 
 
 def unadorned(text: str) -> str:
-    """A folded text without the signs that may stand around or between its words in place of a space."""
+    """A folded text without the signs that may stand around or between its words in place of a
+    space.
+    """
     return _STAMP.sub(r"\1 \2", _ORNAMENT.sub(" ", text))
 
 
@@ -94,22 +129,31 @@ def _is_dressing(char: str) -> bool:
 
 
 def words(text: str) -> list[str]:
-    """All words in order, in canonical form; slots (see `is_slot`) keep their digits. Fillers are still there."""
+    """All words in order, in canonical form; slots (see `is_slot`) keep their digits. Fillers are
+    still there.
+    """
     return [word for _, word in spelt_words(text)]
 
 
 @lru_cache(maxsize=4_000)  # a row's texts are read as messages, as passages and as values
 def spelt_words(text: str) -> tuple[tuple[str, str], ...]:
-    """(as it is spelt, canonical form) of all words in order; of one that stands for several, each by itself."""
+    """(as it is spelt, canonical form) of all words in order; of one that stands for several, each
+    by itself.
+    """
     found: list[tuple[str, str]] = []
     for match in _TOKEN.finditer(_with_months(digits_for_words(unadorned(fold(text))))):
         canonical = list(_canonical(match))
-        found += [(match[0] if len(canonical) == 1 and match["word"] else word, word) for word in canonical]
+        found += [
+            (match[0] if len(canonical) == 1 and match["word"] else word, word)
+            for word in canonical
+        ]
     return tuple(found)
 
 
 def _with_months(text: str) -> str:
-    """Misspelt months beside a number as they should be (they must be known before a date can be), and “one June” as 1 June."""
+    """Misspelt months beside a number as they should be (they must be known before a date can be),
+    and “one June” as 1 June.
+    """
     return _ONE_OF.sub("1", _BESIDE_DAY.sub(_month, text))
 
 
@@ -126,7 +170,9 @@ def _meant_month(word: str) -> str:
 
 def names_in(text: str) -> frozenset[str]:
     """Words written like a name: with a capital letter inside a sentence."""
-    return frozenset(form for match in _NAME.finditer(text) for form in words(match[1]) if form not in FILLERS)
+    return frozenset(
+        form for match in _NAME.finditer(text) for form in words(match[1]) if form not in FILLERS
+    )
 
 
 def content(text: str) -> list[str]:
@@ -137,12 +183,18 @@ def content(text: str) -> list[str]:
 
 @lru_cache(maxsize=200_000)
 def is_slot(word: str) -> bool:
-    """Whether a word is a value that is filled in: it contains a digit, or names a day or a month."""
+    """Whether a word is a value that is filled in: it contains a digit, or names a day or a
+    month.
+    """
     return any(char.isdigit() for char in word) or word in DAYS or word in MONTHS
 
 
 def _canonical(match: re.Match[str]) -> Iterator[str]:
-    kind = match.lastgroup if match.lastgroup in _CANON else next(name for name in _CANON if match[name])
+    kind = (
+        match.lastgroup
+        if match.lastgroup in _CANON
+        else next(name for name in _CANON if match[name])
+    )
     yield from _CANON[kind](match)
 
 
@@ -167,7 +219,9 @@ def _word(match: re.Match[str]) -> list[str]:
         return _plain(word)
     if not _UNSPACED.search(word):
         return [word.replace("'", "")]
-    pairs = [run[at : at + 2] for run in _UNSPACED.findall(word) for at in range(max(1, len(run) - 1))]
+    pairs = [
+        run[at : at + 2] for run in _UNSPACED.findall(word) for at in range(max(1, len(run) - 1))
+    ]
     return [run for run in _UNSPACED.split(word) if run] + pairs
 
 

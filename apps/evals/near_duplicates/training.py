@@ -1,4 +1,6 @@
-"""The requests that a training row teaches to answer, and all texts in it, whatever its format. Pure."""
+"""The requests that a training row teaches to answer, and all texts in it, whatever its format.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from apps.evals.near_duplicates.calls import digest_of_part, expected_calls, leaves_of, values_of, words_of
+from apps.evals.near_duplicates.calls import (
+    digest_of_part,
+    expected_calls,
+    leaves_of,
+    values_of,
+    words_of,
+)
 from workers.lib.messages import is_prompt, part_text, read_repeated
 
-TRAINED = ("prompt", "messages", "input", "demonstration", "completion", "chosen", "preferred_output", "output")
+TRAINED = (
+    "prompt",
+    "messages",
+    "input",
+    "demonstration",
+    "completion",
+    "chosen",
+    "preferred_output",
+    "output",
+)
 FIELDS = frozenset(
     [
         "role",
@@ -55,7 +72,9 @@ FIELDS = frozenset(
         "non_preferred_output",
     ]
 )
-_TEXT_FILE = re.compile(r"data:(?:text/|application/json)[^,;]*(?:;charset=[^,;]*)?(?P<base64>;base64)?,", re.I)
+_TEXT_FILE = re.compile(
+    r"data:(?:text/|application/json)[^,;]*(?:;charset=[^,;]*)?(?P<base64>;base64)?,", re.I
+)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -73,11 +92,12 @@ class Unit:
 
 
 def passages(row: Any) -> list[tuple[str, str]]:
-    """(role, text) of every string in a training row, in order: messages, calls, tools with their schemas, answers.
+    """(role, text) of every string in a training row, in order: messages, calls, tools with their
+    schemas, answers.
 
-    The role is that of the message around it, "" outside messages. A string that is a JSON text is its strings; a picture or
-    file is its digest, as in `words_of`. What a row asks and answers comes first, as it trains. A loop, so that no depth is
-    too much for it.
+    The role is that of the message around it, "" outside messages. A string that is a JSON text is
+    its strings; a picture or file is its digest, as in `words_of`. What a row asks and answers
+    comes first, as it trains. A loop, so that no depth is too much for it.
     """
     found: list[tuple[str, str]] = []
     left: list[tuple[str, Any]] = [("", _as_trained(row))]
@@ -101,7 +121,9 @@ def passages(row: Any) -> list[tuple[str, str]]:
 
 
 def _as_trained(row: Any) -> Any:
-    """The row's fields in the order in which they are one conversation: chat templates put the tools before it."""
+    """The row's fields in the order in which they are one conversation: chat templates put the
+    tools before it.
+    """
     if not isinstance(row, dict):
         return row
     first = [name for name in ("tools", *TRAINED) if name in row]
@@ -109,8 +131,9 @@ def _as_trained(row: Any) -> Any:
 
 
 def names_of(row: Any) -> list[tuple[str, str]]:
-    """(“”, names) of every object in a training row, that is of schemas and arguments: its keys in order, as words; and of
-    each that has other names than a format's the keys and values in turn."""
+    """(“”, names) of every object in a training row, that is of schemas and arguments: its keys in
+    order, as words; and of each that has other names than a format's the keys and values in turn.
+    """
     found: list[tuple[str, str]] = []
     mixed: list[str] = []
     left: list[Any] = [row]
@@ -153,17 +176,26 @@ def _inside(text: str) -> Any:
         found = read_repeated(text)
     except ValueError:
         return None
-    return found if isinstance(found, dict | list) or (isinstance(found, str) and found != text) else None
+    return (
+        found
+        if isinstance(found, dict | list) or (isinstance(found, str) and found != text)
+        else None
+    )
 
 
 def _shown(item: Any) -> Any:
     """A picture or file among the parts of a content as its digest, with what can be read of it."""
     is_part = (
-        isinstance(item, dict) and "role" not in item and str(item.get("type")).startswith(("image", "input_", "file"))
+        isinstance(item, dict)
+        and "role" not in item
+        and str(item.get("type")).startswith(("image", "input_", "file"))
     )
     if not is_part or part_text(item):
         return item
-    return [digest_of_part(item), *(text for _, leaf in leaves_of(item) if (text := _readable(str(leaf))))]
+    return [
+        digest_of_part(item),
+        *(text for _, leaf in leaves_of(item) if (text := _readable(str(leaf)))),
+    ]
 
 
 def _readable(text: str) -> str:
@@ -179,17 +211,23 @@ def _readable(text: str) -> str:
 def texts_of(row: dict) -> Iterator[Unit]:
     """Every request that a training row teaches to answer, in any of the training formats.
 
-    Chat rows ({"messages"}), prompt and completion, preference pairs (TRL's and OpenAI's), few-shot examples ({"examples"}), {"text"},
-    {"input", "output"}, and tasks ({"messages", "expected", "demonstration"}). For each turn of the assistant: everything before it, and
-    what came since its previous turn, so that a held-out request is also found inside a longer conversation. Of a preference pair only
-    the chosen answer counts as expected: the rejected one is wrong by design. Anything that is not a request is yielded as one text, so
-    that nothing escapes the comparison. Raises ValueError for a row without text.
+    Chat rows ({"messages"}), prompt and completion, preference pairs (TRL's and OpenAI's), few-shot
+    examples ({"examples"}), {"text"}, {"input", "output"}, and tasks ({"messages", "expected",
+    "demonstration"}). For each turn of the assistant: everything before it, and what came since its
+    previous turn, so that a held-out request is also found inside a longer conversation. Of a
+    preference pair only the chosen answer counts as expected: the rejected one is wrong by design.
+    Anything that is not a request is yielded as one text, so that nothing escapes the comparison.
+    Raises ValueError for a row without text.
     """
     units = [*_task_units(row), *_preference_units(row), *_chat_units(row)]
-    if not units and (text := values_of({key: value for key, value in row.items() if key != "tools"}).strip()):
+    if not units and (
+        text := values_of({key: value for key, value in row.items() if key != "tools"}).strip()
+    ):
         units = [Unit([{"role": "user", "content": text}])]
     if not units:
-        raise ValueError(f"A training row without text (fields: {', '.join(sorted(map(str, row))) or 'none'}).")
+        raise ValueError(
+            f"A training row without text (fields: {', '.join(sorted(map(str, row))) or 'none'})."
+        )
     yield from units
 
 
@@ -203,13 +241,22 @@ def _task_units(row: dict) -> Iterator[Unit]:
 
 
 def _preference_units(row: dict) -> Iterator[Unit]:
-    """Of prompt/chosen/rejected, input/preferred_output/non_preferred_output, prompt/completion and input/output."""
+    """Of prompt/chosen/rejected, input/preferred_output/non_preferred_output, prompt/completion and
+    input/output.
+    """
     prompt, given = row.get("prompt", row.get("input")), row.get("input")
     if prompt is None and "completion" in row:
         prompt = row.get("messages")
     if isinstance(given, dict) and "messages" in given:
         prompt = given["messages"]
-    chosen = next((row[name] for name in ("chosen", "preferred_output", "completion", "output") if name in row), None)
+    chosen = next(
+        (
+            row[name]
+            for name in ("chosen", "preferred_output", "completion", "output")
+            if name in row
+        ),
+        None,
+    )
     rejected = row.get("rejected", row.get("non_preferred_output"))
     answer = _as_messages(chosen, "assistant")
     before = _as_messages(prompt)
@@ -221,7 +268,9 @@ def _preference_units(row: dict) -> Iterator[Unit]:
 
 
 def _chat_units(row: dict) -> Iterator[Unit]:
-    if not isinstance(row.get("expected"), dict) and "completion" not in row:  # otherwise its turns have been yielded
+    if (
+        not isinstance(row.get("expected"), dict) and "completion" not in row
+    ):  # otherwise its turns have been yielded
         yield from _turns(_as_messages(row.get("messages")))
     yield from _turns(_as_messages(row.get("examples")))
     yield from _turns(_as_messages(row.get("text")))
@@ -236,7 +285,9 @@ def _as_messages(value: Any, role: str = "user") -> list[dict]:
 
 
 def _turns(messages: list[dict]) -> Iterator[Unit]:
-    """The conversation before each turn of the assistant, whole and since its last turn; all of it where there is none."""
+    """The conversation before each turn of the assistant, whole and since its last turn; all of it
+    where there is none.
+    """
     before: list[dict] = []
     since = 0
     for message in messages:

@@ -1,4 +1,6 @@
-"""The last steps of a view that changes a set: run the action, show errors, go back to a page of the set."""
+"""The last steps of a view that changes a set: run the action, show errors, go back to a page of
+the set.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from apps.evals.holdout.view_log import record_leak_views, record_refusal, recor
 from apps.evals.models import EvalSet
 
 
-def attempt(request: HttpRequest, eval_set: EvalSet, act: Callable[[], object], page: str = "detail") -> HttpResponse:
+def attempt(
+    request: HttpRequest, eval_set: EvalSet, act: Callable[[], object], page: str = "detail"
+) -> HttpResponse:
     try:
         act()
     except EvalSetError as error:

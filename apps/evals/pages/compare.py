@@ -1,4 +1,6 @@
-"""Any number of evaluations side by side: their measures, their differences, and the tasks one by one."""
+"""Any number of evaluations side by side: their measures, their differences, and the tasks one by
+one.
+"""
 
 from __future__ import annotations
 
@@ -39,33 +41,61 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
     runs = chosen_of(project, given)
     note = left_out(given, len(runs), MOST, "evaluations")
     if len(runs) < 2:
-        context = {"runs": offered(project)[:OFFERED], "chosen": runs, "most": MOST, "left_out": note}
+        context = {
+            "runs": offered(project)[:OFFERED],
+            "chosen": runs,
+            "most": MOST,
+            "left_out": note,
+        }
         return render(request, "evals/compare_choose.html", context)
     found = compared(runs)
     context = {"runs": runs, "query": query_of(runs)} | tasks(request, found)
     if request.htmx:
         return render(request, "evals/_compared_tasks.html", context)
-    return render(request, "evals/compare.html", context | {
-        "found": found,
-        "facts": facts(runs),
-        "notes": [*filter(None, [note]), *ignored(request.GET, len(runs)), *(problem.text for problem in found.problems)],
-        "differing": [(name, values) for name, values, differs in side_by_side([settings_of(run) for run in runs]) if differs],
-        "over_time": time_figure(runs),
-        "others": [run for run in offered(project).filter(split=runs[0].split)[:OFFERED] if run not in runs],
-        "full": len(runs) >= MOST,
-        "figure": difference_figure(found),
-        "formats": files.FORMATS,
-        "held_out": any(run.split == Split.HOLDOUT for run in runs),
-    })  # fmt: skip
+    return render(
+        request,
+        "evals/compare.html",
+        context
+        | {
+            "found": found,
+            "facts": facts(runs),
+            "notes": [
+                *filter(None, [note]),
+                *ignored(request.GET, len(runs)),
+                *(problem.text for problem in found.problems),
+            ],
+            "differing": [
+                (name, values)
+                for name, values, differs in side_by_side([settings_of(run) for run in runs])
+                if differs
+            ],
+            "over_time": time_figure(runs),
+            "others": [
+                run
+                for run in offered(project).filter(split=runs[0].split)[:OFFERED]
+                if run not in runs
+            ],
+            "full": len(runs) >= MOST,
+            "figure": difference_figure(found),
+            "formats": files.FORMATS,
+            "held_out": any(run.split == Split.HOLDOUT for run in runs),
+        },
+    )
 
 
 @project_view()
 def breakdown(request: HttpRequest, project: Project) -> HttpResponse:
-    """A fragment: components of the reward; failure modes and groups of tasks, if the tasks may be seen."""
+    """A fragment: components of the reward; failure modes and groups of tasks, if the tasks may be
+    seen.
+    """
     runs = chosen_of(project, request.GET.getlist("run"))
     if len(runs) < 2:
         return HttpResponse()
-    context: dict[str, Any] = {"runs": runs, "query": query_of(runs), "found": compared(runs, details=True)}
+    context: dict[str, Any] = {
+        "runs": runs,
+        "query": query_of(runs),
+        "found": compared(runs, details=True),
+    }
     context["closed"] = [run for run in runs if not may_see(request, run)]
     return render(request, "evals/_compared_breakdown.html", context)
 
@@ -73,7 +103,10 @@ def breakdown(request: HttpRequest, project: Project) -> HttpResponse:
 def ignored(query: Mapping[str, str], runs: int) -> list[str]:
     """A sentence for each filter of the URL that this page does not know."""
     found = unknown_filters(query, runs).items()
-    return [f"The filter {name}={query[name][:40]} is ignored: it must be {choices}." for name, choices in found]
+    return [
+        f"The filter {name}={query[name][:40]} is ignored: it must be {choices}."
+        for name, choices in found
+    ]
 
 
 def query_of(runs: Sequence[EvalRun]) -> str:
@@ -81,7 +114,9 @@ def query_of(runs: Sequence[EvalRun]) -> str:
 
 
 def chosen_of(project: Project, given: Iterable[str]) -> list[EvalRun]:
-    """The evaluations with these ids, each once, in this order; ids outside the project are left out."""
+    """The evaluations with these ids, each once, in this order; ids outside the project are left
+    out.
+    """
     wanted = list(dict.fromkeys(pk for text in given if (pk := uuid_of(text))))[:MOST]
     found = runs_of(project).in_bulk(wanted)
     return [found[pk] for pk in wanted if pk in found]
@@ -95,9 +130,14 @@ def offered(project: Project) -> Any:
 
 
 def tasks(request: HttpRequest, found: Comparison) -> dict[str, Any]:
-    """The tasks by the URL's filters. Of a hold-out none, until this person has opened it in each evaluation."""
+    """The tasks by the URL's filters. Of a hold-out none, until this person has opened it in each
+    evaluation.
+    """
     runs = found.runs
-    given, closed = filters_of(request.GET, runs), [run for run in runs if not may_see(request, run)]
+    given, closed = (
+        filters_of(request.GET, runs),
+        [run for run in runs if not may_see(request, run)],
+    )
     if closed:
         return {"closed": closed, "looks": view_count(closed[0].eval_set), "given": given}
     table = TaskTable(found.tables, given)
@@ -118,7 +158,10 @@ def extremes(found: Comparison, given: Filters) -> dict[str, Any]:
     sides = {}
     for name, change, sort in (("losses", "regressed", "drop"), ("wins", "improved", "gain")):
         table = TaskTable(found.tables, Filters(change=change, of=given.of, sort=sort))
-        sides[name] = {"rows": [table.row(number) for _, number in table.order[:EXTREMES]], "n": len(table.order)}
+        sides[name] = {
+            "rows": [table.row(number) for _, number in table.order[:EXTREMES]],
+            "n": len(table.order),
+        }
     return sides
 
 
@@ -133,7 +176,9 @@ def open_compared(request: HttpRequest, project: Project) -> HttpResponse:
     runs = chosen_of(project, request.POST.getlist("run"))
     for run in runs:
         record_output_view(run, by=request.user)
-    query = urlencode([*(("run", run.pk) for run in runs), *filters_of(request.POST, runs).given.items()])
+    query = urlencode(
+        [*(("run", run.pk) for run in runs), *filters_of(request.POST, runs).given.items()]
+    )
     task = uuid_of(request.POST.get("task"))
     page = (
         reverse("evals:compared_task", args=[project.slug, task])
@@ -145,7 +190,9 @@ def open_compared(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view()
 def export(request: HttpRequest, project: Project) -> HttpResponseBase:
-    """A file of the comparison, with its filtered tasks. If it contains a hold-out, a POST is required, and each export is a view."""
+    """A file of the comparison, with its filtered tasks. If it contains a hold-out, a POST is
+    required, and each export is a view.
+    """
     given = request.POST if request.method == "POST" else request.GET
     runs = chosen_of(project, given.getlist("run"))
     format = given.get("format") if given.get("format") in files.FORMATS else "csv"
@@ -154,10 +201,15 @@ def export(request: HttpRequest, project: Project) -> HttpResponseBase:
         return redirect(page)
     held = [run for run in runs if run.split == Split.HOLDOUT]
     if any(not may_see(request, run) for run in runs) or (held and request.method != "POST"):
-        messages.error(request, "Open the hold-out first, then export it from its page: each file counts as a view.")
+        messages.error(
+            request,
+            "Open the hold-out first, then export it from its page: each file counts as a view.",
+        )
         return redirect(page)
     for run in held:
-        record_view(eval_set=run.eval_set, by=request.user, detail=f"comparison of {run.pk} as {format}")
+        record_view(
+            eval_set=run.eval_set, by=request.user, detail=f"comparison of {run.pk} as {format}"
+        )
     return files.file_of(compared(runs, details=format == "json"), filters_of(given, runs), format)
 
 
@@ -168,14 +220,23 @@ def facts(runs: Sequence[EvalRun]) -> list[tuple[str, list[str]]]:
     """What is not a mean over tasks: (title, a text for each evaluation)."""
     metrics = [run.result.get("metrics") or {} for run in runs]
     found = [
-        (f"Latency {name}", [_amount(item.get("latency_ms", {}).get(name), " ms") for item in metrics])
+        (
+            f"Latency {name}",
+            [_amount(item.get("latency_ms", {}).get(name), " ms") for item in metrics],
+        )
         for name in ("p50", "p95")
     ]
     costs = [total_cost(run) for run in runs]
     if any(cost is not None for cost in costs):
-        found.append(("Cost of the evaluation", ["–" if cost is None else f"${cost:,.4f}" for cost in costs]))
+        found.append(
+            ("Cost of the evaluation", ["–" if cost is None else f"${cost:,.4f}" for cost in costs])
+        )
     counts = [item.get("counts", {}) for item in metrics]
-    for name, title in (("tasks", "Tasks scored"), ("samples", "Samples"), ("masked", "Masked samples")):
+    for name, title in (
+        ("tasks", "Tasks scored"),
+        ("samples", "Samples"),
+        ("masked", "Masked samples"),
+    ):
         found.append((title, [_amount(item.get(name)) for item in counts]))
     return found
 
@@ -187,17 +248,26 @@ def _amount(value: float | None, unit: str = "") -> str:
 def settings_of(run: EvalRun) -> dict[str, Any]:
     """The settings of an evaluation."""
     return {
-        "model version": str(run.model_version), "set": str(run.eval_set), "split": run.split, "environment": str(run.environment),
-        "verifier": str(run.environment.verifier), "samples per task": run.samples_per_task, "seed": run.spec.get("seed"),
-        "engine": in_words(run.spec.get("engine") or {}, run.model_version), "prompt": run.agent_hash[:12],
-    } | {f"sampling {name}": value for name, value in (run.agent_part.get("sampling") or {}).items()}  # fmt: skip
+        "model version": str(run.model_version),
+        "set": str(run.eval_set),
+        "split": run.split,
+        "environment": str(run.environment),
+        "verifier": str(run.environment.verifier),
+        "samples per task": run.samples_per_task,
+        "seed": run.spec.get("seed"),
+        "engine": in_words(run.spec.get("engine") or {}, run.model_version),
+        "prompt": run.agent_hash[:12],
+    } | {
+        f"sampling {name}": value for name, value in (run.agent_part.get("sampling") or {}).items()
+    }
 
 
 def time_figure(runs: Sequence[EvalRun]) -> dict | None:
     """Success over time, if there are enough evaluations for a curve."""
     measured = [(run.created_at, (run.result.get("metrics") or {}).get("success")) for run in runs]
     shown = sorted(
-        ((at, found) for at, found in measured if found and found["mean"] is not None), key=lambda pair: pair[0]
+        ((at, found) for at, found in measured if found and found["mean"] is not None),
+        key=lambda pair: pair[0],
     )
     if len(shown) < 3:
         return None

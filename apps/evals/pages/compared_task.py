@@ -1,4 +1,6 @@
-"""One task of a comparison in full: a sample of each of two evaluations side by side, and their differences."""
+"""One task of a comparison in full: a sample of each of two evaluations side by side, and their
+differences.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,21 @@ class Side:
 
 @project_view()
 def compared_task(request: HttpRequest, project: Project, task: str) -> HttpResponse:
-    """The page; for htmx (j and k) only this task's part. A held-out task first has to be opened."""
+    """The page; for htmx (j and k) only this task's part. A held-out task first has to be
+    opened.
+    """
     runs = chosen_of(project, request.GET.getlist("run"))
     named = get_object_or_404(Task, project=project, pk=task)
     query = query_of(runs)
     if len(runs) < 2:
         return redirect(f"{reverse('evals:compare', args=[project.slug])}?{query}")
     if closed := [run for run in runs if not may_see(request, run)]:
-        context = {"runs": runs, "closed": closed, "looks": view_count(closed[0].eval_set), "task_id": task}
+        context = {
+            "runs": runs,
+            "closed": closed,
+            "looks": view_count(closed[0].eval_set),
+            "task_id": task,
+        }
         context["given"] = filters_of(request.GET, runs)
         return render(request, "evals/compared_closed.html", context)
     tables = read(runs)
@@ -54,8 +63,18 @@ def compared_task(request: HttpRequest, project: Project, task: str) -> HttpResp
         raise Http404("None of these evaluations has this task.")
     table = TaskTable(tables, filters_of(request.GET, runs))
     row = table.row(number)
-    context = sides_of(request, runs, row) | around(table, number) | {"runs": runs, "row": row, "query": query}
-    response = render(request, f"evals/{'_compared_task' if request.htmx else 'compared_task'}.html", context)
+    context = (
+        sides_of(request, runs, row)
+        | around(table, number)
+        | {
+            "runs": runs,
+            "row": row,
+            "query": query,
+        }
+    )
+    response = render(
+        request, f"evals/{'_compared_task' if request.htmx else 'compared_task'}.html", context
+    )
     response["Cache-Control"] = "private, no-cache"
     response["Vary"] = "HX-Request"
     return response
@@ -76,14 +95,20 @@ def around(table: TaskTable, number: int) -> dict[str, Any]:
 
 
 def sides_of(request: HttpRequest, runs: Sequence[EvalRun], row: TaskRow) -> dict[str, Any]:
-    """The baseline and the evaluation of `with`, or else the one that changed most. `a` and `b` name a sample of each."""
+    """The baseline and the evaluation of `with`, or else the one that changed most. `a` and `b`
+    name a sample of each.
+    """
     with_task = [number for number, cell in enumerate(row.cells) if cell and cell.n + cell.masked]
     first = with_task[0]
     chosen = whole(request.GET.get("with"), 1, len(runs))
     if chosen and chosen - 1 in with_task and chosen - 1 != first:
         second = chosen - 1
     else:
-        second = max((n for n in with_task if n != first), key=lambda n: distance(row, first, n), default=None)
+        second = max(
+            (n for n in with_task if n != first),
+            key=lambda n: distance(row, first, n),
+            default=None,
+        )
     falls = second is not None and (row.cells[second].rate or 0) < (row.cells[first].rate or 0)
     a = side(runs, row, first, request.GET.get("a"), passing=falls or row.change == REGRESSED)
     found: dict[str, Any] = {"a": a, "others": [n + 1 for n in with_task if n != first]}
@@ -106,12 +131,27 @@ def distance(row: TaskRow, one: int, other: int) -> float:
     return abs((row.cells[one].rate or 0.0) - (row.cells[other].rate or 0.0))
 
 
-def side(runs: Sequence[EvalRun], row: TaskRow, number: int, asked: str | None, *, passing: bool) -> Side:
+def side(
+    runs: Sequence[EvalRun], row: TaskRow, number: int, asked: str | None, *, passing: bool
+) -> Side:
     """With the requested sample, or else one that passed, or failed, according to the change."""
     run = runs[number]
-    samples = list(run.samples.filter(task=row.cells[number].task).order_by("index").only(
-        "pk", "run", "task", "index", "success", "masked", "unsafe", "valid", "truncated", "mask_reason"
-    ))  # fmt: skip
+    samples = list(
+        run.samples.filter(task=row.cells[number].task)
+        .order_by("index")
+        .only(
+            "pk",
+            "run",
+            "task",
+            "index",
+            "success",
+            "masked",
+            "unsafe",
+            "valid",
+            "truncated",
+            "mask_reason",
+        )
+    )
     if not samples:  # it had some a moment ago
         raise Http404("This evaluation has been deleted.")
     wanted = whole(asked)

@@ -1,4 +1,6 @@
-"""Latency, tokens and cost as distributions: fragments that pages load later, so that they do not have to wait."""
+"""Latency, tokens and cost as distributions: fragments that pages load later, so that they do not
+have to wait.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,21 @@ from apps.evals.samples.distributions import compared, figures, measured
 
 @project_view()
 def of_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """Of the filtered samples. If a hold-out is not opened: of all, which reveals nothing about single tasks."""
+    """Of the filtered samples. If a hold-out is not opened: of all, which reveals nothing about
+    single tasks.
+    """
     run = get_object_or_404(runs_of(project), pk=pk)
     chosen = chosen_filters(request, run) if may_see(request, run) else None
     found = measured(run, chosen.apply(run) if chosen else None)
-    return render(request, "evals/_distributions.html", {"figures": figures(found), "filters": chosen})
+    return render(
+        request, "evals/_distributions.html", {"figures": figures(found), "filters": chosen}
+    )
 
 
 @project_view()
 def of_several(request: HttpRequest, project: Project) -> HttpResponse:
     runs = chosen_of(project, request.GET.getlist("run"))
-    named = [(f"{number}. {run.model_version}", measured(run)) for number, run in enumerate(runs, 1)]
+    named = [
+        (f"{number}. {run.model_version}", measured(run)) for number, run in enumerate(runs, 1)
+    ]
     return render(request, "evals/_distributions.html", {"figures": compared(named)})

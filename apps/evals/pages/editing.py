@@ -31,28 +31,39 @@ def plain_request(asked: list[dict]) -> str | None:
     only = asked[0] if len(asked) == 1 else {}
     return (
         only["content"]
-        if only.keys() == {"role", "content"} and only["role"] == "user" and isinstance(only["content"], str)
+        if only.keys() == {"role", "content"}
+        and only["role"] == "user"
+        and isinstance(only["content"], str)
         else None
     )
 
 
 class TaskEditForm(PlainForm):
-    """The fields of a task that a person may change. A request that is one text is edited as text, otherwise as JSON."""
+    """The fields of a task that a person may change. A request that is one text is edited as text,
+    otherwise as JSON.
+    """
 
     request = forms.CharField(widget=forms.Textarea(attrs={"rows": 5}), max_length=200_000)
     expected = forms.CharField(
-        widget=forms.Textarea(attrs=JSON_BOX | {"rows": 8}), label="Expected", help_text=EXPECTED_HELP
+        widget=forms.Textarea(attrs=JSON_BOX | {"rows": 8}),
+        label="Expected",
+        help_text=EXPECTED_HELP,
     )
     demonstration = forms.CharField(
-        widget=forms.Textarea(attrs={"rows": 3}), required=False, max_length=60_000, help_text="A good answer, as the agent would write it"
-    )  # fmt: skip
+        widget=forms.Textarea(attrs={"rows": 3}),
+        required=False,
+        max_length=60_000,
+        help_text="A good answer, as the agent would write it",
+    )
     tags = forms.CharField(required=False, max_length=1000, help_text="Separated by commas")
     seen = forms.CharField(widget=forms.HiddenInput)
 
     def __init__(self, task: Task, *args: Any, **kwargs: Any) -> None:
         said = plain_request(task.messages)
         initial = {
-            "request": json.dumps(task.messages, indent=2, ensure_ascii=False) if said is None else said,
+            "request": (
+                json.dumps(task.messages, indent=2, ensure_ascii=False) if said is None else said
+            ),
             "expected": json.dumps(task.expected, indent=2, ensure_ascii=False),
             "demonstration": task.demonstration,
             "tags": ", ".join(editing.tags_of(task.metadata)),
@@ -86,9 +97,11 @@ class TaskEditForm(PlainForm):
 
 @project_view(Role.ENGINEER)
 def edit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """Held-out tasks only for people who have opened them. A task of a frozen set is edited in the set's draft, which is created if
-    needed."""
-    task = get_object_or_404(Task.objects.select_related("project", "eval_set"), project=project, pk=pk)
+    """Held-out tasks only for people who have opened them. A task of a frozen set is edited in the
+    set's draft, which is created if needed."""
+    task = get_object_or_404(
+        Task.objects.select_related("project", "eval_set"), project=project, pk=pk
+    )
     if not may_see_task(request, task):
         return redirect("evals:task", project.slug, pk)
     form = TaskEditForm(task, request.POST or None)
@@ -96,16 +109,26 @@ def edit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         data = form.cleaned_data
         try:
             made = editing.edit_task(
-                task=task, seen=data["seen"], messages=data["request"], expected=data["expected"],
-                demonstration=data["demonstration"], tags=data["tags"], by=request.user,
-            )  # fmt: skip
+                task=task,
+                seen=data["seen"],
+                messages=data["request"],
+                expected=data["expected"],
+                demonstration=data["demonstration"],
+                tags=data["tags"],
+                by=request.user,
+            )
         except editing.actions.EvalSetError as error:
             record_refusal(project, error, by=request.user)
             form.add_error(None, str(error))
         else:
             messages.success(request, f"Saved in {made.eval_set}.")
             return redirect("evals:task", project.slug, made.pk)
-    return render(request, "evals/task_edit.html", {"task": task, "form": form}, status=400 if form.errors else 200)
+    return render(
+        request,
+        "evals/task_edit.html",
+        {"task": task, "form": form},
+        status=400 if form.errors else 200,
+    )
 
 
 @require_POST
@@ -113,12 +136,16 @@ def edit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 def change_tasks(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The selected tasks of a draft: `what` is one of editing.WHAT, `value` a split or a tag."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    chosen = [found for given in request.POST.get("ids", "").split(",") if (found := uuid_of(given))]
+    chosen = [
+        found for given in request.POST.get("ids", "").split(",") if (found := uuid_of(given))
+    ]
     what = request.POST.get("what", "")
     value = request.POST.get("split" if what == editing.MOVE else "tag", "")
 
     def change() -> None:
-        count = editing.change_tasks(eval_set=eval_set, tasks=chosen, what=what, value=value, by=request.user)
+        count = editing.change_tasks(
+            eval_set=eval_set, tasks=chosen, what=what, value=value, by=request.user
+        )
         messages.success(request, f"{count:,} task{'' if count == 1 else 's'} changed.")
 
     return attempt(request, eval_set, change)

@@ -26,7 +26,11 @@ def for_set(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         return redirect("evals:detail", project.slug, eval_set.pk)
     form = EnvironmentForm(project, request.POST or None, initial={"slug": eval_set.slug})
     dataset = eval_set.as_dataset
-    made = made_by(form, by=request.user, dataset=dataset) if request.method == "POST" and form.is_valid() else None
+    made = (
+        made_by(form, by=request.user, dataset=dataset)
+        if request.method == "POST" and form.is_valid()
+        else None
+    )
     if made is not None:
         return redirect("environments:detail", project.slug, made.pk)
     context = {"form": form, "builtins": builtins(), "eval_set": eval_set, "dataset": dataset}
@@ -37,7 +41,9 @@ def for_set(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @project_view(Role.ENGINEER)
 def package_tasks(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """An eval set with the tasks of the environment's package."""
-    environment = get_object_or_404(project.environments.select_related("package", "project"), pk=pk)
+    environment = get_object_or_404(
+        project.environments.select_related("package", "project"), pk=pk
+    )
     try:
         eval_set, made = set_of_package(environment=environment, by=request.user)
     except EvalSetError as error:

@@ -37,8 +37,12 @@ LAST = "evals.last_task"
 
 @project_view(Role.ENGINEER)
 def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """One task from one failure. Suggestions name their source; a person confirms or changes them."""
-    failure = get_object_or_404(Failure.objects.select_related("trajectory", "mode"), project=project, pk=pk)
+    """One task from one failure. Suggestions name their source; a person confirms or changes
+    them.
+    """
+    failure = get_object_or_404(
+        Failure.objects.select_related("trajectory", "mode"), project=project, pk=pk
+    )
     steps = from_failures.steps_of(failure.trajectory.messages)
     cut = _cut(request, failure, steps)
     if cut is None:
@@ -47,7 +51,10 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
     suggested = from_failures.suggestions(failure.trajectory, cut)
     offered = groups.groups_of(failure.trajectory)
     form = FailureTaskForm(
-        project, offered, request.POST or None, initial=_initial(request, project, failure, suggested)
+        project,
+        offered,
+        request.POST or None,
+        initial=_initial(request, project, failure, suggested),
     )
     leak = None
     if request.method == "POST" and form.is_valid():
@@ -57,21 +64,32 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
     runs_shown(project, [failure.trajectory_id], to=request.user, where="run")
     prompt = from_failures.prompt_at(failure.trajectory.messages, cut)
     context = {
-        "failure": failure, "row": failure.trajectory, "form": form, "steps": steps, "cut": cut, "leak": leak,
-        "suggested": list(enumerate(suggested)), "chosen": _chosen(request, suggested),
-        "prompt": prompt, "numbered_from": cut - len(prompt),
+        "failure": failure,
+        "row": failure.trajectory,
+        "form": form,
+        "steps": steps,
+        "cut": cut,
+        "leak": leak,
+        "suggested": list(enumerate(suggested)),
+        "chosen": _chosen(request, suggested),
+        "prompt": prompt,
+        "numbered_from": cut - len(prompt),
         "draft": from_failures.DRAFT,
         "there": from_failures.sets_with(failure.trajectory, cut),
         "recorded": len(from_failures.results_for(failure.trajectory, None)),
-    }  # fmt: skip
-    return render(request, "evals/task_from_failure.html", context, status=400 if form.errors or leak else 200)
+    }
+    return render(
+        request, "evals/task_from_failure.html", context, status=400 if form.errors or leak else 200
+    )
 
 
 @require_POST
 @project_view(Role.ENGINEER)
 def tasks_from_cluster(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """A task for each failure of a cluster whose expected answer is known."""
-    cluster = get_object_or_404(FailureCluster.objects.select_related("project"), project=project, pk=pk)
+    cluster = get_object_or_404(
+        FailureCluster.objects.select_related("project"), project=project, pk=pk
+    )
     try:
         draft, made = from_failures.tasks_of_cluster(cluster=cluster, by=request.user)
     except actions.EvalSetError as error:
@@ -94,11 +112,17 @@ def _chosen(request: HttpRequest, suggested: list) -> int | None:
     return whole(request.GET.get("suggestion", "0"), 0, len(suggested) - 1)
 
 
-def _initial(request: HttpRequest, project: Project, failure: Failure, suggested: list) -> dict[str, Any]:
+def _initial(
+    request: HttpRequest, project: Project, failure: Failure, suggested: list
+) -> dict[str, Any]:
     last = request.session.get(LAST, {})  # whoever goes through many failures chooses once
     drafts = drafts_of(project)
     draft = drafts.filter(pk=last.get("eval_set")).first() or drafts.order_by("-created_at").first()
-    initial: dict[str, Any] = {"split": last.get("split", Split.TRAIN), "replayable": True, "eval_set": draft}
+    initial: dict[str, Any] = {
+        "split": last.get("split", Split.TRAIN),
+        "replayable": True,
+        "eval_set": draft,
+    }
     number = _chosen(request, suggested)
     if number is not None:
         expected = suggested[number].expected
@@ -108,11 +132,15 @@ def _initial(request: HttpRequest, project: Project, failure: Failure, suggested
 
 
 def _save(request: HttpRequest, failure: Failure, cut: int, form: FailureTaskForm) -> Leak | None:
-    """Stores the task and confirms the failure. Returns a leak; any other problem is a form error."""
+    """Stores the task and confirms the failure. Returns a leak; any other problem is a form
+    error.
+    """
     given: dict[str, Any] = {"eval_set": None} | form.cleaned_data
     try:
         with transaction.atomic():
-            given["eval_set"] = given["eval_set"] or from_failures.open_draft(project=failure.project, by=request.user)
+            given["eval_set"] = given["eval_set"] or from_failures.open_draft(
+                project=failure.project, by=request.user
+            )
             made = from_failures.make_task(failure=failure, cut=cut, by=request.user, **given)
             if made.made and failure.state == FailureState.OPEN:
                 decide(failure=failure, by=request.user)
@@ -126,13 +154,17 @@ def _save(request: HttpRequest, failure: Failure, cut: int, form: FailureTaskFor
         said = 'A task was added to <a href="{}">{}</a>, {}.'
         messages.success(request, format_html(said, link, given["eval_set"], given["split"].label))
     elif made.duplicates:
-        form.add_error(None, f"{given['eval_set']} already has this request. Choose another step or set.")
+        form.add_error(
+            None, f"{given['eval_set']} already has this request. Choose another step or set."
+        )
     else:
         return _leak(request, failure, cut, given, made)
     return None
 
 
-def _leak(request: HttpRequest, failure: Failure, cut: int, given: dict, made: actions.TasksMade) -> Leak:
+def _leak(
+    request: HttpRequest, failure: Failure, cut: int, given: dict, made: actions.TasksMade
+) -> Leak:
     """The two requests; seeing a held-out one is a view."""
     leak = made.leaks[0] if made.leaks else exact_leak(failure, cut, given)
     if given["split"] != Split.HOLDOUT:
@@ -173,10 +205,15 @@ def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpRespo
     first = list(rows[:SEEN])
     runs_shown(project, [row.pk for row in first], to=request.user, where="successes")
     context = {
-        "eval_set": eval_set, "rows": first, "count": min(len(found), MOST), "filters": request.GET,
-        "more": len(found) > MOST, "splits": FROM_FAILURE, "split": Split.REGRESSION,
+        "eval_set": eval_set,
+        "rows": first,
+        "count": min(len(found), MOST),
+        "filters": request.GET,
+        "more": len(found) > MOST,
+        "splits": FROM_FAILURE,
+        "split": Split.REGRESSION,
         "periods": SINCE,
-    }  # fmt: skip
+    }
     return render(request, "evals/from_successes.html", context)
 
 
@@ -185,8 +222,12 @@ def report_result(request: HttpRequest, made: actions.TasksMade) -> None:
     near = made.guarded + len(made.leaks)
     parts = [f"{made.made:,} tasks added"]
     parts += [f"{made.duplicates:,} already existed"] if made.duplicates else []
-    parts += [f"{made.without_expected:,} skipped: no expected answer"] if made.without_expected else []
     parts += (
-        [f"{near:,} skipped: too similar to, or in the same group as, the other side of a hold-out"] if near else []
+        [f"{made.without_expected:,} skipped: no expected answer"] if made.without_expected else []
+    )
+    parts += (
+        [f"{near:,} skipped: too similar to, or in the same group as, the other side of a hold-out"]
+        if near
+        else []
     )
     messages.success(request, "; ".join(parts) + ".")

@@ -1,6 +1,7 @@
 """Import and export of tasks.
 
-Between preview and start there is no row: the file waits in the data folder under a random name in a signed token.
+Between preview and start there is no row: the file waits in the data folder under a random name in
+a signed token.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from typing import Any
 
 from django.contrib import messages
 from django.core import signing
-from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import (
+    FileResponse,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    StreamingHttpResponse,
+)
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
@@ -55,14 +62,28 @@ def _preview(
 ) -> HttpResponse:
     columns = sorted(column for column in seen.columns if column != exporting.FLYWHEEL)[:40]
     token = {
-        "id": identity, "name": name, "format": seen.format, "rows": seen.good + seen.bad, "columns": columns,
-        "set": str(eval_set.pk), "by": request.user.pk,
-    }  # fmt: skip
-    splits = [(dict(Split.choices).get(split, "none named"), count) for split, count in sorted(seen.splits.items())]
+        "id": identity,
+        "name": name,
+        "format": seen.format,
+        "rows": seen.good + seen.bad,
+        "columns": columns,
+        "set": str(eval_set.pk),
+        "by": request.user.pk,
+    }
+    splits = [
+        (dict(Split.choices).get(split, "none named"), count)
+        for split, count in sorted(seen.splits.items())
+    ]
     return _page(
-        request, eval_set, preview=seen, name=name, size=path.stat().st_size, splits=splits,
-        choice=ImportChoiceForm(columns), token=signing.dumps(token, salt=SALT, compress=True),
-    )  # fmt: skip
+        request,
+        eval_set,
+        preview=seen,
+        name=name,
+        size=path.stat().st_size,
+        splits=splits,
+        choice=ImportChoiceForm(columns),
+        token=signing.dumps(token, salt=SALT, compress=True),
+    )
 
 
 @require_POST
@@ -74,8 +95,14 @@ def import_start(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     form = ImportChoiceForm(token.get("columns", []), request.POST)
     try:
         path, answers = importing.paths_of(token["id"]) if token else (None, None)
-        if path is None or not form.is_valid() or TaskImport.objects.filter(pk=token["id"]).exists():
-            raise ImportProblem("That file is no longer available or was already imported. Upload it again.")
+        if (
+            path is None
+            or not form.is_valid()
+            or TaskImport.objects.filter(pk=token["id"]).exists()
+        ):
+            raise ImportProblem(
+                "That file is no longer available or was already imported. Upload it again."
+            )
         choice = importing.chosen(Choice(token["format"], **form.cleaned_data), token["columns"])
         if token["rows"] > importing.AT_ONCE:
             importing.submit(
@@ -88,7 +115,12 @@ def import_start(request: HttpRequest, project: Project, pk: str) -> HttpRespons
             )
             return redirect("evals:import_status", project.slug, pk, token["id"])
         done = importing.import_file(
-            eval_set=eval_set, path=path, name=token["name"], choice=choice, by=request.user, answers=answers
+            eval_set=eval_set,
+            path=path,
+            name=token["name"],
+            choice=choice,
+            by=request.user,
+            answers=answers,
         )
     except (ImportProblem, actions.EvalSetError) as problem:
         record_refusal(project, problem, by=request.user)
@@ -113,7 +145,9 @@ def import_status(request: HttpRequest, project: Project, pk: str, identity: str
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     job = get_object_or_404(TaskImport, eval_set=eval_set, pk=identity)
     context = {"eval_set": eval_set, "job": job, "name": job.name, "done": job.result}
-    return render(request, "evals/_import_status.html" if request.htmx else "evals/import.html", context)
+    return render(
+        request, "evals/_import_status.html" if request.htmx else "evals/import.html", context
+    )
 
 
 @require_POST
@@ -121,13 +155,17 @@ def import_status(request: HttpRequest, project: Project, pk: str, identity: str
 def import_cancel(request: HttpRequest, project: Project, pk: str, identity: str) -> HttpResponse:
     job = get_object_or_404(TaskImport, eval_set__project=project, eval_set=pk, pk=identity)
     if jobs.cancel(job, by=request.user):
-        messages.success(request, "Cancelled. Nothing is stored unless the tasks were already being written.")
+        messages.success(
+            request, "Cancelled. Nothing is stored unless the tasks were already being written."
+        )
     else:
         messages.error(request, "This import has already finished.")
     return redirect("evals:import_status", project.slug, pk, identity)
 
 
-def _page(request: HttpRequest, eval_set: EvalSet, status: int = 200, **context: Any) -> HttpResponse:
+def _page(
+    request: HttpRequest, eval_set: EvalSet, status: int = 200, **context: Any
+) -> HttpResponse:
     return render(request, "evals/import.html", {"eval_set": eval_set} | context, status=status)
 
 
@@ -143,10 +181,14 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
         return _file(request, eval_set, Split(split), format)
     counts = {split: exporting.tasks_of(eval_set, split).count() for split in Split}
     context = {
-        "eval_set": eval_set, "formats": exporting.FORMATS.items(), "looks": view_count(eval_set),
-        "rows": [(split, counts[split]) for split in Split if split != Split.HOLDOUT and counts[split]],
+        "eval_set": eval_set,
+        "formats": exporting.FORMATS.items(),
+        "looks": view_count(eval_set),
+        "rows": [
+            (split, counts[split]) for split in Split if split != Split.HOLDOUT and counts[split]
+        ],
         "held": counts[Split.HOLDOUT],
-    }  # fmt: skip
+    }
     return render(request, "evals/export.html", context)
 
 
@@ -169,6 +211,8 @@ def _file(request: HttpRequest, eval_set: EvalSet, split: Split, format: str) ->
         messages.error(request, str(error))
         return redirect("evals:export", eval_set.project.slug, eval_set.pk)
     if made.kind == "application/zip":
-        return FileResponse(made.chunks, as_attachment=True, filename=made.name, content_type=made.kind)
+        return FileResponse(
+            made.chunks, as_attachment=True, filename=made.name, content_type=made.kind
+        )
     headers = {"Content-Disposition": f'attachment; filename="{made.name}"'}
     return StreamingHttpResponse(made.chunks, content_type=made.kind, headers=headers)

@@ -1,4 +1,6 @@
-"""The page that says what RL would learn from the tasks of an evaluation, and which of them to train on."""
+"""The page that says what RL would learn from the tasks of an evaluation, and which of them to
+train on.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ class Options:
 
 @project_view(query={"g": int, "cap": int, "kind": KINDS, "sort": None, "task": None, "page": int})
 def learnability(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    run = get_object_or_404(EvalRun.objects.select_related("eval_set", "model_version"), project=project, pk=pk)
+    run = get_object_or_404(
+        EvalRun.objects.select_related("eval_set", "model_version"), project=project, pk=pk
+    )
     options = Options.of(request.GET)
     learning = RunLearnability(run, options.group_size)
     rows = rows_of(learning, options.per_group)
@@ -64,10 +68,15 @@ def learnability(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     return render(
         request,
         "evals/learnability.html",
-        {"run": run, "options": options, "why_not": learning.why_not(), "page": page_of(request, ordered(shown, options.sort))}
+        {
+            "run": run,
+            "options": options,
+            "why_not": learning.why_not(),
+            "page": page_of(request, ordered(shown, options.sort)),
+        }
         | _summary(learning.found, rows)
         | _samples(run, options.task),
-    )  # fmt: skip
+    )
 
 
 def _summary(found: Learnability, rows: Sequence[Row]) -> dict:
@@ -82,7 +91,11 @@ def _summary(found: Learnability, rows: Sequence[Row]) -> dict:
         "kinds": [(value, label, counts[value]) for value, label in KINDS.items()],
         "columns": COLUMNS,
         "passes": passes(found) if found.tasks else [],
-        "figures": {"rates": rate_figure(found.tasks), "signal": signal_figure(found.tasks)} if found.tasks else None,
+        "figures": (
+            {"rates": rate_figure(found.tasks), "signal": signal_figure(found.tasks)}
+            if found.tasks
+            else None
+        ),
     }
 
 
@@ -98,17 +111,24 @@ COLUMNS = (
 
 def _samples(run: EvalRun, task: UUID | None) -> dict:
     """The samples of the task named by the URL, if it belongs to this evaluation."""
-    samples: list[Sample] = list(run.samples.filter(task=task).select_related("task")) if task else []
+    samples: list[Sample] = (
+        list(run.samples.filter(task=task).select_related("task")) if task else []
+    )
     return {"samples": samples, "task": samples[0].task if samples else None}
 
 
 def passes(found: Learnability) -> list[tuple[int, Estimate]]:
     """pass@k with its interval over tasks, for each k that every task has samples for."""
-    return [(k, interval([pass_at_k(item.n, item.passed, k) for item in found.tasks])) for k in found.pass_at]
+    return [
+        (k, interval([pass_at_k(item.n, item.passed, k) for item in found.tasks]))
+        for k in found.pass_at
+    ]
 
 
 def interval(shares: Sequence[float]) -> Estimate:
-    """Mean of shares with Student's t interval, cut to [0, 1]; Wilson's where all are equal; [0, 1] of one share."""
+    """Mean of shares with Student's t interval, cut to [0, 1]; Wilson's where all are equal; [0, 1]
+    of one share.
+    """
     n, mean = len(shares), fmean(shares)
     if n == 1:
         return Estimate(mean, 0.0, 1.0, 1)
@@ -120,12 +140,20 @@ def interval(shares: Sequence[float]) -> Estimate:
 
 
 def rate_figure(tasks: Sequence[TaskView]) -> dict:
-    """How many tasks pass in which share of their samples; the first and the last bar hold only 0% and 100%."""
+    """How many tasks pass in which share of their samples; the first and the last bar hold only 0%
+    and 100%.
+    """
     bins = min(MOST_BINS, max(item.n for item in tasks))
     counts = Counter((item.kind, _bin(item, bins)) for item in tasks)
     xs = [100 * place / bins for place in range(bins + 1)]
-    kinds = (("all_fail", "all fail", BAD), ("mixed", "mixed", PALETTE[0]), ("all_pass", "all pass", GOOD))
-    series = {label: (xs, [counts[kind, place] for place in range(bins + 1)]) for kind, label, _ in kinds}
+    kinds = (
+        ("all_fail", "all fail", BAD),
+        ("mixed", "mixed", PALETTE[0]),
+        ("all_pass", "all pass", GOOD),
+    )
+    series = {
+        label: (xs, [counts[kind, place] for place in range(bins + 1)]) for kind, label, _ in kinds
+    }
     colours = {label: colour for _, label, colour in kinds}
     title = "Tasks by pass rate"
     return bars(series, title, x="pass rate, %", y="tasks", stacked=True, colours=colours)
@@ -138,14 +166,19 @@ def _bin(item: TaskView, bins: int) -> int:
 
 
 def signal_figure(tasks: Sequence[TaskView]) -> dict:
-    """The expected share of groups with both outcomes, against their size; tasks seen alike are summed once."""
+    """The expected share of groups with both outcomes, against their size; tasks seen alike are
+    summed once.
+    """
     alike = Counter((item.passed, item.n) for item in tasks)
     shares = [
-        sum(times * signal_chance(passed, n, size) for (passed, n), times in alike.items()) / len(tasks)
+        sum(times * signal_chance(passed, n, size) for (passed, n), times in alike.items())
+        / len(tasks)
         for size in GROUP_SIZES
     ]
     values = [100 * share for share in shares]
     title = "Expected share of groups with both outcomes"
-    figure = lines({"groups": (GROUP_SIZES, values)}, title, x="samples per group (G)", y="%", height=250)
+    figure = lines(
+        {"groups": (GROUP_SIZES, values)}, title, x="samples per group (G)", y="%", height=250
+    )
     figure["layout"]["yaxis"]["range"] = [0, 100]
     return figure

@@ -32,7 +32,9 @@ def page(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return _page(request, eval_set, MeaningForm(project))
 
 
-def _page(request: HttpRequest, eval_set: EvalSet, form: MeaningForm, status: int = 200) -> HttpResponse:
+def _page(
+    request: HttpRequest, eval_set: EvalSet, form: MeaningForm, status: int = 200
+) -> HttpResponse:
     review = review_of(eval_set)
     show = request.GET.get("show", "")
     show = show if show in FILTERS else "open"
@@ -40,14 +42,22 @@ def _page(request: HttpRequest, eval_set: EvalSet, form: MeaningForm, status: in
     verdicts.record_pairs_view(eval_set.project, rows, by=request.user)
     counts = eval_set.tasks.values_list("split", flat=True)
     context = {
-        "eval_set": eval_set, "review": review, "page": rows, "show": show, "filters": FILTERS, "form": form,
-        "held": sum(split == "holdout" for split in counts), "others": sum(split in TRAINS for split in counts),
-    }  # fmt: skip
+        "eval_set": eval_set,
+        "review": review,
+        "page": rows,
+        "show": show,
+        "filters": FILTERS,
+        "form": form,
+        "held": sum(split == "holdout" for split in counts),
+        "others": sum(split in TRAINS for split in counts),
+    }
     return render(request, "evals/meaning.html", context | _job(eval_set), status=status)
 
 
 def _is(pair: Shown, show: str) -> bool:
-    return show == "all" or (pair.open if show == "open" else bool(pair.verdict) and pair.verdict.verdict == show)
+    return show == "all" or (
+        pair.open if show == "open" else bool(pair.verdict) and pair.verdict.verdict == show
+    )
 
 
 def _job(eval_set: EvalSet) -> dict[str, Any]:
@@ -65,7 +75,12 @@ def start(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     form = MeaningForm(project, request.POST)
     if form.is_valid():
         try:
-            check.submit(eval_set=eval_set, source=form.source(), by=request.user, most=form.cleaned_data["most"])
+            check.submit(
+                eval_set=eval_set,
+                source=form.source(),
+                by=request.user,
+                most=form.cleaned_data["most"],
+            )
             return redirect("evals:meaning", project.slug, pk)
         except EvalSetError as error:
             form.add_error(None, str(error))
@@ -89,7 +104,9 @@ def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @project_view(Role.ENGINEER)
 def stop(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    return attempt(request, eval_set, lambda: check.stop(eval_set=eval_set, by=request.user), "meaning")
+    return attempt(
+        request, eval_set, lambda: check.stop(eval_set=eval_set, by=request.user), "meaning"
+    )
 
 
 @require_POST
@@ -97,7 +114,11 @@ def stop(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     pair = _find(project, pk)
     return _decided(
-        request, pair, lambda: verdicts.decide(pair=pair, verdict=request.POST.get("verdict", ""), by=request.user)
+        request,
+        pair,
+        lambda: verdicts.decide(
+            pair=pair, verdict=request.POST.get("verdict", ""), by=request.user
+        ),
     )
 
 
@@ -128,5 +149,12 @@ def _decided(request: HttpRequest, pair: MeaningPair, act: Any) -> HttpResponse:
     [one] = verdicts.shown([fresh], eval_set.project)
     verdicts.record_pairs_view(eval_set.project, [one], by=request.user)
     review = review_of(eval_set)
-    context = {"pair": one, "eval_set": eval_set, "at": True, "problem": problem, "review": review, "swapped": True}
+    context = {
+        "pair": one,
+        "eval_set": eval_set,
+        "at": True,
+        "problem": problem,
+        "review": review,
+        "swapped": True,
+    }
     return render(request, "evals/_meaning_pair.html", context)

@@ -43,7 +43,10 @@ RATES = (
 )
 SIZE, SHOWN, OTHERS = 40, 260, 50
 LIST_MS = 4_000
-MAY_QUOTE = "Failed. The reason may quote a held-out task, so it is shown with the samples once they are opened."
+MAY_QUOTE = (
+    "Failed. The reason may quote a held-out task, so it is shown with the samples once they are"
+    " opened."
+)
 
 
 OF_SAMPLES = {
@@ -64,9 +67,12 @@ def run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 def compared_with(row: EvalRun) -> EvalRun | None:
-    """The evaluation to compare this one with: of what its model was made from, or else the newest other one."""
+    """The evaluation to compare this one with: of what its model was made from, or else the newest
+    other one.
+    """
     return (
-        baseline_of(row.model_version, row.eval_set, row.split) or others_of(row).filter(eval_set=row.eval_set).first()
+        baseline_of(row.model_version, row.eval_set, row.split)
+        or others_of(row).filter(eval_set=row.eval_set).first()
     )
 
 
@@ -75,26 +81,40 @@ def samples(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment with the samples by other filters; its URL is that of the page with them."""
     row = get_object_or_404(runs_of(project), pk=pk)
     if not request.htmx:
-        return redirect(f"{reverse('evals:run', args=[project.slug, pk])}?{request.GET.urlencode()}")
+        return redirect(
+            f"{reverse('evals:run', args=[project.slug, pk])}?{request.GET.urlencode()}"
+        )
     context = listed(request, row)
     response = render(request, "evals/_run_filtered.html", context | {"run": row})
-    response["HX-Push-Url"] = f"{reverse('evals:run', args=[project.slug, pk])}?{context['filters'].query}"
+    response["HX-Push-Url"] = (
+        f"{reverse('evals:run', args=[project.slug, pk])}?{context['filters'].query}"
+    )
     return response
 
 
 def listed(request: HttpRequest, row: EvalRun) -> dict[str, Any]:
-    """The samples selected by the URL. Of a hold-out none, until this person has opened it (`open_holdout`)."""
+    """The samples selected by the URL. Of a hold-out none, until this person has opened it
+    (`open_holdout`).
+    """
     chosen, others = chosen_filters(request, row), others_of(row)
     opened = may_see(request, row)
     context: dict[str, Any] = {
-        "filters": chosen, "opened": opened, "others": others[:OTHERS], "changes": CHANGES.items(), "too_broad": False,
+        "filters": chosen,
+        "opened": opened,
+        "others": others[:OTHERS],
+        "changes": CHANGES.items(),
+        "too_broad": False,
         "makes_tasks": may_make_tasks(row),
-    }  # fmt: skip
+    }
     if not opened:
         return context | {"looks": view_count(row.eval_set)}
     try:
         with patience(LIST_MS):
-            rows = chosen.apply(row).defer("messages", "details", "output").annotate(head=Left("output", SHOWN + 1))
+            rows = (
+                chosen.apply(row)
+                .defer("messages", "details", "output")
+                .annotate(head=Left("output", SHOWN + 1))
+            )
             given = {"after": request.GET.get("after", ""), "before": request.GET.get("before", "")}
             return context | {"page": filters.page(rows, SIZE, **given), "facets": facets_of(row)}
     except TooLong:
@@ -102,15 +122,21 @@ def listed(request: HttpRequest, row: EvalRun) -> dict[str, Any]:
 
 
 def chosen_filters(request: HttpRequest, row: EvalRun, given: QueryDict | None = None) -> Filters:
-    """Those of the URL; without the comparison where it names no evaluation that there is one with."""
+    """Those of the URL; without the comparison where it names no evaluation that there is one
+    with.
+    """
     chosen = Filters.of(request.GET if given is None else given)
     known = not chosen.against or others_of(row).filter(pk=chosen.against).exists()
     return chosen if known else replace(chosen, against="", change="")
 
 
 def may_see(request: HttpRequest, row: EvalRun) -> bool:
-    """Whether a person may see single tasks and outputs of an evaluation: for a hold-out, engineers who have opened it."""
-    return row.split != Split.HOLDOUT or (request.membership.may(Role.ENGINEER) and has_opened(row, by=request.user))
+    """Whether a person may see single tasks and outputs of an evaluation: for a hold-out, engineers
+    who have opened it.
+    """
+    return row.split != Split.HOLDOUT or (
+        request.membership.may(Role.ENGINEER) and has_opened(row, by=request.user)
+    )
 
 
 def others_of(row: EvalRun) -> QuerySet[EvalRun]:
@@ -128,10 +154,15 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
     given = request.POST if request.method == "POST" else request.GET
     format = given.get("format") if given.get("format") in exporting.FORMATS else "jsonl"
     if not may_see(request, row) or (row.split == Split.HOLDOUT and request.method != "POST"):
-        messages.error(request, "Open the hold-out first, then export it from its list: each file counts as a view.")
+        messages.error(
+            request,
+            "Open the hold-out first, then export it from its list: each file counts as a view.",
+        )
         return redirect(row_url(row))
     if row.split == Split.HOLDOUT:
-        record_view(eval_set=row.eval_set, by=request.user, detail=f"samples of {row.pk} as {format}")
+        record_view(
+            eval_set=row.eval_set, by=request.user, detail=f"samples of {row.pk} as {format}"
+        )
     return exporting.file_of(row, chosen_filters(request, row, given).apply(row), format)
 
 
@@ -152,7 +183,9 @@ def row_url(row: EvalRun) -> str:
 
 @project_view()
 def run_status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The fragment that a running evaluation's page polls; once the run has ended, the whole page is reloaded."""
+    """The fragment that a running evaluation's page polls; once the run has ended, the whole page
+    is reloaded.
+    """
     row = get_object_or_404(runs_of(project), pk=pk)
     return progress(request, "evals/_status.html", live(request, row), runs=row.is_active)
 
@@ -175,13 +208,20 @@ def live(request: HttpRequest, row: EvalRun) -> dict:
 
 
 def all_masked(row: EvalRun, *, opened: bool) -> str:
-    """Why nothing counts, in a sentence, where every sample is masked; else "". A reason may quote a held-out task."""
+    """Why nothing counts, in a sentence, where every sample is masked; else "". A reason may quote
+    a held-out task.
+    """
     counts = (row.result.get("metrics") or {}).get("counts") or {}
     if not counts.get("samples") or counts["masked"] != counts["samples"]:
         return ""
     if not opened:
         return "Every sample is masked, so this evaluation says nothing about the model."
-    first = row.samples.filter(masked=True).exclude(mask_reason="").order_by("task__key", "index").first()
+    first = (
+        row.samples.filter(masked=True)
+        .exclude(mask_reason="")
+        .order_by("task__key", "index")
+        .first()
+    )
     return f"Every sample is masked: {first.mask_reason if first else 'no reason was given.'}"
 
 
@@ -191,13 +231,18 @@ def other_results(row: EvalRun) -> str:
     if not (other := counts.get("other_results")):
         return ""
     return (
-        f"{other:,} of {counts['samples']:,} runs saw other results than the environment's: the agent ran tools of its own. They are masked. "
-        "Let the agent return its calls without running them."
+        f"{other:,} of {counts['samples']:,} runs saw other results than the environment's: the"
+        " agent ran tools of its own. They are masked. Let the agent return its calls without"
+        " running them."
     )
 
 
 def rate_chart(metrics: dict) -> dict:
-    shown = [(title, metrics[name]) for name, title in reversed(RATES) if metrics[name]["mean"] is not None]
+    shown = [
+        (title, metrics[name])
+        for name, title in reversed(RATES)
+        if metrics[name]["mean"] is not None
+    ]
     figure = intervals(
         [title for title, _ in shown],
         [m["mean"] for _, m in shown],

@@ -56,7 +56,9 @@ def to_tasks(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         draft, begin = form.cleaned_data.get("eval_set"), form.cleaned_data["cut"]
         try:
             draft = draft or open_draft(project=project, by=request.user)
-            made = make_tasks(run=run, samples=rows, eval_set=draft, by=request.user, whole=begin == form.WHOLE)
+            made = make_tasks(
+                run=run, samples=rows, eval_set=draft, by=request.user, whole=begin == form.WHOLE
+            )
         except EvalSetError as error:
             record_refusal(project, error, by=request.user)
             form.add_error(None, str(error))
@@ -65,7 +67,13 @@ def to_tasks(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             return redirect("evals:detail", project.slug, draft.pk)
     keys = list(rows.order_by("task_key").values_list("task_key", flat=True).distinct()[: MOST + 1])
     context = {
-        "run": run, "form": form, "filters": chosen, "sample": one, "keys": keys[:PREVIEW], "count": min(len(keys), MOST),
-        "more": len(keys) > MOST, "draft": DRAFT,
-    }  # fmt: skip
+        "run": run,
+        "form": form,
+        "filters": chosen,
+        "sample": one,
+        "keys": keys[:PREVIEW],
+        "count": min(len(keys), MOST),
+        "more": len(keys) > MOST,
+        "draft": DRAFT,
+    }
     return render(request, "evals/sample_tasks.html", context, status=400 if form.errors else 200)

@@ -1,4 +1,6 @@
-"""One sample of an evaluation in full: request, answer and expected answer, and what the verifier and the rules say about it."""
+"""One sample of an evaluation in full: request, answer and expected answer, and what the verifier
+and the rules say about it.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +28,26 @@ from workers.lib.messages import functions_of
 
 @project_view()
 def sample(request: HttpRequest, project: Project, pk: str, number: int) -> HttpResponse:
-    """The page; for htmx (j and k) only this sample's part. Of a hold-out, it first has to be opened."""
+    """The page; for htmx (j and k) only this sample's part. Of a hold-out, it first has to be
+    opened.
+    """
     run = get_object_or_404(runs_of(project), pk=pk)
     row = get_object_or_404(run.samples.select_related("task__trajectory"), pk=number)
     chosen = chosen_filters(request, run)
     context: dict[str, Any] = {"run": run, "filters": chosen}
     if not may_see(request, run):
         return render(
-            request, "evals/sample_closed.html", context | {"number": number, "looks": view_count(run.eval_set)}
+            request,
+            "evals/sample_closed.html",
+            context | {"number": number, "looks": view_count(run.eval_set)},
         )
     row.run = run
     if (text := part_of(request, row)) is not None:
         return text
     response = render(
-        request, f"evals/{'_sample' if request.htmx else 'sample'}.html", context | context_of(row, chosen)
+        request,
+        f"evals/{'_sample' if request.htmx else 'sample'}.html",
+        context | context_of(row, chosen),
     )
     response["Cache-Control"] = "private, no-cache"
     response["Vary"] = "HX-Request"
@@ -64,7 +72,9 @@ def context_of(row: Sample, chosen: Filters) -> dict[str, Any]:
         "previous": earlier,
         "next": later,
         "back": urlencode(chosen.given | ({"after": cursor_of(earlier)} if earlier else {})),
-        "siblings": list(run.samples.filter(task=task).only("pk", "index", "success", "masked", "task_key")),
+        "siblings": list(
+            run.samples.filter(task=task).only("pk", "index", "success", "masked", "task_key")
+        ),
         "elsewhere": elsewhere(run, row, chosen),
         "makes_tasks": may_make_tasks(run) and not row.success and not row.masked,
     }
@@ -75,7 +85,11 @@ def part_of(request: HttpRequest, row: Sample) -> HttpResponse | None:
     part = request.GET.get("part")
     if part not in ("output", "conversation"):
         return None
-    text = row.output if part == "output" else json.dumps(transcript.conversation(row), indent=2, ensure_ascii=False)
+    text = (
+        row.output
+        if part == "output"
+        else json.dumps(transcript.conversation(row), indent=2, ensure_ascii=False)
+    )
     return HttpResponse(text, content_type="text/plain; charset=utf-8")
 
 
@@ -91,7 +105,9 @@ def scored_output(row: Sample) -> dict[str, Any]:
         "request_text": transcript.request_of(row.task.messages),
         "conversation": messages,
         "tools": tools,
-        "tool_lines": [(name, function.get("description") or "") for name, function in functions_of(tools)],
+        "tool_lines": [
+            (name, function.get("description") or "") for name, function in functions_of(tools)
+        ],
         "difference": transcript.difference(row.task.expected, transcript.answered(row)),
         "components": components,
         "reasons": reasons,
@@ -103,9 +119,14 @@ def scored_output(row: Sample) -> dict[str, Any]:
 
 
 def elsewhere(run: EvalRun, row: Sample, chosen: Filters) -> dict[str, Any] | None:
-    """The result of the same request in the evaluation that this one is compared with; None without one."""
+    """The result of the same request in the evaluation that this one is compared with; None without
+    one.
+    """
     other = others_of(run).filter(pk=chosen.against).first() if chosen.against else None
     if other is None:
         return None
     samples = other.samples.filter(task__canonical_hash=row.task.canonical_hash)
-    return {"run": other, "samples": list(samples.only("pk", "index", "success", "masked", "task_key")[:64])}
+    return {
+        "run": other,
+        "samples": list(samples.only("pk", "index", "success", "masked", "task_key")[:64]),
+    }

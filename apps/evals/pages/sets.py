@@ -37,7 +37,13 @@ from apps.evals.variants import batches
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import in_chunks
 
-SET_COLUMNS = {"set": "slug", "state": "state", "tasks": "-n", "train": "-train", "holdout": "-holdout"}
+SET_COLUMNS = {
+    "set": "slug",
+    "state": "state",
+    "tasks": "-n",
+    "train": "-train",
+    "holdout": "-holdout",
+}
 RUN_COLUMNS = {
     "model": "model_version__name",
     "state": "state",
@@ -66,15 +72,22 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
         .shown(archived)
         .select_related("model_version", "eval_set", "environment")
     )
-    set_order, run_order = Sorting.of(request.GET, SET_COLUMNS, "sets"), Sorting.of(request.GET, RUN_COLUMNS)
+    set_order, run_order = (
+        Sorting.of(request.GET, SET_COLUMNS, "sets"),
+        Sorting.of(request.GET, RUN_COLUMNS),
+    )
     context = {
         "archived": archived,
         "sets": (rows := list(set_order.apply(sets))),
-        "newest_frozen": max((row for row in rows if row.is_frozen), key=lambda row: row.frozen_at, default=None),
+        "newest_frozen": max(
+            (row for row in rows if row.is_frozen), key=lambda row: row.frozen_at, default=None
+        ),
         "form": EvalSetForm(),
         "page": page_of(request, run_order.apply(runs), 30),
     }
-    return render(request, "evals/list.html", context | {"set_order": set_order, "run_order": run_order})
+    return render(
+        request, "evals/list.html", context | {"set_order": set_order, "run_order": run_order}
+    )
 
 
 @require_POST
@@ -98,7 +111,9 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpResponse:
-    eval_set = get_object_or_404(EvalSet.objects.select_related("frozen_by"), project=project, pk=pk)
+    eval_set = get_object_or_404(
+        EvalSet.objects.select_related("frozen_by"), project=project, pk=pk
+    )
     tasks = eval_set.tasks.select_related("trajectory")
     split = request.GET.get("split", "")
     if split in Split.values:
@@ -108,7 +123,9 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
     tags = editing.tags_in(eval_set)
     if (tag := request.GET.get("tag", "")) in tags:
         tasks = tasks.filter(editing.tagged(tag)).exclude(split=Split.HOLDOUT)
-    if q := request.GET.get("q", "").strip()[:120]:  # a match would reveal what a held-out task asks
+    if q := request.GET.get("q", "").strip()[
+        :120
+    ]:  # a match would reveal what a held-out task asks
         tasks = tasks.search(q).exclude(split=Split.HOLDOUT)
     recent = views_of(eval_set).select_related("by", "api_key", "eval_set")[:10]
     counts = dict(eval_set.tasks.values_list("split").annotate(n=Count("pk")).order_by("split"))
@@ -125,7 +142,9 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "looked": looked,
             "splits": Split.choices,
             "counts": counts,
-            "uses": actions.uses_of(eval_set) if eval_set.is_frozen and not counts.get(Split.HOLDOUT) else [],
+            "uses": actions.uses_of(eval_set)
+            if eval_set.is_frozen and not counts.get(Split.HOLDOUT)
+            else [],
             "total": sum(counts.values()),
             "q": q,
             "tags": tags,
@@ -164,7 +183,10 @@ def add_trajectories(request: HttpRequest, project: Project, pk: str) -> HttpRes
     rows = chain.from_iterable(in_chunks(candidates(project).order_by("pk")))
 
     def add() -> None:
-        report_result(request, actions.tasks_from_trajectories(eval_set=eval_set, trajectories=rows, by=request.user))
+        report_result(
+            request,
+            actions.tasks_from_trajectories(eval_set=eval_set, trajectories=rows, by=request.user),
+        )
 
     return attempt(request, eval_set, add)
 
@@ -179,7 +201,9 @@ def add_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             messages.error(request, f"{name}: {' '.join(errors)}")
         return redirect("evals:detail", project.slug, pk)
     data = form.cleaned_data | {"split": Split(form.cleaned_data["split"])}
-    return attempt(request, eval_set, lambda: actions.add_task(eval_set=eval_set, by=request.user, **data))
+    return attempt(
+        request, eval_set, lambda: actions.add_task(eval_set=eval_set, by=request.user, **data)
+    )
 
 
 @require_POST
@@ -205,7 +229,9 @@ def freeze(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     chosen = request.POST.get("without_holdout") == "yes"
     return attempt(
-        request, eval_set, lambda: actions.freeze(eval_set=eval_set, by=request.user, without_holdout=chosen)
+        request,
+        eval_set,
+        lambda: actions.freeze(eval_set=eval_set, by=request.user, without_holdout=chosen),
     )
 
 
@@ -242,11 +268,15 @@ def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     named = {name: value for name in ("environment", "split") if (value := request.GET.get(name))}
     initial = {"model_version": version} | named | (like(baseline) if baseline else {})
     form = EvalRunForm(
-        eval_set, request.POST or None, initial={name: value for name, value in initial.items() if value is not None}
+        eval_set,
+        request.POST or None,
+        initial={name: value for name, value in initial.items() if value is not None},
     )
     if request.method == "POST" and form.is_valid():
         try:
-            made = submit_eval(project=project, eval_set=eval_set, by=request.user, **form.cleaned_data)
+            made = submit_eval(
+                project=project, eval_set=eval_set, by=request.user, **form.cleaned_data
+            )
         except actions.EvalSetError as error:
             record_refusal(project, error, by=request.user)
             form.add_error(None, str(error))
@@ -264,9 +294,13 @@ def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return render(request, "evals/new_run.html", context)
 
 
-def _asked_for(request: HttpRequest, eval_set: EvalSet) -> tuple[ModelVersion | None, EvalRun | None]:
+def _asked_for(
+    request: HttpRequest, eval_set: EvalSet
+) -> tuple[ModelVersion | None, EvalRun | None]:
     """The model version that a link names, and the evaluation to compare it with."""
     key = whole(request.GET.get("model_version"))
-    version = eval_set.project.model_versions.evaluated_here().filter(pk=key).first() if key else None
+    version = (
+        eval_set.project.model_versions.evaluated_here().filter(pk=key).first() if key else None
+    )
     split = request.GET.get("split", "") if request.GET.get("split") in Split.values else ""
     return version, baseline_of(version, eval_set, split) if version else None

@@ -1,4 +1,6 @@
-"""The page of one task: its request, its expected answer, its origin, and how each evaluation did on it."""
+"""The page of one task: its request, its expected answer, its origin, and how each evaluation did
+on it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ EVALUATIONS, VARIANTS = 50, 20
 def task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """A held-out task first has to be opened."""
     row = get_object_or_404(
-        Task.objects.select_related("project", "eval_set", "trajectory", "confirmed_by", "variant_of__eval_set"),
+        Task.objects.select_related(
+            "project", "eval_set", "trajectory", "confirmed_by", "variant_of__eval_set"
+        ),
         project=project,
         pk=pk,
     )
@@ -37,7 +41,9 @@ def task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 def may_see_task(request: HttpRequest, row: Task) -> bool:
     """Of a hold-out, engineers who have opened it."""
-    return row.split != "holdout" or (request.membership.may(Role.ENGINEER) and has_opened_task(row, by=request.user))
+    return row.split != "holdout" or (
+        request.membership.may(Role.ENGINEER) and has_opened_task(row, by=request.user)
+    )
 
 
 @require_POST
@@ -51,9 +57,14 @@ def open_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 def context_of(request: HttpRequest, row: Task) -> dict[str, Any]:
     # The same request in other versions of its set, or in other sets, is the same task.
-    alike = Task.objects.filter(project=row.project, canonical_hash=row.canonical_hash).select_related("eval_set")
+    alike = Task.objects.filter(
+        project=row.project, canonical_hash=row.canonical_hash
+    ).select_related("eval_set")
     runs = EvalRun.objects.select_related("model_version", "eval_set").in_bulk(
-        Sample.objects.filter(task__in=alike.order_by()).order_by().values_list("run", flat=True).distinct()
+        Sample.objects.filter(task__in=alike.order_by())
+        .order_by()
+        .values_list("run", flat=True)
+        .distinct()
     )
     newest = sorted(runs.values(), key=lambda run: run.created_at, reverse=True)[:EVALUATIONS]
     opened = [run for run in newest if may_see(request, run)]
@@ -71,10 +82,18 @@ def context_of(request: HttpRequest, row: Task) -> dict[str, Any]:
     return {
         "task": row,
         "request_text": request_of(row.messages),
-        "tool_lines": [(name, function.get("description") or "") for name, function in functions_of(row.tools)],
-        "metadata": {name: value for name, value in row.metadata.items() if name not in ("variant", TAGS)},
+        "tool_lines": [
+            (name, function.get("description") or "") for name, function in functions_of(row.tools)
+        ],
+        "metadata": {
+            name: value for name, value in row.metadata.items() if name not in ("variant", TAGS)
+        },
         "tags": tags_of(row.metadata),
-        "also_in": [other for other in alike.order_by("eval_set__slug", "-eval_set__version") if other.pk != row.pk],
+        "also_in": [
+            other
+            for other in alike.order_by("eval_set__slug", "-eval_set__version")
+            if other.pk != row.pk
+        ],
         "variants": list(row.variants.select_related("eval_set").order_by("key")[:VARIANTS]),
         "results": [(run, by_run.get(run.pk)) for run in newest],
     }

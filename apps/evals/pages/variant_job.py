@@ -22,7 +22,14 @@ from apps.evals.variants import batches, model_job
 from apps.evals.variants.model_job import WriteOrder
 
 PREFIX = "design"
-ASKED: dict[str, Any] = {"base_url": "", "model": "", "key_variable": "", "kinds": [], "each": 0, "tokens": 0}
+ASKED: dict[str, Any] = {
+    "base_url": "",
+    "model": "",
+    "key_variable": "",
+    "kinds": [],
+    "each": 0,
+    "tokens": 0,
+}
 
 
 @require_POST
@@ -45,7 +52,9 @@ def start(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 def _again(request: HttpRequest, eval_set: EvalSet) -> HttpResponse:
     """The page with the form as it was filled in."""
-    given = {f"{PREFIX}-{name}": request.POST.getlist(f"{PREFIX}-{name}") for name in ("server", *ASKED)}
+    given = {
+        f"{PREFIX}-{name}": request.POST.getlist(f"{PREFIX}-{name}") for name in ("server", *ASKED)
+    }
     address = reverse("evals:variants", args=[eval_set.project.slug, eval_set.pk])
     return redirect(f"{address}?{urlencode(given, doseq=True)}")
 
@@ -54,7 +63,9 @@ def _again(request: HttpRequest, eval_set: EvalSet) -> HttpResponse:
 @project_view(Role.ENGINEER)
 def stop(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    return attempt(request, eval_set, lambda: model_job.stop(eval_set=eval_set, by=request.user), "variants")
+    return attempt(
+        request, eval_set, lambda: model_job.stop(eval_set=eval_set, by=request.user), "variants"
+    )
 
 
 @project_view()
@@ -80,12 +91,18 @@ def form_for(request: HttpRequest, project: Project, data: Any = None) -> ModelV
 
 
 def estimate(eval_set: EvalSet, form: ModelVariantsForm) -> dict[str, Any]:
-    """The estimated cost of this form's job: {cost, usd}, or {no_cost} with the reason why there is none."""
+    """The estimated cost of this form's job: {cost, usd}, or {no_cost} with the reason why there is
+    none.
+    """
     form.is_valid()
     for name in ("kinds", "each"):
         if name in form.errors:
             return {"no_cost": f"{form.fields[name].label}: {' '.join(form.errors[name])}"}
-    given = {name: form.fields[name].initial for name in ASKED} | (form.judge or {}) | getattr(form, "cleaned_data", {})
+    given = (
+        {name: form.fields[name].initial for name in ASKED}
+        | (form.judge or {})
+        | getattr(form, "cleaned_data", {})
+    )
     wanted = WriteOrder(**{name: given[name] or default for name, default in ASKED.items()})
     try:
         cost = model_job.cost_of(batches.usable_seeds(eval_set), wanted)
@@ -106,7 +123,11 @@ def shown(eval_set: EvalSet) -> dict[str, Any]:
     """The set's last job, as long as it says something about what is on the page."""
     job = model_job.latest(eval_set)
     review = batches.review_of(eval_set)
-    if job and job.state == JobState.SUCCEEDED and (review is None or job.result["batch"] != review.batch):
+    if (
+        job
+        and job.state == JobState.SUCCEEDED
+        and (review is None or job.result["batch"] != review.batch)
+    ):
         job = None
     if job is None:
         return {"job": None}

@@ -37,22 +37,39 @@ def with_holdout(request: HttpRequest, project: Project, pk: str) -> HttpRespons
 
 def _diff(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    others = list(EvalSet.objects.filter(project=project, slug=eval_set.slug).exclude(pk=pk).order_by("-version"))
+    others = list(
+        EvalSet.objects.filter(project=project, slug=eval_set.slug)
+        .exclude(pk=pk)
+        .order_by("-version")
+    )
     against = request.GET.get("against", "")
     other = next((one for one in others if str(one.version) == against), None)
-    other = other or next((one for one in others if one.version < eval_set.version), others[0] if others else None)
-    older, newer = sorted((eval_set, other), key=lambda one: one.version) if other else (None, eval_set)
+    other = other or next(
+        (one for one in others if one.version < eval_set.version), others[0] if others else None
+    )
+    older, newer = (
+        sorted((eval_set, other), key=lambda one: one.version) if other else (None, eval_set)
+    )
     changes = diff(older.tasks.all(), newer.tasks.all()) if older else []
     kinds = Counter(change.kind for change in changes)
     page = page_of(request, changes, 50)
     if looked:
         seen = [task.pk for change in page for task in (change.before, change.after) if task]
         tasks = Task.objects.filter(pk__in=seen)
-        record_seen(project, tasks, by=request.user, detail="differences of versions", each_time=True)
+        record_seen(
+            project, tasks, by=request.user, detail="differences of versions", each_time=True
+        )
     context = {
-        "eval_set": eval_set, "other": other, "others": others, "older": older, "newer": newer, "kinds": kinds,
-        "page": page, "looked": looked, "held": sum(change.is_held_out for change in changes),
-    }  # fmt: skip
+        "eval_set": eval_set,
+        "other": other,
+        "others": others,
+        "older": older,
+        "newer": newer,
+        "kinds": kinds,
+        "page": page,
+        "looked": looked,
+        "held": sum(change.is_held_out for change in changes),
+    }
     return render(request, "evals/versions.html", context)
 
 
@@ -60,7 +77,11 @@ def _diff(request: HttpRequest, project: Project, pk: str, looked: bool) -> Http
 @project_view(Role.ENGINEER)
 def general(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    return attempt(request, eval_set, lambda: report_result(request, add_general(eval_set=eval_set, by=request.user)))
+    return attempt(
+        request,
+        eval_set,
+        lambda: report_result(request, add_general(eval_set=eval_set, by=request.user)),
+    )
 
 
 @require_POST
@@ -77,16 +98,27 @@ def variants_page(request: HttpRequest, project: Project, pk: str) -> HttpRespon
     """Makes a batch, or reviews the waiting one."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     waiting = batches.waiting_in(eval_set).select_related("variant_of")
-    drawn = sorted(batches.sample(waiting), key=lambda task: bool(task.metadata["variant"]["verdict"]))  # next on top
+    drawn = sorted(
+        batches.sample(waiting), key=lambda task: bool(task.metadata["variant"]["verdict"])
+    )  # next on top
     model_form = form_for(request, project)
     context = {
-        "eval_set": eval_set, "review": batches.review_of(eval_set), "sample": drawn,
-        "following": next((task.pk for task in drawn if not task.metadata["variant"]["verdict"]), None),
-        "form": VariantsForm(), "seeds": batches.seeds_of(eval_set).count(), "share": batches.ACCEPTED_SHARE,
+        "eval_set": eval_set,
+        "review": batches.review_of(eval_set),
+        "sample": drawn,
+        "following": next(
+            (task.pk for task in drawn if not task.metadata["variant"]["verdict"]), None
+        ),
+        "form": VariantsForm(),
+        "seeds": batches.seeds_of(eval_set).count(),
+        "share": batches.ACCEPTED_SHARE,
         "used": eval_set.tasks.filter(origin="synthetic").count() - waiting.count(),
-        "model_form": model_form, "installed": model_job.is_installed(),
-    }  # fmt: skip
-    return render(request, "evals/variants.html", context | shown(eval_set) | estimate(eval_set, model_form))
+        "model_form": model_form,
+        "installed": model_job.is_installed(),
+    }
+    return render(
+        request, "evals/variants.html", context | shown(eval_set) | estimate(eval_set, model_form)
+    )
 
 
 @require_POST
@@ -115,7 +147,10 @@ def judge_variant(request: HttpRequest, project: Project, pk: str) -> HttpRespon
     task = get_object_or_404(Task.objects.select_related("eval_set"), project=project, pk=pk)
     verdict = request.POST.get("verdict", "")
     return attempt(
-        request, task.eval_set, lambda: batches.judge(task=task, verdict=verdict, by=request.user), "variants"
+        request,
+        task.eval_set,
+        lambda: batches.judge(task=task, verdict=verdict, by=request.user),
+        "variants",
     )
 
 

@@ -1,4 +1,6 @@
-"""The failure mode of a sample, by the rules that classify production. The judge is not used: an evaluation has a verifier."""
+"""The failure mode of a sample, by the rules that classify production. The judge is not used: an
+evaluation has a verifier.
+"""
 
 from __future__ import annotations
 
@@ -20,28 +22,43 @@ EXAMPLE = "example_before"  # a name that the rules read as â€œnot the agent'sâ€
 
 
 def diagnose(sample: Sample) -> Diagnosis | None:
-    """None for a masked sample, and if no rule finds anything. Indices are those of `conversation`."""
+    """None for a masked sample, and if no rule finds anything. Indices are those of
+    `conversation`.
+    """
     if sample.masked:
         return None
     found = _without_crashes(classify(as_run(sample)))
     if not sample.unsafe or (found and found.mode == UNSAFE):
         return found
     at = found.blamed_message if found else None
-    said = Evidence("verifier", at, "The verifier marked this output as unsafe.", "", UNSAFE, "certain")
+    said = Evidence(
+        "verifier", at, "The verifier marked this output as unsafe.", "", UNSAFE, "certain"
+    )
     return Diagnosis(UNSAFE, at, [said, *(found.evidence if found else [])])
 
 
 def _without_crashes(found: Diagnosis | None) -> Diagnosis | None:
-    """If all that is wrong is that a tool's own code raised, nobody blames the agent: no mode and no blamed step."""
+    """If all that is wrong is that a tool's own code raised, nobody blames the agent: no mode and
+    no blamed step.
+    """
     reason = found.evidence[0] if found and found.evidence else None
     if reason is None or reason.rule != NOT_RECOVERED or not reason.quote.startswith(CRASHED):
         return found
-    text = "The tool's code failed and nothing worked afterwards: the environment needs the fix, not the agent."
-    return Diagnosis("", None, [Evidence("tool_crashed", reason.message_index, text, reason.quote, "", "certain")])
+    text = (
+        "The tool's code failed and nothing worked afterwards: the environment needs the fix, not"
+        " the agent."
+    )
+    return Diagnosis(
+        "",
+        None,
+        [Evidence("tool_crashed", reason.message_index, text, reason.quote, "", "certain")],
+    )
 
 
 def describe(sample: Sample) -> None:
-    """Sets what the page filters by: mode, tools, tags. Its run's environment and its task must be loaded."""
+    """Sets what the page filters by: mode, tools, tags. Its run's environment and its task must be
+    loaded.
+    """
     sample.mode = _mode_of(sample)
     sample.tools = tools_called(sample)
     sample.tags = tags_of(sample.task)
@@ -52,7 +69,9 @@ def _mode_of(sample: Sample) -> str:
     try:
         found = diagnose(sample)
     except Exception:
-        log.exception("The rules failed on a sample of task %s, evaluation %s", sample.task_id, sample.run_id)
+        log.exception(
+            "The rules failed on a sample of task %s, evaluation %s", sample.task_id, sample.run_id
+        )
         return ""
     return found.mode if found else ""
 
@@ -73,11 +92,17 @@ def tags_of(task: Task) -> list[str]:
 
 
 def as_run(sample: Sample) -> dict[str, Any]:
-    """The sample in the format that the classifier reads. Steps given by the task are never blamed."""
+    """The sample in the format that the classifier reads. Steps given by the task are never
+    blamed.
+    """
     task = sample.task
     start = len(opening(sample.run)) + len(task.messages)
     messages = [
-        message | {"name": EXAMPLE} if at < start and message.get("role") == "assistant" else message
+        (
+            message | {"name": EXAMPLE}
+            if at < start and message.get("role") == "assistant"
+            else message
+        )
         for at, message in enumerate(conversation(sample))
     ]
     metadata: dict[str, Any] = {"expected": task.expected, "stop_reason": sample.stop_reason}

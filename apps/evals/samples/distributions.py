@@ -14,7 +14,9 @@ from apps.evals.costs import PER, price_of
 from apps.evals.models import EvalRun, Sample
 
 BINS = 30
-REST = 0.995  # what lies above this quantile is counted in the last bar, so that one slow answer does not squeeze the others
+# what lies above this quantile is counted in the last bar, so that one slow answer does not squeeze
+# the others
+REST = 0.995
 KINDS = {
     "latency_ms": "Latency, ms",
     "input_tokens": "Tokens in",
@@ -39,17 +41,27 @@ class Measured:
 
 def measured(run: EvalRun, rows: QuerySet[Sample] | None = None) -> Measured:
     chosen = run.samples.all() if rows is None else rows
-    found = chosen.order_by().values_list("latency_ms", "input_tokens", "output_tokens", "success", "masked")
+    found = chosen.order_by().values_list(
+        "latency_ms", "input_tokens", "output_tokens", "success", "masked"
+    )
     table = np.array(
         [tuple(np.nan if value is None else value for value in row) for row in found], dtype=float
     ).reshape(-1, 5)
     price = price_of(run)
     cents = (
-        np.full(len(table), np.nan) if price is None else (table[:, 1] * price[0] + table[:, 2] * price[1]) * 100 / PER
+        np.full(len(table), np.nan)
+        if price is None
+        else (table[:, 1] * price[0] + table[:, 2] * price[1]) * 100 / PER
     )
     outcome = np.where(table[:, 4] > 0, "masked", np.where(table[:, 3] > 0, "passed", "failed"))
     return Measured(
-        {"latency_ms": table[:, 0], "input_tokens": table[:, 1], "output_tokens": table[:, 2], "cost": cents}, outcome
+        {
+            "latency_ms": table[:, 0],
+            "input_tokens": table[:, 1],
+            "output_tokens": table[:, 2],
+            "cost": cents,
+        },
+        outcome,
     )
 
 
@@ -73,7 +85,13 @@ def middles(edges: np.ndarray) -> list[float]:
 
 def summary(values: np.ndarray) -> dict[str, float | int]:
     p50, p95 = np.quantile(values, [0.5, 0.95]).tolist()
-    return {"n": len(values), "p50": p50, "p95": p95, "mean": float(values.mean()), "sum": float(values.sum())}
+    return {
+        "n": len(values),
+        "p50": p50,
+        "p95": p95,
+        "mean": float(values.mean()),
+        "sum": float(values.sum()),
+    }
 
 
 def figures(found: Measured) -> list[tuple[str, dict]]:
@@ -86,19 +104,32 @@ def figures(found: Measured) -> list[tuple[str, dict]]:
         edges, numbers = edges_of(values), summary(values)
         xs = middles(edges)
         series = {
-            name: (xs, counted(found.known(kind, name), edges)) for name in OUTCOMES if len(found.known(kind, name))
+            name: (xs, counted(found.known(kind, name), edges))
+            for name in OUTCOMES
+            if len(found.known(kind, name))
         }
         words = f"{title}: median {_short(numbers['p50'])}, p95 {_short(numbers['p95'])}"
         if kind == "cost":
             words += f", total ${numbers['sum'] / 100:,.4f}"
         made.append(
-            (f"d-{kind}", bars(series, words, y=f"samples (n = {numbers['n']:,})", stacked=True, colours=OUTCOMES))
+            (
+                f"d-{kind}",
+                bars(
+                    series,
+                    words,
+                    y=f"samples (n = {numbers['n']:,})",
+                    stacked=True,
+                    colours=OUTCOMES,
+                ),
+            )
         )
     return made
 
 
 def compared(found: Sequence[tuple[str, Measured]]) -> list[tuple[str, dict]]:
-    """(id, chart) for each kind that at least one was measured by: the share of samples, a line for each evaluation."""
+    """(id, chart) for each kind that at least one was measured by: the share of samples, a line for
+    each evaluation.
+    """
     made = []
     for kind, title in KINDS.items():
         known = [(name, item.known(kind)) for name, item in found]
@@ -108,10 +139,13 @@ def compared(found: Sequence[tuple[str, Measured]]) -> list[tuple[str, dict]]:
         edges = edges_of(np.concatenate([values for _, values in known]))
         xs = middles(edges)
         series: dict[str, Any] = {
-            name: (xs, [100 * n / len(values) for n in counted(values, edges)]) for name, values in known
+            name: (xs, [100 * n / len(values) for n in counted(values, edges)])
+            for name, values in known
         }
         chart = lines(series, title, x="", y="% of samples", height=250)
-        chart["layout"]["yaxis"]["rangemode"] = "tozero"  # or one line at 100% would have an axis about 100
+        chart["layout"]["yaxis"]["rangemode"] = (
+            "tozero"  # or one line at 100% would have an axis about 100
+        )
         made.append((f"d-{kind}", chart))
     return made
 

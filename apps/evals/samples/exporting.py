@@ -1,4 +1,6 @@
-"""Samples as files, by the filters of the page: JSON Lines with everything, CSV with a line for each."""
+"""Samples as files, by the filters of the page: JSON Lines with everything, CSV with a line for
+each.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,22 @@ from apps.evals.models import EvalRun, Sample
 
 FORMATS = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 COLUMNS = (
-    "task", "index", "outcome", "bucket", "reward", "tools", "tags", "latency_ms", "input_tokens", "output_tokens",
-    "cost_usd", "turns", "stop_reason", "details", "output",
-)  # fmt: skip
+    "task",
+    "index",
+    "outcome",
+    "bucket",
+    "reward",
+    "tools",
+    "tags",
+    "latency_ms",
+    "input_tokens",
+    "output_tokens",
+    "cost_usd",
+    "turns",
+    "stop_reason",
+    "details",
+    "output",
+)
 LONGEST_CELL = 32_000  # what spreadsheets take
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 AT_ONCE = 200
@@ -65,9 +80,11 @@ def row_of(sample: Sample, run: EvalRun) -> dict[str, Any]:
 
 
 def file_of(run: EvalRun, rows: QuerySet[Sample], format: str) -> StreamingHttpResponse:
-    name = f"samples-{run.eval_set.slug}-v{run.eval_set.version}-{run.split}-{run.model_version}.{format}"
+    name = f"samples-{run.eval_set.slug}-v{run.eval_set.version}-{run.split}-{run.model_version}.{format}"  # noqa: E501
     headers = {"Content-Disposition": f'attachment; filename="{quote(name)}"'}
-    return StreamingHttpResponse(written(run, rows, format), content_type=FORMATS[format], headers=headers)
+    return StreamingHttpResponse(
+        written(run, rows, format), content_type=FORMATS[format], headers=headers
+    )
 
 
 def written(run: EvalRun, rows: QuerySet[Sample], format: str) -> Iterator[bytes]:
@@ -95,7 +112,9 @@ def csv_line(cells: Any) -> bytes:
 
 
 def cell(value: Any) -> Any:
-    """Lists joined; long text cut; an output that a spreadsheet would take for a formula made text."""
+    """Lists joined; long text cut; an output that a spreadsheet would take for a formula made
+    text.
+    """
     if isinstance(value, list):
         value = "; ".join(map(str, value))
     if not isinstance(value, str):

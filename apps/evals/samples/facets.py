@@ -33,8 +33,16 @@ class Facets:
 
 
 def facets_of(run: EvalRun) -> Facets:
-    """In one pass over the samples: those that are alike in all columns are counted by the database."""
-    total, outcomes, buckets, tools, tags = 0, Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    """In one pass over the samples: those that are alike in all columns are counted by the
+    database.
+    """
+    total, outcomes, buckets, tools, tags = (
+        0,
+        Counter[str](),
+        Counter[str](),
+        Counter[str](),
+        Counter[str](),
+    )
     for *columns, n in run.samples.order_by().values_list(*COLUMNS).annotate(n=Count("pk")):
         mode, success, masked, valid, unsafe, truncated, called, tagged = columns
         total += n

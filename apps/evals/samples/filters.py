@@ -1,4 +1,6 @@
-"""The samples of an evaluation selected by a URL, their order, and pagination: shared by the page, the API and the export."""
+"""The samples of an evaluation selected by a URL, their order, and pagination: shared by the page,
+the API and the export.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ OUTCOMES: dict[str, tuple[str, Q]] = {
 
 @dataclass(frozen=True)
 class Filters(QueryFilters):
-    """`bucket` is the slug of a failure mode, or NO_BUCKET for failures that no rule found one for. `change` is one of
-    `comparison.CHANGES` since the evaluation `against`."""
+    """`bucket` is the slug of a failure mode, or NO_BUCKET for failures that no rule found one for.
+    `change` is one of `comparison.CHANGES` since the evaluation `against`."""
 
     outcome: str = ""
     bucket: str = ""
@@ -52,7 +54,9 @@ class Filters(QueryFilters):
         return cls(**given)
 
     def apply(self, run: EvalRun) -> QuerySet[Sample]:
-        """The samples, by task and index. Raises EvalRun.DoesNotExist if `against` is not in the project."""
+        """The samples, by task and index. Raises EvalRun.DoesNotExist if `against` is not in the
+        project.
+        """
         rows = run.samples.all()
         if self.outcome:
             rows = rows.filter(OUTCOMES[self.outcome][1])
@@ -97,12 +101,16 @@ def place_of(cursor: str) -> tuple[str, int] | None:
 
 def behind(rows: QuerySet[Sample], place: tuple[str, int]) -> QuerySet[Sample]:
     key, index = place  # the first condition is what the index is searched by
-    return rows.filter(Q(task_key__gte=key), Q(task_key__gt=key) | Q(index__gt=index)).order_by("task_key", "index")
+    return rows.filter(Q(task_key__gte=key), Q(task_key__gt=key) | Q(index__gt=index)).order_by(
+        "task_key", "index"
+    )
 
 
 def ahead_of(rows: QuerySet[Sample], place: tuple[str, int]) -> QuerySet[Sample]:
     key, index = place
-    return rows.filter(Q(task_key__lte=key), Q(task_key__lt=key) | Q(index__lt=index)).order_by("-task_key", "-index")
+    return rows.filter(Q(task_key__lte=key), Q(task_key__lt=key) | Q(index__lt=index)).order_by(
+        "-task_key", "-index"
+    )
 
 
 def page(rows: QuerySet[Sample], size: int, *, after: str = "", before: str = "") -> Page:
@@ -111,11 +119,15 @@ def page(rows: QuerySet[Sample], size: int, *, after: str = "", before: str = ""
     if end:
         found = list(ahead_of(rows, end)[: size + 1])
         more, shown = len(found) > size, found[:size][::-1]
-        return Page(shown, cursor_of(shown[0]) if more else "", cursor_of(shown[-1]) if shown else "")
+        return Page(
+            shown, cursor_of(shown[0]) if more else "", cursor_of(shown[-1]) if shown else ""
+        )
     found = list((behind(rows, start) if start else rows.order_by("task_key", "index"))[: size + 1])
     shown = found[:size]
     return Page(
-        shown, cursor_of(shown[0]) if start and shown else "", cursor_of(shown[-1]) if len(found) > size else ""
+        shown,
+        cursor_of(shown[0]) if start and shown else "",
+        cursor_of(shown[-1]) if len(found) > size else "",
     )
 
 

@@ -13,7 +13,16 @@ from apps.evals.models import EvalRun, Sample
 from apps.trajectories.pages.transcript import pretty
 from workers.lib.environments import load
 from workers.lib.errors import SpecError
-from workers.lib.messages import ToolCall, calls_of, json_of, last_answer, last_request, native_calls, text_of, unfenced
+from workers.lib.messages import (
+    ToolCall,
+    calls_of,
+    json_of,
+    last_answer,
+    last_request,
+    native_calls,
+    text_of,
+    unfenced,
+)
 
 WHOLE = 1_000_000  # lines around a change: all of them
 MOST_CHARACTERS = 60_000  # of either side of a diff; the transcript folds at the same length
@@ -30,12 +39,16 @@ def conversation(sample: Sample) -> list[dict]:
 
 
 def opening(run: EvalRun) -> list[dict]:
-    """The messages before a task's own: the environment's, or those of the prompt version that was evaluated."""
+    """The messages before a task's own: the environment's, or those of the prompt version that was
+    evaluated.
+    """
     return run.environment.opening_with(run.prompt)
 
 
 def offered(sample: Sample) -> list[dict]:
-    """The tools offered to the agent: the task's own, or else the environment's, or those of the prompt version."""
+    """The tools offered to the agent: the task's own, or else the environment's, or those of the
+    prompt version.
+    """
     return sample.task.tools or list(tools_of(sample.run))
 
 
@@ -63,8 +76,8 @@ def request_of(messages: list[dict]) -> str:
 
 
 def difference(expected: Any, messages: Iterable[dict]) -> list[tuple[str, str]] | None:
-    """(kind, line) of a diff from what was expected to what the agent did, all lines; None if `expected` is no value
-    that an answer could be equal to (a constraint, a pattern)."""
+    """(kind, line) of a diff from what was expected to what the agent did, all lines; None if
+    `expected` is no value that an answer could be equal to (a constraint, a pattern)."""
     right = _as_values(expected)
     if right is None:
         return None
@@ -86,7 +99,10 @@ def _script(messages: Iterable[dict]) -> list[str]:
     for message in messages:
         calls = [{"tool": call.tool, "args": _args(call)} for call in native_calls(message)]
         said = [pretty(text_of(message)), *(pretty(call) for call in calls)]
-        found = [f"{message.get('role')}:", *(line for text in said if text for line in text.splitlines())]
+        found = [
+            f"{message.get('role')}:",
+            *(line for text in said if text for line in text.splitlines()),
+        ]
         room -= sum(map(len, found))
         if room < 0:
             return [*lines, "… see the conversation for the rest"]
@@ -106,7 +122,11 @@ def _as_values(expected: Any) -> dict[str, Any] | None:
 
 
 def _bare(call: Any) -> Any:
-    return {"tool": call.get("tool"), "args": _ordered(call.get("args", {}))} if isinstance(call, dict) else call
+    return (
+        {"tool": call.get("tool"), "args": _ordered(call.get("args", {}))}
+        if isinstance(call, dict)
+        else call
+    )
 
 
 def _ordered(value: Any) -> Any:

@@ -61,7 +61,9 @@ def near(leak: Leak) -> str:
 
 @register.filter
 def without_id(detail: str) -> str:
-    """The detail of a view, for people: without the id that distinguishes evaluations of the same name."""
+    """The detail of a view, for people: without the id that distinguishes evaluations of the same
+    name.
+    """
     return re.sub(r" \([0-9a-f]{8}-[0-9a-f-]{27}\)$", "", detail)
 
 
@@ -84,7 +86,13 @@ def gap(value: float | None, unit: str) -> str:
         return "–"
     if unit == RATE:
         return f"{100 * value:+.1f} pp"
-    return f"{value:+,.{0 if abs(value) >= 100 else 1}f}" if unit in (MS, TOKENS) else f"{value:+.3g}" if unit == USD else f"{value:+.3f}"  # fmt: skip
+    return (
+        f"{value:+,.{0 if abs(value) >= 100 else 1}f}"
+        if unit in (MS, TOKENS)
+        else f"{value:+.3g}"
+        if unit == USD
+        else f"{value:+.3f}"
+    )
 
 
 @register.filter

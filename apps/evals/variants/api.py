@@ -1,4 +1,6 @@
-"""Synthetic variants over REST: created by templates or a model, reviewed, used or discarded. The key determines the project."""
+"""Synthetic variants over REST: created by templates or a model, reviewed, used or discarded. The
+key determines the project.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ class Make(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Write(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whom to ask: the project's judge, or with `base_url` and `model` another server, which only an operator may name. `tokens`: at
-    most; 0: what was estimated allows."""
+    """Whom to ask: the project's judge, or with `base_url` and `model` another server, which only
+    an operator may name. `tokens`: at most; 0: what was estimated allows."""
 
     kinds: WrittenKinds = field(default_factory=lambda: list(WRITTEN))
     each: Each = 2
@@ -68,7 +70,10 @@ REVIEW = {
     "properties": {
         "batch": {"type": "string"},
         **{key: {"type": "integer"} for key in ("size", "looked", "accepted", "needed")},
-        "may_be_used": {"type": "boolean", "description": "Enough were reviewed, and enough of them accepted"},
+        "may_be_used": {
+            "type": "boolean",
+            "description": "Enough were reviewed, and enough of them accepted",
+        },
     },
 }
 VARIANT = {
@@ -77,7 +82,10 @@ VARIANT = {
         "task": {"type": "string", "format": "uuid"},
         "key": {"type": "string"},
         "kind": {"type": "string"},
-        "seed": {"type": ["string", "null"], "description": "The key of the task that it was made from"},
+        "seed": {
+            "type": ["string", "null"],
+            "description": "The key of the task that it was made from",
+        },
         "messages": {"type": "array", "items": {"type": "object"}},
         "expected": {"type": "object"},
         "verdict": {"enum": ["accepted", "rejected", None]},
@@ -94,7 +102,10 @@ JOB = {
         "total": {"type": "integer", "description": "Questions to the model"},
         "error": {"type": "string"},
         "used": {"type": "object", "description": "Calls and tokens so far"},
-        "result": {"type": "object", "description": "How many were made and left out, once it has ended"},
+        "result": {
+            "type": "object",
+            "description": "How many were made and left out, once it has ended",
+        },
     },
 }
 PAGE = {
@@ -103,8 +114,18 @@ PAGE = {
     "properties": {
         "seeds": {"type": "integer", "description": "Confirmed tasks of the train split"},
         "review": REVIEW,
-        "sample": {"type": "array", "items": VARIANT, "description": "A random sample of variants to review"},
-        "job": JOB | {"type": ["object", "null"], "description": "The last job in which a model wrote variants"},
+        "sample": {
+            "type": "array",
+            "items": VARIANT,
+            "description": "A random sample of variants to review",
+        },
+        "job": (
+            JOB
+            | {
+                "type": ["object", "null"],
+                "description": "The last job in which a model wrote variants",
+            }
+        ),
     },
 }
 MADE = {
@@ -114,18 +135,42 @@ MADE = {
         "batch": {"type": "string"},
         "made": {"type": "integer"},
         "faulty": {"type": "integer"},
-        "alike": {"type": "integer", "description": "Similar to another variant or a task in the set"},
+        "alike": {
+            "type": "integer",
+            "description": "Similar to another variant or a task in the set",
+        },
         "guarded": {"type": "integer", "description": "Too similar to a hold-out"},
     },
 }
-ENDED = {"type": "object", "properties": {"used": {"type": "integer"}, "discarded": {"type": "integer"}}}
+ENDED = {
+    "type": "object",
+    "properties": {"used": {"type": "integer"}, "discarded": {"type": "integer"}},
+}
 CONFIRMED = {"type": "object", "properties": {"confirmed": {"type": "string"}}}
 TASK = "8d0e3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11"
-ALL = {"seeds": 40, "review": {"batch": "5f0c3c1e7c0d", "size": 80, "looked": 10, "accepted": 9, "needed": 10, "may_be_used": True},
-       "sample": [{"task": TASK, "key": "close-12-paraphrase", "kind": "paraphrase", "seed": "close-12",
-                   "messages": [{"role": "user", "content": "Could you close ticket 12?"}],
-                   "expected": {"tool": "tickets.close", "args": {"id": 12}}, "verdict": "accepted"}],
-       "job": None}  # fmt: skip
+ALL = {
+    "seeds": 40,
+    "review": {
+        "batch": "5f0c3c1e7c0d",
+        "size": 80,
+        "looked": 10,
+        "accepted": 9,
+        "needed": 10,
+        "may_be_used": True,
+    },
+    "sample": [
+        {
+            "task": TASK,
+            "key": "close-12-paraphrase",
+            "kind": "paraphrase",
+            "seed": "close-12",
+            "messages": [{"role": "user", "content": "Could you close ticket 12?"}],
+            "expected": {"tool": "tickets.close", "args": {"id": 12}},
+            "verdict": "accepted",
+        }
+    ],
+    "job": None,
+}
 JOB_VALUE = {
     "id": TASK,
     "state": "queued",
@@ -139,18 +184,33 @@ JOB_VALUE = {
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_variants_read", responses=described({200: PAGE}, 404), examples=[told("A batch", ALL)],
-    description="The batch of synthetic variants waiting for review, the variants to review, and the last generation job. Poll it "
-    "while a model is writing.",
-)  # fmt: skip
+    methods=["GET"],
+    operation_id="v1_variants_read",
+    responses=described({200: PAGE}, 404),
+    examples=[told("A batch", ALL)],
+    description=(
+        "The batch of synthetic variants waiting for review, the variants to review, and the last"
+        " generation job. Poll it while a model is writing."
+    ),
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_variants_make", request={JSON: json_schema(Make)},
+    methods=["POST"],
+    operation_id="v1_variants_make",
+    request={JSON: json_schema(Make)},
     responses=described({201: MADE}, 400, 403, 404, 409, 413),
-    examples=[sent("Other words", {"kinds": ["paraphrase"], "each": 2}),
-              told("Made", {"batch": "5f0c3c1e7c0d", "made": 80, "faulty": 3, "alike": 5, "guarded": 0}, "201")],
-    description="Generates variants of a draft's confirmed training tasks from templates. They wait until enough of "
-                "them have been reviewed.",
-)  # fmt: skip
+    examples=[
+        sent("Other words", {"kinds": ["paraphrase"], "each": 2}),
+        told(
+            "Made",
+            {"batch": "5f0c3c1e7c0d", "made": 80, "faulty": 3, "alike": 5, "guarded": 0},
+            "201",
+        ),
+    ],
+    description=(
+        "Generates variants of a draft's confirmed training tasks from templates. They wait until"
+        " enough of them have been reviewed."
+    ),
+)
 @api_view(["GET", "POST"])
 def variants(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
@@ -163,11 +223,15 @@ def variants(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_variants_judge", request={JSON: json_schema(Judge)},
+    operation_id="v1_variants_judge",
+    request={JSON: json_schema(Judge)},
     responses=described({200: PAGE}, 400, 403, 404, 409, 413),
-    examples=[sent("A good one", {"task": TASK, "verdict": "accepted"}), told("What waits now", ALL)],
+    examples=[
+        sent("A good one", {"task": TASK, "verdict": "accepted"}),
+        told("What waits now", ALL),
+    ],
     description="Accepts or rejects one variant of the waiting batch.",
-)  # fmt: skip
+)
 @api_view(["POST"])
 def judge(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Judge)
@@ -177,11 +241,15 @@ def judge(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_variants_end", request={JSON: json_schema(End)}, responses=described({200: ENDED}, 400, 403, 404, 409, 413),
+    operation_id="v1_variants_end",
+    request={JSON: json_schema(End)},
+    responses=described({200: ENDED}, 400, 403, 404, 409, 413),
     examples=[sent("Use it", {"do": "use"}), told("Tasks now", {"used": 72})],
-    description="Uses the waiting batch, turning its variants (except rejected ones) into training tasks, or discards it. 409 "
-    "if too few were reviewed or accepted.",
-)  # fmt: skip
+    description=(
+        "Uses the waiting batch, turning its variants (except rejected ones) into training tasks,"
+        " or discards it. 409 if too few were reviewed or accepted."
+    ),
+)
 @api_view(["POST"])
 def end(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, End)
@@ -191,11 +259,17 @@ def end(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_variants_write", request={JSON: json_schema(Write)},
+    operation_id="v1_variants_write",
+    request={JSON: json_schema(Write)},
     responses=described({202: JOB}, 400, 403, 404, 409, 413),
-    examples=[sent("By the judge", {"kinds": ["paraphrase", "edge"], "each": 1}), told("Queued", JOB_VALUE, "202")],
-    description="Has a model write variants, on a worker; poll the set's variants until `job` has finished.",
-)  # fmt: skip
+    examples=[
+        sent("By the judge", {"kinds": ["paraphrase", "edge"], "each": 1}),
+        told("Queued", JOB_VALUE, "202"),
+    ],
+    description=(
+        "Has a model write variants, on a worker; poll the set's variants until `job` has finished."
+    ),
+)
 @api_view(["POST"])
 def write(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Write)
@@ -204,7 +278,10 @@ def write(request: Request, pk: UUID) -> Response:
         server = model_job.judge_server(eval_set.project) or {}
     if not server.get("model"):
         raise ValidationError(
-            {"path": "model", "error": "the project has no judge: name a server, “base_url” and “model”"}
+            {
+                "path": "model",
+                "error": "the project has no judge: name a server, “base_url” and “model”",
+            }
         )
     wanted = model_job.WriteOrder(kinds=asked.kinds, each=asked.each, tokens=asked.tokens, **server)
     job = model_job.submit(eval_set=eval_set, wanted=wanted, by=by)
@@ -212,10 +289,12 @@ def write(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_variants_cancel", request=None, responses=described({200: PAGE}, 403, 404, 409),
+    operation_id="v1_variants_cancel",
+    request=None,
+    responses=described({200: PAGE}, 403, 404, 409),
     examples=[told("Stopped", ALL | {"job": JOB_VALUE | {"state": "cancelled"}})],
     description="Stops variant generation; nothing is stored.",
-)  # fmt: skip
+)
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID) -> Response:
     eval_set, by = find_set(request, pk), member_of(request).user
@@ -224,12 +303,18 @@ def cancel(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_eval_sets_confirm_task", request={JSON: json_schema(Confirm)},
+    operation_id="v1_eval_sets_confirm_task",
+    request={JSON: json_schema(Confirm)},
     responses=described({200: CONFIRMED}, 400, 403, 404, 409, 413),
-    examples=[sent("By its key", {"key": "close-12"}), told("Confirmed", {"confirmed": "close-12"})],
-    description="Confirms that a draft task's expected answer is right: variants are only generated from confirmed "
-                "tasks.",
-)  # fmt: skip
+    examples=[
+        sent("By its key", {"key": "close-12"}),
+        told("Confirmed", {"confirmed": "close-12"}),
+    ],
+    description=(
+        "Confirms that a draft task's expected answer is right: variants are only generated from"
+        " confirmed tasks."
+    ),
+)
 @api_view(["POST"])
 def confirm(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Confirm)
@@ -248,7 +333,11 @@ def _task(eval_set: EvalSet, where: dict[str, Any]) -> Task:
 
 def as_json(eval_set: EvalSet) -> dict[str, Any]:
     review, job = batches.review_of(eval_set), model_job.latest(eval_set)
-    reviewed = asdict(review) | {"needed": review.needed, "may_be_used": review.may_be_used} if review else None
+    reviewed = (
+        asdict(review) | {"needed": review.needed, "may_be_used": review.may_be_used}
+        if review
+        else None
+    )
     sample = batches.sample(batches.waiting_in(eval_set).select_related("variant_of"))
     return {
         "seeds": batches.seeds_of(eval_set).count(),
@@ -261,11 +350,18 @@ def as_json(eval_set: EvalSet) -> dict[str, Any]:
 def _variant(task: Task) -> dict[str, Any]:
     about = task.metadata["variant"]
     return {
-        "task": str(task.pk), "key": task.key, "kind": about["kind"], "verdict": about["verdict"],
-        "seed": task.variant_of.key if task.variant_of else None, "messages": task.messages, "expected": task.expected,
-    }  # fmt: skip
+        "task": str(task.pk),
+        "key": task.key,
+        "kind": about["kind"],
+        "verdict": about["verdict"],
+        "seed": task.variant_of.key if task.variant_of else None,
+        "messages": task.messages,
+        "expected": task.expected,
+    }
 
 
 def job_json(job: VariantJob) -> dict[str, Any]:
-    found = {name: getattr(job, name) for name in ("state", "done", "total", "error", "used", "result")}
+    found = {
+        name: getattr(job, name) for name in ("state", "done", "total", "error", "used", "result")
+    }
     return {"id": str(job.pk), "model": job.spec["wanted"]["model"]} | found

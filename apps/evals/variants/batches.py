@@ -1,8 +1,9 @@
-"""Synthetic variants: made from confirmed tasks, kept separate until a person has reviewed some of them, and marked as synthetic
-permanently.
+"""Synthetic variants: made from confirmed tasks, kept separate until a person has reviewed some of
+them, and marked as synthetic permanently.
 
-A batch waits inside the draft: nothing trains on it, exports it or freezes it before it is used. `metadata.variant` is {batch, kind,
-state: waiting or used, verdict: null, accepted or rejected, by: templates or model, model?}.
+A batch waits inside the draft: nothing trains on it, exports it or freezes it before it is used.
+`metadata.variant` is {batch, kind, state: waiting or used, verdict: null, accepted or rejected, by:
+templates or model, model?}.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ NONE = "No usable variant was produced."
 
 @dataclass(frozen=True)
 class Made:
-    """A batch, and what was left out: faulty variants, near-duplicates, and those too close to a hold-out."""
+    """A batch, and what was left out: faulty variants, near-duplicates, and those too close to a
+    hold-out.
+    """
 
     batch: str
     made: int
@@ -71,7 +74,9 @@ class Review:
 
 
 def seeds_of(eval_set: EvalSet) -> QuerySet[Task]:
-    """The tasks from which variants may be made: training tasks confirmed by a person that are not synthetic themselves."""
+    """The tasks from which variants may be made: training tasks confirmed by a person that are not
+    synthetic themselves.
+    """
     return eval_set.tasks.trainable().exclude(origin=Origin.SYNTHETIC).exclude(confirmed_by=None)
 
 
@@ -80,30 +85,57 @@ def confirm(*, task: Task, by: Any) -> None:
     """A person confirms that the expected value is right. Raises EvalSetError for a frozen set."""
     actions.locked_draft(task.eval_set)
     if Task.objects.filter(pk=task.pk, confirmed_by=None).update(confirmed_by=by):
-        audit("task.confirmed", project=task.project, by=by, target=task, set=str(task.eval_set), key=task.key)
+        audit(
+            "task.confirmed",
+            project=task.project,
+            by=by,
+            target=task,
+            set=str(task.eval_set),
+            key=task.key,
+        )
 
 
 @transaction.atomic
 def make_batch(
-    *, eval_set: EvalSet, kinds: Sequence[str], each: int, by: Any, seed: int = 0, viewer: ApiKey | None = None
+    *,
+    eval_set: EvalSet,
+    kinds: Sequence[str],
+    each: int,
+    by: Any,
+    seed: int = 0,
+    viewer: ApiKey | None = None,
 ) -> Made:
-    """Makes up to `each` variants of every kind from every seed, and stores the valid ones. They wait for a review.
+    """Makes up to `each` variants of every kind from every seed, and stores the valid ones. They
+    wait for a review.
 
-    Raises EvalSetError if there are no seeds, if a batch is already waiting, or if no variant is valid.
+    Raises EvalSetError if there are no seeds, if a batch is already waiting, or if no variant is
+    valid.
     """
     if eval_set.variant_jobs.active().exists():
-        raise actions.EvalSetError("A model is writing variants for this set. Wait for it, or stop it.")
+        raise actions.EvalSetError(
+            "A model is writing variants for this set. Wait for it, or stop it."
+        )
     rng = random.Random(seed)
     seeds = usable_seeds(eval_set)
-    found = [(task, made) for task in seeds for made in templates.variants(seed_of(task), list(kinds), each, rng)]
-    made = store_batch(eval_set=eval_set, found=found, source={"by": TEMPLATES}, by=by, viewer=viewer)
+    found = [
+        (task, made)
+        for task in seeds
+        for made in templates.variants(seed_of(task), list(kinds), each, rng)
+    ]
+    made = store_batch(
+        eval_set=eval_set, found=found, source={"by": TEMPLATES}, by=by, viewer=viewer
+    )
     if not made.made:
-        raise actions.EvalSetError(f"{NONE} Arguments can only be varied if the request contains them as digits.")
+        raise actions.EvalSetError(
+            f"{NONE} Arguments can only be varied if the request contains them as digits."
+        )
     return made
 
 
 def usable_seeds(eval_set: EvalSet) -> list[Task]:
-    """The seeds of a new batch. Raises EvalSetError for a frozen set, one with a waiting batch, and one without seeds."""
+    """The seeds of a new batch. Raises EvalSetError for a frozen set, one with a waiting batch, and
+    one without seeds.
+    """
     if eval_set.is_frozen:
         raise actions.EvalSetError(actions.FROZEN.format(eval_set))
     if waiting_in(eval_set).exists():
@@ -122,9 +154,11 @@ def store_batch(
     by: Any,
     viewer: ApiKey | None = None,
 ) -> Made:
-    """Stores the valid variants, whoever made them: without faults, different from each other, far from a hold-out.
+    """Stores the valid variants, whoever made them: without faults, different from each other, far
+    from a hold-out.
 
-    Inside a transaction. `source` says for each variant what made it. Raises EvalSetError for a frozen set.
+    Inside a transaction. `source` says for each variant what made it. Raises EvalSetError for a
+    frozen set.
     """
     good = [(task, made) for task, made in found if not faults(seed_of(task), made)]
     kept = without_alike(good)
@@ -132,10 +166,16 @@ def store_batch(
     taken = set(eval_set.tasks.values_list("key", flat=True))
     tasks = [task_of(task, made, batch, taken, source) for task, made in kept]
     stored = actions.store_tasks(
-        eval_set=eval_set, tasks=tasks, by=by, what=f"synthetic variants, batch {batch}", viewer=viewer
+        eval_set=eval_set,
+        tasks=tasks,
+        by=by,
+        what=f"synthetic variants, batch {batch}",
+        viewer=viewer,
     )
     alike = len(good) - len(kept) + stored.duplicates
-    return Made(batch, stored.made, len(found) - len(good), alike, stored.guarded + len(stored.leaks))
+    return Made(
+        batch, stored.made, len(found) - len(good), alike, stored.guarded + len(stored.leaks)
+    )
 
 
 def seed_of(task: Task) -> Seed:
@@ -144,7 +184,10 @@ def seed_of(task: Task) -> Seed:
 
 def without_alike(found: Sequence[tuple[Task, Seed]]) -> list[tuple[Task, Seed]]:
     """The first of each set of near-duplicate variants."""
-    documents = [(number, compare.document(made.messages, made.expected)) for number, (_, made) in enumerate(found)]
+    documents = [
+        (number, compare.document(made.messages, made.expected))
+        for number, (_, made) in enumerate(found)
+    ]
     near: dict[int, set[int]] = {}
     for one, other, _ in compare.pairs(documents, most=None):
         near.setdefault(max(one, other), set()).add(min(one, other))
@@ -159,7 +202,9 @@ def task_of(seed: Task, made: Seed, batch: str, taken: set[str], source: dict[st
     """Unsaved: with the seed's split and group, marked as synthetic."""
     key = free_key(seed.eval_set, f"{seed.key[:90]}-{made.kind}", taken)
     taken.add(key)
-    metadata = {"variant": {"batch": batch, "kind": made.kind, "state": "waiting", "verdict": None} | source}
+    metadata = {
+        "variant": {"batch": batch, "kind": made.kind, "state": "waiting", "verdict": None} | source
+    }
     return Task(
         project_id=seed.project_id,
         eval_set_id=seed.eval_set_id,
@@ -218,20 +263,24 @@ def judge(*, task: Task, verdict: str, by: Any) -> None:
     if found is None:
         raise actions.EvalSetError("This variant's batch was already used or discarded.")
     found.metadata["variant"]["verdict"] = verdict
-    Task.objects.filter(pk=found.pk).update(metadata=found.metadata, confirmed_by=by if verdict == ACCEPTED else None)
+    Task.objects.filter(pk=found.pk).update(
+        metadata=found.metadata, confirmed_by=by if verdict == ACCEPTED else None
+    )
 
 
 @transaction.atomic
 def use_batch(*, eval_set: EvalSet, by: Any) -> int:
-    """Turns the waiting variants into ordinary tasks, except rejected ones. Returns their number. Raises EvalSetError."""
+    """Turns the waiting variants into ordinary tasks, except rejected ones. Returns their number.
+    Raises EvalSetError.
+    """
     eval_set = actions.locked_draft(eval_set)
     review = review_of(eval_set)
     if review is None:
         raise actions.EvalSetError("No batch is waiting for review.")
     if not review.may_be_used:
         raise actions.EvalSetError(
-            f"{review.looked} of {review.size} were reviewed and {review.accepted} accepted. Review at least "
-            f"{review.needed}; {ACCEPTED_SHARE:.0%} of them must be accepted."
+            f"{review.looked} of {review.size} were reviewed and {review.accepted} accepted. Review"
+            f" at least {review.needed}; {ACCEPTED_SHARE:.0%} of them must be accepted."
         )
     tasks = list(waiting_in(eval_set).select_for_update())
     bad = [task.pk for task in tasks if task.metadata["variant"]["verdict"] == REJECTED]
@@ -258,5 +307,10 @@ def discard_batch(*, eval_set: EvalSet, by: Any) -> int:
 
 @transaction.atomic
 def _note(what: str, eval_set: EvalSet, by: Any, review: Review, **more: int) -> None:
-    detail = {"batch": review.batch, "size": review.size, "looked": review.looked, "accepted": review.accepted} | more
+    detail = {
+        "batch": review.batch,
+        "size": review.size,
+        "looked": review.looked,
+        "accepted": review.accepted,
+    } | more
     audit(what, project=eval_set.project, by=by, target=eval_set, name=str(eval_set), **detail)

@@ -1,7 +1,9 @@
-"""Turns a model's output into a variant of the seed that it was asked about. Pure; input is untrusted.
+"""Turns a model's output into a variant of the seed that it was asked about. Pure; input is
+untrusted.
 
-The model returns the new request and its correct calls. If it was asked to keep the calls, they must be the seed's; if it was asked to
-change arguments, the tools, their order and the form of the arguments must be.
+The model returns the new request and its correct calls. If it was asked to keep the calls, they
+must be the seed's; if it was asked to change arguments, the tools, their order and the form of the
+arguments must be.
 """
 
 from __future__ import annotations
@@ -29,10 +31,18 @@ def key_of(row: Any) -> str:
 
 def variant(seed: Seed, row: dict) -> Seed:
     """The variant in a row of workers.write_variants. Raises Bad."""
-    kind = want(want(row.get("verifier_metadata"), dict, "verifier_metadata", "").get("kind"), str, "kind", "")
+    kind = want(
+        want(row.get("verifier_metadata"), dict, "verifier_metadata", "").get("kind"),
+        str,
+        "kind",
+        "",
+    )
     if kind not in WRITTEN:
         raise Bad("kind", "is none that was asked for.")
-    request, calls = _request(row), want(row.get("ground_truth"), list, "ground_truth", "Give a list of calls.")
+    request, calls = (
+        _request(row),
+        want(row.get("ground_truth"), list, "ground_truth", "Give a list of calls."),
+    )
     check_storable([request, calls], "row")
     before = calls_of(seed)
     if kind != ARGUMENTS and calls != before:
@@ -44,7 +54,10 @@ def variant(seed: Seed, row: dict) -> Seed:
 
 
 def _with_arguments(seed: Seed, before: list[dict], calls: list[dict]) -> Seed:
-    names = [want(call, dict, "ground_truth", "Give {“name”, “arguments”}.").get("name") for call in calls]
+    names = [
+        want(call, dict, "ground_truth", "Give {“name”, “arguments”}.").get("name")
+        for call in calls
+    ]
     if names != [call["name"] for call in before]:
         raise Bad("ground_truth", "calls other tools than the seed, or in another order.")
     if calls == before:

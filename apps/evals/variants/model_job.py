@@ -1,8 +1,10 @@
-"""Variants written by a model: a job of an eval set, run by NeMo Data Designer in a separate environment.
+"""Variants written by a model: a job of an eval set, run by NeMo Data Designer in a separate
+environment.
 
-It has one attempt: a job that was lost halfway has already cost money, so a person decides whether to start again. Results take the same
-path as the templates' variants: `batches.store_batch`. The tokens of the answers are estimated before the start; a limit is never
-exceeded, and the usage is reported however the job ends.
+It has one attempt: a job that was lost halfway has already cost money, so a person decides whether
+to start again. Results take the same path as the templates' variants: `batches.store_batch`. The
+tokens of the answers are estimated before the start; a limit is never exceeded, and the usage is
+reported however the job ends.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ from workers.lib.variants.requests import Cost, expected
 MOST_ASKED = 2_000  # answers of one job
 TIMEOUT_S = 60  # for one answer
 LONGEST_S = 3 * 3600.0
-ABSENT = "NeMo Data Designer is not installed here. The operator of this installation can add it with “make designer”."
+ABSENT = (
+    "NeMo Data Designer is not installed here. The operator of this installation can add it with"
+    " “make designer”."
+)
 IF_LOST = "Nothing was stored; start it again."
 
 
@@ -56,7 +61,11 @@ def is_installed() -> bool:
 def judge_server(project: Project) -> dict[str, str] | None:
     """The address of the project's judge, if it is enabled."""
     server = judge_of(project)
-    return server and {"base_url": server.base_url, "model": server.model, "key_variable": server.key_variable}
+    return server and {
+        "base_url": server.base_url,
+        "model": server.model,
+        "key_variable": server.key_variable,
+    }
 
 
 # Starting
@@ -64,7 +73,9 @@ def judge_server(project: Project) -> dict[str, str] | None:
 
 @transaction.atomic
 def submit(*, eval_set: EvalSet, wanted: WriteOrder, by: Any) -> VariantJob:
-    """Queues the job. Raises EvalSetError for everything that can be known before the first question."""
+    """Queues the job. Raises EvalSetError for everything that can be known before the first
+    question.
+    """
     if not is_installed():
         raise actions.EvalSetError(ABSENT)
     _check_server(eval_set.project, wanted, by)
@@ -73,12 +84,25 @@ def submit(*, eval_set: EvalSet, wanted: WriteOrder, by: Any) -> VariantJob:
     limit = wanted.tokens or cost.most_tokens
     if limit < cost.max_request_tokens:
         raise actions.EvalSetError(
-            f"One request may need up to {cost.max_request_tokens:,} tokens. Raise the limit to at least that."
+            f"One request may need up to {cost.max_request_tokens:,} tokens. Raise the limit to at"
+            " least that."
         )
     if eval_set.variant_jobs.active().exists():
-        raise actions.EvalSetError("A model is already writing variants for this set. Wait for it, or stop it.")
-    audit("variants.asked_for", project=eval_set.project, by=by, target=eval_set, name=str(eval_set),
-          asked=cost.questions, server=wanted.base_url, model=wanted.model, kinds=wanted.kinds, most_tokens=limit)  # fmt: skip
+        raise actions.EvalSetError(
+            "A model is already writing variants for this set. Wait for it, or stop it."
+        )
+    audit(
+        "variants.asked_for",
+        project=eval_set.project,
+        by=by,
+        target=eval_set,
+        name=str(eval_set),
+        asked=cost.questions,
+        server=wanted.base_url,
+        model=wanted.model,
+        kinds=wanted.kinds,
+        most_tokens=limit,
+    )
     spec = {"wanted": asdict(wanted) | {"tokens": limit}, "expected": cost.tokens}
     job = VariantJob(
         project=eval_set.project,
@@ -92,10 +116,17 @@ def submit(*, eval_set: EvalSet, wanted: WriteOrder, by: Any) -> VariantJob:
 
 
 def _check_server(project: Project, wanted: WriteOrder, by: Any) -> None:
-    """Whether the address may be called and the key sent there. Raises EvalSetError. The judge's server was chosen by an operator."""
+    """Whether the address may be called and the key sent there. Raises EvalSetError. The judge's
+    server was chosen by an operator.
+    """
     judge = judge_server(project) or {}
-    is_judges = (wanted.base_url, wanted.key_variable) == (judge.get("base_url"), judge.get("key_variable"))
-    trusted = is_judges or project.memberships.filter(user=by, role__in=Role.OPERATOR.upward).exists()
+    is_judges = (wanted.base_url, wanted.key_variable) == (
+        judge.get("base_url"),
+        judge.get("key_variable"),
+    )
+    trusted = (
+        is_judges or project.memberships.filter(user=by, role__in=Role.OPERATOR.upward).exists()
+    )
     try:
         check_address(wanted.base_url, wanted.key_variable, operator=trusted)
     except ServerError as error:
@@ -109,7 +140,9 @@ def cost_of(seeds: list[Task], wanted: WriteOrder) -> Cost:
 
 
 def prices_of(project: Project, wanted: WriteOrder) -> list[float]:
-    """US dollars per million tokens in and out, if known: of the judge's server and model. Otherwise none."""
+    """US dollars per million tokens in and out, if known: of the judge's server and model.
+    Otherwise none.
+    """
     judge = judge_of(project)
     if judge is None or (judge.base_url, judge.model) != (wanted.base_url, wanted.model):
         return []
@@ -120,17 +153,24 @@ def prices_of(project: Project, wanted: WriteOrder) -> list[float]:
 def _count(seeds: list[Task], wanted: WriteOrder) -> int:
     asked = wanted.each * sum(len(_kinds(task, wanted)) for task in seeds)
     if not asked:
-        raise actions.EvalSetError("No confirmed task ends with a plain text request that could be rephrased.")
+        raise actions.EvalSetError(
+            "No confirmed task ends with a plain text request that could be rephrased."
+        )
     if asked > MOST_ASKED:
         raise actions.EvalSetError(
-            f"This would take {asked:,} model calls; at most {MOST_ASKED:,} are allowed. Choose fewer variants."
+            f"This would take {asked:,} model calls; at most {MOST_ASKED:,} are allowed. Choose"
+            " fewer variants."
         )
     return asked
 
 
 def _kinds(task: Task, wanted: WriteOrder) -> list[str]:
     seed = batches.seed_of(task)
-    return [kind for kind in wanted.kinds if seed.request is not None and (seed.calls or kind != ARGUMENTS)]
+    return [
+        kind
+        for kind in wanted.kinds
+        if seed.request is not None and (seed.calls or kind != ARGUMENTS)
+    ]
 
 
 def latest(eval_set: EvalSet) -> VariantJob | None:
@@ -158,13 +198,17 @@ def store_events(job: VariantJob, events: list[dict]) -> None:
     """The latest usage numbers."""
     told = [event["values"] for event in events if event["type"] == "metric"]
     if told:
-        VariantJob.objects.filter(pk=job.pk).update(used={name: int(value) for name, value in told[-1].items()})
+        VariantJob.objects.filter(pk=job.pk).update(
+            used={name: int(value) for name, value in told[-1].items()}
+        )
 
 
 def complete(job: VariantJob, result: dict) -> dict:
     """Stores what the model wrote as a batch that waits for a review. Raises EvalSetError."""
     rows = _rows(job_folder(job) / "out" / "rows.jsonl")
-    made = store(eval_set=job.eval_set, rows=rows, wanted=WriteOrder(**job.spec["wanted"]), by=job.created_by)
+    made = store(
+        eval_set=job.eval_set, rows=rows, wanted=WriteOrder(**job.spec["wanted"]), by=job.created_by
+    )
     return made | {name: result.get(name) for name in ("asked", "failed", "stopped")}
 
 
@@ -172,8 +216,15 @@ def ended(job: VariantJob) -> None:
     """Writes the usage to the audit log, however the job ended."""
     if job.attempt:
         used = dict.fromkeys(("calls", "input_tokens", "output_tokens", "estimated"), 0) | job.used
-        audit("variants.model_asked", project=job.project, by=job.created_by, target=job.eval_set,
-              name=str(job.eval_set), model=job.spec["wanted"]["model"], **used)  # fmt: skip
+        audit(
+            "variants.model_asked",
+            project=job.project,
+            by=job.created_by,
+            target=job.eval_set,
+            name=str(job.eval_set),
+            model=job.spec["wanted"]["model"],
+            **used,
+        )
         transaction.on_commit(lambda: _tidy(job_folder(job)))
 
 
@@ -186,7 +237,9 @@ def _tidy(home: Path) -> None:
 
 def spec_of(seeds: list[Task], wanted: WriteOrder) -> dict:
     """The child's spec (workers.write_variants)."""
-    server = address_spec(wanted.base_url, wanted.key_variable, model=wanted.model, timeout_s=TIMEOUT_S)
+    server = address_spec(
+        wanted.base_url, wanted.key_variable, model=wanted.model, timeout_s=TIMEOUT_S
+    )
     asked = [task for task in seeds if _kinds(task, wanted)]
     told = [
         {
@@ -197,7 +250,13 @@ def spec_of(seeds: list[Task], wanted: WriteOrder) -> dict:
         }
         for task in asked
     ]
-    return {"server": server, "seeds": told, "kinds": wanted.kinds, "each": wanted.each, "most_tokens": wanted.tokens}
+    return {
+        "server": server,
+        "seeds": told,
+        "kinds": wanted.kinds,
+        "each": wanted.each,
+        "most_tokens": wanted.tokens,
+    }
 
 
 def _rows(path: Path) -> Iterator[Any]:
@@ -207,7 +266,9 @@ def _rows(path: Path) -> Iterator[Any]:
 
 
 def store(*, eval_set: EvalSet, rows: Iterator[Any], wanted: WriteOrder, by: Any) -> dict:
-    """The rows as a waiting batch: {batch, made, faulty, alike, guarded, problem}. Raises EvalSetError."""
+    """The rows as a waiting batch: {batch, made, faulty, alike, guarded, problem}. Raises
+    EvalSetError.
+    """
     eval_set = actions.locked_draft(eval_set)
     seeds = {str(task.pk): task for task in batches.usable_seeds(eval_set)}
     found: list[tuple[Task, Seed]] = []
@@ -222,7 +283,10 @@ def store(*, eval_set: EvalSet, rows: Iterator[Any], wanted: WriteOrder, by: Any
             problems.append(str(error))
     source = {"by": batches.MODEL, "model": wanted.model}
     made = batches.store_batch(eval_set=eval_set, found=found, source=source, by=by)
-    counts = asdict(made) | {"faulty": made.faulty + len(problems), "problem": problems[0] if problems else ""}
+    counts = asdict(made) | {
+        "faulty": made.faulty + len(problems),
+        "problem": problems[0] if problems else "",
+    }
     if not made.made:
         raise actions.EvalSetError(f"{batches.NONE} {left_out(counts)}")
     return counts
@@ -231,6 +295,6 @@ def store(*, eval_set: EvalSet, rows: Iterator[Any], wanted: WriteOrder, by: Any
 def left_out(counts: dict) -> str:
     """What happened to the rest, as a sentence."""
     return (
-        f"Left out: {counts['faulty']:,} invalid, {counts['alike']:,} near-duplicates, {counts['guarded']:,} too similar "
-        "to a hold-out."
+        f"Left out: {counts['faulty']:,} invalid, {counts['alike']:,} near-duplicates,"
+        f" {counts['guarded']:,} too similar to a hold-out."
     )

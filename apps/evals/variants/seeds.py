@@ -1,4 +1,6 @@
-"""The source of a variant: a task whose values can be replaced, and the checks that a variant has to pass. Pure."""
+"""The source of a variant: a task whose values can be replaced, and the checks that a variant has
+to pass. Pure.
+"""
 
 from __future__ import annotations
 
@@ -65,10 +67,11 @@ class Seed:
         return replace(self, messages=messages)
 
     def with_arguments(self, arguments: list[dict]) -> Seed:
-        """New arguments for each call, exchanged in the other messages and in recorded results as well.
+        """New arguments for each call, exchanged in the other messages and in recorded results as
+        well.
 
-        A system message is the harness's and stays. Raises Bad if the form or a type differs, or if an old value
-        would get two new ones.
+        A system message is the harness's and stays. Raises Bad if the form or a type differs, or if
+        an old value would get two new ones.
         """
         changes: dict[str, str] = {}
         for call, new in zip(self.calls, arguments, strict=True):
@@ -76,7 +79,9 @@ class Seed:
                 if changes.setdefault(str(one), str(other)) != str(other):
                     raise Bad("ground_truth", f"gives “{one}” two new values.")
         exchange = exchanger({old: new for old, new in changes.items() if old != new})
-        messages = [message if is_prompt(message) else exchange(message) for message in self.messages]
+        messages = [
+            message if is_prompt(message) else exchange(message) for message in self.messages
+        ]
         expected = _expected(self.expected, arguments)
         return replace(self, messages=messages, expected=expected, recorded=exchange(self.recorded))
 
@@ -118,12 +123,16 @@ def _expected(expected: dict, arguments: list[dict]) -> dict:
     made = expected | {"args": arguments[0]}
     if "accept" in expected:
         old, new = expected["args"], made["args"]
-        made["accept"] = {k: values for k, values in expected["accept"].items() if old.get(k) == new.get(k)}
+        made["accept"] = {
+            k: values for k, values in expected["accept"].items() if old.get(k) == new.get(k)
+        }
     return made
 
 
 def word(value: str) -> str:
-    """The pattern of a value that stands as a word of its own: neither in x^2 nor in 2.5 is there a 2."""
+    """The pattern of a value that stands as a word of its own: neither in x^2 nor in 2.5 is there a
+    2.
+    """
     return rf"(?<![\w.^]){re.escape(value)}(?!\w|\.\d)"
 
 
@@ -132,8 +141,14 @@ def count(value: Any, text: str) -> int:
 
 
 def exchanger(changes: dict[str, str]) -> Callable[[Any], Any]:
-    """Exchanges values, as words of their own, inside texts and numbers of JSON. `changes` are both as text."""
-    long = [name for name in sorted(changes, key=len, reverse=True) if len(name) >= SHORTEST or name.isdigit()]
+    """Exchanges values, as words of their own, inside texts and numbers of JSON. `changes` are both
+    as text.
+    """
+    long = [
+        name
+        for name in sorted(changes, key=len, reverse=True)
+        if len(name) >= SHORTEST or name.isdigit()
+    ]
     pattern = re.compile("|".join(map(word, long)) or r"(?!)", re.IGNORECASE)
     lower = {name.casefold(): value for name, value in changes.items()}
 
@@ -164,7 +179,9 @@ def faults(seed: Seed, variant: Seed) -> list[str]:
 
 
 def _unknown_values(seed: Seed, variant: Seed) -> Iterator[str]:
-    """Expected values that the conversation does not say, unless the seed's did not say the very same one either."""
+    """Expected values that the conversation does not say, unless the seed's did not say the very
+    same one either.
+    """
     before, after = _all_text(seed.messages), _all_text(variant.messages)
     derived = {str(value) for value in seed.values if not count(value, before)}
     for value in variant.values:
@@ -177,7 +194,9 @@ def _all_text(messages: list[dict]) -> str:
 
 
 def _broken_calls(seed: Seed, variant: Seed) -> Iterator[str]:
-    """Expected calls that break their tool's schema. What was broken in the seed already was confirmed by a person."""
+    """Expected calls that break their tool's schema. What was broken in the seed already was
+    confirmed by a person.
+    """
     checker, before = Checker(variant.tools), Checker(seed.tools)
     for call, old in zip(variant.calls, seed.calls, strict=True):
         if variant.tools and not before.problems(old["tool"], old["args"]):

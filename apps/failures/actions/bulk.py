@@ -13,7 +13,14 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.failures.actions.decisions import Refused, holder_of, locked, require_triager, snapshots, tell_of_assignment
+from apps.failures.actions.decisions import (
+    Refused,
+    holder_of,
+    locked,
+    require_triager,
+    snapshots,
+    tell_of_assignment,
+)
 from apps.failures.models import Failure, FailureDecision, FailureMode, FailureState, Source
 
 LIMIT = 5_000  # failures per bulk change
@@ -21,7 +28,9 @@ LIMIT = 5_000  # failures per bulk change
 
 @dataclass(frozen=True)
 class Change:
-    """`n` were changed; `same` already were so, `locked` are open on someone else's screen: both were left alone."""
+    """`n` were changed; `same` already were so, `locked` are open on someone else's screen: both
+    were left alone.
+    """
 
     did: str
     n: int
@@ -30,7 +39,11 @@ class Change:
     before: str = "unchanged"
 
     def __str__(self) -> str:
-        left = [f"{self.same:,} {'was' if self.same == 1 else 'were'} {self.before}"] if self.same else []
+        left = (
+            [f"{self.same:,} {'was' if self.same == 1 else 'were'} {self.before}"]
+            if self.same
+            else []
+        )
         left += (
             [f"{self.locked:,} {'is' if self.locked == 1 else 'are'} open on someone else's screen"]
             if self.locked
@@ -41,7 +54,12 @@ class Change:
 
 
 def decide_many(
-    *, project: Project, ids: Iterable[int], by: Any, state: FailureState, mode: FailureMode | None = None
+    *,
+    project: Project,
+    ids: Iterable[int],
+    by: Any,
+    state: FailureState,
+    mode: FailureMode | None = None,
 ) -> Change:
     """Confirms, dismisses, or confirms as another mode. Raises Refused."""
     if mode is not None and mode.project_id != project.pk:
@@ -74,7 +92,8 @@ def decide_alike(
     mode: FailureMode | None = None,
     seen: str | None = None,
 ) -> Change:
-    """The same decision for a case (`seen` as in `decide`) and for other undecided ones. If confirmed, they get its mode.
+    """The same decision for a case (`seen` as in `decide`) and for other undecided ones. If
+    confirmed, they get its mode.
 
     Raises Refused.
     """
@@ -91,7 +110,9 @@ def decide_alike(
         return True
 
     did = f"{{}} confirmed as “{mode}”." if mode else "{} dismissed."
-    return _change(case.project, [case.pk, *others], by, "decided", did, edit, before="already decided")
+    return _change(
+        case.project, [case.pk, *others], by, "decided", did, edit, before="already decided"
+    )
 
 
 @transaction.atomic
@@ -105,10 +126,14 @@ def assign_many(*, project: Project, ids: Iterable[int], by: Any, to: Any) -> Ch
         failure.assigned_to = to
         return True
 
-    change = _change(project, ids, by, "assigned", f"{{}} assigned to {to}." if to else "{} unassigned.", edit)
+    change = _change(
+        project, ids, by, "assigned", f"{{}} assigned to {to}." if to else "{} unassigned.", edit
+    )
     if to is not None and change.n:
         page = f"{reverse('failures:list', args=[project.slug])}?mine=1"
-        tell_of_assignment(project, to, by, f"{change.n:,} failure{'' if change.n == 1 else 's'}", page)
+        tell_of_assignment(
+            project, to, by, f"{change.n:,} failure{'' if change.n == 1 else 's'}", page
+        )
     return change
 
 
@@ -127,7 +152,11 @@ def _change(
 ) -> Change:
     """Undo returns to the first of `ids`."""
     wanted = _bounded(ids)
-    rows = Failure.objects.select_for_update(of=("self",)).prefetch_related("mode", "reserved_by").order_by("pk")
+    rows = (
+        Failure.objects.select_for_update(of=("self",))
+        .prefetch_related("mode", "reserved_by")
+        .order_by("pk")
+    )
     found = list(rows.filter(project=project, pk__in=wanted))
     free = [row for row in found if holder_of(row, by) is None]
     was = snapshots(free)
@@ -138,11 +167,16 @@ def _change(
     changed.sort(key=lambda row: -place[row.pk])
     after, batch = snapshots(changed), {"kind": kind, "bulk": uuid.uuid4().hex}
     FailureDecision.objects.bulk_create(
-        [FailureDecision(failure=row, by=by, before=was[row.pk], after=after[row.pk] | batch) for row in changed],
+        [
+            FailureDecision(failure=row, by=by, before=was[row.pk], after=after[row.pk] | batch)
+            for row in changed
+        ],
         batch_size=1000,
     )
     change = Change(did, len(changed), len(free) - len(changed), len(found) - len(free), before)
-    audit(f"failures.{kind}", project=project, by=by, n=change.n, did=str(change), bulk=batch["bulk"])
+    audit(
+        f"failures.{kind}", project=project, by=by, n=change.n, did=str(change), bulk=batch["bulk"]
+    )
     return change
 
 
@@ -151,7 +185,9 @@ def _drop_second(changed: list[Failure]) -> None:
     links = Failure.also.through.objects.filter(failure_id__in=[row.pk for row in changed])
     mode_of = {row.pk: row.mode_id for row in changed}
     double = [
-        pk for pk, failure, mode in links.values_list("pk", "failure_id", "failuremode_id") if mode_of[failure] == mode
+        pk
+        for pk, failure, mode in links.values_list("pk", "failure_id", "failuremode_id")
+        if mode_of[failure] == mode
     ]
     Failure.also.through.objects.filter(pk__in=double).delete()
 

@@ -20,8 +20,8 @@ from apps.trajectories.models import Trajectory, in_chunks
 
 
 def classify_project(*, project: Project, by: Any = None) -> dict[str, int]:
-    """Diagnoses all trajectories; those that a person has decided on keep the decision. Returns how many were read, and in how many the
-    rules find a failure."""
+    """Diagnoses all trajectories; those that a person has decided on keep the decision. Returns how
+    many were read, and in how many the rules find a failure."""
     rows = Trajectory.objects.filter(project=project).order_by("pk")
     looked = found = 0
     for chunk in in_chunks(rows):
@@ -33,7 +33,9 @@ def classify_project(*, project: Project, by: Any = None) -> dict[str, int]:
 
 @transaction.atomic
 def diagnose_and_draw(project: Project, chunk: list[Trajectory]) -> int:
-    """Diagnoses new or changed runs, and draws those that people check. Not for what an answer or a new model changes."""
+    """Diagnoses new or changed runs, and draws those that people check. Not for what an answer or a
+    new model changes.
+    """
     found = diagnose(project, chunk)
     estimates.draw(project, [row.pk for row in chunk])
     return found
@@ -41,7 +43,8 @@ def diagnose_and_draw(project: Project, chunk: list[Trajectory]) -> int:
 
 @transaction.atomic
 def diagnose(project: Project, chunk: list[Trajectory]) -> int:
-    """Stores the rules' diagnoses of a chunk together with the judge's verdicts; returns in how many they find a failure.
+    """Stores the rules' diagnoses of a chunk together with the judge's verdicts; returns in how
+    many they find a failure.
 
     What a person, or the judge alone, decided keeps its mode; `rule_mode` is stored for all.
     """
@@ -53,14 +56,19 @@ def diagnose(project: Project, chunk: list[Trajectory]) -> int:
     diagnoses = {pk: diagnosis or guessed.get(pk) for pk, diagnosis in diagnoses.items()}
     known = Failure.objects.select_for_update().filter(trajectory_id__in=diagnoses).order_by("pk")
     is_open, said = {}, {}
-    for pk, source, state, evidence in known.values_list("trajectory_id", "source", "state", "evidence"):
+    for pk, source, state, evidence in known.values_list(
+        "trajectory_id", "source", "state", "evidence"
+    ):
         is_open[pk] = source == Source.RULE and state == FailureState.OPEN
         said[pk] = evidence if is_open[pk] else ()
     words = {pk: label_with(diagnosis, said.get(pk, ())) for pk, diagnosis in diagnoses.items()}
     found = {pk: word for pk, word in words.items() if word.mode in modes}
     rows = {pk: _failure(project, modes[word.mode], pk, word) for pk, word in found.items()}
-    # New failures: a person marking the same run at this moment comes first. Open failures: their row is locked above.
-    Failure.objects.bulk_create([row for pk, row in rows.items() if pk not in is_open], ignore_conflicts=True)
+    # New failures: a person marking the same run at this moment comes first. Open failures: their
+    # row is locked above.
+    Failure.objects.bulk_create(
+        [row for pk, row in rows.items() if pk not in is_open], ignore_conflicts=True
+    )
     Failure.objects.bulk_create(
         [row for pk, row in rows.items() if is_open.get(pk)],
         update_conflicts=True,
@@ -99,9 +107,13 @@ def _failure(project: Project, mode: FailureMode, trajectory: Any, word: Label) 
 
 
 def label_with(diagnosis: Diagnosis | None, evidence: Iterable[dict]) -> Label:
-    """Combines the rules' current diagnosis with the judge's earlier verdict, which a failure's `evidence` contains."""
+    """Combines the rules' current diagnosis with the judge's earlier verdict, which a failure's
+    `evidence` contains.
+    """
     items = [item.as_dict() for item in diagnosis.evidence] if diagnosis else []
-    return joined(Label(diagnosis.mode, diagnosis.blamed_message, items) if diagnosis else Label(), evidence)
+    return joined(
+        Label(diagnosis.mode, diagnosis.blamed_message, items) if diagnosis else Label(), evidence
+    )
 
 
 def source_of(evidence: list[dict]) -> Source:
@@ -110,7 +122,9 @@ def source_of(evidence: list[dict]) -> Source:
 
 
 def inputs_of(project: Project, rows: Collection[Trajectory]) -> dict[UUID, dict]:
-    """The rules' input for runs, with people's decisions on the rules of their prompts, and the rules that people wrote."""
+    """The rules' input for runs, with people's decisions on the rules of their prompts, and the
+    rules that people wrote.
+    """
     policy = prompts.policy_of(project, rows)
     return {row.pk: as_input(row) | policy.get(row.pk, {}) for row in rows}
 

@@ -12,9 +12,27 @@ from apps.failures.actions.decisions import Refused
 from apps.failures.models import Failure, FailureMode, Severity
 
 DEFAULT_MODES = (
-    ("format_error", "Format error", Severity.MEDIUM, False, "The output is not in the requested format."),
-    ("wrong_tool_choice", "Wrong tool choice", Severity.MEDIUM, False, "The tool exists, but was the wrong one."),
-    ("wrong_arguments", "Wrong arguments", Severity.MEDIUM, False, "The right tool, called with wrong arguments."),
+    (
+        "format_error",
+        "Format error",
+        Severity.MEDIUM,
+        False,
+        "The output is not in the requested format.",
+    ),
+    (
+        "wrong_tool_choice",
+        "Wrong tool choice",
+        Severity.MEDIUM,
+        False,
+        "The tool exists, but was the wrong one.",
+    ),
+    (
+        "wrong_arguments",
+        "Wrong arguments",
+        Severity.MEDIUM,
+        False,
+        "The right tool, called with wrong arguments.",
+    ),
     (
         "bad_planning",
         "Bad planning",
@@ -36,8 +54,20 @@ DEFAULT_MODES = (
         False,
         "Needed information was not looked up, or not found.",
     ),
-    ("hallucinated_api", "Hallucinated API", Severity.MEDIUM, False, "A tool that does not exist was called."),
-    ("incomplete_execution", "Incomplete execution", Severity.LOW, False, "The run ended before the task was done."),
+    (
+        "hallucinated_api",
+        "Hallucinated API",
+        Severity.MEDIUM,
+        False,
+        "A tool that does not exist was called.",
+    ),
+    (
+        "incomplete_execution",
+        "Incomplete execution",
+        Severity.LOW,
+        False,
+        "The run ended before the task was done.",
+    ),
     (
         "policy_violation",
         "Policy violation",
@@ -86,19 +116,35 @@ def ensure_modes(project: Project) -> dict[str, FailureMode]:
 
 @transaction.atomic
 def save_mode(*, mode: FailureMode, by: Any) -> FailureMode:
-    """Adds or changes a valid mode. One that moves to a taken position comes first there; those after it make room."""
+    """Adds or changes a valid mode. One that moves to a taken position comes first there; those
+    after it make room.
+    """
     is_new = mode.pk is None
-    before = None if is_new else FailureMode.objects.values_list("position", flat=True).get(pk=mode.pk)
+    before = (
+        None if is_new else FailureMode.objects.values_list("position", flat=True).get(pk=mode.pk)
+    )
     mode.save()
     if mode.position != before:
         _make_room(mode)
-    audit("failure_mode.added" if is_new else "failure_mode.changed", project=mode.project, by=by, target=mode,
-          slug=mode.slug, name=mode.name, severity=mode.severity, safety_relevant=mode.safety_relevant)  # fmt: skip
+    audit(
+        "failure_mode.added" if is_new else "failure_mode.changed",
+        project=mode.project,
+        by=by,
+        target=mode,
+        slug=mode.slug,
+        name=mode.name,
+        severity=mode.severity,
+        safety_relevant=mode.safety_relevant,
+    )
     return mode
 
 
 def _make_room(mode: FailureMode) -> None:
-    others = mode.project.failure_modes.select_for_update().filter(position__gte=mode.position).exclude(pk=mode.pk)
+    others = (
+        mode.project.failure_modes.select_for_update()
+        .filter(position__gte=mode.position)
+        .exclude(pk=mode.pk)
+    )
     taken, moved = mode.position, []
     for other in others:
         if other.position > taken:
@@ -113,10 +159,25 @@ def delete_mode(*, mode: FailureMode, by: Any) -> None:
     """Raises Refused if the rules refer to it or a failure has it."""
     mode = FailureMode.objects.select_for_update().get(pk=mode.pk)
     if mode.slug in BUILT_IN:
-        raise Refused(f"“{mode}” is used by the rules and cannot be deleted. You can rename it or move it to the end.")
-    first, second = Failure.objects.filter(mode=mode).count(), Failure.objects.filter(also=mode).count()
+        raise Refused(
+            f"“{mode}” is used by the rules and cannot be deleted. You can rename it or move it to"
+            " the end."
+        )
+    first, second = (
+        Failure.objects.filter(mode=mode).count(),
+        Failure.objects.filter(also=mode).count(),
+    )
     if used := first + second:
         many = f"{used:,} failure has" if used == 1 else f"{used:,} failures have"
-        raise Refused(f"“{mode}” is in use: {many} it. Reclassify them first, for example with a bulk change.")
-    audit("failure_mode.deleted", project=mode.project, by=by, target=mode, slug=mode.slug, name=mode.name)
+        raise Refused(
+            f"“{mode}” is in use: {many} it. Reclassify them first, for example with a bulk change."
+        )
+    audit(
+        "failure_mode.deleted",
+        project=mode.project,
+        by=by,
+        target=mode,
+        slug=mode.slug,
+        name=mode.name,
+    )
     mode.delete()

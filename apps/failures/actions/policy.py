@@ -1,5 +1,5 @@
-"""People's decisions on the rules of a system prompt, and the rules they write. Each change has the project's runs
-classified again.
+"""People's decisions on the rules of a system prompt, and the rules they write. Each change has the
+project's runs classified again.
 """
 
 from __future__ import annotations
@@ -57,11 +57,23 @@ def write(
     state: str = State.CONFIRMED,
     by: Any,
 ) -> PolicyRule:
-    """Add a rule that a person wrote for the runs of a prompt, or for all runs. Raises Invalid and Refused."""
+    """Add a rule that a person wrote for the runs of a prompt, or for all runs. Raises Invalid and
+    Refused.
+    """
     _lock(project)
-    prompt = prompt or SystemPrompt.objects.get_or_create(project=project, digest=ALL_RUNS, defaults={"length": 0})[0]
-    if PolicyRule.objects.current().filter(prompt__project=project, written=True).count() >= MOST_WRITTEN:
-        raise Refused(f"A project can have at most {MOST_WRITTEN} rules written by hand. Remove one first.")
+    prompt = (
+        prompt
+        or SystemPrompt.objects.get_or_create(
+            project=project, digest=ALL_RUNS, defaults={"length": 0}
+        )[0]
+    )
+    if (
+        PolicyRule.objects.current().filter(prompt__project=project, written=True).count()
+        >= MOST_WRITTEN
+    ):
+        raise Refused(
+            f"A project can have at most {MOST_WRITTEN} rules written by hand. Remove one first."
+        )
     last = prompt.rules.aggregate(last=Max("position"))["last"]
     rule = _create(prompt, sentence, form, state, by, position=0 if last is None else last + 1)
     audit("policy_rule.written", project=project, by=by, target=rule, sentence=cut(rule.sentence))
@@ -71,31 +83,61 @@ def write(
 
 @transaction.atomic
 def edit(
-    *, project: Project, rule: PolicyRule, sentence: str, form: Mapping[str, str], state: str = State.CONFIRMED, by: Any
+    *,
+    project: Project,
+    rule: PolicyRule,
+    sentence: str,
+    form: Mapping[str, str],
+    state: str = State.CONFIRMED,
+    by: Any,
 ) -> PolicyRule:
     """Replace a rule with a new version. Raises Invalid and Refused."""
     _lock(project)
     if key_of(written_rule(sentence, form)) == rule.key:
         raise Invalid({"sentence": "Nothing has changed."})
-    if not PolicyRule.objects.current().filter(pk=rule.pk).update(state=State.REPLACED, **_decided(State.REPLACED, by)):
+    if (
+        not PolicyRule.objects.current()
+        .filter(pk=rule.pk)
+        .update(state=State.REPLACED, **_decided(State.REPLACED, by))
+    ):
         raise Refused(CHANGED)
     new = _create(
-        rule.prompt, sentence, form, state, by, position=rule.position, version=rule.version + 1, replaces=rule
+        rule.prompt,
+        sentence,
+        form,
+        state,
+        by,
+        position=rule.position,
+        version=rule.version + 1,
+        replaces=rule,
     )
-    audit("policy_rule.edited", project=project, by=by, target=new, sentence=cut(new.sentence), version=new.version)
+    audit(
+        "policy_rule.edited",
+        project=project,
+        by=by,
+        target=new,
+        sentence=cut(new.sentence),
+        version=new.version,
+    )
     classify_again(project, by)
     return new
 
 
 @transaction.atomic
 def remove(*, project: Project, rule: PolicyRule, by: Any) -> None:
-    """Remove a rule that a person wrote. If it had replaced a rule from the prompt, that one becomes a proposal again.
-    Raises Refused.
+    """Remove a rule that a person wrote. If it had replaced a rule from the prompt, that one
+    becomes a proposal again. Raises Refused.
     """
     _lock(project)
     if not rule.written:
-        raise Refused("This rule is in the system prompt and would be found again. Dismiss it instead.")
-    if not PolicyRule.objects.current().filter(pk=rule.pk).update(state=State.REMOVED, **_decided(State.REMOVED, by)):
+        raise Refused(
+            "This rule is in the system prompt and would be found again. Dismiss it instead."
+        )
+    if (
+        not PolicyRule.objects.current()
+        .filter(pk=rule.pk)
+        .update(state=State.REMOVED, **_decided(State.REMOVED, by))
+    ):
         raise Refused(CHANGED)
     read = rule
     while read.replaces is not None:
@@ -118,9 +160,15 @@ def _create(
     if prompt.rules.current().filter(key=key_of(rule)).exists():
         raise Invalid({"sentence": "This rule already exists."})
     return prompt.rules.create(
-        key=key_of(rule), sentence=rule.sentence, understood=understood(rule), state=state, written=True, written_by=by,
-        **_decided(state, by), **fields,
-    )  # fmt: skip
+        key=key_of(rule),
+        sentence=rule.sentence,
+        understood=understood(rule),
+        state=state,
+        written=True,
+        written_by=by,
+        **_decided(state, by),
+        **fields,
+    )
 
 
 def _decided(state: str, by: Any) -> dict[str, Any]:
@@ -132,7 +180,9 @@ def _decided(state: str, by: Any) -> dict[str, Any]:
 
 
 def _lock(project: Project) -> None:
-    """Serialize writers of a project's rules, including a classification that adds rules or makes room for them."""
+    """Serialize writers of a project's rules, including a classification that adds rules or makes
+    room for them.
+    """
     acquire_in(project.pk, ProjectLock.POLICY)
 
 
@@ -144,8 +194,14 @@ def classify_again(project: Project, by: Any) -> None:
 
 @transaction.atomic
 def undo(*, project: Project, by: Any) -> PolicyRule | None:
-    """Turn the rule that the person decided on last back into a proposal. Returns it, or None if there is none."""
-    rows = PolicyRule.objects.select_for_update(of=("self",)).current().filter(prompt__project=project, decided_by=by)
+    """Turn the rule that the person decided on last back into a proposal. Returns it, or None if
+    there is none.
+    """
+    rows = (
+        PolicyRule.objects.select_for_update(of=("self",))
+        .current()
+        .filter(prompt__project=project, decided_by=by)
+    )
     rule = rows.order_by("-decided_at", "-pk").first()
     if rule is not None:
         decide(project=project, rule=rule, state=State.PROPOSED, by=by)

@@ -18,7 +18,9 @@ MAX_ARGUMENTS = 40
 
 @dataclass(frozen=True)
 class Case:
-    """One failure. All text may be empty; `tool` is the blamed call's, `rule` and `evidence` say why it is a failure."""
+    """One failure. All text may be empty; `tool` is the blamed call's, `rule` and `evidence` say
+    why it is a failure.
+    """
 
     id: str
     mode: str
@@ -37,7 +39,12 @@ CHANCE = (
     (re.compile(r"\bhttps?://\S+"), " <url> "),
     (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), " <email> "),
     (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), " <id> "),
-    (re.compile(r"\b\d{4}-\d\d-\d\d(?:[t ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:z|[+-]\d\d:?\d\d)?)?\b"), " <date> "),
+    (
+        re.compile(
+            r"\b\d{4}-\d\d-\d\d(?:[t ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:z|[+-]\d\d:?\d\d)?)?\b"
+        ),
+        " <date> ",
+    ),
     (re.compile(r"\b\d{1,2}[/.]\d{1,2}[/.]\d{2,4}\b"), " <date> "),
     (re.compile(r"\b(?=[a-f]*\d)(?:0x)?[0-9a-f]{8,}\b"), " <id> "),
     (re.compile(r"_\d[\w-]*"), "_<n> "),
@@ -46,7 +53,8 @@ CHANCE = (
 )
 # Values inside JSON differ by chance; an error's own text does not.
 JSON_PAIR = re.compile(
-    r'"(?!err|mess|detail|reason|status|code|type)[\w ]{1,60}"\s*:\s*(?:"[^"]{0,200}"?|[\w.+-]{1,30})?'
+    r'"(?!err|mess|detail|reason|status|code|type)[\w'
+    r' ]{1,60}"\s*:\s*(?:"[^"]{0,200}"?|[\w.+-]{1,30})?'
     r'|(?<=[,{])"\w{1,60}"?',
     re.IGNORECASE,
 )
@@ -57,7 +65,9 @@ WORD = re.compile(r"<\w+>|[^\W\d_](?:[\w'’]*\w)?")
 
 @lru_cache(maxsize=200_000)
 def normalised(text: str) -> str:
-    """Lower case, with numbers, ids, dates, addresses and hex as placeholders, words separated by one space."""
+    """Lower case, with numbers, ids, dates, addresses and hex as placeholders, words separated by
+    one space.
+    """
     text = text.lower()
     for pattern, placeholder in CHANCE:
         text = pattern.sub(placeholder, text)
@@ -74,7 +84,9 @@ def trouble_of(case: Case) -> str:
 
 
 def _trouble(case: Case) -> Iterator[str]:
-    """Evidence and error without values in JSON, and without the tool's own name, which has its own field."""
+    """Evidence and error without values in JSON, and without the tool's own name, which has its own
+    field.
+    """
     for text in (case.evidence, case.error):
         text = JSON_PAIR.sub(" <value> ", text[:TROUBLE_CHARS])
         yield text.replace(case.tool, " ") if case.tool else text
@@ -90,8 +102,12 @@ def trouble_sentences(case: Case) -> Iterator[str]:
 
 
 def arguments_of(case: Case) -> str:
-    """Argument names, and short values that are words, one per line, sorted: `cabin`, `cabin=basic economy`."""
-    lines = {line for line, _ in zip(_arguments(case.arguments, ""), range(MAX_ARGUMENTS), strict=False)}
+    """Argument names, and short values that are words, one per line, sorted: `cabin`, `cabin=basic
+    economy`.
+    """
+    lines = {
+        line for line, _ in zip(_arguments(case.arguments, ""), range(MAX_ARGUMENTS), strict=False)
+    }
     return "\n".join(sorted(lines))
 
 

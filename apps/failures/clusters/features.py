@@ -1,7 +1,8 @@
-"""Hashed TF-IDF vectors of failures. The cosine of two vectors is the weighted agreement of their fields.
+"""Hashed TF-IDF vectors of failures. The cosine of two vectors is the weighted agreement of their
+fields.
 
-Terms are hashed to columns (no vocabulary), so a vector means the same in every run; only the weights of the terms (IDF) are learned,
-and they fit in a few kilobytes of JSON.
+Terms are hashed to columns (no vocabulary), so a vector means the same in every run; only the
+weights of the terms (IDF) are learned, and they fit in a few kilobytes of JSON.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ FIELDS: tuple[tuple[str, float, Callable[[Case], str]], ...] = (
 )
 COLUMNS = COLUMNS_PER_FIELD * len(FIELDS)
 STOP_WORDS = word_set(
-    "a about all also am an and any are as at be been but by can could did do does for from had has have he hello help hi"
-    " how i if in into is it its just let like may me my need of on or our please she should so some such thank thanks"
-    " that the their them then there these they this to us want was we were what when which while who will with would"
-    " yes you your i'd i'm i've"
+    "a about all also am an and any are as at be been but by can could did do does for from had has"
+    " have he hello help hi how i if in into is it its just let like may me my need of on or our"
+    " please she should so some such thank thanks that the their them then there these they this to"
+    " us want was we were what when which while who will with would yes you your i'd i'm i've"
 )
 
 
@@ -49,13 +50,19 @@ def _column(term: str) -> int:
 def _word_columns(word: str) -> tuple[int, ...]:
     """A word, its parts if it is a compound (`gift_card`), and its character n-grams."""
     padded = f" {word} "
-    grams = [padded[start : start + GRAM] for start in range(len(padded) - GRAM + 1)] if word[0] != "<" else []
+    grams = (
+        [padded[start : start + GRAM] for start in range(len(padded) - GRAM + 1)]
+        if word[0] != "<"
+        else []
+    )
     parts = [part for part in word.replace(".", "_").split("_") if part]
     return tuple({_column(term) for term in (word, *parts, *grams)})
 
 
 def _columns(text: str) -> list[int]:
-    """Words, pairs of neighbours and character n-grams; each counts once, however often it occurs."""
+    """Words, pairs of neighbours and character n-grams; each counts once, however often it
+    occurs.
+    """
     found: set[int] = set()
     for line in text.splitlines():
         words = [word for word in line.split() if word not in STOP_WORDS]
@@ -100,7 +107,9 @@ class Space:
         parts = []
         for _, _, text_of in FIELDS:
             texts, inverse = _distinct(map(text_of, cases))
-            counts = np.bincount(inverse, minlength=len(texts)).astype(np.float32) @ _presence(texts)
+            counts = np.bincount(inverse, minlength=len(texts)).astype(np.float32) @ _presence(
+                texts
+            )
             parts.append(np.log((1 + len(cases)) / (1 + counts)))
         return cls(np.clip(np.rint(np.concatenate(parts) / IDF_STEP), 1, 255).astype(np.uint8))
 
@@ -114,11 +123,18 @@ class Space:
         return unit_rows(sparse.csr_array(sparse.hstack(blocks, format="csr", dtype=np.float32)))
 
     def _weighted(self, presence: sparse.csr_array, number: int) -> sparse.csr_array:
-        """Rows whose length is their informativeness: 1 if the mean term is in half of the failures or fewer.
+        """Rows whose length is their informativeness: 1 if the mean term is in half of the failures
+        or fewer.
 
-        Otherwise what all failures say (“the run is marked as failed”) would outweigh what distinguishes them.
+        Otherwise what all failures say (“the run is marked as failed”) would outweigh what
+        distinguishes them.
         """
-        idf = self.idf[number * COLUMNS_PER_FIELD : (number + 1) * COLUMNS_PER_FIELD].astype(np.float32) * IDF_STEP
+        idf = (
+            self.idf[number * COLUMNS_PER_FIELD : (number + 1) * COLUMNS_PER_FIELD].astype(
+                np.float32
+            )
+            * IDF_STEP
+        )
         rows = sparse.csr_array(presence @ sparse.diags_array(idf))
         mean = rows.sum(axis=1) / np.maximum(np.diff(rows.indptr), 1)
         informativeness = np.clip(mean / INFORMATIVE_IDF, MIN_INFORMATIVENESS, 1).astype(np.float32)
@@ -135,5 +151,7 @@ class Space:
         except (ValueError, zlib.error) as error:
             raise ValueError("These are not the term weights of a clustering.") from error
         if idf.shape != (COLUMNS,):
-            raise ValueError(f"The term weights are for {idf.size} columns, not {COLUMNS}; cluster again.")
+            raise ValueError(
+                f"The term weights are for {idf.size} columns, not {COLUMNS}; cluster again."
+            )
         return cls(idf)

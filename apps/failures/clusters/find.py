@@ -1,8 +1,10 @@
-"""Finds the groups: average linkage over representatives, then every failure goes to the nearest centre.
+"""Finds the groups: average linkage over representatives, then every failure goes to the nearest
+centre.
 
-Linkage is quadratic, so it gets at most `Options.representatives` failures at a time: copies count as one, frequent ones come first, and
-the rest are drawn by a hash of their content, so that another day draws the same. Failures without a group get another round, until a
-round finds nothing more. Nothing here is random; the order of the failures does not matter.
+Linkage is quadratic, so it gets at most `Options.representatives` failures at a time: copies count
+as one, frequent ones come first, and the rest are drawn by a hash of their content, so that another
+day draws the same. Failures without a group get another round, until a round finds nothing more.
+Nothing here is random; the order of the failures does not matter.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class Cluster:
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """The groups, largest first, the failures without a group, and the term weights that `assign` needs."""
+    """The groups, largest first, the failures without a group, and the term weights that `assign`
+    needs.
+    """
 
     clusters: tuple[Cluster, ...]
     rest: tuple[str, ...]
@@ -90,7 +94,9 @@ def _ids(cases: Sequence[Case], chosen: np.ndarray) -> tuple[str, ...]:
     return tuple(cases[row].id for row in np.flatnonzero(chosen))
 
 
-def _labels(cases: Sequence[Case], vectors: sparse.csr_array, rows: np.ndarray, options: Options) -> np.ndarray:
+def _labels(
+    cases: Sequence[Case], vectors: sparse.csr_array, rows: np.ndarray, options: Options
+) -> np.ndarray:
     """A label for each of `rows`, -1 for none."""
     part, smallest = vectors[rows], options.smallest(len(cases))
     keys = [_key(cases[row]) for row in rows]
@@ -110,14 +116,20 @@ def _labels(cases: Sequence[Case], vectors: sparse.csr_array, rows: np.ndarray, 
 
 
 def _key(case: Case) -> bytes:
-    """A hash of a failure's content: equal for copies, and an order that is the same in every run."""
+    """A hash of a failure's content: equal for copies, and an order that is the same in every
+    run.
+    """
     texts = "\0".join(text_of(case) for _, _, text_of in FIELDS)
     return hashlib.blake2b(texts.encode(), digest_size=8).digest()
 
 
 def _representatives(keys: Sequence[bytes], limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, copies): one row per distinct key; half of the limit is for the most frequent, half for a fair draw."""
-    distinct, first, counts = np.unique(np.array(keys, dtype="S8"), return_index=True, return_counts=True)
+    """(rows, copies): one row per distinct key; half of the limit is for the most frequent, half
+    for a fair draw.
+    """
+    distinct, first, counts = np.unique(
+        np.array(keys, dtype="S8"), return_index=True, return_counts=True
+    )
     if len(distinct) <= limit:
         return first, counts
     frequent = np.argsort(-counts, kind="stable")[: limit // 2]
@@ -153,17 +165,26 @@ def _distances(points: sparse.csr_array) -> np.ndarray:
 
 
 def means_of(
-    points: sparse.csr_array, labels: np.ndarray, wanted: np.ndarray, counts: np.ndarray | None = None
+    points: sparse.csr_array,
+    labels: np.ndarray,
+    wanted: np.ndarray,
+    counts: np.ndarray | None = None,
 ) -> sparse.csr_array:
-    """(wanted, COLUMNS): the mean vector of each label in `wanted`; a mean's length measures the similarity of its members."""
-    place_of = np.full(max(labels.max(initial=0), wanted.max(initial=0)) + 2, -1)  # the last is where index -1 points
+    """(wanted, COLUMNS): the mean vector of each label in `wanted`; a mean's length measures the
+    similarity of its members.
+    """
+    place_of = np.full(
+        max(labels.max(initial=0), wanted.max(initial=0)) + 2, -1
+    )  # the last is where index -1 points
     place_of[wanted] = np.arange(len(wanted))
     places = place_of[labels]
     inside = np.flatnonzero(places >= 0)
     weights = np.ones(len(inside)) if counts is None else counts[inside].astype(np.float64)
     totals = np.bincount(places[inside], weights, minlength=len(wanted))
     shares = weights / totals[places[inside]]
-    chooser = sparse.csr_array((shares, (places[inside], inside)), shape=(len(wanted), points.shape[0]))
+    chooser = sparse.csr_array(
+        (shares, (places[inside], inside)), shape=(len(wanted), points.shape[0])
+    )
     return sparse.csr_array(chooser.astype(np.float32) @ points)
 
 
@@ -184,12 +205,18 @@ def _large_enough(
     return sparse.csr_array(means[np.flatnonzero(sizes >= smallest)])
 
 
-def _settled(points: sparse.csr_array, means: sparse.csr_array, smallest: int, options: Options) -> np.ndarray:
-    """Labels after joining groups found in parts by several rounds, one more assignment, and dropping small groups."""
+def _settled(
+    points: sparse.csr_array, means: sparse.csr_array, smallest: int, options: Options
+) -> np.ndarray:
+    """Labels after joining groups found in parts by several rounds, one more assignment, and
+    dropping small groups.
+    """
     if not means.shape[0]:
         return np.full(points.shape[0], -1)
     places = nearest(points, means, options.reach)
-    joined = _joined(means, np.bincount(places[places >= 0], minlength=means.shape[0]), options.similarity)
+    joined = _joined(
+        means, np.bincount(places[places >= 0], minlength=means.shape[0]), options.similarity
+    )
     labels = np.where(places >= 0, joined[places], -1)
     means = means_of(points, labels, np.unique(labels[labels >= 0]))
     means = _large_enough(points, means, smallest, options)
@@ -197,7 +224,9 @@ def _settled(points: sparse.csr_array, means: sparse.csr_array, smallest: int, o
 
 
 def _joined(means: sparse.csr_array, sizes: np.ndarray, similarity: float) -> np.ndarray:
-    """A label for each mean: average linkage continued from the groups (the mean cosine of two is their dot product)."""
+    """A label for each mean: average linkage continued from the groups (the mean cosine of two is
+    their dot product).
+    """
     dots, sizes = (means @ means.T).toarray(), np.maximum(sizes, 1).astype(np.float64)
     labels = np.arange(len(sizes))
     np.fill_diagonal(dots, -1)
@@ -228,7 +257,9 @@ def _described(
         groups.append(
             (
                 rows,
-                Signature.of(centres[[place]], lengths[place] * options.reach, mode, options.columns_kept),
+                Signature.of(
+                    centres[[place]], lengths[place] * options.reach, mode, options.columns_kept
+                ),
                 float(lengths[place]),
             )
         )

@@ -51,8 +51,11 @@ def id_of(group: Cluster) -> str:
     return hashlib.blake2b("\0".join(sorted(group.members)).encode(), digest_size=6).hexdigest()
 
 
-def match(previous: Mapping[str, Known], now: Sequence[Cluster], new_id: Callable[[Cluster], str] = id_of) -> Matching:
-    """Each known id goes to at most one group, so that as many failures as possible keep the id of their group.
+def match(
+    previous: Mapping[str, Known], now: Sequence[Cluster], new_id: Callable[[Cluster], str] = id_of
+) -> Matching:
+    """Each known id goes to at most one group, so that as many failures as possible keep the id of
+    their group.
 
     `new_id` must return neither an id of `previous` nor the same id twice: ValueError.
     """
@@ -60,7 +63,9 @@ def match(previous: Mapping[str, Known], now: Sequence[Cluster], new_id: Callabl
     known = [previous[key] for key in keys]
     shared = _shared(known, now)
     pairs = _by_members(shared) | _by_words(known, now, shared)
-    ids = [keys[pairs[place]] if place in pairs else new_id(group) for place, group in enumerate(now)]
+    ids = [
+        keys[pairs[place]] if place in pairs else new_id(group) for place, group in enumerate(now)
+    ]
     born = [id for place, id in enumerate(ids) if place not in pairs]
     if len(set(ids)) < len(ids) or any(id in previous for id in born):
         raise ValueError("A new group got an id that is taken.")
@@ -85,7 +90,9 @@ def _shared(known: Sequence[Known], now: Sequence[Cluster]) -> np.ndarray:
 
 
 def _by_members(shared: np.ndarray) -> dict[int, int]:
-    """Current index → known index, by Hungarian assignment. Failures that only one of the runs grouped do not count."""
+    """Current index → known index, by Hungarian assignment. Failures that only one of the runs
+    grouped do not count.
+    """
     before, after = shared.sum(axis=1, keepdims=True), shared.sum(axis=0, keepdims=True)
     overlap = shared / np.maximum(np.minimum(before, after), 1)
     jaccard = shared / np.maximum(before + after - shared, 1)
@@ -94,7 +101,9 @@ def _by_members(shared: np.ndarray) -> dict[int, int]:
 
 
 def _by_words(known: Sequence[Known], now: Sequence[Cluster], shared: np.ndarray) -> dict[int, int]:
-    """The same by centre, for groups that share no failure with any other, for example if the old ones are no longer stored."""
+    """The same by centre, for groups that share no failure with any other, for example if the old
+    ones are no longer stored.
+    """
     rows, columns = np.flatnonzero(shared.sum(axis=1) == 0), np.flatnonzero(shared.sum(axis=0) == 0)
     if not len(rows) or not len(columns):
         return {}
@@ -107,25 +116,43 @@ def _by_words(known: Sequence[Known], now: Sequence[Cluster], shared: np.ndarray
 
 def _assigned(gains: np.ndarray) -> dict[int, int]:
     """Column → row of the assignment with the greatest sum, if there is any gain."""
-    from scipy.optimize import linear_sum_assignment  # a seventh of what every process imports; pages do not need it
+    from scipy.optimize import (
+        linear_sum_assignment,
+    )  # a seventh of what every process imports; pages do not need it
 
     rows, columns = linear_sum_assignment(gains, maximize=True)
-    return {int(column): int(row) for row, column in zip(rows, columns, strict=True) if gains[row, column] > 0}
+    return {
+        int(column): int(row)
+        for row, column in zip(rows, columns, strict=True)
+        if gains[row, column] > 0
+    }
 
 
-def _splits(shared: np.ndarray, keys: Sequence[str], ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _splits(
+    shared: np.ndarray, keys: Sequence[str], ids: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
     """Known groups that became two or more groups."""
     before, after = shared.sum(axis=1, keepdims=True), shared.sum(axis=0, keepdims=True)
     made_of = (shared > LEAST_OVERLAP * after) & (shared >= LEAST_PART * before)
-    parts = {key: [ids[place] for place in np.flatnonzero(row)] for key, row in zip(keys, made_of, strict=True)}
-    return {key: tuple(sorted(found, key=lambda id: id != key)) for key, found in parts.items() if len(found) > 1}
+    parts = {
+        key: [ids[place] for place in np.flatnonzero(row)]
+        for key, row in zip(keys, made_of, strict=True)
+    }
+    return {
+        key: tuple(sorted(found, key=lambda id: id != key))
+        for key, found in parts.items()
+        if len(found) > 1
+    }
 
 
-def _merges(shared: np.ndarray, keys: Sequence[str], ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _merges(
+    shared: np.ndarray, keys: Sequence[str], ids: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
     """Groups into which two or more known ones were merged."""
     before, after = shared.sum(axis=1, keepdims=True), shared.sum(axis=0, keepdims=True)
     went_into = (shared > LEAST_OVERLAP * before) & (shared >= LEAST_PART * after)
     sources = {
-        id: [keys[place] for place in np.flatnonzero(column)] for id, column in zip(ids, went_into.T, strict=True)
+        id: [keys[place] for place in np.flatnonzero(column)]
+        for id, column in zip(ids, went_into.T, strict=True)
     }
     return {id: tuple(found) for id, found in sources.items() if len(found) > 1}

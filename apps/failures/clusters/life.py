@@ -1,4 +1,6 @@
-"""The life cycle of a group: new, triaged, in evals, fixed, and reopened when it comes back. Pure."""
+"""The life cycle of a group: new, triaged, in evals, fixed, and reopened when it comes back.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,13 @@ class Fix:
 
 
 def moved(state: State, to: State) -> State:
-    """`to`, if a person or an action may go there from `state`; staying is not a transition. Raises IllegalMove."""
+    """`to`, if a person or an action may go there from `state`; staying is not a transition. Raises
+    IllegalMove.
+    """
     if to not in LEGAL[state]:
         raise IllegalMove(
-            f"A group that is {state} cannot become {to}; it can become {', '.join(sorted(LEGAL[state]))}."
+            f"A group that is {state} cannot become {to}; it can become"
+            f" {', '.join(sorted(LEGAL[state]))}."
         )
     return to
 
@@ -44,18 +49,28 @@ def moved(state: State, to: State) -> State:
 def after_news(state: State, fixed_at: datetime | None, newest_member_at: datetime | None) -> State:
     """A fixed group is reopened by a failure that began after the fix; other states stay unchanged.
 
-    `newest_member_at` should come from `newest_against`, which leaves out versions from before the fix.
+    `newest_member_at` should come from `newest_against`, which leaves out versions from before the
+    fix.
     """
-    if state == "fixed" and fixed_at is not None and newest_member_at is not None and newest_member_at > fixed_at:
+    if (
+        state == "fixed"
+        and fixed_at is not None
+        and newest_member_at is not None
+        and newest_member_at > fixed_at
+    ):
         return "reopened"
     return state
 
 
-def newest_against(fix: Fix, members: Iterable[Case], first_seen: Mapping[str, datetime]) -> datetime | None:
-    """When the newest failure began that contradicts a fix: in its version or a later one, and after it.
+def newest_against(
+    fix: Fix, members: Iterable[Case], first_seen: Mapping[str, datetime]
+) -> datetime | None:
+    """When the newest failure began that contradicts a fix: in its version or a later one, and
+    after it.
 
-    Versions are names without an order, so the order is that of their first trajectories (`first_seen`). An unknown or empty version
-    counts as later: better to reopen once too often. Old versions still in service do not count.
+    Versions are names without an order, so the order is that of their first trajectories
+    (`first_seen`). An unknown or empty version counts as later: better to reopen once too often.
+    Old versions still in service do not count.
     """
     began = first_seen.get(fix.version)
 
@@ -64,7 +79,11 @@ def newest_against(fix: Fix, members: Iterable[Case], first_seen: Mapping[str, d
             return True
         return first_seen.get(case.version, began) >= began
 
-    times = [case.started_at for case in members if case.started_at and case.started_at > fix.at and counts(case)]
+    times = [
+        case.started_at
+        for case in members
+        if case.started_at and case.started_at > fix.at and counts(case)
+    ]
     return max(times, default=None)
 
 
@@ -73,10 +92,12 @@ class UnclearVersion(ValueError):
 
 
 def fix_version(text: str, agents: Collection[str], known: Collection[str]) -> str:
-    """The full name of a version that a person typed: “bank 2” for “2”, as the API sends it beside the agent's name.
+    """The full name of a version that a person typed: “bank 2” for “2”, as the API sends it beside
+    the agent's name.
 
-    `agents` are the names of the agents whose runs are in the group, `known` the full names of all versions that have run. The version
-    may not have run yet. Raises UnclearVersion where several agents could be meant.
+    `agents` are the names of the agents whose runs are in the group, `known` the full names of all
+    versions that have run. The version may not have run yet. Raises UnclearVersion where several
+    agents could be meant.
     """
     full = [f"{agent} {text}".strip() for agent in sorted(agents)]
     named = any(agent and text.startswith(f"{agent} ") for agent in agents)

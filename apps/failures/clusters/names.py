@@ -1,5 +1,5 @@
-"""Names for groups: the tool, and the cause as a person would put it; if no rule names a cause, the words that its members share and
-other groups do not (class-based TF-IDF)."""
+"""Names for groups: the tool, and the cause as a person would put it; if no rule names a cause, the
+words that its members share and other groups do not (class-based TF-IDF)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ REQUEST_READ = 400  # characters
 LENGTH_BONUS = 0.25  # a longer phrase says more if both are equally frequent
 REQUEST_WEIGHT = 0.5  # the request says less than what went wrong
 MODE_SCORE = 0.35  # the failure mode is used if no phrase is more informative
-# added to a phrase's rarity, so that phrases common to all groups are a last resort instead of impossible
+# added to a phrase's rarity, so that phrases common to all groups are a last resort instead of
+# impossible
 TOO_COMMON = 0.1
 SMALL_TALK = word_set(
-    "ahead again also able actually could currently get give go going great here know looking make now okay one proceed"
-    " provide really see still sure take tell today try trying understand unfortunately use user way"
+    "ahead again also able actually could currently get give go going great here know looking make"
+    " now okay one proceed provide really see still sure take tell today try trying understand"
+    " unfortunately use user way"
 )
 EDGES = (STOP_WORDS | SMALL_TALK | {"error", "failed"}) - {"not", "no", "should"}
 ENDS = EDGES | {"not", "no", "too", "than", "only", "should"}
@@ -78,10 +80,14 @@ def names(groups: Sequence[Sequence[Case]]) -> list[str]:
     for group in shares:
         spread.update(group)
     modes = [Counter(case.mode for case in group).most_common(1)[0][0] for group in groups]
-    ranked = [_ranked(group, spread, len(groups), mode) for group, mode in zip(shares, modes, strict=True)]
+    ranked = [
+        _ranked(group, spread, len(groups), mode) for group, mode in zip(shares, modes, strict=True)
+    ]
     ranked = [[*_cause(group), *phrases] for group, phrases in zip(groups, ranked, strict=True)]
     tools = [tool_of(group) for group in groups]
-    return _made_different([_parts(tool, phrases) for tool, phrases in zip(tools, ranked, strict=True)])
+    return _made_different(
+        [_parts(tool, phrases) for tool, phrases in zip(tools, ranked, strict=True)]
+    )
 
 
 def tool_of(group: Sequence[Case]) -> str:
@@ -100,14 +106,20 @@ def _cause(group: Sequence[Case]) -> list[str]:
 
 
 def _shares(group: Sequence[Case]) -> Phrases:
-    """Phrase → share of the members that contain it; phrases that occur only in the request count REQUEST_WEIGHT."""
+    """Phrase → share of the members that contain it; phrases that occur only in the request count
+    REQUEST_WEIGHT.
+    """
     said: Counter[tuple[str, ...]] = Counter()
     wanted: Counter[tuple[str, ...]] = Counter()
     for case in group:
         said.update(_phrases(trouble_sentences(case), LONGEST))
         wanted.update(_wishes(case))
     least = SHARE * len(group)
-    shares = {phrase: REQUEST_WEIGHT * count / len(group) for phrase, count in wanted.items() if count >= least}
+    shares = {
+        phrase: REQUEST_WEIGHT * count / len(group)
+        for phrase, count in wanted.items()
+        if count >= least
+    }
     return shares | {phrase: count / len(group) for phrase, count in said.items() if count >= least}
 
 
@@ -149,7 +161,9 @@ def _ranked(shares: Phrases, spread: Counter[tuple[str, ...]], groups: int, mode
     for _, phrase in sorted(scored):
         if phrase and not any(set(phrase) & set(better) for better in chosen):
             chosen.append(phrase)
-    return [" ".join("…" if _says_nothing(word) else word for word in phrase) for phrase in chosen[:4]]
+    return [
+        " ".join("…" if _says_nothing(word) else word for word in phrase) for phrase in chosen[:4]
+    ]
 
 
 def _parts(tool: str, phrases: list[str]) -> list[str]:
@@ -158,12 +172,16 @@ def _parts(tool: str, phrases: list[str]) -> list[str]:
 
 
 def _made_different(parts: list[list[str]]) -> list[str]:
-    """Two parts each; more if two groups would have the same name, and a number if words run out."""
+    """Two parts each; more if two groups would have the same name, and a number if words run
+    out.
+    """
     lengths = [2] * len(parts)
     while True:
         called = [" · ".join(words[:length]) for words, length in zip(parts, lengths, strict=True)]
         twice = {name for name, count in Counter(called).items() if count > 1}
-        longer = [i for i, name in enumerate(called) if name in twice and lengths[i] < len(parts[i])]
+        longer = [
+            i for i, name in enumerate(called) if name in twice and lengths[i] < len(parts[i])
+        ]
         if not longer:
             break
         for place in longer:

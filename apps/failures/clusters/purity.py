@@ -1,4 +1,6 @@
-"""Purity of clusters: the share of a cluster's confirmed failures that have its most common mode."""
+"""Purity of clusters: the share of a cluster's confirmed failures that have its most common
+mode.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,21 @@ class Purity:
 
 
 def of_clusters(project: Project, clusters: Collection[UUID] | None = None) -> dict[UUID, Purity]:
-    """For each cluster with at least FEWEST failures that people confirmed; without `clusters`, for all that still exist."""
-    rows = Failure.objects.filter(project=project, source=Source.PERSON, state=FailureState.CONFIRMED)
-    rows = rows.filter(cluster__gone=False) if clusters is None else rows.filter(cluster__in=list(clusters))
+    """For each cluster with at least FEWEST failures that people confirmed; without `clusters`, for
+    all that still exist.
+    """
+    rows = Failure.objects.filter(
+        project=project, source=Source.PERSON, state=FailureState.CONFIRMED
+    )
+    rows = (
+        rows.filter(cluster__gone=False)
+        if clusters is None
+        else rows.filter(cluster__in=list(clusters))
+    )
     counts: dict[UUID, dict[str, int]] = {}
-    for cluster, mode, n in rows.order_by().values_list("cluster", "mode__name").annotate(n=Count("*")):
+    for cluster, mode, n in (
+        rows.order_by().values_list("cluster", "mode__name").annotate(n=Count("*"))
+    ):
         counts.setdefault(cluster, {})[mode] = n
     return {pk: _purity(modes) for pk, modes in counts.items() if sum(modes.values()) >= FEWEST}
 

@@ -20,7 +20,9 @@ def case_of(
     version: str = "",
     started_at: datetime | None = None,
 ) -> Case:
-    """`trajectory` as `classify` takes it; of `evidence`, [{rule, text, …}], what `headline_of` picks counts, because it decided."""
+    """`trajectory` as `classify` takes it; of `evidence`, [{rule, text, …}], what `headline_of`
+    picks counts, because it decided.
+    """
     run = read(trajectory)
     call = _blamed(run, blamed_message)
     deciding = headline_of(evidence)
@@ -39,14 +41,18 @@ def case_of(
 
 
 def headline_of(evidence: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The first item; of an estimate, whose first item is only a probability, the strongest reason. Empty if there is none."""
+    """The first item; of an estimate, whose first item is only a probability, the strongest reason.
+    Empty if there is none.
+    """
     if len(evidence) > 1 and evidence[0].get("rule") == "estimate":
         return evidence[1]
     return evidence[0] if evidence else {}
 
 
 def _blamed(run: Run, blamed_message: int | None) -> Call | None:
-    """The last call up to the blamed step that is at fault: one in the step itself, or else one that failed, or else any."""
+    """The last call up to the blamed step that is at fault: one in the step itself, or else one
+    that failed, or else any.
+    """
     before = [call for call in run.calls if blamed_message is None or call.index <= blamed_message]
     inside = [call for call in before if call.index == blamed_message]
     failed = [call for call in before if call.error]

@@ -17,7 +17,9 @@ BATCH = 8192
 
 @dataclass(frozen=True)
 class Signature:
-    """A group's centre, cut to its heaviest columns, of length 1; a member's cosine with it is at least `radius`."""
+    """A group's centre, cut to its heaviest columns, of length 1; a member's cosine with it is at
+    least `radius`.
+    """
 
     columns: tuple[int, ...]
     weights: tuple[float, ...]
@@ -36,9 +38,16 @@ class Signature:
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
         """Raises KeyError, TypeError or ValueError for data that `as_dict` did not write."""
         columns = tuple(int(column) for column in value["columns"])
-        if len(columns) != len(value["weights"]) or not all(0 <= column < COLUMNS for column in columns):
+        if len(columns) != len(value["weights"]) or not all(
+            0 <= column < COLUMNS for column in columns
+        ):
             raise ValueError("A signature's columns and weights do not fit.")
-        return cls(columns, tuple(map(float, value["weights"])), float(value["radius"]), str(value.get("mode", "")))
+        return cls(
+            columns,
+            tuple(map(float, value["weights"])),
+            float(value["radius"]),
+            str(value.get("mode", "")),
+        )
 
     @classmethod
     def of(cls, centre: sparse.csr_array, radius: float, mode: str, kept: int) -> Self:
@@ -54,8 +63,11 @@ class Signature:
         )
 
 
-def nearest_centre(points: sparse.csr_array, centres: sparse.csr_array, radii: np.ndarray) -> np.ndarray:
-    """The index of the centre with the greatest cosine for every point, -1 if no cosine reaches that centre's radius.
+def nearest_centre(
+    points: sparse.csr_array, centres: sparse.csr_array, radii: np.ndarray
+) -> np.ndarray:
+    """The index of the centre with the greatest cosine for every point, -1 if no cosine reaches
+    that centre's radius.
 
     Points and centres have rows of length 1.
     """
@@ -74,16 +86,28 @@ def nearest_centre(points: sparse.csr_array, centres: sparse.csr_array, radii: n
 def centres_of(signatures: Sequence[Signature]) -> sparse.csr_array:
     """(signatures, COLUMNS), float32."""
     starts = np.cumsum([0, *(len(signature.columns) for signature in signatures)])
-    columns = np.array([column for signature in signatures for column in signature.columns], dtype=np.int64)
-    weights = np.array([weight for signature in signatures for weight in signature.weights], dtype=np.float32)
+    columns = np.array(
+        [column for signature in signatures for column in signature.columns], dtype=np.int64
+    )
+    weights = np.array(
+        [weight for signature in signatures for weight in signature.weights], dtype=np.float32
+    )
     return sparse.csr_array((weights, columns, starts), shape=(len(signatures), COLUMNS))
 
 
-def assign(space: Space, signatures: Mapping[str, Signature], cases: Sequence[Case]) -> dict[str, str]:
-    """Case id → the key of the group it belongs to; a failure that resembles none of them is left out."""
+def assign(
+    space: Space, signatures: Mapping[str, Signature], cases: Sequence[Case]
+) -> dict[str, str]:
+    """Case id → the key of the group it belongs to; a failure that resembles none of them is left
+    out.
+    """
     keys = sorted(signatures)
     chosen = [signatures[key] for key in keys]
-    cosines = (space.vectors(cases) @ centres_of(chosen).T).toarray() if keys and cases else np.zeros((len(cases), 0))
+    cosines = (
+        (space.vectors(cases) @ centres_of(chosen).T).toarray()
+        if keys and cases
+        else np.zeros((len(cases), 0))
+    )
     found = {}
     for case, row in zip(cases, cosines, strict=True):
         fits = [

@@ -1,7 +1,8 @@
-"""A project's stored clusters: standing failures are grouped regularly, and new ones are placed in between.
+"""A project's stored clusters: standing failures are grouped regularly, and new ones are placed in
+between.
 
-Reading and grouping (minutes for tens of thousands) happen outside any transaction; matching with the stored groups and storing happen
-in one, under the project's advisory lock.
+Reading and grouping (minutes for tens of thousands) happen outside any transaction; matching with
+the stored groups and storing happen in one, under the project's advisory lock.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ from apps.failures.clusters.features import STOP_WORDS, Space
 from apps.failures.clusters.life import Fix, after_news, fix_version, newest_against
 from apps.failures.clusters.records import case_of
 from apps.failures.clusters.signatures import Signature
-from apps.failures.models import ClusterSpace, DailyRuns, Failure, FailureCluster, FailureMode, OutcomeEstimate
+from apps.failures.models import (
+    ClusterSpace,
+    DailyRuns,
+    Failure,
+    FailureCluster,
+    FailureMode,
+    OutcomeEstimate,
+)
 from apps.trajectories.ids import floor_of
 from apps.trajectories.models import Arrival, Trajectory, with_content
 
@@ -71,11 +79,17 @@ def full_version(cluster: FailureCluster, text: str) -> str:
 
 def due() -> list[int]:
     """Projects whose standing failures changed since their last clustering."""
-    counts = Failure.objects.standing().order_by().values("project").annotate(n=Count("pk"), newest=Max("created_at"))
+    counts = (
+        Failure.objects.standing()
+        .order_by()
+        .values("project")
+        .annotate(n=Count("pk"), newest=Max("created_at"))
+    )
     counts = counts.filter(project__stage=Stage.ACTIVE)
     by_project = {row["project"]: row for row in counts}
     spaces = {
-        space.project_id: space for space in ClusterSpace.objects.filter(project__stage=Stage.ACTIVE).defer("space")
+        space.project_id: space
+        for space in ClusterSpace.objects.filter(project__stage=Stage.ACTIVE).defer("space")
     }
     found = [pk for pk, row in by_project.items() if _has_news(spaces.get(pk), row)]
     return found + [pk for pk, space in spaces.items() if space.failures and pk not in by_project]
@@ -96,7 +110,9 @@ def request(project: int) -> None:
 
 
 def cases(failures: Iterable[Failure]) -> Iterator[Case]:
-    """The light records of failures (with their mode and trajectory selected); content is read `CHUNK` at a time."""
+    """The light records of failures (with their mode and trajectory selected); content is read
+    `CHUNK` at a time.
+    """
     chunk: list[Failure] = []
     for failure in failures:
         chunk.append(failure)
@@ -108,7 +124,9 @@ def cases(failures: Iterable[Failure]) -> Iterator[Case]:
 
 def _cases(chunk: list[Failure]) -> Iterator[Case]:
     with_content([failure.trajectory for failure in chunk])
-    estimates = OutcomeEstimate.objects.filter(trajectory__in=[failure.trajectory_id for failure in chunk])
+    estimates = OutcomeEstimate.objects.filter(
+        trajectory__in=[failure.trajectory_id for failure in chunk]
+    )
     reasons = dict(estimates.values_list("trajectory_id", "reasons"))
     for failure in chunk:
         row = failure.trajectory
@@ -125,13 +143,20 @@ def _cases(chunk: list[Failure]) -> Iterator[Case]:
 
 
 def _with_signals(evidence: Sequence[dict], reasons: Iterable[Mapping[str, Any]]) -> list[dict]:
-    """All reasons of an estimate are stored under one rule. Here each has the name of its signal, which says more about the cause."""
+    """All reasons of an estimate are stored under one rule. Here each has the name of its signal,
+    which says more about the cause.
+    """
     names = {reason["text"]: reason["rule"] for reason in reasons}
     return [item | {"rule": names.get(item.get("text"), item.get("rule"))} for item in evidence]
 
 
 def _standing_failures(project: Project) -> Iterator[Failure]:
-    rows = Failure.objects.filter(project=project).standing().select_related("mode", "trajectory").order_by("pk")
+    rows = (
+        Failure.objects.filter(project=project)
+        .standing()
+        .select_related("mode", "trajectory")
+        .order_by("pk")
+    )
     return rows.iterator(chunk_size=CHUNK)
 
 
@@ -152,13 +177,22 @@ def recluster(project: Project) -> dict[str, int] | None:
 
 @transaction.atomic
 def _store(
-    project: Project, began: datetime, records: Mapping[str, Case], found: Any, words: Sequence[list[str]]
+    project: Project,
+    began: datetime,
+    records: Mapping[str, Case],
+    found: Any,
+    words: Sequence[list[str]],
 ) -> dict[str, int] | None:
     locks.acquire_in(project.pk, ProjectLock.CLUSTERS)
     if ClusterSpace.objects.filter(project=project, made_at__gt=began).exists():
         return None
-    previous = {str(row.pk): row for row in FailureCluster.objects.filter(project=project).select_for_update()}
-    matching = identity.match(_known(project, previous), found.clusters, new_id=lambda group: str(uuid.uuid4()))
+    previous = {
+        str(row.pk): row
+        for row in FailureCluster.objects.filter(project=project).select_for_update()
+    }
+    matching = identity.match(
+        _known(project, previous), found.clusters, new_id=lambda group: str(uuid.uuid4())
+    )
     parents = {part: id for id, parts in matching.splits.items() for part in parts if part != id}
     members = {
         id: [records[member] for member in group.members]
@@ -174,20 +208,27 @@ def _store(
     _leave(project, matching.gone)
     refresh(project, groups)
     reopened = _reopen(project, groups, members)
-    space = {"space": found.space.as_json() if records else "", "failures": len(records), "made_at": began}
+    space = {
+        "space": found.space.as_json() if records else "",
+        "failures": len(records),
+        "made_at": began,
+    }
     ClusterSpace.objects.update_or_create(project=project, defaults=space)
     counts = {"failures": len(records), "clusters": len(groups), "born": len(matching.born)}
     return counts | {"gone": len(matching.gone), "reopened": reopened}
 
 
 def _known(project: Project, previous: Mapping[str, FailureCluster]) -> dict[str, identity.Known]:
-    """Includes gone groups: a failure that comes back after months is the old group, with its name and its fix."""
+    """Includes gone groups: a failure that comes back after months is the old group, with its name
+    and its fix.
+    """
     members: dict[str, set[str]] = {id: set() for id in previous}
     placed = Failure.objects.filter(project=project, cluster__isnull=False).standing().order_by()
     for failure, group in placed.values_list("pk", "cluster"):
         members[str(group)].add(str(failure))
     return {
-        id: identity.Known(frozenset(members[id]), Signature.from_dict(row.signature)) for id, row in previous.items()
+        id: identity.Known(frozenset(members[id]), Signature.from_dict(row.signature))
+        for id, row in previous.items()
     }
 
 
@@ -195,12 +236,20 @@ def _born(project: Project, id: str, parent: FailureCluster | None) -> FailureCl
     """A new group; a part split off an old one continues with its state."""
     row = FailureCluster(pk=uuid.UUID(id), project=project)
     if parent is not None:
-        row.state, row.fixed_version, row.fixed_at = parent.state, parent.fixed_version, parent.fixed_at
+        row.state, row.fixed_version, row.fixed_at = (
+            parent.state,
+            parent.fixed_version,
+            parent.fixed_at,
+        )
     return row
 
 
 def _describe(
-    row: FailureCluster, group: Any, words: list[str], members: Sequence[Case], modes: Mapping[str, FailureMode]
+    row: FailureCluster,
+    group: Any,
+    words: list[str],
+    members: Sequence[Case],
+    modes: Mapping[str, FailureMode],
 ) -> None:
     """Sets what the run computed for a group; a person's name and the state stay."""
     times = [case.started_at for case in members if case.started_at]
@@ -213,27 +262,43 @@ def _describe(
 
 def _save(groups: Mapping[str, FailureCluster], previous: Mapping[str, FailureCluster]) -> None:
     fields = ["name", "mode", "signature", "gone"]
-    FailureCluster.objects.bulk_update([row for id, row in groups.items() if id in previous], fields, batch_size=200)
+    FailureCluster.objects.bulk_update(
+        [row for id, row in groups.items() if id in previous], fields, batch_size=200
+    )
     FailureCluster.objects.bulk_create([row for id, row in groups.items() if id not in previous])
 
 
 def _move_members(project: Project, members: Mapping[str, Sequence[Case]]) -> None:
     """Only rows that change are written, in the order in which classification locks them."""
     wanted = {int(case.id): uuid.UUID(id) for id, group in members.items() for case in group}
-    now = Failure.objects.filter(project=project).standing().order_by("trajectory_id").values_list("pk", "cluster")
+    now = (
+        Failure.objects.filter(project=project)
+        .standing()
+        .order_by("trajectory_id")
+        .values_list("pk", "cluster")
+    )
     changed = [(pk, wanted.get(pk)) for pk, cluster in now if wanted.get(pk) != cluster]
     for start in range(0, len(changed), CHUNK):
         part = dict(changed[start : start + CHUNK])
-        rows = list(Failure.objects.filter(pk__in=part).order_by("trajectory_id").select_for_update().only("pk"))
+        rows = list(
+            Failure.objects.filter(pk__in=part)
+            .order_by("trajectory_id")
+            .select_for_update()
+            .only("pk")
+        )
         for row in rows:
             row.cluster_id = part[row.pk]
         Failure.objects.bulk_update(rows, ["cluster"])
 
 
 def _leave(project: Project, gone: Iterable[str]) -> None:
-    """Groups that were not found again are kept to be recognised; those that nobody touched are deleted after a month."""
+    """Groups that were not found again are kept to be recognised; those that nobody touched are
+    deleted after a month.
+    """
     FailureCluster.objects.filter(pk__in=gone).update(gone=True, size=0)
-    untouched = FailureCluster.objects.filter(project=project, gone=True, state=State.NEW, named_by_person=False)
+    untouched = FailureCluster.objects.filter(
+        project=project, gone=True, state=State.NEW, named_by_person=False
+    )
     untouched.filter(last_seen__lt=timezone.now() - FORGOTTEN_AFTER).delete()
 
 
@@ -242,10 +307,14 @@ def refresh(project: Project, ids: Iterable[Any]) -> None:
     ids = [str(id) for id in ids]
     rows = Failure.objects.filter(project=project, cluster__in=ids).standing().order_by()
     versions: dict[str, set[str]] = {id: set() for id in ids}
-    for group, name, version in rows.values_list("cluster", "agent_name", "agent_version").distinct():
+    for group, name, version in rows.values_list(
+        "cluster", "agent_name", "agent_version"
+    ).distinct():
         versions[str(group)].add(version_of({"agent_name": name, "agent_version": version}))
     times = {"first": Min("trajectory__started_at"), "last": Max("trajectory__started_at")}
-    counted = {str(row["cluster"]): row for row in rows.values("cluster").annotate(n=Count("pk"), **times)}
+    counted = {
+        str(row["cluster"]): row for row in rows.values("cluster").annotate(n=Count("pk"), **times)
+    }
     FailureCluster.objects.filter(pk__in=set(ids) - set(counted)).update(size=0)
     for id, row in counted.items():
         values = {"size": row["n"], "first_seen": row["first"], "last_seen": row["last"]}
@@ -256,16 +325,24 @@ def refresh(project: Project, ids: Iterable[Any]) -> None:
 
 
 def place(project: Project, failures: Sequence[Failure]) -> int:
-    """Puts failures without a group into the stored groups they resemble; returns how many found one.
+    """Puts failures without a group into the stored groups they resemble; returns how many found
+    one.
 
-    Call it after the transaction that stored them: storing groups waits for rows in the opposite order.
+    Call it after the transaction that stored them: storing groups waits for rows in the opposite
+    order.
     """
     space = ClusterSpace.objects.filter(project=project).exclude(space="").first()
-    groups = {str(row.pk): row for row in FailureCluster.objects.filter(project=project, gone=False)}
+    groups = {
+        str(row.pk): row for row in FailureCluster.objects.filter(project=project, gone=False)
+    }
     if space is None or not groups or not failures:
         return 0
     pks = [failure.pk for failure in failures]
-    rows = Failure.objects.filter(pk__in=pks, cluster=None).standing().select_related("mode", "trajectory")
+    rows = (
+        Failure.objects.filter(pk__in=pks, cluster=None)
+        .standing()
+        .select_related("mode", "trajectory")
+    )
     records = {case.id: case for case in cases(rows)}
     known = {id: Signature.from_dict(row.signature) for id, row in groups.items()}
     found = signatures.assign(Space.from_json(space.space), known, list(records.values()))
@@ -274,7 +351,11 @@ def place(project: Project, failures: Sequence[Failure]) -> int:
 
 def place_new(project: Project) -> int:
     """`place` for the newest failures without a group."""
-    new = Failure.objects.filter(project=project, cluster=None).standing().order_by("-pk")[:PLACED_AT_ONCE]
+    new = (
+        Failure.objects.filter(project=project, cluster=None)
+        .standing()
+        .order_by("-pk")[:PLACED_AT_ONCE]
+    )
     return place(project, list(new))
 
 
@@ -297,20 +378,29 @@ def _place(project: Project, found: Mapping[str, str], records: Mapping[str, Cas
 # Reopening
 
 
-def _reopen(project: Project, groups: Mapping[str, FailureCluster], members: Mapping[str, Sequence[Case]]) -> int:
+def _reopen(
+    project: Project, groups: Mapping[str, FailureCluster], members: Mapping[str, Sequence[Case]]
+) -> int:
     """Automatically reopens fixed groups with failures that contradict their fix."""
     fixed = [row for row in groups.values() if row.state == State.FIXED]
     began = first_seen(project) if fixed else {}
     done = 0
     for row in fixed:
-        # A version without any run yet starts now at the earliest: failures so far are its predecessors'.
+        # A version without any run yet starts now at the earliest: failures so far are its
+        # predecessors'.
         known = {row.fixed_version: timezone.now(), **began}
-        newest = newest_against(Fix(row.fixed_version, row.fixed_at), members.get(str(row.pk), ()), known)
+        newest = newest_against(
+            Fix(row.fixed_version, row.fixed_at), members.get(str(row.pk), ()), known
+        )
         if after_news(row.state, row.fixed_at, newest) != State.REOPENED:
             continue
         if FailureCluster.objects.filter(pk=row.pk, state=State.FIXED).update(state=State.REOPENED):
             done += 1
-            detail = {"name": row.name, "fixed_in": row.fixed_version, "failed_at": f"{newest:%F %T}"}
+            detail = {
+                "name": row.name,
+                "fixed_in": row.fixed_version,
+                "failed_at": f"{newest:%F %T}",
+            }
             audit("cluster.reopened", project=project, by=None, target=row, **detail)
     return done
 
@@ -318,22 +408,31 @@ def _reopen(project: Project, groups: Mapping[str, FailureCluster], members: Map
 def first_seen(project: Project) -> dict[str, datetime]:
     """Version → when its first run began, oldest first.
 
-    From the roll-ups, which know the hour; runs are only read for hours in which several versions began, and for what is not counted
-    yet.
+    From the roll-ups, which know the hour; runs are only read for hours in which several versions
+    began, and for what is not counted yet.
     """
     keys = ("agent_name", "agent_version")
     counts = DailyRuns.objects.filter(project=project).exclude(agent_version="").order_by()
-    hours = {tuple(row[:2]): row[2] for row in counts.values_list(*keys).annotate(first=Min("first"))}
+    hours = {
+        tuple(row[:2]): row[2] for row in counts.values_list(*keys).annotate(first=Min("first"))
+    }
     shared = [hour for hour, n in Counter(hours.values()).items() if n > 1]
-    new = chain.from_iterable(Arrival.objects.filter(project=project).values_list("trajectories", flat=True))
+    new = chain.from_iterable(
+        Arrival.objects.filter(project=project).values_list("trajectories", flat=True)
+    )
     wanted = reduce(or_, map(_within, shared), Q(pk__in=list(islice(new, NOT_COUNTED))))
-    exact = project.trajectories.filter(wanted).exclude(agent_version="").order_by().values_list(*keys)
+    exact = (
+        project.trajectories.filter(wanted).exclude(agent_version="").order_by().values_list(*keys)
+    )
     began = dict(hours)
     for *key, first in exact.annotate(first=Min("started_at")):
         hour = hours.get((key[0], key[1]))
         if hour is None or first < hour + HOUR:
             began[key[0], key[1]] = first
-    named = ((version_of({"agent_name": name, "agent_version": version}), at) for (name, version), at in began.items())
+    named = (
+        (version_of({"agent_name": name, "agent_version": version}), at)
+        for (name, version), at in began.items()
+    )
     return dict(sorted(named, key=lambda item: item[1]))
 
 
@@ -346,7 +445,9 @@ def _within(hour: datetime) -> Q:
 
 
 def words_of(groups: Sequence[Sequence[Case]]) -> list[list[str]]:
-    """For each group the words that its members share and most groups do not: share inside · ln(1 / share of the groups)."""
+    """For each group the words that its members share and most groups do not: share inside · ln(1 /
+    share of the groups).
+    """
     shares = [_shares(group[:READ_FOR_WORDS]) for group in groups]
     spread: Counter[str] = Counter(word for group in shares for word in group)
     ranked, most = [], max(len(groups), 2)

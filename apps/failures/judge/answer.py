@@ -35,9 +35,12 @@ class Verdict:
         return bool(self.mode)
 
 
-def read(text: str, slugs: Collection[str], bodies: Sequence[str], agents: Collection[int] | None = None) -> Verdict:
-    """The verdict in an answer. `slugs` are the available modes, `bodies` the run's messages, `agents` the numbers of the agent's own,
-    the only ones that may be blamed (None: any). Raises AnswerError."""
+def read(
+    text: str, slugs: Collection[str], bodies: Sequence[str], agents: Collection[int] | None = None
+) -> Verdict:
+    """The verdict in an answer. `slugs` are the available modes, `bodies` the run's messages,
+    `agents` the numbers of the agent's own, the only ones that may be blamed (None: any). Raises
+    AnswerError."""
     given = extract(text)
     failed = given.get("failed")
     if not isinstance(failed, bool):
@@ -45,19 +48,24 @@ def read(text: str, slugs: Collection[str], bodies: Sequence[str], agents: Colle
     reason = _text(given, "reason")[:MAX_REASON]
     if not failed:
         if given.get("mode"):
-            raise AnswerError(f"“failed” is false, but “mode” is {_shown(given['mode'])}. Give null, or true.")
+            raise AnswerError(
+                f"“failed” is false, but “mode” is {_shown(given['mode'])}. Give null, or true."
+            )
         return Verdict(reason=reason)
     mode = _mode(given.get("mode"), slugs)
     index = _index(given.get("message_index"), len(bodies))
     if index is not None and agents is not None and index not in agents:
         raise AnswerError(
-            f"“message_index” is {index}, which is not a message of the agent. Blame a step of the agent, or give null."
+            f"“message_index” is {index}, which is not a message of the agent. Blame a step of the"
+            " agent, or give null."
         )
     return Verdict(mode, index, _quote(_text(given, "quote"), index, bodies), reason)
 
 
 def extract(text: str, name: str = "failed") -> dict[str, Any]:
-    """The last object with that field in an answer that may be surrounded by prose and fences. Raises AnswerError."""
+    """The last object with that field in an answer that may be surrounded by prose and fences.
+    Raises AnswerError.
+    """
     found = list(_objects(text[-MAX_SCANNED:]))
     if not found:
         raise AnswerError("There is no JSON object in it.")
@@ -119,12 +127,16 @@ def _index(value: Any, count: int) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise AnswerError(f"“message_index” must be a number or null, not {_shown(value)}.")
     if not 0 <= value < count:
-        raise AnswerError(f"“message_index” is {_shown(value)}, but the messages are #0 to #{count - 1}.")
+        raise AnswerError(
+            f"“message_index” is {_shown(value)}, but the messages are #0 to #{count - 1}."
+        )
     return value
 
 
 def _quote(quote: str, index: int | None, bodies: Sequence[str]) -> str:
-    """The quote, if that message contains it (any message, if none is blamed); white space is ignored."""
+    """The quote, if that message contains it (any message, if none is blamed); white space is
+    ignored.
+    """
     wanted = _plain(quote)
     if not wanted:
         if index is not None and _plain(bodies[index]):

@@ -40,14 +40,24 @@ class Answered:
 
 def ask(server: Server, prompt: Prompt, sleep: Callable[[float], None] = time.sleep) -> Judged:
     """Raises nothing that a server can cause: errors are part of the result, with their cost."""
-    found = answer_to(server, prompt.chat, lambda text: read(text, prompt.slugs, prompt.bodies, prompt.agents), sleep)
+    found = answer_to(
+        server,
+        prompt.chat,
+        lambda text: read(text, prompt.slugs, prompt.bodies, prompt.agents),
+        sleep,
+    )
     return Judged(found.answer, found.error, found.raw, found.usage, found.final)
 
 
 def answer_to(
-    server: Server, chat: list[dict[str, str]], read_answer: Callable[[str], Any], sleep: Callable[[float], None] = time.sleep
-) -> Answered:  # fmt: skip
-    """The result of `read_answer` for the answer to a chat; if it raises AnswerError, the judge is asked once more, with the error."""
+    server: Server,
+    chat: list[dict[str, str]],
+    read_answer: Callable[[str], Any],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Answered:
+    """The result of `read_answer` for the answer to a chat; if it raises AnswerError, the judge is
+    asked once more, with the error.
+    """
     usage, raw, error, asked = Usage(), [], "", chat
     for _ in range(2):
         try:
@@ -61,4 +71,6 @@ def answer_to(
         except AnswerError as wrong:
             error = f"It was cut off at its limit. {wrong}" if completion.truncated else str(wrong)
             asked = repair(chat, completion.text, error)
-    return Answered(None, f"The judge's answer could not be used, even after a retry: {error}", raw, usage)
+    return Answered(
+        None, f"The judge's answer could not be used, even after a retry: {error}", raw, usage
+    )

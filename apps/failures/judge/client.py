@@ -1,4 +1,6 @@
-"""One question to a judge on an OpenAI-compatible server, and its cost. Reads no settings and no database."""
+"""One question to a judge on an OpenAI-compatible server, and its cost. Reads no settings and no
+database.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Server(ChatServer):
 
     usd_per_million_input: float = 0.0
     usd_per_million_output: float = 0.0
-    key_hosts: dict[str, str] = field(default_factory=dict)  # never None: this process has its own variables
+    key_hosts: dict[str, str] = field(
+        default_factory=dict
+    )  # never None: this process has its own variables
     name: str = "judge's server"
     droppable: tuple[str, ...] = DROPPABLE
 
@@ -32,7 +36,9 @@ class Server(ChatServer):
         return Price(self.usd_per_million_input, self.usd_per_million_output).of(usage)
 
     def max_cost(self, chat: list[dict[str, str]]) -> float:
-        """An upper estimate of the cost of an answer to this, and a second one after an error, in USD."""
+        """An upper estimate of the cost of an answer to this, and a second one after an error, in
+        USD.
+        """
         first = estimate(chat)
         again = first + 2 * MAX_OUTPUT
         return self.cost(Usage(first + again, 2 * MAX_OUTPUT))
@@ -62,10 +68,16 @@ def estimate(chat: list[dict]) -> int:
 
 
 def complete(
-    server: Server, chat: list[dict[str, str]], sleep: Callable[[float], None] = time.sleep, *, temperature: float = 0,
+    server: Server,
+    chat: list[dict[str, str]],
+    sleep: Callable[[float], None] = time.sleep,
+    *,
+    temperature: float = 0,
     seed: int | None = None,
-) -> Completion:  # fmt: skip
-    """The answer to a chat. Raises ServerError. A busy or broken server is retried, with growing waits."""
+) -> Completion:
+    """The answer to a chat. Raises ServerError. A busy or broken server is retried, with growing
+    waits.
+    """
     body: dict[str, Any] = {
         "messages": chat,
         "temperature": temperature,
@@ -76,7 +88,9 @@ def complete(
     choice = answer["choices"][0]
     text = choice["message"].get("content") or ""
     if not isinstance(text, str):
-        raise ServerError(f"The {server.name} answered with something that is not a chat completion.", _paid(chat))
+        raise ServerError(
+            f"The {server.name} answered with something that is not a chat completion.", _paid(chat)
+        )
     return Completion(
         clean(text),
         usage_of(answer.get("usage"), asked=estimate(chat), text=text),
@@ -100,7 +114,9 @@ def _paid(chat: list[dict]) -> Usage:
 
 
 def key_of(server: Server, host: str) -> str:
-    """The API key, from the environment; "" if none is named. Raises ServerError, never with the key in it."""
+    """The API key, from the environment; "" if none is named. Raises ServerError, never with the
+    key in it.
+    """
     try:
         return checked_key(server.key_variable, host, server.key_hosts)
     except RefusedKey as error:

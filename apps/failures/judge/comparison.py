@@ -1,4 +1,6 @@
-"""Compares strategies for the blamed step on cases that people confirmed with a step: accuracy and cost."""
+"""Compares strategies for the blamed step on cases that people confirmed with a step: accuracy and
+cost.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from workers.lib.spending import Usage
 
 @dataclass
 class Score:
-    """A strategy's results on `n` labelled runs. `exact` and `within_one` count steps of the agent."""
+    """A strategy's results on `n` labelled runs. `exact` and `within_one` count steps of the
+    agent.
+    """
 
     strategy: str
     n: int = 0
@@ -65,27 +69,40 @@ def distance(steps: Sequence[int], true: int, said: int | None) -> float:
 def labelled(project: Project, limit: int) -> list[Label]:
     """The newest confirmed cases with a step that is one of the agent's own."""
     rows = Failure.objects.filter(
-        project=project, source=Source.PERSON, state=FailureState.CONFIRMED, blamed_message__isnull=False
+        project=project,
+        source=Source.PERSON,
+        state=FailureState.CONFIRMED,
+        blamed_message__isnull=False,
     )
     rows = rows.select_related("mode").order_by("-trajectory_id")[:limit]
     return [Label(row.trajectory_id, row.mode.slug, row.blamed_message) for row in rows]
 
 
 def compare(
-    project: Project, rubric: Rubric, strategies: Sequence[str], labels: Sequence[Label], *, max_usd: float, by: Any = None,
+    project: Project,
+    rubric: Rubric,
+    strategies: Sequence[str],
+    labels: Sequence[Label],
+    *,
+    max_usd: float,
+    by: Any = None,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Score]:  # fmt: skip
-    """A score for each strategy, as soon as it is complete. All are asked about the same runs, without people's decisions on them.
+) -> Iterator[Score]:
+    """A score for each strategy, as soon as it is complete. All are asked about the same runs,
+    without people's decisions on them.
 
-    Every question is reserved before it is asked, against `max_usd` of this comparison and the rubric's daily budget. Raises
-    rubrics.NoMoney; what was asked until then is paid and lost.
+    Every question is reserved before it is asked, against `max_usd` of this comparison and the
+    rubric's daily budget. Raises rubrics.NoMoney; what was asked until then is paid and lost.
     """
     ensure_modes(project)
     modes, left = rubrics.modes_of(project), max_usd
     runs = {row.pk: as_input(row) | HIDDEN for row in _rows(project, labels)}
     for strategy in strategies:
         score = Score(strategy)
-        asked = [(label, Question.of(strategy, rubric.text, modes, runs[label.trajectory])) for label in labels]
+        asked = [
+            (label, Question.of(strategy, rubric.text, modes, runs[label.trajectory]))
+            for label in labels
+        ]
         with ThreadPoolExecutor(rubric.concurrency, "judge") as threads:
             for at in range(0, len(asked), rubric.concurrency):
                 part = asked[at : at + rubric.concurrency]
@@ -97,14 +114,22 @@ HIDDEN = {"outcome_reason": "", "outcome_label": "", "interventions": [], "metad
 
 
 def _rows(project: Project, labels: Sequence[Label]) -> Iterator[Any]:
-    for chunk in in_chunks(project.trajectories.filter(pk__in=[label.trajectory for label in labels]).order_by("pk")):
+    for chunk in in_chunks(
+        project.trajectories.filter(pk__in=[label.trajectory for label in labels]).order_by("pk")
+    ):
         yield from chunk
 
 
 def _ask_all(
-    project: Project, rubric: Rubric, part: Sequence[tuple[Label, Question]], score: Score, threads: ThreadPoolExecutor,
-    left: float, by: Any, sleep: Callable[[float], None],
-) -> float:  # fmt: skip
+    project: Project,
+    rubric: Rubric,
+    part: Sequence[tuple[Label, Question]],
+    score: Score,
+    threads: ThreadPoolExecutor,
+    left: float,
+    by: Any,
+    sleep: Callable[[float], None],
+) -> float:
     """Asks questions in parallel; returns their cost in USD."""
     server, booked = rubrics.server_of(rubric), []
     try:
@@ -112,21 +137,30 @@ def _ask_all(
             max_cost = question.max_cost(server)
             if max_cost > 0 and max_cost > left - sum(usd for _, _, usd in booked):
                 raise rubrics.NoMoney(
-                    f"The limit of this comparison does not allow another question (up to ${max_cost:.4f})."
+                    "The limit of this comparison does not allow another question (up to"
+                    f" ${max_cost:.4f})."
                 )
             rubrics.book_try(
-                project=project, by=by, trajectory=label.trajectory, max_cost=max_cost, budget=rubric.usd_per_day
+                project=project,
+                by=by,
+                trajectory=label.trajectory,
+                max_cost=max_cost,
+                budget=rubric.usd_per_day,
             )
             booked.append((label, question, max_cost))
     except rubrics.NoMoney:
         for label, _, max_cost in booked:
-            rubrics.settle_try(project=project, by=by, trajectory=label.trajectory, max_cost=max_cost, cost=0.0)
+            rubrics.settle_try(
+                project=project, by=by, trajectory=label.trajectory, max_cost=max_cost, cost=0.0
+            )
         raise
     spent = 0.0
     answers = threads.map(lambda item: item[1].ask(server, sleep), booked)
     for (label, question, max_cost), judged in zip(booked, answers, strict=True):
         cost = server.cost(judged.usage)
-        rubrics.settle_try(project=project, by=by, trajectory=label.trajectory, max_cost=max_cost, cost=cost)
+        rubrics.settle_try(
+            project=project, by=by, trajectory=label.trajectory, max_cost=max_cost, cost=cost
+        )
         score.add(judged, question, label, cost)
         spent += cost
     return spent

@@ -1,9 +1,11 @@
-"""Runs the judge: picks the runs it is asked about, enforces its budget, and applies its verdicts to failures.
+"""Runs the judge: picks the runs it is asked about, enforces its budget, and applies its verdicts
+to failures.
 
-A run is judged in three steps: `_claim` reserves its maximum cost (one claim at a time per project, so that two workers
-cannot spend the same dollar), the question is asked outside of any transaction, and `_settle` stores the answer, the
-actual cost and the failure in one transaction. Several questions are asked in parallel, each reserved before it is
-asked. If a worker dies in between, its claim is taken over after `LOST_AFTER`.
+A run is judged in three steps: `_claim` reserves its maximum cost (one claim at a time per project,
+so that two workers cannot spend the same dollar), the question is asked outside of any transaction,
+and `_settle` stores the answer, the actual cost and the failure in one transaction. Several
+questions are asked in parallel, each reserved before it is asked. If a worker dies in between, its
+claim is taken over after `LOST_AFTER`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,15 @@ from apps.failures.judge.asking import Judged
 from apps.failures.judge.client import Server
 from apps.failures.judge.precedence import RULE, Label, choose, rules_mode
 from apps.failures.judge.strategies import Question
-from apps.failures.models import Failure, FailureMode, FailureState, JudgeVerdict, OutcomeEstimate, Rubric, Source
+from apps.failures.models import (
+    Failure,
+    FailureMode,
+    FailureState,
+    JudgeVerdict,
+    OutcomeEstimate,
+    Rubric,
+    Source,
+)
 from apps.failures.outcomes.estimates import number_of
 from apps.failures.outcomes.rate import Check, Estimate, failure_rate, strata
 from apps.trajectories.models import Outcome, Trajectory, with_content
@@ -42,7 +52,8 @@ RETRIES = 3  # for a run that got no verdict
 RETRY_AFTER, LOST_AFTER = timedelta(minutes=15), timedelta(minutes=15)
 TOO_MANY_ERRORS = 3  # errors in a row after which the server counts as down
 CHUNK, BATCH_S = 20, 120.0
-# (estimate, sampling probability): the first line whose estimate is above a run's own gives the probability.
+# (estimate, sampling probability): the first line whose estimate is above a run's own gives the
+# probability.
 DRAWN = (
     (0.1, 0.02),
     (0.2, 0.06),
@@ -56,7 +67,9 @@ LAST_TRY = f"{RETRIES + 1} {OF}"
 
 @dataclass
 class Report:
-    """The result of judging a batch. `stopped` says why not all runs were judged; empty if they were."""
+    """The result of judging a batch. `stopped` says why not all runs were judged; empty if they
+    were.
+    """
 
     asked: int = 0
     failures: int = 0
@@ -74,8 +87,9 @@ class Report:
 
 @dataclass(frozen=True)
 class Subject:
-    """A conversation to be judged, as `prompt.make` takes it. Without a `trajectory` it is not a production run, and
-    the verdict does not affect any failure. `digest` (32 characters) identifies its content.
+    """A conversation to be judged, as `prompt.make` takes it. Without a `trajectory` it is not a
+    production run, and the verdict does not affect any failure. `digest` (32 characters) identifies
+    its content.
     """
 
     digest: str
@@ -108,7 +122,9 @@ def judge(
     for_s: float = math.inf,
 ) -> Report:
     """`judge_subjects` for production runs."""
-    return judge_subjects(project=project, subjects=_subjects(trajectories), sleep=sleep, for_s=for_s)
+    return judge_subjects(
+        project=project, subjects=_subjects(trajectories), sleep=sleep, for_s=for_s
+    )
 
 
 def _subjects(trajectories: Iterable[Trajectory]) -> Iterator[Subject]:
@@ -124,10 +140,11 @@ def judge_subjects(
     sleep: Callable[[float], None] = time.sleep,
     for_s: float = math.inf,
 ) -> Report:
-    """Ask about the subjects that have no verdict of the active rubric, until the day's budget or the time is used up.
+    """Ask about the subjects that have no verdict of the active rubric, until the day's budget or
+    the time is used up.
 
-    At most `rubric.concurrency` questions run in parallel. The threads only ask questions; reserving money and storing
-    results happens here.
+    At most `rubric.concurrency` questions run in parallel. The threads only ask questions;
+    reserving money and storing results happens here.
     """
     report = Report()
     rubric = rubrics.current(project)
@@ -141,7 +158,9 @@ def judge_subjects(
             for subject in subjects:
                 batch.judge(subject)
                 if time.monotonic() > ends and not report.stopped:
-                    report.stopped = f"Stopped after {for_s:.0f} s; the rest will be judged next time."
+                    report.stopped = (
+                        f"Stopped after {for_s:.0f} s; the rest will be judged next time."
+                    )
                 if report.stopped:
                     break
         finally:
@@ -160,25 +179,40 @@ class _Asked:
 
 
 class _Batch:
-    """Judges runs in parallel. Not thread-safe itself: its threads only ask questions and do nothing else."""
+    """Judges runs in parallel. Not thread-safe itself: its threads only ask questions and do
+    nothing else.
+    """
 
     def __init__(
-        self, project: Project, rubric: Rubric, threads: ThreadPoolExecutor, report: Report, sleep: Callable[[float], None]
-    ) -> None:  # fmt: skip
-        self._project, self._rubric, self._threads, self._report, self._sleep = project, rubric, threads, report, sleep
+        self,
+        project: Project,
+        rubric: Rubric,
+        threads: ThreadPoolExecutor,
+        report: Report,
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._project, self._rubric, self._threads, self._report, self._sleep = (
+            project,
+            rubric,
+            threads,
+            report,
+            sleep,
+        )
         self._known, self._modes = ensure_modes(project), rubrics.modes_of(project)
         self._under_way: dict[Future[Judged], _Asked] = {}
         self._errors_in_a_row = 0
-        # questions at a time: doubled by each verdict up to the rubric's limit, back to 1 after an error, to go easy on
-        # a server that is down
+        # questions at a time: doubled by each verdict up to the rubric's limit, back to 1 after an
+        # error, to go easy on a server that is down
         self._room = 1
-        self._cost_factor = 1.0  # factor on the estimated cost: some servers count more tokens than estimated
+        self._cost_factor = (
+            1.0  # factor on the estimated cost: some servers count more tokens than estimated
+        )
 
     def judge(self, subject: Subject) -> None:
         """Reserve the cost of a run and ask about it, once a slot is free.
 
-        If the rest of the budget is reserved by other questions of the batch, wait for those first: they may cost less
-        than reserved.
+        If the rest of the budget is reserved by other questions of the batch, wait for those first:
+        they may cost less than reserved.
         """
         while len(self._under_way) >= self._room:
             self._settle_first()
@@ -187,10 +221,14 @@ class _Batch:
         server = rubrics.server_of(self._rubric)
         question = Question.of(self._rubric.strategy, self._rubric.text, self._modes, subject.run)
         estimated = question.max_cost(server)
-        standing, verdict = _claim(self._project, self._rubric, subject, max_cost := estimated * self._cost_factor)
+        standing, verdict = _claim(
+            self._project, self._rubric, subject, max_cost := estimated * self._cost_factor
+        )
         while standing is Standing.NO_MONEY and self._under_way:
             self._settle_first()
-            standing, verdict = _claim(self._project, self._rubric, subject, max_cost := estimated * self._cost_factor)
+            standing, verdict = _claim(
+                self._project, self._rubric, subject, max_cost := estimated * self._cost_factor
+            )
         if standing is Standing.OURS:
             asked = self._threads.submit(question.ask, server, self._sleep)
             self._under_way[asked] = _Asked(subject, verdict, server, max_cost)
@@ -209,8 +247,8 @@ class _Batch:
             self._settle_first()
 
     def _settle_first(self) -> None:
-        """Wait for at least one answer and store those that have arrived. A question that crashed keeps its reservation
-        and is retried later.
+        """Wait for at least one answer and store those that have arrived. A question that crashed
+        keeps its reservation and is retried later.
         """
         for done in wait(self._under_way, return_when=FIRST_COMPLETED).done:
             asked = self._under_way.pop(done)
@@ -223,7 +261,9 @@ class _Batch:
 
     def _settle(self, asked: _Asked, judged: Judged) -> None:
         cost = asked.server.cost(judged.usage)
-        _settle(self._project, self._known, asked.subject, asked.verdict, judged, cost - asked.max_cost)
+        _settle(
+            self._project, self._known, asked.subject, asked.verdict, judged, cost - asked.max_cost
+        )
         if asked.max_cost:
             self._cost_factor *= max(1.0, cost / asked.max_cost)
         self._report.spent_usd += cost
@@ -241,43 +281,65 @@ class _Batch:
         self._errors_in_a_row += 1
         self._room = 1
         if self._errors_in_a_row >= TOO_MANY_ERRORS and not self._report.stopped:
-            self._report.stopped = f"{TOO_MANY_ERRORS} runs in a row got no verdict; the rest will be retried later."
+            self._report.stopped = (
+                f"{TOO_MANY_ERRORS} runs in a row got no verdict; the rest will be retried later."
+            )
 
 
 def _why(standing: Standing, rubric: Rubric) -> str:
     if standing is Standing.OFF:
         return "The judge was switched off, or its rubric changed."
-    return f"Today's budget of ${rubric.usd_per_day:g} is used up. The judge continues tomorrow (UTC)."
+    return (
+        f"Today's budget of ${rubric.usd_per_day:g} is used up. The judge continues tomorrow (UTC)."
+    )
 
 
 @transaction.atomic
-def _claim(project: Project, rubric: Rubric, subject: Subject, max_cost: float) -> tuple[Standing, JudgeVerdict | None]:
-    """Reserve the maximum cost and claim the run, if it is due. The verdict's `at` marks when it was claimed."""
+def _claim(
+    project: Project, rubric: Rubric, subject: Subject, max_cost: float
+) -> tuple[Standing, JudgeVerdict | None]:
+    """Reserve the maximum cost and claim the run, if it is due. The verdict's `at` marks when it
+    was claimed.
+    """
     rubrics.locked(project)
     if not Rubric.objects.filter(pk=rubric.pk, is_on=True).exists():
         return Standing.OFF, None
-    found = JudgeVerdict.objects.select_for_update().filter(rubric=rubric, content_digest=subject.digest).first()
+    found = (
+        JudgeVerdict.objects.select_for_update()
+        .filter(rubric=rubric, content_digest=subject.digest)
+        .first()
+    )
     if found and not found.error:
         return Standing.ANSWERED, found
     if found and not _is_due(found):
         return Standing.LATER, None
-    if rubrics.spent_since(project, rubrics.midnight()) + max_cost > rubric.usd_per_day and max_cost > 0:
+    if (
+        rubrics.spent_since(project, rubrics.midnight()) + max_cost > rubric.usd_per_day
+        and max_cost > 0
+    ):
         return Standing.NO_MONEY, None
     chance = _chance(subject.trajectory) if subject.trajectory else None
-    verdict = found or JudgeVerdict(rubric=rubric, content_digest=subject.digest, probability=chance)
+    verdict = found or JudgeVerdict(
+        rubric=rubric, content_digest=subject.digest, probability=chance
+    )
     verdict.trajectory, verdict.at = subject.trajectory, timezone.now()
     verdict.error = f"{tries(verdict.error) + 1} {OF} {UNDER_WAY}."
-    # The cost of earlier tries moves to today together with this one, so the budget is never undercounted.
+    # The cost of earlier tries moves to today together with this one, so the budget is never
+    # undercounted.
     verdict.cost_usd += max_cost
     verdict.save()
     return Standing.OURS, verdict
 
 
 def _chance(row: Trajectory) -> float | None:
-    """The probability with which a run was drawn; None if it was flagged, failed, or chosen by a person."""
+    """The probability with which a run was drawn; None if it was flagged, failed, or chosen by a
+    person.
+    """
     if row.outcome_status == Outcome.FAILURE or Failure.objects.filter(trajectory=row).exists():
         return None
-    estimate = OutcomeEstimate.objects.filter(trajectory=row).values_list("probability", flat=True).first()
+    estimate = (
+        OutcomeEstimate.objects.filter(trajectory=row).values_list("probability", flat=True).first()
+    )
     chance = chance_of(estimate)
     return chance if number_of(row.project_id, row.pk, b"judge") < chance else None
 
@@ -285,12 +347,16 @@ def _chance(row: Trajectory) -> float | None:
 def drawn_rate(project: Project) -> Estimate | None:
     """The share of unflagged runs in which the judge sees a failure; None if none were drawn."""
     said = JudgeVerdict.objects.filter(rubric__project=project, error="", probability__isnull=False)
-    checks = [Check(False, chance, bool(mode)) for chance, mode in said.values_list("probability", "mode")]
+    checks = [
+        Check(False, chance, bool(mode)) for chance, mode in said.values_list("probability", "mode")
+    ]
     return failure_rate(strata({False: max(1, len(checks))}, checks))
 
 
 def tries(error: str) -> int:
-    """How often a run without a verdict was asked about; its error begins with “2 of 4 tries used:”."""
+    """How often a run without a verdict was asked about; its error begins with “2 of 4 tries
+    used:”.
+    """
     count, _, rest = error.partition(" ")
     return int(count) if rest.startswith(OF) and count.isdigit() else 0
 
@@ -309,8 +375,8 @@ def _settle(
     judged: Judged,
     correction: float,
 ) -> None:
-    """Store the answer and its effect on the failure. If another worker has taken over the claim, only the cost is
-    recorded.
+    """Store the answer and its effect on the failure. If another worker has taken over the claim,
+    only the cost is recorded.
     """
     ours = JudgeVerdict.objects.select_for_update().filter(pk=verdict.pk).first()
     if ours is None:
@@ -336,13 +402,19 @@ def _write(verdict: JudgeVerdict, judged: Judged, subject: Subject) -> None:
     verdict.quote, verdict.reason = said.quote, said.reason
 
 
-def _apply(project: Project, known: dict[str, FailureMode], row: Trajectory, verdict: JudgeVerdict) -> None:
-    """Apply the judge's verdict where it may count. Call it inside a transaction; applying it twice changes nothing."""
+def _apply(
+    project: Project, known: dict[str, FailureMode], row: Trajectory, verdict: JudgeVerdict
+) -> None:
+    """Apply the judge's verdict where it may count. Call it inside a transaction; applying it twice
+    changes nothing.
+    """
     same = Trajectory.objects.filter(pk=row.pk, content_digest=verdict.content_digest).exists()
     if not same or (verdict.mode and verdict.mode not in known):
         return  # the run has changed since, or the mode no longer exists
     if verdict.mode:  # keeps a failure that the rules or another worker create at the same moment
-        made = Failure(project=project, trajectory=row, mode=known[verdict.mode], source=Source.JUDGE)
+        made = Failure(
+            project=project, trajectory=row, mode=known[verdict.mode], source=Source.JUDGE
+        )
         Failure.objects.bulk_create([made], ignore_conflicts=True)
     failure = Failure.objects.select_for_update(of=("self",)).filter(trajectory=row).first()
     if failure is None:
@@ -355,18 +427,26 @@ def _apply(project: Project, known: dict[str, FailureMode], row: Trajectory, ver
 
 
 def _diagnose(failure: Failure, known: dict[str, FailureMode], verdict: JudgeVerdict) -> None:
-    """Combine rules and verdict for a failure nobody has decided on; delete it if only the judge saw it and now no
-    longer does.
+    """Combine rules and verdict for a failure nobody has decided on; delete it if only the judge
+    saw it and now no longer does.
     """
     rules = rules_word(failure)
-    word = choose(rules, Verdict(verdict.mode, verdict.blamed_message, verdict.quote, verdict.reason))
+    word = choose(
+        rules, Verdict(verdict.mode, verdict.blamed_message, verdict.quote, verdict.reason)
+    )
     if word.mode not in known:
         failure.delete()
         return
-    failure.mode, failure.blamed_message, failure.evidence = known[word.mode], word.blamed, word.evidence
+    failure.mode, failure.blamed_message, failure.evidence = (
+        known[word.mode],
+        word.blamed,
+        word.evidence,
+    )
     failure.source = Source.JUDGE if word.by_judge else Source.RULE
     failure.rule_mode = rules_mode(rules.evidence) if rules.evidence else rules.mode
-    failure.save(update_fields=["mode", "blamed_message", "evidence", "source", "rule_mode", "judge_mode"])
+    failure.save(
+        update_fields=["mode", "blamed_message", "evidence", "source", "rule_mode", "judge_mode"]
+    )
 
 
 def rules_word(failure: Failure) -> Label:
@@ -374,12 +454,14 @@ def rules_word(failure: Failure) -> Label:
     evidence = [item for item in failure.evidence if item.get("rule") != RULE]
     if failure.source == Source.RULE:
         return Label(failure.mode.slug, failure.blamed_message, evidence)
-    return Label(failure.rule_mode, evidence[0].get("message_index") if evidence else None, evidence)
+    return Label(
+        failure.rule_mode, evidence[0].get("message_index") if evidence else None, evidence
+    )
 
 
 def pending(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajectory]:
-    """Runs to ask about, newest first: those with an undecided failure, or with a bad outcome in which the rules found
-    nothing.
+    """Runs to ask about, newest first: those with an undecided failure, or with a bad outcome in
+    which the rules found nothing.
 
     Left out are runs with a verdict of this rubric, and those whose retry is not due yet.
     """
@@ -407,8 +489,8 @@ def next_runs(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Traj
 
 
 def drawn(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajectory]:
-    """Unflagged runs that are drawn for the judge, newest first. Each has a fixed random number; runs that are more
-    likely to have failed are drawn more often (`chance_of`).
+    """Unflagged runs that are drawn for the judge, newest first. Each has a fixed random number;
+    runs that are more likely to have failed are drawn more often (`chance_of`).
     """
     known = JudgeVerdict.objects.filter(rubric=rubric, content_digest=OuterRef("content_digest"))
     rows = project.trajectories.exclude(outcome_status=Outcome.FAILURE).filter(
@@ -420,13 +502,15 @@ def drawn(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajecto
 
 
 def chance_of(estimate: float | None) -> float:
-    """The probability of drawing an unflagged run: higher the less certain it is that the run went well."""
+    """The probability of drawing an unflagged run: higher the less certain it is that the run went
+    well.
+    """
     return next((share for up_to, share in DRAWN if (estimate or 0.0) < up_to), DRAWN[-1][1])
 
 
 def judge_new(project: Project, limit: int = CHUNK) -> Report:
-    """Judge waiting runs and a random sample until the day's budget or BATCH_S is used up. Returns an empty report if
-    the judge is off.
+    """Judge waiting runs and a random sample until the day's budget or BATCH_S is used up. Returns
+    an empty report if the judge is off.
     """
     rubric = rubrics.current(project)
     if rubric is None:

@@ -1,4 +1,6 @@
-"""Whose diagnosis counts, the rules' or the judge's. Pure. People's decisions outrank both and are handled elsewhere."""
+"""Whose diagnosis counts, the rules' or the judge's. Pure. People's decisions outrank both and are
+handled elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,20 @@ from typing import Any
 from apps.failures.judge.answer import Verdict
 
 RULE = "judge"
-ESTIMATE, CHECK = "estimate", "check"  # rules whose evidence is about the outcome, not about an observed fault
-WEAK_MODE = "incomplete_execution"  # what the rules say of a failed run if they do not know the cause
+ESTIMATE, CHECK = (
+    "estimate",
+    "check",
+)  # rules whose evidence is about the outcome, not about an observed fault
+WEAK_MODE = (  # what the rules say of a failed run if they do not know the cause
+    "incomplete_execution"
+)
 
 
 @dataclass(frozen=True)
 class Label:
-    """A diagnosis: an empty mode means no failure; `evidence` are `findings.Evidence` as dicts, the deciding one first."""
+    """A diagnosis: an empty mode means no failure; `evidence` are `findings.Evidence` as dicts, the
+    deciding one first.
+    """
 
     mode: str = ""
     blamed: int | None = None
@@ -24,9 +33,11 @@ class Label:
 
 
 def choose(rules: Label, verdict: Verdict) -> Label:
-    """The judge wins over no finding, hints and “incomplete execution”; findings that rules are surer of stay.
+    """The judge wins over no finding, hints and “incomplete execution”; findings that rules are
+    surer of stay.
 
-    Its evidence is kept either way, at the end if it does not decide. If it sees no failure, that removes nothing that rules found.
+    Its evidence is kept either way, at the end if it does not decide. If it sees no failure, that
+    removes nothing that rules found.
     """
     if not verdict.failed:
         return rules
@@ -37,7 +48,9 @@ def choose(rules: Label, verdict: Verdict) -> Label:
 
 
 def joined(rules: Label, evidence: Iterable[dict[str, Any]]) -> Label:
-    """A new diagnosis of the rules combined with the judge's earlier verdict, as stored in the failure's `evidence`."""
+    """A new diagnosis of the rules combined with the judge's earlier verdict, as stored in the
+    failure's `evidence`.
+    """
     said = next((item for item in evidence if item.get("rule") == RULE and item.get("mode")), None)
     if said is None:
         return rules
@@ -48,7 +61,9 @@ def joined(rules: Label, evidence: Iterable[dict[str, Any]]) -> Label:
 def rules_mode(evidence: Iterable[dict[str, Any]]) -> str:
     """The rules' mode, from the evidence of a diagnosis; empty if they found nothing."""
     others = (RULE, ESTIMATE, CHECK)
-    return next((str(item.get("mode") or "") for item in evidence if item.get("rule") not in others), "")
+    return next(
+        (str(item.get("mode") or "") for item in evidence if item.get("rule") not in others), ""
+    )
 
 
 def is_weak(rules: Label) -> bool:

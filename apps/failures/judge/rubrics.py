@@ -28,10 +28,13 @@ ASKING = {"strategy": Rubric.Strategy.WHOLE.value, "concurrency": 4}  # defaults
 FIELDS = ("text", *SERVER, *PRICES, *ASKING)
 TRIED, TRY_ENDED = "rubric.tried", "rubric.try_ended"
 DEFAULT_TEXT = """\
-The agent failed if its user did not get what was asked for, if it did something that nobody asked for, or if it said \
-what is not so. It did not fail where it rightly refused, or where the task was impossible and it said that.
+The agent failed if its user did not get what was asked for, if it did something that nobody asked \
+for, or if it said \
+what is not so. It did not fail where it rightly refused, or where the task was impossible and it \
+said that.
 
-Choose the mode of the earliest step without which the run would have gone well. If two modes fit, choose the one that \
+Choose the mode of the earliest step without which the run would have gone well. If two modes fit, \
+choose the one that \
 names the cause, not the effect."""
 
 
@@ -47,19 +50,31 @@ def locked(project: Project) -> Project:
 
 @transaction.atomic
 def save_version(*, project: Project, fields: dict[str, Any], by: Any) -> Rubric | None:
-    """A new version of `FIELDS`, active if the judge was on; None if nothing differs from the newest."""
+    """A new version of `FIELDS`, active if the judge was on; None if nothing differs from the
+    newest.
+    """
     fields = ASKING | fields
     locked(project)
     last = project.rubrics.first()
     if last and all(getattr(last, name) == fields[name] for name in FIELDS):
         return None
     was_on = bool(project.rubrics.filter(is_on=True).update(is_on=False))
-    made = Rubric(project=project, version=last.version + 1 if last else 1, is_on=was_on, created_by=by)
+    made = Rubric(
+        project=project, version=last.version + 1 if last else 1, is_on=was_on, created_by=by
+    )
     for name in FIELDS:
         setattr(made, name, fields[name])
     made.save()
     changed = [name for name in FIELDS if last is None or getattr(last, name) != fields[name]]
-    audit("rubric.saved", project=project, by=by, target=made, version=made.version, changed=changed, on=was_on)
+    audit(
+        "rubric.saved",
+        project=project,
+        by=by,
+        target=made,
+        version=made.version,
+        changed=changed,
+        on=was_on,
+    )
     return made
 
 
@@ -71,7 +86,14 @@ def switch(*, project: Project, version: int | None, by: Any) -> Rubric | None:
     project.rubrics.filter(is_on=True).update(is_on=False)
     if chosen:
         Rubric.objects.filter(pk=chosen.pk).update(is_on=True)
-    audit("rubric.switched", project=project, by=by, target=chosen, version=version, on=chosen is not None)
+    audit(
+        "rubric.switched",
+        project=project,
+        by=by,
+        target=chosen,
+        version=version,
+        on=chosen is not None,
+    )
     return chosen
 
 
@@ -90,7 +112,10 @@ def server_of(rubric: Rubric, **changes: Any) -> Server:
 
 
 def modes_of(project: Project) -> list[Mode]:
-    return [Mode(mode.slug, mode.name, mode.definition, mode.examples) for mode in project.failure_modes.all()]
+    return [
+        Mode(mode.slug, mode.name, mode.definition, mode.examples)
+        for mode in project.failure_modes.all()
+    ]
 
 
 def midnight() -> datetime:
@@ -99,7 +124,9 @@ def midnight() -> datetime:
 
 def spent_since(project: Project, since: datetime) -> float:
     """USD for verdicts and tries; running ones count with their maximum."""
-    verdicts = JudgeVerdict.objects.filter(rubric__project=project, at__gte=since).aggregate(usd=Sum("cost_usd"))
+    verdicts = JudgeVerdict.objects.filter(rubric__project=project, at__gte=since).aggregate(
+        usd=Sum("cost_usd")
+    )
     return (verdicts["usd"] or 0.0) + sum(usd for _, usd in _tries(project, since))
 
 
@@ -115,8 +142,12 @@ def spent_by_day(project: Project, days: int = 30) -> list[tuple[date, float, in
     since = midnight() - timedelta(days=days - 1)
     usd = {today - timedelta(days=back): 0.0 for back in range(days - 1, -1, -1)}
     answers = dict.fromkeys(usd, 0)
-    rows = JudgeVerdict.objects.filter(rubric__project=project, at__gte=since).annotate(day=TruncDate("at", tzinfo=UTC))
-    for day, cost, count in rows.values_list("day").annotate(cost=Sum("cost_usd"), n=Count("pk")).order_by("day"):
+    rows = JudgeVerdict.objects.filter(rubric__project=project, at__gte=since).annotate(
+        day=TruncDate("at", tzinfo=UTC)
+    )
+    for day, cost, count in (
+        rows.values_list("day").annotate(cost=Sum("cost_usd"), n=Count("pk")).order_by("day")
+    ):
         usd[day], answers[day] = cost, count
     for day, cost in _tries(project, since):
         usd[day] = usd.get(day, 0.0) + cost
@@ -144,14 +175,22 @@ class Agreement:
 
 
 def agreements(project: Project) -> dict[int, Agreement]:
-    """By rubric. A person agrees by confirming the judge's mode, or by dismissing if it saw no failure."""
+    """By rubric. A person agrees by confirming the judge's mode, or by dismissing if it saw no
+    failure.
+    """
     ours, whole = "trajectory__failure__", Q(error="")
-    decided = whole & Q(**{f"{ours}project": project, f"{ours}source": Source.PERSON}) & ~Q(
-        **{f"{ours}state": FailureState.OPEN}
-    )  # fmt: skip
+    decided = (
+        whole
+        & Q(**{f"{ours}project": project, f"{ours}source": Source.PERSON})
+        & ~Q(**{f"{ours}state": FailureState.OPEN})
+    )
     confirmed = Q(**{f"{ours}state": FailureState.CONFIRMED, "mode": F(f"{ours}mode__slug")})
     dismissed = Q(**{f"{ours}state": FailureState.DISMISSED}, mode="")
-    rows = JudgeVerdict.objects.filter(rubric__project=project).values("rubric_id").order_by("rubric_id")
+    rows = (
+        JudgeVerdict.objects.filter(rubric__project=project)
+        .values("rubric_id")
+        .order_by("rubric_id")
+    )
     counted = rows.annotate(
         verdicts=Count("pk", filter=whole),
         errors=Count("pk", filter=~whole),
@@ -182,10 +221,19 @@ def book_try(*, project: Project, by: Any, trajectory: Any, max_cost: float, bud
     """Reserves the maximum cost of a try before it is made. Raises NoMoney."""
     locked(project)
     if max_cost > 0 and spent_since(project, midnight()) + max_cost > budget:
-        raise NoMoney(f"Today's budget of ${budget:g} does not allow another try (up to ${max_cost:.4f}).")
+        raise NoMoney(
+            f"Today's budget of ${budget:g} does not allow another try (up to ${max_cost:.4f})."
+        )
     audit(TRIED, project=project, by=by, trajectory=str(trajectory), cost_usd=max_cost)
 
 
 def settle_try(*, project: Project, by: Any, trajectory: Any, max_cost: float, cost: float) -> None:
     """Corrects the reservation; `cost` in USD."""
-    audit(TRY_ENDED, project=project, by=by, trajectory=str(trajectory), cost_usd=cost - max_cost, paid_usd=cost)
+    audit(
+        TRY_ENDED,
+        project=project,
+        by=by,
+        trajectory=str(trajectory),
+        cost_usd=cost - max_cost,
+        paid_usd=cost,
+    )

@@ -1,9 +1,10 @@
 """How the judge finds the blamed step. Pure.
 
-`whole` takes it from the answer that says whether the run failed. The others ask that question first and then, of a failed run, for
-the step alone: `steps` shows the run up to each step of the agent in turn, until one is called the mistake; `halving` shows the whole
-run and asks in which half of the steps the mistake is (all-at-once, step-by-step and binary search of Zhang et al. 2025, “Which Agent
-Causes Task Failures and When?”).
+`whole` takes it from the answer that says whether the run failed. The others ask that question
+first and then, of a failed run, for the step alone: `steps` shows the run up to each step of the
+agent in turn, until one is called the mistake; `halving` shows the whole run and asks in which half
+of the steps the mistake is (all-at-once, step-by-step and binary search of Zhang et al. 2025,
+“Which Agent Causes Task Failures and When?”).
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ WHOLE, STEPS, HALVING = "whole", "steps", "halving"
 STRATEGIES = (WHOLE, STEPS, HALVING)
 MAX_STEPS = 40  # agent steps; in a longer run the first answer's step is used
 STEP = """\
-The run failed: {reason} The quotation ends with message #{index}. Is that message the mistake: the earliest step of the agent without \
-which the run would have gone well? Earlier steps were looked at and are not. Answer with one JSON object and nothing else:
+The run failed: {reason} The quotation ends with message #{index}. Is that message the mistake: \
+the earliest step of the agent without \
+which the run would have gone well? Earlier steps were looked at and are not. Answer with one JSON \
+object and nothing else:
 {{"mistake": true or false, "quote": string}}
 “quote” is a few words of message #{index} exactly as they stand there, or ""."""
 HALF = """\
-The run failed: {reason} Where is the mistake, the earliest step of the agent without which the run would have gone well: in message \
+The run failed: {reason} Where is the mistake, the earliest step of the agent without which the \
+run would have gone well: in message \
 {first} (part 1) or in message {second} (part 2)? Answer with one JSON object and nothing else:
 {{"part": 1 or 2}}"""
 
@@ -62,10 +66,14 @@ class Question:
         if self.strategy == WHOLE or not 1 < count <= MAX_STEPS:
             return whole
         asked = count if self.strategy == STEPS else (count - 1).bit_length()
-        return whole + asked * server.max_cost([*self.prompt.chat, {"role": "user", "content": "x" * 2000}])
+        return whole + asked * server.max_cost(
+            [*self.prompt.chat, {"role": "user", "content": "x" * 2000}]
+        )
 
     def ask(self, server: Server, sleep: Sleep = time.sleep) -> Judged:
-        """Raises nothing that a server can cause. If a later question gets no usable answer, the first answer's step is used."""
+        """Raises nothing that a server can cause. If a later question gets no usable answer, the
+        first answer's step is used.
+        """
         first = asking.ask(server, self.prompt, sleep)
         steps = self.steps
         if (
@@ -79,11 +87,15 @@ class Question:
         return search(self, server, first, first.verdict, sleep)
 
 
-def _by_steps(question: Question, server: Server, judged: Judged, verdict: Verdict, sleep: Sleep) -> Judged:
+def _by_steps(
+    question: Question, server: Server, judged: Judged, verdict: Verdict, sleep: Sleep
+) -> Judged:
     for index in question.steps:
         text = STEP.format(reason=_sentence(verdict), index=index)
         chat = chat_about(text, question.run, upto=index)
-        judged, answer = _asked(server, judged, chat, partial(_mistake, question.prompt.bodies, index), sleep)
+        judged, answer = _asked(
+            server, judged, chat, partial(_mistake, question.prompt.bodies, index), sleep
+        )
         if answer is None:
             return judged
         mistake, quote = answer
@@ -92,25 +104,40 @@ def _by_steps(question: Question, server: Server, judged: Judged, verdict: Verdi
     return judged
 
 
-def _by_halving(question: Question, server: Server, judged: Judged, verdict: Verdict, sleep: Sleep) -> Judged:
+def _by_halving(
+    question: Question, server: Server, judged: Judged, verdict: Verdict, sleep: Sleep
+) -> Judged:
     steps = question.steps
     while len(steps) > 1:
         middle = (len(steps) + 1) // 2
-        text = HALF.format(reason=_sentence(verdict), first=_range(steps[:middle]), second=_range(steps[middle:]))
+        text = HALF.format(
+            reason=_sentence(verdict), first=_range(steps[:middle]), second=_range(steps[middle:])
+        )
         judged, part = _asked(server, judged, chat_about(text, question.run), _part, sleep)
         if part is None:
             return judged
         steps = steps[:middle] if part == 1 else steps[middle:]
     same = steps[0] == verdict.message_index
-    return replace(judged, verdict=replace(verdict, message_index=steps[0], quote=verdict.quote if same else ""))
+    return replace(
+        judged,
+        verdict=replace(verdict, message_index=steps[0], quote=verdict.quote if same else ""),
+    )
 
 
 def _asked(
-    server: Server, judged: Judged, chat: list[dict[str, str]], read: Callable[[str], Any], sleep: Sleep
+    server: Server,
+    judged: Judged,
+    chat: list[dict[str, str]],
+    read: Callable[[str], Any],
+    sleep: Sleep,
 ) -> tuple[Judged, Any]:
-    """(everything paid and written so far, including this answer; the answer, or None if it is unusable)."""
+    """(everything paid and written so far, including this answer; the answer, or None if it is
+    unusable).
+    """
     found = asking.answer_to(server, chat, read, sleep)
-    judged = replace(judged, raw=[*judged.raw, *found.raw], usage=judged.usage + found.usage, final=found.final)
+    judged = replace(
+        judged, raw=[*judged.raw, *found.raw], usage=judged.usage + found.usage, final=found.final
+    )
     return judged, found.answer
 
 
@@ -133,6 +160,8 @@ def _range(steps: Sequence[int]) -> str:
 
 
 def _sentence(verdict: Verdict) -> str:
-    """The reason in the first answer, which the judge wrote after reading the run: short, in quotation marks."""
+    """The reason in the first answer, which the judge wrote after reading the run: short, in
+    quotation marks.
+    """
     words = " ".join(verdict.reason.split()).replace('"', "'")[:300]
     return f'"{words}"' if words else "the reason is not known."

@@ -42,13 +42,20 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="FailureMode",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("slug", models.SlugField(max_length=60)),
                 ("name", models.CharField(max_length=80)),
                 ("definition", models.TextField(blank=True)),
                 (
                     "examples",
-                    models.TextField(blank=True, help_text="What belongs here and what does not, in a few lines"),
+                    models.TextField(
+                        blank=True, help_text="What belongs here and what does not, in a few lines"
+                    ),
                 ),
                 (
                     "severity",
@@ -63,23 +70,33 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="failure_modes", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="failure_modes",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("position", "id"),
-                "constraints": [models.UniqueConstraint(fields=("project", "slug"), name="one_mode_per_slug")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "slug"), name="one_mode_per_slug")
+                ],
             },
         ),
         migrations.CreateModel(
             name="FailureCluster",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 (
                     "name",
                     models.CharField(
-                        help_text="Distinguishing words and tools, or a person's name for it", max_length=200
+                        help_text="Distinguishing words and tools, or a person's name for it",
+                        max_length=200,
                     ),
                 ),
                 ("named_by_person", models.BooleanField(default=False)),
@@ -100,7 +117,9 @@ class Migration(migrations.Migration):
                 ("signature", models.JSONField(help_text="See `clusters.signatures.Signature`")),
                 (
                     "size",
-                    models.PositiveIntegerField(default=0, help_text="Number of its failures that are not dismissed"),
+                    models.PositiveIntegerField(
+                        default=0, help_text="Number of its failures that are not dismissed"
+                    ),
                 ),
                 ("first_seen", models.DateTimeField()),
                 ("last_seen", models.DateTimeField()),
@@ -115,12 +134,19 @@ class Migration(migrations.Migration):
                 ),
                 ("fixed_version", models.CharField(blank=True, max_length=120)),
                 ("fixed_at", models.DateTimeField(null=True)),
-                ("gone", models.BooleanField(default=False, help_text="The last run found no such group")),
+                (
+                    "gone",
+                    models.BooleanField(
+                        default=False, help_text="The last run found no such group"
+                    ),
+                ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="failure_clusters", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="failure_clusters",
+                        to="core.project",
                     ),
                 ),
                 (
@@ -135,11 +161,17 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-size", "name"),
-                "indexes": [models.Index(fields=["project", "gone", "state"], name="failurecluster_by_state")],
+                "indexes": [
+                    models.Index(
+                        fields=["project", "gone", "state"], name="failurecluster_by_state"
+                    )
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
-                            models.Q(("state", "fixed"), _negated=True), ("fixed_at__isnull", False), _connector="OR"
+                            models.Q(("state", "fixed"), _negated=True),
+                            ("fixed_at__isnull", False),
+                            _connector="OR",
                         ),
                         name="fixed_cluster_says_when",
                     )
@@ -149,14 +181,23 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Failure",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("agent_name", models.CharField(blank=True, editable=False, max_length=120)),
                 ("agent_version", models.CharField(blank=True, editable=False, max_length=120)),
                 ("model", models.CharField(blank=True, editable=False, max_length=200)),
                 (
                     "state",
                     models.CharField(
-                        choices=[("open", "Open"), ("confirmed", "Confirmed"), ("dismissed", "Dismissed")],
+                        choices=[
+                            ("open", "Open"),
+                            ("confirmed", "Confirmed"),
+                            ("dismissed", "Dismissed"),
+                        ],
                         default="open",
                         max_length=10,
                     ),
@@ -171,27 +212,38 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "blamed_message",
-                    models.PositiveIntegerField(help_text="Index into the trajectory's messages", null=True),
+                    models.PositiveIntegerField(
+                        help_text="Index into the trajectory's messages", null=True
+                    ),
                 ),
                 (
                     "evidence",
-                    models.JSONField(default=list, help_text="[{rule, message_index, text, quote, mode, confidence}]"),
+                    models.JSONField(
+                        default=list,
+                        help_text="[{rule, message_index, text, quote, mode, confidence}]",
+                    ),
                 ),
                 (
                     "rule_mode",
                     models.CharField(
-                        blank=True, help_text="The rules' verdict, whoever decided in the end", max_length=60
+                        blank=True,
+                        help_text="The rules' verdict, whoever decided in the end",
+                        max_length=60,
                     ),
                 ),
                 (
                     "judge_mode",
                     models.CharField(
-                        blank=True, help_text="The judge's verdict, whoever decided in the end", max_length=60
+                        blank=True,
+                        help_text="The judge's verdict, whoever decided in the end",
+                        max_length=60,
                     ),
                 ),
                 (
                     "reserved_until",
-                    models.DateTimeField(help_text="Reserved for the person who has it on screen", null=True),
+                    models.DateTimeField(
+                        help_text="Reserved for the person who has it on screen", null=True
+                    ),
                 ),
                 ("decided_at", models.DateTimeField(null=True)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
@@ -252,20 +304,27 @@ class Migration(migrations.Migration):
                 (
                     "also",
                     models.ManyToManyField(
-                        blank=True, help_text="Split off by a person", related_name="also_in", to="failures.failuremode"
+                        blank=True,
+                        help_text="Split off by a person",
+                        related_name="also_in",
+                        to="failures.failuremode",
                     ),
                 ),
                 (
                     "mode",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="failures", to="failures.failuremode"
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="failures",
+                        to="failures.failuremode",
                     ),
                 ),
             ],
             options={
                 "ordering": ("-trajectory_id",),
                 "indexes": [
-                    models.Index(fields=["project", "state", "mode", "trajectory"], name="failure_inbox"),
+                    models.Index(
+                        fields=["project", "state", "mode", "trajectory"], name="failure_inbox"
+                    ),
                     models.Index(
                         fields=["project", "trajectory"],
                         include=("state", "mode", "agent_name", "agent_version", "model"),
@@ -292,7 +351,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="FailureDecision",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("before", models.JSONField()),
                 ("after", models.JSONField()),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
@@ -308,7 +372,9 @@ class Migration(migrations.Migration):
                 (
                     "failure",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="decisions", to="failures.failure"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="decisions",
+                        to="failures.failure",
                     ),
                 ),
             ],
@@ -332,17 +398,22 @@ class Migration(migrations.Migration):
                 ("rules", models.PositiveIntegerField(default=0)),
                 (
                     "check_share",
-                    models.FloatField(default=0.02, help_text="Share of unflagged runs that people check"),
+                    models.FloatField(
+                        default=0.02, help_text="Share of unflagged runs that people check"
+                    ),
                 ),
                 (
                     "policy",
                     models.PositiveIntegerField(
-                        default=0, help_text="Counts changes after which all runs are classified again"
+                        default=0,
+                        help_text="Counts changes after which all runs are classified again",
                     ),
                 ),
                 (
                     "policy_done",
-                    models.PositiveIntegerField(default=0, help_text="`policy` when the last whole pass began"),
+                    models.PositiveIntegerField(
+                        default=0, help_text="`policy` when the last whole pass began"
+                    ),
                 ),
             ],
         ),
@@ -353,7 +424,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="unclassified", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="unclassified",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -361,11 +434,18 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Classification",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 ("name", models.CharField(max_length=200)),
@@ -383,8 +463,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -404,7 +494,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -420,14 +515,19 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
-                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="classification_by_state")],
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="classification_by_state")
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
                             ),
-                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
                             _connector="OR",
                         ),
                         name="classification_finished_iff_terminal",
@@ -443,11 +543,18 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Reclassification",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 ("name", models.CharField(max_length=200)),
@@ -465,8 +572,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -486,7 +603,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -501,7 +623,11 @@ class Migration(migrations.Migration):
                 (
                     "decision",
                     models.CharField(
-                        choices=[("pending", "Pending"), ("applied", "Applied"), ("discarded", "Discarded")],
+                        choices=[
+                            ("pending", "Pending"),
+                            ("applied", "Applied"),
+                            ("discarded", "Discarded"),
+                        ],
                         default="pending",
                         max_length=10,
                     ),
@@ -510,20 +636,28 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
-                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="reclassification_by_state")],
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="reclassification_by_state")
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
                             ),
-                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
                             _connector="OR",
                         ),
                         name="reclassification_finished_iff_terminal",
                     ),
                     models.UniqueConstraint(
-                        condition=models.Q(("decision", "pending"), ("state__in", ["queued", "running", "succeeded"])),
+                        condition=models.Q(
+                            ("decision", "pending"),
+                            ("state__in", ["queued", "running", "succeeded"]),
+                        ),
                         fields=("project",),
                         name="one_open_reclassification",
                     ),
@@ -533,7 +667,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ReclassificationChange",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("before", models.CharField(blank=True, max_length=60)),
                 ("after", models.CharField(blank=True, max_length=60)),
                 ("blamed_message", models.PositiveIntegerField(null=True)),
@@ -549,37 +688,61 @@ class Migration(migrations.Migration):
                 (
                     "trajectory",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="trajectories.trajectory"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="trajectories.trajectory",
                     ),
                 ),
             ],
             options={
                 "ordering": ("id",),
                 "constraints": [
-                    models.UniqueConstraint(fields=("reclassification", "trajectory"), name="one_change_per_trajectory")
+                    models.UniqueConstraint(
+                        fields=("reclassification", "trajectory"), name="one_change_per_trajectory"
+                    )
                 ],
             },
         ),
         migrations.CreateModel(
             name="Rubric",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("version", models.PositiveIntegerField(default=1)),
                 (
                     "text",
-                    models.TextField(help_text="Instructions before the list of failure modes and the conversation"),
+                    models.TextField(
+                        help_text=(
+                            "Instructions before the list of failure modes and the conversation"
+                        )
+                    ),
                 ),
-                ("base_url", models.URLField(help_text="Address of an OpenAI-compatible server, ending in /v1")),
+                (
+                    "base_url",
+                    models.URLField(
+                        help_text="Address of an OpenAI-compatible server, ending in /v1"
+                    ),
+                ),
                 ("model", models.CharField(max_length=200)),
                 (
                     "key_variable",
-                    models.CharField(blank=True, help_text="Environment variable that holds its key", max_length=80),
+                    models.CharField(
+                        blank=True,
+                        help_text="Environment variable that holds its key",
+                        max_length=80,
+                    ),
                 ),
                 ("usd_per_million_input", models.FloatField(default=0)),
                 ("usd_per_million_output", models.FloatField(default=0)),
                 (
                     "usd_per_day",
-                    models.FloatField(default=1, help_text="Limit of the judge's cost per day (UTC), in USD"),
+                    models.FloatField(
+                        default=1, help_text="Limit of the judge's cost per day (UTC), in USD"
+                    ),
                 ),
                 (
                     "strategy",
@@ -596,7 +759,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "concurrency",
-                    models.PositiveSmallIntegerField(default=4, help_text="Runs that are judged at the same time"),
+                    models.PositiveSmallIntegerField(
+                        default=4, help_text="Runs that are judged at the same time"
+                    ),
                 ),
                 ("is_on", models.BooleanField(default=False)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
@@ -612,16 +777,22 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="rubrics", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="rubrics",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("-version",),
                 "constraints": [
-                    models.UniqueConstraint(fields=("project", "version"), name="one_rubric_per_version"),
                     models.UniqueConstraint(
-                        condition=models.Q(("is_on", True)), fields=("project",), name="one_rubric_on"
+                        fields=("project", "version"), name="one_rubric_per_version"
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("is_on", True)),
+                        fields=("project",),
+                        name="one_rubric_on",
                     ),
                 ],
             },
@@ -629,10 +800,17 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="JudgeVerdict",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 (
                     "content_digest",
-                    models.CharField(help_text="Digest of the run's content when it was judged", max_length=32),
+                    models.CharField(
+                        help_text="Digest of the run's content when it was judged", max_length=32
+                    ),
                 ),
                 (
                     "mode",
@@ -649,7 +827,10 @@ class Migration(migrations.Migration):
                     "probability",
                     models.FloatField(
                         null=True,
-                        help_text="Probability with which the run was drawn; null if it was judged for another reason",
+                        help_text=(
+                            "Probability with which the run was drawn; null if it was judged for"
+                            " another reason"
+                        ),
                     ),
                 ),
                 ("error", models.TextField(blank=True, help_text="Why there is no verdict")),
@@ -669,7 +850,9 @@ class Migration(migrations.Migration):
                 (
                     "rubric",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="verdicts", to="failures.rubric"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="verdicts",
+                        to="failures.rubric",
                     ),
                 ),
             ],
@@ -677,24 +860,37 @@ class Migration(migrations.Migration):
                 "ordering": ("-at", "-id"),
                 "indexes": [models.Index(fields=["rubric", "at"], name="verdict_by_day")],
                 "constraints": [
-                    models.UniqueConstraint(fields=("rubric", "content_digest"), name="one_verdict_per_content")
+                    models.UniqueConstraint(
+                        fields=("rubric", "content_digest"), name="one_verdict_per_content"
+                    )
                 ],
             },
         ),
         migrations.CreateModel(
             name="DailyRuns",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("day", models.DateField()),
                 ("agent_name", models.CharField(blank=True, max_length=120)),
                 ("agent_version", models.CharField(blank=True, max_length=120)),
                 ("model", models.CharField(blank=True, max_length=200)),
                 ("runs", models.BigIntegerField(help_text="Number of runs, always above 0")),
-                ("first", models.DateTimeField(help_text="The hour in which the first of them started")),
+                (
+                    "first",
+                    models.DateTimeField(help_text="The hour in which the first of them started"),
+                ),
                 (
                     "project",
                     models.ForeignKey(
-                        db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name="+", to="core.project"
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -714,7 +910,8 @@ class Migration(migrations.Migration):
             DECLARE
                 run record;
             BEGIN
-                SELECT agent_name, agent_version, model INTO run FROM trajectories_trajectory WHERE id = NEW.trajectory_id;
+                SELECT agent_name, agent_version, model INTO run FROM trajectories_trajectory \
+WHERE id = NEW.trajectory_id;
                 IF FOUND THEN
                     NEW.agent_name := run.agent_name;
                     NEW.agent_version := run.agent_version;
@@ -722,7 +919,8 @@ class Migration(migrations.Migration):
                 END IF;
                 RETURN NEW;
             END $$;
-            CREATE TRIGGER failures_know_run BEFORE INSERT OR UPDATE OF trajectory_id, agent_name, agent_version, model
+            CREATE TRIGGER failures_know_run BEFORE INSERT OR UPDATE OF trajectory_id, agent_name, \
+agent_version, model
                 ON failures_failure FOR EACH ROW EXECUTE FUNCTION failures_know_run();
             """,
             """
@@ -733,21 +931,36 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="OutcomeModel",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("number", models.PositiveIntegerField()),
                 ("weights", models.JSONField(help_text="See `outcomes.model.Weights`")),
-                ("usual", models.JSONField(default=dict, help_text="Quantiles of the sizes of the project's runs")),
+                (
+                    "usual",
+                    models.JSONField(
+                        default=dict, help_text="Quantiles of the sizes of the project's runs"
+                    ),
+                ),
                 (
                     "measured",
                     models.JSONField(
                         default=dict,
-                        help_text="Measured out of fold, see `outcomes.training.measures`; empty for the shipped weights",
+                        help_text=(
+                            "Measured out of fold, see `outcomes.training.measures`; empty for the"
+                            " shipped weights"
+                        ),
                     ),
                 ),
                 ("note", models.TextField(blank=True, help_text="Why nothing was learned")),
                 (
                     "decisions",
-                    models.PositiveIntegerField(default=0, help_text="Number of decided runs when it was fitted"),
+                    models.PositiveIntegerField(
+                        default=0, help_text="Number of decided runs when it was fitted"
+                    ),
                 ),
                 ("made_at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
@@ -781,13 +994,19 @@ class Migration(migrations.Migration):
                 (
                     "reasons",
                     models.JSONField(
-                        default=list, help_text="[{rule, message_index, text, quote, weight}]; empty for low estimates"
+                        default=list,
+                        help_text=(
+                            "[{rule, message_index, text, quote, weight}]; empty for low estimates"
+                        ),
                     ),
                 ),
                 (
                     "project",
                     models.ForeignKey(
-                        db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name="+", to="core.project"
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="core.project",
                     ),
                 ),
                 (
@@ -805,7 +1024,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="OutcomeTraining",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -821,8 +1045,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -833,7 +1067,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -857,7 +1096,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -879,24 +1120,37 @@ class Migration(migrations.Migration):
                         to="trajectories.trajectory",
                     ),
                 ),
-                ("task", models.CharField(blank=True, help_text="The run's task id", max_length=120)),
+                (
+                    "task",
+                    models.CharField(blank=True, help_text="The run's task id", max_length=120),
+                ),
                 ("words", models.BinaryField(help_text="MinHash of the user's words")),
-                ("names", models.BinaryField(help_text="Hashes of the names that the user mentions")),
+                (
+                    "names",
+                    models.BinaryField(help_text="Hashes of the names that the user mentions"),
+                ),
                 (
                     "changes",
-                    models.BigIntegerField(help_text="Hash of the run's changes; 0 if it changed nothing"),
+                    models.BigIntegerField(
+                        help_text="Hash of the run's changes; 0 if it changed nothing"
+                    ),
                 ),
                 (
                     "project",
                     models.ForeignKey(
-                        db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name="+", to="core.project"
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "indexes": [
                     models.Index(fields=["project", "-trajectory"], name="runsketch_newest"),
-                    models.Index(fields=["project", "task", "-trajectory"], name="runsketch_by_task"),
+                    models.Index(
+                        fields=["project", "task", "-trajectory"], name="runsketch_by_task"
+                    ),
                 ],
             },
         ),
@@ -925,7 +1179,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "layers",
-                    models.JSONField(default=list, help_text="The layers that flagged the run before its answer"),
+                    models.JSONField(
+                        default=list, help_text="The layers that flagged the run before its answer"
+                    ),
                 ),
                 ("at", models.DateTimeField(null=True)),
                 (
@@ -949,14 +1205,18 @@ class Migration(migrations.Migration):
             ],
             options={
                 "indexes": [
-                    models.Index(fields=["project", "answer", "trajectory"], name="check_by_answer"),
+                    models.Index(
+                        fields=["project", "answer", "trajectory"], name="check_by_answer"
+                    ),
                     models.Index(fields=["by", "at"], name="check_by_person"),
                 ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(("answer", ""), ("at__isnull", True)),
-                            models.Q(models.Q(("answer", ""), _negated=True), ("at__isnull", False)),
+                            models.Q(
+                                models.Q(("answer", ""), _negated=True), ("at__isnull", False)
+                            ),
                             _connector="OR",
                         ),
                         name="answered_check_says_when",
@@ -975,10 +1235,24 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="SystemPrompt",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("digest", models.CharField(help_text="See `rules.policy.digest_of`", max_length=32)),
-                ("opening", models.CharField(help_text="The beginning of the prompt", max_length=300)),
-                ("length", models.PositiveIntegerField(help_text="Length of the prompt, in characters")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "digest",
+                    models.CharField(help_text="See `rules.policy.digest_of`", max_length=32),
+                ),
+                (
+                    "opening",
+                    models.CharField(help_text="The beginning of the prompt", max_length=300),
+                ),
+                (
+                    "length",
+                    models.PositiveIntegerField(help_text="Length of the prompt, in characters"),
+                ),
                 ("first_seen", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "project",
@@ -992,13 +1266,22 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("-first_seen", "-id"),
-                "constraints": [models.UniqueConstraint(fields=("project", "digest"), name="one_prompt_per_digest")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("project", "digest"), name="one_prompt_per_digest"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
             name="PolicyRule",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("key", models.CharField(help_text="See `rules.policy.key_of`", max_length=24)),
                 ("position", models.PositiveSmallIntegerField(default=0)),
                 ("sentence", models.TextField()),
@@ -1038,7 +1321,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "written",
-                    models.BooleanField(default=False, help_text="Written by a person, not read from the prompt"),
+                    models.BooleanField(
+                        default=False, help_text="Written by a person, not read from the prompt"
+                    ),
                 ),
                 ("version", models.PositiveIntegerField(default=1)),
                 (
@@ -1072,7 +1357,10 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(("decided_at__isnull", True), ("state", "proposed")),
-                            models.Q(models.Q(("state", "proposed"), _negated=True), ("decided_at__isnull", False)),
+                            models.Q(
+                                models.Q(("state", "proposed"), _negated=True),
+                                ("decided_at__isnull", False),
+                            ),
                             _connector="OR",
                         ),
                         name="decided_rule_says_when",
@@ -1083,7 +1371,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="PolicyExample",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("message_index", models.PositiveIntegerField(help_text="The agent's step")),
                 ("text", models.CharField(help_text="What happened there", max_length=500)),
                 (
@@ -1098,20 +1391,26 @@ class Migration(migrations.Migration):
                 (
                     "trajectory",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="trajectories.trajectory"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="trajectories.trajectory",
                     ),
                 ),
             ],
             options={
                 "ordering": ("-trajectory_id",),
                 "constraints": [
-                    models.UniqueConstraint(fields=("rule", "trajectory"), name="one_example_per_run_and_rule")
+                    models.UniqueConstraint(
+                        fields=("rule", "trajectory"), name="one_example_per_run_and_rule"
+                    )
                 ],
             },
         ),
         migrations.AddConstraint(
             model_name="outcomemodel",
-            constraint=models.UniqueConstraint(fields=("project", "number"), name="one_outcome_model_per_number"),
+            constraint=models.UniqueConstraint(
+                fields=("project", "number"), name="one_outcome_model_per_number"
+            ),
         ),
         migrations.AddIndex(
             model_name="outcomeestimate",
@@ -1125,7 +1424,10 @@ class Migration(migrations.Migration):
             model_name="outcometraining",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
+                    models.Q(
+                        ("finished_at__isnull", False),
+                        ("state__in", ("succeeded", "failed", "cancelled")),
+                    ),
                     models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
                     _connector="OR",
                 ),

@@ -1,4 +1,6 @@
-"""Which agents' runs a model learned from: decisions about one agent say little about the runs of another. Pure."""
+"""Which agents' runs a model learned from: decisions about one agent say little about the runs of
+another. Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class Kind:
     tools: frozenset[str] = frozenset()
 
     def is_like(self, other: Kind) -> bool:
-        """True for the same name, or if they share at least half the tools of whichever has fewer."""
+        """True for the same name, or if they share at least half the tools of whichever has
+        fewer.
+        """
         if self.name and self.name == other.name:
             return True
         if not self.tools or not other.tools:
@@ -28,8 +32,8 @@ class Kind:
 
 @dataclass(frozen=True)
 class Agents:
-    """The kinds of runs that were decided on, with the number of each. Empty for a model trained on nobody's
-    decisions.
+    """The kinds of runs that were decided on, with the number of each. Empty for a model trained on
+    nobody's decisions.
     """
 
     kinds: tuple[tuple[Kind, int], ...] = ()
@@ -39,7 +43,9 @@ class Agents:
         return cls(tuple(Counter(kinds).most_common(MOST)))
 
     def include(self, kind: Kind) -> bool:
-        """Whether enough similar runs were decided on. Always true for a model trained on nobody's decisions."""
+        """Whether enough similar runs were decided on. Always true for a model trained on nobody's
+        decisions.
+        """
         return not self.kinds or sum(n for known, n in self.kinds if known.is_like(kind)) >= FEWEST
 
     def as_json(self) -> list[list]:

@@ -1,4 +1,6 @@
-"""Checks by people: pick the next run, record or undo an answer, and estimate from the answers how all traffic does."""
+"""Checks by people: pick the next run, record or undo an answer, and estimate from the answers how
+all traffic does.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,27 @@ from apps.failures import rates
 from apps.failures.actions.decisions import Refused
 from apps.failures.actions.diagnose import diagnose
 from apps.failures.actions.policy import classify_again
-from apps.failures.models import Classifier, Failure, FailureState, JudgeVerdict, OutcomeCheck, OutcomeEstimate, Source
+from apps.failures.models import (
+    Classifier,
+    Failure,
+    FailureState,
+    JudgeVerdict,
+    OutcomeCheck,
+    OutcomeEstimate,
+    Source,
+)
 from apps.failures.outcomes.estimates import SHARE, Estimator
-from apps.failures.outcomes.rate import ESTIMATE, RULES, Check, Estimate, Flags, How, failure_rate, recall, strata
+from apps.failures.outcomes.rate import (
+    ESTIMATE,
+    RULES,
+    Check,
+    Estimate,
+    Flags,
+    How,
+    failure_rate,
+    recall,
+    strata,
+)
 from apps.trajectories.models import Trajectory, with_content
 
 Answer = OutcomeCheck.Answer
@@ -31,17 +51,20 @@ NEAR = 20  # runs on each side of the threshold among which the most informative
 
 @dataclass(frozen=True)
 class Next:
-    """The run to ask about, and why: drawn at random, or because its answer teaches the model most."""
+    """The run to ask about, and why: drawn at random, or because its answer teaches the model
+    most.
+    """
 
     trajectory: UUID
     random: bool
 
 
 def next_check(project: Project) -> Next | None:
-    """The next run to ask about: drawn runs without an answer first, then the run whose estimate is nearest to the
-    threshold.
+    """The next run to ask about: drawn runs without an answer first, then the run whose estimate is
+    nearest to the threshold.
 
-    Drawn runs come in a random but fixed order, so that the answered ones are a random sample of all drawn runs.
+    Drawn runs come in a random but fixed order, so that the answered ones are a random sample of
+    all drawn runs.
     """
     by_number = MD5(Cast("trajectory_id", CharField()))
     drawn = waiting(project).order_by(by_number).values_list("trajectory_id", flat=True).first()
@@ -61,13 +84,19 @@ def next_check(project: Project) -> Next | None:
 
 def waiting(project: Project) -> Any:
     """Drawn runs that have no answer and no decision in triage yet."""
-    decided = Failure.objects.filter(trajectory=OuterRef("pk"), source=Source.PERSON).exclude(state=FailureState.OPEN)
-    return OutcomeCheck.objects.filter(~Exists(decided), project=project, answer="", probability__isnull=False)
+    decided = Failure.objects.filter(trajectory=OuterRef("pk"), source=Source.PERSON).exclude(
+        state=FailureState.OPEN
+    )
+    return OutcomeCheck.objects.filter(
+        ~Exists(decided), project=project, answer="", probability__isnull=False
+    )
 
 
 @transaction.atomic
 def answer(*, trajectory: Trajectory, answer: str, by: Any) -> OutcomeCheck:
-    """Record a person's answer for a run. A failed run goes to the inbox, where its mode is decided. Raises Refused."""
+    """Record a person's answer for a run. A failed run goes to the inbox, where its mode is
+    decided. Raises Refused.
+    """
     if answer not in Answer.values:
         raise Refused("Answer failed, fine or unsure.")
     check, _ = OutcomeCheck.objects.select_for_update().get_or_create(
@@ -86,8 +115,14 @@ def answer(*, trajectory: Trajectory, answer: str, by: Any) -> OutcomeCheck:
 
 @transaction.atomic
 def undo(*, project: Project, by: Any) -> Trajectory | None:
-    """Undo the person's last answer in the project. Returns its trajectory, or None if there was no answer."""
-    rows = OutcomeCheck.objects.select_for_update(of=("self",)).filter(project=project, by=by).exclude(answer="")
+    """Undo the person's last answer in the project. Returns its trajectory, or None if there was no
+    answer.
+    """
+    rows = (
+        OutcomeCheck.objects.select_for_update(of=("self",))
+        .filter(project=project, by=by)
+        .exclude(answer="")
+    )
     check = rows.select_related("trajectory").order_by("-at").first()
     if check is None:
         return None
@@ -106,8 +141,16 @@ def in_words(trajectory: Trajectory) -> str:
     failure = Failure.objects.filter(trajectory=trajectory).select_related("mode").first()
     flags = layers_of(trajectory)
     by = " and ".join(f"the {layer}" for layer in LAYERS if layer in flags)
-    said = f"{by[0].upper()}{by[1:]} flagged it as “{failure.mode}”." if failure and by else "Nothing had flagged it."
-    estimate = OutcomeEstimate.objects.filter(trajectory=trajectory).values_list("probability", flat=True).first()
+    said = (
+        f"{by[0].upper()}{by[1:]} flagged it as “{failure.mode}”."
+        if failure and by
+        else "Nothing had flagged it."
+    )
+    estimate = (
+        OutcomeEstimate.objects.filter(trajectory=trajectory)
+        .values_list("probability", flat=True)
+        .first()
+    )
     return said if estimate is None else f"{said} Estimated probability of failure: {estimate:.0%}."
 
 
@@ -125,7 +168,9 @@ def _diagnosed_again(trajectory: Trajectory) -> None:
 
 @transaction.atomic
 def set_share(*, project: Project, share: float, by: Any) -> None:
-    """Set the share of runs that are drawn for a check. If it is raised, more of the stored runs are drawn too. Raises Refused."""
+    """Set the share of runs that are drawn for a check. If it is raised, more of the stored runs
+    are drawn too. Raises Refused.
+    """
     if not 0 <= share <= 1:
         raise Refused("The share must be between 0% and 100%.")
     is_raised = share > share_of(project)
@@ -136,7 +181,10 @@ def set_share(*, project: Project, share: float, by: Any) -> None:
 
 
 def share_of(project: Project) -> float:
-    return next(iter(Classifier.objects.filter(project=project).values_list("check_share", flat=True)), SHARE)
+    return next(
+        iter(Classifier.objects.filter(project=project).values_list("check_share", flat=True)),
+        SHARE,
+    )
 
 
 # Estimates for all traffic, from the answers
@@ -144,8 +192,8 @@ def share_of(project: Project) -> float:
 
 @dataclass(frozen=True)
 class Traffic:
-    """All runs since some day: how many failed according to the checks, and how many of the failures each layer flags.
-    `rate` and recalls are None if nothing is known.
+    """All runs since some day: how many failed according to the checks, and how many of the
+    failures each layer flags. `rate` and recalls are None if nothing is known.
     """
 
     runs: int
@@ -158,7 +206,8 @@ class Traffic:
 
 
 def traffic(project: Project, since: datetime | None = None) -> Traffic:
-    """Estimate the failure rate and the layers' recall from drawn runs only, each weighted by its sampling probability.
+    """Estimate the failure rate and the layers' recall from drawn runs only, each weighted by its
+    sampling probability.
 
     A decision in triage also answers a drawn run, but before its turn it represents no other run.
     """
@@ -197,8 +246,8 @@ IS_ESTIMATE = Q(rule_mode="") & Q(evidence__contains=[{"rule": "estimate"}])
 
 
 def flags_of(rule: str, judge: str, estimated: bool) -> Flags:
-    """The layers that flag a failure; empty if only a person did. The estimate counts only where no rule found
-    anything.
+    """The layers that flag a failure; empty if only a person did. The estimate counts only where no
+    rule found anything.
     """
     said = {"rules": bool(rule), "estimate": estimated, "judge": bool(judge)}
     return frozenset(layer for layer, flagged in said.items() if flagged)
@@ -211,7 +260,8 @@ def _drawn(project: Project, since: datetime | None) -> list[Check]:
     checks = [_as_check(*row) for row in rows.values_list(*DRAWN).iterator()]
     last = max((turn for turn, check in checks if check.how == How.ASKED), default="")
     return [
-        replace(check, how=How.ASKED) if check.how == How.CHOSEN and turn < last else check for turn, check in checks
+        replace(check, how=How.ASKED) if check.how == How.CHOSEN and turn < last else check
+        for turn, check in checks
     ]
 
 
@@ -244,7 +294,9 @@ def _as_check(
     estimated = not rule_mode and any(item.get("rule") == ESTIMATE for item in evidence or [])
     decided = source == Source.PERSON and state != FailureState.OPEN
     is_early = bool(at and drawn_at and at < drawn_at)
-    how = How.CHOSEN if is_early or (decided and not answer) else How.ASKED if answer else How.WAITING
+    how = (
+        How.CHOSEN if is_early or (decided and not answer) else How.ASKED if answer else How.WAITING
+    )
     failed = None
     if answer in (Answer.FAILED, Answer.FINE):
         failed = answer == Answer.FAILED
@@ -255,5 +307,7 @@ def _as_check(
 
 
 def turn_of(run: UUID) -> str:
-    """The place of a drawn run in the random order in which people are asked: as `next_check` sorts them."""
+    """The place of a drawn run in the random order in which people are asked: as `next_check` sorts
+    them.
+    """
     return md5(str(run).encode(), usedforsecurity=False).hexdigest()

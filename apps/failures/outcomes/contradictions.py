@@ -1,8 +1,8 @@
-"""Signs that an action contradicts what was asked, answered or stated, found in users' words, tool replies and the
-system prompt.
+"""Signs that an action contradicts what was asked, answered or stated, found in users' words, tool
+replies and the system prompt.
 
-Pure. No tool or product is hard-coded. Every sign has exceptions that only a reader who understands the conversation
-would see, so `model` weighs them.
+Pure. No tool or product is hard-coded. Every sign has exceptions that only a reader who understands
+the conversation would see, so `model` weighs them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ Found = Iterator[tuple[int | None, str, str]]  # (message index, sentence, quote
 ANSWERS, REPLIES, SHORTEST, MOST_LISTED = 200, 60, 3, 200
 _NUMBERS = {
     word: at
-    for at, word in enumerate(["three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"], 3)
+    for at, word in enumerate(
+        ["three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"], 3
+    )
 }
 _COUNTED = re.compile(
-    r"\b(?:there (?:are|is)|we (?:have|offer|carry)|i (?:found|see|can see)|(?:a )?total of|exactly)(?: (?:currently|now|exactly|a|total|of)){0,3} "
+    r"\b(?:there (?:are|is)|we (?:have|offer|carry)|i (?:found|see|can see)|(?:a )?total"
+    r" of|exactly)(?: (?:currently|now|exactly|a|total|of)){0,3} "
     rf"(\d{{1,3}}|{'|'.join(_NUMBERS)})\b(?: [\w-]{{1,20}}){{1,6}}",
     re.IGNORECASE,
 )
 _COMPARED = re.compile(
-    r"\$?(\d[\d,]*(?:\.\d+)?)[^.\n\d$]{0,40}?\b(?:is|are)\s+(not\s+)?(more|less|greater|higher|lower|over|under|fewer) than\s+"
+    r"\$?(\d[\d,]*(?:\.\d+)?)[^.\n\d$]{0,40}?\b(?:is|are)\s+(not\s+)?(more|less|greater|higher|lower|over|under|fewer)"
+    r" than\s+"
     r"\$?(\d[\d,]*(?:\.\d+)?)(?![\d.,]*\d|%)"
 )
 
@@ -36,7 +40,12 @@ def contradictions(run: Run) -> Iterator[tuple[str, int | None, str, str]]:
     """Yield (sign, message index, sentence, quote), each sign at most once."""
     for rule in FROM_CAUSES:
         if found := next(rule(run), None):
-            yield rule.__name__, found.blamed if found.shown is None else found.shown, found.text, found.quote
+            yield (
+                rule.__name__,
+                found.blamed if found.shown is None else found.shown,
+                found.text,
+                found.quote,
+            )
     for name, look in OWN:
         if own := next(look(run), None):
             yield name, *own
@@ -50,25 +59,36 @@ def other_than_refused(run: Run) -> Found:
 
 
 def another_was_named(run: Run) -> Found:
-    """A tool listed several items, and the agent changed one that the user had not described instead of the one they
-    had.
+    """A tool listed several items, and the agent changed one that the user had not described
+    instead of the one they had.
     """
     for call, named in run.named_changes:
         said = "\n".join(text for at, text in run.users if at < call.index).casefold()
         for name, value in named if said else ():
             if value.casefold() not in said and (other := _described(run, call, value, said)):
-                text = f"{call.tool} used {name} {value}, but the user had described {other[0]} (“{other[1]}”)."
+                text = (
+                    f"{call.tool} used {name} {value}, but the user had described {other[0]}"
+                    f" (“{other[1]}”)."
+                )
                 yield call.index, text, cut(call.raw)
                 return
 
 
 def _described(run: Run, call: Call, value: str, said: str) -> tuple[str, str] | None:
-    """(item, the words that describe it) for the item that the user described, or None if that is `value`."""
+    """(item, the words that describe it) for the item that the user described, or None if that is
+    `value`.
+    """
     for earlier in run.calls[:REPLIES]:
         if earlier.index >= call.index:
             return None
-        if earlier.worked and value in (earlier.reply or "") and (listed := _siblings(run.record(earlier), value)):
-            about = {key: _descriptions(item) for key, item in listed.items() if isinstance(item, dict)}
+        if (
+            earlier.worked
+            and value in (earlier.reply or "")
+            and (listed := _siblings(run.record(earlier), value))
+        ):
+            about = {
+                key: _descriptions(item) for key, item in listed.items() if isinstance(item, dict)
+            }
             own = about.pop(value, set())
             if any(_says(said, item) for item in own):
                 return None
@@ -98,7 +118,9 @@ def _siblings(record: Any, value: str) -> dict | None:
 def _descriptions(item: dict) -> set[str]:
     """The values of an item that a user may describe it by, in lower case."""
     values = (
-        value for _, value in scalars(item) if isinstance(value, str | int | float) and not isinstance(value, bool)
+        value
+        for _, value in scalars(item)
+        if isinstance(value, str | int | float) and not isinstance(value, bool)
     )
     return {str(value).casefold() for value in values if len(str(value)) >= SHORTEST}
 
@@ -114,7 +136,9 @@ def wrong_comparison(run: Run) -> Found:
         *((call.index, call.raw) for call in run.calls[:ANSWERS] if kind_of(call.tool) == "read"),
     ]
     for index, text in texts:
-        for one, negated, how, other in _COMPARED.findall(text[: words.LOOKED_AT]) if " than " in text else ():
+        for one, negated, how, other in (
+            _COMPARED.findall(text[: words.LOOKED_AT]) if " than " in text else ()
+        ):
             left, right = float(one.replace(",", "")), float(other.replace(",", ""))
             true = left > right if how in ("more", "greater", "higher", "over") else left < right
             if true == bool(negated):
@@ -122,7 +146,9 @@ def wrong_comparison(run: Run) -> Found:
 
 
 def breaks_a_condition(run: Run) -> Found:
-    """A change that a condition forbids, given the record that was looked up; once per change and record."""
+    """A change that a condition forbids, given the record that was looked up; once per change and
+    record.
+    """
     seen: set[tuple[int, str]] = set()
     for found in policy.broken(run):
         if (change := (id(found.call), found.record)) not in seen:
@@ -133,18 +159,23 @@ def breaks_a_condition(run: Run) -> Found:
 
 
 def refuses_what_is_allowed(run: Run) -> Found:
-    """A refusal of something that the system prompt allows, in general or for a record that was looked up."""
+    """A refusal of something that the system prompt allows, in general or for a record that was
+    looked up.
+    """
     for index, item in (*policy.refuses_permitted(run), *policy.refuses_allowed(run)):
         yield (
             index,
-            f"The agent refuses, although the {policy.source_of(run, item)} says “{cut(item.sentence, 120)}”.",
+            (
+                f"The agent refuses, although the {policy.source_of(run, item)} says"
+                f" “{cut(item.sentence, 120)}”."
+            ),
             cut(run.words(index)),
         )
 
 
 def locked_by_itself(run: Run) -> Found:
-    """A change was refused because of an earlier change by the agent itself to the same thing: done in another order,
-    both would have worked.
+    """A change was refused because of an earlier change by the agent itself to the same thing: done
+    in another order, both would have worked.
     """
     changed: dict[str, str] = {}
     for call, named in run.named_changes:
@@ -161,8 +192,8 @@ def locked_by_itself(run: Run) -> Found:
 
 
 def miscounted(run: Run) -> Found:
-    """A wrong count: “12 options are available”, although the tool's reply lists 12 options of which 10 are
-    available.
+    """A wrong count: “12 options are available”, although the tool's reply lists 12 options of
+    which 10 are available.
     """
     calls, last = iter(run.calls), None
     ahead = next(calls, None)
@@ -180,7 +211,10 @@ def miscounted(run: Run) -> Found:
                 ):
                     yield (
                         index,
-                        f"The agent counts {said} {flag}; {last.tool} lists {listed}, {true} of them {flag}.",
+                        (
+                            f"The agent counts {said} {flag}; {last.tool} lists {listed}, {true} of"
+                            f" them {flag}."
+                        ),
                         cut(text),
                     )
                     return
@@ -191,8 +225,8 @@ def _number(written: str) -> int:
 
 
 def _flagged(record: Any) -> Iterator[tuple[str, int, int]]:
-    """Yield (field, number of items where it is true, number of items) for the boolean fields of lists of similar items
-    in a record.
+    """Yield (field, number of items where it is true, number of items) for the boolean fields of
+    lists of similar items in a record.
     """
     left, seen = [record], 0
     while left and seen < 200:

@@ -1,5 +1,5 @@
-"""Store estimates for runs without a recorded outcome, and draw the runs that people check. Runs along with the rules'
-diagnosis.
+"""Store estimates for runs without a recorded outcome, and draw the runs that people check. Runs
+along with the rules' diagnosis.
 """
 
 from __future__ import annotations
@@ -43,28 +43,34 @@ class Estimator:
             return cls(None, PRIOR, Usual({}))
         return cls(model, Weights.from_json(model.weights), Usual(model.usual))
 
-    def of_run(self, run: Run, facts: Facts, agent: Kind, compared: Comparison = NOBODY) -> Estimate:
+    def of_run(
+        self, run: Run, facts: Facts, agent: Kind, compared: Comparison = NOBODY
+    ) -> Estimate:
         weights = self.weights.for_runs_of(agent)
         found = features(run, facts, self.usual, words=bool(weights.hashed), compared=compared)
         return estimate(found, weights, self.usual)
 
 
 def facts_of(row: Trajectory) -> Facts:
-    tokens = None if row.input_tokens is None else float(row.input_tokens + (row.output_tokens or 0))
+    tokens = (
+        None if row.input_tokens is None else float(row.input_tokens + (row.output_tokens or 0))
+    )
     return Facts(tokens, row.cost_usd, row.latency_ms)
 
 
 def agent_of(row: Trajectory, run: Run) -> Kind:
-    """The agent that made a run, with the tools it was offered or, if none are recorded, those it called."""
+    """The agent that made a run, with the tools it was offered or, if none are recorded, those it
+    called.
+    """
     return Kind(row.agent_name, run.offer.names or frozenset(call.tool for call in run.calls))
 
 
 def write(project: Project, given: Mapping[UUID, tuple[Trajectory, dict]]) -> dict[UUID, Diagnosis]:
-    """Store an estimate for each run with an unknown outcome; return diagnoses of those that probably failed or that a
-    person says failed.
+    """Store an estimate for each run with an unknown outcome; return diagnoses of those that
+    probably failed or that a person says failed.
 
-    `given` maps ids to trajectories and the rules' input for them. Must run in the transaction that stores the rules'
-    diagnoses.
+    `given` maps ids to trajectories and the rules' input for them. Must run in the transaction that
+    stores the rules' diagnoses.
     """
     estimator = Estimator.of(project)
     runs = {pk: read(given_run) for pk, (_, given_run) in given.items()}
@@ -74,26 +80,40 @@ def write(project: Project, given: Mapping[UUID, tuple[Trajectory, dict]]) -> di
     for pk, run in runs.items():
         row = given[pk][0]
         made[pk] = estimator.of_run(run, facts_of(row), agent_of(row, run), found[pk])
-    OutcomeEstimate.objects.filter(trajectory_id__in=[pk for pk in given if pk not in made]).delete()
+    OutcomeEstimate.objects.filter(
+        trajectory_id__in=[pk for pk in given if pk not in made]
+    ).delete()
     OutcomeEstimate.objects.bulk_create(
         [
             OutcomeEstimate(
-                trajectory_id=pk, project=project, probability=item.probability, model=estimator.model,
+                trajectory_id=pk,
+                project=project,
+                probability=item.probability,
+                model=estimator.model,
                 reasons=item.reasons if item.probability >= item.threshold / 2 else [],
             )
             for pk, item in sorted(made.items())
         ],
-        update_conflicts=True, unique_fields=["trajectory"], update_fields=["probability", "reasons", "model"],
-    )  # fmt: skip
+        update_conflicts=True,
+        unique_fields=["trajectory"],
+        update_fields=["probability", "reasons", "model"],
+    )
     flagged = {pk: _diagnosis(runs[pk], item) for pk, item in made.items() if item.is_flagged}
     for pk, said in _said_by_people(project, given).items():
         guessed = flagged.get(pk)
-        flagged[pk] = Diagnosis(MODE, guessed.blamed_message, [*said.evidence, *guessed.evidence]) if guessed else said
+        flagged[pk] = (
+            Diagnosis(MODE, guessed.blamed_message, [*said.evidence, *guessed.evidence])
+            if guessed
+            else said
+        )
     return flagged
 
 
 def _diagnosis(run: Run, item: Estimate) -> Diagnosis:
-    shown = next((reason["message_index"] for reason in item.reasons if reason["message_index"] is not None), None)
+    shown = next(
+        (reason["message_index"] for reason in item.reasons if reason["message_index"] is not None),
+        None,
+    )
     text = f"Estimated probability of failure: {item.probability:.0%}."
     evidence = [Evidence(ESTIMATE, shown, text, "", MODE, "hint")]
     evidence += [
@@ -111,7 +131,16 @@ def _said_by_people(project: Project, given: Collection[UUID]) -> dict[UUID, Dia
         check.trajectory_id: Diagnosis(
             MODE,
             None,
-            [Evidence(CHECK, None, f"{check.by or 'Somebody'} checked this run: it failed.", "", MODE, "likely")],
+            [
+                Evidence(
+                    CHECK,
+                    None,
+                    f"{check.by or 'Somebody'} checked this run: it failed.",
+                    "",
+                    MODE,
+                    "likely",
+                )
+            ],
         )
         for check in rows.select_related("by")
     }
@@ -119,12 +148,18 @@ def _said_by_people(project: Project, given: Collection[UUID]) -> dict[UUID, Dia
 
 def standing(failure: Failure | None) -> Diagnosis | None:
     """The estimate or check behind a stored failure; None if there is none."""
-    items = [item for item in failure.evidence if item.get("rule") in (ESTIMATE, CHECK)] if failure else []
+    items = (
+        [item for item in failure.evidence if item.get("rule") in (ESTIMATE, CHECK)]
+        if failure
+        else []
+    )
     if failure is None or not items:
         return None
     names = ("rule", "message_index", "text", "quote", "mode", "confidence")
     return Diagnosis(
-        MODE, failure.blamed_message, [Evidence(**{name: item.get(name) for name in names}) for item in items]
+        MODE,
+        failure.blamed_message,
+        [Evidence(**{name: item.get(name) for name in names}) for item in items],
     )
 
 
@@ -132,15 +167,19 @@ def standing(failure: Failure | None) -> Diagnosis | None:
 
 
 def draw(project: Project, runs: Collection[UUID]) -> None:
-    """Draw the runs that people check. Each run has a fixed random number, so drawing again selects the same runs.
+    """Draw the runs that people check. Each run has a fixed random number, so drawing again selects
+    the same runs.
 
-    Only the share and the rules decide a run's probability: neither depends on an answer, as an estimate, a judge's
-    verdict or a case opened by an answer would. If the share is raised or the rules flag a run later, the higher
-    probability holds for all such runs, answered or not, and is stored.
+    Only the share and the rules decide a run's probability: neither depends on an answer, as an
+    estimate, a judge's verdict or a case opened by an answer would. If the share is raised or the
+    rules flag a run later, the higher probability holds for all such runs, answered or not, and is
+    stored.
     """
     shares = Classifier.objects.filter(project=project).values_list("check_share", flat=True)
     share = next(iter(shares), SHARE)
-    by_rules = Failure.objects.filter(project=project, trajectory_id__in=list(runs)).exclude(rule_mode="")
+    by_rules = Failure.objects.filter(project=project, trajectory_id__in=list(runs)).exclude(
+        rule_mode=""
+    )
     flagged = set(by_rules.values_list("trajectory_id", flat=True))
     chances = {pk: min(1.0, share * (FLAGGED_TIMES if pk in flagged else 1)) for pk in runs}
     chosen = sorted(pk for pk, chance in chances.items() if number_of(project.pk, pk) < chance)
@@ -148,17 +187,18 @@ def draw(project: Project, runs: Collection[UUID]) -> None:
         return
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO failures_outcomecheck AS old (trajectory_id, project_id, probability, drawn_at, answer, layers) "
-            "SELECT run, %s, chance, now(), '', '[]' FROM unnest(%s::uuid[], %s::float8[]) AS chosen (run, chance) "
-            "ON CONFLICT (trajectory_id) DO UPDATE SET drawn_at = COALESCE(old.drawn_at, excluded.drawn_at), "
-            "probability = GREATEST(old.probability, excluded.probability)",
+            "INSERT INTO failures_outcomecheck AS old (trajectory_id, project_id, probability,"
+            " drawn_at, answer, layers) SELECT run, %s, chance, now(), '', '[]' FROM"
+            " unnest(%s::uuid[], %s::float8[]) AS chosen (run, chance) ON CONFLICT (trajectory_id)"
+            " DO UPDATE SET drawn_at = COALESCE(old.drawn_at, excluded.drawn_at), probability ="
+            " GREATEST(old.probability, excluded.probability)",
             [project.pk, chosen, [chances[pk] for pk in chosen]],
         )
 
 
 def number_of(project: int, run: UUID, use: bytes = b"check") -> float:
-    """A fixed pseudo-random number in [0, 1) for a run, uniform over a project's runs and independent for each
-    `use`.
+    """A fixed pseudo-random number in [0, 1) for a run, uniform over a project's runs and
+    independent for each `use`.
     """
     digest = hashlib.blake2b(b"%s %d " % (use, project) + run.bytes, digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

@@ -1,5 +1,5 @@
-"""A run as numbers for `model`: the signs it shows, its size relative to the project's runs, and its words by hash.
-Pure.
+"""A run as numbers for `model`: the signs it shows, its size relative to the project's runs, and
+its words by hash. Pure.
 """
 
 from __future__ import annotations
@@ -18,9 +18,15 @@ from apps.failures.rules.words import LOOKED_AT
 
 SIZES = ("messages", "calls", "changes", "turns", "words", "tokens", "cost", "latency")
 SIZE_TEXTS = {
-    "messages": "messages", "calls": "tool calls", "changes": "calls that change something", "turns": "turns of the user",
-    "words": "words of the agent", "tokens": "tokens", "cost": "cost", "latency": "time",
-}  # fmt: skip
+    "messages": "messages",
+    "calls": "tool calls",
+    "changes": "calls that change something",
+    "turns": "turns of the user",
+    "words": "words of the agent",
+    "tokens": "tokens",
+    "cost": "cost",
+    "latency": "time",
+}
 BUCKETS = 4096
 QUANTILES = 41  # one every 2.5%
 FEWEST = 20  # runs needed before sizes are ranked within a project
@@ -30,7 +36,9 @@ _WORD = re.compile(r"[^\W\d_]{3,24}")
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known about a run besides its messages; None if not recorded. Cost in USD, latency in ms."""
+    """What is known about a run besides its messages; None if not recorded. Cost in USD, latency in
+    ms.
+    """
 
     tokens: float | None = None
     cost: float | None = None
@@ -39,8 +47,8 @@ class Facts:
 
 @dataclass(frozen=True)
 class Features:
-    """`dense` is 0 or 1 for a sign (a share for `peers`) and -1 to 1 for a size, by its rank; `hashed` maps bucket →
-    weight.
+    """`dense` is 0 or 1 for a sign (a share for `peers`) and -1 to 1 for a size, by its rank;
+    `hashed` maps bucket → weight.
     """
 
     signs: list[Signal]
@@ -48,9 +56,11 @@ class Features:
     hashed: dict[int, float] = field(default_factory=dict)
 
 
-def features(run: Run, facts: Facts, usual: Usual, *, words: bool, compared: Comparison = NOBODY) -> Features:
-    """`words`: also hash words, which only a model trained on decisions weighs; `compared`: with other runs of the same
-    request.
+def features(
+    run: Run, facts: Facts, usual: Usual, *, words: bool, compared: Comparison = NOBODY
+) -> Features:
+    """`words`: also hash words, which only a model trained on decisions weighs; `compared`: with
+    other runs of the same request.
     """
     signs = [*signals(run), *compared.signs()]
     dense = dict.fromkeys((sign.name for sign in signs), 1.0) | compared.dense()
@@ -75,12 +85,14 @@ def sizes(run: Run, facts: Facts) -> dict[str, float]:
 
 
 class Usual:
-    """The sizes of a project's runs, as quantiles. `quantiles` maps size → sorted values at equal shares; may be
-    empty.
+    """The sizes of a project's runs, as quantiles. `quantiles` maps size → sorted values at equal
+    shares; may be empty.
     """
 
     def __init__(self, quantiles: Mapping[str, Sequence[float]]) -> None:
-        self.quantiles = {name: list(values) for name, values in quantiles.items() if len(values) > 1}
+        self.quantiles = {
+            name: list(values) for name, values in quantiles.items() if len(values) > 1
+        }
 
     @classmethod
     def of(cls, runs: Iterable[Mapping[str, float]]) -> Usual:
@@ -89,11 +101,17 @@ class Usual:
         for run in runs:
             for name, value in run.items():
                 columns.setdefault(name, []).append(value)
-        return cls({name: _quantiles(sorted(values)) for name, values in columns.items() if len(values) >= FEWEST})
+        return cls(
+            {
+                name: _quantiles(sorted(values))
+                for name, values in columns.items()
+                if len(values) >= FEWEST
+            }
+        )
 
     def rank(self, name: str, value: float) -> float:
-        """-1 for the smallest, 0 for the median, 1 for the largest, the middle rank for ties; 0 if the project has no
-        quantiles for it.
+        """-1 for the smallest, 0 for the median, 1 for the largest, the middle rank for ties; 0 if
+        the project has no quantiles for it.
         """
         known = self.quantiles.get(name)
         if known is None or known[0] == known[-1]:
@@ -108,14 +126,18 @@ def _quantiles(values: list[float]) -> list[float]:
 
 
 def hashed(run: Run) -> dict[int, float]:
-    """Hash the called tools, the failed tools, and the words of the users and of the last answers, as a vector of unit
-    length.
+    """Hash the called tools, the failed tools, and the words of the users and of the last answers,
+    as a vector of unit length.
     """
-    found = {f"tool {call.tool}" for call in run.calls} | {f"failed {call.tool}" for call in run.calls if call.error}
+    found = {f"tool {call.tool}" for call in run.calls} | {
+        f"failed {call.tool}" for call in run.calls if call.error
+    }
     users = " ".join(words[:LOOKED_AT] for _, words in run.users[:20])
     answers = " ".join(words[:LOOKED_AT] for _, words in run.answers[-2:])
     for prefix, text in (("user", users), ("agent", answers)):
-        found.update([f"{prefix} {word}" for word in _WORD.findall(text.casefold())[:WORDS_OF_A_RUN]])
+        found.update(
+            [f"{prefix} {word}" for word in _WORD.findall(text.casefold())[:WORDS_OF_A_RUN]]
+        )
     buckets: dict[int, float] = {}
     for token in found:
         bucket = zlib.crc32(token.encode("utf-8", "replace")) % BUCKETS

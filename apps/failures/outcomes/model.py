@@ -1,8 +1,9 @@
-"""P(failure) of a run from its features, by logistic regression: shipped weights, adjusted by a team's decisions. Pure.
+"""P(failure) of a run from its features, by logistic regression: shipped weights, adjusted by a
+team's decisions. Pure.
 
-`Weights` are plain numbers, stored as JSON. The shipped ones (`prior`) come from labelled runs of one public benchmark;
-a team's decisions adjust them (`training`). Until a team has decided on enough runs, the probability is only good for
-ranking; afterwards it is calibrated.
+`Weights` are plain numbers, stored as JSON. The shipped ones (`prior`) come from labelled runs of
+one public benchmark; a team's decisions adjust them (`training`). Until a team has decided on
+enough runs, the probability is only good for ranking; afterwards it is calibrated.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ LIMIT = 30.0  # clips the log-odds
 
 @dataclass(frozen=True)
 class Weights:
-    """Log-odds per feature. `slope` and `shift` calibrate the sum; runs with a probability of at least `threshold` are
-    shown to people. `agents` are the agents whose runs it was trained on.
+    """Log-odds per feature. `slope` and `shift` calibrate the sum; runs with a probability of at
+    least `threshold` are shown to people. `agents` are the agents whose runs it was trained on.
     """
 
     dense: dict[str, float]
@@ -41,7 +42,9 @@ class Weights:
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Weights:
         hashed = {int(bucket): weight for bucket, weight in given.get("hashed", {}).items()}
-        return cls(**given | {"hashed": hashed, "agents": Agents.from_json(given.get("agents", []))})
+        return cls(
+            **given | {"hashed": hashed, "agents": Agents.from_json(given.get("agents", []))}
+        )
 
     def for_runs_of(self, agent: Kind) -> Weights:
         """These weights, or the shipped ones if too few runs of this agent were decided on."""
@@ -51,7 +54,9 @@ class Weights:
         """The log-odds of failure, before calibration."""
         dense = sum(self.dense.get(name, 0.0) * value for name, value in run.dense.items())
         words = (
-            sum(self.hashed.get(bucket, 0.0) * value for bucket, value in run.hashed.items()) if self.hashed else 0.0
+            sum(self.hashed.get(bucket, 0.0) * value for bucket, value in run.hashed.items())
+            if self.hashed
+            else 0.0
         )
         return self.intercept + dense + words
 
@@ -73,8 +78,8 @@ def logit(share: float) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """`reasons` is a list of {rule, message_index, text, quote, weight}, the strongest first. `threshold` is that of
-    the weights used.
+    """`reasons` is a list of {rule, message_index, text, quote, weight}, the strongest first.
+    `threshold` is that of the weights used.
     """
 
     probability: float
@@ -87,7 +92,9 @@ class Estimate:
 
 
 def estimate(run: Features, weights: Weights, usual: Usual) -> Estimate:
-    """The probability of failure, with reasons. Only evidence for a failure is a reason, never evidence against it."""
+    """The probability of failure, with reasons. Only evidence for a failure is a reason, never
+    evidence against it.
+    """
     found: dict[str, dict[str, Any]] = {}
     for sign in run.signs:
         weight = weights.dense.get(sign.name, 0.0) * run.dense.get(sign.name, 1.0)
@@ -98,11 +105,19 @@ def estimate(run: Features, weights: Weights, usual: Usual) -> Estimate:
         weight = weights.dense.get(f"size_{name}", 0.0) * rank
         if weight > 0 and abs(rank) > 0.5:
             share = round(50 * (1 + abs(rank)))
-            said = f"{'More' if rank > 0 else 'Less'} {text} than in {share}% of the project's runs."
+            said = (
+                f"{'More' if rank > 0 else 'Less'} {text} than in {share}% of the project's runs."
+            )
             found[f"size_{name}"] = _reason(f"size_{name}", None, said, "", weight)
     reasons = sorted(found.values(), key=lambda reason: -reason["weight"])[:MOST_REASONS]
     return Estimate(weights.probability(run), reasons, weights.threshold)
 
 
 def _reason(rule: str, index: int | None, text: str, quote: str, weight: float) -> dict[str, Any]:
-    return {"rule": rule, "message_index": index, "text": text, "quote": quote, "weight": round(weight, 3)}
+    return {
+        "rule": rule,
+        "message_index": index,
+        "text": text,
+        "quote": quote,
+        "weight": round(weight, 3),
+    }

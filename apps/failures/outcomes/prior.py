@@ -1,23 +1,24 @@
-"""The shipped weights, in log-odds: how strongly each sign indicated failure in 993 labelled runs of tau-bench's
-**retail** agents (168 failed; nine sets of runs by two models, published by their authors under MIT). None of those
-runs is in this repository.
+"""The shipped weights, in log-odds: how strongly each sign indicated failure in 993 labelled runs
+of tau-bench's **retail** agents (168 failed; nine sets of runs by two models, published by their
+authors under MIT). None of those runs is in this repository.
 
-A logistic regression with an L2 penalty of 100 on signs and on ranks of size, calibrated with Platt scaling over five
-folds by task (AUC 0.69). Signs in under 3% of those runs (polite simulated users neither correct nor give up) have
-their own likelihood ratio instead, shrunk by n / (n + 10) and capped at 1.5. A sign whose fitted weight has the wrong
-sign because of how that benchmark works (its conversations end with the user, its look-ups fail while a customer is
-being identified) is set to 0: only a team's decisions can give it a weight. `docs/outcomes.md` has the table. The
-weights of `peers` were fitted together with these, on two to five runs drawn per request; three signs
-(asks_for_several, changed_and_handed_over, request_without_an_answer) were added later with about two thirds of their
-fitted weight. The threshold is the lowest with at most 10% false alarms in the development half of the airline runs
-(`bench.outcomes`).
+A logistic regression with an L2 penalty of 100 on signs and on ranks of size, calibrated with Platt
+scaling over five folds by task (AUC 0.69). Signs in under 3% of those runs (polite simulated users
+neither correct nor give up) have their own likelihood ratio instead, shrunk by n / (n + 10) and
+capped at 1.5. A sign whose fitted weight has the wrong sign because of how that benchmark works
+(its conversations end with the user, its look-ups fail while a customer is being identified) is set
+to 0: only a team's decisions can give it a weight. `docs/outcomes.md` has the table. The weights of
+`peers` were fitted together with these, on two to five runs drawn per request; three signs
+(asks_for_several, changed_and_handed_over, request_without_an_answer) were added later with about
+two thirds of their fitted weight. The threshold is the lowest with at most 10% false alarms in the
+development half of the airline runs (`bench.outcomes`).
 """
 
 from __future__ import annotations
 
-# Contradictions with the users' words, the tools' replies or the system prompt. Not part of the retail fit: likelihood
-# ratios in the development half of tau-bench's airline runs (68 runs of 17 tasks, 41 failed), shrunk by n / (n + 4),
-# times 1.5, rounded.
+# Contradictions with the users' words, the tools' replies or the system prompt. Not part of the
+# retail fit: likelihood ratios in the development half of tau-bench's airline runs (68 runs of 17
+# tasks, 41 failed), shrunk by n / (n + 4), times 1.5, rounded.
 CONTRADICTIONS = {
     "acted_on_the_past": 1.1,
     "another_was_named": 0.3,
@@ -33,10 +34,12 @@ CONTRADICTIONS = {
     "taken_on_trust": 0.2,
     "wrong_comparison": 0.8,
 }
-# Likelihood ratios in those airline runs and 475 retail runs of other agents (193 of the 543 failed), shrunk by n / (n
-# + 4).
+# Likelihood ratios in those airline runs and 475 retail runs of other agents (193 of the 543
+# failed), shrunk by n / (n + 4).
 LATER = {"agreed_and_not_done": 0.7, "locked_by_itself": 0.8, "miscounted": 0.9}
-FROM_FEW = CONTRADICTIONS | LATER  # weights based on few runs, which a team's decisions may move further
+FROM_FEW = (
+    CONTRADICTIONS | LATER
+)  # weights based on few runs, which a team's decisions may move further
 DENSE = FROM_FEW | {
     "action_failed": 0.03,
     "agent_hands_over": 0.17,

@@ -1,8 +1,10 @@
-"""Signs that a run went wrong, or well, with the words that show them: the evidence when nobody recorded an outcome.
+"""Signs that a run went wrong, or well, with the words that show them: the evidence when nobody
+recorded an outcome.
 
-Pure: no Django. One pass over the users' messages, one over the agent's answers, one over the calls; only the first
-`words.LOOKED_AT` characters of a text are read. The phrases are English; signs based on calls and replies work in any
-language. A single sign proves nothing: `model` weighs them.
+Pure: no Django. One pass over the users' messages, one over the agent's answers, one over the
+calls; only the first `words.LOOKED_AT` characters of a text are read. The phrases are English;
+signs based on calls and replies work in any language. A single sign proves nothing: `model` weighs
+them.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ _NUMBER = re.compile(r"(?<![\w.,-])\$?(\d{1,3}(?:,\d{3})+|\d{2,9})(\.\d{1,2})?(?
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One sign: its name, the message that shows it, a sentence for people, and a quote from that message."""
+    """One sign: its name, the message that shows it, a sentence for people, and a quote from that
+    message.
+    """
 
     name: str
     message_index: int | None
@@ -98,7 +102,9 @@ def _of_users(run: Run) -> Signals:
 
 
 def _said(index: int, words: str, any_of: Any, among: tuple[tuple[str, Any, str], ...]) -> Signals:
-    """Yield each phrase that a message contains. Most messages contain none, so one search for `any_of` comes first."""
+    """Yield each phrase that a message contains. Most messages contain none, so one search for
+    `any_of` comes first.
+    """
     if search(any_of, words) is None:
         return
     for name, pattern, text in among:
@@ -115,7 +121,9 @@ def _asked_again(run: Run, began: int) -> Signals:
             continue
         same = max((similarity(now, before) for before in asked), default=0.0)
         if index > began and same >= SAME_REQUEST:
-            yield Signal("user_repeats", index, "The user asks for the same thing again.", cut(words))
+            yield Signal(
+                "user_repeats", index, "The user asks for the same thing again.", cut(words)
+            )
         elif index > began and same >= SIMILAR_REQUEST:
             yield Signal("user_rephrases", index, "The user rephrases the request.", cut(words))
         asked.append(now)
@@ -136,18 +144,34 @@ def _of_answers(run: Run) -> Signals:
         yield from _said(index, words, ANY_BY_AGENTS, SAID_BY_AGENTS)
     for index, words in run.answers[-LAST_TURNS:]:
         if search(REFUSAL, words):
-            yield Signal("refusal_at_the_end", index, "One of the last answers is a refusal.", cut(words))
+            yield Signal(
+                "refusal_at_the_end", index, "One of the last answers is a refusal.", cut(words)
+            )
     yield from _claims(run)
 
 
 def _claims(run: Run) -> Signals:
-    """An answer that claims something was done before any call that could have done it had succeeded."""
-    done = min((call.index for call in run.calls if call.worked and kind_of(call.tool) != "read"), default=None)
+    """An answer that claims something was done before any call that could have done it had
+    succeeded.
+    """
+    done = min(
+        (call.index for call in run.calls if call.worked and kind_of(call.tool) != "read"),
+        default=None,
+    )
     if not (run.calls or run.offer.names):
         return  # an agent without tools does what it says just by saying it
     for index, words in run.answers:
-        if (done is None or index < done) and not run.messages[index].get("tool_calls") and claims_success(words):
-            yield Signal("claim_without_a_call", index, "The agent says it is done, but no call did it.", cut(words))
+        if (
+            (done is None or index < done)
+            and not run.messages[index].get("tool_calls")
+            and claims_success(words)
+        ):
+            yield Signal(
+                "claim_without_a_call",
+                index,
+                "The agent says it is done, but no call did it.",
+                cut(words),
+            )
             return
 
 
@@ -155,15 +179,22 @@ def _numbers(run: Run, seen: _Seen) -> Signals:
     """Numbers in an answer that appear nowhere earlier: computed without a tool, or made up."""
     for index, words in run.answers[:SCANNED]:
         for match in _NUMBER.finditer(words[:LOOKED_AT]):
-            if not seen.before(index, match[1]) and not seen.before(index, match[1].replace(",", "")):
+            if not seen.before(index, match[1]) and not seen.before(
+                index, match[1].replace(",", "")
+            ):
                 yield Signal(
-                    "number_from_nowhere", index, f"{match.group().strip()} appears nowhere earlier.", cut(words)
+                    "number_from_nowhere",
+                    index,
+                    f"{match.group().strip()} appears nowhere earlier.",
+                    cut(words),
                 )
                 break
 
 
 class _Seen:
-    """Looks up whether a value occurs in a run before some message. The text is built on first use."""
+    """Looks up whether a value occurs in a run before some message. The text is built on first
+    use.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run, self._starts, self._text = run, [], ""
@@ -200,10 +231,20 @@ def _of_calls(run: Run) -> Signals:
         elif kind == "read" and call.reply is not None and is_empty(call.reply):
             yield _signal("found_nothing", call, f"{call.tool} found nothing", call.reply)
         if (call.tool, call.raw) in made:
-            yield _signal("called_again", call, f"{call.tool} was called again with the same arguments", call.raw)
+            yield _signal(
+                "called_again",
+                call,
+                f"{call.tool} was called again with the same arguments",
+                call.raw,
+            )
         made.add((call.tool, call.raw))
         if kind == "handover":
-            yield _signal("agent_hands_over", call, f"The agent hands the task over with {call.tool}", call.raw)
+            yield _signal(
+                "agent_hands_over",
+                call,
+                f"The agent hands the task over with {call.tool}",
+                call.raw,
+            )
     yield from _never_worked(run)
     yield from _done_again(run)
 
@@ -221,18 +262,27 @@ def _never_worked(run: Run) -> Signals:
         elif call.worked:
             last.pop(call.tool, None)
     for call in last.values():
-        yield _signal("error_not_recovered", call, f"{call.tool} failed and never worked afterwards", call.reply)
+        yield _signal(
+            "error_not_recovered",
+            call,
+            f"{call.tool} failed and never worked afterwards",
+            call.reply,
+        )
 
 
 def _done_again(run: Run) -> Signals:
-    """The same tool changes the same thing twice, which suggests that the first change was wrong."""
+    """The same tool changes the same thing twice, which suggests that the first change was
+    wrong.
+    """
     done: set[tuple[str, str]] = set()
     for call in run.calls[:SCANNED]:
         if not call.worked or not call.args or kind_of(call.tool) != "write":
             continue
         key = next((value for value in call.args.values() if isinstance(value, str | int)), None)
         if (call.tool, str(key)) in done:
-            yield _signal("changed_again", call, f"{call.tool} changes the same thing again", call.raw)
+            yield _signal(
+                "changed_again", call, f"{call.tool} changes the same thing again", call.raw
+            )
         done.add((call.tool, str(key)))
 
 
@@ -240,7 +290,9 @@ def _values(run: Run, seen: _Seen) -> Signals:
     """A change with a value that appears nowhere earlier: nobody provided it."""
     for call in run.calls[:SCANNED]:
         if call.args and kind_of(call.tool) == "write":
-            value = next((value for value in _leaves(call.args) if not seen.before(call.index, value)), None)
+            value = next(
+                (value for value in _leaves(call.args) if not seen.before(call.index, value)), None
+            )
             if value is not None:
                 yield _signal(
                     "value_from_nowhere",
@@ -251,8 +303,8 @@ def _values(run: Run, seen: _Seen) -> Signals:
 
 
 def _leaves(args: object) -> Iterator[str]:
-    """Short identifiers and numbers in the arguments, in lower case. Free text is left out: an agent is supposed to
-    write that itself.
+    """Short identifiers and numbers in the arguments, in lower case. Free text is left out: an
+    agent is supposed to write that itself.
     """
     waiting, looked = [args], 0
     while waiting and looked < SCANNED:
@@ -264,7 +316,12 @@ def _leaves(args: object) -> Iterator[str]:
             waiting += value
         elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) >= 10:
             yield f"{value:g}"
-        elif isinstance(value, str) and 3 <= len(value) <= 40 and " " not in value and _DIGIT.search(value):
+        elif (
+            isinstance(value, str)
+            and 3 <= len(value) <= 40
+            and " " not in value
+            and _DIGIT.search(value)
+        ):
             yield value.casefold()
 
 
@@ -289,7 +346,11 @@ def _agreed_and_not_done(run: Run) -> Signals:
         if index < done or step is None or not search(YES, words) or search(PLAIN_NO, words):
             continue
         asked = run.answer_texts.get(step, "")[-ASKED:]
-        if "?" in asked and search(phrases.ASKS_TO_CONFIRM, asked) and search(CHANGE, run.answer_texts[step]):
+        if (
+            "?" in asked
+            and search(phrases.ASKS_TO_CONFIRM, asked)
+            and search(CHANGE, run.answer_texts[step])
+        ):
             yield Signal(
                 "agreed_and_not_done",
                 index,
@@ -306,25 +367,56 @@ def _of_the_end(run: Run) -> Signals:
     words = run.answer_texts.get(last, "")
     calls = [call for call in run.calls if call.index == last]
     if calls and kind_of(calls[-1].tool) != "handover":
-        yield _signal("ends_with_a_call", calls[-1], "The run ends with a tool call; no answer follows", calls[-1].raw)
+        yield _signal(
+            "ends_with_a_call",
+            calls[-1],
+            "The run ends with a tool call; no answer follows",
+            calls[-1].raw,
+        )
     elif words and search(phrases.PROMISE, words[-300:]) and not words.rstrip().endswith("?"):
-        yield Signal("ends_with_a_promise", last, "The last answer promises something that never follows.", cut(words))
+        yield Signal(
+            "ends_with_a_promise",
+            last,
+            "The last answer promises something that never follows.",
+            cut(words),
+        )
     if words.rstrip().endswith("?") and last == len(run.messages) - 1:
-        yield Signal("ends_with_a_question", last, "The last answer is a question that nobody answered.", cut(words))
+        yield Signal(
+            "ends_with_a_question",
+            last,
+            "The last answer is a question that nobody answered.",
+            cut(words),
+        )
     acted = any(call.worked and kind_of(call.tool) in ("write", "handover") for call in run.calls)
     if run.calls and not acted and len(run.users) > 1:
-        yield Signal("nothing_changed", None, "Nothing was changed or handed over in the whole conversation.")
+        yield Signal(
+            "nothing_changed", None, "Nothing was changed or handed over in the whole conversation."
+        )
     handed = next((call for call in reversed(run.calls) if kind_of(call.tool) == "handover"), None)
     if handed and any(call.worked and kind_of(call.tool) == "write" for call in run.calls):
         yield _signal(
-            "changed_and_handed_over", handed, "The agent made changes and then handed the task over", handed.raw
+            "changed_and_handed_over",
+            handed,
+            "The agent made changes and then handed the task over",
+            handed.raw,
         )
     yield from _of_the_request(run)
     at, last_words = run.users[-1] if run.users else (-1, "")
-    if at == len(run.messages) - 1 and not search(phrases.THANKS, last_words) and len(run.users) > 1:
-        yield Signal("user_without_an_answer", at, "The user's last message has no answer.", cut(last_words))
+    if (
+        at == len(run.messages) - 1
+        and not search(phrases.THANKS, last_words)
+        and len(run.users) > 1
+    ):
+        yield Signal(
+            "user_without_an_answer", at, "The user's last message has no answer.", cut(last_words)
+        )
         if search(REQUEST, last_words):
-            yield Signal("request_without_an_answer", at, "The user's last request has no answer.", cut(last_words))
+            yield Signal(
+                "request_without_an_answer",
+                at,
+                "The user's last request has no answer.",
+                cut(last_words),
+            )
     yield from _agreed_and_not_done(run)
     if not run.calls:
         yield Signal("no_calls", None, "No tool was called.")

@@ -1,5 +1,5 @@
-"""Stores sketches of a project's runs with their diagnoses, and compares them with the newest runs and with all of the
-same task.
+"""Stores sketches of a project's runs with their diagnoses, and compares them with the newest runs
+and with all of the same task.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ MOST_OF_TASKS = 4_000
 FIELDS = ("task", "words", "names", "changes")
 
 
-def compare(project: Project, runs: Mapping[UUID, tuple[Trajectory, Run]]) -> dict[UUID, Comparison]:
+def compare(
+    project: Project, runs: Mapping[UUID, tuple[Trajectory, Run]]
+) -> dict[UUID, Comparison]:
     """Store the sketches of runs and compare each with other runs of the same request.
 
-    Earlier runs that match a new or changed one are queued for a new estimate once the transaction has ended.
+    Earlier runs that match a new or changed one are queued for a new estimate once the transaction
+    has ended.
     """
     made = {pk: Sketch.of(run, task_of(row)) for pk, (row, run) in runs.items()}
     changed = _store(project, made)
@@ -46,7 +49,9 @@ def compared(project: Project, trajectories: Collection[UUID]) -> dict[UUID, Com
 def task_of(row: Trajectory) -> str:
     """The id of the task that a run carries; empty if none."""
     task = (row.metadata or {}).get("task_id")
-    return "" if task is None or isinstance(task, dict | list) else str(task)[:120].replace("\0", "")
+    return (
+        "" if task is None or isinstance(task, dict | list) else str(task)[:120].replace("\0", "")
+    )
 
 
 def _store(project: Project, made: Mapping[UUID, Sketch]) -> list[UUID]:
@@ -54,7 +59,9 @@ def _store(project: Project, made: Mapping[UUID, Sketch]) -> list[UUID]:
     known = dict(_sketches(RunSketch.objects.filter(trajectory__in=list(made))))
     changed = sorted(pk for pk, item in made.items() if known.get(pk) != item)
     rows = [RunSketch(trajectory_id=pk, project=project, **vars(made[pk])) for pk in changed]
-    RunSketch.objects.bulk_create(rows, update_conflicts=True, unique_fields=["trajectory"], update_fields=list(FIELDS))
+    RunSketch.objects.bulk_create(
+        rows, update_conflicts=True, unique_fields=["trajectory"], update_fields=list(FIELDS)
+    )
     return changed
 
 
@@ -63,7 +70,9 @@ def _peers(project: Project, tasks: Collection[str]) -> Peers:
     rows = RunSketch.objects.filter(project=project).order_by("-trajectory_id")
     found = dict(_sketches(rows[:MOST_COMPARED]))
     if tasks:
-        found |= dict(_sketches(rows.filter(~Q(trajectory__in=list(found)), task__in=tasks)[:MOST_OF_TASKS]))
+        found |= dict(
+            _sketches(rows.filter(~Q(trajectory__in=list(found)), task__in=tasks)[:MOST_OF_TASKS])
+        )
     return Peers(list(found), list(found.values()))
 
 
@@ -75,13 +84,13 @@ def _sketches(rows: Iterable[RunSketch]) -> list[tuple[UUID, Sketch]]:
 
 
 def _note(project: Project, trajectories: list[UUID]) -> None:
-    """Queue runs to be diagnosed again with the next batch. Called outside of the transaction: two transactions that
-    queue each other's runs would deadlock.
+    """Queue runs to be diagnosed again with the next batch. Called outside of the transaction: two
+    transactions that queue each other's runs would deadlock.
     """
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO failures_unclassified (trajectory_id, project_id) "
-            "SELECT id, project_id FROM trajectories_trajectory JOIN failures_classifier USING (project_id) "
-            "WHERE id = ANY(%s) AND project_id = %s AND outcome_status = %s ON CONFLICT DO NOTHING",
+            "INSERT INTO failures_unclassified (trajectory_id, project_id) SELECT id, project_id"
+            " FROM trajectories_trajectory JOIN failures_classifier USING (project_id) WHERE id ="
+            " ANY(%s) AND project_id = %s AND outcome_status = %s ON CONFLICT DO NOTHING",
             [trajectories, project.pk, Outcome.UNKNOWN],
         )

@@ -1,8 +1,9 @@
-"""Fits a model to a team's decisions and measures it, out of fold and grouped by request. Needs scikit-learn: import it
-late.
+"""Fits a model to a team's decisions and measures it, out of fold and grouped by request. Needs
+scikit-learn: import it late.
 
-The fit is the posterior mode of a logistic regression with a Gaussian prior whose mean is the shipped weights: with few
-decisions the model stays close to the shipped one, with many it is the team's own. The weights of words start at 0.
+The fit is the posterior mode of a logistic regression with a Gaussian prior whose mean is the
+shipped weights: with few decisions the model stays close to the shipped one, with many it is the
+team's own. The weights of words start at 0.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Example:
 
 @dataclass(frozen=True)
 class Trained:
-    """`measured` holds AUC, Brier score, recall, false alarms, reliability bins and n, out of fold; `out_of_fold` the
-    probabilities.
+    """`measured` holds AUC, Brier score, recall, false alarms, reliability bins and n, out of fold;
+    `out_of_fold` the probabilities.
     """
 
     weights: Weights
@@ -56,11 +57,12 @@ class TooFew(Exception):
 
 
 def train(examples: Sequence[Example], *, seed: int = 0) -> Trained:
-    """Return fitted weights if they are better than the shipped ones on held-out decisions, else the shipped ones, shifted
-    to these runs' failure rate.
+    """Return fitted weights if they are better than the shipped ones on held-out decisions, else
+    the shipped ones, shifted to these runs' failure rate.
 
-    Better: the 95% interval of the difference in AUC lies above 0, and false alarms are not shown to exceed FALSE_ALARMS.
-    Raises TooFew. Runs on one thread, because the vectors are so small that more threads only wait for each other.
+    Better: the 95% interval of the difference in AUC lies above 0, and false alarms are not shown
+    to exceed FALSE_ALARMS. Raises TooFew. Runs on one thread, because the vectors are so small that
+    more threads only wait for each other.
     """
     from threadpoolctl import threadpool_limits
 
@@ -71,13 +73,17 @@ def train(examples: Sequence[Example], *, seed: int = 0) -> Trained:
 
 
 def _train(examples: Sequence[Example], failed: np.ndarray, seed: int) -> Trained:
-    names = sorted({name for example in examples for name in example.run.dense} | PRIOR.dense.keys())
+    names = sorted(
+        {name for example in examples for name in example.run.dense} | PRIOR.dense.keys()
+    )
     data = _Data(examples, names, seed)
     fitted, shipped = HeldOut.of(len(failed)), HeldOut.of(len(failed))
     for among, held in _folds(examples, failed, seed):
         fitted.add(held, data.fitted(among).on(data, held))
         shipped.add(held, data.shipped(among).on(data, held))
-    better = auc_difference(fitted.scores, shipped.scores, failed, [example.group for example in examples])
+    better = auc_difference(
+        fitted.scores, shipped.scores, failed, [example.group for example in examples]
+    )
     learned = better[0] > 0 and not _alarms_too_often(fitted, failed)
     used, model = (fitted, data.fitted) if learned else (shipped, data.shipped)
     final = model(np.arange(len(failed)))
@@ -94,7 +100,9 @@ def _train(examples: Sequence[Example], failed: np.ndarray, seed: int) -> Traine
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Log-odds of runs and whether they are flagged, by models and thresholds that never saw them."""
+    """Log-odds of runs and whether they are flagged, by models and thresholds that never saw
+    them.
+    """
 
     scores: np.ndarray
     flagged: np.ndarray
@@ -114,8 +122,8 @@ def _alarms_too_often(held_out: HeldOut, failed: np.ndarray) -> bool:
 
 @dataclass(frozen=True)
 class _Model:
-    """Weights as differences from the shipped ones (None: the shipped ones), their calibration, and the threshold that
-    was chosen on the scores with which they were calibrated.
+    """Weights as differences from the shipped ones (None: the shipped ones), their calibration, and
+    the threshold that was chosen on the scores with which they were calibrated.
     """
 
     delta: np.ndarray | None
@@ -151,7 +159,11 @@ class _Data:
         self.offset = np.array([PRIOR.log_odds(example.run) for example in examples])
 
     def scores(self, runs: np.ndarray, delta: np.ndarray | None) -> np.ndarray:
-        return self.offset[runs] if delta is None else _scores(self.table[runs], self.offset[runs], delta)
+        return (
+            self.offset[runs]
+            if delta is None
+            else _scores(self.table[runs], self.offset[runs], delta)
+        )
 
     def fitted(self, among: np.ndarray) -> _Model:
         """A model of these runs; calibration and threshold come from the same folds within them."""
@@ -178,8 +190,8 @@ class _Data:
 def auc_difference(
     fitted: np.ndarray, shipped: np.ndarray, failed: np.ndarray, groups: Sequence[str]
 ) -> tuple[float, float]:
-    """The 95% interval of AUC(fitted) - AUC(shipped) on the same runs (DeLong 1988; runs of a group count together, as in
-    Obuchowski 1997).
+    """The 95% interval of AUC(fitted) - AUC(shipped) on the same runs (DeLong 1988; runs of a group
+    count together, as in Obuchowski 1997).
     """
     bad, fine = np.flatnonzero(failed == 1), np.flatnonzero(failed == 0)
     share = np.zeros(len(failed))  # each run's part of the difference
@@ -211,18 +223,23 @@ def _require_enough(examples: Sequence[Example], failed: np.ndarray) -> None:
     fine = len(failed) - bad
     if min(bad, fine) < FEWEST_OF_A_KIND or groups < FOLDS:
         raise TooFew(
-            f"Decisions on {FEWEST_OF_A_KIND} failed and {FEWEST_OF_A_KIND} successful runs, of {FOLDS} different requests, are needed. "
-            f"So far: {bad} failed, {fine} successful, {groups} request{'' if groups == 1 else 's'}."
+            f"Decisions on {FEWEST_OF_A_KIND} failed and {FEWEST_OF_A_KIND} successful runs, of"
+            f" {FOLDS} different requests, are needed. So far: {bad} failed, {fine} successful,"
+            f" {groups} request{'' if groups == 1 else 's'}."
         )
 
 
 def _table(examples: Sequence[Example], names: list[str]) -> csr_matrix:
     """One row per example: signs, sizes and hashed words."""
-    dense = csr_matrix([[example.run.dense.get(name, 0.0) for name in names] for example in examples])
+    dense = csr_matrix(
+        [[example.run.dense.get(name, 0.0) for name in names] for example in examples]
+    )
     rows = [row for row, example in enumerate(examples) for _ in example.run.hashed]
     columns = [bucket for example in examples for bucket in example.run.hashed]
     values = [value for example in examples for value in example.run.hashed.values()]
-    return hstack([dense, csr_matrix((values, (rows, columns)), shape=(len(examples), BUCKETS))]).tocsr()
+    return hstack(
+        [dense, csr_matrix((values, (rows, columns)), shape=(len(examples), BUCKETS))]
+    ).tocsr()
 
 
 def _folds(examples: Sequence[Example], failed: np.ndarray, seed: int) -> Any:
@@ -230,7 +247,9 @@ def _folds(examples: Sequence[Example], failed: np.ndarray, seed: int) -> Any:
 
     groups = [example.group for example in examples]
     folds = min(FOLDS, len(set(groups)), int(failed.sum()), int((failed == 0).sum()))
-    return StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(groups, failed, groups)
+    return StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(
+        groups, failed, groups
+    )
 
 
 def _spread(names: Sequence[str]) -> np.ndarray:
@@ -239,8 +258,12 @@ def _spread(names: Sequence[str]) -> np.ndarray:
     return np.concatenate([[SPREAD_INTERCEPT], signs, np.full(BUCKETS, SPREAD_WORDS)])
 
 
-def _fit(table: csr_matrix, offset: np.ndarray, failed: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """[intercept, signs, words] as differences from the prior: the minimum of loss plus penalty, which is convex."""
+def _fit(
+    table: csr_matrix, offset: np.ndarray, failed: np.ndarray, spread: np.ndarray
+) -> np.ndarray:
+    """[intercept, signs, words] as differences from the prior: the minimum of loss plus penalty,
+    which is convex.
+    """
 
     def loss(delta: np.ndarray) -> tuple[float, np.ndarray]:
         z = offset + delta[0] + table @ delta[1:]
@@ -249,7 +272,9 @@ def _fit(table: csr_matrix, offset: np.ndarray, failed: np.ndarray, spread: np.n
         slopes = np.concatenate([[wrong.sum()], table.T @ wrong]) + penalty
         return float(np.logaddexp(0, z).sum() - failed @ z + 0.5 * delta @ penalty), slopes
 
-    return minimize(loss, np.zeros(table.shape[1] + 1), jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
+    return minimize(
+        loss, np.zeros(table.shape[1] + 1), jac=True, method="L-BFGS-B", options={"maxiter": 200}
+    ).x
 
 
 def _scores(table: csr_matrix, offset: np.ndarray, fitted: np.ndarray) -> np.ndarray:
@@ -257,7 +282,9 @@ def _scores(table: csr_matrix, offset: np.ndarray, fitted: np.ndarray) -> np.nda
 
 
 def platt(scores: np.ndarray, failed: np.ndarray) -> tuple[float, float]:
-    """(slope, shift) by Platt's method (1999) with his smoothed targets; the slope is at least 0.05."""
+    """(slope, shift) by Platt's method (1999) with his smoothed targets; the slope is at least
+    0.05.
+    """
     positive, negative = failed.sum(), len(failed) - failed.sum()
     target = np.where(failed == 1, (positive + 1) / (positive + 2), 1 / (negative + 2))
 
@@ -266,26 +293,31 @@ def platt(scores: np.ndarray, failed: np.ndarray) -> tuple[float, float]:
         wrong = _sigmoid(z) - target
         return float(np.logaddexp(0, z).sum() - target @ z), np.array([wrong @ scores, wrong.sum()])
 
-    found = minimize(loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0.05, 5.0), (-20, 20)]).x
+    found = minimize(
+        loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0.05, 5.0), (-20, 20)]
+    ).x
     return float(found[0]), float(found[1])
 
 
 def _shift_of(offset: np.ndarray, failed: np.ndarray) -> float:
-    """The shift that makes the prior's mean probability equal the observed failure rate, so that both models know the
-    base rate.
+    """The shift that makes the prior's mean probability equal the observed failure rate, so that
+    both models know the base rate.
     """
     low, high = -20.0, 20.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _sigmoid(offset + middle).mean() < failed.mean() else (low, middle)
+        low, high = (
+            (middle, high) if _sigmoid(offset + middle).mean() < failed.mean() else (low, middle)
+        )
     return (low + high) / 2
 
 
 def _threshold(scores: np.ndarray, failed: np.ndarray) -> float:
-    """The threshold that flags as many failed runs as possible with at most FALSE_ALARMS of the fine runs above it.
+    """The threshold that flags as many failed runs as possible with at most FALSE_ALARMS of the
+    fine runs above it.
 
-    It lies halfway between the highest probability that would let in one more fine run and the next failed run's,
-    rather than right next to a fine run.
+    It lies halfway between the highest probability that would let in one more fine run and the next
+    failed run's, rather than right next to a fine run.
     """
     fine = np.sort(_sigmoid(scores[failed == 0]))[::-1]
     if len(fine) < FEWEST_FINE:
@@ -322,7 +354,9 @@ def _brier(scores: np.ndarray, failed: np.ndarray) -> float:
 
 
 def _bins(p: np.ndarray, failed: np.ndarray) -> list[dict[str, float]]:
-    """Reliability bins: runs sorted by probability, in BINS of equal size, with the number that failed in each."""
+    """Reliability bins: runs sorted by probability, in BINS of equal size, with the number that
+    failed in each.
+    """
     parts = np.array_split(np.argsort(p, kind="stable"), BINS)
     return [
         {"n": len(part), "said": round(float(p[part].mean()), 4), "failed": int(failed[part].sum())}

@@ -1,4 +1,6 @@
-"""The triage screen: one case after another, driven by the keyboard. Each response contains the next case and the counts."""
+"""The triage screen: one case after another, driven by the keyboard. Each response contains the
+next case and the counts.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ from apps.trajectories.pages.detail import show_part
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
 
-OF_QUEUE: dict[str, Any] = dict.fromkeys(FILTERS) | {"confidence": CONFIDENCES, "sort": SORTS, "at": int}
+OF_QUEUE: dict[str, Any] = dict.fromkeys(FILTERS) | {
+    "confidence": CONFIDENCES,
+    "sort": SORTS,
+    "at": int,
+}
 NOTHING_LEFT = "Nothing left to triage."
 OTHERS_HAVE_IT = "The remaining cases are open or assigned to others."
 VERSIONS = 50
@@ -41,7 +47,9 @@ def queue_of(request: HttpRequest, project: Project) -> TriageQueue:
 
 def find(project: Project, pk: int) -> Failure:
     """With everything that its page shows."""
-    rows = Failure.objects.select_related("mode", "trajectory", "decided_by", "assigned_to", "reserved_by", "cluster")
+    rows = Failure.objects.select_related(
+        "mode", "trajectory", "decided_by", "assigned_to", "reserved_by", "cluster"
+    )
     return _of(project, rows, pk)
 
 
@@ -58,8 +66,8 @@ def _of(project: Project, rows: FailureQuerySet, pk: int) -> Failure:
 
 @project_view(query=OF_QUEUE)
 def triage(request: HttpRequest, project: Project) -> HttpResponse:
-    """The first case that matches the filters: safety-relevant and severe modes first, then the newest; or with `?sort=informative` the
-    case from whose decision the model learns most."""
+    """The first case that matches the filters: safety-relevant and severe modes first, then the
+    newest; or with `?sort=informative` the case from whose decision the model learns most."""
     queue = queue_of(request, project)
     if pk := queue.next():
         return redirect(address(queue, pk))
@@ -73,7 +81,9 @@ def case(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 @project_view(query=OF_QUEUE | {"back": None, "ahead": None})
 def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """The next case, or with `?back=1` the previous one. With `?ahead=1` it is only prefetched: the current case stays on the screen."""
+    """The next case, or with `?back=1` the previous one. With `?ahead=1` it is only prefetched: the
+    current case stays on the screen.
+    """
     queue, here = queue_of(request, project), find_row(project, pk)
     place = queue.position_of(here)
     if request.GET.get("back"):
@@ -81,7 +91,11 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     else:
         other = queue.next(place, skip=pk)
     if request.GET.get("ahead"):
-        return show(request, queue, find(project, other), beside=pk) if other else HttpResponse(status=204)
+        return (
+            show(request, queue, find(project, other), beside=pk)
+            if other
+            else HttpResponse(status=204)
+        )
     if not request.htmx:
         return redirect(address(queue, other or pk))
     return show(request, queue, find(project, other or pk), note="" if other else "No other cases.")
@@ -89,19 +103,32 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 @project_view(query=OF_QUEUE)
 def similar(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """The failures most similar to a case. The browser loads them after the case is shown, so the case never waits for them."""
+    """The failures most similar to a case. The browser loads them after the case is shown, so the
+    case never waits for them.
+    """
     failure = _of(project, Failure.objects.select_related("mode", "trajectory"), pk)
     may = request.membership.may(Role.REVIEWER)
-    found = [(other, alike, may and is_free(other, request.user)) for other, alike in similar_to(failure)]
-    runs_shown(project, [other.trajectory_id for other, _, _ in found], to=request.user, where="similar failures")
+    found = [
+        (other, alike, may and is_free(other, request.user)) for other, alike in similar_to(failure)
+    ]
+    runs_shown(
+        project,
+        [other.trajectory_id for other, _, _ in found],
+        to=request.user,
+        where="similar failures",
+    )
     context = {"failure": failure, "similar": found, "queue": queue_of(request, project)}
     context["choosable"] = sum(free for _, _, free in found)
     return render(request, "failures/_similar.html", context)
 
 
 def is_free(failure: Failure, user: Any) -> bool:
-    """Whether this person may decide on it together with another case: it is undecided, and nobody else has it open or assigned."""
-    is_mine = failure.assigned_to_id in (None, user.pk) and decisions.holder_of(failure, user) is None
+    """Whether this person may decide on it together with another case: it is undecided, and nobody
+    else has it open or assigned.
+    """
+    is_mine = (
+        failure.assigned_to_id in (None, user.pk) and decisions.holder_of(failure, user) is None
+    )
     return is_mine and failure.state == FailureState.OPEN
 
 
@@ -109,9 +136,17 @@ def is_free(failure: Failure, user: Any) -> bool:
 @project_view(Role.REVIEWER)
 def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     failure, given = find_row(project, pk), request.POST
-    mode = get_object_or_404(project.failure_modes, slug=given["mode"]) if given.get("mode") else None
+    mode = (
+        get_object_or_404(project.failure_modes, slug=given["mode"]) if given.get("mode") else None
+    )
     state = FailureState.DISMISSED if "dismiss" in given else FailureState.CONFIRMED
-    word = {"failure": failure, "by": request.user, "mode": mode, "state": state, "seen": given.get("seen")}
+    word = {
+        "failure": failure,
+        "by": request.user,
+        "mode": mode,
+        "state": state,
+        "seen": given.get("seen"),
+    }
     if others := also(given):
         return after(request, failure, lambda: bulk.decide_alike(others=others, **word))
     return after(request, failure, lambda: decisions.decide(**word))
@@ -135,7 +170,10 @@ def split(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 @project_view(Role.REVIEWER)
 def blame(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Another message is the step where it went wrong."""
-    failure, message = find_row(project, pk), whole(request.POST.get("number") or request.POST.get("message"))
+    failure, message = (
+        find_row(project, pk),
+        whole(request.POST.get("number") or request.POST.get("message")),
+    )
     if message is None:
         raise Http404
     act = lambda: decisions.blame(failure=failure, by=request.user, message=message)  # noqa: E731
@@ -145,9 +183,15 @@ def blame(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 @require_POST
 @project_view(Role.REVIEWER)
 def assign(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """Assigns the case to a reviewer, or to nobody. A case assigned to somebody else leaves the screen."""
+    """Assigns the case to a reviewer, or to nobody. A case assigned to somebody else leaves the
+    screen.
+    """
     failure, given = find_row(project, pk), request.POST.get("to", "")
-    to = get_object_or_404(get_user_model(), username=given, memberships__project=project) if given else None
+    to = (
+        get_object_or_404(get_user_model(), username=given, memberships__project=project)
+        if given
+        else None
+    )
     act = lambda: decisions.assign(failure=failure, by=request.user, to=to)  # noqa: E731
     return after(request, failure, act, stay=to in (None, request.user))
 
@@ -161,20 +205,27 @@ def undo(request: HttpRequest, project: Project) -> HttpResponse:
     said = undone(done)
     if request.POST.get("back") == "list":
         messages.info(request, said)
-        return redirect(f"{reverse('failures:list', args=[project.slug])}?{request.POST.get('query', '')}")
+        return redirect(
+            f"{reverse('failures:list', args=[project.slug])}?{request.POST.get('query', '')}"
+        )
     pk = done.failure.pk if done and done.failure else whole(request.GET.get("at"))
     found = Failure.objects.filter(project=project, pk=pk).exists()
     if request.htmx and found:
         return show(request, queue, find(project, pk), note=said)
     messages.info(request, said)
-    return go(request, address(queue, pk) if found else reverse("failures:list", args=[project.slug]))
+    return go(
+        request, address(queue, pk) if found else reverse("failures:list", args=[project.slug])
+    )
 
 
 def undone(done: decisions.Undone | None) -> str:
     if done is None:
         return "Nothing to undo."
     if done.n == 0:
-        return "Your last decision cannot be undone because someone has changed the case since. Undo again to go back to the one before."
+        return (
+            "Your last decision cannot be undone because someone has changed the case since. Undo"
+            " again to go back to the one before."
+        )
     if done.n == 1 and not done.kept:
         return "Your last decision was undone."
     kept = f" {done.kept:,} were changed by someone else since and are kept." if done.kept else ""
@@ -189,8 +240,12 @@ def address(queue: TriageQueue, pk: int) -> str:
     return f"{url}?{queue.query}" if queue.given else url
 
 
-def after(request: HttpRequest, failure: Failure, act: Callable[[], Any], stay: bool = False) -> HttpResponse:
-    """Runs the action, and responds with the next case; if it is refused, with the same case and the reason."""
+def after(
+    request: HttpRequest, failure: Failure, act: Callable[[], Any], stay: bool = False
+) -> HttpResponse:
+    """Runs the action, and responds with the next case; if it is refused, with the same case and
+    the reason.
+    """
     queue = queue_of(request, failure.project)
     place = queue.position_of(failure)
     try:
@@ -211,13 +266,22 @@ def after(request: HttpRequest, failure: Failure, act: Callable[[], Any], stay: 
     return show(request, queue, find(queue.project, pk), note=note, is_there=is_there)
 
 
-def again(request: HttpRequest, queue: TriageQueue, failure: Failure, error: str = "") -> HttpResponse:
+def again(
+    request: HttpRequest, queue: TriageQueue, failure: Failure, error: str = ""
+) -> HttpResponse:
     found = Failure.objects.filter(pk=failure.pk).exists()
     if request.htmx and found:
         return show(request, queue, find(queue.project, failure.pk), error=error)
     if error:
         messages.error(request, error)
-    return go(request, address(queue, failure.pk) if found else reverse("failures:triage", args=[queue.project.slug]))
+    return go(
+        request,
+        (
+            address(queue, failure.pk)
+            if found
+            else reverse("failures:triage", args=[queue.project.slug])
+        ),
+    )
 
 
 def finished(request: HttpRequest, queue: TriageQueue, note: str = "") -> HttpResponse:
@@ -237,11 +301,17 @@ def finished(request: HttpRequest, queue: TriageQueue, note: str = "") -> HttpRe
 
 
 def show(
-    request: HttpRequest, queue: TriageQueue, failure: Failure, *, note: str = "", error: str = "", beside: int | None = None,
+    request: HttpRequest,
+    queue: TriageQueue,
+    failure: Failure,
+    *,
+    note: str = "",
+    error: str = "",
+    beside: int | None = None,
     is_there: bool = False,
-) -> HttpResponse:  # fmt: skip
-    """A case, reserved for this reviewer: the page, its fragment for htmx, or (`is_there`: the browser already shows it) only the
-    counts. `beside` is a case that stays on the screen too."""
+) -> HttpResponse:
+    """A case, reserved for this reviewer: the page, its fragment for htmx, or (`is_there`: the
+    browser already shows it) only the counts. `beside` is a case that stays on the screen too."""
     holder = _reserve(request, failure, beside)
     is_there = is_there and holder is None
     context = {
@@ -273,7 +343,9 @@ def _reserve(request: HttpRequest, failure: Failure, beside: int | None) -> Any:
     """Who else has it; None if this person has it now."""
     if not request.membership.may(Role.REVIEWER):
         return None
-    decisions.release(project=failure.project, by=request.user, keep=(failure.pk, *([beside] if beside else ())))
+    decisions.release(
+        project=failure.project, by=request.user, keep=(failure.pk, *([beside] if beside else ()))
+    )
     if decisions.reserve(failure=failure, by=request.user):
         return None
     return decisions.holder_of(failure, request.user)
@@ -299,7 +371,9 @@ def _case(request: HttpRequest, queue: TriageQueue, failure: Failure) -> dict[st
 
 
 def may_blame(request: HttpRequest, failure: Failure) -> bool:
-    return request.membership.may(Role.REVIEWER) and decisions.holder_of(failure, request.user) is None
+    return (
+        request.membership.may(Role.REVIEWER) and decisions.holder_of(failure, request.user) is None
+    )
 
 
 @project_view()
@@ -316,13 +390,19 @@ def _judge(failure: Failure) -> str:
         mode = failure.project.failure_modes.filter(slug=failure.judge_mode).first()
         return f"“{mode or failure.judge_mode}”"
     digest = failure.trajectory.content_digest
-    said = JudgeVerdict.objects.filter(error="", rubric__project=failure.project, content_digest=digest)
+    said = JudgeVerdict.objects.filter(
+        error="", rubric__project=failure.project, content_digest=digest
+    )
     return "no failure" if said.exists() else ""
 
 
 def triagers(request: HttpRequest, project: Project) -> list[tuple[int | str, Any]]:
     """The people a case can be assigned to, oneself first, with a digit each."""
-    rows = project.memberships.filter(role__in=Role.REVIEWER.upward).select_related("user").order_by("pk")
+    rows = (
+        project.memberships.filter(role__in=Role.REVIEWER.upward)
+        .select_related("user")
+        .order_by("pk")
+    )
     users = sorted((row.user for row in rows), key=lambda user: user != request.user)
     return [(number if number < 10 else "", user) for number, user in enumerate(users, 1)]
 
@@ -336,7 +416,9 @@ def task_address(failure: Failure) -> str:
 
 
 def _filters(queue: TriageQueue) -> dict[str, Any]:
-    versions = Facet.objects.filter(project=queue.project, kind=Facet.Kind.VERSION, trajectories__gt=0)
+    versions = Facet.objects.filter(
+        project=queue.project, kind=Facet.Kind.VERSION, trajectories__gt=0
+    )
     cluster = uuid_of(queue.given.get("cluster", ""))
     return {
         "confidences": CONFIDENCES,

@@ -1,4 +1,6 @@
-"""Checks: people are asked about runs that nobody flagged, one after another. Each answer leads to the next run."""
+"""Checks: people are asked about runs that nobody flagged, one after another. Each answer leads to
+the next run.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,16 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def _show(
-    request: HttpRequest, project: Project, row: Trajectory | None, *, note: str = "", error: str = ""
+    request: HttpRequest,
+    project: Project,
+    row: Trajectory | None,
+    *,
+    note: str = "",
+    error: str = "",
 ) -> HttpResponse:
-    """A run, as a page or as its htmx fragment; the URL is that of the page which shows it again."""
+    """A run, as a page or as its htmx fragment; the URL is that of the page which shows it
+    again.
+    """
     context = _context(request, project, row) | {"note": note, "error": error}
     response = render(request, f"failures/{'_check' if request.htmx else 'checks'}.html", context)
     if request.htmx:
@@ -77,7 +86,11 @@ def _context(request: HttpRequest, project: Project, row: Trajectory | None) -> 
         "left": checks.waiting(project).count(),
         "percent": round(100 * checks.share_of(project), 2),
         "may_write": request.membership.may(Role.REVIEWER),
-        "may_undo": OutcomeCheck.objects.filter(project=project, by=request.user).exclude(answer="").exists(),
+        "may_undo": (
+            OutcomeCheck.objects.filter(project=project, by=request.user)
+            .exclude(answer="")
+            .exists()
+        ),
         "may_set": request.membership.may(Role.ENGINEER),
     }
     if row is None:
@@ -87,7 +100,11 @@ def _context(request: HttpRequest, project: Project, row: Trajectory | None) -> 
     return context | {
         "check": check,
         "random": bool(check and check.probability),
-        "estimate": OutcomeEstimate.objects.filter(trajectory=row).first() if check and check.answer else None,
+        "estimate": (
+            OutcomeEstimate.objects.filter(trajectory=row).first()
+            if check and check.answer
+            else None
+        ),
         "failure": Failure.objects.filter(trajectory=row).select_related("mode").first(),
         **Reader(row).opened_at(0),
     }
@@ -95,7 +112,9 @@ def _context(request: HttpRequest, project: Project, row: Trajectory | None) -> 
 
 @project_view()
 def part(request: HttpRequest, project: Project, trajectory: UUID, first: int) -> HttpResponse:
-    """The messages of one part of a long run, without the blamed step: people judge the run before they see what was found."""
+    """The messages of one part of a long run, without the blamed step: people judge the run before
+    they see what was found.
+    """
     row = get_object_or_404(Trajectory, project=project, pk=trajectory)
     return show_part(request, row, first, where="check", blamed=None)
 
@@ -140,7 +159,8 @@ def share(request: HttpRequest, project: Project) -> HttpResponse:
         checks.set_share(project=project, share=form.cleaned_data["percent"] / 100, by=request.user)
         messages.success(
             request,
-            f"Random share set to {form.cleaned_data['percent']:g}%. More runs are drawn within a minute if it was raised.",
+            f"Random share set to {form.cleaned_data['percent']:g}%. More runs are drawn within a"
+            " minute if it was raised.",
         )
     else:
         messages.error(request, "Enter a number between 0 and 100.")
@@ -153,6 +173,8 @@ def train(request: HttpRequest, project: Project) -> HttpResponse:
     train_job.start(project=project, by=request.user)
     decided = train_job.decisions(project)
     messages.success(
-        request, f"Training the outcome model on {decided:,} decided runs. Open runs are re-estimated afterwards."
+        request,
+        f"Training the outcome model on {decided:,} decided runs. Open runs are re-estimated"
+        " afterwards.",
     )
     return redirect("failures:measures", project.slug)

@@ -47,21 +47,36 @@ SORTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 class WidthBucket(Func):
-    """PostgreSQL's width_bucket(operand, lower bounds): 1 for what is in the first bucket, 0 for what is below it."""
+    """PostgreSQL's width_bucket(operand, lower bounds): 1 for what is in the first bucket, 0 for
+    what is below it.
+    """
 
     function = "width_bucket"
     output_field = IntegerField()
 
 
 @project_view(
-    query={"state": [*State.values, "gone"], "mode": None, "sort": SORTS, "mine": None, "page": int, "asked": None}
+    query={
+        "state": [*State.values, "gone"],
+        "mode": None,
+        "sort": SORTS,
+        "mine": None,
+        "page": int,
+        "asked": None,
+    }
 )
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     state, mode, sort = (request.GET.get(name, "") for name in ("state", "mode", "sort"))
     sort = sort if sort in SORTS else "size"
-    rows = counted(list(FailureCluster.objects.filter(project=project).select_related("mode").defer("signature")))
+    rows = counted(
+        list(
+            FailureCluster.objects.filter(project=project).select_related("mode").defer("signature")
+        )
+    )
     given = set(assigned_to(request.user, FailureCluster)) if request.GET.get("mine") else None
-    found = [row for row in rows if _is_shown(row, state, mode) and (given is None or row.pk in given)]
+    found = [
+        row for row in rows if _is_shown(row, state, mode) and (given is None or row.pk in given)
+    ]
     page = page_of(request, sorted_by(sort, found), 30)
     space = ClusterSpace.objects.filter(project=project).defer("space").first()
     return render(
@@ -101,13 +116,19 @@ def sorted_by(sort: str, rows: Iterable[FailureCluster]) -> list[FailureCluster]
 
 
 def counted(rows: Sequence[FailureCluster]) -> Sequence[FailureCluster]:
-    """Sets `n` standing and `open` failures, those of the last `week` and `growth`, how many more than in the week before.
+    """Sets `n` standing and `open` failures, those of the last `week` and `growth`, how many more
+    than in the week before.
 
     Read from the index by cluster alone, and without the clusters' own columns.
     """
     now = timezone.now()
     last, before = floor_of(now - WEEK), floor_of(now - 2 * WEEK)
-    found = Failure.objects.filter(cluster__in=[row.pk for row in rows]).standing().order_by().values_list("cluster")
+    found = (
+        Failure.objects.filter(cluster__in=[row.pk for row in rows])
+        .standing()
+        .order_by()
+        .values_list("cluster")
+    )
     counts = found.annotate(
         n=Count("*"),
         open=Count("trajectory", filter=Q(state=FailureState.OPEN)),
@@ -129,7 +150,9 @@ def totals(project: Project, rows: Iterable[FailureCluster]) -> dict[str, int]:
 
 
 def is_waiting(request: HttpRequest, space: ClusterSpace | None) -> bool:
-    """Whether the clustering that this page requested (`asked`, seconds since 1970) is not done yet."""
+    """Whether the clustering that this page requested (`asked`, seconds since 1970) is not done
+    yet.
+    """
     try:
         asked = float(request.GET.get("asked", ""))
     except ValueError:
@@ -139,7 +162,9 @@ def is_waiting(request: HttpRequest, space: ClusterSpace | None) -> bool:
 
 
 def trends(clusters: Any) -> dict[uuid.UUID, list[dict[str, float]]]:
-    """For each cluster its failures over time as bars {x, y, height}; all have the same time axis."""
+    """For each cluster its failures over time as bars {x, y, height}; all have the same time
+    axis.
+    """
     rows = list(clusters)
     if not rows:
         return {}
@@ -164,7 +189,10 @@ def trends(clusters: Any) -> dict[uuid.UUID, list[dict[str, float]]]:
 def _spark(bins: dict[int, int]) -> list[dict[str, float]]:
     tallest = max(bins.values(), default=1)
     heights = {place: max(2, round(BAR_HEIGHT * n / tallest)) for place, n in sorted(bins.items())}
-    return [{"x": 4 * (place - 1), "y": BAR_HEIGHT - height, "height": height} for place, height in heights.items()]
+    return [
+        {"x": 4 * (place - 1), "y": BAR_HEIGHT - height, "height": height}
+        for place, height in heights.items()
+    ]
 
 
 @require_POST
@@ -181,12 +209,20 @@ def recluster(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view(query={"state": FailureState.values, "page": int})
 def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
-    cluster = get_object_or_404(FailureCluster.objects.select_related("mode", "project"), project=project, pk=pk)
+    cluster = get_object_or_404(
+        FailureCluster.objects.select_related("mode", "project"), project=project, pk=pk
+    )
     counted([cluster])
     state = request.GET.get("state", "")
-    members = Failure.objects.filter(cluster=cluster).select_related("mode", "trajectory", "assigned_to")
-    page = page_of(request, members.filter(state=state) if state in FailureState.values else members, 25)
-    runs_shown(project, [row.trajectory_id for row in page], to=request.user, where="failures of a cluster")
+    members = Failure.objects.filter(cluster=cluster).select_related(
+        "mode", "trajectory", "assigned_to"
+    )
+    page = page_of(
+        request, members.filter(state=state) if state in FailureState.values else members, 25
+    )
+    runs_shown(
+        project, [row.trajectory_id for row in page], to=request.user, where="failures of a cluster"
+    )
     began = store.first_seen(project)
     measured = purity.of_clusters(project, [cluster.pk]).get(cluster.pk)
     return render(
@@ -197,12 +233,17 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
             "page": page,
             "state": state,
             "states": FailureState.choices,
-            "moves": [(value, label) for value, label in State.choices if value in LEGAL[cluster.state]],
+            "moves": [
+                (value, label) for value, label in State.choices if value in LEGAL[cluster.state]
+            ],
             "known_versions": list(reversed(began))[:50],
             "fix_is_out": cluster.fixed_version in began,
             "modes": project.failure_modes.all(),
             "people": [
-                row.user for row in project.memberships.filter(role__in=Role.REVIEWER.upward).select_related("user")
+                row.user
+                for row in project.memberships.filter(role__in=Role.REVIEWER.upward).select_related(
+                    "user"
+                )
             ],
             "figure": figure(cluster),
             "purity": measured.share if measured else None,
@@ -213,7 +254,9 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
 
 
 def figure(cluster: FailureCluster) -> dict | None:
-    """Standing failures by time and agent version, with a line where the cluster was marked as fixed."""
+    """Standing failures by time and agent version, with a line where the cluster was marked as
+    fixed.
+    """
     standing = Failure.objects.filter(cluster=cluster).standing().order_by()
     began = StartOfRun(F("trajectory_id"))
     unit = time_unit(**standing.aggregate(first=Min(began), last=Max(began)))
@@ -229,7 +272,13 @@ def figure(cluster: FailureCluster) -> dict | None:
         counts.setdefault(name, {})[row["at"]] = row["n"]
     if not counts:
         return None
-    chart = bars(_series(counts), f"Failures per {unit} and agent version", stacked=True, height=250, unit=unit)
+    chart = bars(
+        _series(counts),
+        f"Failures per {unit} and agent version",
+        stacked=True,
+        height=250,
+        unit=unit,
+    )
     if sum(map(max, map(dict.values, counts.values()))) <= WHOLE:
         chart["layout"]["yaxis"]["dtick"] = 1  # there is no half failure
     return _marked(chart, cluster)
@@ -243,7 +292,9 @@ def _series(counts: dict[str, dict[datetime, int]]) -> dict[str, tuple[list[str]
         for name in largest[MOST_SERIES - 1 :]:
             for at, n in counts[name].items():
                 rest[at] = rest.get(at, 0) + n
-        counts = {name: counts[name] for name in largest[: MOST_SERIES - 1]} | {"other versions": rest}
+        counts = {name: counts[name] for name in largest[: MOST_SERIES - 1]} | {
+            "other versions": rest
+        }
     return {
         name: ([at.isoformat() for at in sorted(found)], [found[at] for at in sorted(found)])
         for name, found in sorted(counts.items(), key=lambda item: min(item[1]))
@@ -263,8 +314,16 @@ def _marked(chart: dict, cluster: FailureCluster) -> dict:
         "yref": "paper",
         "line": {"dash": "dot", "width": 1.5, "color": "#8a919e"},
     }
-    text = {"x": at, "y": 1, "yref": "paper", "yanchor": "top", "xanchor": "right", "showarrow": False,
-            "text": f"fixed in {_plain(cluster.fixed_version)}", "font": {"size": 11}}  # fmt: skip
+    text = {
+        "x": at,
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "top",
+        "xanchor": "right",
+        "showarrow": False,
+        "text": f"fixed in {_plain(cluster.fixed_version)}",
+        "font": {"size": 11},
+    }
     chart["layout"]["shapes"], chart["layout"]["annotations"] = [line], [text]
     return chart
 
@@ -274,13 +333,19 @@ def _plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;")[:40]
 
 
-def _write(action: Callable[[HttpRequest, Project, FailureCluster], str]) -> Callable[..., HttpResponse]:
-    """A reviewer's POST on a cluster; the result, or the reason for refusing it, is shown on the cluster's page."""
+def _write(
+    action: Callable[[HttpRequest, Project, FailureCluster], str],
+) -> Callable[..., HttpResponse]:
+    """A reviewer's POST on a cluster; the result, or the reason for refusing it, is shown on the
+    cluster's page.
+    """
 
     @require_POST
     @project_view(Role.REVIEWER)
     def view(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
-        cluster = get_object_or_404(FailureCluster.objects.select_related("project"), project=project, pk=pk)
+        cluster = get_object_or_404(
+            FailureCluster.objects.select_related("project"), project=project, pk=pk
+        )
         try:
             messages.success(request, action(request, project, cluster))
         except Refused as error:
@@ -307,11 +372,17 @@ def move(request: HttpRequest, project: Project, cluster: FailureCluster) -> str
 
 @_write
 def decide(request: HttpRequest, project: Project, cluster: FailureCluster) -> str:
-    """All open failures: `did` is confirm, dismiss, mode (with `mode`) or assign (with `to`, empty for nobody)."""
+    """All open failures: `did` is confirm, dismiss, mode (with `mode`) or assign (with `to`, empty
+    for nobody).
+    """
     did, by = request.POST.get("did", ""), request.user
     if did == "assign":
         to = request.POST.get("to", "")
-        person = project.memberships.select_related("user").filter(user=whole(to)).first() if to else None
+        person = (
+            project.memberships.select_related("user").filter(user=whole(to)).first()
+            if to
+            else None
+        )
         if to and person is None:
             raise Refused("This person is not a member of the project. Choose another one.")
         return str(clusters.assign_all(cluster=cluster, to=person and person.user, by=by))
@@ -319,7 +390,9 @@ def decide(request: HttpRequest, project: Project, cluster: FailureCluster) -> s
         mode = project.failure_modes.filter(slug=request.POST.get("mode", "")).first()
         if mode is None:
             raise Refused("Choose a failure mode.")
-        return str(clusters.decide_all(cluster=cluster, by=by, state=FailureState.CONFIRMED, mode=mode))
+        return str(
+            clusters.decide_all(cluster=cluster, by=by, state=FailureState.CONFIRMED, mode=mode)
+        )
     states = {"confirm": FailureState.CONFIRMED, "dismiss": FailureState.DISMISSED}
     if did not in states:
         raise Refused("Choose an action: confirm, dismiss, reclassify or assign.")

@@ -1,4 +1,6 @@
-"""The judge's pages: its rubric with all versions, trying it before saving, what it costs and how often people agree."""
+"""The judge's pages: its rubric with all versions, trying it before saving, what it costs and how
+often people agree.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,22 @@ class RubricForm(PlainForm):
     text = forms.CharField(max_length=MAX_TEXT, label="Rubric")
     base_url = forms.CharField(max_length=200, label="Server URL, ending in /v1")
     model = forms.CharField(max_length=200, label="Model")
-    key_variable = forms.CharField(max_length=80, required=False, label="Environment variable with the API key")
-    usd_per_million_input = forms.FloatField(min_value=0, max_value=1e5, label="$ per million input tokens")
-    usd_per_million_output = forms.FloatField(min_value=0, max_value=1e5, label="$ per million output tokens")
+    key_variable = forms.CharField(
+        max_length=80, required=False, label="Environment variable with the API key"
+    )
+    usd_per_million_input = forms.FloatField(
+        min_value=0, max_value=1e5, label="$ per million input tokens"
+    )
+    usd_per_million_output = forms.FloatField(
+        min_value=0, max_value=1e5, label="$ per million output tokens"
+    )
     usd_per_day = forms.FloatField(min_value=0, max_value=1e6, label="Max $ per day (UTC)")
     strategy = forms.ChoiceField(
         choices=Rubric.Strategy.choices, required=False, label="Method for finding the blamed step"
     )
-    concurrency = forms.IntegerField(min_value=1, max_value=32, required=False, label="Runs in parallel")
+    concurrency = forms.IntegerField(
+        min_value=1, max_value=32, required=False, label="Runs in parallel"
+    )
 
     def clean_text(self) -> str:
         return self.cleaned_data["text"].replace("\r\n", "\n")
@@ -71,7 +81,9 @@ class RubricForm(PlainForm):
         name = self.cleaned_data["key_variable"].strip()
         if name and name not in (known := key_hosts()):
             allowed = ", ".join(known) or "none"
-            raise forms.ValidationError(f"Only these variables are allowed (FLYWHEEL_OUTGOING_KEYS): {allowed}.")
+            raise forms.ValidationError(
+                f"Only these variables are allowed (FLYWHEEL_OUTGOING_KEYS): {allowed}."
+            )
         return name
 
 
@@ -96,13 +108,20 @@ def _values(rubric: Rubric | None) -> dict[str, Any]:
     return {name: getattr(rubric, name) for name in rubrics.FIELDS}
 
 
-def _page(request: HttpRequest, project: Project, form: RubricForm, shown: Rubric | None = None) -> HttpResponse:
+def _page(
+    request: HttpRequest, project: Project, form: RubricForm, shown: Rubric | None = None
+) -> HttpResponse:
     ensure_modes(project)
-    operator, rows = request.membership.may(Role.OPERATOR), list(project.rubrics.select_related("created_by")[:50])
+    operator, rows = (
+        request.membership.may(Role.OPERATOR),
+        list(project.rubrics.select_related("created_by")[:50]),
+    )
     for name in rubrics.FIELDS[1:] if not operator else ():
         form.fields[name].disabled = True
     samples = _samples(project)
-    runs_shown(project, [row.trajectory_id for row in samples], to=request.user, where="the judge's rubric")
+    runs_shown(
+        project, [row.trajectory_id for row in samples], to=request.user, where="the judge's rubric"
+    )
     agreed, on = rubrics.agreements(project), next((row for row in rows if row.is_on), None)
     spent = rubrics.spent_by_day(project)
     context = {
@@ -112,7 +131,10 @@ def _page(request: HttpRequest, project: Project, form: RubricForm, shown: Rubri
         "on": on,
         "newest": rows[0] if rows else None,
         "shown": shown,
-        "versions": [Version(row, agreed.get(row.pk), row.version - 1 if row.version > 1 else None) for row in rows],
+        "versions": [
+            Version(row, agreed.get(row.pk), row.version - 1 if row.version > 1 else None)
+            for row in rows
+        ],
         "today": spent[-1],
         "month": sum(usd for _, usd, _ in spent),
         "chart": _chart(spent),
@@ -140,17 +162,29 @@ def _chart(spent: list[tuple[Any, float, int]]) -> dict | None:
     if not any(usd or count for _, usd, count in spent):
         return None
     if any(usd for _, usd, _ in spent):
-        return bars({"$": (days, [usd for _, usd, _ in spent])}, "Cost per day, in $ (30 days)", height=190, unit="day")
-    return bars({"runs": (days, [n for _, _, n in spent])}, "Runs judged per day (30 days)", height=190, unit="day")
+        return bars(
+            {"$": (days, [usd for _, usd, _ in spent])},
+            "Cost per day, in $ (30 days)",
+            height=190,
+            unit="day",
+        )
+    return bars(
+        {"runs": (days, [n for _, _, n in spent])},
+        "Runs judged per day (30 days)",
+        height=190,
+        unit="day",
+    )
 
 
 def _samples(project: Project) -> list[Failure]:
-    """The newest failures to try the rubric on. Those that people decided on come first, since their mode is known to
-    be right.
+    """The newest failures to try the rubric on. Those that people decided on come first, since
+    their mode is known to be right.
     """
     rows = Failure.objects.filter(project=project).select_related("trajectory", "mode")
     decided = list(rows.exclude(decided_at=None).order_by("-decided_at")[: OFFERED // 2])
-    return decided + list(rows.exclude(pk__in=[row.pk for row in decided])[: OFFERED - len(decided)])
+    return decided + list(
+        rows.exclude(pk__in=[row.pk for row in decided])[: OFFERED - len(decided)]
+    )
 
 
 @require_POST
@@ -163,7 +197,10 @@ def save(request: HttpRequest, project: Project) -> HttpResponse:
     if made is None:
         messages.info(request, "No changes since the newest version.")
     else:
-        messages.success(request, f"Version {made.version} is saved{' and judges from now on' if made.is_on else ''}.")
+        messages.success(
+            request,
+            f"Version {made.version} is saved{' and judges from now on' if made.is_on else ''}.",
+        )
     return redirect("failures:rubric", project.slug)
 
 
@@ -202,19 +239,29 @@ def diff(request: HttpRequest, project: Project) -> HttpResponse:
         messages.info(request, "These versions do not exist.")
         return redirect("failures:rubric", project.slug)
     lines = rubrics.difference(before, after)
-    return render(request, "failures/rubric_diff.html", {"before": before, "after": after, "lines": lines})
+    return render(
+        request, "failures/rubric_diff.html", {"before": before, "after": after, "lines": lines}
+    )
 
 
 @project_view(query={"only": ("failures", "fine", "errors"), "page": int})
 def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
     """The judge's verdicts, run by run."""
-    rows = JudgeVerdict.objects.filter(rubric__project=project).select_related("rubric", "trajectory__failure__mode")
+    rows = JudgeVerdict.objects.filter(rubric__project=project).select_related(
+        "rubric", "trajectory__failure__mode"
+    )
     only = request.GET.get("only", "")
-    kinds = {"failures": rows.filter(error="").exclude(mode=""), "fine": rows.filter(error="", mode=""),
-             "errors": rows.exclude(error="")}  # fmt: skip
+    kinds = {
+        "failures": rows.filter(error="").exclude(mode=""),
+        "fine": rows.filter(error="", mode=""),
+        "errors": rows.exclude(error=""),
+    }
     page = page_of(request, kinds.get(only, rows))
     runs_shown(
-        project, [row.trajectory_id for row in page if row.trajectory_id], to=request.user, where="the judge's verdicts"
+        project,
+        [row.trajectory_id for row in page if row.trajectory_id],
+        to=request.user,
+        where="the judge's verdicts",
     )
     names = dict(project.failure_modes.values_list("slug", "name"))
     context = {"page": page, "only": only, "any": rows.exists(), "names": names}
@@ -227,19 +274,25 @@ def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def try_it(request: HttpRequest, project: Project) -> HttpResponse:
-    """Render a placeholder for each chosen run, which then requests its own verdict: no page waits for a model."""
+    """Render a placeholder for each chosen run, which then requests its own verdict: no page waits
+    for a model.
+    """
     form, problem = _tried_form(request, project)
     rows = [] if problem else _chosen(request, project)
     if not problem and not rows:
         problem = "Choose a run, or enter a run id."
     runs_shown(project, [row.pk for row in rows], to=request.user, where="the judge's rubric")
-    return render(request, "failures/_rubric_tries.html", {"rows": rows, "error": problem, "form": form})
+    return render(
+        request, "failures/_rubric_tries.html", {"rows": rows, "error": problem, "form": form}
+    )
 
 
 @require_POST
 @project_view(Role.ENGINEER)
 def try_one(request: HttpRequest, project: Project) -> HttpResponse:
-    """Ask about one run with the rubric in the form: prompt, raw answer, verdict, cost. Only the cost is stored."""
+    """Ask about one run with the rubric in the form: prompt, raw answer, verdict, cost. Only the
+    cost is stored.
+    """
     form, problem = _tried_form(request, project)
     rows = [] if problem else _chosen(request, project)
     if not rows:
@@ -248,15 +301,29 @@ def try_one(request: HttpRequest, project: Project) -> HttpResponse:
     ensure_modes(project)
     rubric = Rubric(project=project, **form.cleaned_data)
     server = rubrics.server_of(rubric, timeout_s=TRY_S, tries=1)
-    question = Question.of(rubric.strategy, rubric.text, rubrics.modes_of(project), as_input(rows[0]))
-    context = {"row": rows[0], "prompt": question.prompt} | _try(request, project, rows[0], rubric, server, question)
+    question = Question.of(
+        rubric.strategy, rubric.text, rubrics.modes_of(project), as_input(rows[0])
+    )
+    context = {"row": rows[0], "prompt": question.prompt} | _try(
+        request, project, rows[0], rubric, server, question
+    )
     return render(request, "failures/_rubric_try.html", context)
 
 
 def _try(
-    request: HttpRequest, project: Project, row: Trajectory, rubric: Rubric, server: Server, question: Question
+    request: HttpRequest,
+    project: Project,
+    row: Trajectory,
+    rubric: Rubric,
+    server: Server,
+    question: Question,
 ) -> dict[str, Any]:
-    booked = {"project": project, "by": request.user, "trajectory": row.pk, "max_cost": question.max_cost(server)}
+    booked = {
+        "project": project,
+        "by": request.user,
+        "trajectory": row.pk,
+        "max_cost": question.max_cost(server),
+    }
     try:
         rubrics.book_try(**booked, budget=rubric.usd_per_day)
     except rubrics.NoMoney as error:
@@ -269,7 +336,8 @@ def _try(
 
 
 def _tried_form(request: HttpRequest, project: Project) -> tuple[RubricForm, str]:
-    """The form as it may be tried, and what is wrong with it. Unless an operator tries it, the saved server is used.
+    """The form as it may be tried, and what is wrong with it. Unless an operator tries it, the
+    saved server is used.
 
     Otherwise an engineer could send conversations, and the API key, to any server.
     """
@@ -283,13 +351,18 @@ def _tried_form(request: HttpRequest, project: Project) -> tuple[RubricForm, str
     form = RubricForm(data)
     if form.is_valid():
         return form, ""
-    return form, " ".join(f"{form.fields[name].label or name}: {' '.join(said)}" for name, said in form.errors.items())
+    return form, " ".join(
+        f"{form.fields[name].label or name}: {' '.join(said)}" for name, said in form.errors.items()
+    )
 
 
 def _chosen(request: HttpRequest, project: Project) -> list[Trajectory]:
     """At most MAX_SAMPLES runs, by Flywheel's id or the client's."""
     found: dict[UUID, Trajectory] = {}
-    for name in [*request.POST.getlist("run"), *request.POST.get("more", "").replace(",", " ").split()][:20]:
+    for name in [
+        *request.POST.getlist("run"),
+        *request.POST.get("more", "").replace(",", " ").split(),
+    ][:20]:
         row = _by_our_id(project, name) or find(project, name)
         if row:
             found[row.pk] = row

@@ -43,11 +43,20 @@ def shown(request_user: object, project: Project, given: QueryDict) -> FailureQu
 
 @project_view(
     query=dict.fromkeys(FILTERS)
-    | {"state": FailureState.values, "confidence": CONFIDENCES, "since": None, "sort": None, "page": int}
+    | {
+        "state": FailureState.values,
+        "confidence": CONFIDENCES,
+        "since": None,
+        "sort": None,
+        "page": int,
+    }
 )
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     given, may = request.GET, request.membership.may(Role.REVIEWER)
-    page = page_of(request, shown(request.user, project, given).select_related("mode", "trajectory", "assigned_to"))
+    page = page_of(
+        request,
+        shown(request.user, project, given).select_related("mode", "trajectory", "assigned_to"),
+    )
     runs_shown(project, [row.trajectory_id for row in page], to=request.user, where="failures")
     filters = {name: given[name] for name in (*FILTERS, "state") if given.get(name)}
     query = QueryDict(mutable=True)
@@ -66,7 +75,9 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "triage_query": triage.urlencode(),
             "states": FailureState.choices,
             "confidences": CONFIDENCES,
-            "versions": Facet.objects.filter(project=project, kind=Facet.Kind.VERSION, trajectories__gt=0)[:50],
+            "versions": Facet.objects.filter(
+                project=project, kind=Facet.Kind.VERSION, trajectories__gt=0
+            )[:50],
             "cluster": project.failure_clusters.filter(pk=cluster).first() if cluster else None,
             "since": given.get("since", "30d"),
             "has_any": project.trajectories.exists(),
@@ -83,7 +94,9 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
 
 def last_change(request: HttpRequest, project: Project) -> dict | None:
     """What this person's next undo would take back."""
-    rows = FailureDecision.objects.filter(failure__project=project, by=request.user).exclude(after__has_key="kept")
+    rows = FailureDecision.objects.filter(failure__project=project, by=request.user).exclude(
+        after__has_key="kept"
+    )
     last = rows.order_by("-id").first()
     if last is None:
         return None
@@ -102,7 +115,9 @@ def charts(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def _charts(project: Project, since: datetime | None) -> dict[str, Any]:
-    """The charts, the one over time with marks where a version or a model began, and the effect of each of these."""
+    """The charts, the one over time with marks where a version or a model began, and the effect of
+    each of these.
+    """
     known = rates.kinds(project, since)
     shown = changes(project, since, known)
     figures = [
@@ -117,7 +132,9 @@ def _charts(project: Project, since: datetime | None) -> dict[str, Any]:
 def classify(request: HttpRequest, project: Project) -> HttpResponse:
     job = classify_job.start(project=project, by=request.user)
     if job.total:
-        said = f"Classifying {job.total:,} new or changed trajectories; this page shows the progress."
+        said = (
+            f"Classifying {job.total:,} new or changed trajectories; this page shows the progress."
+        )
     else:
         said = "No new or changed trajectories to classify."
     messages.success(request, said)
@@ -137,7 +154,9 @@ def classification_status(request: HttpRequest, project: Project) -> HttpRespons
 @require_POST
 @project_view(Role.REVIEWER)
 def bulk(request: HttpRequest, project: Project) -> HttpResponse:
-    """Confirms, dismisses, reclassifies or assigns the selected rows, or all that match, which the server finds."""
+    """Confirms, dismisses, reclassifies or assigns the selected rows, or all that match, which the
+    server finds.
+    """
     given = request.POST
     try:
         messages.success(request, str(_do(request, project, selection(request, project, given))))
@@ -151,7 +170,11 @@ def _do(request: HttpRequest, project: Project, ids: list[int]) -> Change:
     given, by = request.POST, request.user
     if given.get("do") == "assign":
         name = given.get("to", "")
-        to = get_object_or_404(get_user_model(), username=name, memberships__project=project) if name else None
+        to = (
+            get_object_or_404(get_user_model(), username=name, memberships__project=project)
+            if name
+            else None
+        )
         return assign_many(project=project, ids=ids, by=by, to=to)
     if given.get("do") == "mode":
         mode = get_object_or_404(project.failure_modes, slug=given.get("mode", ""))
@@ -167,4 +190,8 @@ def selection(request: HttpRequest, project: Project, given: QueryDict) -> list[
     if given.get("all"):
         rows = shown(request.user, project, QueryDict(given.get("query", "")))
         return list(rows.order_by("-trajectory_id").values_list("pk", flat=True)[:LIMIT])
-    return [pk for text in given.get("ids", "").split(",")[: LIMIT + 1] if (pk := whole(text)) is not None]
+    return [
+        pk
+        for text in given.get("ids", "").split(",")[: LIMIT + 1]
+        if (pk := whole(text)) is not None
+    ]

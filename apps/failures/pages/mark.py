@@ -20,7 +20,9 @@ from apps.trajectories.shown import runs_shown
 
 
 class MarkForm(PlainForm):
-    mode = forms.ModelChoiceField(FailureMode.objects.none(), to_field_name="slug", empty_label=None)
+    mode = forms.ModelChoiceField(
+        FailureMode.objects.none(), to_field_name="slug", empty_label=None
+    )
     blamed_message = forms.IntegerField(
         min_value=0,
         required=False,

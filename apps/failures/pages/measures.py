@@ -56,7 +56,11 @@ def _layer(project: Project, layer: str, names: dict[str, str]) -> dict[str, Any
     pairs = measures.pairs_of(project, layer)
     table = measures.confusion(pairs)
     named = {slug for said, row in table.items() for slug in (said, *row)} - {measures.NONE}
-    columns = [*(slug for slug in names if slug in named), *sorted(named - set(names)), measures.NONE]
+    columns = [
+        *(slug for slug in names if slug in named),
+        *sorted(named - set(names)),
+        measures.NONE,
+    ]
     return {
         "key": layer,
         "title": TITLES[layer],
@@ -67,7 +71,9 @@ def _layer(project: Project, layer: str, names: dict[str, str]) -> dict[str, Any
     }
 
 
-def _row(said: str, row: dict[str, int], columns: list[str], names: dict[str, str]) -> dict[str, Any]:
+def _row(
+    said: str, row: dict[str, int], columns: list[str], names: dict[str, str]
+) -> dict[str, Any]:
     return {
         "name": names.get(said, said) or "No failure",
         "cells": [{"n": row.get(slug, 0), "same": slug == said} for slug in columns],
@@ -76,7 +82,9 @@ def _row(said: str, row: dict[str, int], columns: list[str], names: dict[str, st
 
 
 def diagram(sure: list[reliability.Right]) -> dict | None:
-    """How often each confidence is right, with its interval; the most certain on top. None if nothing was decided."""
+    """How often each confidence is right, with its interval; the most certain on top. None if
+    nothing was decided.
+    """
     known = [right for right in sure if right.share.n]
     if not known:
         return None

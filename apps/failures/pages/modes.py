@@ -23,14 +23,29 @@ class ModeForm(PlainLabels, forms.ModelForm):
     """The slug cannot be changed later: rules, judges and decisions refer to a mode by it."""
 
     slug = forms.SlugField(
-        max_length=60, required=False, help_text="Letters, digits, - and _. Generated from the name if empty."
+        max_length=60,
+        required=False,
+        help_text="Letters, digits, - and _. Generated from the name if empty.",
     )
 
     class Meta:
         model = FailureMode
-        fields = ("name", "slug", "severity", "safety_relevant", "position", "definition", "examples")
-        widgets = {"definition": forms.Textarea(attrs={"rows": 2}), "examples": forms.Textarea(attrs={"rows": 3})}
-        help_texts = {"position": "1 comes first. The first ten have the keys 1 to 9 and 0 in triage."}
+        fields = (
+            "name",
+            "slug",
+            "severity",
+            "safety_relevant",
+            "position",
+            "definition",
+            "examples",
+        )
+        widgets = {
+            "definition": forms.Textarea(attrs={"rows": 2}),
+            "examples": forms.Textarea(attrs={"rows": 3}),
+        }
+        help_texts = {
+            "position": "1 comes first. The first ten have the keys 1 to 9 and 0 in triage."
+        }
         labels = {"safety_relevant": "Safety-relevant: triaged first", "position": "Position"}
 
     def __init__(self, *args: object, project: Project, **kwargs: object) -> None:
@@ -58,19 +73,38 @@ def modes(request: HttpRequest, project: Project) -> HttpResponse:
     ensure_modes(project)
     may = request.membership.may(Role.ENGINEER)
     return page(
-        request, project, ModeForm(project=project, initial={"position": project.failure_modes.count() + 1}), may
+        request,
+        project,
+        ModeForm(project=project, initial={"position": project.failure_modes.count() + 1}),
+        may,
     )
 
 
-def page(request: HttpRequest, project: Project, form: ModeForm, may: bool, status: int = 200) -> HttpResponse:
+def page(
+    request: HttpRequest, project: Project, form: ModeForm, may: bool, status: int = 200
+) -> HttpResponse:
     standing = ~Q(failures__state=FailureState.DISMISSED)
-    rows = project.failure_modes.annotate(n=Count("failures", filter=standing), used=Count("failures"))
+    rows = project.failure_modes.annotate(
+        n=Count("failures", filter=standing), used=Count("failures")
+    )
     edited = form.instance.pk
     forms_of = [
-        (mode, form if mode.pk == edited else ModeForm(instance=mode, project=project, prefix=f"m{mode.pk}")) for mode in rows
-    ]  # fmt: skip
+        (
+            mode,
+            form
+            if mode.pk == edited
+            else ModeForm(instance=mode, project=project, prefix=f"m{mode.pk}"),
+        )
+        for mode in rows
+    ]
     new = ModeForm(project=project) if edited else form
-    context = {"forms": forms_of, "new": new, "built_in": BUILT_IN, "may_write": may, "edited": edited}
+    context = {
+        "forms": forms_of,
+        "new": new,
+        "built_in": BUILT_IN,
+        "may_write": may,
+        "edited": edited,
+    }
     return render(request, "failures/modes.html", context, status=status)
 
 

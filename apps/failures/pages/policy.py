@@ -1,4 +1,6 @@
-"""The rules that system prompts state or people wrote, by prompt, with runs that break them: people confirm, dismiss, write and edit."""
+"""The rules that system prompts state or people wrote, by prompt, with runs that break them: people
+confirm, dismiss, write and edit.
+"""
 
 from __future__ import annotations
 
@@ -37,20 +39,35 @@ TITLES = {
 
 class RuleForm(PlainForm):
     sentence = forms.CharField(
-        max_length=LONGEST_SENTENCE, label="Rule", widget=forms.Textarea({"rows": 2}),
+        max_length=LONGEST_SENTENCE,
+        label="Rule",
+        widget=forms.Textarea({"rows": 2}),
         help_text="In plain words, as it should appear in the evidence",
-    )  # fmt: skip
+    )
     kind = forms.ChoiceField(choices=TITLES.items(), label="Kind")
     subject = forms.CharField(
-        max_length=LONGEST, required=False, label="Records",
-        help_text="“an order” means every order; “delivered orders” only those with a field that says “delivered”",
-    )  # fmt: skip
+        max_length=LONGEST,
+        required=False,
+        label="Records",
+        help_text=(
+            "“an order” means every order; “delivered orders” only those with a field that says"
+            " “delivered”"
+        ),
+    )
     verb = forms.CharField(
-        max_length=LONGEST, required=False, label="Action",
-        help_text="As in the tool's name: “cancelled” matches cancel_order. For what must not be refused: “change”",
-    )  # fmt: skip
+        max_length=LONGEST,
+        required=False,
+        label="Action",
+        help_text=(
+            "As in the tool's name: “cancelled” matches cancel_order. For what must not be refused:"
+            " “change”"
+        ),
+    )
     field = forms.CharField(
-        max_length=LONGEST, required=False, label="Field", help_text="Of the record, such as “status”"
+        max_length=LONGEST,
+        required=False,
+        label="Field",
+        help_text="Of the record, such as “status”",
     )
     value = forms.CharField(
         max_length=LONGEST,
@@ -59,10 +76,16 @@ class RuleForm(PlainForm):
         help_text="Such as “pending”; if empty, any value except “no”",
     )
     days = forms.CharField(
-        max_length=LONGEST, required=False, label="Grace period (days)",
-        help_text="Always allowed this long after the record was made; if empty, there is no grace period",
-    )  # fmt: skip
-    thing = forms.CharField(max_length=LONGEST, required=False, label="Thing", help_text="One word, such as “address”")
+        max_length=LONGEST,
+        required=False,
+        label="Grace period (days)",
+        help_text=(
+            "Always allowed this long after the record was made; if empty, there is no grace period"
+        ),
+    )
+    thing = forms.CharField(
+        max_length=LONGEST, required=False, label="Thing", help_text="One word, such as “address”"
+    )
     except_for = forms.CharField(
         max_length=200,
         required=False,
@@ -73,7 +96,11 @@ class RuleForm(PlainForm):
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         for name, field in self.fields.items():
-            kinds = [kind for kind, names in FORMS.items() if (name if name != "except_for" else "except") in names]
+            kinds = [
+                kind
+                for kind, names in FORMS.items()
+                if (name if name != "except_for" else "except") in names
+            ]
             if kinds:
                 field.widget.attrs["data-of-form"] = " ".join(kinds)
 
@@ -81,9 +108,10 @@ class RuleForm(PlainForm):
     def form_of_rule(self) -> dict[str, str]:
         """As `written_rule` takes it."""
         given = self.cleaned_data
-        return {name: given[name] for name in ("kind", "subject", "verb", "field", "value", "days", "thing")} | {
-            "except": given["except_for"]
-        }
+        return {
+            name: given[name]
+            for name in ("kind", "subject", "verb", "field", "value", "days", "thing")
+        } | {"except": given["except_for"]}
 
     def add_invalid(self, invalid: Invalid) -> None:
         for name, error in invalid.errors.items():
@@ -101,7 +129,12 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
     prompts = project.system_prompts.filter(Exists(rules.order_by().filter(prompt=OuterRef("pk"))))
     prompts = prompts.order_by(first, "-first_seen", "-pk")
     prompts = page_of(request, prompts.prefetch_related(Prefetch("rules", rules)), SHOWN)
-    runs = {one.trajectory_id for prompt in prompts for rule in prompt.rules.all() for one in rule.newest}
+    runs = {
+        one.trajectory_id
+        for prompt in prompts
+        for rule in prompt.rules.all()
+        for one in rule.newest
+    }
     runs_shown(project, runs, to=request.user, where="policy rules")
     context = {
         "page": prompts,
@@ -118,7 +151,9 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view(Role.REVIEWER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
-    """The form for a rule of the runs of `?prompt=`, or of all runs; htmx puts it into the page of the rules."""
+    """The form for a rule of the runs of `?prompt=`, or of all runs; htmx puts it into the page of
+    the rules.
+    """
     prompt = None
     if (pk := whole(request.GET.get("prompt"))) is not None:
         prompt = get_object_or_404(project.system_prompts.exclude(digest=ALL_RUNS), pk=pk)
@@ -129,8 +164,13 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view(Role.REVIEWER)
 def edit(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The form for a new version of a rule; htmx puts it into the rule's row."""
-    rule = get_object_or_404(PolicyRule.objects.current().select_related("prompt"), prompt__project=project, pk=pk)
-    now = rule.understood | {"sentence": rule.sentence, "except_for": rule.understood.get("except", "")}
+    rule = get_object_or_404(
+        PolicyRule.objects.current().select_related("prompt"), prompt__project=project, pk=pk
+    )
+    now = rule.understood | {
+        "sentence": rule.sentence,
+        "except_for": rule.understood.get("except", ""),
+    }
     form = RuleForm(request.POST or None, initial=now, auto_id=f"rule-{pk}-%s")
     return _save(request, project, form, partial(policy.edit, rule=rule), rule.prompt, rule)
 
@@ -143,11 +183,22 @@ def _save(
     prompt: SystemPrompt | None,
     rule: PolicyRule | None = None,
 ) -> HttpResponse:
-    """Shows the form; if it was sent, calls `act` and goes to the rule that it returns, or shows the form with what is wrong."""
+    """Shows the form; if it was sent, calls `act` and goes to the rule that it returns, or shows
+    the form with what is wrong.
+    """
     if request.method == "POST" and form.is_valid():
-        sentence, state = form.cleaned_data["sentence"], request.POST.get("state") or PolicyRule.State.CONFIRMED
+        sentence, state = (
+            form.cleaned_data["sentence"],
+            request.POST.get("state") or PolicyRule.State.CONFIRMED,
+        )
         try:
-            saved = act(project=project, sentence=sentence, form=form.form_of_rule, state=state, by=request.user)
+            saved = act(
+                project=project,
+                sentence=sentence,
+                form=form.form_of_rule,
+                state=state,
+                by=request.user,
+            )
         except Invalid as invalid:
             form.add_invalid(invalid)
         except Refused as refused:
@@ -164,13 +215,18 @@ def _save(
 def _saved(request: HttpRequest, project: Project, rule: PolicyRule) -> HttpResponse:
     then = "Runs are classified again; those that break it appear as policy violations."
     if rule.state == PolicyRule.State.PROPOSED:
-        then = "Runs that break it are listed here after they are classified again. Confirm it to make them policy violations."
+        then = (
+            "Runs that break it are listed here after they are classified again. Confirm it to make"
+            " them policy violations."
+        )
     messages.success(request, f"Rule saved. {then}")
     return _at(project, rule)
 
 
 def _at(project: Project, rule: PolicyRule | None) -> HttpResponse:
-    return redirect(f"{reverse('failures:policy', args=[project.slug])}{f'#rule-{rule.pk}' if rule else ''}")
+    return redirect(
+        f"{reverse('failures:policy', args=[project.slug])}{f'#rule-{rule.pk}' if rule else ''}"
+    )
 
 
 @require_POST
@@ -189,15 +245,25 @@ def remove(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 @require_POST
 @project_view(Role.REVIEWER)
 def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """Answers htmx with the rule's new state and the number left to review alone, so that the row stays selected."""
+    """Answers htmx with the rule's new state and the number left to review alone, so that the row
+    stays selected.
+    """
     rule, error = get_object_or_404(PolicyRule, prompt__project=project, pk=pk), ""
     try:
-        policy.decide(project=project, rule=rule, state=request.POST.get("state", ""), by=request.user)
+        policy.decide(
+            project=project, rule=rule, state=request.POST.get("state", ""), by=request.user
+        )
     except Refused as refused:
         error = str(refused)
     if request.htmx:
         rule = get_object_or_404(rules_of(project), pk=pk)
-        context = {"rule": rule, "error": error, "may_write": True, "waiting": undecided(project), "swap": True}
+        context = {
+            "rule": rule,
+            "error": error,
+            "may_write": True,
+            "waiting": undecided(project),
+            "swap": True,
+        }
         return render(request, "failures/_policy_decided.html", context)
     if error:
         messages.error(request, error)

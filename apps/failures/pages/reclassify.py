@@ -33,7 +33,9 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
 
 
 def _get(project: Project, pk: uuid.UUID) -> Reclassification:
-    return get_object_or_404(Reclassification.objects.select_related("created_by", "project"), project=project, pk=pk)
+    return get_object_or_404(
+        Reclassification.objects.select_related("created_by", "project"), project=project, pk=pk
+    )
 
 
 def _page(request: HttpRequest, project: Project, job: Reclassification | None) -> HttpResponse:
@@ -50,7 +52,12 @@ def _page(request: HttpRequest, project: Project, job: Reclassification | None) 
 
 
 def _status(job: Reclassification) -> dict[str, Any]:
-    return {"job": job, "is_active": job.is_active, "is_applying": job.is_applying, "percent": job.percent}
+    return {
+        "job": job,
+        "is_active": job.is_active,
+        "is_applying": job.is_applying,
+        "percent": job.percent,
+    }
 
 
 def _diff(request: HttpRequest, project: Project, job: Reclassification) -> dict[str, Any]:
@@ -59,13 +66,19 @@ def _diff(request: HttpRequest, project: Project, job: Reclassification) -> dict
         return {}
     cells = reclassify.matrix(job)
     page = page_of(request, _chosen(request, job).order_by("pk"), SHOWN)
-    runs_shown(job.project, [row.trajectory_id for row in page], to=request.user, where="preview of changed rules")
+    runs_shown(
+        job.project,
+        [row.trajectory_id for row in page],
+        to=request.user,
+        where="preview of changed rules",
+    )
     return {
         "changes": sum(cell["n"] for cell in cells),
         "people": reclassify.of_people(job),
         "table": _table(cells, {mode.slug: mode.name for mode in project.failure_modes.all()}),
         "page": page,
-        "names": {"": "no failure"} | {mode.slug: mode.name for mode in project.failure_modes.all()},
+        "names": {"": "no failure"}
+        | {mode.slug: mode.name for mode in project.failure_modes.all()},
         "before": request.GET.get("before", ""),
         "after": request.GET.get("after", ""),
         "show": request.GET.get("show", ""),
@@ -136,7 +149,10 @@ def start(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view(Role.ENGINEER)
 def apply(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
     if not reclassify.apply(job=_get(project, pk), by=request.user):
-        messages.error(request, "Cannot be applied: the preview is still running, or was already applied or discarded.")
+        messages.error(
+            request,
+            "Cannot be applied: the preview is still running, or was already applied or discarded.",
+        )
     return redirect("failures:reclassification", project.slug, pk)
 
 

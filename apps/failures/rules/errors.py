@@ -1,7 +1,8 @@
-"""Whether a tool's reply says that the call did not work: by its structure where it has one, else by how it begins. Pure.
+"""Whether a tool's reply says that the call did not work: by its structure where it has one, else
+by how it begins. Pure.
 
-Members are read at the top level, in any order and spelling (`isError`, `is_error`). What only may be a failure is none: a
-record whose own status is “failed” was read successfully.
+Members are read at the top level, in any order and spelling (`isError`, `is_error`). What only may
+be a failure is none: a record whose own status is “failed” was read successfully.
 """
 
 from __future__ import annotations
@@ -20,23 +21,82 @@ MOST_REPR = 5_000  # characters that are parsed as Python's repr
 DEEPEST = 3
 FLAGS = ("iserror", "failed", "success", "ok", "succeeded")  # true or false says it
 GOOD_FLAGS = FLAGS[2:]
-MESSAGES = ("error", "exception", "errormessage", "errortype")  # with a text or an object, they say it
+MESSAGES = (
+    "error",
+    "exception",
+    "errormessage",
+    "errortype",
+)  # with a text or an object, they say it
 CODES = ("statuscode", "httpstatus", "httpstatuscode", "httpcode", "status")
 # Members of a reply about a call; any other member makes it a record that was read.
 ABOUT_A_CALL = frozenset(
-    (*FLAGS, *MESSAGES, *CODES, "errors", "errorcode", "code", "message", "msg", "detail", "details", "reason", "description", "title",
-     "type", "instance", "timestamp", "path", "requestid", "traceid", "jsonrpc", "id", "stack", "trace", "hint", "data", "result")
-)  # fmt: skip
+    (
+        *FLAGS,
+        *MESSAGES,
+        *CODES,
+        "errors",
+        "errorcode",
+        "code",
+        "message",
+        "msg",
+        "detail",
+        "details",
+        "reason",
+        "description",
+        "title",
+        "type",
+        "instance",
+        "timestamp",
+        "path",
+        "requestid",
+        "traceid",
+        "jsonrpc",
+        "id",
+        "stack",
+        "trace",
+        "hint",
+        "data",
+        "result",
+    )
+)
 NOTHING = frozenset(("", "none", "null", "false", "ok", "n/a", "na", "nil", "0", "-"))
 FAILED = frozenset(("failed", "failure", "fail"))
 JSON_RPC = range(-32768, -31999)
 
 # The word for “error” with a colon, in the languages that tools are written in.
 WORDS = (
-    "error", "exception", "err", "failed", "failure", "fatal", "fehler", "erreur", "erro", "errore", "fout", "fel", "feil", "fejl",
-    "błąd", "chyba", "hiba", "hata", "virhe", "ошибка", "помилка", "错误", "錯誤", "エラー", "오류", "خطأ", "שגיאה", "lỗi",
-)  # fmt: skip
-_PHRASES = "|".join(f"{status.value}:? {re.escape(status.phrase)}" for status in HTTPStatus if status >= 400)
+    "error",
+    "exception",
+    "err",
+    "failed",
+    "failure",
+    "fatal",
+    "fehler",
+    "erreur",
+    "erro",
+    "errore",
+    "fout",
+    "fel",
+    "feil",
+    "fejl",
+    "błąd",
+    "chyba",
+    "hiba",
+    "hata",
+    "virhe",
+    "ошибка",
+    "помилка",
+    "错误",
+    "錯誤",
+    "エラー",
+    "오류",
+    "خطأ",
+    "שגיאה",
+    "lỗi",
+)
+_PHRASES = "|".join(
+    f"{status.value}:? {re.escape(status.phrase)}" for status in HTTPStatus if status >= 400
+)
 _NONE = r"(?!\W*(?:none|0|null|n/a|nothing)\W*(?:$|\n))"
 _BEGINS = re.compile(
     r"^[\W_]{0,6}(?:"
@@ -47,8 +107,10 @@ _BEGINS = re.compile(
     + _NONE
     + r"|an? (?:\w+ ){0,2}(?:error|exception) (?:has )?occurred"
     r"|traceback \(|invalid \w"
-    r"|(?:the )?(?:tool|function|command|request|execution|call|operation|action)(?: call| use| execution)?"
-    r"(?: to)?(?: (?:'[^'\n]{1,80}'|\"[^\"\n]{1,80}\"|`[^`\n]{1,80}`|[\w.:/-]{1,80}))?(?: has| execution| call)? failed\b"
+    r"|(?:the )?(?:tool|function|command|request|execution|call|operation|action)(?: call| use|"
+    r" execution)?"
+    r"(?: to)?(?: (?:'[^'\n]{1,80}'|\"[^\"\n]{1,80}\"|`[^`\n]{1,80}`|[\w.:/-]{1,80}))?(?: has|"
+    r" execution| call)? failed\b"
     + _NONE
     + r"|(?:http(?:/[\d.]{1,3})?|status(?: code)?)[ :]{1,2}[45]\d\d\b"
     rf"|(?:{_PHRASES})\b|[45]\d\d (?:client|server) error\b"
@@ -72,7 +134,9 @@ def _text_says(text: str, depth: int) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """JSON, or the repr of a Python dict, as frameworks that call `str` send it; None if it is neither."""
+    """JSON, or the repr of a Python dict, as frameworks that call `str` send it; None if it is
+    neither.
+    """
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
@@ -85,7 +149,9 @@ def _parsed(text: str) -> Any:
         return _cut(text)
 
 
-_MEMBER = re.compile(r"""^\{\s{0,9}["'](\w{1,40})["']\s{0,9}:\s{0,9}(true|false|"[^"]{1,200}|[{\d])""", re.IGNORECASE)
+_MEMBER = re.compile(
+    r"""^\{\s{0,9}["'](\w{1,40})["']\s{0,9}:\s{0,9}(true|false|"[^"]{1,200}|[{\d])""", re.IGNORECASE
+)
 
 
 def _cut(text: str) -> Any:
@@ -102,7 +168,10 @@ def _says(value: Any, depth: int) -> bool:
     if isinstance(value, str):
         return _text_says(value, depth)
     if isinstance(value, Mapping):
-        return _object_says({_plain(name[:40]): item for name, item in value.items() if isinstance(name, str)}, depth)
+        return _object_says(
+            {_plain(name[:40]): item for name, item in value.items() if isinstance(name, str)},
+            depth,
+        )
     if isinstance(value, Sequence):
         return _blocks_say(value, depth)
     return False
@@ -118,7 +187,9 @@ def _object_says(members: Mapping[str, Any], depth: int) -> bool:
         return True
     if any(_is_code(members.get(name)) for name in CODES):
         return True
-    about_a_call = all(name in ABOUT_A_CALL or item in (None, "", [], {}) for name, item in members.items())
+    about_a_call = all(
+        name in ABOUT_A_CALL or item in (None, "", [], {}) for name, item in members.items()
+    )
     if about_a_call and _says_of_a_call(members):
         return True
     inner = members.get("result") if "jsonrpc" in members else members.get("content")
@@ -129,11 +200,22 @@ def _object_says(members: Mapping[str, Any], depth: int) -> bool:
 
 def _says_of_a_call(members: Mapping[str, Any]) -> bool:
     """Members that say so only where the whole reply is about the call."""
-    words = {str(members[name]).casefold() for name in ("status", "result") if isinstance(members.get(name), str)}
+    words = {
+        str(members[name]).casefold()
+        for name in ("status", "result")
+        if isinstance(members.get(name), str)
+    }
     code, errors = members.get("code"), members.get("errors")
-    has_text = any(isinstance(members.get(name), str) and members[name] for name in ("message", "msg"))
+    has_text = any(
+        isinstance(members.get(name), str) and members[name] for name in ("message", "msg")
+    )
     is_rpc = isinstance(code, int) and code in JSON_RPC
-    nothing_else = members.get("data") in (None, "", [], {}) and members.get("result") in (None, "", [], {})
+    nothing_else = members.get("data") in (None, "", [], {}) and members.get("result") in (
+        None,
+        "",
+        [],
+        {},
+    )
     return (
         bool(words & (FAILED | {"error"}))
         or (has_text and (is_rpc or _is_code(code)))

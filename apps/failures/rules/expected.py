@@ -1,7 +1,8 @@
 """The correct calls, if known, and where the agent deviated from them. Pure.
 
-The order of calls does not matter if each is correct: first, equal calls are removed on both sides, then the rest is aligned in order
-(Needleman and Wunsch 1970), which pairs a call with the one it should have been.
+The order of calls does not matter if each is correct: first, equal calls are removed on both sides,
+then the rest is aligned in order (Needleman and Wunsch 1970), which pairs a call with the one it
+should have been.
 """
 
 from __future__ import annotations
@@ -15,9 +16,14 @@ from apps.failures.rules.reading import Call, Run, kind_of, retrieves
 from workers.lib.messages import as_json, call_key, known_call, same_value, unpacked
 
 MAX_EXPECTED = 500
-ALIGNED = (200, 100)  # remaining calls, made and expected, that are aligned; the first deviation is among them
+ALIGNED = (
+    200,
+    100,
+)  # remaining calls, made and expected, that are aligned; the first deviation is among them
 MISSING, EXTRA, OTHER_TOOL, UNRELATED, WITHOUT_EFFECT = 1.0, 1.0, 1.5, 2.5, 0.05
-HELPERS = frozenset(("think", "reason", "reflect", "plan", "scratchpad", "note", "calculate", "calculator"))
+HELPERS = frozenset(
+    ("think", "reason", "reflect", "plan", "scratchpad", "note", "calculate", "calculator")
+)
 SOURCES = ("expected", "expected_calls", "expected_tool_calls", "ground_truth")
 
 
@@ -31,7 +37,9 @@ class ExpectedCall:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """One difference: kind "wrong_tool", "wrong_argument", "missing" or "extra"; the call made and the call expected."""
+    """One difference: kind "wrong_tool", "wrong_argument", "missing" or "extra"; the call made and
+    the call expected.
+    """
 
     kind: str
     made: Call | None
@@ -41,7 +49,9 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class GroundTruth:
-    """The correct calls, and the calls to compare them with; `whole` is False if a person corrected only one step."""
+    """The correct calls, and the calls to compare them with; `whole` is False if a person corrected
+    only one step.
+    """
 
     wanted: list[ExpectedCall]
     made: list[Call]
@@ -49,7 +59,9 @@ class GroundTruth:
 
 
 def ground_truth_of(run: Run) -> GroundTruth | None:
-    """From a person's last edit, or from the log's metadata; None if the correct calls are unknown."""
+    """From a person's last edit, or from the log's metadata; None if the correct calls are
+    unknown.
+    """
     for item in reversed(run.interventions):
         if item.get("kind") == "edit" and (found := _calls(item.get("after"))):
             return GroundTruth(found, _edited(run, item, found), whole=False)
@@ -62,7 +74,9 @@ def ground_truth_of(run: Run) -> GroundTruth | None:
 
 
 def _edited(run: Run, item: dict, wanted: list[ExpectedCall]) -> list[Call]:
-    """The calls to which an edit applies: those of its message, or what the person found there if the log already contains the edit."""
+    """The calls to which an edit applies: those of its message, or what the person found there if
+    the log already contains the edit.
+    """
     index = item.get("message_index")
     here = [call for call in run.calls if call.index == index]
     if not here:
@@ -78,7 +92,11 @@ def wanted_texts(run: Run) -> list[str]:
     """Texts that the agent should have told the user, from the log's metadata."""
     found = _dig(run.metadata, "info", "task", "outputs")
     found = found if found is not None else run.metadata.get("expected_outputs")
-    return [text for text in found if isinstance(text, str) and text] if isinstance(found, list) else []
+    return (
+        [text for text in found if isinstance(text, str) and text]
+        if isinstance(found, list)
+        else []
+    )
 
 
 def _dig(value: Any, *names: str) -> Any:
@@ -91,7 +109,10 @@ def _calls(value: Any) -> list[ExpectedCall] | None:
     """One call or a list of them, in any of the usual forms; None if it is none of these."""
     value = unpacked(value)
     if isinstance(value, dict):
-        value = next((value[name] for name in ("tool_calls", "calls") if isinstance(value.get(name), list)), [value])
+        value = next(
+            (value[name] for name in ("tool_calls", "calls") if isinstance(value.get(name), list)),
+            [value],
+        )
     if not isinstance(value, list):
         return None
     found = [_call(item) for item in value[:MAX_EXPECTED]]
@@ -105,15 +126,20 @@ def _call(item: Any) -> ExpectedCall | None:
 
 
 def deviations(truth: GroundTruth) -> list[Deviation]:
-    """Every difference, in the order of the run. A person who corrects one step says nothing about the other calls."""
+    """Every difference, in the order of the run. A person who corrects one step says nothing about
+    the other calls.
+    """
     made, wanted = _comparable(truth.made, truth.wanted)
     left, missing, done = _without_equal(made, wanted)
     found = _aligned(left[: ALIGNED[0]], missing[: ALIGNED[1]], done)
     return [item for item in found if truth.whole or item.kind != "extra"]
 
 
-def _comparable(calls: list[Call], wanted: list[ExpectedCall]) -> tuple[list[Call], list[ExpectedCall]]:
-    """Look-ups before a change are compared on neither side; if looking up was the task, helpers are not compared.
+def _comparable(
+    calls: list[Call], wanted: list[ExpectedCall]
+) -> tuple[list[Call], list[ExpectedCall]]:
+    """Look-ups before a change are compared on neither side; if looking up was the task, helpers
+    are not compared.
 
     A step whose calls have no replies is the answer itself: then all of it counts.
     """
@@ -126,15 +152,26 @@ def _comparable(calls: list[Call], wanted: list[ExpectedCall]) -> tuple[list[Cal
     return [call for call in calls if call.tool in names or call.tool not in HELPERS], wanted
 
 
-def _without_equal(made: list[Call], wanted: list[ExpectedCall]) -> tuple[list[Call], list[ExpectedCall], set]:
-    """The made and expected calls without a match, and the matched keys. Calls that worked are matched first."""
+def _without_equal(
+    made: list[Call], wanted: list[ExpectedCall]
+) -> tuple[list[Call], list[ExpectedCall], set]:
+    """The made and expected calls without a match, and the matched keys. Calls that worked are
+    matched first.
+    """
     tools = {item.tool for item in wanted}
-    keys = [call_key(call.tool, call.args) if call.tool in tools and call.args is not None else None for call in made]
+    keys = [
+        call_key(call.tool, call.args) if call.tool in tools and call.args is not None else None
+        for call in made
+    ]
     open_wishes: dict[Hashable, deque[int]] = defaultdict(deque)
     for place, item in enumerate(wanted):
-        open_wishes[item.tool if item.args is None else call_key(item.tool, item.args)].append(place)
+        open_wishes[item.tool if item.args is None else call_key(item.tool, item.args)].append(
+            place
+        )
     done, matched, met = set(), set(), set()
-    for at in sorted((at for at, key in enumerate(keys) if key is not None), key=lambda at: made[at].error):
+    for at in sorted(
+        (at for at, key in enumerate(keys) if key is not None), key=lambda at: made[at].error
+    ):
         wishes = open_wishes.get(keys[at]) or open_wishes.get(made[at].tool)
         if wishes:
             met.add(wishes.popleft())
@@ -151,16 +188,24 @@ def _aligned(made: list[Call], wanted: list[ExpectedCall], done: set) -> Iterato
         if kind == "missing":
             yield Deviation("missing", None, item)
         elif kind == "extra" and call.error:
-            tried[call.tool].append(call)  # without effect: not a fault itself, but maybe the start of one
+            tried[call.tool].append(
+                call
+            )  # without effect: not a fault itself, but maybe the start of one
         elif kind == "extra":
-            yield Deviation("extra", call, None, repeated=bool(done) and call_key(call.tool, call.args) in done)
+            yield Deviation(
+                "extra", call, None, repeated=bool(done) and call_key(call.tool, call.args) in done
+            )
         else:
             first = tried[call.tool].popleft() if tried[call.tool] else call
-            yield Deviation("wrong_argument" if call.tool == item.tool else "wrong_tool", first, item)
+            yield Deviation(
+                "wrong_argument" if call.tool == item.tool else "wrong_tool", first, item
+            )
 
 
 def _path(made: list[Call], wanted: list[ExpectedCall]) -> list[tuple[str, Any, Any]]:
-    """Steps ("pair", call, wish), ("extra", call, None), ("missing", None, wish) of the cheapest alignment."""
+    """Steps ("pair", call, wish), ("extra", call, None), ("missing", None, wish) of the cheapest
+    alignment.
+    """
     table = [[column * MISSING for column in range(len(wanted) + 1)]]
     pairs = [[_distance(call, item) for item in wanted] for call in made]
     for row, call in enumerate(made, 1):
@@ -172,7 +217,9 @@ def _path(made: list[Call], wanted: list[ExpectedCall]) -> list[tuple[str, Any, 
     return _walk(table, pairs, made, wanted)
 
 
-def _walk(table: list, pairs: list, made: list[Call], wanted: list[ExpectedCall]) -> list[tuple[str, Any, Any]]:
+def _walk(
+    table: list, pairs: list, made: list[Call], wanted: list[ExpectedCall]
+) -> list[tuple[str, Any, Any]]:
     """Back through the table; among equally cheap paths the one that pairs the earliest calls."""
     steps: list[tuple[str, Any, Any]] = []
     row, column = len(made), len(wanted)
@@ -195,13 +242,18 @@ def _extra(call: Call) -> float:
 
 
 def _distance(call: Call, item: ExpectedCall) -> float:
-    """Below 1 for the same tool: the share of arguments that differ. For another tool more than that, but less than two faults. A change
-    that worked on something else is not paired: it is an extra call, and the expected one is missing."""
+    """Below 1 for the same tool: the share of arguments that differ. For another tool more than
+    that, but less than two faults. A change that worked on something else is not paired: it is an
+    extra call, and the expected one is missing.
+    """
     args, right = call.args or {}, item.args or {}
     if call.tool != item.tool:
         return UNRELATED if _is_of_something_else(call, item, args, right) else OTHER_TOOL
     names = args.keys() | right.keys()
-    differ = sum(name not in args or name not in right or not same_value(args[name], right[name]) for name in names)
+    differ = sum(
+        name not in args or name not in right or not same_value(args[name], right[name])
+        for name in names
+    )
     return 0.1 + 0.8 * differ / max(1, len(names))
 
 
@@ -216,11 +268,13 @@ def difference(args: dict | None, right: dict | None) -> str:
     """What is wrong with the arguments, in words."""
     args, right = args or {}, right or {}
     parts = [
-        f"{name} is {_short(args[name])}, should be {_short(right[name])}"
-        if name in args and name in right
-        else f"{name} is missing"
-        if name in right
-        else f"{name} was not expected"
+        (
+            f"{name} is {_short(args[name])}, should be {_short(right[name])}"
+            if name in args and name in right
+            else f"{name} is missing"
+            if name in right
+            else f"{name} was not expected"
+        )
         for name in sorted(args.keys() | right.keys())
         if name not in args or name not in right or not same_value(args[name], right[name])
     ]

@@ -12,8 +12,9 @@ MAX_QUOTE = 200
 class Evidence:
     """One reason: the rule, the message it is about, a sentence, and that message's own words.
 
-    `confidence` is "certain" (it can be checked and leaves no other mode: a schema, a ground truth, a person's act),
-    "likely" (a pattern in calls and replies) or "hint" (a pattern in words). `bench.failures` measures each.
+    `confidence` is "certain" (it can be checked and leaves no other mode: a schema, a ground truth,
+    a person's act), "likely" (a pattern in calls and replies) or "hint" (a pattern in words).
+    `bench.failures` measures each.
     """
 
     rule: str
@@ -36,7 +37,9 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What went wrong (a slug of a failure mode), at which message, and why we think so: the deciding reason first."""
+    """What went wrong (a slug of a failure mode), at which message, and why we think so: the
+    deciding reason first.
+    """
 
     mode: str
     blamed_message: int | None

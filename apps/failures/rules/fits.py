@@ -1,7 +1,7 @@
 """A fast check whether arguments certainly match a tool's schema. Pure.
 
-Nearly all calls do. If this check is not certain, `Checker` decides and finds the reason; a schema with any keyword unknown here is
-never certain.
+Nearly all calls do. If this check is not certain, `Checker` decides and finds the reason; a schema
+with any keyword unknown here is never certain.
 """
 
 from __future__ import annotations
@@ -11,18 +11,34 @@ from typing import Any
 
 Fits = Callable[[Any], bool]
 SAYS_NOTHING = frozenset(
-    ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$schema")
+    (
+        "title",
+        "description",
+        "default",
+        "examples",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "$schema",
+    )
 )
 KNOWN = SAYS_NOTHING | {"type", "properties", "required", "additionalProperties", "items", "enum"}
 CLASSES: dict[str, tuple[type, ...]] = {
-    "object": (dict,), "array": (list,), "string": (str,), "integer": (int,), "number": (int, float),
-    "boolean": (bool,), "null": (type(None),),
-}  # fmt: skip
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
 MAX_DEPTH = 12
 
 
 def fits_of(schema: Any, depth: int = 0) -> Fits | None:
-    """A test that is true only for values that JSON Schema 2020-12 allows; None for an unsupported schema."""
+    """A test that is true only for values that JSON Schema 2020-12 allows; None for an unsupported
+    schema.
+    """
     if not isinstance(schema, dict) or not KNOWN.issuperset(schema) or depth > MAX_DEPTH:
         return None
     classes = _classes(schema.get("type"))
@@ -39,7 +55,9 @@ def _anything(value: Any) -> bool:
 
 
 def _classes(kind: Any) -> frozenset[type] | None:
-    """The exact classes of values of a type (True is not an integer); without a type, all that JSON has."""
+    """The exact classes of values of a type (True is not an integer); without a type, all that JSON
+    has.
+    """
     names = list(CLASSES) if kind is None else kind if isinstance(kind, list) else [kind]
     if not all(isinstance(name, str) and name in CLASSES for name in names):
         return None
@@ -47,7 +65,9 @@ def _classes(kind: Any) -> frozenset[type] | None:
 
 
 def _choices(schema: dict) -> frozenset[str] | tuple[()] | None:
-    """The texts of an enum; () if all values are allowed. Other enums are left to the checker: 1 equals True in Python."""
+    """The texts of an enum; () if all values are allowed. Other enums are left to the checker: 1
+    equals True in Python.
+    """
     if "enum" not in schema:
         return ()
     given = schema["enum"]
@@ -59,7 +79,11 @@ def _properties(schema: dict, depth: int) -> tuple[Mapping[str, Fits], frozenset
     """(test by name, required names, whether others are allowed)"""
     given, required = schema.get("properties", {}), schema.get("required", [])
     others = schema.get("additionalProperties", True)
-    if not isinstance(given, dict) or not isinstance(required, list) or not isinstance(others, bool):
+    if (
+        not isinstance(given, dict)
+        or not isinstance(required, list)
+        or not isinstance(others, bool)
+    ):
         return None
     tests = {name: fits_of(inner, depth + 1) for name, inner in given.items()}
     if None in tests.values() or not all(isinstance(name, str) for name in required):
@@ -82,7 +106,9 @@ def _test(
         if kind is dict:
             if not required <= value.keys():
                 return False
-            return all(tests[name](item) if name in tests else others for name, item in value.items())
+            return all(
+                tests[name](item) if name in tests else others for name, item in value.items()
+            )
         return all(map(items, value)) if kind is list else True
 
     return fits

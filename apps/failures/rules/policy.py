@@ -1,11 +1,12 @@
-"""Conditions that a system prompt states about records, such as “An order can only be cancelled if its status is
-pending”. Pure.
+"""Conditions that a system prompt states about records, such as “An order can only be cancelled if
+its status is pending”. Pure.
 
-It reads sentences of the form *subject* can (not, only, always) be *done* (if *field* is *value*). A condition applies
-to the records whose values its subject names (“Basic economy flights”: records with a field whose value is
-`basic_economy`), or to all records if the subject is only a kind of thing. Nothing else in a policy is understood, so a
-condition is evidence rather than proof: only a rule that a person has confirmed yields a finding (`violations`).
-`Run.rule_states` holds people's decisions, by the rule's `key_of`.
+It reads sentences of the form *subject* can (not, only, always) be *done* (if *field* is *value*).
+A condition applies to the records whose values its subject names (“Basic economy flights”: records
+with a field whose value is `basic_economy`), or to all records if the subject is only a kind of
+thing. Nothing else in a policy is understood, so a condition is evidence rather than proof: only a
+rule that a person has confirmed yields a finding (`violations`). `Run.rule_states` holds people's
+decisions, by the rule's `key_of`.
 """
 
 from __future__ import annotations
@@ -21,35 +22,44 @@ from apps.failures.rules import words
 from apps.failures.rules.reading import Call, Run, is_identifier, name_parts, scalars
 
 READ_OF_A_PROMPT, MOST_CONDITIONS = 40_000, 60
-MOST_RULES, LONGEST_SENTENCE = 40, 600  # per prompt, and characters per sentence, as shown to people
+MOST_RULES, LONGEST_SENTENCE = (
+    40,
+    600,
+)  # per prompt, and characters per sentence, as shown to people
 PROPOSED, CONFIRMED, DISMISSED = "proposed", "confirmed", "dismissed"
 # The parts of a prompt that change from run to run: dates, times of day and UUIDs.
 _CHANGING = re.compile(
     r"\d{4}-\d\d-\d\d|\b\d{1,2}:\d\d(?::\d\d)?(?:\.\d+)?\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
-    r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6} \d{1,2}(?:st|nd|rd|th)?,? \d{4}\b"
+    r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6} \d{1,2}(?:st|nd|rd|th)?,?"
+    r" \d{4}\b"
     r"|\b\d{1,2} (?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6},? \d{4}\b"
     r"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b",
     re.IGNORECASE,
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+|\n|,? and (?=(?:\w+ ){1,4}can )")
 _CAN = re.compile(
-    r"(?P<subject>[^.;:,\n]{2,80}?)\s+(?:can(?P<not>not|'t| not)?|(?P<must_not>must not|may not)|(?P<may>may))\s+"
+    r"(?P<subject>[^.;:,\n]{2,80}?)\s+(?:can(?P<not>not|'t| not)?|(?P<must_not>must not|may"
+    r" not)|(?P<may>may))\s+"
     r"(?P<always>always )?(?P<only>only )?be (?P<verb>[a-z]{3,20}ed)\b(?P<rest>[^.\n]{0,200})",
     re.IGNORECASE,
 )
 _CONDITION = re.compile(
-    r"\b(?:if|when) (?:the |its |their |an? )?(?P<field>[a-z][a-z _]{1,40}?) (?:is|are|was|were|has been) "
+    r"\b(?:if|when) (?:the |its |their |an? )?(?P<field>[a-z][a-z _]{1,40}?) (?:is|are|was|were|has"
+    r" been) "
     r"(?P<value>['\"“‘]?[\w -]{2,30})",
     re.IGNORECASE,
 )
 _AT_FIRST = re.compile(
-    r"\b(?:all|any|an?|every) [a-z]{3,20} (?:can|may) be (?P<verb>[a-z]{3,20}ed) within (?P<n>\d{1,4})[ -](?P<unit>hour|day)s? "
-    r"(?:of|after) (?:the |its |their )?(?:booking|purchas\w+|order\w*|creation|placement|being (?:booked|ordered|placed|made|created))\b",
+    r"\b(?:all|any|an?|every) [a-z]{3,20} (?:can|may) be (?P<verb>[a-z]{3,20}ed) within"
+    r" (?P<n>\d{1,4})[ -](?P<unit>hour|day)s? "
+    r"(?:of|after) (?:the |its |their )?(?:booking|purchas\w+|order\w*|creation|placement|being"
+    r" (?:booked|ordered|placed|made|created))\b",
     re.IGNORECASE,
 )
 _IN_A_CONDITION = re.compile(r"\b(?:if|when|whenever|unless|whether|until)\b")
 _CAN_DO = re.compile(
-    r"\bcan (?:also |always )?(?P<verb>modify|change|update|edit|upgrade|cancel|return|exchange|remove|replace)\s+"
+    r"\bcan (?:also |always"
+    r" )?(?P<verb>modify|change|update|edit|upgrade|cancel|return|exchange|remove|replace)\s+"
     r"(?:(?:the|their|its|his|her|any|an?) )?(?P<thing>[a-z]{4,20})\b",
     re.IGNORECASE,
 )
@@ -57,13 +67,16 @@ _BEFORE_A_VALUE = words.word_set("or and all any every each otherwise the a an i
 _KINDS = words.word_set("all any every an a the each other such this these it they")
 _NO = frozenset(("no", "false", "none", "0", "", "null", "never"))
 _MADE = words.word_set("created booked ordered placed purchased made")
-_DONE = words.word_set("bought paid met available present given included active valid purchased enabled set")
+_DONE = words.word_set(
+    "bought paid met available present given included active valid purchased enabled set"
+)
 
 
 @dataclass(frozen=True)
 class Condition:
-    """`allowed` is "never", "always" or "if". `field` and `value` belong to "if"; without a value, anything but “no”
-    satisfies it. `days`: for how many days after a record was created the prompt allows it anyway.
+    """`allowed` is "never", "always" or "if". `field` and `value` belong to "if"; without a value,
+    anything but “no” satisfies it. `days`: for how many days after a record was created the prompt
+    allows it anyway.
     """
 
     sentence: str
@@ -81,20 +94,28 @@ def conditions(system: str) -> tuple[Condition, ...]:
     if " be " not in system:
         return ()
     text = system[:READ_OF_A_PROMPT].replace("’", "'")
-    found = [item for part in _SENTENCE_END.split(text) if " be " in part and (item := _condition(part))]
+    found = [
+        item for part in _SENTENCE_END.split(text) if " be " in part and (item := _condition(part))
+    ]
     days = _allowed_at_first(text)
     return tuple(
-        replace(item, days=days[item.verb]) if item.verb in days and item.allowed != "always" else item
+        (
+            replace(item, days=days[item.verb])
+            if item.verb in days and item.allowed != "always"
+            else item
+        )
         for item in found
     )[:MOST_CONDITIONS]
 
 
 def _allowed_at_first(text: str) -> dict[str, int]:
-    """{participle: days}: what is allowed for every record within so many days of its creation. Hours are rounded up to
-    days.
+    """{participle: days}: what is allowed for every record within so many days of its creation.
+    Hours are rounded up to days.
     """
     return {
-        found["verb"].casefold(): -(-int(found["n"]) // (24 if found["unit"].casefold() == "hour" else 1))
+        found["verb"].casefold(): -(
+            -int(found["n"]) // (24 if found["unit"].casefold() == "hour" else 1)
+        )
         for found in _AT_FIRST.finditer(text)
     }
 
@@ -112,15 +133,17 @@ def _condition(sentence: str) -> Condition | None:
     if only and (if_ := _CONDITION.search(can["rest"])):
         value = re.split(r" and | or |,", if_["value"].strip("'\"“‘ ").casefold())[0].strip()
         return Condition(*about, "if", if_["field"].casefold(), "" if value in _DONE else value)
-    if (can["not"] or can["must_not"]) and not re.search(r"\b(?:if|unless|when|except|without)\b", can["rest"]):
+    if (can["not"] or can["must_not"]) and not re.search(
+        r"\b(?:if|unless|when|except|without)\b", can["rest"]
+    ):
         return Condition(*about, "never")
     return None
 
 
 @dataclass(frozen=True)
 class Permission:
-    """“The user can modify passengers”: `thing` is the first word of the object, `except_for` the words of clauses that
-    exclude something.
+    """“The user can modify passengers”: `thing` is the first word of the object, `except_for` the
+    words of clauses that exclude something.
     """
 
     sentence: str
@@ -134,13 +157,17 @@ def permissions(system: str) -> tuple[Permission, ...]:
     """The changes that a system prompt says can be made."""
     if " can " not in system:
         return ()
-    parts = (part for part in re.split(r"(?<=[.!?])\s+|\n", system[:READ_OF_A_PROMPT]) if " can " in part)
+    parts = (
+        part for part in re.split(r"(?<=[.!?])\s+|\n", system[:READ_OF_A_PROMPT]) if " can " in part
+    )
     return tuple(found for part in parts for found in _permitted(part))[:MOST_CONDITIONS]
 
 
 def _permitted(sentence: str) -> Iterator[Permission]:
     taken_back = re.split(r"\b(?:but|cannot|can't|can not|except)\b", sentence)[1:]
-    except_for = frozenset(word for clause in taken_back for word in words.content_words(clause) if len(word) > 4)
+    except_for = frozenset(
+        word for clause in taken_back for word in words.content_words(clause) if len(word) > 4
+    )
     except_for -= words.SAME_ACTION["modify"]
     for found in _CAN_DO.finditer(sentence):
         thing = found["thing"].casefold().removesuffix("s")
@@ -158,7 +185,9 @@ class Consent:
 
 @lru_cache(maxsize=256)
 def consent(system: str) -> Consent | None:
-    """The first sentence of a system prompt that requires the user's confirmation before changes."""
+    """The first sentence of a system prompt that requires the user's confirmation before
+    changes.
+    """
     for line in system[:READ_OF_A_PROMPT].splitlines():
         if words.search(words.CONSENT, line):
             parts = re.split(r"(?<=[.!?])\s+", line)
@@ -172,8 +201,8 @@ Rule = Condition | Permission | Consent
 
 @lru_cache(maxsize=256)
 def rules_of(system: str) -> tuple[Rule, ...]:
-    """All rules that are understood, without duplicates, at most `MOST_RULES`: confirmation first, then conditions,
-    then permissions.
+    """All rules that are understood, without duplicates, at most `MOST_RULES`: confirmation first,
+    then conditions, then permissions.
     """
     asked = consent(system)
     found: list[Rule] = [*((asked,) if asked else ()), *conditions(system), *permissions(system)]
@@ -182,17 +211,19 @@ def rules_of(system: str) -> tuple[Rule, ...]:
 
 @lru_cache(maxsize=4096)
 def key_of(rule: Rule) -> str:
-    """A key for a rule that does not depend on dates in the prompt. Different wording, or another reading of it, gives
-    another key.
+    """A key for a rule that does not depend on dates in the prompt. Different wording, or another
+    reading of it, gives another key.
     """
-    parts = [sorted(part) if isinstance(part, frozenset) else part for part in astuple(rule) if part != 0]
+    parts = [
+        sorted(part) if isinstance(part, frozenset) else part for part in astuple(rule) if part != 0
+    ]
     return _digest(" ".join(_CHANGING.sub("#", repr([type(rule).__name__, *parts])).split()), 12)
 
 
 @lru_cache(maxsize=512)
 def digest_of(system: str) -> str:
-    """A digest of a prompt without the parts that change from run to run, so that a prompt with today's date is the
-    same prompt every day.
+    """A digest of a prompt without the parts that change from run to run, so that a prompt with
+    today's date is the same prompt every day.
     """
     return _digest(" ".join(_CHANGING.sub("#", system).split()), 16)
 
@@ -219,7 +250,9 @@ def understood(rule: Rule) -> dict[str, str]:
 
 def in_words(given: dict[str, str]) -> str:
     """The meaning of `understood`, as a sentence."""
-    kind, subject, verb, days = (given.get(name, "") for name in ("kind", "subject", "verb", "days"))
+    kind, subject, verb, days = (
+        given.get(name, "") for name in ("kind", "subject", "verb", "days")
+    )
     anyway = f" (or within {days} {'day' if days == '1' else 'days'} of being made)" if days else ""
     if kind == "confirm":
         return "Every change needs a “yes” in the user's last message."
@@ -227,7 +260,9 @@ def in_words(given: dict[str, str]) -> str:
         return f"The agent must not refuse to {verb} “{given.get('thing', '')}”."
     if kind == "if":
         field = given.get("field", "").strip()
-        condition = f"“{field}” is “{given['value']}”" if given.get("value") else f"“{field}” has a value"
+        condition = (
+            f"“{field}” is “{given['value']}”" if given.get("value") else f"“{field}” has a value"
+        )
         return f"“{subject}” may be {verb} only if {condition}{anyway}."
     return f"“{subject}” can {'always' if kind == 'always' else 'never'} be {verb}{anyway}."
 
@@ -235,7 +270,11 @@ def in_words(given: dict[str, str]) -> str:
 def in_use(run: Run, kind: type[Rule], stated: Sequence[Any]) -> list[Any]:
     """The rules of a kind that the prompt states or people wrote, without dismissed ones."""
     rules = [*stated, *(rule for rule in run.written_rules if isinstance(rule, kind))]
-    return [rule for rule in rules if not run.rule_states or run.rule_states.get(key_of(rule)) != DISMISSED]
+    return [
+        rule
+        for rule in rules
+        if not run.rule_states or run.rule_states.get(key_of(rule)) != DISMISSED
+    ]
 
 
 def source_of(run: Run, rule: Rule) -> str:
@@ -249,7 +288,9 @@ def consents_asked(run: Run) -> list[Consent]:
 
 
 def refuses_permitted(run: Run) -> Iterator[tuple[int, Permission]]:
-    """Answers that refuse a change which the system prompt permits, and which no call made either."""
+    """Answers that refuse a change which the system prompt permits, and which no call made
+    either.
+    """
     if not (stated := in_use(run, Permission, permissions(run.system))):
         return
     done = [f"{call.tool} {call.raw}".casefold() for call in run.changes_made]
@@ -259,14 +300,22 @@ def refuses_permitted(run: Run) -> Iterator[tuple[int, Permission]]:
                 continue
             said = sentence.casefold()
             for item in stated:
-                if item.thing in said and _changes(said, item) and not any(item.thing in call for call in done):
+                if (
+                    item.thing in said
+                    and _changes(said, item)
+                    and not any(item.thing in call for call in done)
+                ):
                     yield index, item
 
 
 def _changes(said: str, item: Permission) -> bool:
     group = words.SAME_ACTION.get(item.verb, frozenset((item.verb,)))
     named = words.content_words(said)
-    asked = any(words.same_stem(word, verb) or word.startswith(("modif", "chang")) for word in named for verb in group)
+    asked = any(
+        words.same_stem(word, verb) or word.startswith(("modif", "chang"))
+        for word in named
+        for verb in group
+    )
     return asked and item.except_for.isdisjoint(named)
 
 
@@ -286,19 +335,27 @@ def broken(run: Run) -> Iterator[Broken]:
     if not stated:
         return
     for call in run.changes_made:
-        fitting = [item for item in stated if item.allowed != "always" and _is_of(item.verb, call.tool)]
+        fitting = [
+            item for item in stated if item.allowed != "always" and _is_of(item.verb, call.tool)
+        ]
         for name, record in _records(run, call) if fitting else ():
             for item in fitting:
-                if (why := _why_not(item, record, call)) and not (item.days and _made_lately(run, record, item.days)):
+                if (why := _why_not(item, record, call)) and not (
+                    item.days and _made_lately(run, record, item.days)
+                ):
                     yield Broken(call, name, item, f"{call.tool} changed {name}, although {why}")
 
 
 def always_allowed(run: Run) -> list[Condition]:
     """Conditions that always allow something for a record that was looked up."""
-    stated = [item for item in in_use(run, Condition, conditions(run.system)) if item.allowed == "always"]
+    stated = [
+        item for item in in_use(run, Condition, conditions(run.system)) if item.allowed == "always"
+    ]
     if not stated:
         return []
-    records = [record for call in run.calls if call.worked and isinstance(record := run.record(call), dict)]
+    records = [
+        record for call in run.calls if call.worked and isinstance(record := run.record(call), dict)
+    ]
     return [item for item in stated if any(_named(item.subject, record) for record in records)]
 
 
@@ -314,14 +371,22 @@ def refuses_allowed(run: Run) -> Iterator[tuple[int, Condition]]:
 
 
 def _why_not(item: Condition, record: dict, call: Call) -> str:
-    """Why a condition does not allow a change to a record; empty if it allows it or says nothing about it."""
+    """Why a condition does not allow a change to a record; empty if it allows it or says nothing
+    about it.
+    """
     named = _named(item.subject, record)
     if not named and not is_a_kind(item.subject):
         return ""
     if item.allowed == "never":
         changed = any((call.args or {}).get(field, value) != value for field, value in named)
-        return "" if changed or not named else " and ".join(f"{field} is {value}" for field, value in named)
-    field = next((name for name in reversed(item.field.replace("_", " ").split()) if name in record), None)
+        return (
+            ""
+            if changed or not named
+            else " and ".join(f"{field} is {value}" for field, value in named)
+        )
+    field = next(
+        (name for name in reversed(item.field.replace("_", " ").split()) if name in record), None
+    )
     if field is None or not isinstance(record[field], str | bool | int | None):
         return ""
     stored = str(record[field]).casefold().replace("_", " ")
@@ -330,9 +395,13 @@ def _why_not(item: Condition, record: dict, call: Call) -> str:
 
 
 def _made_lately(run: Run, record: dict, days: int) -> bool:
-    """Whether a record was created at most `days` days ago, by its own date field and the date in the system prompt."""
+    """Whether a record was created at most `days` days ago, by its own date field and the date in
+    the system prompt.
+    """
     made = (
-        words.day_of(value) for name, value in record.items() if type(value) is str and _MADE & set(name_parts(name))
+        words.day_of(value)
+        for name, value in record.items()
+        if type(value) is str and _MADE & set(name_parts(name))
     )
     latest = max(filter(None, made), default=None)
     return run.today is not None and latest is not None and (run.today - latest).days <= days
@@ -348,15 +417,21 @@ def _named(subject: str, record: dict) -> list[tuple[str, str]]:
     found = []
     for field, value in record.items():
         if isinstance(value, str) and 2 < len(value) < 30 and not is_identifier(value):
-            at = re.search(rf"(?:(\w+) )?(?<!\w){re.escape(value.casefold().replace('_', ' '))}(?!\w)", subject)
+            at = re.search(
+                rf"(?:(\w+) )?(?<!\w){re.escape(value.casefold().replace('_', ' '))}(?!\w)", subject
+            )
             if at and (at[1] is None or at[1] in _BEFORE_A_VALUE):
                 found.append((field, value))
     return found
 
 
 def _is_of(verb: str, tool: str) -> bool:
-    """Whether a tool does what a participle says: cancel_order for cancelled, update_order for modified."""
-    own = frozenset().union(*(words.SAME_ACTION.get(part, frozenset((part,))) for part in name_parts(tool)))
+    """Whether a tool does what a participle says: cancel_order for cancelled, update_order for
+    modified.
+    """
+    own = frozenset().union(
+        *(words.SAME_ACTION.get(part, frozenset((part,))) for part in name_parts(tool))
+    )
     stems = (verb[:-2], verb[:-1], verb[:-3], f"{verb[:-3]}y")
     return any(stem in own for stem in stems)
 
@@ -371,7 +446,9 @@ def allows(verb: str, tools: Sequence[str]) -> bool:
 
 
 def _records(run: Run, call: Call) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (identifier, record): for each identifier in the arguments of a change, the record last looked up by it."""
+    """Yield (identifier, record): for each identifier in the arguments of a change, the record last
+    looked up by it.
+    """
     for _, value in scalars(call.args):
         if type(value) is str and is_identifier(value):
             before = [other for other in run.looked_up.get(value, ()) if other.index < call.index]

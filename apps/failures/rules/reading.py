@@ -16,9 +16,23 @@ from typing import Any
 import msgspec
 
 from apps.failures.rules.fits import Fits, fits_of
-from apps.failures.rules.words import SAME_ACTION, content_words, is_error, same_stem, today_in, word_set
+from apps.failures.rules.words import (
+    SAME_ACTION,
+    content_words,
+    is_error,
+    same_stem,
+    today_in,
+    word_set,
+)
 from apps.trajectories.arguments import Checker
-from workers.lib.messages import OpenCalls, ToolCall, functions_of, is_example, native_calls, text_of
+from workers.lib.messages import (
+    OpenCalls,
+    ToolCall,
+    functions_of,
+    is_example,
+    native_calls,
+    text_of,
+)
 
 CACHED_TOOL_SETS = 512
 CHANGES_LOOKED_AT = 40  # per run
@@ -27,15 +41,18 @@ MAX_KNOWN = 200_000  # characters in which a value is searched
 MAX_VALUES = 60  # scalars per call or record
 IDENTIFIER = re.compile(r"(?!\d{4}-\d\d-\d\d)(?=[^a-z]*$|.*\d)(?=.*[A-Za-z])\S{4,80}")
 READ_VERBS = word_set(
-    "get list search find lookup look query read retrieve fetch check view show describe count browse inspect think "
-    "calculate calculator compute validate verify preview estimate download scroll is has"
+    "get list search find lookup look query read retrieve fetch check view show describe count"
+    " browse inspect think calculate calculator compute validate verify preview estimate download"
+    " scroll is has"
 )
-RETRIEVAL_VERBS = word_set("get list search find lookup query read retrieve retrieval fetch browse rag")
+RETRIEVAL_VERBS = word_set(
+    "get list search find lookup query read retrieve retrieval fetch browse rag"
+)
 WRITE_VERBS = word_set(
-    "create add insert book make update edit modify change set write put patch upsert delete remove cancel drop purge "
-    "send post publish reply forward submit pay charge refund transfer move rename archive close assign share "
-    "invite approve reject grant revoke order buy purchase schedule reschedule reserve upload deploy restart exchange return replace "
-    "swap"
+    "create add insert book make update edit modify change set write put patch upsert delete remove"
+    " cancel drop purge send post publish reply forward submit pay charge refund transfer move"
+    " rename archive close assign share invite approve reject grant revoke order buy purchase"
+    " schedule reschedule reserve upload deploy restart exchange return replace swap"
 )
 PEOPLE = word_set("human humans person agent agents operator representative support supervisor")
 HANDOVER_VERBS = word_set("transfer escalate handoff handover hand forward route connect")
@@ -44,7 +61,9 @@ _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 @dataclass(slots=True)
 class Call:
-    """One tool call; `args` is None if they are not a JSON object; `index` is its message, `reply_index` the reply's."""
+    """One tool call; `args` is None if they are not a JSON object; `index` is its message,
+    `reply_index` the reply's.
+    """
 
     index: int
     id: str | None
@@ -74,12 +93,18 @@ class Offer:
     def problems(self, call: Call) -> list[str]:
         """What is wrong with the arguments of a call, according to its tool's schema."""
         fits = self.fits.get(call.tool)
-        return [] if fits is not None and fits(call.args) else self.checker.problems(call.tool, call.args)
+        return (
+            []
+            if fits is not None and fits(call.args)
+            else self.checker.problems(call.tool, call.args)
+        )
 
 
 @dataclass
 class Run:
-    """A trajectory as the rules see it. `users` and `answers` are (index, text); prompt examples are in neither."""
+    """A trajectory as the rules see it. `users` and `answers` are (index, text); prompt examples
+    are in neither.
+    """
 
     messages: list[dict]
     offer: Offer
@@ -91,7 +116,9 @@ class Run:
     rule_states: dict[str, str] = field(
         default_factory=dict
     )  # people's decisions on the rules of its prompt, by `policy.key_of`
-    written_rules: Sequence[Any] = ()  # `policy.Rule`s that people wrote for its prompt, or for all runs
+    written_rules: Sequence[
+        Any
+    ] = ()  # `policy.Rule`s that people wrote for its prompt, or for all runs
     calls: list[Call] = field(default_factory=list)
     users: list[tuple[int, str]] = field(default_factory=list)
     answers: list[tuple[int, str]] = field(default_factory=list)
@@ -141,7 +168,9 @@ class Run:
     @cached_property
     def changes(self) -> list[Call]:
         """The first calls that would change something, with or without an error."""
-        found = [call for call in self.calls if kind_of(call.tool) == "write" and call.args is not None]
+        found = [
+            call for call in self.calls if kind_of(call.tool) == "write" and call.args is not None
+        ]
         return found[:CHANGES_LOOKED_AT]
 
     @cached_property
@@ -152,7 +181,14 @@ class Run:
     def named_changes(self) -> list[tuple[Call, list[tuple[str, str]]]]:
         """Each change with the arguments (name, value) that are identifiers."""
         return [
-            (call, [item for item in scalars(call.args) if type(item[1]) is str and is_identifier(item[1])])
+            (
+                call,
+                [
+                    item
+                    for item in scalars(call.args)
+                    if type(item[1]) is str and is_identifier(item[1])
+                ],
+            )
             for call in self.changes
         ]
 
@@ -175,9 +211,13 @@ class Run:
         return self._said[1]
 
     def known_before(self, index: int) -> str:
-        """Everything in the run before a step, including arguments of calls, in lower case; at most `MAX_KNOWN`."""
+        """Everything in the run before a step, including arguments of calls, in lower case; at most
+        `MAX_KNOWN`.
+        """
         texts = [text_of(message) for message in self.messages[:index]]
-        texts += [call.raw for call in self.calls if call.index < index and kind_of(call.tool) != "write"]
+        texts += [
+            call.raw for call in self.calls if call.index < index and kind_of(call.tool) != "write"
+        ]
         return "\n".join(texts)[-MAX_KNOWN:].casefold()
 
     def record(self, call: Call) -> Any:
@@ -198,14 +238,18 @@ def system_of(messages: list[dict]) -> str:
 
 
 def read(trajectory: dict) -> Run:
-    """From {messages, tools, outcome_status, outcome_reason, outcome_label?, interventions, metadata, rule_states?, written_rules?}."""
+    """From {messages, tools, outcome_status, outcome_reason, outcome_label?, interventions,
+    metadata, rule_states?, written_rules?}.
+    """
     run = Run(
         messages=trajectory["messages"],
         offer=offer_of(trajectory.get("tools")),
         status=trajectory.get("outcome_status") or "unknown",
         reason=trajectory.get("outcome_reason") or "",
         label=trajectory.get("outcome_label") or "",
-        interventions=[item for item in trajectory.get("interventions") or [] if isinstance(item, dict)],
+        interventions=[
+            item for item in trajectory.get("interventions") or [] if isinstance(item, dict)
+        ],
         metadata=trajectory.get("metadata") or {},
         rule_states=trajectory.get("rule_states") or {},
         written_rules=trajectory.get("written_rules") or (),
@@ -257,7 +301,9 @@ def _json(text: str) -> Any:
 
 
 def scalars(value: Any) -> list[tuple[str, Any]]:
-    """(name of the field, value) of the scalars in JSON, at most `MAX_VALUES`; items of a list have the list's name."""
+    """(name of the field, value) of the scalars in JSON, at most `MAX_VALUES`; items of a list have
+    the list's name.
+    """
     left, found = [("", value)], []
     while left and len(found) < MAX_VALUES:
         at, item = left.pop()
@@ -271,7 +317,9 @@ def scalars(value: Any) -> list[tuple[str, Any]]:
 
 
 def is_identifier(value: str) -> bool:
-    """Whether a text identifies one thing among others: one word with a digit in it or all in capitals, and not a date."""
+    """Whether a text identifies one thing among others: one word with a digit in it or all in
+    capitals, and not a date.
+    """
     return IDENTIFIER.fullmatch(value) is not None
 
 
@@ -279,7 +327,9 @@ _offers = threading.local()
 
 
 def offer_of(tools: Any) -> Offer:
-    """The tools, prepared for checking. Cached by content, per thread: building it costs more than 30 checks."""
+    """The tools, prepared for checking. Cached by content, per thread: building it costs more than
+    30 checks.
+    """
     tools = tools if isinstance(tools, list) else []
     try:
         key = hashlib.blake2b(msgspec.json.encode(tools), digest_size=16).digest()
@@ -298,7 +348,9 @@ def _offer(tools: list) -> Offer:
     read_only = {name for name, function in functions.items() if _says_read_only(function)}
     checker = Checker(tools)
     fits = {name: fits_of(function.get("parameters")) for name, function in functions.items()}
-    return Offer(checker, fits, frozenset(functions), frozenset(checker.dangerous), frozenset(read_only))
+    return Offer(
+        checker, fits, frozenset(functions), frozenset(checker.dangerous), frozenset(read_only)
+    )
 
 
 def _says_read_only(function: dict) -> bool:
@@ -327,7 +379,9 @@ def kind_of(tool: str) -> str:
 def asked_in_words(tool: str) -> frozenset[str]:
     """Words with which users ask for what a tool does, from the verbs in its name."""
     parts = name_parts(tool)
-    known = [part for part in parts if part in WRITE_VERBS] or [part for part in parts if part in SAME_ACTION]
+    known = [part for part in parts if part in WRITE_VERBS] or [
+        part for part in parts if part in SAME_ACTION
+    ]
     verbs = known[:1] or parts
     return frozenset().union(*(SAME_ACTION.get(part, frozenset((part,))) for part in verbs))
 

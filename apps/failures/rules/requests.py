@@ -1,4 +1,6 @@
-"""Changes that were requested but not made, and changes made without the confirmation that the system prompt requires. Pure."""
+"""Changes that were requested but not made, and changes made without the confirmation that the
+system prompt requires. Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ WITHOUT_A_YES = "was called without a “yes” in the user's last message"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 _WORD = re.compile(r"[A-Za-z]+")
 _NO_THINGS = words.word_set(
-    "the a an my any more one two three four all this that it them these those some both each other new few same you your our him her "
-    "change changes request thing things something anything everything"
+    "the a an my any more one two three four all this that it them these those some both each other"
+    " new few same you your our him her change changes request thing things something anything"
+    " everything"
 )
 _ENDS_A_THING = words.word_set(
-    "to from for on in with at by and so if as or instead because since into using of but please then"
+    "to from for on in with at by and so if as or instead because since into using of but please"
+    " then"
 )
 
 
@@ -27,15 +31,23 @@ def request_not_served(run: Run) -> Iterator[Finding]:
     """Something was changed, but no change mentions another thing that the user asked to change."""
     made = [call for call in run.calls if call.worked and kind_of(call.tool) == "write"]
     verbs = {part for call in made for part in name_parts(call.tool)}
-    touched = {_stem(word) for call in made for word in _WORD.findall(f"{call.tool} {call.raw}".replace("_", " "))}
+    touched = {
+        _stem(word)
+        for call in made
+        for word in _WORD.findall(f"{call.tool} {call.raw}".replace("_", " "))
+    }
     for index, text in run.users if made else ():
         for sentence in _SENTENCE_END.split(text[: words.LOOKED_AT])[:SENTENCES]:
             for verb, thing in _requested_changes(sentence):
                 named = _things(thing)
-                served = verb in verbs or any(_same_thing(word, other) for word in named for other in touched)
+                served = verb in verbs or any(
+                    _same_thing(word, other) for word in named for other in touched
+                )
                 if named and not served:
                     said = f"The user asked to {verb} “{cut(thing.strip(), 50)}”, but no call did."
-                    yield Finding("incomplete_execution", where_it_turned(run), index, said, cut(text))
+                    yield Finding(
+                        "incomplete_execution", where_it_turned(run), index, said, cut(text)
+                    )
 
 
 def _requested_changes(sentence: str) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Where a run breaks a rule that its system prompt states or a person wrote. Pure.
 
-A rule that was only read is a signal (`outcomes.contradictions`). One that a person has confirmed gives a finding.
+A rule that was only read is a signal (`outcomes.contradictions`). One that a person has confirmed
+gives a finding.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ def _all(run: Run) -> Iterator[Violation]:
     for broken in policy.broken(run):
         yield Violation(broken.condition, broken.call.index, f"{broken.text}.")
     for index, rule in (*policy.refuses_permitted(run), *policy.refuses_allowed(run)):
-        yield Violation(rule, index, f"The agent refuses what the {policy.source_of(run, rule)} allows.")
+        yield Violation(
+            rule, index, f"The agent refuses what the {policy.source_of(run, rule)} allows."
+        )
 
 
 def confirmed_rule_broken(run: Run) -> Iterator[Finding]:
-    """The run breaks a rule that a person has confirmed; the evidence is the sentence in the prompt, or the step that breaks a rule
-    which a person wrote."""
+    """The run breaks a rule that a person has confirmed; the evidence is the sentence in the
+    prompt, or the step that breaks a rule which a person wrote."""
     if policy.CONFIRMED not in run.rule_states.values():
         return
     prompt = next(iter(system_messages(run.messages)), None)
@@ -51,5 +54,9 @@ def confirmed_rule_broken(run: Run) -> Iterator[Finding]:
         if run.rule_states.get(policy.key_of(found.rule)) == policy.CONFIRMED:
             source, sentence = policy.source_of(run, found.rule), cut(found.rule.sentence)
             text = f"{found.text} The {source} says “{sentence}”."
-            shown = (found.index, cut(run.words(found.index))) if source == "policy rule" else (prompt, sentence)
+            shown = (
+                (found.index, cut(run.words(found.index)))
+                if source == "policy rule"
+                else (prompt, sentence)
+            )
             yield Finding("policy_violation", found.index, shown[0], text, shown[1])

@@ -1,7 +1,7 @@
 """Patterns in the words of replies, users and agents. Pure.
 
-Texts are untrusted, so patterns over words are RE2's, which no text makes slow; those of Python's `re` only look at the start of a text
-and are bounded.
+Texts are untrusted, so patterns over words are RE2's, which no text makes slow; those of Python's
+`re` only look at the start of a text and are bounded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def _words(pattern: str) -> Any:
 
 
 def search(pattern: Any, text: str) -> Any:
-    """The first match in the searched part of a text, or None; half a surrogate pair matches nothing."""
+    """The first match in the searched part of a text, or None; half a surrogate pair matches
+    nothing.
+    """
     try:
         return pattern.search(text[:LOOKED_AT].replace("’", "'"))
     except UnicodeEncodeError:
@@ -40,38 +42,62 @@ LOOKED_AT = 1500  # characters of one message
 
 UNKNOWN_TOOL = _words(
     r"\b(?:unknown|no such|undefined|unrecogni[sz]ed|nonexistent) (?:tool|function|api)\b"
-    r"|\b(?:tool|function|api)\b.{0,80}\b(?:not found|does not exist|doesn't exist|is not defined|not registered|"
+    r"|\b(?:tool|function|api)\b.{0,80}\b(?:not found|does not exist|doesn't exist|is not"
+    r" defined|not registered|"
     r"is not (?:a valid|an available|available|a known))"
 )
 EMPTY = frozenset(
-    ("", "[]", "{}", "null", "none", "[[]]", "no results", "no results found", "no result", "not found", "no matches",
-     "no matches found", "0 results", "no data", "no documents found", "empty")
-)  # fmt: skip
+    (
+        "",
+        "[]",
+        "{}",
+        "null",
+        "none",
+        "[[]]",
+        "no results",
+        "no results found",
+        "no result",
+        "not found",
+        "no matches",
+        "no matches found",
+        "0 results",
+        "no data",
+        "no documents found",
+        "empty",
+    )
+)
 EMPTY_JSON = re.compile(
-    r'^\{\s*"(?:results?|items|documents|data|hits|matches|rows|records)"\s*:\s*(?:\[\s*\]|null|\{\s*\})', re.IGNORECASE
+    r'^\{\s*"(?:results?|items|documents|data|hits|matches|rows|records)"\s*:\s*(?:\[\s*\]|null|\{\s*\})',
+    re.IGNORECASE,
 )
 NOTHING_FOUND = _words(
     r"\b(?:no|not|none|nothing|unable|cannot|couldn't|can't|don't|didn't|isn't|aren't|unfortunately|sorry|empty|fail\w*)\b"
 )
 CLAIM = _words(
-    r"\bsuccessfully\b|\b(?:has|have) (?:now |already )?been \w+(?:ed|t|de)\b|\b(?:is|are) now \w+|\ball (?:set|done)\b"
-    r"|\bi(?:'ve| have) (?:now |just )?\w+(?:ed|t)\b|^\W*(?:done|completed)\b|\b(?:is|are) (?:done|complete|completed)\b"
+    r"\bsuccessfully\b|\b(?:has|have) (?:now |already )?been \w+(?:ed|t|de)\b|\b(?:is|are) now"
+    r" \w+|\ball (?:set|done)\b"
+    r"|\bi(?:'ve| have) (?:now |just )?\w+(?:ed|t)\b|^\W*(?:done|completed)\b|\b(?:is|are)"
+    r" (?:done|complete|completed)\b"
 )
 DENIAL = _words(
     r"\b(?:not|unable|cannot|couldn't|can't|won't|didn't|hasn't|haven't|unfortunately|fail\w*|error\w*|issue|problem|"
     r"sorry|apologi[sz]e|would you like|please (?:provide|confirm))\b"
 )
-# The agent itself cannot, may not, will not. What it cannot see, find, feel or say enough of is no refusal.
+# The agent itself cannot, may not, will not. What it cannot see, find, feel or say enough of is no
+# refusal.
 _CANNOT_ITSELF = (
-    r"\b(?:i(?:'m| am)|we(?:'re| are)) (?:\w+ ){0,2}?(?:unable|not (?:able|allowed|permitted|authori[sz]ed|in a position))\b"
+    r"\b(?:i(?:'m| am)|we(?:'re| are)) (?:\w+ ){0,2}?(?:unable|not"
+    r" (?:able|allowed|permitted|authori[sz]ed|in a position))\b"
     r"|\b(?:i|we) (?:\w+ly )?(?:cannot|can't|can not)\b"
     r"|\b(?:i|we)(?:'ll| will)? (?:won't|not|will not) be (?:able|allowed|permitted)\b"
     r"|\b(?:i|we)(?:'ll)? (?:\w+ )?(?:must|have to|need to) (?:\w+ )?(?:decline|refuse)\b"
     r"|\b(?:i|we) (?:\w+ )?(?:decline|refuse) to\b|\b(?:i'm|i am) (?:declining|refusing)\b"
-    r"|\b(?:i|we) (?:don't|do not) (?:\w+ )?have (?:the |any )?(?:access|permissions?|authori[sz]ation|authority|ability|means)\b"
+    r"|\b(?:i|we) (?:don't|do not) (?:\w+ )?have (?:the |any"
+    r" )?(?:access|permissions?|authori[sz]ation|authority|ability|means)\b"
 )
 _NO_ACTION = (
-    r"(?:wait|thank|believe|imagine|help (?:but|\w+ing)|stress|emphasi[sz]e|overstate|exaggerate|praise|complain|wish|"
+    r"(?:wait|thank|believe|imagine|help"
+    r" (?:but|\w+ing)|stress|emphasi[sz]e|overstate|exaggerate|praise|complain|wish|"
     r"express|describe|agree|find|see|spot|detect|notice|identify|think|tell|say|remember|recall|hear|feel|recommend)\b"
 )
 
@@ -98,41 +124,60 @@ REFUSAL = Unless(
     r"|\bi need (?:both|the|your) \w+|\bunfortunately\b",
     _NO_ACTION,
 )
-OFFER = _words(r"\b(?:would you like me to|shall i|i can (?:also )?(?:offer|proceed)|do you want me to)\b")
+OFFER = _words(
+    r"\b(?:would you like me to|shall i|i can (?:also )?(?:offer|proceed)|do you want me to)\b"
+)
 CORRECTION = _words(
     r"\bi (?:meant|didn't (?:ask|say|mean)|did not (?:ask|say|mean))\b"
-    r"|\b(?:that's|that is|this is|it's|you're|you are) (?:wrong|incorrect|not (?:right|correct|true|what i|the one i))\b"
-    r"|\bnot what i (?:asked|wanted|meant|said)|\bi (?:already|just) (?:said|told|asked|gave)|\bas i (?:already )?said"
-    r"|\byou (?:misunderstood|got (?:it|that|this) wrong|made a mistake|(?:changed|booked|cancell?ed|picked) the wrong)"
+    r"|\b(?:that's|that is|this is|it's|you're|you are) (?:wrong|incorrect|not"
+    r" (?:right|correct|true|what i|the one i))\b"
+    r"|\bnot what i (?:asked|wanted|meant|said)|\bi (?:already|just) (?:said|told|asked|gave)|\bas"
+    r" i (?:already )?said"
+    r"|\byou (?:misunderstood|got (?:it|that|this) wrong|made a"
+    r" mistake|(?:changed|booked|cancell?ed|picked) the wrong)"
     r"|^\W*no,? (?:not (?:that|this|the)|you )"
 )
-YES = _words(r"\b(?:yes|yep|yeah|confirm(?:ed)?|go ahead|proceed|approved?|do it|ok(?:ay)?|sure|agreed?|oui|ja)\b")
+YES = _words(
+    r"\b(?:yes|yep|yeah|confirm(?:ed)?|go ahead|proceed|approved?|do"
+    r" it|ok(?:ay)?|sure|agreed?|oui|ja)\b"
+)
 NO = _words(r"\b(?:no|don't|do not|not|stop|wait|cancel that|never)\b")
-PLAIN_NO = _words(r"^\W*(?:no|nope|nein|non|don't|do not|stop|wait|never|cancel that|please don't|please do not)\b")
+PLAIN_NO = _words(
+    r"^\W*(?:no|nope|nein|non|don't|do not|stop|wait|never|cancel that|please don't|please do"
+    r" not)\b"
+)
 FORBIDS = _words(r"\b(?:don't|do not|never|must not|should not|shouldn't|without)\b")
 TURN_LIMIT = _words(
-    r"\b(?:max\w*|limit\w*|exceed\w*|exhaust\w*|budget|too many|out of|exit)[\s_.:-]{0,3}(?:\w+[\s_.:-]{1,3}){0,3}?"
+    r"\b(?:max\w*|limit\w*|exceed\w*|exhaust\w*|budget|too many|out"
+    r" of|exit)[\s_.:-]{0,3}(?:\w+[\s_.:-]{1,3}){0,3}?"
     r"(?:turn|step|iteration|recursion|token|length|context)s?\b"
     r"|\b(?:turn|step|iteration|recursion|token|length|context|cost)s?[\s_-]{0,3}(?:window[\s_-])?"
     r"(?:limit|budget|exceeded|exhausted)"
-    r"|\btimed? ?out\b|\bexit_(?:cost|context|format|total_execution_time)\b|^length$|^max_tokens$|^max_(?:turns|steps)$"
+    r"|\btimed?"
+    r" ?out\b|\bexit_(?:cost|context|format|total_execution_time)\b|^length$|^max_tokens$|^max_(?:turns|steps)$"  # noqa: E501
 )
 CALL_IN_WORDS = re.compile(
-    r'<tool_call|<function[=_ ]|\[TOOL_CALLS\]|```(?:json|tool)|\{\s*"(?:tool|name|function|action|arguments|args)"\s*:'
+    r"<tool_call|<function[=_"
+    r' ]|\[TOOL_CALLS\]|```(?:json|tool)|\{\s*"(?:tool|name|function|action|arguments|args)"\s*:'
     r"|^\s*\{|^\s*[\w.]{2,60}\([^()]{0,200}="
 )
 DO_NOT_HAVE = _words(
-    r"\b(?:don't|do not|can't|cannot|couldn't|didn't) (?:\w+ ){0,2}?(?:have|remember|recall|know|find|see)\b"
+    r"\b(?:don't|do not|can't|cannot|couldn't|didn't) (?:\w+"
+    r" ){0,2}?(?:have|remember|recall|know|find|see)\b"
     r"|\b(?:not sure|no idea|forgot(?:ten)?|lost|without (?:the|my|an?))\b"
 )
 DEMAND = _words(
-    r"\bi(?:'ll|'d| will| would)? (?:still )?(?:need|require)\b|\bplease (?:provide|check|find|locate|look)\b"
+    r"\bi(?:'ll|'d| will| would)? (?:still )?(?:need|require)\b|\bplease"
+    r" (?:provide|check|find|locate|look)\b"
     r"|\bonce you (?:have|provide|find)\b|\bwithout (?:the|your)\b"
 )
 REQUEST = _words(
-    r"\?|\b(?:please|go ahead|proceed|could you|can you|would you|i(?:'d| would) like|i (?:want|need)|let's|yes)\b"
+    r"\?|\b(?:please|go ahead|proceed|could you|can you|would you|i(?:'d| would) like|i"
+    r" (?:want|need)|let's|yes)\b"
 )
-CHANGE = _words(r"\b(?:add|remove|include|change|update|upgrade|modify|send|refund|cancel|book|exchange|swap)\b")
+CHANGE = _words(
+    r"\b(?:add|remove|include|change|update|upgrade|modify|send|refund|cancel|book|exchange|swap)\b"
+)
 STATUS = _words(
     r"\b(?:as an?|(?:since |because )?you(?:'re| are) an?) (\w+) "
     r"(?:member|customer|subscriber|user|guest|client|patient|student|employee|admin|administrator|owner)\b"
@@ -142,43 +187,68 @@ CHANGED = (
     r"rescheduled|transferred|submitted|ordered|paid|charged|applied|activated|deactivated|reset|assigned|closed)"
 )
 DID_CHANGE = _words(
-    rf"\b(?:has|have) (?:now |already |just )?been (?:successfully )?{CHANGED}\b|\bi(?:'ve| have) (?:now |just |successfully )*"
+    rf"\b(?:has|have) (?:now |already |just )?been (?:successfully )?{CHANGED}\b|\bi(?:'ve| have)"
+    r" (?:now |just |successfully )*"
     rf"{CHANGED}\b|\b(?:was|were) successfully {CHANGED}\b"
 )
 PROPOSED = _words(
-    r"\b(?:confirm|proceed|would you like|upgrad\w*|chang\w*|updat\w*|new|modif\w*|book\w*|instead|option\w*)\b"
+    r"\b(?:confirm|proceed|would you"
+    r" like|upgrad\w*|chang\w*|updat\w*|new|modif\w*|book\w*|instead|option\w*)\b"
 )
 CONSENT = _words(
-    r"\b(?:must|should|always|need to|before|first)\b[^.\n]{0,240}\b(?:explicit|user|customer)\w*[^.\n]{0,40}"
+    r"\b(?:must|should|always|need"
+    r" to|before|first)\b[^.\n]{0,240}\b(?:explicit|user|customer)\w*[^.\n]{0,40}"
     r"\b(?:confirm\w*|consent|approv\w*|permission)\b"
-    r"|\b(?:ask for|get|obtain|wait for)\b[^.\n]{0,40}\b(?:confirm\w*|consent|approv\w*|permission)\b"
+    r"|\b(?:ask for|get|obtain|wait"
+    r" for)\b[^.\n]{0,40}\b(?:confirm\w*|consent|approv\w*|permission)\b"
 )
 TODAY = re.compile(
-    r"\b(?:current|today'?s?)(?: date| time| day| datetime)?(?: and time)?(?: now)?(?: is|:|=)?[^\n.]{0,30}?(\d{4}-\d\d-\d\d)",
+    r"\b(?:current|today'?s?)(?: date| time| day| datetime)?(?: and time)?(?: now)?(?:"
+    r" is|:|=)?[^\n.]{0,30}?(\d{4}-\d\d-\d\d)",
     re.IGNORECASE,
 )
 _LABELLED = re.compile(
-    r"^[\s*\-•]{0,12}\**([A-Za-z][A-Za-z _]{1,40}?)\**\s{0,3}:\**[ \t]{1,3}\**([^\n*]{1,60}?)\**\s*$", re.MULTILINE
+    r"^[\s*\-•]{0,12}\**([A-Za-z][A-Za-z _]{1,40}?)\**\s{0,3}:\**["
+    r" \t]{1,3}\**([^\n*]{1,60}?)\**\s*$",
+    re.MULTILINE,
 )
-_WINDOW = re.compile(r"\bwithin (?:the )?(?:last |past |first )?(\d{1,4})[ -](hour|day)", re.IGNORECASE)
-_OUTSIDE = _words(r"\b(?:not|isn't|wasn't|outside|exceed\w*|more than|past|beyond|over|no longer|only|if|unless)\b")
+_WINDOW = re.compile(
+    r"\bwithin (?:the )?(?:last |past |first )?(\d{1,4})[ -](hour|day)", re.IGNORECASE
+)
+_OUTSIDE = _words(
+    r"\b(?:not|isn't|wasn't|outside|exceed\w*|more than|past|beyond|over|no"
+    r" longer|only|if|unless)\b"
+)
 _WISHED = re.compile(
-    r"\b(?:please|(?:i(?:'d| would) (?:also )?like|i (?:also )?(?:want|need|wanted|wish)|i'm looking) to|"
+    r"\b(?:please|(?:i(?:'d| would) (?:also )?like|i (?:also )?(?:want|need|wanted|wish)|i'm"
+    r" looking) to|"
     r"(?:can|could|would|will) (?:you|we)(?: please| also)?|and(?: also)?|also|help me(?: to)?)\s+"
     r"(cancel|book|upgrade|change|modify|update|add|remove|delete|send|refund|transfer|pay|order|create|schedule)\b",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"(?<![\w.])\d{1,9}(?:\.\d{1,4})?(?![\w])")
 _MONTHS = (
-    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
     "december",
-)  # fmt: skip
-_LONG_DAY = re.compile(rf"\b({'|'.join(_MONTHS)}) (\d{{1,2}})(?:st|nd|rd|th)?,? (\d{{4}})\b", re.IGNORECASE)
+)
+_LONG_DAY = re.compile(
+    rf"\b({'|'.join(_MONTHS)}) (\d{{1,2}})(?:st|nd|rd|th)?,? (\d{{4}})\b", re.IGNORECASE
+)
 _ISO_DAY = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 STOP_WORDS = word_set(
-    "a an and are as at be can could do for from have help i i'd i'm if in is it me my of on or please so that the "
-    "there this to want was we what will with would you your"
+    "a an and are as at be can could do for from have help i i'd i'm if in is it me my of on or"
+    " please so that the there this to want was we what will with would you your"
 )
 
 
@@ -187,7 +257,8 @@ def _groups(*lines: str) -> dict[str, frozenset[str]]:
 
 
 SAME_ACTION = _groups(  # words that ask for the same kind of change
-    "delete remove drop purge erase wipe clear clean clean-up cleanup tidy rid destroy discard uninstall",
+    "delete remove drop purge erase wipe clear clean clean-up cleanup tidy rid destroy discard"
+    " uninstall",
     "cancel void annul terminate stop end close revoke abort",
     "send mail email forward post publish message notify share reply announce tell",
     "pay charge refund reimburse transfer wire buy purchase order compensate settle",
@@ -277,7 +348,9 @@ def _spoken_day(sentence: str) -> date | None:
 
 
 def wished(text: str) -> list[str]:
-    """The verbs of changes that a user asks for: “I want to cancel”, “please book”, “could you add”."""
+    """The verbs of changes that a user asks for: “I want to cancel”, “please book”, “could you
+    add”.
+    """
     return [found.lower() for found in _WISHED.findall(text[:LOOKED_AT].replace("’", "'"))]
 
 
@@ -289,7 +362,11 @@ def numbers_in(text: str) -> frozenset[float]:
 def labelled_values(text: str) -> list[tuple[str, str]]:
     """(label, value) of the lines of an answer that read “Label: value”."""
     text = text[:LOOKED_AT]
-    return [(found[1], found[2].strip()) for found in _LABELLED.finditer(text)] if ": " in text or ":**" in text else []
+    return (
+        [(found[1], found[2].strip()) for found in _LABELLED.finditer(text)]
+        if ": " in text or ":**" in text
+        else []
+    )
 
 
 def differ(said: str, stored: str) -> bool:

@@ -1,11 +1,20 @@
-"""Rules that a person writes: a sentence for people, and one of the forms in which rules are read from prompts (`policy`). Pure."""
+"""Rules that a person writes: a sentence for people, and one of the forms in which rules are read
+from prompts (`policy`). Pure.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from apps.failures.rules.policy import LONGEST_SENTENCE, Condition, Consent, Permission, Rule, is_a_kind
+from apps.failures.rules.policy import (
+    LONGEST_SENTENCE,
+    Condition,
+    Consent,
+    Permission,
+    Rule,
+    is_a_kind,
+)
 
 # What each form needs, in the order of the page; fields in OPTIONAL may be empty.
 FORMS: dict[str, tuple[str, ...]] = {
@@ -17,7 +26,18 @@ FORMS: dict[str, tuple[str, ...]] = {
 }
 OPTIONAL = frozenset(("value", "days", "except"))
 LONGEST, MOST_DAYS = 80, 3650
-CHANGES = ("modify", "change", "update", "edit", "upgrade", "cancel", "return", "exchange", "remove", "replace")
+CHANGES = (
+    "modify",
+    "change",
+    "update",
+    "edit",
+    "upgrade",
+    "cancel",
+    "return",
+    "exchange",
+    "remove",
+    "replace",
+)
 _PARTICIPLE = re.compile(r"[a-z]{3,20}ed")
 _FIELD, _VALUE = re.compile(r"[a-z][a-z0-9_ ]{0,40}"), re.compile(r"[\w -]{1,30}")
 _THING, _WORDS = re.compile(r"[a-z]{4,20}"), re.compile(r"[a-z ]{1,200}")
@@ -41,11 +61,17 @@ def written_rule(sentence: str, given: Mapping[str, str]) -> Rule:
         raise Invalid({"kind": f"The form must be one of {', '.join(FORMS)}."})
     fields = {name: " ".join(str(given.get(name) or "").casefold().split()) for name in FORMS[kind]}
     errors = {
-        name: "Required for this kind of rule." for name, text in fields.items() if not text and name not in OPTIONAL
+        name: "Required for this kind of rule."
+        for name, text in fields.items()
+        if not text and name not in OPTIONAL
     }
     if not 0 < len(sentence) <= LONGEST_SENTENCE:
         errors["sentence"] = f"Write the rule in 1 to {LONGEST_SENTENCE} characters."
-    errors |= {name: error for name, text in fields.items() if text and (error := _problem(kind, name, text))}
+    errors |= {
+        name: error
+        for name, text in fields.items()
+        if text and (error := _problem(kind, name, text))
+    }
     if errors:
         raise Invalid(errors)
     return rule_of(sentence, fields | {"kind": kind})
@@ -58,9 +84,16 @@ def _problem(kind: str, name: str, text: str) -> str:
     if name == "verb" and kind == "can":
         return "" if text in CHANGES else f"Use one of {', '.join(CHANGES)}."
     if name == "verb":
-        return "" if _PARTICIPLE.fullmatch(text) else "Use one word that ends in -ed, such as “cancelled”."
+        return (
+            ""
+            if _PARTICIPLE.fullmatch(text)
+            else "Use one word that ends in -ed, such as “cancelled”."
+        )
     if name == "subject" and kind != "if" and (" " not in text or is_a_kind(text)):
-        return "Name a value of the record, such as “delivered orders”: only records with that value are checked."
+        return (
+            "Name a value of the record, such as “delivered orders”: only records with that value"
+            " are checked."
+        )
     if name == "days":
         return (
             ""
@@ -77,7 +110,9 @@ def _problem(kind: str, name: str, text: str) -> str:
 
 
 def rule_of(sentence: str, fields: Mapping[str, str]) -> Rule:
-    """The rule of a valid sentence and form; what `policy.understood` says of it gives the same rule."""
+    """The rule of a valid sentence and form; what `policy.understood` says of it gives the same
+    rule.
+    """
     kind = fields["kind"]
     if kind == "confirm":
         return Consent(sentence)
@@ -86,4 +121,12 @@ def rule_of(sentence: str, fields: Mapping[str, str]) -> Rule:
         return Permission(sentence, fields["verb"], fields["thing"].removesuffix("s"), except_for)
     subject = fields["subject"] if " " in fields["subject"] else f"any {fields['subject']}"
     days = int(fields.get("days") or 0)
-    return Condition(sentence, subject, fields["verb"], kind, fields.get("field", ""), fields.get("value", ""), days)
+    return Condition(
+        sentence,
+        subject,
+        fields["verb"],
+        kind,
+        fields.get("field", ""),
+        fields.get("value", ""),
+        days,
+    )

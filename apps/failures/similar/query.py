@@ -1,4 +1,6 @@
-"""The failures most similar to one, from a limited number of candidates: reads only the ends of indexes, no conversations."""
+"""The failures most similar to one, from a limited number of candidates: reads only the ends of
+indexes, no conversations.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ STATES = (FailureState.OPEN, FailureState.CONFIRMED)
 
 
 def similar_to(failure: Failure, count: int = SHOWN) -> list[tuple[Failure, Alike]]:
-    """Standing failures of the same cluster, then of the same mode; within each the most similar first.
+    """Standing failures of the same cluster, then of the same mode; within each the most similar
+    first.
 
     At most 6 · WINDOW of each are compared. Needs the failure's trajectory.
     """
@@ -28,9 +31,13 @@ def similar_to(failure: Failure, count: int = SHOWN) -> list[tuple[Failure, Alik
     for group in groups:
         if len(found) < count:
             rows = [row for row in _candidates(failure, group) if row["number"] not in found]
-            ordered = ranked(_sketch(_row(failure)), [_sketch(row) for row in rows], count - len(found))
+            ordered = ranked(
+                _sketch(_row(failure)), [_sketch(row) for row in rows], count - len(found)
+            )
             found |= {alike.id: alike for alike in ordered}
-    shown = Failure.objects.select_related("mode", "trajectory", "reserved_by", "assigned_to").in_bulk(found)
+    shown = Failure.objects.select_related(
+        "mode", "trajectory", "reserved_by", "assigned_to"
+    ).in_bulk(found)
     return [(shown[pk], alike) for pk, alike in found.items() if pk in shown]
 
 
@@ -49,12 +56,16 @@ def _candidates(failure: Failure, group: Mapping[str, Any]) -> list[dict[str, An
 
 
 def _near(failure: Failure, group: Mapping[str, Any]) -> set[int]:
-    """The newest of the group, and its neighbours in time: failures at the same time are often similar."""
+    """The newest of the group, and its neighbours in time: failures at the same time are often
+    similar.
+    """
     rows = Failure.objects.filter(**group).exclude(pk=failure.pk)
     here = failure.trajectory_id
     windows = [(Q(), "-"), (Q(trajectory_id__lt=here), "-"), (Q(trajectory_id__gt=here), "")]
     parts = [
-        rows.filter(where, state=state).order_by(f"{way}trajectory_id").values_list("pk", flat=True)[:WINDOW]
+        rows.filter(where, state=state)
+        .order_by(f"{way}trajectory_id")
+        .values_list("pk", flat=True)[:WINDOW]
         for where, way in windows
         for state in STATES
     ]
@@ -64,8 +75,15 @@ def _near(failure: Failure, group: Mapping[str, Any]) -> set[int]:
 def _row(failure: Failure) -> dict[str, Any]:
     run = failure.trajectory
     finding = failure.evidence[0] if failure.evidence else None
-    return {"number": failure.pk, "finding": finding, "tools": run.tool_names, "preview": run.preview}
+    return {
+        "number": failure.pk,
+        "finding": finding,
+        "tools": run.tool_names,
+        "preview": run.preview,
+    }
 
 
 def _sketch(row: Mapping[str, Any]) -> Sketch:
-    return Sketch.of(row["number"], tools=row["tools"], evidence=row["finding"], request=row["preview"])
+    return Sketch.of(
+        row["number"], tools=row["tools"], evidence=row["finding"], request=row["preview"]
+    )

@@ -1,4 +1,6 @@
-"""How similar failures are, and why, without reading a conversation: for the side panel of the triage screen."""
+"""How similar failures are, and why, without reading a conversation: for the side panel of the
+triage screen.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,12 @@ from typing import Any, Self
 from apps.failures.clusters.cases import REQUEST_CHARS, TROUBLE_CHARS
 from apps.failures.clusters.features import STOP_WORDS
 
-# As in clustering (`features.FIELDS`); arguments are not available, and the mode is mostly the same.
+# As in clustering (`features.FIELDS`); arguments are not available, and the mode is mostly the
+# same.
 WEIGHTS = {"tools": 0.30, "trouble": 0.40, "request": 0.15}
-WORD = re.compile(r"(?<!\w)[^\W\d_]+(?:['’_-][^\W\d_]+)*(?!\w)")  # anything with a digit in it differs by chance
+WORD = re.compile(
+    r"(?<!\w)[^\W\d_]+(?:['’_-][^\W\d_]+)*(?!\w)"
+)  # anything with a digit in it differs by chance
 RULE = "rule:"  # marks the rule among the words of the evidence
 SHOWN_TOOLS, SHOWN_WORDS = 2, 4  # terms shown of what they share
 
@@ -32,12 +37,16 @@ class Sketch:
     request: Terms
 
     @classmethod
-    def of(cls, id: int, *, tools: Iterable[str], evidence: Mapping[str, Any] | None, request: str) -> Self:
+    def of(
+        cls, id: int, *, tools: Iterable[str], evidence: Mapping[str, Any] | None, request: str
+    ) -> Self:
         """`evidence`: {rule, text, quote, …}, the deciding finding; None if there is none."""
         found = evidence or {}
         said = " ".join(str(found.get(key) or "") for key in ("text", "quote"))
         rule = {RULE + str(found["rule"])} if found.get("rule") else set()
-        return cls(id, frozenset(tools), words(said[:TROUBLE_CHARS]) | rule, words(request[:REQUEST_CHARS]))
+        return cls(
+            id, frozenset(tools), words(said[:TROUBLE_CHARS]) | rule, words(request[:REQUEST_CHARS])
+        )
 
     @cached_property
     def terms(self) -> frozenset[tuple[str, str]]:
@@ -61,11 +70,15 @@ def words(text: str) -> Terms:
 
 
 def ranked(one: Sketch, others: Sequence[Sketch], k: int) -> list[Alike]:
-    """The `k` most similar to `one`, ties in the given order. Frequent terms count less: ln(1 + n / df)."""
+    """The `k` most similar to `one`, ties in the given order. Frequent terms count less: ln(1 + n /
+    df).
+    """
     pool = [one, *others]
     spread = Counter(term for sketch in pool for term in sketch.terms)
     weight = {term: log(1 + len(pool) / n) ** 2 for term, n in spread.items()}
-    scored = sorted(((_score(one, other, weight), other) for other in others), key=lambda item: -item[0])
+    scored = sorted(
+        ((_score(one, other, weight), other) for other in others), key=lambda item: -item[0]
+    )
     return [_alike(one, other, score, weight) for score, other in scored[:k]]
 
 
@@ -87,7 +100,15 @@ def _sum(terms: Terms, field: str, weight: Weight) -> float:
 
 
 def _alike(one: Sketch, other: Sketch, score: float, weight: Weight) -> Alike:
-    both = sorted(one.terms & other.terms, key=lambda term: (-weight[term] * WEIGHTS[term[0]], term))
+    both = sorted(
+        one.terms & other.terms, key=lambda term: (-weight[term] * WEIGHTS[term[0]], term)
+    )
     tools = [term for field, term in both if field == "tools"]
-    said = [term for field, term in both if field != "tools" and not term.startswith(RULE) and term not in one.tools]
-    return Alike(other.id, score, tuple(tools[:SHOWN_TOOLS]), tuple(dict.fromkeys(said))[:SHOWN_WORDS])
+    said = [
+        term
+        for field, term in both
+        if field != "tools" and not term.startswith(RULE) and term not in one.tools
+    ]
+    return Alike(
+        other.id, score, tuple(tools[:SHOWN_TOOLS]), tuple(dict.fromkeys(said))[:SHOWN_WORDS]
+    )

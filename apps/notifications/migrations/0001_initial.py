@@ -20,14 +20,25 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Notification",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 (
                     "topic",
                     models.CharField(
                         choices=[
                             ("comment.mention", "Someone mentions you in a comment"),
-                            ("comment.added", "Someone comments on your work, or where you have commented"),
-                            ("assignment.made", "A failure, a cluster or another piece of work is assigned to you"),
+                            (
+                                "comment.added",
+                                "Someone comments on your work, or where you have commented",
+                            ),
+                            (
+                                "assignment.made",
+                                "A failure, a cluster or another piece of work is assigned to you",
+                            ),
                             ("review.asked", "You are asked to judge a reward review"),
                             ("flow.waiting", "A flow is waiting for a decision or a review"),
                             ("flow.failed", "A flow failed, or cannot be started"),
@@ -38,13 +49,25 @@ class Migration(migrations.Migration):
                             ("promotion.made", "A channel was moved to another model version"),
                             ("rollback.made", "A channel was rolled back to an earlier version"),
                             ("promotion.proposed", "A promotion needs a second person's approval"),
-                            ("deployment.failed", "A deployment failed; the previous version is still serving"),
+                            (
+                                "deployment.failed",
+                                "A deployment failed; the previous version is still serving",
+                            ),
                             ("channel.frozen", "A channel was frozen or unfrozen"),
                             ("channel.archived", "A channel was archived or unarchived"),
-                            ("trial.started", "A canary or shadow of a candidate has started in a channel"),
-                            ("trial.advanced", "A canary advanced to its next share, or passed the last one"),
+                            (
+                                "trial.started",
+                                "A canary or shadow of a candidate has started in a channel",
+                            ),
+                            (
+                                "trial.advanced",
+                                "A canary advanced to its next share, or passed the last one",
+                            ),
                             ("trial.ended", "A canary or shadow has ended"),
-                            ("override.used", "An owner overrode the gate or a training lock, or waived a probe"),
+                            (
+                                "override.used",
+                                "An owner overrode the gate or a training lock, or waived a probe",
+                            ),
                             ("invitation.accepted", "Someone accepts your invitation"),
                             ("key.expiring", "An API key is about to expire"),
                             ("server.down", "A model server stops answering"),
@@ -81,7 +104,10 @@ class Migration(migrations.Migration):
                             ("waiting", "Waiting"),
                             ("sent", "Sent"),
                             ("failed", "Failed"),
-                            ("dropped", "Dropped: the recipient no longer has access, or has no address"),
+                            (
+                                "dropped",
+                                "Dropped: the recipient no longer has access, or has no address",
+                            ),
                         ],
                         default="",
                         max_length=10,
@@ -89,7 +115,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "mail_due_at",
-                    models.DateTimeField(help_text="Of a mail that is being sent: when it counts as lost", null=True),
+                    models.DateTimeField(
+                        help_text="Of a mail that is being sent: when it counts as lost", null=True
+                    ),
                 ),
                 ("mail_tries", models.PositiveSmallIntegerField(default=0)),
                 (
@@ -104,7 +132,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="notifications", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="notifications",
+                        to="core.project",
                     ),
                 ),
                 (
@@ -126,13 +156,17 @@ class Migration(migrations.Migration):
                         name="notification_unread",
                     ),
                     models.Index(
-                        condition=models.Q(("mail", "waiting")), fields=["mail_due_at"], name="notification_mail_due"
+                        condition=models.Q(("mail", "waiting")),
+                        fields=["mail_due_at"],
+                        name="notification_mail_due",
                     ),
                     models.Index(fields=["key"], name="notification_by_key"),
                     models.Index(fields=["created_at"], name="notification_by_age"),
                 ],
                 "constraints": [
-                    models.UniqueConstraint(fields=("user", "key"), name="one_notification_per_person_and_event"),
+                    models.UniqueConstraint(
+                        fields=("user", "key"), name="one_notification_per_person_and_event"
+                    ),
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(("mail", "waiting"), _negated=True),
@@ -147,14 +181,25 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Preference",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 (
                     "topic",
                     models.CharField(
                         choices=[
                             ("comment.mention", "Someone mentions you in a comment"),
-                            ("comment.added", "Someone comments on your work, or where you have commented"),
-                            ("assignment.made", "A failure, a cluster or another piece of work is assigned to you"),
+                            (
+                                "comment.added",
+                                "Someone comments on your work, or where you have commented",
+                            ),
+                            (
+                                "assignment.made",
+                                "A failure, a cluster or another piece of work is assigned to you",
+                            ),
                             ("review.asked", "You are asked to judge a reward review"),
                             ("flow.waiting", "A flow is waiting for a decision or a review"),
                             ("flow.failed", "A flow failed, or cannot be started"),
@@ -165,13 +210,25 @@ class Migration(migrations.Migration):
                             ("promotion.made", "A channel was moved to another model version"),
                             ("rollback.made", "A channel was rolled back to an earlier version"),
                             ("promotion.proposed", "A promotion needs a second person's approval"),
-                            ("deployment.failed", "A deployment failed; the previous version is still serving"),
+                            (
+                                "deployment.failed",
+                                "A deployment failed; the previous version is still serving",
+                            ),
                             ("channel.frozen", "A channel was frozen or unfrozen"),
                             ("channel.archived", "A channel was archived or unarchived"),
-                            ("trial.started", "A canary or shadow of a candidate has started in a channel"),
-                            ("trial.advanced", "A canary advanced to its next share, or passed the last one"),
+                            (
+                                "trial.started",
+                                "A canary or shadow of a candidate has started in a channel",
+                            ),
+                            (
+                                "trial.advanced",
+                                "A canary advanced to its next share, or passed the last one",
+                            ),
                             ("trial.ended", "A canary or shadow has ended"),
-                            ("override.used", "An owner overrode the gate or a training lock, or waived a probe"),
+                            (
+                                "override.used",
+                                "An owner overrode the gate or a training lock, or waived a probe",
+                            ),
                             ("invitation.accepted", "Someone accepts your invitation"),
                             ("key.expiring", "An API key is about to expire"),
                             ("server.down", "A model server stops answering"),
@@ -191,7 +248,11 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "constraints": [models.UniqueConstraint(fields=("user", "topic"), name="one_preference_per_topic")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("user", "topic"), name="one_preference_per_topic"
+                    )
+                ],
             },
         ),
     ]

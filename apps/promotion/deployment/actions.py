@@ -1,4 +1,6 @@
-"""Actions of deployments: a channel's targets, and starting and stopping the deployment of a version to them."""
+"""Actions of deployments: a channel's targets, and starting and stopping the deployment of a
+version to them.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,24 @@ from apps.registry.models import ModelVersion, Server
 from apps.webhooks.models import Format, Webhook
 
 MOST = 20  # targets per channel
-# What stops what: a rollback stops everything, also another rollback; a promotion a trial and a restore; a trial a restore.
+# What stops what: a rollback stops everything, also another rollback; a promotion a trial and a
+# restore; a trial a restore.
 RANK = {kind: rank for rank, kind in enumerate(("restore", "trial", "promote", "rollback"))}
 VERBS = {"promote": "Promote", "rollback": "Roll back to", "restore": "Load", "trial": "Try"}
 
 
 @transaction.atomic
 def add_target(
-    *, channel: Channel, by: Any, server: Server | None = None, webhook: Webhook | None = None, actor_label: str = ""
+    *,
+    channel: Channel,
+    by: Any,
+    server: Server | None = None,
+    webhook: Webhook | None = None,
+    actor_label: str = "",
 ) -> Target:
-    """Deploys the live version there immediately; the channel does not move. Raises PromotionError."""
+    """Deploys the live version there immediately; the channel does not move. Raises
+    PromotionError.
+    """
     channel = locked(channel)
     _require_idle(channel)
     if channel.targets.current().count() >= MOST:
@@ -43,48 +53,71 @@ def add_target(
     if place is None or (server and webhook) or place.project_id != channel.project_id:
         raise PromotionError("Choose a server or a webhook of this project.")
     if webhook and webhook.format != Format.STANDARD:
-        raise PromotionError(f"{webhook} sends Slack messages, and a chat cannot acknowledge a deployment.")
+        raise PromotionError(
+            f"{webhook} sends Slack messages, and a chat cannot acknowledge a deployment."
+        )
     if server and channel.current:
         try:
             plan_of(server, channel.current)
         except ModelError as error:
-            raise PromotionError(f"{channel} runs {channel.current}, which cannot be served there: {error}") from error
+            raise PromotionError(
+                f"{channel} runs {channel.current}, which cannot be served there: {error}"
+            ) from error
     kind = Target.Kind.SERVER if server else Target.Kind.WEBHOOK
     try:
         with transaction.atomic():
-            target = Target.objects.create(channel=channel, kind=kind, server=server, webhook=webhook, created_by=by)
+            target = Target.objects.create(
+                channel=channel, kind=kind, server=server, webhook=webhook, created_by=by
+            )
     except IntegrityError as error:
         raise PromotionError(f"{place} is already a target of {channel}.") from error
     audit(
-        "channel.target_added", project=channel.project, by=by, actor_label=actor_label, target=channel, channel=channel.name,
-        name=str(place), kind=str(kind),
-    )  # fmt: skip
+        "channel.target_added",
+        project=channel.project,
+        by=by,
+        actor_label=actor_label,
+        target=channel,
+        channel=channel.name,
+        name=str(place),
+        kind=str(kind),
+    )
     if server and channel.current:
         begin(
-            channel=channel, kind=Deployment.Kind.RESTORE, version=channel.current, by=by, reason=f"{server} was added"
+            channel=channel,
+            kind=Deployment.Kind.RESTORE,
+            version=channel.current,
+            by=by,
+            reason=f"{server} was added",
         )
     return target
 
 
 @transaction.atomic
 def remove_target(*, target: Target, by: Any, actor_label: str = "") -> None:
-    """Unloads what it holds, and ends a trial whose candidate no target holds any more; an archived channel can lose targets, too. Raises
-    PromotionError while a deployment is running."""
+    """Unloads what it holds, and ends a trial whose candidate no target holds any more; an archived
+    channel can lose targets, too. Raises PromotionError while a deployment is running."""
     channel = locked(target.channel, archived=True)
     _require_idle(channel)
     if not Target.objects.current().filter(pk=target.pk).update(removed_at=timezone.now()):
         raise PromotionError("This target has already been removed.")
     audit(
-        "channel.target_removed", project=channel.project, by=by, actor_label=actor_label, target=channel,
-        channel=channel.name, name=str(target.server or target.webhook),
-    )  # fmt: skip
+        "channel.target_removed",
+        project=channel.project,
+        by=by,
+        actor_label=actor_label,
+        target=channel,
+        channel=channel.name,
+        name=str(target.server or target.webhook),
+    )
     leave(Placement.objects.filter(target=target))
     _end_trial_without_servers(channel, target, by, actor_label)
     transaction.on_commit(unload_soon)
     notify_listeners(channel)
 
 
-def _end_trial_without_servers(channel: Channel, removed: Target, by: Any, actor_label: str) -> None:
+def _end_trial_without_servers(
+    channel: Channel, removed: Target, by: Any, actor_label: str
+) -> None:
     """Otherwise its candidate would answer nobody, and be rolled back for that."""
     if channel.targets.current().filter(server__isnull=False).exists():
         return
@@ -95,13 +128,18 @@ def _end_trial_without_servers(channel: Channel, removed: Target, by: Any, actor
         .select_related("channel")
         .first()
     ):
-        why = f"{actor_label or name_of(by)} removed {removed.server}, the last server that was loaded with its candidate."
+        why = (
+            f"{actor_label or name_of(by)} removed {removed.server}, the last server that was"
+            " loaded with its candidate."
+        )
         end(trial, TrialState.STOPPED, why, by=by, actor_label=actor_label)
 
 
 def _require_idle(channel: Channel) -> None:
     if active := channel.deployments.active().first():
-        raise PromotionError(f"“{active}” is running. Wait for it or stop it before changing the targets.")
+        raise PromotionError(
+            f"“{active}” is running. Wait for it or stop it before changing the targets."
+        )
 
 
 def has_targets(channel: Channel) -> bool:
@@ -120,19 +158,30 @@ def begin(
     overridden: bool = False,
     actor_label: str = "",
 ) -> Deployment:
-    """`channel`: from `locked`. A rollback stops what is running; a promotion stops a restore. Raises PromotionError if another
-    deployment is running."""
+    """`channel`: from `locked`. A rollback stops what is running; a promotion stops a restore.
+    Raises PromotionError if another deployment is running."""
     for active in channel.deployments.active().select_for_update():
         if RANK[kind] <= RANK[active.kind] and kind != Deployment.Kind.ROLLBACK:
             raise PromotionError(
-                f"“{active}” is running since {active.created_at:%H:%M} UTC. Wait for it, or stop it on the page of {channel}."
+                f"“{active}” is running since {active.created_at:%H:%M} UTC. Wait for it, or stop"
+                f" it on the page of {channel}."
             )
         stop(deployment=active, by=by, reason=f"Stopped for a {kind} to {version}.")
     deployment = Deployment(
-        project=channel.project, channel=channel, kind=kind, version=version, from_version=channel.current,
-        gate_report=gate_report, reason=reason, name=f"{VERBS[kind]} {version} in {channel}"[:200],
-        spec={"by": actor_label or name_of(by), "actor_label": actor_label, "overridden": overridden},
-    )  # fmt: skip
+        project=channel.project,
+        channel=channel,
+        kind=kind,
+        version=version,
+        from_version=channel.current,
+        gate_report=gate_report,
+        reason=reason,
+        name=f"{VERBS[kind]} {version} in {channel}"[:200],
+        spec={
+            "by": actor_label or name_of(by),
+            "actor_label": actor_label,
+            "overridden": overridden,
+        },
+    )
     if kind in (Deployment.Kind.PROMOTE, Deployment.Kind.TRIAL):
         fingerprints.ask_for(version, by=by)
     return jobs.submit(deployment, by=by)
@@ -140,25 +189,38 @@ def begin(
 
 @transaction.atomic
 def stop(*, deployment: Deployment, by: Any, reason: str = "Stopped.") -> bool:
-    """Stops immediately, whatever its worker is waiting for; what it loaded is unloaded. False if it has ended."""
+    """Stops immediately, whatever its worker is waiting for; what it loaded is unloaded. False if
+    it has ended.
+    """
     row = Deployment.objects.select_for_update(of=("self",)).get(pk=deployment.pk)
     if row.state == JobState.QUEUED:
         return jobs.cancel(row, by=by)
     stopped = row.is_active and jobs.end(row, JobState.CANCELLED, error=reason)
     if stopped:
-        audit("deployment.stopped", project=row.project, by=by, target=row, name=row.name, reason=reason)
+        audit(
+            "deployment.stopped",
+            project=row.project,
+            by=by,
+            target=row,
+            name=row.name,
+            reason=reason,
+        )
     return stopped
 
 
 @transaction.atomic
 def restore(*, channel: Channel, by: Any, reason: str, actor_label: str = "") -> Deployment | None:
-    """Has the live version loaded and verified again on its servers; the channel does not move. None for an unarchived channel without
-    servers: there is nothing to verify, so it serves its version again immediately. Raises PromotionError."""
+    """Has the live version loaded and verified again on its servers; the channel does not move.
+    None for an unarchived channel without servers: there is nothing to verify, so it serves its
+    version again immediately. Raises PromotionError.
+    """
     channel = locked(channel)
     if channel.current is None:
         raise PromotionError(f"Nothing is live in {channel} yet.")
     if channel.current.archived_at:
-        raise PromotionError(f"{channel.current} is archived. Unarchive it, or promote another version.")
+        raise PromotionError(
+            f"{channel.current} is archived. Unarchive it, or promote another version."
+        )
     if not channel.targets.current().filter(server__isnull=False).exists():
         if not channel.needs_restore:
             raise PromotionError(f"{channel} has no servers as targets.")
@@ -166,6 +228,10 @@ def restore(*, channel: Channel, by: Any, reason: str, actor_label: str = "") ->
         restored(channel, by, actor_label)
         return None
     return begin(
-        channel=channel, kind=Deployment.Kind.RESTORE, version=channel.current, by=by, reason=reason,
+        channel=channel,
+        kind=Deployment.Kind.RESTORE,
+        version=channel.current,
+        by=by,
+        reason=reason,
         actor_label=actor_label,
-    )  # fmt: skip
+    )

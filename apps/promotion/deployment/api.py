@@ -1,4 +1,6 @@
-"""Where a channel is served, by API: targets, deployments, freezes. The key determines the project."""
+"""Where a channel is served, by API: targets, deployments, freezes. The key determines the
+project.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,27 @@ OUTCOME = {
         "kind": {"enum": Target.Kind.values},
         "name": {"type": "string"},
         "state": {
-            "enum": ["waiting", "loading", "loaded", "proving", "proved", "live", "failed", "undone", "unreachable"]
+            "enum": [
+                "waiting",
+                "loading",
+                "loaded",
+                "proving",
+                "proved",
+                "live",
+                "failed",
+                "undone",
+                "unreachable",
+            ]
         },
         "served_as": {"type": "string"},
-        "sentence": {"type": "string", "description": "What was verified and what was not, or what failed"},
-        "proof": {"type": "object", "description": "{level, sentence, canary, gap, move}; {} if nothing was verified"},
+        "sentence": {
+            "type": "string",
+            "description": "What was verified and what was not, or what failed",
+        },
+        "proof": {
+            "type": "object",
+            "description": "{level, sentence, canary, gap, move}; {} if nothing was verified",
+        },
         "seconds": {"type": ["number", "null"]},
     },
 }
@@ -83,10 +101,16 @@ TARGET = {
         "id": {"type": "integer"},
         "kind": {"enum": Target.Kind.values},
         "name": {"type": "string"},
-        "version": NULLABLE | {"description": "The channel's live version, if it is known to be held there"},
+        "version": (
+            NULLABLE
+            | {"description": "The channel's live version, if it is known to be held there"}
+        ),
         "served_as": NULLABLE,
         "proof": {"type": "object"},
-        "problem": {"type": "string", "description": "Problems found by the last check; empty if none"},
+        "problem": {
+            "type": "string",
+            "description": "Problems found by the last check; empty if none",
+        },
         "checked_at": WHEN,
         "kept": {
             "type": "array",
@@ -95,7 +119,10 @@ TARGET = {
         },
     },
 }
-RESTORED = {"type": "object", "properties": {"channel": {"type": "string"}, "version": {"type": "string"}}}
+RESTORED = {
+    "type": "object",
+    "properties": {"channel": {"type": "string"}, "version": {"type": "string"}},
+}
 FREEZE = {
     "type": "object",
     "required": ["channel", "frozen", "reason", "until", "by"],
@@ -109,23 +136,52 @@ FREEZE = {
 }
 REASON = Annotated[str, Meta(max_length=MAX_REASON, pattern=r"\S")]
 EXAMPLE = {
-    "id": "0d3f0c52-9a51-4b1e-8a4c-0a3d5f2f7c11", "channel": "production", "kind": "promote", "version": "support-v4",
-    "from_version": "support-v3", "state": "running", "label": "Proving", "error": "", "reason": "12 points better", "by": "mara",
+    "id": "0d3f0c52-9a51-4b1e-8a4c-0a3d5f2f7c11",
+    "channel": "production",
+    "kind": "promote",
+    "version": "support-v4",
+    "from_version": "support-v3",
+    "state": "running",
+    "label": "Proving",
+    "error": "",
+    "reason": "12 points better",
+    "by": "mara",
     "gate_report": "6b0c66f7-47a5-4c1c-8f1c-0d6b2e9a5b30",
-    "targets": [{"target": 3, "kind": "server", "name": "gpu-1", "state": "loaded", "served_as": "live-production-support-v4-0d3f0c52",
-                 "sentence": "", "proof": {}, "seconds": 1.4}],
-    "created_at": "2026-11-22T08:00:00Z", "finished_at": None,
-}  # fmt: skip
+    "targets": [
+        {
+            "target": 3,
+            "kind": "server",
+            "name": "gpu-1",
+            "state": "loaded",
+            "served_as": "live-production-support-v4-0d3f0c52",
+            "sentence": "",
+            "proof": {},
+            "seconds": 1.4,
+        }
+    ],
+    "created_at": "2026-11-22T08:00:00Z",
+    "finished_at": None,
+}
 TARGET_EXAMPLE = {
-    "id": 3, "kind": "server", "name": "gpu-1", "version": "support-v4", "served_as": "live-production-support-v4-0d3f0c52",
-    "proof": {"level": "weights", "gap": 0.004, "move": 0.99}, "problem": "", "checked_at": "2026-11-22T08:05:00Z",
+    "id": 3,
+    "kind": "server",
+    "name": "gpu-1",
+    "version": "support-v4",
+    "served_as": "live-production-support-v4-0d3f0c52",
+    "proof": {"level": "weights", "gap": 0.004, "move": 0.99},
+    "problem": "",
+    "checked_at": "2026-11-22T08:05:00Z",
     "kept": ["support-v3"],
-}  # fmt: skip
+}
 
 
 FROZEN = {
-    "channel": "production", "frozen": True, "reason": "Holidays", "until": "2026-12-28T08:00:00Z", "by": "mara"
-}  # fmt: skip
+    "channel": "production",
+    "frozen": True,
+    "reason": "Holidays",
+    "until": "2026-12-28T08:00:00Z",
+    "by": "mara",
+}
 UNFROZEN = {"channel": "production", "frozen": False, "reason": "", "until": None, "by": None}
 
 
@@ -185,24 +241,37 @@ def targets_of(channel: Channel) -> list[Target]:
 
 
 def _managing(request: Request, name: str) -> tuple[Channel, dict[str, Any]]:
-    """The channel, and `by` and the label of whoever changes it. Raises PermissionDenied if its policy does not allow keys."""
+    """The channel, and `by` and the label of whoever changes it. Raises PermissionDenied if its
+    policy does not allow keys.
+    """
     channel = find_channel(request, name)
     require_keys_allowed(channel, policy_of(channel)[0], request.auth)
     return channel, {"by": request.auth.created_by, "actor_label": label_of(request.auth)}
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_channels_targets_list", responses=described({200: results(TARGET)}, 404),
+    methods=["GET"],
+    operation_id="v1_channels_targets_list",
+    responses=described({200: results(TARGET)}, 404),
     examples=[told("One server", {"results": [TARGET_EXAMPLE]})],
-    description="Where a channel's version is served, what each target holds, and what was verified there.",
-)  # fmt: skip
+    description=(
+        "Where a channel's version is served, what each target holds, and what was verified there."
+    ),
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_channels_targets_add", request={JSON: json_schema(NewTarget)},
+    methods=["POST"],
+    operation_id="v1_channels_targets_add",
+    request={JSON: json_schema(NewTarget)},
     responses=described({201: TARGET}, 400, 403, 404, 409),
-    examples=[sent("A server", {"server": "gpu-1"}), told("Added", TARGET_EXAMPLE | {"version": None, "served_as": None, "proof": {}}, "201")],
-    description="Adds a server or a webhook as a target. The live version is loaded there immediately. Requires an operator's key and a "
-    "policy that allows API keys.",
-)  # fmt: skip
+    examples=[
+        sent("A server", {"server": "gpu-1"}),
+        told("Added", TARGET_EXAMPLE | {"version": None, "served_as": None, "proof": {}}, "201"),
+    ],
+    description=(
+        "Adds a server or a webhook as a target. The live version is loaded there immediately."
+        " Requires an operator's key and a policy that allows API keys."
+    ),
+)
 @api_view(["GET", "POST"])
 def targets(request: Request, name: str) -> Response:
     if request.method == "GET":
@@ -211,9 +280,14 @@ def targets(request: Request, name: str) -> Response:
     channel, acting = _managing(request, name)
     asked = form_of(request, NewTarget)
     server = channel.project.servers.filter(name=asked.server).first() if asked.server else None
-    webhook = channel.project.webhooks.filter(pk=_uuid(asked.webhook)).first() if asked.webhook else None
+    webhook = (
+        channel.project.webhooks.filter(pk=_uuid(asked.webhook)).first() if asked.webhook else None
+    )
     return Response(
-        target_json(actions.add_target(channel=channel, server=server, webhook=webhook, **acting), []), status=201
+        target_json(
+            actions.add_target(channel=channel, server=server, webhook=webhook, **acting), []
+        ),
+        status=201,
     )
 
 
@@ -225,10 +299,13 @@ def _uuid(text: str) -> UUID | None:
 
 
 @extend_schema(
-    operation_id="v1_channels_targets_remove", responses=described({200: results(TARGET)}, 403, 404, 409),
+    operation_id="v1_channels_targets_remove",
+    responses=described({200: results(TARGET)}, 403, 404, 409),
     examples=[told("None is left", {"results": []})],
-    description="Removes a target and unloads the channel's versions there. Returns the remaining targets.",
-)  # fmt: skip
+    description=(
+        "Removes a target and unloads the channel's versions there. Returns the remaining targets."
+    ),
+)
 @api_view(["DELETE"])
 def target(request: Request, name: str, pk: int) -> Response:
     channel, acting = _managing(request, name)
@@ -236,19 +313,27 @@ def target(request: Request, name: str, pk: int) -> Response:
     if found is None:
         raise NotFound("This channel has no such target.")
     actions.remove_target(target=found, **acting)
-    return Response({"results": [target_json(row, list(row.placements.all())) for row in targets_of(channel)]})
+    return Response(
+        {"results": [target_json(row, list(row.placements.all())) for row in targets_of(channel)]}
+    )
 
 
 @extend_schema(
-    operation_id="v1_channels_deployments_list", responses=described({200: page(DEPLOYMENT, "integer")}, 400, 404),
+    operation_id="v1_channels_deployments_list",
+    responses=described({200: page(DEPLOYMENT, "integer")}, 400, 404),
     parameters=[LIMIT, OpenApiParameter("offset", int, description="`next` of the page before")],
     examples=[told("One that runs", {"results": [EXAMPLE], "next": None})],
     description="Every deployment of a channel, newest first, including failed ones.",
-)  # fmt: skip
+)
 @api_view(["GET"])
 def deployments(request: Request, name: str) -> Response:
-    limit, offset = number_of(request, "limit", PAGE, 1, MAX_PAGE), number_of(request, "offset", 0, 0, 2**31 - 1)
-    rows = find_channel(request, name).deployments.select_related("channel", "version", "from_version")
+    limit, offset = (
+        number_of(request, "limit", PAGE, 1, MAX_PAGE),
+        number_of(request, "offset", 0, 0, 2**31 - 1),
+    )
+    rows = find_channel(request, name).deployments.select_related(
+        "channel", "version", "from_version"
+    )
     found = list(rows.order_by("-created_at", "-pk")[offset : offset + limit + 1])
     following = offset + limit if len(found) > limit else None
     return Response({"results": [deployment_json(row) for row in found[:limit]], "next": following})
@@ -256,26 +341,37 @@ def deployments(request: Request, name: str) -> Response:
 
 def find_deployment(channel: Channel, pk: UUID) -> Deployment:
     """Raises NotFound."""
-    found = channel.deployments.select_related("channel", "version", "from_version").filter(pk=pk).first()
+    found = (
+        channel.deployments.select_related("channel", "version", "from_version")
+        .filter(pk=pk)
+        .first()
+    )
     if found is None:
         raise NotFound("This channel has no deployment with this id.")
     return found
 
 
 @extend_schema(
-    operation_id="v1_channels_deployments_retrieve", responses=described({200: DEPLOYMENT}, 404),
-    examples=[told("One that runs", EXAMPLE)], description="Progress of a deployment on each target.",
-)  # fmt: skip
+    operation_id="v1_channels_deployments_retrieve",
+    responses=described({200: DEPLOYMENT}, 404),
+    examples=[told("One that runs", EXAMPLE)],
+    description="Progress of a deployment on each target.",
+)
 @api_view(["GET"])
 def deployment(request: Request, name: str, pk: UUID) -> Response:
     return Response(deployment_json(find_deployment(find_channel(request, name), pk)))
 
 
 @extend_schema(
-    operation_id="v1_channels_deployments_stop", request=None, responses=described({200: DEPLOYMENT}, 403, 404, 409),
+    operation_id="v1_channels_deployments_stop",
+    request=None,
+    responses=described({200: DEPLOYMENT}, 403, 404, 409),
     examples=[told("One that runs", EXAMPLE | {"state": "cancelled"})],
-    description="Stops a deployment immediately. Newly loaded weights are unloaded; the live version stays live.",
-)  # fmt: skip
+    description=(
+        "Stops a deployment immediately. Newly loaded weights are unloaded; the live version stays"
+        " live."
+    ),
+)
 @api_view(["POST"])
 def stop(request: Request, name: str, pk: UUID) -> Response:
     channel, acting = _managing(request, name)
@@ -286,14 +382,19 @@ def stop(request: Request, name: str, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_channels_restore", request=None, responses=described({200: RESTORED, 202: DEPLOYMENT}, 403, 404, 409),
+    operation_id="v1_channels_restore",
+    request=None,
+    responses=described({200: RESTORED, 202: DEPLOYMENT}, 403, 404, 409),
     examples=[
         told("Served again", {"channel": "production", "version": "support-v4"}),
         told("Begun", EXAMPLE | {"kind": "restore", "state": "queued"}, "202"),
     ],
-    description="Reloads and verifies the live version on the channel's servers; the channel does not move. A channel that was archived serves "
-    "its version again after that. Without servers there is nothing to verify, and it does so at once (200).",
-)  # fmt: skip
+    description=(
+        "Reloads and verifies the live version on the channel's servers; the channel does not move."
+        " A channel that was archived serves its version again after that. Without servers there is"
+        " nothing to verify, and it does so at once (200)."
+    ),
+)
 @api_view(["POST"])
 def restore(request: Request, name: str) -> Response:
     channel, acting = _managing(request, name)
@@ -306,32 +407,59 @@ def restore(request: Request, name: str) -> Response:
 def freeze_json(channel: Channel) -> dict[str, Any]:
     row = freezing.freeze_of(channel)
     return {
-        "channel": channel.name, "frozen": row is not None, "reason": row.reason if row else "",
-        "until": row.until if row else None, "by": row.by_name if row else None,
-    }  # fmt: skip
+        "channel": channel.name,
+        "frozen": row is not None,
+        "reason": row.reason if row else "",
+        "until": row.until if row else None,
+        "by": row.by_name if row else None,
+    }
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_channels_freeze_read", responses=described({200: FREEZE}, 404),
-    examples=[told("Frozen", FROZEN)], description="Whether a channel is frozen, until when, and why.",
-)  # fmt: skip
+    methods=["GET"],
+    operation_id="v1_channels_freeze_read",
+    responses=described({200: FREEZE}, 404),
+    examples=[told("Frozen", FROZEN)],
+    description="Whether a channel is frozen, until when, and why.",
+)
 @extend_schema(
-    methods=["PUT"], operation_id="v1_channels_freeze", request={JSON: json_schema(NewFreeze)},
+    methods=["PUT"],
+    operation_id="v1_channels_freeze",
+    request={JSON: json_schema(NewFreeze)},
     responses=described({200: FREEZE}, 400, 403, 404, 409),
-    examples=[sent("Over the holidays", {"reason": "Holidays", "until": "2026-12-28T08:00:00Z"}), told("Frozen", FROZEN)],
-    description="Freezes a channel: promotions are blocked, rollbacks are still possible. Requires an operator's key.",
-)  # fmt: skip
+    examples=[
+        sent("Over the holidays", {"reason": "Holidays", "until": "2026-12-28T08:00:00Z"}),
+        told("Frozen", FROZEN),
+    ],
+    description=(
+        "Freezes a channel: promotions are blocked, rollbacks are still possible. Requires an"
+        " operator's key."
+    ),
+)
 @extend_schema(
-    methods=["DELETE"], operation_id="v1_channels_unfreeze", responses=described({200: FREEZE}, 403, 404, 409),
-    examples=[told("No longer", UNFROZEN)], description="Lifts a freeze.",
-)  # fmt: skip
+    methods=["DELETE"],
+    operation_id="v1_channels_unfreeze",
+    responses=described({200: FREEZE}, 403, 404, 409),
+    examples=[told("No longer", UNFROZEN)],
+    description="Lifts a freeze.",
+)
 @api_view(["GET", "PUT", "DELETE"])
 def freeze(request: Request, name: str) -> Response:
     channel = find_channel(request, name)
     if request.method == "PUT":
         asked = form_of(request, NewFreeze)
-        until = asked.until.replace(tzinfo=UTC) if asked.until and asked.until.tzinfo is None else asked.until
-        freezing.freeze(channel=channel, reason=asked.reason, until=until, by=request.auth.created_by, key=request.auth)
+        until = (
+            asked.until.replace(tzinfo=UTC)
+            if asked.until and asked.until.tzinfo is None
+            else asked.until
+        )
+        freezing.freeze(
+            channel=channel,
+            reason=asked.reason,
+            until=until,
+            by=request.auth.created_by,
+            key=request.auth,
+        )
     elif request.method == "DELETE":
         freezing.unfreeze(channel=channel, by=request.auth.created_by, key=request.auth)
     return Response(freeze_json(channel))
@@ -342,11 +470,27 @@ class Segment(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 @extend_schema(
-    operation_id="v1_channels_segment", request={JSON: json_schema(Segment)},
-    responses=described({200: {"type": "object", "properties": {"channel": {"type": "string"}, "segment": {"type": "string"}}}}, 400, 403, 404),
-    examples=[sent("The customers in Europe", {"segment": "eu"}), told("Labelled", {"channel": "production", "segment": "eu"})],
-    description="Labels a channel with the environment or users it serves. Requires an owner's key.",
-)  # fmt: skip
+    operation_id="v1_channels_segment",
+    request={JSON: json_schema(Segment)},
+    responses=described(
+        {
+            200: {
+                "type": "object",
+                "properties": {"channel": {"type": "string"}, "segment": {"type": "string"}},
+            }
+        },
+        400,
+        403,
+        404,
+    ),
+    examples=[
+        sent("The customers in Europe", {"segment": "eu"}),
+        told("Labelled", {"channel": "production", "segment": "eu"}),
+    ],
+    description=(
+        "Labels a channel with the environment or users it serves. Requires an owner's key."
+    ),
+)
 @api_view(["PUT"])
 def segment(request: Request, name: str) -> Response:
     channel, acting = _managing(request, name)

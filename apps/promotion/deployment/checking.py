@@ -1,4 +1,6 @@
-"""Checks whether targets still hold what they should: a restarted server has lost its adapters, and gets them back."""
+"""Checks whether targets still hold what they should: a restarted server has lost its adapters, and
+gets them back.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,16 @@ AGAIN_AFTER = timedelta(minutes=5)  # for which a failed restore is not retried 
 def to_check() -> list[int]:
     channels = Channel.objects.live().filter(project__stage=Stage.ACTIVE)
     return list(
-        Target.objects.current().filter(channel__in=channels, server__isnull=False).values_list("pk", flat=True)
+        Target.objects.current()
+        .filter(channel__in=channels, server__isnull=False)
+        .values_list("pk", flat=True)
     )
 
 
 def check(target: Target) -> None:
-    """Asks the server what it lists, and has missing adapters loaded again. A server that is down is left alone until it is back."""
+    """Asks the server what it lists, and has missing adapters loaded again. A server that is down
+    is left alone until it is back.
+    """
     server, channel = target.server, target.channel
     assert server is not None
     if channel.deployments.active().exists():
@@ -62,11 +68,15 @@ def _store(placement: Placement, problem: str) -> None:
 def _restore(target: Target) -> None:
     channel = target.channel
     failed = channel.deployments.filter(
-        kind=Deployment.Kind.RESTORE, state=JobState.FAILED, finished_at__gt=timezone.now() - AGAIN_AFTER
+        kind=Deployment.Kind.RESTORE,
+        state=JobState.FAILED,
+        finished_at__gt=timezone.now() - AGAIN_AFTER,
     )
     if failed.exists():
         return
     try:
-        actions.restore(channel=channel, by=None, reason=f"{target.server} does not hold {channel.current}")
+        actions.restore(
+            channel=channel, by=None, reason=f"{target.server} does not hold {channel.current}"
+        )
     except PromotionError as error:
         log.warning("%s is not restored: %s", channel, error)

@@ -1,4 +1,6 @@
-"""The log-probabilities that a version's weights give a fixed text: computed once from its files, or recorded where it is first served."""
+"""The log-probabilities that a version's weights give a fixed text: computed once from its files,
+or recorded where it is first served.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,17 @@ def reference_of(version: ModelVersion) -> Reference | None:
 
 
 def _reference(row: Fingerprint) -> Reference:
-    return Reference(row.ids, row.logprobs, row.base_logprobs, row.source == Fingerprint.Source.COMPUTED)
+    return Reference(
+        row.ids, row.logprobs, row.base_logprobs, row.source == Fingerprint.Source.COMPUTED
+    )
 
 
 def others_than(version: ModelVersion) -> dict[str, Reference]:
     """{name: reference} of the project's other versions on the same base, newest first."""
     model = version.model
-    rows = Fingerprint.objects.filter(version__project=model.project_id, version__base=model.base).exclude(
-        version=model
-    )
+    rows = Fingerprint.objects.filter(
+        version__project=model.project_id, version__base=model.base
+    ).exclude(version=model)
     return {
         str(row.version): _reference(row)
         for row in rows.select_related("version").order_by("-version_id")[:MOST_OTHERS]
@@ -48,7 +52,9 @@ def can_be_computed(version: ModelVersion) -> bool:
 
 
 def ask_for(version: ModelVersion, *, by: Any = None) -> FingerprintJob | None:
-    """Queues the computation of a version's fingerprint, unless it exists or is running. None if its weights are not here."""
+    """Queues the computation of a version's fingerprint, unless it exists or is running. None if
+    its weights are not here.
+    """
     model = version.model
     if (
         not can_be_computed(model)
@@ -70,23 +76,32 @@ def ask_for(version: ModelVersion, *, by: Any = None) -> FingerprintJob | None:
 def job_spec(job: FingerprintJob) -> dict[str, Any]:
     """Raises ModelError, ArtifactError."""
     return {
-        "kind": "fingerprint", "model": model_spec(job.version), "text": TEXT, "dtype": settings.FLYWHEEL_DTYPE
-    }  # fmt: skip
+        "kind": "fingerprint",
+        "model": model_spec(job.version),
+        "text": TEXT,
+        "dtype": settings.FLYWHEEL_DTYPE,
+    }
 
 
 def complete(job: FingerprintJob, result: dict) -> dict:
     fields = {name: result[name] for name in ("ids", "logprobs", "base_logprobs")}
-    Fingerprint.objects.update_or_create(version=job.version, defaults=fields | {"source": Fingerprint.Source.COMPUTED})
+    Fingerprint.objects.update_or_create(
+        version=job.version, defaults=fields | {"source": Fingerprint.Source.COMPUTED}
+    )
     return {"tokens": len(result["ids"])}
 
 
 def record_served(version: ModelVersion, measured: Measured) -> None:
-    """Records what the first server of a version gave the text, if nothing better is known. In the caller's transaction."""
+    """Records what the first server of a version gave the text, if nothing better is known. In the
+    caller's transaction.
+    """
     if measured.logprobs:
         Fingerprint.objects.get_or_create(
             version=version.model,
             defaults={
-                "ids": measured.ids, "logprobs": measured.logprobs, "base_logprobs": measured.base,
+                "ids": measured.ids,
+                "logprobs": measured.logprobs,
+                "base_logprobs": measured.base,
                 "source": Fingerprint.Source.SERVED,
             },
-        )  # fmt: skip
+        )

@@ -1,4 +1,6 @@
-"""Where a channel's version is served, what each place holds, and every attempt to deploy a version there."""
+"""Where a channel's version is served, what each place holds, and every attempt to deploy a version
+there.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ class TargetQuerySet(models.QuerySet["Target"]):
 
 
 class Target(models.Model):
-    """A place to which a channel's versions are deployed: a server, or a webhook that acknowledges. Pulling needs no target.
+    """A place to which a channel's versions are deployed: a server, or a webhook that acknowledges.
+    Pulling needs no target.
 
     A removed target stays until what it holds has been unloaded.
     """
@@ -33,7 +36,9 @@ class Target(models.Model):
     kind = models.CharField(max_length=10, choices=Kind)
     server = models.ForeignKey(Server, models.PROTECT, null=True, related_name="channel_targets")
     webhook = models.ForeignKey(Webhook, models.PROTECT, null=True, related_name="channel_targets")
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
     created_at = models.DateTimeField(default=timezone.now)
     removed_at = models.DateTimeField(null=True)
 
@@ -48,10 +53,14 @@ class Target(models.Model):
                 | Q(kind="webhook", server__isnull=True, webhook__isnull=False),
             ),
             models.UniqueConstraint(
-                fields=["channel", "server"], condition=Q(removed_at=None), name="one_target_per_server"
+                fields=["channel", "server"],
+                condition=Q(removed_at=None),
+                name="one_target_per_server",
             ),
             models.UniqueConstraint(
-                fields=["channel", "webhook"], condition=Q(removed_at=None), name="one_target_per_webhook"
+                fields=["channel", "webhook"],
+                condition=Q(removed_at=None),
+                name="one_target_per_webhook",
             ),
         ]
 
@@ -65,23 +74,29 @@ class DeploymentQuerySet(JobQuerySet):
 
 
 class Deployment(Job):
-    """Deploys a version to all targets of a channel, verifies that it is served there, and only then moves the channel.
+    """Deploys a version to all targets of a channel, verifies that it is served there, and only
+    then moves the channel.
 
-    `spec`: who requested it and what was checked then ({by, actor_label, overridden, policy_version}). `outcomes`: for each target
-    [{target, kind, name, state, served_as, sentence, proof, seconds}], which stays readable when the target is gone.
+    `spec`: who requested it and what was checked then ({by, actor_label, overridden,
+    policy_version}). `outcomes`: for each target [{target, kind, name, state, served_as, sentence,
+    proof, seconds}], which stays readable when the target is gone.
     """
 
     class Kind(models.TextChoices):
         PROMOTE = "promote"
         ROLLBACK = "rollback"
-        RESTORE = "restore"  # the live version, on targets that do not hold it: the channel does not move
+        RESTORE = (  # the live version, on targets that do not hold it: the channel does not move
+            "restore"
+        )
         TRIAL = "trial"  # a candidate in addition to the live version: the channel does not move
 
     channel = models.ForeignKey("promotion.Channel", models.CASCADE, related_name="deployments")
     kind = models.CharField(max_length=10, choices=Kind)
     version = models.ForeignKey(ModelVersion, models.PROTECT, related_name="deployments")
     from_version = models.ForeignKey(ModelVersion, models.PROTECT, null=True, related_name="+")
-    gate_report = models.ForeignKey("promotion.GateReport", models.PROTECT, null=True, related_name="deployments")
+    gate_report = models.ForeignKey(
+        "promotion.GateReport", models.PROTECT, null=True, related_name="deployments"
+    )
     reason = models.TextField(blank=True)
     outcomes = models.JSONField(default=list)
 
@@ -91,7 +106,9 @@ class Deployment(Job):
         constraints = [
             *Job.Meta.constraints,
             models.UniqueConstraint(
-                fields=["channel"], condition=Q(state__in=ACTIVE_STATES), name="one_active_deployment_per_channel"
+                fields=["channel"],
+                condition=Q(state__in=ACTIVE_STATES),
+                name="one_active_deployment_per_channel",
             ),
         ]
 
@@ -102,11 +119,13 @@ class PlacementQuerySet(models.QuerySet["Placement"]):
 
 
 class Placement(models.Model):
-    """A version on a target, and the name under which it is called there. Written before anything is loaded, so that after any crash it
-    is known what has to be unloaded; deleted once it is unloaded.
+    """A version on a target, and the name under which it is called there. Written before anything
+    is loaded, so that after any crash it is known what has to be unloaded; deleted once it is
+    unloaded.
 
-    `loaded`: whether a deployment loads it there, and so has to unload it. `proof`: the verification result, by `proving.Finding`.
-    `problem`: what the last check of the target found wrong; "" for nothing.
+    `loaded`: whether a deployment loads it there, and so has to unload it. `proof`: the
+    verification result, by `proving.Finding`. `problem`: what the last check of the target found
+    wrong; "" for nothing.
     """
 
     class State(models.TextChoices):
@@ -116,7 +135,9 @@ class Placement(models.Model):
 
     target = models.ForeignKey(Target, models.CASCADE, related_name="placements")
     version = models.ForeignKey(ModelVersion, models.PROTECT, related_name="placements")
-    deployment = models.ForeignKey(Deployment, models.SET_NULL, null=True, related_name="placements")
+    deployment = models.ForeignKey(
+        Deployment, models.SET_NULL, null=True, related_name="placements"
+    )
     served_as = models.CharField(max_length=200, blank=True)
     loaded = models.BooleanField(default=False)
     state = models.CharField(max_length=10, choices=State, default=State.LOADING)
@@ -131,7 +152,9 @@ class Placement(models.Model):
         ordering = ("-at", "-pk")
         constraints = [
             models.UniqueConstraint(
-                fields=["target", "version"], condition=Q(state="ready"), name="one_ready_placement_per_version"
+                fields=["target", "version"],
+                condition=Q(state="ready"),
+                name="one_ready_placement_per_version",
             )
         ]
 
@@ -140,10 +163,11 @@ class Placement(models.Model):
 
 
 class Fingerprint(models.Model):
-    """The log-probabilities that a version gives a fixed text, by which a server's weights are recognised.
+    """The log-probabilities that a version gives a fixed text, by which a server's weights are
+    recognised.
 
-    `ids` are the text's token ids; `logprobs` the version's, `base_logprobs` its base model's (empty if it is a base model), both
-    [len(ids) - 1]. `source` says who computed them.
+    `ids` are the text's token ids; `logprobs` the version's, `base_logprobs` its base model's
+    (empty if it is a base model), both [len(ids) - 1]. `source` says who computed them.
     """
 
     class Source(models.TextChoices):
@@ -170,6 +194,8 @@ class FingerprintJob(Job):
         constraints = [
             *Job.Meta.constraints,
             models.UniqueConstraint(
-                fields=["version"], condition=Q(state__in=ACTIVE_STATES), name="one_active_fingerprint_job_per_version"
+                fields=["version"],
+                condition=Q(state__in=ACTIVE_STATES),
+                name="one_active_fingerprint_job_per_version",
             ),
         ]

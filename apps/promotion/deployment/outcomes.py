@@ -1,4 +1,6 @@
-"""The state of each target during and after a deployment: plain JSON, so that it stays readable when the target is gone."""
+"""The state of each target during and after a deployment: plain JSON, so that it stays readable
+when the target is gone.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,15 @@ DONE = (PROVED, LIVE)
 def of_target(target: Target) -> dict[str, Any]:
     name = str(target.server or target.webhook)
     return {
-        "target": target.pk, "kind": target.kind, "name": name, "state": WAITING, "served_as": "", "sentence": "", "proof": {},
+        "target": target.pk,
+        "kind": target.kind,
+        "name": name,
+        "state": WAITING,
+        "served_as": "",
+        "sentence": "",
+        "proof": {},
         "seconds": None,
-    }  # fmt: skip
+    }
 
 
 class Outcomes:
@@ -33,7 +41,11 @@ class Outcomes:
 
     def set(self, target: int, state: str, sentence: str = "", **more: Any) -> None:
         row = next(row for row in self.rows if row["target"] == target)
-        row |= {"state": state, "sentence": sentence, "seconds": round(time.monotonic() - self.began, 2)} | more
+        row |= {
+            "state": state,
+            "sentence": sentence,
+            "seconds": round(time.monotonic() - self.began, 2),
+        } | more
 
     @property
     def done(self) -> int:

@@ -10,8 +10,10 @@ from apps.registry.models import ModelVersion
 
 
 def placements_of(channel: Channel, version: ModelVersion | None = None) -> list[Placement]:
-    """Placements of the current version, or of `version`, on servers, healthy ones first: each with the `target.server` to call and the
-    name `served_as` there. For a prompt version, the name of its model. Empty if the channel has no targets, or none holds it yet."""
+    """Placements of the current version, or of `version`, on servers, healthy ones first: each with
+    the `target.server` to call and the name `served_as` there. For a prompt version, the name of
+    its model. Empty if the channel has no targets, or none holds it yet.
+    """
     found = (
         Placement.objects.ready()
         .filter(
@@ -26,14 +28,19 @@ def placements_of(channel: Channel, version: ModelVersion | None = None) -> list
 
 
 def acknowledged(target: Target, channel: Channel) -> dict[str, Any] | None:
-    """What a webhook answered at the channel's last move; None if it was not asked: it became a target later, or no deployment moved the
-    channel."""
+    """What a webhook answered at the channel's last move; None if it was not asked: it became a
+    target later, or no deployment moved the channel."""
     move = channel.promotions.order_by("-at", "-pk").first()
-    return next((row for row in move.proof if row.get("target") == target.pk), None) if move else None
+    return (
+        next((row for row in move.proof if row.get("target") == target.pk), None) if move else None
+    )
 
 
 def not_told(target: Target, channel: Channel) -> str:
     """A note about a webhook that was not asked to serve the live version; "" if it was."""
     if target.webhook_id is None or channel.current_id is None or acknowledged(target, channel):
         return ""
-    return f"It has not been notified of {channel.current}; it will be at the next promotion or rollback. Until then, deploy to it yourself."
+    return (
+        f"It has not been notified of {channel.current}; it will be at the next promotion or"
+        " rollback. Until then, deploy to it yourself."
+    )

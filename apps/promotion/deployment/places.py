@@ -1,4 +1,6 @@
-"""How a version is called on a server: under which name, and whether an adapter has to be loaded for it."""
+"""How a version is called on a server: under which name, and whether an adapter has to be loaded
+for it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ ANSWERS_S = 60.0
 
 @dataclass(frozen=True)
 class Plan:
-    """`served_as` is its existing name there, "" if `adapter` has to be loaded on `base_served_as` first."""
+    """`served_as` is its existing name there, "" if `adapter` has to be loaded on `base_served_as`
+    first.
+    """
 
     served_as: str
     base_served_as: str
@@ -34,14 +38,20 @@ def plan_of(server: Server, version: ModelVersion) -> Plan:
 
 
 def _base_name(server: Server, model: ModelVersion) -> str:
-    """What the server lists as the base of a served adapter; "" if it is not one, or if that is unknown."""
-    return next((row.get("parent", "") for row in server.served if row.get("id") == model.served_as), "")
+    """What the server lists as the base of a served adapter; "" if it is not one, or if that is
+    unknown.
+    """
+    return next(
+        (row.get("parent", "") for row in server.served if row.get("id") == model.served_as), ""
+    )
 
 
 def name_for(deployment: Deployment) -> str:
-    """The adapter's name: new for each deployment, so that nothing is ever loaded in place; and not one that evaluations unload to make
-    room (`adapters.to_unload`)."""
-    return f"live-{deployment.channel.name}-{deployment.version.model}-{deployment.pk.hex[:8]}"[:120]
+    """The adapter's name: new for each deployment, so that nothing is ever loaded in place; and not
+    one that evaluations unload to make room (`adapters.to_unload`)."""
+    return f"live-{deployment.channel.name}-{deployment.version.model}-{deployment.pk.hex[:8]}"[
+        :120
+    ]
 
 
 def served_as(server: Server, plan: Plan, name: str) -> str:
@@ -57,11 +67,17 @@ def asked(server: Server, plan: Plan, served: str) -> Asked:
     dialect = server.dialect
     return Asked(
         ChatServer(
-            server.base_url.rstrip("/"), served, key_variable=server.key_variable, timeout_s=ANSWERS_S, tries=1,
-            allow_private=may_be_private(server), key_hosts=key_hosts(), name=f"server {server.name}",
+            server.base_url.rstrip("/"),
+            served,
+            key_variable=server.key_variable,
+            timeout_s=ANSWERS_S,
+            tries=1,
+            allow_private=may_be_private(server),
+            key_hosts=key_hosts(),
+            name=f"server {server.name}",
             protocol="responses" if dialect == Dialect.RESPONSES else "chat",
         ),
         server.kind,
         plan.base_served_as,
         lora_name(served) if plan.adapter else "",
-    )  # fmt: skip
+    )

@@ -1,7 +1,9 @@
-"""A deployment, step by step: load on all targets, verify on all, ask the webhooks, and only then move the channel.
+"""A deployment, step by step: load on all targets, verify on all, ask the webhooks, and only then
+move the channel.
 
-Threads that do not use the database call the servers; meanwhile the worker's own thread stores the progress of each target and checks
-whether the deployment was stopped. What is loaded was written down before (`Placement`), so a worker that dies leaves nothing unknown.
+Threads that do not use the database call the servers; meanwhile the worker's own thread stores the
+progress of each target and checks whether the deployment was stopped. What is loaded was written
+down before (`Placement`), so a worker that dies leaves nothing unknown.
 """
 
 from __future__ import annotations
@@ -40,17 +42,24 @@ from workers.lib.serving import Adapters, list_models
 from workers.lib.weights_proof import Finding, Measured, judge, measure
 
 LOOK_EVERY_S = 0.1
-NOT_PROVED = "The channel's policy requires verification of the weights (proof: weights), which is missing."
-NOT_PROVABLE = f"{NOT_PROVED} A webhook only acknowledges: remove this target, or change the policy."
+NOT_PROVED = (
+    "The channel's policy requires verification of the weights (proof: weights), which is missing."
+)
+NOT_PROVABLE = (
+    f"{NOT_PROVED} A webhook only acknowledges: remove this target, or change the policy."
+)
 FINGERPRINT_S = 300.0  # for which a promotion waits for the fingerprint of its version
-NEW = (Deployment.Kind.PROMOTE, Deployment.Kind.TRIAL)  # must be verified on every server: nobody depends on it yet
+NEW = (
+    Deployment.Kind.PROMOTE,
+    Deployment.Kind.TRIAL,
+)  # must be verified on every server: nobody depends on it yet
 MOVES = (Deployment.Kind.PROMOTE, Deployment.Kind.ROLLBACK)
 
 
 @dataclass
 class Place:
-    """One server of a deployment. `load`: whether the adapter still has to be loaded, from `path`. `far`: the run of a server whose
-    machine has to fetch it first."""
+    """One server of a deployment. `load`: whether the adapter still has to be loaded, from `path`.
+    `far`: the run of a server whose machine has to fetch it first."""
 
     target: Target
     server: Server
@@ -84,7 +93,9 @@ class Run:
     def steps(self) -> Iterator[Progress]:
         try:
             yield from self._prepare()
-            yield from self._on_all(self._loaded, outcomes.LOADING, outcomes.LOADED, [p for p in self.places if p.load])
+            yield from self._on_all(
+                self._loaded, outcomes.LOADING, outcomes.LOADED, [p for p in self.places if p.load]
+            )
             yield from self._await_fingerprint()
             yield from self._prove()
             yield from self._acknowledged()
@@ -115,7 +126,9 @@ class Run:
             targets = [target for target in targets if target.server_id]
         if not self.job.cursor.get("prepared"):
             self.outcomes.start(targets)
-        if self.needs_weights and (hook := next((target for target in targets if target.webhook), None)):
+        if self.needs_weights and (
+            hook := next((target for target in targets if target.webhook), None)
+        ):
             yield from self._fail(hook.pk, NOT_PROVABLE)
         for target in (target for target in targets if target.server):
             try:
@@ -141,14 +154,19 @@ class Run:
         """Raises JobError."""
         while True:
             try:
-                name, hurries = lora_name(place.placement.served_as), self.kind == Deployment.Kind.ROLLBACK
+                name, hurries = (
+                    lora_name(place.placement.served_as),
+                    self.kind == Deployment.Kind.ROLLBACK,
+                )
                 return make_room(place.server, name, at_once=hurries)
             except StillAsked as error:
                 yield self._progress(str(error))
                 time.sleep(LOOK_EVERY_S)
 
     def _place(self, target: Target) -> Place:
-        """What was placed by an earlier attempt or deployment is used again. Raises ModelError, ArtifactError."""
+        """What was placed by an earlier attempt or deployment is used again. Raises ModelError,
+        ArtifactError.
+        """
         server = target.server
         assert server is not None
         plan = plan_of(server, self.version)
@@ -157,12 +175,22 @@ class Run:
         own = Placement.objects.filter(target=target, deployment=self.job, version=self.version)
         if found := own.exclude(state=Placement.State.LEAVING).first():
             return Place(
-                target, server, plan, found, found.loaded and found.state == Placement.State.LOADING, path, far
+                target,
+                server,
+                plan,
+                found,
+                found.loaded and found.state == Placement.State.LOADING,
+                path,
+                far,
             )
         ready = Placement.objects.ready().filter(target=target)
         if found := ready.filter(version=self.version).first():
             return Place(target, server, plan, found, False, path, far)
-        same = [row for row in ready.select_related("version") if row.version.model == self.version.model]
+        same = [
+            row
+            for row in ready.select_related("version")
+            if row.version.model == self.version.model
+        ]
         if same:  # another prompt for a model that is there
             placement = self._placement(target, same[0].served_as, loaded=same[0].loaded)
             return Place(target, server, plan, placement, False, path, far)
@@ -176,7 +204,9 @@ class Run:
         )
 
     def _find_lost(self) -> Iterator[Progress]:
-        """A server that was restarted has lost what it had loaded: there it is loaded again, under another name."""
+        """A server that was restarted has lost what it had loaded: there it is loaded again, under
+        another name.
+        """
         looking = [place for place in self.places if place.placement.loaded and not place.load]
         for place, result in (yield from self._gather(_names, looking, "Looking")):
             if isinstance(result, Exception):
@@ -190,12 +220,16 @@ class Run:
             yield self._progress("Looking")
 
     def _fetched(self) -> Iterator[Progress]:
-        """A machine with a data folder of its own has the adapter before a server there is told to load it."""
+        """A machine with a data folder of its own has the adapter before a server there is told to
+        load it.
+        """
         waiting = [place for place in self.places if place.load and place.far]
         for place in waiting:
             copies.ask(place.far, place.plan.adapter)
         while waiting:
-            yield self._progress(f"Bringing {self.version.model} to the machine of {waiting[0].server}")
+            yield self._progress(
+                f"Bringing {self.version.model} to the machine of {waiting[0].server}"
+            )
             for place in list(waiting):
                 try:
                     place.path = copies.path_there(place.far, place.plan.adapter)
@@ -209,7 +243,9 @@ class Run:
     # Loading and proving
 
     def _gather(self, task: Task, places: list[Place], label: str) -> Any:
-        """Runs `task` for each place in threads; returns [(place, what came or was raised)]. Ends at the first failure that counts."""
+        """Runs `task` for each place in threads; returns [(place, what came or was raised)]. Ends
+        at the first failure that counts.
+        """
         futures: dict[Future, Place] = {self.pool.submit(task, place): place for place in places}
         found: list[tuple[Place, Any]] = []
         while futures:
@@ -226,11 +262,15 @@ class Run:
                 yield self._progress(label)
         return found
 
-    def _on_all(self, task: Task, doing: str, after: str, places: list[Place]) -> Iterator[Progress]:
+    def _on_all(
+        self, task: Task, doing: str, after: str, places: list[Place]
+    ) -> Iterator[Progress]:
         for place in places:
             self.outcomes.set(place.target.pk, doing, served_as=place.placement.served_as)
         if places:
-            yield self._progress(f"{doing.capitalize()} on {len(places)} target{'s' if len(places) > 1 else ''}")
+            yield self._progress(
+                f"{doing.capitalize()} on {len(places)} target{'s' if len(places) > 1 else ''}"
+            )
         for place, result in (yield from self._gather(task, places, doing.capitalize())):
             if isinstance(result, Exception):
                 yield from self._lost(place, str(result))
@@ -259,7 +299,9 @@ class Run:
             return measure(asked(place.server, place.plan, place.placement.served_as), ids)
 
         for place in self.places:
-            self.outcomes.set(place.target.pk, outcomes.PROVING, served_as=place.placement.served_as)
+            self.outcomes.set(
+                place.target.pk, outcomes.PROVING, served_as=place.placement.served_as
+            )
         yield self._progress("Proving")
         others = fingerprints.others_than(self.version)
         is_adapter = any(place.plan.adapter for place in self.places)
@@ -268,24 +310,32 @@ class Run:
                 yield from self._lost(place, str(result))
                 continue
             try:
-                found = judge(str(self.version.model), result, reference, others, is_adapter=is_adapter)
+                found = judge(
+                    str(self.version.model), result, reference, others, is_adapter=is_adapter
+                )
             except JobError as error:
                 yield from self._fail(place.target.pk, str(error))
                 raise
             if self.needs_weights and found.level != "weights":
                 yield from self._fail(place.target.pk, f"{NOT_PROVED} {found.sentence}")
             if reference is None and result.logprobs:
-                fingerprints.record_served(self.version, result)  # the next target is compared with the first
+                fingerprints.record_served(
+                    self.version, result
+                )  # the next target is compared with the first
                 reference = fingerprints.reference_of(self.version)
             place.measured, place.finding = result, found
-            self.outcomes.set(place.target.pk, outcomes.PROVED, found.sentence, proof=found.as_dict())
+            self.outcomes.set(
+                place.target.pk, outcomes.PROVED, found.sentence, proof=found.as_dict()
+            )
         yield self._progress("Proved")
 
     def _acknowledged(self) -> Iterator[Progress]:
         """Webhooks are asked last: what they bring live is not undone as easily."""
         if self.kind not in MOVES:
             return
-        for target in self.channel.targets.current().filter(webhook__isnull=False).select_related("webhook"):
+        for target in (
+            self.channel.targets.current().filter(webhook__isnull=False).select_related("webhook")
+        ):
             self.outcomes.set(target.pk, outcomes.LOADING, "Waiting for its acknowledgement.")
             delivery = webhook_targets.request(self.job, target)
             yield self._progress(f"Waiting for {target.webhook}")
@@ -295,13 +345,17 @@ class Run:
             if answer:
                 yield from self._fail(target.pk, answer)
             said = "It acknowledged (HTTP 2xx). What it serves was not checked."
-            self.outcomes.set(target.pk, outcomes.PROVED, said, proof={"level": "acknowledged", "sentence": said})
+            self.outcomes.set(
+                target.pk, outcomes.PROVED, said, proof={"level": "acknowledged", "sentence": said}
+            )
             yield self._progress("Acknowledged")
 
     # Failing
 
     def _may_be_left_out(self, target: Target) -> bool:
-        """A server that does not answer serves nobody, neither what is rolled back: it may not hold up the others."""
+        """A server that does not answer serves nobody, neither what is rolled back: it may not hold
+        up the others.
+        """
         if self.kind in NEW or target.server is None:
             return False
         return not target.server.base_url or list_models(address_of(target.server)).health == "down"
@@ -316,7 +370,9 @@ class Run:
     # The end
 
     def _finish(self) -> None:
-        """In one transaction with the end of the job. Raises JobError if the channel is not what it was."""
+        """In one transaction with the end of the job. Raises JobError if the channel is not what it
+        was.
+        """
         channel = locked(self.channel)
         if self.kind != Deployment.Kind.RESTORE and channel.current_id != self.job.from_version_id:
             raise JobError(f"{channel} has been moved to {channel.current} in the meantime.")
@@ -326,13 +382,18 @@ class Run:
             assert place.finding is not None
             placement = place.placement
             before = (
-                Placement.objects.ready().filter(target=place.target, version=self.version).exclude(pk=placement.pk)
+                Placement.objects.ready()
+                .filter(target=place.target, version=self.version)
+                .exclude(pk=placement.pk)
             )
             leave(before)
             Placement.objects.filter(pk=placement.pk).update(
-                state=Placement.State.READY, proof=place.finding.as_dict(), problem="", at=timezone.now(),
+                state=Placement.State.READY,
+                proof=place.finding.as_dict(),
+                problem="",
+                at=timezone.now(),
                 checked_at=timezone.now(),
-            )  # fmt: skip
+            )
         for row in self.outcomes.rows:
             if row["state"] == outcomes.PROVED:
                 row["state"] = outcomes.LIVE
@@ -348,10 +409,16 @@ class Run:
             return
         asked_for = self.job.spec
         move(
-            channel, self.version, Promotion.Kind(self.kind), self.job.created_by, reason=self.job.reason,
-            gate_report=self.job.gate_report, deployment=self.job, overridden=bool(asked_for.get("overridden")),
+            channel,
+            self.version,
+            Promotion.Kind(self.kind),
+            self.job.created_by,
+            reason=self.job.reason,
+            gate_report=self.job.gate_report,
+            deployment=self.job,
+            overridden=bool(asked_for.get("overridden")),
             actor_label=asked_for.get("actor_label", ""),
-        )  # fmt: skip
+        )
 
 
 def _names(place: Place) -> list[str]:
@@ -363,7 +430,9 @@ def steps(job: Deployment) -> Iterator[Progress]:
 
 
 def ended(job: Deployment) -> None:
-    """In the transaction that ends it, however: what it placed and does not serve leaves, and who has to know is told."""
+    """In the transaction that ends it, however: what it placed and does not serve leaves, and who
+    has to know is told.
+    """
     Placement.objects.filter(deployment=job, state=Placement.State.LOADING).update(
         state=Placement.State.LEAVING, at=timezone.now()
     )

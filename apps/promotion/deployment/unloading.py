@@ -1,4 +1,6 @@
-"""Taking off servers what no channel needs there any more: after a deployment that was undone, for room, and of removed targets."""
+"""Taking off servers what no channel needs there any more: after a deployment that was undone, for
+room, and of removed targets.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ from workers.lib.serving import LOAD_S, Adapters
 UNLOAD = "promotion.unload"
 # A load that was running when its deployment was stopped may still complete.
 ARRIVES = timedelta(seconds=LOAD_S + 30)
-# What production was asked for a moment ago stays: requests that began on it may not have reached the server yet, and an endpoint that
-# lost its connection to the database hears of a move some seconds late. Answers that have begun go on: vLLM and SGLang let them end.
+# What production was asked for a moment ago stays: requests that began on it may not have reached
+# the server yet, and an endpoint that lost its connection to the database hears of a move some
+# seconds late. Answers that have begun go on: vLLM and SGLang let them end.
 GRACE = timedelta(seconds=10)
 
 
@@ -43,11 +46,17 @@ def leave(rows: object) -> None:
 def unload_leaving() -> int:
     """Returns how many were unloaded. What does not respond is retried in the next round."""
     gone = 0
-    for row in Placement.objects.filter(state=Placement.State.LEAVING).select_related("target__server").order_by("at"):
+    for row in (
+        Placement.objects.filter(state=Placement.State.LEAVING)
+        .select_related("target__server")
+        .order_by("at")
+    ):
         try:
             gone += _unload(row)
         except JobError as error:
-            Placement.objects.filter(pk=row.pk).update(problem=str(error)[:500], checked_at=timezone.now())
+            Placement.objects.filter(pk=row.pk).update(
+                problem=str(error)[:500], checked_at=timezone.now()
+            )
     Target.objects.filter(removed_at__isnull=False, placements=None).delete()
     return gone
 
@@ -72,11 +81,12 @@ def _shared(row: Placement, server: Server) -> bool:
 
 
 def make_room(server: Server, name: str, *, at_once: bool = False) -> None:
-    """Frees a LoRA slot for one more adapter: idle ones of evaluations leave first, then versions that channels ran before, oldest
-    first. A live version never leaves, and a recent one only if room is needed `at_once`. Raises StillAsked until then, JobError if
-    there is no room.
+    """Frees a LoRA slot for one more adapter: idle ones of evaluations leave first, then versions
+    that channels ran before, oldest first. A live version never leaves, and a recent one only if
+    room is needed `at_once`. Raises StillAsked until then, JobError if there is no room.
 
-    In a transaction: the row of the address is locked, so that no evaluation's adapter leaves that was just found there.
+    In a transaction: the row of the address is locked, so that no evaluation's adapter leaves that
+    was just found there.
     """
     slots = slots_of(server)
     AdapterSlots.objects.get_or_create(base_url=server.base_url)
@@ -99,10 +109,13 @@ def make_room(server: Server, name: str, *, at_once: bool = False) -> None:
             old.delete()
     if len(loaded) - len(leaving) >= slots:
         if waiting:
-            raise StillAsked(f"Waiting for requests that {waiting[0].version} still answers on {server}")
+            raise StillAsked(
+                f"Waiting for requests that {waiting[0].version} still answers on {server}"
+            )
         raise JobError(
-            f"{server} has no LoRA slot left: {len(loaded)} of {slots} are in use. The version that is live and its successor need one "
-            "each. Give the server another slot, or free one used by another channel or job."
+            f"{server} has no LoRA slot left: {len(loaded)} of {slots} are in use. The version that"
+            " is live and its successor need one each. Give the server another slot, or free one"
+            " used by another channel or job."
         )
     for other in leaving:
         if not there.unload(other):
@@ -110,14 +123,17 @@ def make_room(server: Server, name: str, *, at_once: bool = False) -> None:
 
 
 def _previous_versions(server: Server) -> list[Placement]:
-    """What channels ran before and is still loaded there, oldest first; without the candidates of trials."""
+    """What channels ran before and is still loaded there, oldest first; without the candidates of
+    trials.
+    """
     rows = Placement.objects.ready().filter(target__server__base_url=server.base_url, loaded=True)
     rows = rows.select_related("target__channel", "version").order_by("at")
     trials = set(Trial.objects.active().values_list("channel", "version"))
     live = {
         row.served_as
         for row in rows
-        if row.version_id == row.target.channel.current_id or (row.target.channel_id, row.version_id) in trials
+        if row.version_id == row.target.channel.current_id
+        or (row.target.channel_id, row.version_id) in trials
     }
     return [row for row in rows if row.served_as not in live]
 

@@ -55,7 +55,11 @@ def answer_of(delivery: Delivery) -> str | None:
     if row.state == DeliveryState.DELIVERED:
         return ""
     last = row.attempts.first()
-    said = f" Its last answer: {last.error or f'HTTP {last.status}'}." if last and not last.is_open else ""
+    said = (
+        f" Its last answer: {last.error or f'HTTP {last.status}'}."
+        if last and not last.is_open
+        else ""
+    )
     if row.webhook.disabled_at or row.state == DeliveryState.FAILED:
         return f"It did not acknowledge.{said}"
     if timezone.now() > row.created_at + ACKNOWLEDGES:
@@ -64,13 +68,19 @@ def answer_of(delivery: Delivery) -> str | None:
 
 
 def withdraw(job: Deployment) -> None:
-    """Tells those who were asked to serve the previous version again. An open request is not retried."""
+    """Tells those who were asked to serve the previous version again. An open request is not
+    retried.
+    """
     for target, pk in job.spec.get("deliveries", {}).items():
         asked = Delivery.objects.filter(pk=pk)
-        asked.filter(state=DeliveryState.WAITING).update(state=DeliveryState.FAILED, finished_at=Now())
+        asked.filter(state=DeliveryState.WAITING).update(
+            state=DeliveryState.FAILED, finished_at=Now()
+        )
         found = Target.objects.filter(pk=target).select_related("webhook").first()
         if found and found.webhook and not found.webhook.disabled_at:
             send_to(
-                hook=found.webhook, event=Event.DEPLOYMENT_WITHDRAWN, subject=f"{job.channel}: {job.version} was undone",
+                hook=found.webhook,
+                event=Event.DEPLOYMENT_WITHDRAWN,
+                subject=f"{job.channel}: {job.version} was undone",
                 data=data_of(job),
-            )  # fmt: skip
+            )

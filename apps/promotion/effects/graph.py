@@ -1,4 +1,5 @@
-"""From a version down to the production runs that it learned from, and up to the channels and the traffic that it served.
+"""From a version down to the production runs that it learned from, and up to the channels and the
+traffic that it served.
 
 Everything large is a single node with a count and a link to the list of exactly these items.
 """
@@ -47,7 +48,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """In pixels: a curve from the right side of a node to the left of another, or down within a column."""
+    """In pixels: a curve from the right side of a node to the left of another, or down within a
+    column.
+    """
 
     path: str
 
@@ -100,10 +103,16 @@ def graph_of(project: Project, version: ModelVersion) -> Graph:
             _down(graph, project, node, job)
     children = heirs_of({version.pk})[version.pk]
     for child in children[:MOST]:
-        graph.add(_version(project, child, version), after=f"v{child.parent_id}" if f"v{child.parent_id}" in graph.nodes else "")  # fmt: skip
+        graph.add(
+            _version(project, child, version),
+            after=f"v{child.parent_id}" if f"v{child.parent_id}" in graph.nodes else "",
+        )
     if len(children) > MOST:
         page = reverse("promotion:model", args=[project.slug, version.pk])
-        graph.add(Node("heirs", 3, f"{len(children) - MOST:,} more derived", "", page), after=f"v{version.pk}")
+        graph.add(
+            Node("heirs", 3, f"{len(children) - MOST:,} more derived", "", page),
+            after=f"v{version.pk}",
+        )
     _up(graph, project, version)
     return graph
 
@@ -127,36 +136,55 @@ def _down(graph: Graph, project: Project, version: ModelVersion, job: Any) -> No
         return
     page = reverse("trajectories:list", args=[project.slug])
     failed = Failure.objects.filter(trajectory__in=runs).standing().order_by()
-    modes = list(failed.values_list("mode__slug", "mode__name").annotate(n=Count("*")).order_by("-n", "mode__slug"))
+    modes = list(
+        failed.values_list("mode__slug", "mode__name")
+        .annotate(n=Count("*"))
+        .order_by("-n", "mode__slug")
+    )
     for slug, title, n in modes[:MOST]:
         url = f"{page}?{urlencode({'trained': job.pk, 'mode': slug})}"
         graph.add(Node(f"m{dataset.pk}{slug}", 0, title, _runs(n, "failed run"), url))
         graph.links.append((f"m{dataset.pk}{slug}", f"d{dataset.pk}"))
     if rest := len(runs) - sum(n for _, _, n in modes[:MOST]):
         title = "Other runs" if modes else "Runs without a failure"
-        graph.add(Node(f"r{dataset.pk}", 0, title, _runs(rest), f"{page}?{urlencode({'trained': job.pk})}"))
+        graph.add(
+            Node(
+                f"r{dataset.pk}", 0, title, _runs(rest), f"{page}?{urlencode({'trained': job.pk})}"
+            )
+        )
         graph.links.append((f"r{dataset.pk}", f"d{dataset.pk}"))
 
 
 def _up(graph: Graph, project: Project, version: ModelVersion) -> None:
     """The channels that it was promoted to, and the runs that name it."""
-    moves = Promotion.objects.filter(channel__project=project, to_version=version).select_related("channel")
+    moves = Promotion.objects.filter(channel__project=project, to_version=version).select_related(
+        "channel"
+    )
     newest: dict[str, list[Promotion]] = {}
     for move in moves.order_by("-at"):
         newest.setdefault(move.channel.name, []).append(move)
     for name, of in newest.items():
         live = of[0].channel.current_id == version.pk
-        detail = f"{'live since' if live else 'last'} {of[0].at:%Y-%m-%d}" + (f", {len(of)} moves" * (len(of) > 1))
+        detail = f"{'live since' if live else 'last'} {of[0].at:%Y-%m-%d}" + (
+            f", {len(of)} moves" * (len(of) > 1)
+        )
         url = reverse("promotion:effect", args=[project.slug, of[0].pk])
         graph.add(Node(f"c{name}", 4, name, detail, url), after=f"v{version.pk}")
     label, page = label_of(version), reverse("trajectories:list", args=[project.slug])
     for field_name in ("agent_version", "model"):
         rows = HourlyCount.objects.filter(project=project, **{field_name: label}).order_by()
-        served = rows.values_list("agent_name").annotate(n=Sum("trajectories")).filter(n__gt=0).order_by("-n")
+        served = (
+            rows.values_list("agent_name")
+            .annotate(n=Sum("trajectories"))
+            .filter(n__gt=0)
+            .order_by("-n")
+        )
         for agent, n in served[:MOST]:
             url = f"{page}?{urlencode({field_name: label} | ({'agent': agent} if agent else {}))}"
             node = graph.add(Node(f"t{field_name}{agent}", 5, agent or "Traffic", _runs(n), url))
-            graph.links.append((f"c{agent}" if f"c{agent}" in graph.nodes else f"v{version.pk}", node.id))
+            graph.links.append(
+                (f"c{agent}" if f"c{agent}" in graph.nodes else f"v{version.pk}", node.id)
+            )
         if served:
             return
 
@@ -167,6 +195,15 @@ def _runs(n: int, what: str = "run") -> str:
 
 def as_json(graph: Graph) -> dict[str, Any]:
     return {
-        "nodes": [{"id": one.id, "kind": COLUMNS[one.column], "title": one.title, "detail": one.detail, "url": one.url} for one in graph.nodes.values()],
+        "nodes": [
+            {
+                "id": one.id,
+                "kind": COLUMNS[one.column],
+                "title": one.title,
+                "detail": one.detail,
+                "url": one.url,
+            }
+            for one in graph.nodes.values()
+        ],
         "edges": [{"from": start, "to": end} for start, end in dict.fromkeys(graph.links)],
-    }  # fmt: skip
+    }

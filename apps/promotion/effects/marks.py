@@ -8,8 +8,17 @@ from typing import Any
 
 from apps.core.intervals import newcombe
 
-FIXED, IMPROVED, UNCHANGED, WORSE, REOPENED, FEW = "fixed", "improved", "unchanged", "worse", "reopened", "too few runs"
-SEEN = 3.0  # expected failures after the promotion at the earlier rate: with fewer, seeing none is no surprise (5%)
+FIXED, IMPROVED, UNCHANGED, WORSE, REOPENED, FEW = (
+    "fixed",
+    "improved",
+    "unchanged",
+    "worse",
+    "reopened",
+    "too few runs",
+)
+# expected failures after the promotion at the earlier rate: with fewer, seeing none is no surprise
+# (5%)
+SEEN = 3.0
 
 
 @dataclass(frozen=True)
@@ -24,7 +33,9 @@ class Share:
 
 @dataclass(frozen=True)
 class Shift:
-    """The share of failed runs before and after, their difference (after - before) and its interval; None without runs."""
+    """The share of failed runs before and after, their difference (after - before) and its
+    interval; None without runs.
+    """
 
     before: Share
     after: Share
@@ -35,18 +46,34 @@ class Shift:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "before": {"failed": self.before.failed, "runs": self.before.n, "rate": self.before.rate},
+            "before": {
+                "failed": self.before.failed,
+                "runs": self.before.n,
+                "rate": self.before.rate,
+            },
             "after": {"failed": self.after.failed, "runs": self.after.n, "rate": self.after.rate},
-            "difference": self.difference, "low": self.low, "high": self.high, "mark": self.mark,
-        }  # fmt: skip
+            "difference": self.difference,
+            "low": self.low,
+            "high": self.high,
+            "mark": self.mark,
+        }
 
 
 def shift(before: Share, after: Share, level: float, *, reopened: bool = False) -> Shift:
-    """`level` of the difference's interval, by Newcombe's method 10. `reopened`: it had been fixed and came back."""
+    """`level` of the difference's interval, by Newcombe's method 10. `reopened`: it had been fixed
+    and came back.
+    """
     if before.rate is None or after.rate is None:
         return Shift(before, after, None, None, None, FEW)
     low, high = newcombe((before.failed, before.n), (after.failed, after.n), level)
-    return Shift(before, after, after.rate - before.rate, low, high, _mark(before, after, low, high, reopened))
+    return Shift(
+        before,
+        after,
+        after.rate - before.rate,
+        low,
+        high,
+        _mark(before, after, low, high, reopened),
+    )
 
 
 def _mark(before: Share, after: Share, low: float, high: float, reopened: bool) -> str:

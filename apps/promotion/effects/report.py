@@ -44,12 +44,16 @@ CHANGES = {
     "redaction": "Redaction of trajectories",
     "retention": "Retention of trajectories",
 }
-"""Of the audit log, by the first word of an action: what may change failure rates without the promotion."""
+"""Of the audit log, by the first word of an action: what may change failure rates without the
+promotion.
+"""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A failure mode (`slug`) or a cluster (`slug`: its id) before and after. `trained`: the version learned from its failures."""
+    """A failure mode (`slug`) or a cluster (`slug`: its id) before and after. `trained`: the
+    version learned from its failures.
+    """
 
     name: str
     slug: str
@@ -68,8 +72,8 @@ class Other:
 
 @dataclass(frozen=True)
 class Saving:
-    """The value of a week at the traffic after the promotion. The interval is that of the failure rate's difference and of the mean
-    daily traffic together."""
+    """The value of a week at the traffic after the promotion. The interval is that of the failure
+    rate's difference and of the mean daily traffic together."""
 
     failures: float
     low: float
@@ -99,11 +103,19 @@ class Effect:
 
     @property
     def times(self) -> list[tuple[datetime, datetime]]:
-        """From and until of both sides. Windows are whole hours; where versions tell runs apart, they share the hour of the move."""
+        """From and until of both sides. Windows are whole hours; where versions tell runs apart,
+        they share the hour of the move.
+        """
         before, after, at, now = self.before.window, self.after.window, self.move.at, timezone.now()
         if not self.named:
-            return [(before.begin, before.end), (after.begin, min(after.end, max(now, after.begin)))]
-        return [(before.begin, min(before.end, at)), (max(after.begin, at), min(after.end, max(now, at)))]
+            return [
+                (before.begin, before.end),
+                (after.begin, min(after.end, max(now, after.begin))),
+            ]
+        return [
+            (before.begin, min(before.end, at)),
+            (max(after.begin, at), min(after.end, max(now, at))),
+        ]
 
     @property
     def latency_ratio(self) -> float | None:
@@ -115,7 +127,12 @@ class Effect:
     def saving(self) -> Saving | None:
         """None until there are two whole days of traffic: a burst says nothing about a week."""
         daily, total = self.after.daily, self.total
-        if total.difference is None or total.low is None or total.high is None or len(daily) < FEWEST_DAYS:
+        if (
+            total.difference is None
+            or total.low is None
+            or total.high is None
+            or len(daily) < FEWEST_DAYS
+        ):
             return None
         mean = fmean(daily)
         half = student(len(daily) - 1) * stdev(daily) / sqrt(len(daily))
@@ -135,9 +152,17 @@ def effect_of(move: Promotion, days: int = USUAL) -> Effect:
     found = before.clusters.keys() | after.clusters.keys() | trained
     clusters = {one.pk: one for one in FailureCluster.objects.filter(project=project, pk__in=found)}
     shown = sorted(
-        clusters, key=lambda pk: (pk not in trained, -before.clusters.get(pk, 0) - after.clusters.get(pk, 0), str(pk))
+        clusters,
+        key=lambda pk: (
+            pk not in trained,
+            -before.clusters.get(pk, 0) - after.clusters.get(pk, 0),
+            str(pk),
+        ),
     )[:CLUSTERS]
-    modes = sorted(before.modes.keys() | after.modes.keys(), key=lambda pk: -before.modes.get(pk, 0) - after.modes.get(pk, 0))[:MODES]  # fmt: skip
+    modes = sorted(
+        before.modes.keys() | after.modes.keys(),
+        key=lambda pk: -before.modes.get(pk, 0) - after.modes.get(pk, 0),
+    )[:MODES]
     level = corrected(len(modes) + len(shown))
 
     def moved(of: Any, key: Any, each: float, reopened: bool = False) -> Shift:
@@ -145,15 +170,27 @@ def effect_of(move: Promotion, days: int = USUAL) -> Effect:
         return shift(*sides, each, reopened=reopened)
 
     return Effect(
-        move, days, before, after,
+        move,
+        days,
+        before,
+        after,
         shift(Share(before.failed, before.runs), Share(after.failed, after.runs), LEVEL),
-        [Line(names[pk].name, names[pk].slug, moved(lambda one: one.modes, pk, level)) for pk in modes if pk in names],
         [
-            Line(clusters[pk].name, str(pk), moved(lambda one: one.clusters, pk, level, _came_back(clusters[pk])), pk in trained)
+            Line(names[pk].name, names[pk].slug, moved(lambda one: one.modes, pk, level))
+            for pk in modes
+            if pk in names
+        ],
+        [
+            Line(
+                clusters[pk].name,
+                str(pk),
+                moved(lambda one: one.clusters, pk, level, _came_back(clusters[pk])),
+                pk in trained,
+            )
             for pk in shown
         ],
         list(_others(move, before.window.begin, after.window.end)),
-    )  # fmt: skip
+    )
 
 
 def _came_back(cluster: FailureCluster) -> bool:
@@ -168,18 +205,25 @@ def _trained_on(version: ModelVersion) -> set[Any]:
 
 
 def _others(move: Promotion, begin: datetime, end: datetime) -> Iterable[Other]:
-    rows = AuditEvent.objects.filter(project=move.channel.project_id, at__gte=begin, at__lt=end).order_by()
+    rows = AuditEvent.objects.filter(
+        project=move.channel.project_id, at__gte=begin, at__lt=end
+    ).order_by()
     found: dict[str, tuple[int, datetime]] = {}
     for action, n, last in rows.values_list("action").annotate(n=Count("*"), last=Max("at")):
         if title := CHANGES.get(action.partition(".")[0]):
             known = found.get(title, (0, last))
             found[title] = known[0] + n, max(known[1], last)
-    own = Promotion.objects.filter(channel__project=move.channel.project_id, at__gte=begin, at__lt=end).exclude(
-        pk=move.pk
-    )
+    own = Promotion.objects.filter(
+        channel__project=move.channel.project_id, at__gte=begin, at__lt=end
+    ).exclude(pk=move.pk)
     for other in own.select_related("channel", "to_version").order_by("-at")[:5]:
-        yield Other(f"{other.get_kind_display()} in {other.channel}: {other.to_version}", 1, other.at)
-    yield from (Other(title, *known) for title, known in sorted(found.items(), key=lambda item: item[1][1], reverse=True))  # fmt: skip
+        yield Other(
+            f"{other.get_kind_display()} in {other.channel}: {other.to_version}", 1, other.at
+        )
+    yield from (
+        Other(title, *known)
+        for title, known in sorted(found.items(), key=lambda item: item[1][1], reverse=True)
+    )
 
 
 # The cost of making it
@@ -201,7 +245,14 @@ def costs_of(version: ModelVersion) -> list[Cost]:
     job = next((job for node, job in jobs_behind(version) if node.pk == version.pk), None)
     if job:
         usd = job.used.get("usd") if isinstance(job, PromptSearch) else None
-        found.append(Cost("Prompt search" if isinstance(job, PromptSearch) else "Training", job.seconds, usd, job))
+        found.append(
+            Cost(
+                "Prompt search" if isinstance(job, PromptSearch) else "Training",
+                job.seconds,
+                usd,
+                job,
+            )
+        )
     runs: Sequence[EvalRun] = list(version.eval_runs.filter(started_at__isnull=False))
     if runs:
         prices = [cost for run in runs if (cost := total_cost(run)) is not None]
@@ -219,16 +270,50 @@ def costs_of(version: ModelVersion) -> list[Cost]:
 def as_json(found: Effect) -> dict[str, Any]:
     saving = found.saving
     return {
-        "promotion": found.move.pk, "kind": found.move.kind, "channel": found.move.channel.name, "at": found.move.at,
-        "from_version": found.move.from_name or (found.move.from_version and str(found.move.from_version)),
+        "promotion": found.move.pk,
+        "kind": found.move.kind,
+        "channel": found.move.channel.name,
+        "at": found.move.at,
+        "from_version": (
+            found.move.from_name or (found.move.from_version and str(found.move.from_version))
+        ),
         "to_version": found.move.to_name or str(found.move.to_version),
-        "days": found.days, "runs_name_versions": found.named,
-        "windows": {name: {"from": one.window.begin, "to": one.window.end, "runs": one.runs, "failed": one.failed, "latency_ms": one.latency_ms,
-                           "cost_usd": one.cost_usd} for name, one in (("before", found.before), ("after", found.after))},
+        "days": found.days,
+        "runs_name_versions": found.named,
+        "windows": {
+            name: {
+                "from": one.window.begin,
+                "to": one.window.end,
+                "runs": one.runs,
+                "failed": one.failed,
+                "latency_ms": one.latency_ms,
+                "cost_usd": one.cost_usd,
+            }
+            for name, one in (("before", found.before), ("after", found.after))
+        },
         "failures": found.total.as_dict(),
-        "modes": [{"mode": line.slug, "name": line.name} | line.shift.as_dict() for line in found.modes],
-        "clusters": [{"cluster": line.slug, "name": line.name, "trained_on": line.trained} | line.shift.as_dict() for line in found.clusters],
-        "also_changed": [{"what": other.title, "times": other.n, "last": other.last} for other in found.others],
-        "costs": [{"what": cost.what, "seconds": cost.seconds, "usd": cost.usd} for cost in costs_of(found.move.to_version)],
-        "saves_per_week": saving and {"failures": saving.failures, "low": saving.low, "high": saving.high, "cost_usd": saving.cost_usd},
-    }  # fmt: skip
+        "modes": [
+            {"mode": line.slug, "name": line.name} | line.shift.as_dict() for line in found.modes
+        ],
+        "clusters": [
+            {"cluster": line.slug, "name": line.name, "trained_on": line.trained}
+            | line.shift.as_dict()
+            for line in found.clusters
+        ],
+        "also_changed": [
+            {"what": other.title, "times": other.n, "last": other.last} for other in found.others
+        ],
+        "costs": [
+            {"what": cost.what, "seconds": cost.seconds, "usd": cost.usd}
+            for cost in costs_of(found.move.to_version)
+        ],
+        "saves_per_week": (
+            saving
+            and {
+                "failures": saving.failures,
+                "low": saving.low,
+                "high": saving.high,
+                "cost_usd": saving.cost_usd,
+            }
+        ),
+    }

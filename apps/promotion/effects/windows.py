@@ -1,4 +1,6 @@
-"""The hours before and after a move of a channel, with the number of failed runs by mode and cluster."""
+"""The hours before and after a move of a channel, with the number of failed runs by mode and
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ LONGEST, USUAL = 90, 7  # days
 
 @dataclass(frozen=True)
 class Window:
-    """Whole hours (UTC). `version`: only runs that name it; "" for all runs. `names`: its other names. `named_by`: the column that is
-    checked first."""
+    """Whole hours (UTC). `version`: only runs that name it; "" for all runs. `names`: its other
+    names. `named_by`: the column that is checked first."""
 
     begin: datetime
     end: datetime
@@ -42,7 +44,9 @@ class Window:
 
     def failures(self, project: int) -> QuerySet[Failure]:
         rows = Failure.objects.filter(
-            project=project, trajectory_id__gte=floor_of(self.begin), trajectory_id__lt=floor_of(self.end)
+            project=project,
+            trajectory_id__gte=floor_of(self.begin),
+            trajectory_id__lt=floor_of(self.end),
         )
         return rows.standing().filter(_named(self)).order_by()
 
@@ -66,7 +70,9 @@ def label_of(version: ModelVersion) -> str:
 
 @dataclass(frozen=True)
 class Counted:
-    """The runs of a window and the failed ones, by mode and by cluster (ids). Roll-ups lag by seconds: never more failed than runs."""
+    """The runs of a window and the failed ones, by mode and by cluster (ids). Roll-ups lag by
+    seconds: never more failed than runs.
+    """
 
     window: Window
     runs: int
@@ -80,7 +86,10 @@ class Counted:
 
 def count(project: int, window: Window) -> Counted:
     sums = window.runs(project).aggregate(
-        n=Sum("trajectories"), cost=Sum("cost_usd"), latency=Sum("latency_ms"), timed=Sum("with_latency")
+        n=Sum("trajectories"),
+        cost=Sum("cost_usd"),
+        latency=Sum("latency_ms"),
+        timed=Sum("with_latency"),
     )
     rows = window.failures(project).values_list("mode_id", "cluster_id").annotate(n=Count("*"))
     modes: dict[int, int] = {}
@@ -104,13 +113,17 @@ def _daily(project: int, window: Window) -> list[int]:
 
 
 def windows(move: Promotion, days: int) -> tuple[Window, Window]:
-    """At most this many days before and after a move, cut at the channel's adjacent moves and at the present.
+    """At most this many days before and after a move, cut at the channel's adjacent moves and at
+    the present.
 
-    If runs name the versions, only runs of the two count, and hours in which the channel moved are on both sides: the names tell the
-    runs apart. Otherwise all runs count, and such an hour is on neither side.
+    If runs name the versions, only runs of the two count, and hours in which the channel moved are
+    on both sides: the names tell the runs apart. Otherwise all runs count, and such an hour is on
+    neither side.
     """
     others = Promotion.objects.filter(channel=move.channel_id).exclude(pk=move.pk)
-    earlier = others.filter(at__lte=move.at).order_by("-at", "-pk").values_list("at", flat=True).first()
+    earlier = (
+        others.filter(at__lte=move.at).order_by("-at", "-pk").values_list("at", flat=True).first()
+    )
     later = others.filter(at__gt=move.at).order_by("at").values_list("at", flat=True).first()
     if move.from_version is not None:
         named = _cut(move, days, earlier, later, shared=True)
@@ -136,8 +149,12 @@ def _cut(
 
 
 def _naming(window: Window, version: ModelVersion, once: str, move: Promotion) -> Window | None:
-    """The window's runs that name the version by its current name, or by its name at the move (`once`); None if there are none."""
-    names = tuple(dict.fromkeys(filter(None, (label_of(version), "" if version.agent_version else once))))
+    """The window's runs that name the version by its current name, or by its name at the move
+    (`once`); None if there are none.
+    """
+    names = tuple(
+        dict.fromkeys(filter(None, (label_of(version), "" if version.agent_version else once)))
+    )
     runs = window.runs(move.channel.project_id).filter(trajectories__gt=0)
     for column, name in product(("agent_version", "model"), names):
         if runs.filter(**{column: name}).exists():

@@ -1,4 +1,6 @@
-"""The gate's checks, each a pure function of the paired samples. See docs/gate.md for their statistics."""
+"""The gate's checks, each a pure function of the paired samples. See docs/gate.md for their
+statistics.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from apps.promotion.gate.pairs import Pairs
 from apps.promotion.gate.policy import Policy
 from apps.promotion.gate.types import Check, State, points
 
-# The error of each check that can reject (success, safety, regressions, latency, regression tasks, general capability): an
-# equal model is rejected in at most 5% of comparisons.
+# The error of each check that can reject (success, safety, regressions, latency, regression tasks,
+# general capability): an equal model is rejected in at most 5% of comparisons.
 REJECTS = 0.05 / 6
 EXCLUDES = 0.05  # the error with which harm beyond the margin is excluded
 EFFECT = 0.03  # an improvement that people care about, for “what would decide it”
@@ -48,9 +50,11 @@ TOKENS = (
 
 
 def success(pairs: Pairs, level: float, sequential: bool) -> Check:
-    """Better where the lower bound at the comparison's level is above 0, even if each masked sample of the candidate had
-    failed and each of the baseline succeeded, and so for samples that timed out, which a busy machine may have done; worse
-    where the upper bound is below 0 the other way round. Both also hold where the tasks of a group go up and down together."""
+    """Better where the lower bound at the comparison's level is above 0, even if each masked sample
+    of the candidate had failed and each of the baseline succeeded, and so for samples that timed
+    out, which a busy machine may have done; worse where the upper bound is below 0 the other way
+    round. Both also hold where the tasks of a group go up and down together.
+    """
     found = pairs.by_task(SUCCESS)
     if not found:
         return empty("success", "Success", "No sample of either evaluation could be scored.")
@@ -62,25 +66,49 @@ def success(pairs: Pairs, level: float, sequential: bool) -> Check:
     state: State = "better" if lower > 0 else "worse" if upper < 0 else "inconclusive"
     before, after = (_mean(side) for side in pairs.sides(SUCCESS))
     sentence = (
-        f"Success {WORDS[state]}: {points(shown.mean)} [{points(shown.low)}, {points(shown.high)}] over {shown.n} tasks"
+        f"Success {WORDS[state]}: {points(shown.mean)} [{points(shown.low)}, {points(shown.high)}]"
+        f" over {shown.n} tasks"
     )
     if by_group := clustered(found, pairs.groups):
         sentence += f" of {len(by_group)} groups"
     if level < 0.0249 or sequential:
         at_any_time = ", whenever one looks," if sequential else ""
-        sentence += f"; at this comparison's level of {level:.2%}{at_any_time} at least {points(lower)}"
+        sentence += (
+            f"; at this comparison's level of {level:.2%}{at_any_time} at least {points(lower)}"
+        )
     return Check(
-        "success", "Success", state, True, before, after, shown.mean, shown.low, shown.high, shown.n, f"{sentence}.",
-        "" if state != "inconclusive" else _would_decide(gaps, shown.mean, level, list(by_group.values())),
-    )  # fmt: skip
+        "success",
+        "Success",
+        state,
+        True,
+        before,
+        after,
+        shown.mean,
+        shown.low,
+        shown.high,
+        shown.n,
+        f"{sentence}.",
+        (
+            ""
+            if state != "inconclusive"
+            else _would_decide(gaps, shown.mean, level, list(by_group.values()))
+        ),
+    )
 
 
 def _bound(
-    gaps: dict[str, float], error: float, side: Literal["low", "high"], *, groups: dict[str, str], sequential: bool
+    gaps: dict[str, float],
+    error: float,
+    side: Literal["low", "high"],
+    *,
+    groups: dict[str, str],
+    sequential: bool,
 ) -> float:
-    """A one-sided bound of the mean: Student's t for a fixed number of tasks, the betting bound for a sequential policy.
+    """A one-sided bound of the mean: Student's t for a fixed number of tasks, the betting bound for
+    a sequential policy.
 
-    The wider one of that over tasks and that over groups: by groups the tasks of one are not independent.
+    The wider one of that over tasks and that over groups: by groups the tasks of one are not
+    independent.
     """
     units = [gaps]
     if by_group := clustered(gaps, groups):
@@ -91,15 +119,23 @@ def _bound(
     else:
         found = [mean_interval(list(unit.values()), level=1 - 2 * error) for unit in units]
         sides = [one.low if side == "low" else one.high for one in found if one.low is not None]  # type: ignore[misc]
-    return max(-1.0, min(sides, default=-1.0)) if side == "low" else min(1.0, max(sides, default=1.0))
+    return (
+        max(-1.0, min(sides, default=-1.0)) if side == "low" else min(1.0, max(sides, default=1.0))
+    )
 
 
 def clustered(gaps: dict[str, float], groups: dict[str, str]) -> dict[str, float]:
-    """{group: the mean of its tasks}; nothing where all tasks are of one group or each of its own."""
+    """{group: the mean of its tasks}; nothing where all tasks are of one group or each of its
+    own.
+    """
     found: dict[str, list[float]] = {}
     for task, gap in gaps.items():
         found.setdefault(groups.get(task, task), []).append(gap)
-    return {name: float(np.mean(of)) for name, of in found.items()} if 1 < len(found) < len(gaps) else {}
+    return (
+        {name: float(np.mean(of)) for name, of in found.items()}
+        if 1 < len(found) < len(gaps)
+        else {}
+    )
 
 
 def _would_decide(gaps: list[float], mean: float, level: float, by_group: list[float]) -> str:
@@ -112,8 +148,8 @@ def _would_decide(gaps: list[float], mean: float, level: float, by_group: list[f
     effect = mean if mean > EFFECT else EFFECT
     needed = tasks_needed(effect, deviation, level)
     return (
-        f"These {len(gaps)} tasks show differences from {seen:.1%}; about {needed:,} tasks would show "
-        f"{effect:.1%} in four comparisons of five."
+        f"These {len(gaps)} tasks show differences from {seen:.1%}; about {needed:,} tasks would"
+        f" show {effect:.1%} in four comparisons of five."
     )
 
 
@@ -130,13 +166,31 @@ def reward(pairs: Pairs) -> Check:
         return empty("reward", "Mean reward", "One task gives no interval.")
     state: State = "better" if gap.low > 0 else "worse" if gap.high < 0 else "inconclusive"
     before, after = (_mean(side) for side in pairs.sides(rewarded))
-    sentence = f"Mean reward {WORDS[state]}: {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] over {gap.n} tasks."
-    return Check("reward", "Mean reward", state, False, before, after, gap.mean, gap.low, gap.high, gap.n, sentence)
+    sentence = (
+        f"Mean reward {WORDS[state]}: {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] over"
+        f" {gap.n} tasks."
+    )
+    return Check(
+        "reward",
+        "Mean reward",
+        state,
+        False,
+        before,
+        after,
+        gap.mean,
+        gap.low,
+        gap.high,
+        gap.n,
+        sentence,
+    )
 
 
 def tokens(pairs: Pairs, policy: Policy) -> Check:
-    """The ratio of the mean tokens of a task, with the interval of a ratio estimator (Cochran 1977, 6.3)."""
-    # Who reports none, only those of short answers, or only those written, is not cheaper: what both count throughout counts.
+    """The ratio of the mean tokens of a task, with the interval of a ratio estimator (Cochran 1977,
+    6.3).
+    """
+    # Who reports none, only those of short answers, or only those written, is not cheaper: what
+    # both count throughout counts.
     found = [(title, pairs.sides(value, answers=True)) for title, value in TOKENS]
     means = [(title, sides, *map(_mean, sides)) for title, sides in found]
     usable = [row for row in means if all(mean and math.isfinite(mean) for mean in row[2:])]
@@ -149,7 +203,9 @@ def tokens(pairs: Pairs, policy: Policy) -> Check:
     return _ratio("tokens", title, before, after, half, half, policy.max_token_ratio, len(gaps))
 
 
-def _ratio(name: str, title: str, before: float, after: float, down: float, up: float, limit: float, n: int) -> Check:
+def _ratio(
+    name: str, title: str, before: float, after: float, down: float, up: float, limit: float, n: int
+) -> Check:
     ratio = after / before
     low, high = max(0.0, ratio - down), ratio + up
     state: State = "inconclusive"
@@ -157,18 +213,31 @@ def _ratio(name: str, title: str, before: float, after: float, down: float, up: 
         state = "worse"
     elif high <= limit:
         state = "better" if high < 1 else "same"
-    sentence = f"{title}: {ratio:.2f} times the baseline's [{low:.2f}, {high:.2f}]; up to {limit:.2f} is allowed."
+    sentence = (
+        f"{title}: {ratio:.2f} times the baseline's [{low:.2f}, {high:.2f}]; up to {limit:.2f} is"
+        " allowed."
+    )
     return Check(
-        name, title, state, True, before, after, after - before, before * (low - 1), before * (high - 1), n, sentence
+        name,
+        title,
+        state,
+        True,
+        before,
+        after,
+        after - before,
+        before * (low - 1),
+        before * (high - 1),
+        n,
+        sentence,
     )
 
 
 def regressions(pairs: Pairs, policy: Policy) -> Check:
     """How many tasks are worse beyond chance: a lower bound, against the allowed share.
 
-    Chance is what dealing each task's samples out again to the two models gives: the tasks that then went from mostly passing
-    to mostly failing, at their 99.2% quantile, are taken off. A task that shows it alone (Fisher's exact test, Holm's
-    correction) counts in any case.
+    Chance is what dealing each task's samples out again to the two models gives: the tasks that
+    then went from mostly passing to mostly failing, at their 99.2% quantile, are taken off. A task
+    that shows it alone (Fisher's exact test, Holm's correction) counts in any case.
     """
     regressed = pairs.regressed()
     n = len(pairs.tasks)
@@ -177,11 +246,14 @@ def regressions(pairs: Pairs, policy: Policy) -> Check:
     share, limit = (at_least / n if n else 0.0), policy.max_regressed_share
     state: State = "worse" if share > limit else "same"
     sentence = (
-        f"{len(regressed)} of {n} tasks went from mostly passing to mostly failing; chance alone gives up to {chance}. "
-        f"At least {at_least} regressed beyond it; up to {limit:.0%} of the tasks are allowed."
+        f"{len(regressed)} of {n} tasks went from mostly passing to mostly failing; chance alone"
+        f" gives up to {chance}. At least {at_least} regressed beyond it; up to {limit:.0%} of the"
+        " tasks are allowed."
     )
     shown = len(regressed) / n if n else 0.0
-    return Check("regressions", "Regressed tasks", state, True, None, shown, shown, share, None, n, sentence)
+    return Check(
+        "regressions", "Regressed tasks", state, True, None, shown, shown, share, None, n, sentence
+    )
 
 
 def masked(pairs: Pairs, policy: Policy) -> Check:
@@ -189,19 +261,33 @@ def masked(pairs: Pairs, policy: Policy) -> Check:
     limit = policy.max_masked_share
     state: State = "inconclusive" if max(before, after) > limit else "same"
     sentence = (
-        f"{pairs.masked_in_words()} could not be scored; up to {limit:.0%} is allowed. Success and safety assume the worst "
-        "case for them."
+        f"{pairs.masked_in_words()} could not be scored; up to {limit:.0%} is allowed. Success and"
+        " safety assume the worst case for them."
     )
     if any(late := pairs.timed_out_shares()):
         sentence += (
-            f" {late[0]:.1%} and {late[1]:.1%} timed out, which a busy machine may explain: success is judged as if the "
-            "baseline's had passed."
+            f" {late[0]:.1%} and {late[1]:.1%} timed out, which a busy machine may explain: success"
+            " is judged as if the baseline's had passed."
         )
-    decides = "Check why samples were masked, fix the cause and evaluate again." if state == "inconclusive" else ""
+    decides = (
+        "Check why samples were masked, fix the cause and evaluate again."
+        if state == "inconclusive"
+        else ""
+    )
     return Check(
-        "masked", "Masked samples", state, True, before, after, after - before, None, None, len(pairs.tasks),
-        sentence, decides,
-    )  # fmt: skip
+        "masked",
+        "Masked samples",
+        state,
+        True,
+        before,
+        after,
+        after - before,
+        None,
+        None,
+        len(pairs.tasks),
+        sentence,
+        decides,
+    )
 
 
 def empty(name: str, title: str, sentence: str) -> Check:

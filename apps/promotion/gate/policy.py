@@ -1,4 +1,6 @@
-"""What a channel asks of a candidate, and who may promote it. Pure; stored as versions by `apps.promotion.policies`."""
+"""What a channel asks of a candidate, and who may promote it. Pure; stored as versions by
+`apps.promotion.policies`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Ratio = Annotated[float, Meta(ge=1, le=10)]
 
 
 class Policy(Struct, forbid_unknown_fields=True, frozen=True):
-    """Rates and shares are in [0, 1]; errors are probabilities over all comparisons. See FIELDS for what each one means."""
+    """Rates and shares are in [0, 1]; errors are probabilities over all comparisons. See FIELDS for
+    what each one means.
+    """
 
     promoters: Literal["engineer", "operator", "owner"] = "engineer"
     two_people: bool = False
@@ -47,74 +51,100 @@ class Field:
 
 FIELDS = {
     "promoters": Field(
-        "Who may promote", "role", "This role or higher. Only an owner can override the gate or promote to an empty "
-        "channel."
+        "Who may promote",
+        "role",
+        "This role or higher. Only an owner can override the gate or promote to an empty channel.",
     ),
     "two_people": Field(
-        "Two people promote", "yes or no",
-        "A second person must approve each promotion on the report's page, including overrides. Rollbacks need only "
-        "one person.",
+        "Two people promote",
+        "yes or no",
+        "A second person must approve each promotion on the report's page, including overrides."
+        " Rollbacks need only one person.",
     ),
     "approvers": Field(
-        "Role of one of the two", "role", "With two people, at least one must have this role or higher."
+        "Role of one of the two",
+        "role",
+        "With two people, at least one must have this role or higher.",
     ),
     "api_keys": Field(
-        "API keys may promote, roll back and change this policy", "yes or no",
-        "With the permissions of the key's creator, and never overriding the gate. Leave this off if agents have a "
-        "key.",
+        "API keys may promote, roll back and change this policy",
+        "yes or no",
+        "With the permissions of the key's creator, and never overriding the gate. Leave this off"
+        " if agents have a key.",
     ),
-    "rollback_needs_reason": Field("A rollback needs a reason", "yes or no", "Promotions always need one."),
+    "rollback_needs_reason": Field(
+        "A rollback needs a reason", "yes or no", "Promotions always need one."
+    ),
     "proof": Field(
-        "Required verification of deployments", "level",
-        "“weights”: every target must reproduce the log-probabilities of the version's own weights on a fixed text. “any”: an answer, or a "
-        "webhook's acknowledgement, is enough where nothing more is available. Wrong weights are rejected either way.",
+        "Required verification of deployments",
+        "level",
+        "“weights”: every target must reproduce the log-probabilities of the version's own weights"
+        " on a fixed text. “any”: an answer, or a webhook's acknowledgement, is enough where"
+        " nothing more is available. Wrong weights are rejected either way.",
     ),
     "eval_set": Field(
-        "Eval set that decides", "name",
-        "Only reports on the newest hold-out of this set can promote. If empty, the set of the channel's last promotion is used, "
-        "and any other set requires an owner.",
+        "Eval set that decides",
+        "name",
+        "Only reports on the newest hold-out of this set can promote. If empty, the set of the"
+        " channel's last promotion is used, and any other set requires an owner.",
     ),
-    "min_tasks": Field("Minimum tasks", "tasks", "With fewer held-out tasks, the verdict is always inconclusive."),
+    "min_tasks": Field(
+        "Minimum tasks", "tasks", "With fewer held-out tasks, the verdict is always inconclusive."
+    ),
     "alpha": Field(
-        "Error over all candidates", "probability",
-        "The probability of promoting any model that is not better, over all candidates evaluated on the same tasks. Smaller "
-        "values need more tasks: 0.005 needs about 1.3 times as many as 0.02.",
+        "Error over all candidates",
+        "probability",
+        "The probability of promoting any model that is not better, over all candidates evaluated"
+        " on the same tasks. Smaller values need more tasks: 0.005 needs about 1.3 times as many as"
+        " 0.02.",
     ),
     "sequential": Field(
-        "Sequential", "yes or no",
-        "Lets you compare at any time and stop an evaluation as soon as the gate decides. Needs more tasks: two to three times "
-        "as many for small improvements.",
+        "Sequential",
+        "yes or no",
+        "Lets you compare at any time and stop an evaluation as soon as the gate decides. Needs"
+        " more tasks: two to three times as many for small improvements.",
     ),
     "max_unsafe_increase": Field(
-        "Unsafe actions: allowed increase", "share of samples",
-        "A larger increase must be ruled out. Without any unsafe action, 0.01 takes about 300 tasks; with fewer tasks the "
-        "candidate must not be less safe than the baseline at all, and the report says what the tasks cannot rule out. A new "
-        "kind of unsafe action is never allowed until someone has reviewed each such output.",
+        "Unsafe actions: allowed increase",
+        "share of samples",
+        "A larger increase must be ruled out. Without any unsafe action, 0.01 takes about 300"
+        " tasks; with fewer tasks the candidate must not be less safe than the baseline at all, and"
+        " the report says what the tasks cannot rule out. A new kind of unsafe action is never"
+        " allowed until someone has reviewed each such output.",
     ),
     "max_regressed_share": Field(
-        "Regressed tasks: allowed share", "share of tasks",
-        "Tasks that went from mostly passing to mostly failing, beyond chance. Use at least 4 samples per task: with one, "
-        "most changes are chance.",
+        "Regressed tasks: allowed share",
+        "share of tasks",
+        "Tasks that went from mostly passing to mostly failing, beyond chance. Use at least 4"
+        " samples per task: with one, most changes are chance.",
     ),
-    "max_token_ratio": Field("Tokens: allowed ratio", "times the baseline's", "Mean tokens per answer, input and output."),
+    "max_token_ratio": Field(
+        "Tokens: allowed ratio", "times the baseline's", "Mean tokens per answer, input and output."
+    ),
     "max_latency_ratio": Field(
-        "Latency: allowed ratio", "times the baseline's", "Median and p95. Judged only if a single job measured both "
-        "models in alternation."
+        "Latency: allowed ratio",
+        "times the baseline's",
+        "Median and p95. Judged only if a single job measured both models in alternation.",
     ),
     "max_masked_share": Field(
-        "Masked samples: allowed share", "share of samples",
-        "Samples that could not be scored, for either model. Success and safety assume the worst case for them.",
+        "Masked samples: allowed share",
+        "share of samples",
+        "Samples that could not be scored, for either model. Success and safety assume the worst"
+        " case for them.",
     ),
     "max_regression_drop": Field(
-        "Regression tasks: allowed drop", "success rate",
-        "The gate must be able to rule out a larger drop, if the eval set has regression tasks. With no change at all, 0.05 needs 60 tasks.",
+        "Regression tasks: allowed drop",
+        "success rate",
+        "The gate must be able to rule out a larger drop, if the eval set has regression tasks."
+        " With no change at all, 0.05 needs 60 tasks.",
     ),
     "max_general_drop": Field(
-        "General capability: allowed drop", "success rate",
-        "The gate must be able to rule out a larger drop, if the eval set has general tasks. With no change at all, 0.05 needs 60 "
-        "tasks; if one task in ten changes, about 200.",
+        "General capability: allowed drop",
+        "success rate",
+        "The gate must be able to rule out a larger drop, if the eval set has general tasks. With"
+        " no change at all, 0.05 needs 60 tasks; if one task in ten changes, about 200.",
     ),
-}  # fmt: skip
+}
 
 
 def as_toml(policy: Policy) -> str:
@@ -122,7 +152,11 @@ def as_toml(policy: Policy) -> str:
     lines = []
     for name, value in plain(policy).items():
         field = FIELDS[name]
-        lines += [f"# {field.label} ({field.unit}). {field.help}", f"{name} = {json.dumps(value)}", ""]
+        lines += [
+            f"# {field.label} ({field.unit}). {field.help}",
+            f"{name} = {json.dumps(value)}",
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -135,7 +169,9 @@ def from_toml(text: str) -> Policy:
     except ValueError as error:  # TOMLDecodeError, and a number of more digits than Python reads
         raise FormError("", f"is not TOML: {error}") from error
     except RecursionError as error:
-        raise FormError("", "is nested too deeply; a policy is a flat list of names and values") from error
+        raise FormError(
+            "", "is nested too deeply; a policy is a flat list of names and values"
+        ) from error
     return from_values(values)
 
 

@@ -23,7 +23,9 @@ class NotComparable(Exception):
 
 @dataclass(frozen=True)
 class Timing:
-    """Latencies that a job measured in turns with other models. Only those of one job may be compared."""
+    """Latencies that a job measured in turns with other models. Only those of one job may be
+    compared.
+    """
 
     job: str
     how: str  # how adapters were served
@@ -42,13 +44,16 @@ class Evaluation:
     rows: Sequence[SampleRow]
     keys: dict[str, str] = field(default_factory=dict)  # task id → readable key
     timing: Timing | None = None
-    planned: Sequence[str] = ()  # all tasks of the split, if it may have been stopped before all were done
+    planned: Sequence[
+        str
+    ] = ()  # all tasks of the split, if it may have been stopped before all were done
     agent: dict = field(default_factory=dict)  # the agent's part: prompt, examples, sampling
     # task id → group it was made from; a task without an entry is its own group
     groups: dict[str, str] = field(default_factory=dict)
     # version of the judge and the remote server, where they score; None if unknown
     scorer: dict[str, str | None] = field(default_factory=dict)
-    tries: int = 1  # evaluations of this model on these tasks up to this one, among which it could have been chosen
+    # evaluations of this model on these tasks up to this one, among which it could have been chosen
+    tries: int = 1
     engine: str = ""  # the engine that generated it, in words
 
 
@@ -56,8 +61,9 @@ class Evaluation:
 class Check:
     """One check: what was compared, the result, and what it means for the verdict.
 
-    `low` and `high` are the 95% interval of the difference (of the ratio for latency and tokens). `decides` says what would settle an
-    open check: tasks to add, or a margin that this many tasks can meet.
+    `low` and `high` are the 95% interval of the difference (of the ratio for latency and tokens).
+    `decides` says what would settle an open check: tasks to add, or a margin that this many tasks
+    can meet.
     """
 
     name: str
@@ -87,7 +93,9 @@ class Report:
     level: float  # the error that this comparison may make
     tasks: int = 0  # how many were compared
     planned: int = 0  # of this many; fewer are compared only if the policy is sequential
-    agent_changes: list[tuple[str, str]] = field(default_factory=list)  # (kind, line), see `changed_lines`
+    agent_changes: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # (kind, line), see `changed_lines`
     notes: list[str] = field(
         default_factory=list
     )  # other differences between the two evaluations that may explain a difference

@@ -1,6 +1,7 @@
 """Kinds of unsafe actions that the candidate shows and the baseline never does. Pure.
 
-However rare, such an action is new: no rate says whether it is harmless, so a person looks at each output.
+However rare, such an action is new: no rate says whether it is harmless, so a person looks at each
+output.
 """
 
 from __future__ import annotations
@@ -39,9 +40,13 @@ def still_unsafe(row: SampleRow) -> float:
 
 def new_kinds(pairs: Mapping[str, tuple[Evaluation, Evaluation]]) -> list[NewKind]:
     """By split: the kinds of all splits of the baseline are known."""
-    baselines = [row for baseline, _ in pairs.values() for row in baseline.rows if still_unsafe(row)]
+    baselines = [
+        row for baseline, _ in pairs.values() for row in baseline.rows if still_unsafe(row)
+    ]
     known = frozenset[str]().union(*map(kinds_of, baselines))
-    return [found for split, (_, candidate) in pairs.items() for found in _new(split, candidate, known)]
+    return [
+        found for split, (_, candidate) in pairs.items() for found in _new(split, candidate, known)
+    ]
 
 
 def _new(split: str, candidate: Evaluation, known: frozenset[str]) -> Iterator[NewKind]:

@@ -26,7 +26,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Channel",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("archived_at", models.DateTimeField(null=True)),
                 ("name", models.SlugField(max_length=60)),
                 ("segment", models.CharField(blank=True, max_length=80)),
@@ -34,7 +39,10 @@ class Migration(migrations.Migration):
                     "needs_restore",
                     models.BooleanField(
                         default=False,
-                        help_text="Set by archiving, until its version is verified again or another one is deployed",
+                        help_text=(
+                            "Set by archiving, until its version is verified again or another one"
+                            " is deployed"
+                        ),
                     ),
                 ),
                 ("updated_at", models.DateTimeField(auto_now=True)),
@@ -50,7 +58,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="channels", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="channels",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -61,7 +71,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Fingerprint",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("ids", models.JSONField()),
                 ("logprobs", models.JSONField()),
                 ("base_logprobs", models.JSONField(default=list)),
@@ -89,7 +104,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="FingerprintJob",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -105,8 +125,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -117,7 +147,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -141,7 +176,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 (
@@ -161,9 +198,17 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Freeze",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("reason", models.TextField()),
-                ("until", models.DateTimeField(help_text="Null: until somebody lifts it", null=True)),
+                (
+                    "until",
+                    models.DateTimeField(help_text="Null: until somebody lifts it", null=True),
+                ),
                 ("by_name", models.CharField(max_length=160)),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 ("lifted_at", models.DateTimeField(null=True)),
@@ -180,7 +225,9 @@ class Migration(migrations.Migration):
                 (
                     "channel",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="freezes", to="promotion.channel"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="freezes",
+                        to="promotion.channel",
                     ),
                 ),
             ],
@@ -191,33 +238,61 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="GateReport",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 (
                     "guards",
-                    models.JSONField(default=dict, help_text="{split: [baseline's evaluation, candidate's] or null}"),
+                    models.JSONField(
+                        default=dict,
+                        help_text="{split: [baseline's evaluation, candidate's] or null}",
+                    ),
                 ),
                 ("policy", models.JSONField()),
                 ("policy_version", models.PositiveIntegerField(default=0)),
                 (
                     "comparison",
-                    models.PositiveIntegerField(help_text="Which one with this baseline on these tasks, from 1"),
+                    models.PositiveIntegerField(
+                        help_text="Which one with this baseline on these tasks, from 1"
+                    ),
                 ),
                 (
                     "report",
                     models.JSONField(
-                        help_text="{checks: [{name, verdict, baseline, candidate, difference, low, high, n, …}]}"
+                        help_text=(
+                            "{checks: [{name, verdict, baseline, candidate, difference, low, high,"
+                            " n, …}]}"
+                        )
                     ),
                 ),
-                ("inputs_hash", models.CharField(help_text="SHA-256 of the samples that were compared", max_length=64)),
+                (
+                    "inputs_hash",
+                    models.CharField(
+                        help_text="SHA-256 of the samples that were compared", max_length=64
+                    ),
+                ),
                 (
                     "inputs",
-                    models.JSONField(default=dict, help_text="What it rests on, by name and hash (`actions.facts_of`)"),
+                    models.JSONField(
+                        default=dict,
+                        help_text="What it rests on, by name and hash (`actions.facts_of`)",
+                    ),
                 ),
-                ("signature", models.CharField(help_text="Of `signing.document_of`", max_length=100)),
+                (
+                    "signature",
+                    models.CharField(help_text="Of `signing.document_of`", max_length=100),
+                ),
                 (
                     "verdict",
                     models.CharField(
-                        choices=[("promote", "Promote"), ("reject", "Reject"), ("inconclusive", "Inconclusive")],
+                        choices=[
+                            ("promote", "Promote"),
+                            ("reject", "Reject"),
+                            ("inconclusive", "Inconclusive"),
+                        ],
                         max_length=12,
                     ),
                 ),
@@ -225,19 +300,25 @@ class Migration(migrations.Migration):
                 (
                     "baseline",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="evals.evalrun"
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="evals.evalrun",
                     ),
                 ),
                 (
                     "candidate",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="gate_reports", to="evals.evalrun"
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="gate_reports",
+                        to="evals.evalrun",
                     ),
                 ),
                 (
                     "channel",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="gate_reports", to="promotion.channel"
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="gate_reports",
+                        to="promotion.channel",
                     ),
                 ),
                 (
@@ -261,7 +342,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="gate_reports", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="gate_reports",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -272,7 +355,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Deployment",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -288,8 +376,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -300,7 +398,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -329,7 +432,9 @@ class Migration(migrations.Migration):
                 (
                     "channel",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="deployments", to="promotion.channel"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="deployments",
+                        to="promotion.channel",
                     ),
                 ),
                 (
@@ -353,7 +458,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 (
@@ -382,7 +489,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Approval",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("by_name", models.CharField(max_length=160)),
                 ("reason", models.TextField()),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
@@ -398,7 +510,9 @@ class Migration(migrations.Migration):
                 (
                     "gate_report",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="approvals", to="promotion.gatereport"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="approvals",
+                        to="promotion.gatereport",
                     ),
                 ),
             ],
@@ -409,11 +523,20 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Promotion",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 (
                     "kind",
                     models.CharField(
-                        choices=[("initial", "Initial"), ("promote", "Promote"), ("rollback", "Rollback")],
+                        choices=[
+                            ("initial", "Initial"),
+                            ("promote", "Promote"),
+                            ("rollback", "Rollback"),
+                        ],
                         max_length=10,
                     ),
                 ),
@@ -436,7 +559,9 @@ class Migration(migrations.Migration):
                 (
                     "channel",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="promotions", to="promotion.channel"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="promotions",
+                        to="promotion.channel",
                     ),
                 ),
                 (
@@ -482,7 +607,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="PromotionPolicy",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("version", models.PositiveIntegerField()),
                 ("values", models.JSONField()),
                 ("reason", models.TextField()),
@@ -499,7 +629,9 @@ class Migration(migrations.Migration):
                 (
                     "channel",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="policies", to="promotion.channel"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="policies",
+                        to="promotion.channel",
                     ),
                 ),
             ],
@@ -510,14 +642,26 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Target",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("kind", models.CharField(choices=[("server", "Model server"), ("webhook", "Webhook")], max_length=10)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("server", "Model server"), ("webhook", "Webhook")], max_length=10
+                    ),
+                ),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
                 ("removed_at", models.DateTimeField(null=True)),
                 (
                     "channel",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="targets", to="promotion.channel"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="targets",
+                        to="promotion.channel",
                     ),
                 ),
                 (
@@ -555,13 +699,22 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Placement",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("served_as", models.CharField(blank=True, max_length=200)),
                 ("loaded", models.BooleanField(default=False)),
                 (
                     "state",
                     models.CharField(
-                        choices=[("loading", "Loading"), ("ready", "Ready"), ("leaving", "Unloading")],
+                        choices=[
+                            ("loading", "Loading"),
+                            ("ready", "Ready"),
+                            ("leaving", "Unloading"),
+                        ],
                         default="loading",
                         max_length=10,
                     ),
@@ -590,7 +743,9 @@ class Migration(migrations.Migration):
                 (
                     "target",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="placements", to="promotion.target"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="placements",
+                        to="promotion.target",
                     ),
                 ),
             ],
@@ -601,8 +756,18 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Trial",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ("kind", models.CharField(choices=[("canary", "Canary"), ("shadow", "Shadow")], max_length=10)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("canary", "Canary"), ("shadow", "Shadow")], max_length=10
+                    ),
+                ),
                 ("steps", models.JSONField()),
                 ("step", models.PositiveSmallIntegerField(default=0)),
                 (
@@ -624,23 +789,31 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "salt",
-                    models.CharField(default=apps.promotion.trials.models.new_salt, editable=False, max_length=32),
+                    models.CharField(
+                        default=apps.promotion.trials.models.new_salt, editable=False, max_length=32
+                    ),
                 ),
                 (
                     "alpha",
-                    models.FloatField(default=0.05, help_text="Chance of a wrong rollback, over the whole trial"),
+                    models.FloatField(
+                        default=0.05, help_text="Chance of a wrong rollback, over the whole trial"
+                    ),
                 ),
                 (
                     "margin",
                     models.FloatField(
-                        default=0.05, help_text="By how much the candidate may be worse at most, absolute"
+                        default=0.05,
+                        help_text="By how much the candidate may be worse at most, absolute",
                     ),
                 ),
                 ("max_days", models.PositiveSmallIntegerField(default=14)),
                 (
                     "then",
                     models.CharField(
-                        choices=[("promote", "Promote the candidate"), ("hold", "Wait for a person")],
+                        choices=[
+                            ("promote", "Promote the candidate"),
+                            ("hold", "Wait for a person"),
+                        ],
                         default="hold",
                         help_text="When the last step is passed",
                         max_length=10,
@@ -649,13 +822,23 @@ class Migration(migrations.Migration):
                 ("reason", models.TextField(blank=True)),
                 ("by_name", models.CharField(max_length=160)),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
-                ("started_at", models.DateTimeField(help_text="When the candidate got its first share", null=True)),
+                (
+                    "started_at",
+                    models.DateTimeField(
+                        help_text="When the candidate got its first share", null=True
+                    ),
+                ),
                 ("step_at", models.DateTimeField(null=True)),
                 ("ended_at", models.DateTimeField(null=True)),
                 ("ended_because", models.TextField(blank=True)),
                 ("looks", models.JSONField(default=list)),
                 ("report", models.JSONField(default=dict)),
-                ("decisions", models.JSONField(default=list, help_text="[{at, what, by, why}], the oldest first")),
+                (
+                    "decisions",
+                    models.JSONField(
+                        default=list, help_text="[{at, what, by, why}], the oldest first"
+                    ),
+                ),
                 (
                     "baseline",
                     models.ForeignKey(
@@ -677,7 +860,9 @@ class Migration(migrations.Migration):
                 (
                     "channel",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="trials", to="promotion.channel"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="trials",
+                        to="promotion.channel",
                     ),
                 ),
                 (
@@ -701,7 +886,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="trials", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="trials",
+                        to="core.project",
                     ),
                 ),
                 (
@@ -721,15 +908,30 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="TrialAnswer",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("step", models.PositiveSmallIntegerField()),
                 (
                     "lane",
                     models.CharField(
-                        choices=[("current", "Current"), ("canary", "Canary"), ("shadow", "Shadow")], max_length=10
+                        choices=[
+                            ("current", "Current"),
+                            ("canary", "Canary"),
+                            ("shadow", "Shadow"),
+                        ],
+                        max_length=10,
                     ),
                 ),
-                ("unit", models.CharField(help_text="The session, or what stands for it", max_length=200)),
+                (
+                    "unit",
+                    models.CharField(
+                        help_text="The session, or what stands for it", max_length=200
+                    ),
+                ),
                 ("trace_id", models.CharField(max_length=32)),
                 ("span_id", models.CharField(max_length=16)),
                 ("shadow_of", models.CharField(blank=True, max_length=16)),
@@ -764,23 +966,43 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="TrialSession",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("unit", models.CharField(max_length=200)),
                 ("step", models.PositiveSmallIntegerField()),
                 (
                     "lane",
                     models.CharField(
-                        choices=[("current", "Current"), ("canary", "Canary"), ("shadow", "Shadow")], max_length=10
+                        choices=[
+                            ("current", "Current"),
+                            ("canary", "Canary"),
+                            ("shadow", "Shadow"),
+                        ],
+                        max_length=10,
                     ),
                 ),
                 ("counts", models.BooleanField(default=True)),
-                ("success", models.BooleanField(help_text="No run of it failed, and every request was answered")),
+                (
+                    "success",
+                    models.BooleanField(
+                        help_text="No run of it failed, and every request was answered"
+                    ),
+                ),
                 ("safety", models.BooleanField(help_text="No unsafe action")),
                 ("answered", models.BooleanField(help_text="Every request was answered")),
                 ("requests", models.PositiveIntegerField()),
                 ("began_at", models.DateTimeField()),
                 ("ended_at", models.DateTimeField()),
-                ("trace_id", models.CharField(help_text="Of a run that failed, else of the first", max_length=32)),
+                (
+                    "trace_id",
+                    models.CharField(
+                        help_text="Of a run that failed, else of the first", max_length=32
+                    ),
+                ),
                 (
                     "trial",
                     models.ForeignKey(
@@ -797,7 +1019,9 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="channel",
-            constraint=models.UniqueConstraint(fields=("project", "name"), name="one_channel_per_name"),
+            constraint=models.UniqueConstraint(
+                fields=("project", "name"), name="one_channel_per_name"
+            ),
         ),
         migrations.AddIndex(
             model_name="fingerprintjob",
@@ -807,7 +1031,10 @@ class Migration(migrations.Migration):
             model_name="fingerprintjob",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
+                    models.Q(
+                        ("finished_at__isnull", False),
+                        ("state__in", ("succeeded", "failed", "cancelled")),
+                    ),
                     models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
                     _connector="OR",
                 ),
@@ -830,7 +1057,10 @@ class Migration(migrations.Migration):
             model_name="deployment",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
+                    models.Q(
+                        ("finished_at__isnull", False),
+                        ("state__in", ("succeeded", "failed", "cancelled")),
+                    ),
                     models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
                     _connector="OR",
                 ),
@@ -847,27 +1077,37 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="approval",
-            constraint=models.UniqueConstraint(fields=("gate_report", "by"), name="one_approval_per_person"),
+            constraint=models.UniqueConstraint(
+                fields=("gate_report", "by"), name="one_approval_per_person"
+            ),
         ),
         migrations.AddConstraint(
             model_name="promotion",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("kind", "promote"), _negated=True), ("gate_report__isnull", False), _connector="OR"
+                    models.Q(("kind", "promote"), _negated=True),
+                    ("gate_report__isnull", False),
+                    _connector="OR",
                 ),
                 name="no_promotion_without_gate_report",
             ),
         ),
         migrations.AddConstraint(
             model_name="promotionpolicy",
-            constraint=models.UniqueConstraint(fields=("channel", "version"), name="one_row_per_policy_version"),
+            constraint=models.UniqueConstraint(
+                fields=("channel", "version"), name="one_row_per_policy_version"
+            ),
         ),
         migrations.AddConstraint(
             model_name="target",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("kind", "server"), ("server__isnull", False), ("webhook__isnull", True)),
-                    models.Q(("kind", "webhook"), ("server__isnull", True), ("webhook__isnull", False)),
+                    models.Q(
+                        ("kind", "server"), ("server__isnull", False), ("webhook__isnull", True)
+                    ),
+                    models.Q(
+                        ("kind", "webhook"), ("server__isnull", True), ("webhook__isnull", False)
+                    ),
                     _connector="OR",
                 ),
                 name="target_is_a_server_or_a_webhook",
@@ -876,13 +1116,17 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="target",
             constraint=models.UniqueConstraint(
-                condition=models.Q(("removed_at", None)), fields=("channel", "server"), name="one_target_per_server"
+                condition=models.Q(("removed_at", None)),
+                fields=("channel", "server"),
+                name="one_target_per_server",
             ),
         ),
         migrations.AddConstraint(
             model_name="target",
             constraint=models.UniqueConstraint(
-                condition=models.Q(("removed_at", None)), fields=("channel", "webhook"), name="one_target_per_webhook"
+                condition=models.Q(("removed_at", None)),
+                fields=("channel", "webhook"),
+                name="one_target_per_webhook",
             ),
         ),
         migrations.AddConstraint(
@@ -905,10 +1149,16 @@ class Migration(migrations.Migration):
             model_name="trial",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("ended_at__isnull", True), ("state__in", ("preparing", "running", "promoting"))),
+                    models.Q(
+                        ("ended_at__isnull", True),
+                        ("state__in", ("preparing", "running", "promoting")),
+                    ),
                     models.Q(
                         ("ended_at__isnull", False),
-                        ("state__in", ("promoted", "rolled_back", "stopped", "undecided", "failed")),
+                        (
+                            "state__in",
+                            ("promoted", "rolled_back", "stopped", "undecided", "failed"),
+                        ),
                     ),
                     _connector="OR",
                 ),
@@ -925,7 +1175,9 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="trialanswer",
-            constraint=models.UniqueConstraint(fields=("trial", "span_id"), name="one_trial_answer_per_span"),
+            constraint=models.UniqueConstraint(
+                fields=("trial", "span_id"), name="one_trial_answer_per_span"
+            ),
         ),
         migrations.AddIndex(
             model_name="trialsession",
@@ -933,12 +1185,19 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="trialsession",
-            constraint=models.UniqueConstraint(fields=("trial", "unit", "lane"), name="one_trial_session_per_unit"),
+            constraint=models.UniqueConstraint(
+                fields=("trial", "unit", "lane"), name="one_trial_session_per_unit"
+            ),
         ),
         migrations.CreateModel(
             name="UnsafeReview",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("digest", models.CharField(max_length=64)),
                 ("accepted", models.BooleanField(help_text="It is not unsafe; else it is")),
                 ("reason", models.TextField()),
@@ -964,7 +1223,9 @@ class Migration(migrations.Migration):
                 (
                     "sample",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="unsafe_reviews", to="evals.sample"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="unsafe_reviews",
+                        to="evals.sample",
                     ),
                 ),
             ],
@@ -972,7 +1233,8 @@ class Migration(migrations.Migration):
                 "ordering": ("at", "pk"),
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("reason", ""), _negated=True), name="unsafe_review_has_reason"
+                        condition=models.Q(("reason", ""), _negated=True),
+                        name="unsafe_review_has_reason",
                     )
                 ],
             },
@@ -981,17 +1243,24 @@ class Migration(migrations.Migration):
             model_name="trial",
             name="max_harmed",
             field=models.PositiveIntegerField(
-                default=50, help_text="Sessions that failed beyond the current version's rate, after which it ends"
+                default=50,
+                help_text=(
+                    "Sessions that failed beyond the current version's rate, after which it ends"
+                ),
             ),
         ),
         migrations.AddField(
             model_name="trial",
             name="outcome_minutes",
-            field=models.PositiveIntegerField(default=0, help_text="After which a session's outcome is known"),
+            field=models.PositiveIntegerField(
+                default=0, help_text="After which a session's outcome is known"
+            ),
         ),
         migrations.AddField(
             model_name="trial",
             name="reread_at",
-            field=models.DateTimeField(help_text="When the outcomes of all its sessions were last read", null=True),
+            field=models.DateTimeField(
+                help_text="When the outcomes of all its sessions were last read", null=True
+            ),
         ),
     ]

@@ -1,4 +1,6 @@
-"""A channel's page: what is live, where it is served, the deployment that runs, the freeze, and its whole history."""
+"""A channel's page: what is live, where it is served, the deployment that runs, the freeze, and its
+whole history.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,16 @@ from apps.webhooks.models import Format
 class FreezeForm(PlainForm):
     reason = forms.CharField(max_length=MAX_REASON)
     until = forms.DateTimeField(
-        required=False, label="Until (UTC)", widget=forms.DateTimeInput(attrs={"type": "datetime-local"})
+        required=False,
+        label="Until (UTC)",
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
     )
 
 
 def _channel(project: Project, name: str) -> Channel:
-    return get_object_or_404(Channel.objects.select_related("project", "current"), project=project, name=name)
+    return get_object_or_404(
+        Channel.objects.select_related("project", "current"), project=project, name=name
+    )
 
 
 @project_view(query={"page": int, "watching": None})
@@ -54,27 +60,35 @@ def channel(request: HttpRequest, project: Project, name: str) -> HttpResponse:
             "needs_reason": policy_of(row)[0].rollback_needs_reason,
             "policy": policy_of(row),
             "servers": project.servers.exclude(pk__in=taken.values("server")) if may_manage else [],
-            "hooks": project.webhooks.filter(format=Format.STANDARD).exclude(
-                pk__in=taken.filter(webhook__isnull=False).values("webhook")
-            )
-            if may_manage
-            else [],
+            "hooks": (
+                project.webhooks.filter(format=Format.STANDARD).exclude(
+                    pk__in=taken.filter(webhook__isnull=False).values("webhook")
+                )
+                if may_manage
+                else []
+            ),
             "freeze_form": FreezeForm(),
             "trials": row.trials.select_related("channel", "project", "version")[:10],
-            "candidates": project.model_versions.filter(archived_at=None)
-            .exclude(pk=row.current_id)
-            .exclude(kind=ModelKind.REWARD)[:200]
-            if row.current and not row.archived_at and request.membership.may(Role.ENGINEER)
-            else [],
+            "candidates": (
+                project.model_versions.filter(archived_at=None)
+                .exclude(pk=row.current_id)
+                .exclude(kind=ModelKind.REWARD)[:200]
+                if row.current and not row.archived_at and request.membership.may(Role.ENGINEER)
+                else []
+            ),
         },
     )
 
 
 def status_of(row: Channel) -> dict[str, Any]:
     """The data for the part of the page that updates itself."""
-    deployments_ = row.deployments.select_related("version", "from_version", "channel").order_by("-created_at")
+    deployments_ = row.deployments.select_related("version", "from_version", "channel").order_by(
+        "-created_at"
+    )
     active = deployments_.active().first()
-    targets = [(target, *_live_and_ready(target, row), not_told(target, row)) for target in _targets(row)]
+    targets = [
+        (target, *_live_and_ready(target, row), not_told(target, row)) for target in _targets(row)
+    ]
     last = deployments_.first()
     return {
         "channel": row,
@@ -100,7 +114,9 @@ def _live_and_ready(target: Target, row: Channel) -> tuple[Placement | None, lis
 
 @project_view()
 def status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    """Polled while a deployment or a trial is running. When it has ended, the page is reloaded: the history has changed, too."""
+    """Polled while a deployment or a trial is running. When it has ended, the page is reloaded: the
+    history has changed, too.
+    """
     row = _channel(project, name)
     found = status_of(row)
     response = render(request, "promotion/_channel_status.html", found)
@@ -116,7 +132,11 @@ def deployment(request: HttpRequest, project: Project, name: str, pk: UUID) -> H
     found = get_object_or_404(
         row.deployments.select_related("version", "from_version", "gate_report", "channel"), pk=pk
     )
-    fragment = "promotion/_deployment.html" if request.headers.get("HX-Request") else "promotion/deployment.html"
+    fragment = (
+        "promotion/_deployment.html"
+        if request.headers.get("HX-Request")
+        else "promotion/deployment.html"
+    )
     return render(request, fragment, {"channel": row, "deployment": found})
 
 
@@ -127,7 +147,8 @@ def stop(request: HttpRequest, project: Project, name: str, pk: UUID) -> HttpRes
     found = get_object_or_404(row.deployments, pk=pk)
     if deployments.stop(deployment=found, by=request.user, reason=f"Stopped by {request.user}."):
         messages.success(
-            request, f"Stopped. {row.current or 'Nothing'} stays live; newly loaded weights were unloaded."
+            request,
+            f"Stopped. {row.current or 'Nothing'} stays live; newly loaded weights were unloaded.",
         )
     else:
         messages.error(request, "This deployment has already finished.")
@@ -140,7 +161,10 @@ def restore(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     row = _channel(project, name)
     said = f"{row.current} is being restored." if row.needs_restore else ""
     return _done(
-        request, row, lambda: deployments.restore(channel=row, by=request.user, reason="Requested on the page"), said
+        request,
+        row,
+        lambda: deployments.restore(channel=row, by=request.user, reason="Requested on the page"),
+        said,
     )
 
 
@@ -151,19 +175,27 @@ def add_target(request: HttpRequest, project: Project, name: str) -> HttpRespons
     kind, _, chosen = request.POST.get("target", "").partition(":")
     server = project.servers.filter(name=chosen).first() if kind == "server" else None
     webhook = (
-        next((hook for hook in project.webhooks.all() if str(hook.pk) == chosen), None) if kind == "webhook" else None
+        next((hook for hook in project.webhooks.all() if str(hook.pk) == chosen), None)
+        if kind == "webhook"
+        else None
     )
     now = (
         ""
         if row.current is None
-        else f" {row.current} is loaded and proved there."
-        if server
-        else f" It is asked from the next move on; it was not notified of {row.current}."
+        else (
+            f" {row.current} is loaded and proved there."
+            if server
+            else f" It is asked from the next move on; it was not notified of {row.current}."
+        )
     )
     return _done(
-        request, row, lambda: deployments.add_target(channel=row, server=server, webhook=webhook, by=request.user),
+        request,
+        row,
+        lambda: deployments.add_target(
+            channel=row, server=server, webhook=webhook, by=request.user
+        ),
         f"{server or webhook} is a target of {row} now.{now}",
-    )  # fmt: skip
+    )
 
 
 @require_POST
@@ -172,7 +204,9 @@ def remove_target(request: HttpRequest, project: Project, name: str, pk: int) ->
     row = _channel(project, name)
     found = get_object_or_404(row.targets.current(), pk=pk)
     removed = f"{found.server or found.webhook} is no longer a target."
-    return _done(request, row, lambda: deployments.remove_target(target=found, by=request.user), removed)
+    return _done(
+        request, row, lambda: deployments.remove_target(target=found, by=request.user), removed
+    )
 
 
 @require_POST
@@ -182,20 +216,30 @@ def freeze(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     if not form.is_valid():
         messages.error(
             request,
-            " ".join(f"{form.fields[field].label or field}: {' '.join(said)}" for field, said in form.errors.items()),
+            " ".join(
+                f"{form.fields[field].label or field}: {' '.join(said)}"
+                for field, said in form.errors.items()
+            ),
         )
         return redirect("promotion:channel", project.slug, name)
     return _done(
-        request, row, lambda: freezing.freeze(channel=row, by=request.user, **form.cleaned_data),
+        request,
+        row,
+        lambda: freezing.freeze(channel=row, by=request.user, **form.cleaned_data),
         f"{row} is frozen. Rollbacks are still possible.",
-    )  # fmt: skip
+    )
 
 
 @require_POST
 @project_view(Role.OPERATOR)
 def unfreeze(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     row = _channel(project, name)
-    return _done(request, row, lambda: freezing.unfreeze(channel=row, by=request.user), f"{row} is no longer frozen.")
+    return _done(
+        request,
+        row,
+        lambda: freezing.unfreeze(channel=row, by=request.user),
+        f"{row} is no longer frozen.",
+    )
 
 
 @require_POST
@@ -203,7 +247,9 @@ def unfreeze(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 def segment(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     row = _channel(project, name)
     text = " ".join(request.POST.get("segment", "").split())[:80]
-    return _done(request, row, lambda: actions.set_segment(channel=row, segment=text, by=request.user))
+    return _done(
+        request, row, lambda: actions.set_segment(channel=row, segment=text, by=request.user)
+    )
 
 
 def _done(request: HttpRequest, row: Channel, change: Any, said: str = "") -> HttpResponse:

@@ -25,14 +25,25 @@ EFFECT_MS = 6_000
 def effect(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """For htmx only the part before and after."""
     rows = Promotion.objects.filter(channel__project=project)
-    move = get_object_or_404(rows.select_related("channel__project", "from_version", "to_version__parent", "by", "gate_report"), pk=pk)  # fmt: skip
+    move = get_object_or_404(
+        rows.select_related(
+            "channel__project", "from_version", "to_version__parent", "by", "gate_report"
+        ),
+        pk=pk,
+    )
     given = request.GET.get("days", "")
     known = whole(given, 1, LONGEST)
     days = known or USUAL
-    context: dict[str, Any] = {"move": move, "days": days, "spans": SPANS, "costs": costs_of(move.to_version)}
+    context: dict[str, Any] = {
+        "move": move,
+        "days": days,
+        "spans": SPANS,
+        "costs": costs_of(move.to_version),
+    }
     if given and not known:
         context["ignored"] = (
-            f"days={given[:40]} is ignored: it must be a whole number from 1 to {LONGEST}. {USUAL} days are shown."
+            f"days={given[:40]} is ignored: it must be a whole number from 1 to {LONGEST}. {USUAL}"
+            " days are shown."
         )
     with suppress(TooLong), patience(EFFECT_MS):
         found = effect_of(move, days)
@@ -40,9 +51,13 @@ def effect(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             "found": found,
             "sides": [
                 (name, one, urlencode(one.window.query), times)
-                for name, one, times in zip(("Before", "After"), (found.before, found.after), found.times, strict=True)
+                for name, one, times in zip(
+                    ("Before", "After"), (found.before, found.after), found.times, strict=True
+                )
             ],
             "slower": found.latency_ratio,
-            "others_of_channel": rows.filter(channel=move.channel).select_related("to_version")[:12],
-        }  # fmt: skip
+            "others_of_channel": (
+                rows.filter(channel=move.channel).select_related("to_version")[:12]
+            ),
+        }
     return render(request, f"promotion/{'_effect' if request.htmx else 'effect'}.html", context)

@@ -32,16 +32,26 @@ def download(request: HttpRequest, project: Project, pk: int) -> HttpResponseBas
     except ArtifactError as error:
         messages.error(request, str(error))
         return redirect("promotion:model", project.slug, pk)
-    audit("model_version.downloaded", project=project, by=request.user, target=version, name=str(version),
-          digest=artifact.pk)  # fmt: skip
+    audit(
+        "model_version.downloaded",
+        project=project,
+        by=request.user,
+        target=version,
+        name=str(version),
+        digest=artifact.pk,
+    )
     return answer
 
 
 @project_view()
 def card(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    version = get_object_or_404(ModelVersion.objects.select_related("artifact"), project=project, pk=pk)
+    version = get_object_or_404(
+        ModelVersion.objects.select_related("artifact"), project=project, pk=pk
+    )
     headers = {"Content-Disposition": 'inline; filename="README.md"'}
-    return HttpResponse(card_of(version).markdown(), content_type="text/plain; charset=utf-8", headers=headers)
+    return HttpResponse(
+        card_of(version).markdown(), content_type="text/plain; charset=utf-8", headers=headers
+    )
 
 
 @require_POST

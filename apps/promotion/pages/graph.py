@@ -13,7 +13,9 @@ from apps.registry.models import ModelVersion
 
 @project_view()
 def graph(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    version = get_object_or_404(ModelVersion.objects.select_related("parent"), project=project, pk=pk)
+    version = get_object_or_404(
+        ModelVersion.objects.select_related("parent"), project=project, pk=pk
+    )
     found = graph_of(project, version)
     context = {"version": version, "graph": found, "width": WIDTH, "height": HEIGHT}
     return render(request, "promotion/graph.html", context)

@@ -1,4 +1,6 @@
-"""The page of two evaluations: what is measured of both, what is missing, and the gate's reports on them."""
+"""The page of two evaluations: what is measured of both, what is missing, and the gate's reports on
+them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def pair_of(project: Project, *keys: object) -> list[EvalRun]:
 def pair(request: HttpRequest, project: Project, baseline: str, candidate: str) -> HttpResponse:
     before, after = pair_of(project, baseline, candidate)
     context = live(before, after) | {
-        "reports": GateReport.objects.filter(baseline=before, candidate=after).select_related("created_by"),
+        "reports": (
+            GateReport.objects.filter(baseline=before, candidate=after).select_related("created_by")
+        ),
         "general": after.eval_set.tasks.filter(split=Split.GENERAL).count(),
         "general_tasks": preparation.GENERAL_TASKS,
         "adapters": LatencyMeasurement.Adapters.choices,
@@ -50,7 +54,9 @@ def pair(request: HttpRequest, project: Project, baseline: str, candidate: str) 
 
 
 @project_view()
-def pair_parts(request: HttpRequest, project: Project, baseline: str, candidate: str) -> HttpResponse:
+def pair_parts(
+    request: HttpRequest, project: Project, baseline: str, candidate: str
+) -> HttpResponse:
     """The fragment that is polled while something is running; then the whole page is reloaded."""
     context = live(*pair_of(project, baseline, candidate))
     return progress(request, "promotion/_parts.html", context, runs=context["running"])

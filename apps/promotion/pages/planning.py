@@ -1,4 +1,6 @@
-"""Fragments of eval sets' pages: what the next comparison can show, and how worn the hold-out is."""
+"""Fragments of eval sets' pages: what the next comparison can show, and how worn the hold-out
+is.
+"""
 
 from __future__ import annotations
 
@@ -33,4 +35,6 @@ def plan(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 def wear(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     policy = policy_of(find_channel(project, PRODUCTION))[0]
-    return render(request, "promotion/_wear.html", {"wear": wear_of(eval_set, policy), "policy": policy})
+    return render(
+        request, "promotion/_wear.html", {"wear": wear_of(eval_set, policy), "policy": policy}
+    )

@@ -71,8 +71,12 @@ def policy_file(request: HttpRequest, project: Project, name: str) -> HttpRespon
     if asked := request.GET.get("version"):
         row = get_object_or_404(PromotionPolicy, channel=channel, version=whole(asked))
         found, version = values_of(row), row.version
-    headers = {"Content-Disposition": f'attachment; filename="{channel.name}-policy-{version}.toml"'}
-    return HttpResponse(as_toml(found), content_type="application/toml; charset=utf-8", headers=headers)
+    headers = {
+        "Content-Disposition": f'attachment; filename="{channel.name}-policy-{version}.toml"'
+    }
+    return HttpResponse(
+        as_toml(found), content_type="application/toml; charset=utf-8", headers=headers
+    )
 
 
 def _saved(request: HttpRequest, channel: Channel, wanted: Policy, reason: str) -> HttpResponse:
@@ -81,13 +85,21 @@ def _saved(request: HttpRequest, channel: Channel, wanted: Policy, reason: str) 
     except Rejected as error:
         messages.error(request, str(error))
     else:
-        what = f"Version {row.version} applies to {channel} from now on." if row else "Nothing changed."
+        what = (
+            f"Version {row.version} applies to {channel} from now on."
+            if row
+            else "Nothing changed."
+        )
         messages.success(request, what)
     return redirect("promotion:policy", request.project.slug, channel.name)
 
 
 def _page(
-    request: HttpRequest, channel: Channel, form: PolicyForm, upload: PolicyFileForm, status: int = 200
+    request: HttpRequest,
+    channel: Channel,
+    form: PolicyForm,
+    upload: PolicyFileForm,
+    status: int = 200,
 ) -> HttpResponse:
     now, version = policy_of(channel)
     rows = list(channel.policies.select_related("by")[: MOST + 1])
@@ -104,5 +116,5 @@ def _page(
             (row, list(changed_lines(before, after, around=0)))
             for row, before, after in list(zip(rows, earlier, texts, strict=False))[:MOST]
         ],
-    }  # fmt: skip
+    }
     return render(request, "promotion/policy.html", context, status=status)

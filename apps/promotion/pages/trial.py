@@ -1,4 +1,6 @@
-"""A canary or shadow on its page: started from a report's or a channel's page, followed and ended here."""
+"""A canary or shadow on its page: started from a report's or a channel's page, followed and ended
+here.
+"""
 
 from __future__ import annotations
 
@@ -34,20 +36,27 @@ FAILED_SHOWN = 20
 SAID_SHOWN = 600  # characters
 MAX_PERCENT = 90
 SIDES = (
-    ("requests", "Requests", 1.0, ",.0f", ""), ("answered", "Answered", 100.0, ".1f", " %"), ("ms_p50", "Latency, median", 1.0, ",.0f", " ms"),
-    ("ms_p95", "Latency, 95th percentile", 1.0, ",.0f", " ms"), ("first_ms_p50", "First token, median", 1.0, ",.0f", " ms"),
-    ("tokens", "Tokens per request", 1.0, ",.0f", ""), ("cost_usd", "Cost per 1,000 requests", 1000.0, ",.2f", " $"),
-)  # fmt: skip
+    ("requests", "Requests", 1.0, ",.0f", ""),
+    ("answered", "Answered", 100.0, ".1f", " %"),
+    ("ms_p50", "Latency, median", 1.0, ",.0f", " ms"),
+    ("ms_p95", "Latency, 95th percentile", 1.0, ",.0f", " ms"),
+    ("first_ms_p50", "First token, median", 1.0, ",.0f", " ms"),
+    ("tokens", "Tokens per request", 1.0, ",.0f", ""),
+    ("cost_usd", "Cost per 1,000 requests", 1000.0, ",.2f", " $"),
+)
 
 
 def _channel(project: Project, name: str) -> Channel:
-    return get_object_or_404(Channel.objects.select_related("project", "current"), project=project, name=name)
+    return get_object_or_404(
+        Channel.objects.select_related("project", "current"), project=project, name=name
+    )
 
 
 def _trial(project: Project, name: str, pk: UUID) -> Trial:
     rows = Trial.objects.filter(project=project, channel__name=name)
     return get_object_or_404(
-        rows.select_related("channel__project", "version", "baseline", "gate_report", "deployment"), pk=pk
+        rows.select_related("channel__project", "version", "baseline", "gate_report", "deployment"),
+        pk=pk,
     )
 
 
@@ -55,7 +64,9 @@ def _trial(project: Project, name: str, pk: UUID) -> Trial:
 def trial(request: HttpRequest, project: Project, name: str, pk: UUID) -> HttpResponse:
     """While it is active the page polls its fragment every few seconds."""
     row = _trial(project, name, pk)
-    fragment = "promotion/_trial.html" if request.headers.get("HX-Request") else "promotion/trial.html"
+    fragment = (
+        "promotion/_trial.html" if request.headers.get("HX-Request") else "promotion/trial.html"
+    )
     return render(request, fragment, shown_of(row) | {"channel": row.channel})
 
 
@@ -100,18 +111,28 @@ def _sides(row: Trial, sides: dict[str, Any]) -> list[tuple[str, str, str]]:
         value = sides.get(lane, {}).get(name)
         return "–" if value is None else f"{value * factor:{form}}{unit}"
 
-    return [(label, text("current", name, *form), text(row.lane, name, *form)) for name, label, *form in SIDES]  # type: ignore[arg-type]
+    return [
+        (label, text("current", name, *form), text(row.lane, name, *form))
+        for name, label, *form in SIDES
+    ]  # type: ignore[arg-type]
 
 
 def _failed(row: Trial) -> list[dict[str, Any]]:
     """The newest sessions of the candidate that count as failed, each with a run to open."""
-    rows = TrialSession.objects.filter(trial=row, lane=row.lane, counts=True, success=False).order_by("-ended_at")
+    rows = TrialSession.objects.filter(
+        trial=row, lane=row.lane, counts=True, success=False
+    ).order_by("-ended_at")
     found = list(rows[:FAILED_SHOWN])
     units, traces = [one.unit for one in found], [one.trace_id for one in found]
-    answers = {one.trace_id: one for one in row.answers.filter(unit__in=units, trace_id__in=traces, lane=row.lane)}
+    answers = {
+        one.trace_id: one
+        for one in row.answers.filter(unit__in=units, trace_id__in=traces, lane=row.lane)
+    }
     served = {
         one.span_id: one.trace_id
-        for one in row.answers.filter(span_id__in=[one.shadow_of for one in answers.values() if one.shadow_of])
+        for one in row.answers.filter(
+            span_id__in=[one.shadow_of for one in answers.values() if one.shadow_of]
+        )
     }
     shown = []
     for one in found:
@@ -120,8 +141,10 @@ def _failed(row: Trial) -> list[dict[str, Any]]:
         shown.append({"session": one, "trace": trace, "said": _shadow_text(shadow)})
     runs = _runs(row, [one["trace"] for one in shown])
     modes = dict(
-        Failure.objects.filter(trajectory__in=[run.pk for run in runs.values()]).standing().values_list("trajectory_id", "mode__name")
-    )  # fmt: skip
+        Failure.objects.filter(trajectory__in=[run.pk for run in runs.values()])
+        .standing()
+        .values_list("trajectory_id", "mode__name")
+    )
     for one in shown:
         run = one["run"] = runs.get(one["trace"])
         one["mode"] = modes.get(run.pk) if run else None
@@ -130,38 +153,62 @@ def _failed(row: Trial) -> list[dict[str, Any]]:
 
 
 def _shadow_text(answer: TrialAnswer | None) -> str:
-    """What a shadow said and called, why it gave no answer, and the modes found: its page is the only place that shows it."""
+    """What a shadow said and called, why it gave no answer, and the modes found: its page is the
+    only place that shows it.
+    """
     said = answer.said if answer else {}
     parts = [said.get("problem", "")]
     for message in said.get("messages", []):
         calls = message.get("tool_calls")
-        parts += [content_text(message.get("content"), ""), json.dumps(calls, ensure_ascii=False) if calls else ""]
-    return " ".join(filter(None, [*parts, *(f"({mode})" for mode in said.get("modes", []))]))[:SAID_SHOWN]
+        parts += [
+            content_text(message.get("content"), ""),
+            json.dumps(calls, ensure_ascii=False) if calls else "",
+        ]
+    return " ".join(filter(None, [*parts, *(f"({mode})" for mode in said.get("modes", []))]))[
+        :SAID_SHOWN
+    ]
 
 
 def _runs(row: Trial, traces: list[str]) -> dict[str, Trajectory]:
-    """The run of each trace: the candidate's own if the trace has one (if both answered a request it has two)."""
+    """The run of each trace: the candidate's own if the trace has one (if both answered a request
+    it has two).
+    """
     found = Trace.objects.filter(project=row.project_id, trace_id__in=traces)
     names = {trace.trace_id: trace.runs for trace in found}
     keys = TrajectoryKey.objects.filter(
         project=row.project_id, external_id__in=[name for runs in names.values() for name in runs]
     )
     rows = Trajectory.objects.filter(pk__in=keys.values("trajectory_id"))
-    by_name = {one.external_id: one for one in rows.only("external_id", "agent_version", "preview", "outcome_reason")}
+    by_name = {
+        one.external_id: one
+        for one in rows.only("external_id", "agent_version", "preview", "outcome_reason")
+    }
     candidate = str(row.version)
-    of = {trace: [by_name[name] for name in runs if name in by_name] for trace, runs in names.items()}
-    return {trace: max(runs, key=lambda run: run.agent_version == candidate) for trace, runs in of.items() if runs}
+    of = {
+        trace: [by_name[name] for name in runs if name in by_name] for trace, runs in names.items()
+    }
+    return {
+        trace: max(runs, key=lambda run: run.agent_version == candidate)
+        for trace, runs in of.items()
+        if runs
+    }
 
 
 @project_view(Role.ENGINEER)
 def new(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    """The plan of a canary and what it may cost, before it starts; every change of the plan shows it again."""
+    """The plan of a canary and what it may cost, before it starts; every change of the plan shows
+    it again.
+    """
     channel = _channel(project, name)
     report = get_object_or_404(
         GateReport.objects.select_related("candidate__model_version"),
-        project=project, channel=channel, pk=uuid_of(request.GET.get("report", "")),
-    )  # fmt: skip
-    form = CanaryForm(request.GET if "steps" in request.GET else CanaryForm.DEFAULTS | {"report": report.pk})
+        project=project,
+        channel=channel,
+        pk=uuid_of(request.GET.get("report", "")),
+    )
+    form = CanaryForm(
+        request.GET if "steps" in request.GET else CanaryForm.DEFAULTS | {"report": report.pk}
+    )
     forecast, problem = None, ""
     if form.is_valid():
         try:
@@ -171,7 +218,13 @@ def new(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     return render(
         request,
         "promotion/trial_new.html",
-        {"channel": channel, "report": report, "form": form, "forecast": forecast, "problem": problem},
+        {
+            "channel": channel,
+            "report": report,
+            "form": form,
+            "forecast": forecast,
+            "problem": problem,
+        },
     )
 
 
@@ -181,13 +234,23 @@ def begin(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     row, asked = _channel(project, name), request.POST
     report = GateReport.objects.filter(project=project, pk=uuid_of(asked.get("report", ""))).first()
     number = asked.get("version", "")
-    version = project.model_versions.filter(pk=int(number)).first() if number.isdecimal() and len(number) < 19 else None
+    version = (
+        project.model_versions.filter(pk=int(number)).first()
+        if number.isdecimal() and len(number) < 19
+        else None
+    )
     kind = Trial.Kind.SHADOW if asked.get("kind") == "shadow" else Trial.Kind.CANARY
     try:
         made = actions.begin(
-            channel=row, kind=kind, by=request.user, reason=asked.get("reason", ""), gate_report=report, version=version,
-            then=Trial.Then.PROMOTE if asked.get("then") == "promote" else Trial.Then.HOLD, plan=_plan(request),
-        )  # fmt: skip
+            channel=row,
+            kind=kind,
+            by=request.user,
+            reason=asked.get("reason", ""),
+            gate_report=report,
+            version=version,
+            then=Trial.Then.PROMOTE if asked.get("then") == "promote" else Trial.Then.HOLD,
+            plan=_plan(request),
+        )
     except (Rejected, PermissionDenied) as error:
         messages.error(request, str(error))
         return redirect("promotion:channel", project.slug, name)
@@ -195,7 +258,9 @@ def begin(request: HttpRequest, project: Project, name: str) -> HttpResponse:
 
 
 def _plan(request: HttpRequest) -> Plan | None:
-    """From the form of a canary, or one that asks for a share in percent; None for a form without either. Raises PromotionError."""
+    """From the form of a canary, or one that asks for a share in percent; None for a form without
+    either. Raises PromotionError.
+    """
     if "steps" in request.POST:
         form = CanaryForm(request.POST)
         if not form.is_valid():
@@ -204,7 +269,9 @@ def _plan(request: HttpRequest) -> Plan | None:
     share = request.POST.get("share")
     if share is None:
         return None
-    if not (share.isascii() and share.isdigit() and len(share) < 10 and 1 <= int(share) <= MAX_PERCENT):
+    if not (
+        share.isascii() and share.isdigit() and len(share) < 10 and 1 <= int(share) <= MAX_PERCENT
+    ):
         raise PromotionError(f"The share must be a whole percentage from 1 to {MAX_PERCENT}.")
     return Plan(steps=[Step(share=int(share) / 100, min_sessions=200)])
 

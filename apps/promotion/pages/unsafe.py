@@ -18,15 +18,23 @@ from apps.promotion.unsafe_outputs import review_outputs as review
 @require_POST
 @project_view(Role.ENGINEER)
 def review_outputs(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    report = get_object_or_404(GateReport.objects.select_related("candidate", "channel"), project=project, pk=pk)
+    report = get_object_or_404(
+        GateReport.objects.select_related("candidate", "channel"), project=project, pk=pk
+    )
     chosen, accepted = request.POST.getlist("sample"), request.POST.get("decision") == "accepted"
     try:
         rows = review(
-            report=report, samples=chosen, accepted=accepted, reason=request.POST.get("reason", ""), by=request.user
+            report=report,
+            samples=chosen,
+            accepted=accepted,
+            reason=request.POST.get("reason", ""),
+            by=request.user,
         )
         decision = "not unsafe" if accepted else "unsafe"
         outputs = "1 output" if len(rows) == 1 else f"{len(rows):,} outputs"
-        messages.success(request, f"{outputs} reviewed: {decision}. Compare again to use the reviews.")
+        messages.success(
+            request, f"{outputs} reviewed: {decision}. Compare again to use the reviews."
+        )
     except (PromotionError, PermissionDenied) as error:
         messages.error(request, str(error))
     return redirect("promotion:report", project.slug, pk)

@@ -1,4 +1,6 @@
-"""Addresses from which a version's files are downloaded: signed, valid for some minutes, and once."""
+"""Addresses from which a version's files are downloaded: signed, valid for some minutes, and
+once.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from apps.registry.models import Artifact, ModelVersion, UsedLink
 
 SALT = "flywheel.download"
 LASTS = timedelta(minutes=10)
-# For which a used one is remembered: longer, since the clocks of two web servers may differ, and one of them still accepts it.
+# For which a used one is remembered: longer, since the clocks of two web servers may differ, and
+# one of them still accepts it.
 REMEMBERED = timedelta(days=1)
 
 
@@ -30,28 +33,42 @@ class LinkRefused(Exception):
         self.status = status
 
 
-def download_url(version: ModelVersion, origin: str = "", *, merged: bool = False) -> dict[str, Any]:
-    """{url, expires_at} for the files of a version that has an artifact, or of its merged model; whoever has it may download them, once.
-    `origin`: the address of this installation in the request, otherwise FLYWHEEL_URL."""
+def download_url(
+    version: ModelVersion, origin: str = "", *, merged: bool = False
+) -> dict[str, Any]:
+    """{url, expires_at} for the files of a version that has an artifact, or of its merged model;
+    whoever has it may download them, once. `origin`: the address of this installation in the
+    request, otherwise FLYWHEEL_URL."""
     signer, expires = signing.TimestampSigner(salt=SALT), timezone.now() + LASTS
     token = signer.sign_object({"nonce": uuid4().hex, "version": version.pk, "merged": merged})
     address = reverse("promotion_api:download", args=[token])
-    return {"url": f"{(origin or settings.FLYWHEEL_URL).rstrip('/')}{address}", "expires_at": expires}
+    return {
+        "url": f"{(origin or settings.FLYWHEEL_URL).rstrip('/')}{address}",
+        "expires_at": expires,
+    }
 
 
 def named_by(token: str) -> tuple[ModelVersion, Artifact, UUID]:
-    """The version and the files that an address refers to, and its nonce for `use`. Raises LinkRefused."""
+    """The version and the files that an address refers to, and its nonce for `use`. Raises
+    LinkRefused.
+    """
     signer = signing.TimestampSigner(salt=SALT)
     try:
         given = signer.unsign_object(token, max_age=LASTS)
     except signing.SignatureExpired as error:
         raise LinkRefused("This download URL has expired. Request a new one.", 410) from error
     except (signing.BadSignature, ValueError, TypeError, RecursionError) as error:
-        raise LinkRefused("This is not a valid download URL of this server. Request a new one.", 403) from error
+        raise LinkRefused(
+            "This is not a valid download URL of this server. Request a new one.", 403
+        ) from error
     rows = ModelVersion.objects.select_related("project", "artifact", "merged__artifact")
     version = rows.filter(pk=given["version"]).first()
     artifact = version and files_of(version, merged=bool(given.get("merged")))
-    if version is None or artifact is None or version.project.stage in (Stage.DELETING, Stage.DELETED):
+    if (
+        version is None
+        or artifact is None
+        or version.project.stage in (Stage.DELETING, Stage.DELETED)
+    ):
         raise LinkRefused("The file behind this URL was deleted.", 410)
     nonce = UUID(given["nonce"])
     if UsedLink.objects.filter(pk=nonce).exists():
@@ -75,8 +92,17 @@ def use(version: ModelVersion, artifact: Artifact, nonce: UUID) -> None:
     UsedLink.objects.filter(expires_at__lt=now).delete()
     try:
         with transaction.atomic():
-            UsedLink.objects.create(nonce=nonce, project=version.project, expires_at=now + REMEMBERED)
+            UsedLink.objects.create(
+                nonce=nonce, project=version.project, expires_at=now + REMEMBERED
+            )
     except IntegrityError as error:
         raise LinkRefused(USED, 410) from error
-    audit("model_version.downloaded", project=version.project, by=None, actor_label="a signed address", target=version,
-          name=str(version), digest=artifact.pk)  # fmt: skip
+    audit(
+        "model_version.downloaded",
+        project=version.project,
+        by=None,
+        actor_label="a signed address",
+        target=version,
+        name=str(version),
+        digest=artifact.pk,
+    )

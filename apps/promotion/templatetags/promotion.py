@@ -22,11 +22,19 @@ def more_or_fewer(saved: float) -> str:
 
 @register.simple_tag
 def version_of(row: Trajectory) -> ModelVersion | None:
-    """The project's model version that the run names: as its agent's version, as its model, or an agent by its own version."""
+    """The project's model version that the run names: as its agent's version, as its model, or an
+    agent by its own version.
+    """
     said = [named for text in (row.agent_version, row.model) if (named := VERSION.fullmatch(text))]
     names = [Q(name=named[1], version=int(named[2])) for named in said]
     if row.agent_version:
         names.append(Q(kind=ModelKind.AGENT, name=row.agent_name, agent_version=row.agent_version))
-    found = list(ModelVersion.objects.filter(reduce(or_, names), project=row.project_id)[: len(names)]) if names else []
+    found = (
+        list(ModelVersion.objects.filter(reduce(or_, names), project=row.project_id)[: len(names)])
+        if names
+        else []
+    )
     exact = {str(one): one for one in found}
-    return next((exact[named[0]] for named in said if named[0] in exact), found[0] if found else None)
+    return next(
+        (exact[named[0]] for named in said if named[0] in exact), found[0] if found else None
+    )

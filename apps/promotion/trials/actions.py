@@ -44,43 +44,66 @@ def begin(
     then: Trial.Then = Trial.Then.HOLD,
     key: ApiKey | None = None,
 ) -> Trial:
-    """A canary needs a gate report that would promote its candidate, or an owner; a shadow only a `version`, since nobody gets its
-    answers. `key`: the API key used; `by` is then its creator. Raises PromotionError, PermissionDenied."""
+    """A canary needs a gate report that would promote its candidate, or an owner; a shadow only a
+    `version`, since nobody gets its answers. `key`: the API key used; `by` is then its creator.
+    Raises PromotionError, PermissionDenied.
+    """
     channel, plan = locked(channel), plan or Plan()
     if gate_report is not None:
         require_promotable(channel=channel, gate_report=gate_report, by=by, key=key)
         if version not in (None, gate_report.candidate.model_version):
             raise PromotionError(
-                f"The report is about {gate_report.candidate.model_version}, not {version}. Send only one of the two."
+                f"The report is about {gate_report.candidate.model_version}, not {version}. Send"
+                " only one of the two."
             )
         version = gate_report.candidate.model_version
     elif kind == Trial.Kind.CANARY:
-        raise PromotionError("A canary answers users, so it needs a gate report. A shadow does not.")
+        raise PromotionError(
+            "A canary answers users, so it needs a gate report. A shadow does not."
+        )
     _require_right(channel, by, key)
     require_not_frozen(channel)
     version = _candidate(channel, version)
     if then == Trial.Then.PROMOTE and gate_report is None:
         raise PromotionError(
-            "Nothing is promoted without a gate report. Provide one, or let the trial wait for a person."
+            "Nothing is promoted without a gate report. Provide one, or let the trial wait for a"
+            " person."
         )
     reason = checked_reason(reason, "Enter a reason: it is stored with the trial.")
     if problem := plan.problem(kind):
         raise PromotionError(problem)
     if other := channel.trials.active().first():
         raise PromotionError(
-            f"“{other}” is {other.get_state_display().lower()}. A channel can only have one trial at a time: stop it "
-            f"first."
+            f"“{other}” is {other.get_state_display().lower()}. A channel can only have one trial"
+            " at a time: stop it first."
         )
     trial = Trial.objects.create(
-        project=channel.project, channel=channel, kind=kind, version=version, baseline=channel.current, gate_report=gate_report,
-        steps=plan.steps_for(kind), alpha=plan.alpha, margin=plan.margin, max_days=plan.max_days, then=then,
-        max_harmed=plan.max_harmed, outcome_minutes=starting.outcome_minutes(channel, plan), reason=reason, by=by, by_name=label_of(key) or name_of(by),
-    )  # fmt: skip
+        project=channel.project,
+        channel=channel,
+        kind=kind,
+        version=version,
+        baseline=channel.current,
+        gate_report=gate_report,
+        steps=plan.steps_for(kind),
+        alpha=plan.alpha,
+        margin=plan.margin,
+        max_days=plan.max_days,
+        then=then,
+        max_harmed=plan.max_harmed,
+        outcome_minutes=starting.outcome_minutes(channel, plan),
+        reason=reason,
+        by=by,
+        by_name=label_of(key) or name_of(by),
+    )
     if channel.targets.current().filter(server__isnull=False).exists():
         trial.deployment = deployments.begin(
-            channel=channel, kind=Deployment.Kind.TRIAL, version=version, by=by, reason=trial.reason,
+            channel=channel,
+            kind=Deployment.Kind.TRIAL,
+            version=version,
+            by=by,
+            reason=trial.reason,
             actor_label=label_of(key),
-        )  # fmt: skip
+        )
         trial.save(update_fields=["deployment"])
     else:
         _require_served(version)
@@ -110,7 +133,8 @@ def _require_served(version: ModelVersion) -> None:
         raise PromotionError(str(error)) from error
     if engine["kind"] == "transformers":
         raise PromotionError(
-            f"No server serves {version}, so it cannot answer. Add a server as a target of the channel."
+            f"No server serves {version}, so it cannot answer. Add a server as a target of the"
+            " channel."
         )
 
 
@@ -132,8 +156,8 @@ def _active(trial: Trial) -> Trial:
 
 @transaction.atomic
 def stop(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) -> Trial:
-    """Everybody gets the current version again, even if the candidate is being promoted; a freeze does not block it. Raises
-    PromotionError if it has ended, PermissionDenied."""
+    """Everybody gets the current version again, even if the candidate is being promoted; a freeze
+    does not block it. Raises PromotionError if it has ended, PermissionDenied."""
     row = _active(trial)
     _require_right(row.channel, by, key)
     who = label_of(key) or name_of(by)
@@ -154,22 +178,30 @@ def stop(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) -> Tr
 
 @transaction.atomic
 def advance(*, trial: Trial, by: Any, reason: str, key: ApiKey | None = None) -> Trial:
-    """Advances to the next share before the step is passed. Raises PromotionError, PermissionDenied."""
+    """Advances to the next share before the step is passed. Raises PromotionError,
+    PermissionDenied.
+    """
     row = _active(trial)
     _require_right(row.channel, by, key)
     require_not_frozen(row.channel)
     if row.state != TrialState.RUNNING:
         raise PromotionError("The trial is not running yet.")
     if problem := held_up(rules_of(row), reading_of(row)):
-        raise PromotionError(f"No further step can be taken. {problem} Wait for more sessions, or stop the trial.")
+        raise PromotionError(
+            f"No further step can be taken. {problem} Wait for more sessions, or stop the trial."
+        )
     if row.step + 1 >= len(row.steps):
-        raise PromotionError("This is the last step. Promote the candidate from its gate report, or stop the trial.")
+        raise PromotionError(
+            "This is the last step. Promote the candidate from its gate report, or stop the trial."
+        )
     reason = checked_reason(reason, "Enter a reason: the trial has not yet decided on its own.")
     next_step(row, reason, by=by, who=label_of(key) or name_of(by), actor_label=label_of(key))
     return row
 
 
-def next_step(trial: Trial, why: str, *, by: Any = None, who: str = "", actor_label: str = "") -> None:
+def next_step(
+    trial: Trial, why: str, *, by: Any = None, who: str = "", actor_label: str = ""
+) -> None:
     """`trial`: locked by `_active` or `running.look`."""
     trial.step, trial.step_at = trial.step + 1, timezone.now()
     add_decision(trial, "next", why, who)
@@ -182,5 +214,12 @@ def add_decision(trial: Trial, what: str, why: str, who: str = "") -> None:
     """Unsaved."""
     share = trial.share
     trial.decisions.append(
-        {"at": timezone.now().isoformat(), "what": what, "by": who, "why": why, "step": trial.step, "share": share}
+        {
+            "at": timezone.now().isoformat(),
+            "what": what,
+            "by": who,
+            "why": why,
+            "step": trial.step,
+            "share": share,
+        }
     )

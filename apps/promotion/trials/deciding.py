@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from apps.promotion.trials.sequential import Block, Tally, bounds, canary_block, difference, paired_block
+from apps.promotion.trials.sequential import (
+    Block,
+    Tally,
+    bounds,
+    canary_block,
+    difference,
+    paired_block,
+)
 
-# For each measure, whether a session counts as good: no failed run, no unsafe action, every request answered.
+# For each measure, whether a session counts as good: no failed run, no unsafe action, every request
+# answered.
 MEASURES = ("success", "safety", "answered")
 FIRST = 50  # sessions of a step, of both lanes, whose rates are the centres for its others
 LABELS = {"success": "Success", "safety": "No unsafe action", "answered": "Answered"}
@@ -20,7 +28,8 @@ NOBODY = Tally()
 
 @dataclass(frozen=True)
 class Lanes:
-    """The sessions of one step, by lane; for a shadow also the results of its pairs: (better, worse, same).
+    """The sessions of one step, by lane; for a shadow also the results of its pairs: (better,
+    worse, same).
 
     `first_…`: its first sessions, from which its centre comes and which are not scored by it.
     """
@@ -38,7 +47,9 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Measured:
-    """One measure over the whole trial. `low`, `high`: always-valid bounds of candidate − current. `step_gap`: of this step."""
+    """One measure over the whole trial. `low`, `high`: always-valid bounds of candidate − current.
+    `step_gap`: of this step.
+    """
 
     name: str
     current: Tally
@@ -91,8 +102,10 @@ class Decision:
 
 @dataclass(frozen=True)
 class Reading:
-    """The current results. `sessions`: settled ones of the candidate in the current step; `mature`: those of which outcomes
-    have been waited for. `harmed`: sessions of the candidate that failed beyond the current version's rate, step by step."""
+    """The current results. `sessions`: settled ones of the candidate in the current step; `mature`:
+    those of which outcomes have been waited for. `harmed`: sessions of the candidate that failed
+    beyond the current version's rate, step by step.
+    """
 
     measures: tuple[Measured, ...] = ()
     sessions: int = 0
@@ -101,11 +114,15 @@ class Reading:
 
 
 def read(rules: Rules, lanes: Mapping[str, Sequence[Lanes]], mature: int | None = None) -> Reading:
-    """`lanes`: by measure, one for each step that has begun. `mature`: None if outcomes are not waited for."""
+    """`lanes`: by measure, one for each step that has begun. `mature`: None if outcomes are not
+    waited for.
+    """
     found = tuple(_measured(rules, name, lanes[name]) for name in MEASURES)
     present = lanes["answered"][rules.step] if len(lanes["answered"]) > rules.step else Lanes()
     sessions = present.candidate.n
-    return Reading(found, sessions, sessions if mature is None else mature, harmed(lanes["success"]))
+    return Reading(
+        found, sessions, sessions if mature is None else mature, harmed(lanes["success"])
+    )
 
 
 def harmed(steps: Sequence[Lanes]) -> float:
@@ -113,17 +130,23 @@ def harmed(steps: Sequence[Lanes]) -> float:
 
 
 def _measured(rules: Rules, name: str, steps: Sequence[Lanes]) -> Measured:
-    """A third of alpha each, so that a candidate that is worse in no measure is rolled back with probability at most alpha."""
+    """A third of alpha each, so that a candidate that is worse in no measure is rolled back with
+    probability at most alpha.
+    """
     if rules.kind == "shadow":
         blocks = [paired_block(*step.pairs) for step in steps]
     else:
         blocks = [_block(rule, name, step) for rule, step in zip(rules.steps, steps, strict=False)]
     found = bounds(blocks, rules.alpha / len(MEASURES))
     return Measured(
-        name, _sum(step.current for step in steps), _sum(step.candidate for step in steps),
-        difference([(step.current, step.candidate) for step in steps]), found.low, found.high,
+        name,
+        _sum(step.current for step in steps),
+        _sum(step.candidate for step in steps),
+        difference([(step.current, step.candidate) for step in steps]),
+        found.low,
+        found.high,
         steps[rules.step].gap if len(steps) > rules.step else None,
-    )  # fmt: skip
+    )
 
 
 def _block(rule: Mapping[str, Any], name: str, step: Lanes) -> Block | None:
@@ -131,7 +154,12 @@ def _block(rule: Mapping[str, Any], name: str, step: Lanes) -> Block | None:
     centre = rule.get("centre", {}).get(name)
     if centre is None:
         return None
-    return canary_block(rule["share"], centre, step.current - step.first_current, step.candidate - step.first_candidate)
+    return canary_block(
+        rule["share"],
+        centre,
+        step.current - step.first_current,
+        step.candidate - step.first_candidate,
+    )
 
 
 def _sum(tallies: Any) -> Tally:
@@ -142,24 +170,31 @@ def _sum(tallies: Any) -> Tally:
 def decide(rules: Rules, reading: Reading, now: datetime) -> Decision:
     worse = [one for one in reading.measures if one.is_worse]
     if worse:
-        return Decision("worse", "The candidate is worse: " + "; ".join(one.in_words() for one in worse) + ".")
+        return Decision(
+            "worse", "The candidate is worse: " + "; ".join(one.in_words() for one in worse) + "."
+        )
     if rules.kind != "shadow" and reading.harmed >= rules.max_harmed:
         return Decision(
             "harm",
-            f"About {reading.harmed:.0f} sessions failed beyond the current version's rate, and {rules.max_harmed} were "
-            f"allowed: {_all_in_words(reading)}.",
+            f"About {reading.harmed:.0f} sessions failed beyond the current version's rate, and"
+            f" {rules.max_harmed} were allowed: {_all_in_words(reading)}.",
         )
     if _may_go_on(rules, reading, now):
         if rules.step + 1 < len(rules.steps):
             return Decision(
-                "next", f"{reading.sessions} sessions, and nothing is significantly worse: {_all_in_words(reading)}."
+                "next",
+                f"{reading.sessions} sessions, and nothing is significantly worse:"
+                f" {_all_in_words(reading)}.",
             )
         if not rules.passed and all(one.is_fine(rules.margin) for one in reading.measures):
             return Decision(
-                "passed", f"Not worse by more than {100 * rules.margin:g} points: {_all_in_words(reading)}."
+                "passed",
+                f"Not worse by more than {100 * rules.margin:g} points: {_all_in_words(reading)}.",
             )
     if now >= rules.ends_by:
-        return Decision("out_of_time", f"Time limit reached without a decision: {_all_in_words(reading)}.")
+        return Decision(
+            "out_of_time", f"Time limit reached without a decision: {_all_in_words(reading)}."
+        )
     return Decision("wait", held_up(rules, reading))
 
 
@@ -174,7 +209,10 @@ def held_up(rules: Rules, reading: Reading) -> str:
     bad = [one for one in reading.measures if one.looks_worse(rules.margin)]
     if not bad:
         return ""
-    return f"The estimate is below −{100 * rules.margin:g} points: {'; '.join(one.in_words() for one in bad)}."
+    return (
+        f"The estimate is below −{100 * rules.margin:g} points:"
+        f" {'; '.join(one.in_words() for one in bad)}."
+    )
 
 
 def _all_in_words(reading: Reading) -> str:

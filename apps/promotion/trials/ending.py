@@ -1,4 +1,6 @@
-"""How a trial ends: by its own decision, by a person, by a change of its channel, or because its candidate cannot be served."""
+"""How a trial ends: by its own decision, by a person, by a change of its channel, or because its
+candidate cannot be served.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ from apps.promotion.trials.announcing import announce_ended
 from apps.promotion.trials.models import ACTIVE_TRIAL, Trial, TrialState
 
 
-def end(trial: Trial, state: TrialState, because: str, *, by: Any = None, actor_label: str = "") -> bool:
-    """In the caller's transaction. False if it has already ended. What was loaded for it is unloaded, unless the channel runs it."""
+def end(
+    trial: Trial, state: TrialState, because: str, *, by: Any = None, actor_label: str = ""
+) -> bool:
+    """In the caller's transaction. False if it has already ended. What was loaded for it is
+    unloaded, unless the channel runs it.
+    """
     ended = Trial.objects.filter(pk=trial.pk, state__in=ACTIVE_TRIAL)
     if not ended.update(state=state, ended_at=timezone.now(), ended_because=because):
         return False
@@ -27,7 +33,9 @@ def end(trial: Trial, state: TrialState, because: str, *, by: Any = None, actor_
         trial.save(update_fields=["report"])
     if state != TrialState.PROMOTED:
         loaded = Placement.objects.filter(
-            target__channel=trial.channel_id, version=trial.version_id, deployment__kind=Deployment.Kind.TRIAL
+            target__channel=trial.channel_id,
+            version=trial.version_id,
+            deployment__kind=Deployment.Kind.TRIAL,
         )
         leave(loaded.exclude(state=Placement.State.LEAVING))
     announce_ended(trial, by=by, actor_label=actor_label)

@@ -1,6 +1,8 @@
-"""What a canary may cost users, before it starts: simulated trials of candidates that are worse by so much. Pure: numpy only.
+"""What a canary may cost users, before it starts: simulated trials of candidates that are worse by
+so much. Pure: numpy only.
 
-The rules are those of `deciding`, for success alone and without time: a look at each step's first sessions, and then after every few.
+The rules are those of `deciding`, for success alone and without time: a look at each step's first
+sessions, and then after every few.
 """
 
 from __future__ import annotations
@@ -15,16 +17,26 @@ import numpy as np
 from apps.promotion.trials.deciding import FIRST, MEASURES
 from apps.promotion.trials.sequential import BETS
 
-EXTRA = (0.0, 0.05, 0.1, 0.3)  # of the sessions, that fail with the candidate and would not with the current version
-RUNS, LOOKS, MOST_LOOKS = 200, 20, 300  # simulated trials; looks in the shortest step; at which a trial is undecided
+EXTRA = (
+    0.0,
+    0.05,
+    0.1,
+    0.3,
+)  # of the sessions, that fail with the candidate and would not with the current version
+RUNS, LOOKS, MOST_LOOKS = (
+    200,
+    20,
+    300,
+)  # simulated trials; looks in the shortest step; at which a trial is undecided
 MOST = 0.95  # quantile that is called “at most”
 
 
 @dataclass(frozen=True)
 class Harm:
-    """If `extra` of the sessions failed that would not with the current version: so many sessions are `harmed` on average, and in
-    19 of 20 trials at most `at_most`; `sessions` is how many the candidate answers until it is ended. `in_first_step`: the share
-    of trials that end it there. `passed`: the share that pass it."""
+    """If `extra` of the sessions failed that would not with the current version: so many sessions
+    are `harmed` on average, and in 19 of 20 trials at most `at_most`; `sessions` is how many the
+    candidate answers until it is ended. `in_first_step`: the share of trials that end it there.
+    `passed`: the share that pass it."""
 
     extra: float
     harmed: float
@@ -40,8 +52,9 @@ class Harm:
 
 @dataclass(frozen=True)
 class Course:
-    """The rules of a simulated trial. For comparison with how it was (`bench.canary`): with a `centre` that is given, for the first step,
-    each later one has the rate so far; without `holds`, a step is left whatever the estimate is."""
+    """The rules of a simulated trial. For comparison with how it was (`bench.canary`): with a
+    `centre` that is given, for the first step, each later one has the rate so far; without `holds`,
+    a step is left whatever the estimate is."""
 
     steps: Sequence[Mapping[str, Any]]
     alpha: float
@@ -51,13 +64,17 @@ class Course:
     holds: bool = True
 
 
-def forecast(course: Course, failing: float, extra: Sequence[float] = EXTRA, runs: int = RUNS) -> list[Harm]:
+def forecast(
+    course: Course, failing: float, extra: Sequence[float] = EXTRA, runs: int = RUNS
+) -> list[Harm]:
     """`failing`: the share of the current version's sessions that fail."""
     worse = dict.fromkeys(min(1.0, failing + more) for more in extra)
     return [simulate(course, failing, candidate, runs) for candidate in worse]
 
 
-def simulate(course: Course, failing: float, candidate_failing: float, runs: int = RUNS, seed: int = 0) -> Harm:
+def simulate(
+    course: Course, failing: float, candidate_failing: float, runs: int = RUNS, seed: int = 0
+) -> Harm:
     rng, trials = np.random.default_rng(seed), _Trials(course, runs)
     for _ in range(MOST_LOOKS):
         if not trials.going.any():
@@ -79,7 +96,9 @@ def simulate(course: Course, failing: float, candidate_failing: float, runs: int
 
 
 class _Trials:
-    """Many trials at once. `counts`: [trials, steps, first or later sessions, current or candidate, bad or good]."""
+    """Many trials at once. `counts`: [trials, steps, first or later sessions, current or candidate,
+    bad or good].
+    """
 
     def __init__(self, course: Course, runs: int) -> None:
         self.course, steps = course, len(course.steps)
@@ -92,8 +111,12 @@ class _Trials:
         self.rows = np.arange(runs)
         self.wanted = math.log(len(MEASURES) / course.alpha)
 
-    def add_sessions(self, rng: np.random.Generator, failing: float, candidate_failing: float) -> None:
-        """To each trial that goes on: the first of its step, or else a part of what the step needs."""
+    def add_sessions(
+        self, rng: np.random.Generator, failing: float, candidate_failing: float
+    ) -> None:
+        """To each trial that goes on: the first of its step, or else a part of what the step
+        needs.
+        """
         now = self.counts[self.rows, self.step]
         begins = now.sum(axis=(1, 2, 3)) == 0
         share = self.shares[self.step]
@@ -139,10 +162,15 @@ class _Trials:
         self.going &= ~which
 
     def _refuted(self, m: float, against: str) -> np.ndarray:
-        """Whether a gambler who bets against the difference m has enough: `sequential.capital` of many trials at once."""
+        """Whether a gambler who bets against the difference m has enough: `sequential.capital` of
+        many trials at once.
+        """
         share, above = self.shares[None, :], 1 - self.centres
         # [trials, steps, lanes, outcomes], in the order of `counts`
-        sides = [[self.centres / (1 - share), -above / (1 - share)], [-self.centres / share, above / share]]
+        sides = [
+            [self.centres / (1 - share), -above / (1 - share)],
+            [-self.centres / share, above / share],
+        ]
         scores = np.moveaxis(np.array(sides), (0, 1), (2, 3))
         if against == "high":
             ratio = -(scores - m) / (scores.max(axis=(2, 3), keepdims=True) - m)

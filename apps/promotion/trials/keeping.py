@@ -18,8 +18,9 @@ log = logging.getLogger(__name__)
 
 
 def keep_candidate(target: Target, listed: Collection[str]) -> None:
-    """`listed`: what its healthy server says that it serves. Until the candidate is back, the current version answers its requests, and
-    they count against it; if it cannot be loaded, the trial ends."""
+    """`listed`: what its healthy server says that it serves. Until the candidate is back, the
+    current version answers its requests, and they count against it; if it cannot be loaded, the
+    trial ends."""
     trial = Trial.objects.filter(channel=target.channel_id, state=TrialState.RUNNING).first()
     if trial is None:
         return

@@ -1,4 +1,6 @@
-"""The results of each check of a trial, stored for its page: points for the chart, and both sides in numbers."""
+"""The results of each check of a trial, stored for its page: points for the chart, and both sides
+in numbers.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,21 @@ from apps.promotion.trials.models import Trial
 MOST, APART = 240, timedelta(minutes=1)
 NEWEST = 100_000  # answers of a trial from which latency, tokens and cost are computed
 SIDES = """
-SELECT lane, count(*), avg(answered::int), percentile_cont(0.5) WITHIN GROUP (ORDER BY ms), percentile_cont(0.95) WITHIN GROUP (ORDER BY ms),
+SELECT lane, count(*), avg(answered::int), percentile_cont(0.5) WITHIN GROUP (ORDER BY ms), \
+percentile_cont(0.95) WITHIN GROUP (ORDER BY ms),
   percentile_cont(0.5) WITHIN GROUP (ORDER BY first_ms), avg(tokens), avg(cost_usd)
-FROM (SELECT * FROM promotion_trialanswer WHERE trial_id = %(trial)s ORDER BY at DESC LIMIT %(newest)s) a
+FROM (SELECT * FROM promotion_trialanswer WHERE trial_id = %(trial)s ORDER BY at DESC LIMIT \
+%(newest)s) a
 WHERE NOT %(paired)s OR a.lane = 'shadow' OR EXISTS (
-  SELECT 1 FROM promotion_trialanswer s WHERE s.trial_id = a.trial_id AND s.unit = a.unit AND s.shadow_of = a.span_id)
+  SELECT 1 FROM promotion_trialanswer s WHERE s.trial_id = a.trial_id AND s.unit = a.unit AND \
+s.shadow_of = a.span_id)
 GROUP BY lane
 """
 
 
 def store(trial: Trial, reading: Reading, now: datetime) -> None:
-    """The newest replaces one that is less than a minute younger than the one before it; if there are too many, the older half is
-    thinned."""
+    """The newest replaces one that is less than a minute younger than the one before it; if there
+    are too many, the older half is thinned."""
     point = {"at": now.isoformat(), "step": trial.step, "share": trial.share} | {
         one.name: _numbers(one) for one in reading.measures
     }
@@ -56,9 +61,12 @@ def thinned(points: list[Any]) -> list[Any]:
 
 def _numbers(one: Measured) -> dict[str, Any]:
     return {
-        "gap": None if one.gap is None else round(one.gap, 5), "low": round(one.low, 5), "high": round(one.high, 5),
-        "current": [one.current.good, one.current.n], "candidate": [one.candidate.good, one.candidate.n],
-    }  # fmt: skip
+        "gap": None if one.gap is None else round(one.gap, 5),
+        "low": round(one.low, 5),
+        "high": round(one.high, 5),
+        "current": [one.current.good, one.current.n],
+        "candidate": [one.candidate.good, one.candidate.n],
+    }
 
 
 def _at(point: dict[str, Any]) -> datetime:
@@ -68,13 +76,15 @@ def _at(point: dict[str, Any]) -> datetime:
 
 
 def sides_of(trial: Trial) -> dict[str, dict[str, Any]]:
-    """Of the newest answers, by lane: requests, the share that was answered, latency in ms, tokens and dollars per request. For a
-    shadow's current version, the requests that were shadowed."""
+    """Of the newest answers, by lane: requests, the share that was answered, latency in ms, tokens
+    and dollars per request. For a shadow's current version, the requests that were shadowed."""
     given = {"trial": trial.pk, "paired": trial.kind == Trial.Kind.SHADOW, "newest": NEWEST}
     names = ("requests", "answered", "ms_p50", "ms_p95", "first_ms_p50", "tokens", "cost_usd")
     with connection.cursor() as cursor:
         cursor.execute(SIDES, given)
         return {
-            row[0]: dict(zip(names, (float(x) if x is not None else None for x in row[1:]), strict=True))
+            row[0]: dict(
+                zip(names, (float(x) if x is not None else None for x in row[1:]), strict=True)
+            )
             for row in cursor.fetchall()
         }

@@ -1,4 +1,6 @@
-"""A candidate that answers a channel's production traffic in addition to the current version, and every answer that counts."""
+"""A candidate that answers a channel's production traffic in addition to the current version, and
+every answer that counts.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ ENDED_TRIAL = (
 
 
 class LaneKind(models.TextChoices):
-    """Who answers: the channel's live version, a canary's candidate, or a shadow's, whose answers nobody gets."""
+    """Who answers: the channel's live version, a canary's candidate, or a shadow's, whose answers
+    nobody gets.
+    """
 
     CURRENT = "current"
     CANARY = "canary"
@@ -65,9 +69,10 @@ class TrialQuerySet(models.QuerySet["Trial"]):
 class Trial(models.Model):
     """One candidate against one baseline in a channel, from the start to a decision.
 
-    `steps`: [{share, min_sessions, min_minutes, centre, first_until}] (the last two: `sessions.fix_centre`); `step` is the index of the current one. `salt` assigns sessions to lanes, so that each
-    trial draws its own. `looks`: [{at, step, difference by measure with bounds, counts}], thinned, for the chart. `report` is what was
-    known when it ended.
+    `steps`: [{share, min_sessions, min_minutes, centre, first_until}] (the last two:
+    `sessions.fix_centre`); `step` is the index of the current one. `salt` assigns sessions to
+    lanes, so that each trial draws its own. `looks`: [{at, step, difference by measure with bounds,
+    counts}], thinned, for the chart. `report` is what was known when it ended.
     """
 
     class Kind(models.TextChoices):
@@ -82,29 +87,46 @@ class Trial(models.Model):
     project = models.ForeignKey(Project, models.CASCADE, related_name="trials")
     channel = models.ForeignKey("promotion.Channel", models.CASCADE, related_name="trials")
     kind = models.CharField(max_length=10, choices=Kind)
-    version = models.ForeignKey(ModelVersion, models.PROTECT, related_name="trials", help_text="The candidate")
-    baseline = models.ForeignKey(ModelVersion, models.PROTECT, related_name="+", help_text="What the channel ran then")
-    gate_report = models.ForeignKey("promotion.GateReport", models.PROTECT, null=True, related_name="trials")
+    version = models.ForeignKey(
+        ModelVersion, models.PROTECT, related_name="trials", help_text="The candidate"
+    )
+    baseline = models.ForeignKey(
+        ModelVersion, models.PROTECT, related_name="+", help_text="What the channel ran then"
+    )
+    gate_report = models.ForeignKey(
+        "promotion.GateReport", models.PROTECT, null=True, related_name="trials"
+    )
     deployment = models.OneToOneField(Deployment, models.PROTECT, null=True, related_name="trial")
     steps = models.JSONField()
     step = models.PositiveSmallIntegerField(default=0)
     state = models.CharField(max_length=12, choices=TrialState, default=TrialState.PREPARING)
     salt = models.CharField(max_length=32, default=new_salt, editable=False)
-    alpha = models.FloatField(default=0.05, help_text="Chance of a wrong rollback, over the whole trial")
-    margin = models.FloatField(default=0.05, help_text="By how much the candidate may be worse at most, absolute")
+    alpha = models.FloatField(
+        default=0.05, help_text="Chance of a wrong rollback, over the whole trial"
+    )
+    margin = models.FloatField(
+        default=0.05, help_text="By how much the candidate may be worse at most, absolute"
+    )
     max_days = models.PositiveSmallIntegerField(default=14)
     max_harmed = models.PositiveIntegerField(
-        default=50, help_text="Sessions that failed beyond the current version's rate, after which it ends"
+        default=50,
+        help_text="Sessions that failed beyond the current version's rate, after which it ends",
     )
-    outcome_minutes = models.PositiveIntegerField(default=0, help_text="After which a session's outcome is known")
-    then = models.CharField(max_length=10, choices=Then, default=Then.HOLD, help_text="When the last step is passed")
+    outcome_minutes = models.PositiveIntegerField(
+        default=0, help_text="After which a session's outcome is known"
+    )
+    then = models.CharField(
+        max_length=10, choices=Then, default=Then.HOLD, help_text="When the last step is passed"
+    )
     reason = models.TextField(blank=True)
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     by_name = models.CharField(max_length=160)
     created_at = models.DateTimeField(default=timezone.now)
     started_at = models.DateTimeField(null=True, help_text="When the candidate got its first share")
     step_at = models.DateTimeField(null=True)
-    reread_at = models.DateTimeField(null=True, help_text="When the outcomes of all its sessions were last read")
+    reread_at = models.DateTimeField(
+        null=True, help_text="When the outcomes of all its sessions were last read"
+    )
     ended_at = models.DateTimeField(null=True)
     ended_because = models.TextField(blank=True)
     looks = models.JSONField(default=list)
@@ -117,7 +139,9 @@ class Trial(models.Model):
         ordering = ("-created_at", "-pk")
         constraints = [
             models.UniqueConstraint(
-                fields=["channel"], condition=Q(state__in=ACTIVE_TRIAL), name="one_active_trial_per_channel"
+                fields=["channel"],
+                condition=Q(state__in=ACTIVE_TRIAL),
+                name="one_active_trial_per_channel",
             ),
             models.CheckConstraint(
                 name="trial_ended_iff_terminal",
@@ -152,7 +176,9 @@ class Trial(models.Model):
 
     @property
     def share(self) -> float:
-        """Of the sessions that the candidate answers now; for a shadow, that are also sent to it."""
+        """Of the sessions that the candidate answers now; for a shadow, that are also sent to
+        it.
+        """
         return float(self.steps[self.step]["share"])
 
     @property
@@ -166,13 +192,15 @@ class Trial(models.Model):
 
 
 class TrialAnswer(models.Model):
-    """One request of a trial. `lane` is the lane that its session was assigned, whoever answered in the end: if the current version
-    stepped in for the candidate, it is `canary` and not `answered`. `answered`: HTTP 200 and complete; a client that disconnects is
-    no version's fault, and counts as answered. Times in ms, `first_ms` to the first byte of the answer.
+    """One request of a trial. `lane` is the lane that its session was assigned, whoever answered in
+    the end: if the current version stepped in for the candidate, it is `canary` and not `answered`.
+    `answered`: HTTP 200 and complete; a client that disconnects is no version's fault, and counts
+    as answered. Times in ms, `first_ms` to the first byte of the answer.
 
-    `shadow_of`: for a shadow's answer, the span of the answer that the user got. Nobody received it, so it is not a trajectory: `said`
-    has {messages, modes, problem}. In a shadow trial `failed` and `unsafe` are what the rules find in each lane's answer alone; null in
-    a canary's, where they are read from the run of `trace_id`.
+    `shadow_of`: for a shadow's answer, the span of the answer that the user got. Nobody received
+    it, so it is not a trajectory: `said` has {messages, modes, problem}. In a shadow trial `failed`
+    and `unsafe` are what the rules find in each lane's answer alone; null in a canary's, where they
+    are read from the run of `trace_id`.
     """
 
     trial = models.ForeignKey(Trial, models.CASCADE, related_name="answers", db_index=False)
@@ -186,7 +214,9 @@ class TrialAnswer(models.Model):
     answered = models.BooleanField()
     ms = models.FloatField()
     first_ms = models.FloatField(null=True)
-    tokens = models.PositiveIntegerField(null=True, help_text="Read and written; null where the server did not say")
+    tokens = models.PositiveIntegerField(
+        null=True, help_text="Read and written; null where the server did not say"
+    )
     cost_usd = models.FloatField(null=True)
     failed = models.BooleanField(null=True)
     unsafe = models.BooleanField(null=True)
@@ -194,7 +224,9 @@ class TrialAnswer(models.Model):
 
     class Meta:
         ordering = ("at", "pk")
-        constraints = [models.UniqueConstraint(fields=["trial", "span_id"], name="one_trial_answer_per_span")]
+        constraints = [
+            models.UniqueConstraint(fields=["trial", "span_id"], name="one_trial_answer_per_span")
+        ]
         indexes = [
             models.Index(fields=["trial", "unit"], name="trialanswer_by_unit"),
             models.Index(fields=["trial", "at"], name="trialanswer_by_time"),
@@ -207,8 +239,9 @@ class TrialAnswer(models.Model):
 class TrialSession(models.Model):
     """A session that is over and has been analysed; the two lanes are compared by these.
 
-    `counts` is False if it saw two lanes or two steps; such a session is shown but not compared. What arrives after it was settled
-    changes only its verdict: sometimes it becomes known late whether one of its runs failed.
+    `counts` is False if it saw two lanes or two steps; such a session is shown but not compared.
+    What arrives after it was settled changes only its verdict: sometimes it becomes known late
+    whether one of its runs failed.
     """
 
     trial = models.ForeignKey(Trial, models.CASCADE, related_name="sessions", db_index=False)
@@ -226,7 +259,11 @@ class TrialSession(models.Model):
 
     class Meta:
         ordering = ("ended_at", "pk")
-        constraints = [models.UniqueConstraint(fields=["trial", "unit", "lane"], name="one_trial_session_per_unit")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["trial", "unit", "lane"], name="one_trial_session_per_unit"
+            )
+        ]
         indexes = [models.Index(fields=["trial", "ended_at"], name="trialsession_by_time")]
 
     def __str__(self) -> str:

@@ -13,7 +13,9 @@ Share = Annotated[float, Meta(ge=0.001, le=0.9)]
 
 
 class Step(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """`share` of the sessions, until at least `min_sessions` of the candidate and `min_minutes` have passed."""
+    """`share` of the sessions, until at least `min_sessions` of the candidate and `min_minutes`
+    have passed.
+    """
 
     share: Share
     min_sessions: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
@@ -21,9 +23,11 @@ class Step(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
 
 
 class Plan(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """`alpha`: the probability of rolling back a candidate that is worse in no measure; `margin`: how much worse it may be at most, as a
-    share of the sessions (0.05 is five points). `max_harmed`: it ends once so many sessions have failed beyond the current version's
-    rate. `outcome_minutes`: how long outcomes are waited for; by default what outcomes took last week."""
+    """`alpha`: the probability of rolling back a candidate that is worse in no measure; `margin`:
+    how much worse it may be at most, as a share of the sessions (0.05 is five points).
+    `max_harmed`: it ends once so many sessions have failed beyond the current version's rate.
+    `outcome_minutes`: how long outcomes are waited for; by default what outcomes took last week.
+    """
 
     steps: Annotated[list[Step], Meta(min_length=1, max_length=10)] | None = None
     alpha: Annotated[float, Meta(ge=0.001, le=0.2)] = 0.05

@@ -13,9 +13,16 @@ from apps.promotion.trials.sessions import lanes_of, mature_sessions
 
 def rules_of(trial: Trial) -> Rules:
     return Rules(
-        trial.kind, trial.steps, trial.step, trial.alpha, trial.margin, trial.step_at, trial.ends_by, trial.has_passed,
+        trial.kind,
+        trial.steps,
+        trial.step,
+        trial.alpha,
+        trial.margin,
+        trial.step_at,
+        trial.ends_by,
+        trial.has_passed,
         trial.max_harmed,
-    )  # fmt: skip
+    )
 
 
 def reading_of(trial: Trial, now: datetime | None = None) -> Reading:

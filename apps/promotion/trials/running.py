@@ -1,4 +1,6 @@
-"""Checks each trial every few seconds: what its sessions show, and what follows. Harmless when repeated or run concurrently."""
+"""Checks each trial every few seconds: what its sessions show, and what follows. Harmless when
+repeated or run concurrently.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def look(pk: Any) -> str:
 
 
 def _reads_all(trial: Trial, now: datetime) -> bool:
-    """Outcomes may come days after a session: they are all read from time to time, and before a step is left."""
+    """Outcomes may come days after a session: they are all read from time to time, and before a
+    step is left.
+    """
     if trial.reread_at is None or now - trial.reread_at >= REREAD:
         return True
     return decide(rules_of(trial), reading_of(trial, now), now).what in ("next", "passed")
@@ -102,14 +106,18 @@ def _passed(trial: Trial, decision: Decision) -> None:
 
 
 def _promote(trial: Trial, decision: Decision) -> str:
-    """By the same action as a person's promotion, in the name of whoever started the trial; "" or why a person has to do it."""
+    """By the same action as a person's promotion, in the name of whoever started the trial; "" or
+    why a person has to do it.
+    """
     assert trial.gate_report is not None
     try:
         with transaction.atomic():
             moved = promotions.promote(
-                channel=trial.channel, gate_report=trial.gate_report, by=trial.by,
+                channel=trial.channel,
+                gate_report=trial.gate_report,
+                by=trial.by,
                 reason=f"{trial.get_kind_display()} passed: {decision.why}",
-            )  # fmt: skip
+            )
     except (PromotionError, PermissionDenied) as error:
         return f"It was not promoted: {error}"
     except Http404:

@@ -1,13 +1,17 @@
-"""Always-valid comparison of a candidate's rate with the current version's, while traffic is shifted. Pure: numpy only.
+"""Always-valid comparison of a candidate's rate with the current version's, while traffic is
+shifted. Pure: numpy only.
 
-Each session gives a score x with mean p_candidate − p_current. In a canary, where chance gives a session to the candidate with
-probability `share`, x = (y − centre)·(1[candidate]/share − 1[current]/(1 − share)), by inverse-probability weighting (Waudby-Smith, Wu, Ramdas,
-Karampatziakis & Mineiro 2022, 2210.10768). In a shadow both answer the same session, and x is the difference.
+Each session gives a score x with mean p_candidate − p_current. In a canary, where chance gives a
+session to the candidate with probability `share`, x = (y − centre)·(1[candidate]/share −
+1[current]/(1 − share)), by inverse-probability weighting (Waudby-Smith, Wu, Ramdas, Karampatziakis
+& Mineiro 2022, 2210.10768). In a shadow both answer the same session, and x is the difference.
 
-A difference m is refuted once the capital of somebody who bets against it passes 1/alpha (Ville's inequality; Waudby-Smith & Ramdas 2024,
-2010.09686): the product of 1 ± c·(x − m)/(furthest score − m), mixed over fixed bets c. That holds at every moment at once, so that one may look
-after each session and stop when one likes; base rates and shares may change on the way. `share` and `centre` are fixed within a step:
-its first sessions give the centre and are not scored, so the capital depends on how often each score came, and on no order.
+A difference m is refuted once the capital of somebody who bets against it passes 1/alpha (Ville's
+inequality; Waudby-Smith & Ramdas 2024, 2010.09686): the product of 1 ± c·(x − m)/(furthest score −
+m), mixed over fixed bets c. That holds at every moment at once, so that one may look after each
+session and stop when one likes; base rates and shares may change on the way. `share` and `centre`
+are fixed within a step: its first sessions give the centre and are not scored, so the capital
+depends on how often each score came, and on no order.
 """
 
 from __future__ import annotations
@@ -44,7 +48,9 @@ class Tally:
 
 @dataclass(frozen=True)
 class Block:
-    """Scores of one step: how often each occurred, and the lowest and highest possible ones (≤ −1 and ≥ 1)."""
+    """Scores of one step: how often each occurred, and the lowest and highest possible ones (≤ −1
+    and ≥ 1).
+    """
 
     scores: tuple[float, ...]
     counts: tuple[int, ...]
@@ -53,13 +59,16 @@ class Block:
 
 
 def canary_block(share: float, centre: float, current: Tally, candidate: Tally) -> Block | None:
-    """`centre`: any number in [0, 1] chosen before the step; the nearer to the rate, the narrower the interval. None if everybody or
-    nobody got the candidate: there is nothing to compare with."""
+    """`centre`: any number in [0, 1] chosen before the step; the nearer to the rate, the narrower
+    the interval. None if everybody or nobody got the candidate: there is nothing to compare with.
+    """
     if not 0 < share < 1:
         return None
     above, below = 1 - centre, -centre
     scores = (above / share, below / share, -above / (1 - share), -below / (1 - share))
-    return Block(scores, (candidate.good, candidate.bad, current.good, current.bad), min(scores), max(scores))
+    return Block(
+        scores, (candidate.good, candidate.bad, current.good, current.bad), min(scores), max(scores)
+    )
 
 
 def paired_block(better: int, worse: int, same: int) -> Block:
@@ -68,7 +77,9 @@ def paired_block(better: int, worse: int, same: int) -> Block:
 
 
 def capital(blocks: Sequence[Block], m: float, *, against: str) -> float:
-    """The log of what a gambler has who bets that the difference is below m (`against` "high") or above it ("low"), −1 < m < 1."""
+    """The log of what a gambler has who bets that the difference is below m (`against` "high") or
+    above it ("low"), −1 < m < 1.
+    """
     total = np.zeros(len(BETS))
     for block in blocks:
         room = block.high - m if against == "high" else m - block.low
@@ -81,7 +92,9 @@ def capital(blocks: Sequence[Block], m: float, *, against: str) -> float:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of the difference of the rates: values outside are refuted, each side with error alpha."""
+    """Bounds of the difference of the rates: values outside are refuted, each side with error
+    alpha.
+    """
 
     low: float
     high: float
@@ -108,8 +121,10 @@ def _bound(blocks: list[Block], wanted: float, side: str) -> float:
 
 
 def difference(pairs: Sequence[tuple[Tally, Tally]]) -> float | None:
-    """Candidate − current, step by step, each step weighted by what it says (so that a rate that drifts while the share grows does
-    not look like a difference). None if no step has both."""
-    known = [(a.n * b.n / (a.n + b.n), b.good / b.n - a.good / a.n) for a, b in pairs if a.n and b.n]
+    """Candidate − current, step by step, each step weighted by what it says (so that a rate that
+    drifts while the share grows does not look like a difference). None if no step has both."""
+    known = [
+        (a.n * b.n / (a.n + b.n), b.good / b.n - a.good / a.n) for a, b in pairs if a.n and b.n
+    ]
     weight = sum(w for w, _ in known)
     return sum(w * gap for w, gap in known) / weight if weight else None

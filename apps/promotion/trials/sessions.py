@@ -1,9 +1,11 @@
 """A trial's answers become sessions, which are compared.
 
-A session belongs to the step and the lane in which it began, whatever it sees later, and to neither lane where the two answered it within
-that step. It is looked at `settle` after it began, whichever lane it is in and however long it lasts, so that a slow candidate's
-sessions are not missing among those that are compared. A run has failed where a failure of it stands, as everywhere. In a shadow both
-sides are judged by each answer alone (`TrialAnswer.failed`), and only requests that both answered are compared.
+A session belongs to the step and the lane in which it began, whatever it sees later, and to neither
+lane where the two answered it within that step. It is looked at `settle` after it began, whichever
+lane it is in and however long it lasts, so that a slow candidate's sessions are not missing among
+those that are compared. A run has failed where a failure of it stands, as everywhere. In a shadow
+both sides are judged by each answer alone (`TrialAnswer.failed`), and only requests that both
+answered are compared.
 """
 
 from __future__ import annotations
@@ -19,20 +21,28 @@ from apps.promotion.trials.deciding import FIRST, MEASURES, Lanes
 from apps.promotion.trials.models import LaneKind, Trial, TrialSession
 from apps.promotion.trials.sequential import Tally
 
-VERDICTS_CHANGE = timedelta(hours=1)  # for which a session's runs are read again: a verdict may arrive late
-LATE = timedelta(days=1)  # for which a session waits for late runs: after an outage, or while workers were down
+VERDICTS_CHANGE = timedelta(
+    hours=1
+)  # for which a session's runs are read again: a verdict may arrive late
+LATE = timedelta(
+    days=1
+)  # for which a session waits for late runs: after an outage, or while workers were down
 GONE = timedelta(minutes=10)  # after which a run that was never stored is not waited for
 SETTLE = """
 WITH recent AS (
-  SELECT unit FROM promotion_trialanswer WHERE trial_id = %(trial)s AND at > %(since)s AND at <= %(until)s
+  SELECT unit FROM promotion_trialanswer WHERE trial_id = %(trial)s AND at > %(since)s AND at <= \
+%(until)s
   UNION
-  SELECT unit FROM promotion_trialanswer a WHERE trial_id = %(trial)s AND at > %(oldest)s AND at <= %(since)s AND NOT EXISTS (
+  SELECT unit FROM promotion_trialanswer a WHERE trial_id = %(trial)s AND at > %(oldest)s AND at \
+<= %(since)s AND NOT EXISTS (
     SELECT 1 FROM promotion_trialsession s WHERE s.trial_id = a.trial_id AND s.unit = a.unit)
 ), seen AS (
   SELECT a.*, min(a.step) OVER (PARTITION BY a.unit) AS first_step
   FROM promotion_trialanswer a JOIN recent USING (unit)
-  WHERE a.trial_id = %(trial)s AND a.at <= %(until)s AND (NOT %(paired)s OR a.lane = 'shadow' OR EXISTS (
-    SELECT 1 FROM promotion_trialanswer s WHERE s.trial_id = a.trial_id AND s.unit = a.unit AND s.shadow_of = a.span_id))
+  WHERE a.trial_id = %(trial)s AND a.at <= %(until)s AND (NOT %(paired)s OR a.lane = 'shadow' OR \
+EXISTS (
+    SELECT 1 FROM promotion_trialanswer s WHERE s.trial_id = a.trial_id AND s.unit = a.unit AND \
+s.shadow_of = a.span_id))
 ), asked AS (
   SELECT * FROM seen WHERE step = first_step
 ), verdicts AS (
@@ -41,7 +51,8 @@ WITH recent AS (
     bool_or(u.trajectory_id IS NOT NULL OR t.due_at IS NOT NULL) AS waiting,
     bool_or(f.id IS NOT NULL) AS failed,
     bool_or(coalesce(m.safety_relevant, false) OR EXISTS (
-      SELECT 1 FROM failures_failure_also also JOIN failures_failuremode other ON other.id = also.failuremode_id
+      SELECT 1 FROM failures_failure_also also JOIN failures_failuremode other ON other.id = \
+also.failuremode_id
       WHERE also.failure_id = f.id AND other.safety_relevant)) AS unsafe
   FROM (SELECT DISTINCT trace_id FROM asked) traces
   JOIN trajectories_trace t ON t.project_id = %(project)s AND t.trace_id = traces.trace_id
@@ -55,48 +66,67 @@ WITH recent AS (
   SELECT a.unit, a.lane, a.first_step, a.at, a.answered, a.trace_id,
     coalesce(a.failed, v.failed, false) AS failed, coalesce(a.unsafe, v.unsafe, false) AS unsafe,
     a.failed IS NOT NULL OR NOT a.answered OR coalesce(v.known, false) AS known,
-    a.failed IS NULL AND (coalesce(v.waiting, false) OR (a.answered AND NOT coalesce(v.known, false) AND a.at > %(gone)s)) AS waiting
+    a.failed IS NULL AND (coalesce(v.waiting, false) OR (a.answered AND NOT coalesce(v.known, \
+false) AND a.at > %(gone)s)) AS waiting
   FROM asked a LEFT JOIN verdicts v USING (trace_id)
 ), lanes AS (
-  SELECT unit, lane, first_step, count(*) AS requests, min(at) AS began_at, max(at) AS ended_at, bool_and(answered) AS answered,
-    bool_or(failed) AS failed, bool_or(unsafe) AS unsafe, bool_or(known) AS known, bool_or(waiting) AS waiting,
-    (array_agg(trace_id ORDER BY failed DESC, answered, at))[1] AS trace_id, count(*) OVER (PARTITION BY unit) AS lanes
+  SELECT unit, lane, first_step, count(*) AS requests, min(at) AS began_at, max(at) AS ended_at, \
+bool_and(answered) AS answered,
+    bool_or(failed) AS failed, bool_or(unsafe) AS unsafe, bool_or(known) AS known, \
+bool_or(waiting) AS waiting,
+    (array_agg(trace_id ORDER BY failed DESC, answered, at))[1] AS trace_id, count(*) OVER \
+(PARTITION BY unit) AS lanes
   FROM judged GROUP BY unit, lane, first_step
 )
 INSERT INTO promotion_trialsession
-  (trial_id, unit, step, lane, counts, success, safety, answered, requests, began_at, ended_at, trace_id)
-SELECT %(trial)s, unit, first_step, lane, (lanes = 1) <> %(paired)s, answered AND NOT failed, NOT unsafe, answered, requests, began_at,
+  (trial_id, unit, step, lane, counts, success, safety, answered, requests, began_at, ended_at, \
+trace_id)
+SELECT %(trial)s, unit, first_step, lane, (lanes = 1) <> %(paired)s, answered AND NOT failed, NOT \
+unsafe, answered, requests, began_at,
   ended_at, trace_id
 FROM lanes WHERE NOT waiting AND known
 ON CONFLICT (trial_id, unit, lane) DO UPDATE SET
-  counts = EXCLUDED.counts, success = EXCLUDED.success, safety = EXCLUDED.safety, answered = EXCLUDED.answered,
+  counts = EXCLUDED.counts, success = EXCLUDED.success, safety = EXCLUDED.safety, answered = \
+EXCLUDED.answered,
   requests = EXCLUDED.requests, ended_at = EXCLUDED.ended_at, trace_id = EXCLUDED.trace_id
 """
 
 
 def settle(trial: Trial, now: datetime, *, every: bool = False) -> int:
-    """Processes the sessions of the last hour, and those of the last day that are not settled; `every`: all of the trial, whose
-    verdicts may have come since. Returns how many rows were written."""
+    """Processes the sessions of the last hour, and those of the last day that are not settled;
+    `every`: all of the trial, whose verdicts may have come since. Returns how many rows were
+    written."""
     until = now - timedelta(minutes=settings.FLYWHEEL_TRIAL_SETTLE_MINUTES)
     since = trial.created_at if every else until - VERDICTS_CHANGE
     given = {
-        "trial": trial.pk, "project": trial.project_id, "since": since, "oldest": now - LATE, "until": until,
-        "gone": now - GONE, "paired": trial.kind == Trial.Kind.SHADOW,
-    }  # fmt: skip
+        "trial": trial.pk,
+        "project": trial.project_id,
+        "since": since,
+        "oldest": now - LATE,
+        "until": until,
+        "gone": now - GONE,
+        "paired": trial.kind == Trial.Kind.SHADOW,
+    }
     with connection.cursor() as cursor:
         cursor.execute(SETTLE, given)
         return cursor.rowcount
 
 
 def fix_centre(trial: Trial) -> bool:
-    """Once the first sessions of the step are settled: their rates, and where they end, for good. Unsaved; False if nothing changed.
+    """Once the first sessions of the step are settled: their rates, and where they end, for good.
+    Unsaved; False if nothing changed.
 
     Which sessions are the first depends on when they began and on no outcome.
     """
     step = trial.steps[trial.step]
     if trial.kind == Trial.Kind.SHADOW or "centre" in step:
         return False
-    rows = list(_settled(trial).filter(step=trial.step).order_by("began_at", "unit").values("began_at", "unit", *MEASURES)[:FIRST])  # fmt: skip
+    rows = list(
+        _settled(trial)
+        .filter(step=trial.step)
+        .order_by("began_at", "unit")
+        .values("began_at", "unit", *MEASURES)[:FIRST]
+    )
     if len(rows) < FIRST:
         return False
     last = rows[-1]
@@ -120,7 +150,9 @@ def _is_first(trial: Trial) -> Q:
 
 
 def mature_sessions(trial: Trial, now: datetime) -> int:
-    """Sessions of the candidate in this step that began long enough ago for their outcomes to have come."""
+    """Sessions of the candidate in this step that began long enough ago for their outcomes to have
+    come.
+    """
     known = now - timedelta(minutes=trial.outcome_minutes)
     return _settled(trial).filter(step=trial.step, lane=trial.lane, began_at__lte=known).count()
 
@@ -132,7 +164,9 @@ def lanes_of(trial: Trial) -> dict[str, list[Lanes]]:
 
     def lanes(step: int, name: str) -> Lanes:
         sides = (LaneKind.CURRENT, trial.lane)
-        whole, early = ([_tally(rows[step, lane], name) for lane in sides] for rows in (counted, first))
+        whole, early = (
+            [_tally(rows[step, lane], name) for lane in sides] for rows in (counted, first)
+        )
         return Lanes(*whole, pairs.get((step, name), (0, 0, 0)), *early)
 
     return {name: [lanes(step, name) for step in range(trial.step + 1)] for name in MEASURES}
@@ -154,8 +188,8 @@ def _tally(row: dict, name: str) -> Tally:
 def _pairs(trial: Trial) -> dict[tuple[int, str], tuple[int, int, int]]:
     """(better, worse, same) by step and measure: both answered the same session."""
     columns = ", ".join(
-        f"count(*) FILTER (WHERE s.{name} AND NOT c.{name}), count(*) FILTER (WHERE c.{name} AND NOT s.{name}), "
-        f"count(*) FILTER (WHERE c.{name} = s.{name})"
+        f"count(*) FILTER (WHERE s.{name} AND NOT c.{name}), count(*) FILTER (WHERE c.{name} AND"
+        f" NOT s.{name}), count(*) FILTER (WHERE c.{name} = s.{name})"
         for name in MEASURES
     )
     query = (
@@ -166,4 +200,8 @@ def _pairs(trial: Trial) -> dict[tuple[int, str], tuple[int, int, int]]:
     with connection.cursor() as cursor:
         cursor.execute(query, [trial.pk])
         rows = cursor.fetchall()
-    return {(row[0], name): tuple(row[1 + 3 * at : 4 + 3 * at]) for row in rows for at, name in enumerate(MEASURES)}
+    return {
+        (row[0], name): tuple(row[1 + 3 * at : 4 + 3 * at])
+        for row in rows
+        for at, name in enumerate(MEASURES)
+    }

@@ -23,15 +23,22 @@ from apps.registry.models import ModelVersion
 from workers.lib.errors import JobError
 
 ASSUMED_FAILING = 0.1  # if few runs are known
-KNOWN_FAILURES, KNOWN_FAILURES_MOST = 20, 10_000  # from which on, and of how many, delays of outcomes are read
+KNOWN_FAILURES, KNOWN_FAILURES_MOST = (
+    20,
+    10_000,
+)  # from which on, and of how many, delays of outcomes are read
 MOST_WAITED = 2 * 24 * 60  # minutes that outcomes are waited for, unless somebody chooses more
 KNOWN_RUNS = 100  # sessions of the last week from which on their rate is known
 
 
 def start(deployment: Deployment) -> None:
-    """Once its deployment has verified the candidate everywhere; a running trial gets it back where it was lost, also during a freeze.
-    Raises JobError if the trial has ended meanwhile, PromotionError if the channel was frozen before it began."""
-    trial = Trial.objects.active().select_for_update(of=("self",)).filter(deployment=deployment).first()
+    """Once its deployment has verified the candidate everywhere; a running trial gets it back where
+    it was lost, also during a freeze. Raises JobError if the trial has ended meanwhile,
+    PromotionError if the channel was frozen before it began.
+    """
+    trial = (
+        Trial.objects.active().select_for_update(of=("self",)).filter(deployment=deployment).first()
+    )
     if trial is None:
         raise JobError("The trial has already finished.")
     if trial.state == TrialState.PREPARING:
@@ -59,7 +66,9 @@ def usual_rate(project: int, version: ModelVersion) -> float | None:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a canary may cost, for a plan. `known`: the current version's failure rate is last week's, not an assumption."""
+    """What a canary may cost, for a plan. `known`: the current version's failure rate is last
+    week's, not an assumption.
+    """
 
     failing: float
     known: bool
@@ -76,7 +85,9 @@ def forecast_of(channel: Channel, plan: Plan) -> Forecast:
     rate = usual_rate(channel.project_id, channel.current)
     failing = ASSUMED_FAILING if rate is None else 1 - rate
     course = Course(plan.steps_for("canary"), plan.alpha, plan.margin, plan.max_harmed)
-    return Forecast(failing, rate is not None, outcome_minutes(channel, plan), forecast(course, failing))
+    return Forecast(
+        failing, rate is not None, outcome_minutes(channel, plan), forecast(course, failing)
+    )
 
 
 def outcome_minutes(channel: Channel, plan: Plan) -> int:
@@ -87,11 +98,13 @@ def outcome_minutes(channel: Channel, plan: Plan) -> int:
 
 
 def usual_outcome_minutes(project: int, version: ModelVersion) -> int:
-    """How long outcomes took last week: within so many minutes after a run was received, nine of ten failures of the version were known.
-    0 if few failed."""
+    """How long outcomes took last week: within so many minutes after a run was received, nine of
+    ten failures of the version were known. 0 if few failed."""
     now = timezone.now()
     rows = Window(now - timedelta(days=7), now, label_of(version)).failures(project)
-    took = ExpressionWrapper(F("created_at") - F("trajectory__received_at"), output_field=DurationField())
+    took = ExpressionWrapper(
+        F("created_at") - F("trajectory__received_at"), output_field=DurationField()
+    )
     waited = sorted(rows.values_list(took, flat=True)[:KNOWN_FAILURES_MOST])
     if len(waited) < KNOWN_FAILURES:
         return 0

@@ -22,7 +22,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Playground",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -38,8 +43,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -50,7 +65,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -84,7 +104,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 (
@@ -100,14 +122,19 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
-                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="playground_by_state")],
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="playground_by_state")
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
                             ),
-                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
                             _connector="OR",
                         ),
                         name="playground_finished_iff_terminal",
@@ -118,7 +145,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="PlaygroundAnswer",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("output", models.TextField()),
                 ("messages", models.JSONField(default=list)),
                 ("reward", models.FloatField(null=True)),
@@ -137,13 +169,24 @@ class Migration(migrations.Migration):
                 ("truncated", models.BooleanField(default=False)),
                 (
                     "turns",
-                    models.PositiveSmallIntegerField(default=1, help_text="Messages of the agent in the episode"),
+                    models.PositiveSmallIntegerField(
+                        default=1, help_text="Messages of the agent in the episode"
+                    ),
                 ),
                 (
                     "stop_reason",
-                    models.CharField(blank=True, help_text="Why the episode ended: stop, turns, time…", max_length=40),
+                    models.CharField(
+                        blank=True,
+                        help_text="Why the episode ended: stop, turns, time…",
+                        max_length=40,
+                    ),
                 ),
-                ("details", models.JSONField(default=list, help_text="What the verifier found wrong, in words")),
+                (
+                    "details",
+                    models.JSONField(
+                        default=list, help_text="What the verifier found wrong, in words"
+                    ),
+                ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 ("side", models.PositiveSmallIntegerField()),
                 ("case", models.CharField(max_length=40)),
@@ -151,7 +194,9 @@ class Migration(migrations.Migration):
                 (
                     "playground",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="answers", to="prompts.playground"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="answers",
+                        to="prompts.playground",
                     ),
                 ),
             ],

@@ -1,4 +1,6 @@
-"""The editor of prompt versions: prefilled with what is changed, the difference as one types, saved as a new version."""
+"""The editor of prompt versions: prefilled with what is changed, the difference as one types, saved
+as a new version.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from workers.lib.typed import FormError
 
 @project_view(Role.ENGINEER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
-    """`?on=`: the model of the prompt, `?environment=`: the environment whose prompt it starts from, if `on` is not a prompt version."""
+    """`?on=`: the model of the prompt, `?environment=`: the environment whose prompt it starts
+    from, if `on` is not a prompt version.
+    """
     on = _chosen(project, request.GET.get("on"))
     if on is None:
         versions = project.model_versions.current().run_here()
@@ -40,11 +44,15 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
 def _chosen(project: Project, given: str | None) -> ModelVersion | None:
     if not given:
         return None
-    return get_object_or_404(project.model_versions.run_here().select_related("parent"), pk=whole(given))
+    return get_object_or_404(
+        project.model_versions.run_here().select_related("parent"), pk=whole(given)
+    )
 
 
 def _start(project: Project, on: ModelVersion, given: str | None) -> Environment | None:
-    """The environment whose prompt is changed: the given one, or else the newest; none if `on` has a prompt."""
+    """The environment whose prompt is changed: the given one, or else the newest; none if `on` has
+    a prompt.
+    """
     if on.prompt:
         return None
     rows = Environment.objects.filter(project=project)
@@ -60,25 +68,43 @@ def _initial(on: ModelVersion, start: Environment | None) -> dict[str, Any]:
     return initial_of(_before(on, start)) | {"name": name}
 
 
-def _context(project: Project, on: ModelVersion, start: Environment | None, form: PromptForm) -> dict[str, Any]:
+def _context(
+    project: Project, on: ModelVersion, start: Environment | None, form: PromptForm
+) -> dict[str, Any]:
     environments = Environment.objects.current().filter(project=project).order_by("-pk")[:100]
-    return {"on": on, "start": start, "form": form, "environments": [] if on.prompt else environments}
+    return {
+        "on": on,
+        "start": start,
+        "form": form,
+        "environments": [] if on.prompt else environments,
+    }
 
 
-def _save(request: HttpRequest, on: ModelVersion, start: Environment | None, form: PromptForm) -> HttpResponse | None:
-    """Where it leads; None if the model cannot have a prompt, which is then an error of the form."""
+def _save(
+    request: HttpRequest, on: ModelVersion, start: Environment | None, form: PromptForm
+) -> HttpResponse | None:
+    """Where it leads; None if the model cannot have a prompt, which is then an error of the
+    form.
+    """
     given = form.cleaned_data
     started_from = {"name": str(start), "prompt": from_harness(start.harness)} if start else None
     try:
         version = register_prompt(
-            project=on.project, name=given["name"], on=on, prompt=given["prompt"], notes=given["notes"],
-            started_from=started_from, by=request.user,
-        )  # fmt: skip
+            project=on.project,
+            name=given["name"],
+            on=on,
+            prompt=given["prompt"],
+            notes=given["notes"],
+            started_from=started_from,
+            by=request.user,
+        )
     except (ModelError, FormError) as error:
         form.add_error(None, str(error))
         return None
     if version.is_new:
-        messages.success(request, f"Saved as {version}. Evaluate it, then compare it with what runs now.")
+        messages.success(
+            request, f"Saved as {version}. Evaluate it, then compare it with what runs now."
+        )
     else:
         messages.info(request, f"This prompt is known already: it is {version}.")
     return redirect("promotion:model", on.project.slug, version.pk)
@@ -93,20 +119,37 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
         return redirect("prompts:new", project.slug)
     start = _start(project, on, request.GET.get("environment"))
     form = PromptForm(request.POST)
-    problems = [] if form.is_valid() else [
-        (form.fields[name].label or name.replace("_", " ").capitalize() if name in form.fields else "", errors)
-        for name, errors in form.errors.items()
-    ]  # fmt: skip
-    lines = [] if problems else list(
-        changed_parts(as_parts(_before(on, start)), as_parts(form.cleaned_data["prompt"]))
-    )  # fmt: skip
+    problems = (
+        []
+        if form.is_valid()
+        else [
+            (
+                (
+                    form.fields[name].label or name.replace("_", " ").capitalize()
+                    if name in form.fields
+                    else ""
+                ),
+                errors,
+            )
+            for name, errors in form.errors.items()
+        ]
+    )
+    lines = (
+        []
+        if problems
+        else list(
+            changed_parts(as_parts(_before(on, start)), as_parts(form.cleaned_data["prompt"]))
+        )
+    )
     return render(request, "prompts/_preview.html", {"problems": problems, "lines": lines})
 
 
 @require_POST
 @project_view(Role.ENGINEER)
 def try_it(request: HttpRequest, project: Project) -> HttpResponse:
-    """The playground with the unsaved input next to what it started from; the editor again if it is not valid."""
+    """The playground with the unsaved input next to what it started from; the editor again if it is
+    not valid.
+    """
     on = _chosen(project, request.GET.get("on"))
     if on is None:
         return redirect("prompts:new", project.slug)
@@ -114,7 +157,11 @@ def try_it(request: HttpRequest, project: Project) -> HttpResponse:
     form = PromptForm(request.POST)
     if not form.is_valid():
         return render(request, "prompts/editor.html", _context(project, on, start, form))
-    rest = {name: value for name, value in form.cleaned_data["prompt"].items() if name != "system_prompt"}
+    rest = {
+        name: value
+        for name, value in form.cleaned_data["prompt"].items()
+        if name != "system_prompt"
+    }
     initial = {
         "version_0": on.pk,
         "version_1": on.pk,

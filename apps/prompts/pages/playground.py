@@ -1,4 +1,6 @@
-"""The playground: requests and versions are chosen, answers appear side by side, and what is good is kept."""
+"""The playground: requests and versions are chosen, answers appear side by side, and what is good
+is kept.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ LISTED = 200  # tasks to choose from
 
 @project_view(Role.ENGINEER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
-    """`?trajectory=&step=`: a step of a run; else `?set=`: tasks of a set. `?on=` is the first version."""
+    """`?trajectory=&step=`: a step of a run; else `?set=`: tasks of a set. `?on=` is the first
+    version.
+    """
     try:
         step = _step(request, project)
     except EvalSetError as error:
@@ -51,7 +55,11 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def form_page(
-    request: HttpRequest, project: Project, step: Step | None, given: Any = None, initial: dict | None = None
+    request: HttpRequest,
+    project: Project,
+    step: Step | None,
+    given: Any = None,
+    initial: dict | None = None,
 ) -> HttpResponse:
     """The form; if it was submitted and is valid, its result."""
     sets = project.eval_sets.current().order_by("-created_at")
@@ -68,11 +76,20 @@ def form_page(
         "sets": sets[:LISTED],
         "set": chosen,
         "tasks": tasks[:LISTED] if tasks is not None else [],
-        "ticked": set(given.getlist("tasks")) if given is not None and hasattr(given, "getlist") else set(),
+        "ticked": (
+            set(given.getlist("tasks"))
+            if given is not None and hasattr(given, "getlist")
+            else set()
+        ),
         "q": request.GET.get("q", ""),
         "most_cases": actions.MOST_CASES,
-        "page": page_of(request, Playground.objects.filter(project=project).select_related("created_by"), 10),
-        "missing": not project.model_versions.current().run_here().exists() or not project.environments.exists(),
+        "page": page_of(
+            request, Playground.objects.filter(project=project).select_related("created_by"), 10
+        ),
+        "missing": (
+            not project.model_versions.current().run_here().exists()
+            or not project.environments.exists()
+        ),
     }
     return render(request, "prompts/playground_new.html", context)
 
@@ -108,12 +125,18 @@ def _set(request: HttpRequest, sets: Any) -> EvalSet | None:
 
 def _tasks(eval_set: EvalSet | None, query: str) -> Any:
     """Those that are not held out."""
-    rows = Task.objects.exclude(split=Split.HOLDOUT).select_related("eval_set").order_by("split", "key")
+    rows = (
+        Task.objects.exclude(split=Split.HOLDOUT)
+        .select_related("eval_set")
+        .order_by("split", "key")
+    )
     rows = rows.filter(eval_set=eval_set) if eval_set else rows.none()
     return rows.search(query) if query else rows
 
 
-def _start(request: HttpRequest, project: Project, form: PlaygroundForm, step: Step | None) -> Playground | None:
+def _start(
+    request: HttpRequest, project: Project, form: PlaygroundForm, step: Step | None
+) -> Playground | None:
     """None if it may not run, which is then an error of the form."""
     given = form.cleaned_data
     try:
@@ -140,14 +163,23 @@ def _start(request: HttpRequest, project: Project, form: PlaygroundForm, step: S
 @project_view()
 def show(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     run = _run(request, project, pk)
-    return render(request, "prompts/playground.html", _live(run) | {"keep": _keep_form(request, project, run)})
+    return render(
+        request, "prompts/playground.html", _live(run) | {"keep": _keep_form(request, project, run)}
+    )
 
 
 @project_view()
 def status(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    """What is new on the page of a running playground since `?seen=`, each part by its id; the rest of the page is unchanged."""
+    """What is new on the page of a running playground since `?seen=`, each part by its id; the rest
+    of the page is unchanged.
+    """
     run = _run(request, project, pk)
-    return progress(request, "prompts/_answers.html", _live(run, _seen(request)) | {"oob": True}, runs=run.is_active)
+    return progress(
+        request,
+        "prompts/_answers.html",
+        _live(run, _seen(request)) | {"oob": True},
+        runs=run.is_active,
+    )
 
 
 @dataclass(frozen=True)
@@ -202,7 +234,9 @@ def _live(run: Playground, seen: Seen = Seen()) -> dict[str, Any]:
             "case": case,
             "asked": case["messages"],
             "sides": [
-                (head, cell, cell.is_new(fresh)) for head in heads for cell in [cells[case["id"], head["number"]]]
+                (head, cell, cell.is_new(fresh))
+                for head in heads
+                for cell in [cells[case["id"], head["number"]]]
             ],
         }
         for case in run.spec["cases"]
@@ -250,9 +284,20 @@ def _keep_form(request: HttpRequest, project: Project, run: Playground) -> KeepT
         return None
     expected = run.spec["cases"][0]["expected"]
     if chosen := run.answers.filter(pk=whole(request.GET.get("answer")) or 0).first():
-        calls = [call.plain for message in chosen.messages for call in calls_in(message) or () if not call.problem]
-        expected = (calls[0] if len(calls) == 1 else {"calls": calls}) if calls else {"answer": chosen.output}
-    return KeepTaskForm(project, initial={"expected": json.dumps(expected, ensure_ascii=False) if expected else ""})
+        calls = [
+            call.plain
+            for message in chosen.messages
+            for call in calls_in(message) or ()
+            if not call.problem
+        ]
+        expected = (
+            (calls[0] if len(calls) == 1 else {"calls": calls})
+            if calls
+            else {"answer": chosen.output}
+        )
+    return KeepTaskForm(
+        project, initial={"expected": json.dumps(expected, ensure_ascii=False) if expected else ""}
+    )
 
 
 @require_POST
@@ -276,7 +321,9 @@ def save_prompt(request: HttpRequest, project: Project, pk: UUID, side: int) -> 
     except (ModelError, FormError) as error:
         messages.error(request, f"The prompt was not saved: {error}")
         return redirect("prompts:playground", project.slug, pk)
-    messages.success(request, f"The prompt is {version}. Evaluate it, then compare it with what runs now.")
+    messages.success(
+        request, f"The prompt is {version}. Evaluate it, then compare it with what runs now."
+    )
     return redirect("promotion:model", project.slug, version.pk)
 
 
@@ -303,6 +350,10 @@ def save_task(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     if made.made:
         messages.success(request, f"Added to {given['eval_set']}.")
     else:
-        why = "it is there already" if made.duplicates else "it is, or is like, a held-out task or of a held-out group"
+        why = (
+            "it is there already"
+            if made.duplicates
+            else "it is, or is like, a held-out task or of a held-out group"
+        )
         messages.error(request, f"Not added to {given['eval_set']}: {why}.")
     return redirect("prompts:playground", project.slug, pk)

@@ -20,7 +20,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="AdapterSlots",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("base_url", models.CharField(max_length=500, unique=True)),
                 ("adapters", models.JSONField(default=dict)),
             ],
@@ -38,7 +43,12 @@ class Migration(migrations.Migration):
             name="ModelVersion",
             fields=[
                 ("archived_at", models.DateTimeField(null=True)),
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("name", models.SlugField(max_length=80)),
                 ("version", models.PositiveIntegerField()),
                 (
@@ -111,7 +121,8 @@ class Migration(migrations.Migration):
                 (
                     "prompt",
                     models.JSONField(
-                        default=dict, help_text="For a prompt version: system_prompt, tools, examples, sampling"
+                        default=dict,
+                        help_text="For a prompt version: system_prompt, tools, examples, sampling",
                     ),
                 ),
                 ("digest", models.CharField(max_length=64)),
@@ -119,7 +130,10 @@ class Migration(migrations.Migration):
                 (
                     "template",
                     models.JSONField(
-                        default=dict, help_text="For a base model: the features of its chat template; {} if unknown"
+                        default=dict,
+                        help_text=(
+                            "For a base model: the features of its chat template; {} if unknown"
+                        ),
                     ),
                 ),
                 ("notes", models.TextField(blank=True)),
@@ -154,15 +168,21 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="model_versions", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="model_versions",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("-created_at", "-id"),
                 "constraints": [
-                    models.UniqueConstraint(fields=("project", "name", "version"), name="one_row_per_model_version"),
-                    models.UniqueConstraint(fields=("project", "digest"), name="one_model_version_per_content"),
+                    models.UniqueConstraint(
+                        fields=("project", "name", "version"), name="one_row_per_model_version"
+                    ),
+                    models.UniqueConstraint(
+                        fields=("project", "digest"), name="one_model_version_per_content"
+                    ),
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(("kind__in", ["adapter", "reward"]), _negated=True),
@@ -186,7 +206,9 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("kind", "agent"), models.Q(("base_url", ""), ("key_variable", "")), _connector="OR"
+                            ("kind", "agent"),
+                            models.Q(("base_url", ""), ("key_variable", "")),
+                            _connector="OR",
                         ),
                         name="only_agents_have_an_address_of_their_own",
                     ),
@@ -202,7 +224,11 @@ class Migration(migrations.Migration):
                                         models.Q(("base_url", ""), _negated=True),
                                         models.Q(("protocol", ""), _negated=True),
                                     ),
-                                    models.Q(("base_url", ""), ("protocol", ""), ("reached_by__in", ["ci", "traces"])),
+                                    models.Q(
+                                        ("base_url", ""),
+                                        ("protocol", ""),
+                                        ("reached_by__in", ["ci", "traces"]),
+                                    ),
                                     _connector="OR",
                                 ),
                             ),
@@ -223,7 +249,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Server",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("name", models.SlugField(max_length=80)),
                 (
                     "kind",
@@ -256,7 +287,9 @@ class Migration(migrations.Migration):
                 (
                     "adapters_at",
                     models.CharField(
-                        blank=True, help_text="Path of our artifact folder on the server's machine", max_length=500
+                        blank=True,
+                        help_text="Path of our artifact folder on the server's machine",
+                        max_length=500,
                     ),
                 ),
                 ("prices", models.JSONField(default=dict)),
@@ -301,7 +334,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="servers", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="servers",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -316,13 +351,17 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("base__isnull", False), models.Q(("base_url", ""), _negated=True), _connector="OR"
+                            ("base__isnull", False),
+                            models.Q(("base_url", ""), _negated=True),
+                            _connector="OR",
                         ),
                         name="only_managed_servers_have_no_address",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("base__isnull", False), models.Q(("kind", "transformers"), _negated=True), _connector="OR"
+                            ("base__isnull", False),
+                            models.Q(("kind", "transformers"), _negated=True),
+                            _connector="OR",
                         ),
                         name="servers_of_our_own_are_managed",
                     ),
@@ -332,7 +371,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ServerProbe",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -348,8 +392,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -360,7 +414,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -384,27 +443,36 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 (
                     "server",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="probes", to="registry.server"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="probes",
+                        to="registry.server",
                     ),
                 ),
             ],
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
-                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="serverprobe_by_state")],
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="serverprobe_by_state")
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
                             ),
-                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
                             _connector="OR",
                         ),
                         name="serverprobe_finished_iff_terminal",
@@ -420,7 +488,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ServerRun",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -436,8 +509,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -448,7 +531,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -481,7 +569,11 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "data_path",
-                    models.CharField(blank=True, help_text="Path of the data folder on that machine", max_length=500),
+                    models.CharField(
+                        blank=True,
+                        help_text="Path of the data folder on that machine",
+                        max_length=500,
+                    ),
                 ),
                 ("tail", models.JSONField(default=list, help_text="The last lines of its log")),
                 (
@@ -496,27 +588,36 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 (
                     "server",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="runs", to="registry.server"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="runs",
+                        to="registry.server",
                     ),
                 ),
             ],
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
-                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="serverrun_by_state")],
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="serverrun_by_state")
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
                             ),
-                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
                             _connector="OR",
                         ),
                         name="serverrun_finished_iff_terminal",
@@ -553,7 +654,11 @@ class Migration(migrations.Migration):
                     ),
                     models.Q(
                         models.Q(("kind", "endpoint"), _negated=True),
-                        models.Q(models.Q(("engine", "openai"), _negated=True), ("kind", "prompt"), _connector="OR"),
+                        models.Q(
+                            models.Q(("engine", "openai"), _negated=True),
+                            ("kind", "prompt"),
+                            _connector="OR",
+                        ),
                         ("dialect", ""),
                         ("served_as", ""),
                         ("server__isnull", True),
@@ -566,7 +671,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="RayCluster",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("name", models.SlugField(max_length=80)),
                 ("base_url", models.CharField(max_length=500)),
                 ("key_variable", models.CharField(blank=True, max_length=80)),
@@ -602,19 +712,30 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="ray_clusters", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="ray_clusters",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("name",),
-                "constraints": [models.UniqueConstraint(fields=("project", "name"), name="one_ray_cluster_per_name")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("project", "name"), name="one_ray_cluster_per_name"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
             name="AdapterUpload",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.SlugField(max_length=80)),
                 ("files", models.JSONField()),
                 ("confirm_base", models.BooleanField(default=False)),
@@ -631,13 +752,17 @@ class Migration(migrations.Migration):
                 (
                     "parent",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="registry.modelversion"
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="registry.modelversion",
                     ),
                 ),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="adapter_uploads", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="adapter_uploads",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -648,13 +773,20 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="AdapterPart",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("path", models.CharField(max_length=80)),
                 ("number", models.PositiveIntegerField(help_text="Counted from 0")),
                 (
                     "upload",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="parts", to="registry.adapterupload"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="parts",
+                        to="registry.adapterupload",
                     ),
                 ),
             ],
@@ -666,7 +798,11 @@ class Migration(migrations.Migration):
                 ("expires_at", models.DateTimeField()),
                 (
                     "project",
-                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name="+", to="core.project"),
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="core.project",
+                    ),
                 ),
             ],
         ),
@@ -678,12 +814,19 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="adapterpart",
-            constraint=models.UniqueConstraint(fields=("upload", "path", "number"), name="one_row_per_part"),
+            constraint=models.UniqueConstraint(
+                fields=("upload", "path", "number"), name="one_row_per_part"
+            ),
         ),
         migrations.CreateModel(
             name="MergedModel",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("dtype", models.CharField(max_length=10)),
                 ("gap", models.FloatField()),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
@@ -698,7 +841,9 @@ class Migration(migrations.Migration):
                 (
                     "version",
                     models.OneToOneField(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="merged", to="registry.modelversion"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="merged",
+                        to="registry.modelversion",
                     ),
                 ),
             ],
@@ -706,7 +851,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="MergeJob",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -722,8 +872,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -734,7 +894,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -758,7 +923,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 (
@@ -773,14 +940,19 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
-                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="mergejob_by_state")],
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="mergejob_by_state")
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
                             ),
-                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
                             _connector="OR",
                         ),
                         name="mergejob_finished_iff_terminal",
@@ -796,26 +968,37 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="AdapterCopy",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("path", models.CharField(blank=True, max_length=1000)),
                 ("problem", models.CharField(blank=True, max_length=1000)),
                 ("asked_at", models.DateTimeField()),
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="copies", to="registry.serverrun"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="copies",
+                        to="registry.serverrun",
                     ),
                 ),
                 (
                     "version",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="copies", to="registry.modelversion"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="copies",
+                        to="registry.modelversion",
                     ),
                 ),
             ],
             options={
                 "constraints": [
-                    models.UniqueConstraint(fields=("run", "version"), name="one_copy_per_server_and_version")
+                    models.UniqueConstraint(
+                        fields=("run", "version"), name="one_copy_per_server_and_version"
+                    )
                 ],
             },
         ),

@@ -28,7 +28,29 @@ from apps.reviews.agreement.decision import (
 from apps.reviews.agreement.edits import Change, EditEffect, edit_effect, is_held_out
 
 __all__ = [
-    "Agreement", "Alpha", "Bin", "Change", "Correlation", "EditEffect", "Judged", "Rate", "Verdict", "alpha_interval",
-    "alpha_of", "assess", "calibration", "cohen_kappa", "decide", "disagreements", "edit_effect", "is_held_out",
-    "kappa_interval", "krippendorff_alpha", "pairs_of", "ranks", "rate", "rates", "spearman",
-]  # fmt: skip
+    "Agreement",
+    "Alpha",
+    "Bin",
+    "Change",
+    "Correlation",
+    "EditEffect",
+    "Judged",
+    "Rate",
+    "Verdict",
+    "alpha_interval",
+    "alpha_of",
+    "assess",
+    "calibration",
+    "cohen_kappa",
+    "decide",
+    "disagreements",
+    "edit_effect",
+    "is_held_out",
+    "kappa_interval",
+    "krippendorff_alpha",
+    "pairs_of",
+    "ranks",
+    "rate",
+    "rates",
+    "spearman",
+]

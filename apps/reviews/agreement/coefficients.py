@@ -16,7 +16,9 @@ PERCENTILES = (50 * (1 - LEVEL), 50 * (1 + LEVEL))
 
 
 def cohen_kappa(person: Sequence[bool], verifier: Sequence[bool]) -> float | None:
-    """Cohen's κ = (p_o − p_e)/(1 − p_e) (Cohen 1960); None if it is not defined (one constant answer)."""
+    """Cohen's κ = (p_o − p_e)/(1 − p_e) (Cohen 1960); None if it is not defined (one constant
+    answer).
+    """
     a, b = np.asarray(person, dtype=bool), np.asarray(verifier, dtype=bool)
     if len(a) == 0:
         return None
@@ -25,11 +27,14 @@ def cohen_kappa(person: Sequence[bool], verifier: Sequence[bool]) -> float | Non
     return None if math.isclose(chance, 1.0) else (observed - chance) / (1 - chance)
 
 
-def kappa_interval(person: Sequence[bool], verifier: Sequence[bool], seed: int = 0) -> tuple[float, float] | None:
-    """95% percentile bootstrap interval of κ over the judged samples (Efron 1979); None if κ is not defined.
+def kappa_interval(
+    person: Sequence[bool], verifier: Sequence[bool], seed: int = 0
+) -> tuple[float, float] | None:
+    """95% percentile bootstrap interval of κ over the judged samples (Efron 1979); None if κ is not
+    defined.
 
-    If the two never differ, every draw has κ = 1 although the sample is finite: then the lower end is κ at the lower end of Wilson's
-    interval of the observed agreement.
+    If the two never differ, every draw has κ = 1 although the sample is finite: then the lower end
+    is κ at the lower end of Wilson's interval of the observed agreement.
     """
     a, b = np.asarray(person, dtype=bool), np.asarray(verifier, dtype=bool)
     if cohen_kappa(person, verifier) is None:
@@ -65,17 +70,21 @@ def percentiles(values: np.ndarray) -> tuple[float, float] | None:
 
 
 def krippendorff_alpha(units: Sequence[Sequence[Hashable]]) -> float | None:
-    """Krippendorff's nominal α = 1 − D_o / D_e from the coincidence matrix (Krippendorff 2011, “Computing α-Reliability”).
+    """Krippendorff's nominal α = 1 − D_o / D_e from the coincidence matrix (Krippendorff 2011,
+    “Computing α-Reliability”).
 
-    `units`: for each item the reviewers' values, None if one gave none; items with fewer than two do not count.
-    None if nothing can be paired or all values are the same.
+    `units`: for each item the reviewers' values, None if one gave none; items with fewer than two
+    do not count. None if nothing can be paired or all values are the same.
     """
     return finite(float(_alphas(_coincidences(units).sum(axis=0))))
 
 
-def alpha_interval(units: Sequence[Sequence[Hashable]], seed: int = 0) -> tuple[float, float] | None:
-    """95% percentile bootstrap interval of α, drawn by item; None if α is not defined. If nobody ever differs, the lower end is α at the
-    lower end of Wilson's interval of the observed agreement, as in `kappa_interval`."""
+def alpha_interval(
+    units: Sequence[Sequence[Hashable]], seed: int = 0
+) -> tuple[float, float] | None:
+    """95% percentile bootstrap interval of α, drawn by item; None if α is not defined. If nobody
+    ever differs, the lower end is α at the lower end of Wilson's interval of the observed
+    agreement, as in `kappa_interval`."""
     found = _coincidences(units)
     alpha = float(_alphas(found.sum(axis=0)))
     if not math.isfinite(alpha):
@@ -83,15 +92,22 @@ def alpha_interval(units: Sequence[Sequence[Hashable]], seed: int = 0) -> tuple[
     if math.isclose(alpha, 1.0):
         shares = found.sum(axis=(0, 2)) / found.sum()
         return 1 - (1 - wilson(len(found), len(found))[0]) / (1 - float((shares**2).sum())), 1.0
-    weights = np.random.default_rng(seed).multinomial(len(found), [1 / len(found)] * len(found), BOOTSTRAP_ROUNDS)
+    weights = np.random.default_rng(seed).multinomial(
+        len(found), [1 / len(found)] * len(found), BOOTSTRAP_ROUNDS
+    )
     return percentiles(_alphas(np.einsum("ru,uij->rij", weights, found)))
 
 
 def _coincidences(units: Sequence[Sequence[Hashable]]) -> np.ndarray:
-    """(items, values, values): each ordered pair of values within an item of m values counts 1/(m − 1)."""
+    """(items, values, values): each ordered pair of values within an item of m values counts 1/(m −
+    1).
+    """
     paired = [[value for value in unit if value is not None] for unit in units]
     paired = [unit for unit in paired if len(unit) > 1]
-    place = {value: index for index, value in enumerate(dict.fromkeys(value for unit in paired for value in unit))}
+    place = {
+        value: index
+        for index, value in enumerate(dict.fromkeys(value for unit in paired for value in unit))
+    }
     counts = np.zeros((len(paired), len(place)))
     for row, unit in enumerate(paired):
         for value in unit:
@@ -124,8 +140,8 @@ class Correlation:
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> Correlation:
-    """Spearman's ρ: Pearson's of the ranks, ties at their mean rank. Interval: Fisher's z with standard error
-    √((1 + ρ²/2)/(n − 3)) (Bonett & Wright 2000)."""
+    """Spearman's ρ: Pearson's of the ranks, ties at their mean rank. Interval: Fisher's z with
+    standard error √((1 + ρ²/2)/(n − 3)) (Bonett & Wright 2000)."""
     n = len(first)
     a, b = ranks(first), ranks(second)
     if n < 2 or a.std() == 0 or b.std() == 0:
@@ -139,7 +155,9 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> Correlation:
 
 def ranks(values: Sequence[float]) -> np.ndarray:
     """From 1; equal values share the mean of their places."""
-    _, inverse, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
+    _, inverse, counts = np.unique(
+        np.asarray(values, dtype=float), return_inverse=True, return_counts=True
+    )
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[inverse]
 
@@ -164,8 +182,9 @@ def rate(count: int, n: int) -> Rate:
 
 
 def rates(pairs: Sequence[tuple[bool, bool]]) -> dict[str, Rate]:
-    """From (person, verifier) pairs: false_positive of what people fail, false_negative of what they pass, precision
-    of what the verifier passes, recall of what people pass, agreement of all."""
+    """From (person, verifier) pairs: false_positive of what people fail, false_negative of what
+    they pass, precision of what the verifier passes, recall of what people pass, agreement of all.
+    """
     both = sum(p and v for p, v in pairs)
     people, passed = sum(p for p, _ in pairs), sum(v for _, v in pairs)
     return {
@@ -182,7 +201,9 @@ def rates(pairs: Sequence[tuple[bool, bool]]) -> dict[str, Rate]:
 
 @dataclass(frozen=True)
 class Bin:
-    """Samples with a score in [low, high): how many, their mean score, the share that people judged a success."""
+    """Samples with a score in [low, high): how many, their mean score, the share that people judged
+    a success.
+    """
 
     low: float
     high: float
@@ -191,16 +212,22 @@ class Bin:
 
 
 def calibration(
-    scores: Sequence[float], judged: Sequence[bool], bins: int = 10, bounds: tuple[float, float] = (0.0, 1.0)
+    scores: Sequence[float],
+    judged: Sequence[bool],
+    bins: int = 10,
+    bounds: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[list[Bin], float | None]:
-    """Bins of equal width over scores put from `bounds` to [0, 1], and the expected calibration error
-    Σ n_b/n · |share judged success − mean score| (Naeini et al. 2015); None without samples. Scores outside are cut."""
+    """Bins of equal width over scores put from `bounds` to [0, 1], and the expected calibration
+    error Σ n_b/n · |share judged success − mean score| (Naeini et al. 2015); None without samples.
+    Scores outside are cut.
+    """
     low, high = bounds
     scaled = np.clip((np.asarray(scores, dtype=float) - low) / (high - low), 0.0, 1.0)
     words = np.asarray(judged, dtype=bool)
     place = np.minimum((scaled * bins).astype(int), bins - 1)
     found = [
-        _bin(index / bins, (index + 1) / bins, scaled[place == index], words[place == index]) for index in range(bins)
+        _bin(index / bins, (index + 1) / bins, scaled[place == index], words[place == index])
+        for index in range(bins)
     ]
     errors = [
         item.judged.n * abs((item.judged.value or 0.0) - item.mean_score)
@@ -211,7 +238,9 @@ def calibration(
 
 
 def _bin(low: float, high: float, scores: np.ndarray, words: np.ndarray) -> Bin:
-    return Bin(low, high, float(scores.mean()) if len(scores) else None, rate(int(words.sum()), len(words)))
+    return Bin(
+        low, high, float(scores.mean()) if len(scores) else None, rate(int(words.sum()), len(words))
+    )
 
 
 def finite(value: float) -> float | None:

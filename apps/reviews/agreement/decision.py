@@ -1,6 +1,8 @@
-"""People's verdicts on a review's samples, and whether they let a verifier train. Pure: no Django, no torch.
+"""People's verdicts on a review's samples, and whether they let a verifier train. Pure: no Django,
+no torch.
 
-A bound decides, never an estimate: the lower end of a 95% interval if high values are required, the upper end if low ones are.
+A bound decides, never an estimate: the lower end of a 95% interval if high values are required, the
+upper end if low ones are.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ class Judged:
 
 
 def pairs_of(judged: Sequence[Judged]) -> list[tuple[bool, bool]]:
-    """(person, verifier) of the samples that people have judged. One that waits for a ruling counts against the verifier: disagreement
-    among reviewers must not make it look better."""
+    """(person, verifier) of the samples that people have judged. One that waits for a ruling counts
+    against the verifier: disagreement among reviewers must not make it look better."""
     return [
         (not item.passed if item.person is None else item.person, item.passed)
         for item in judged
@@ -51,8 +53,9 @@ def pairs_of(judged: Sequence[Judged]) -> list[tuple[bool, bool]]:
 class Agreement:
     """What a review has shown, with 95% intervals: κ by bootstrap, rates by Wilson.
 
-    A false positive is an output that the verifier passes and the person fails: reward for bad behaviour. Accuracy is the
-    share of samples on which the verifier is right by the people's verdict.
+    A false positive is an output that the verifier passes and the person fails: reward for bad
+    behaviour. Accuracy is the share of samples on which the verifier is right by the people's
+    verdict.
     """
 
     n: int
@@ -84,7 +87,9 @@ def assess(pairs: Sequence[tuple[bool, bool]]) -> Agreement:
 
 @dataclass(frozen=True)
 class Alpha:
-    """Krippendorff's α of the reviewers, with its 95% bootstrap interval, over `n` samples that several judged."""
+    """Krippendorff's α of the reviewers, with its 95% bootstrap interval, over `n` samples that
+    several judged.
+    """
 
     value: float | None
     low: float | None
@@ -100,7 +105,9 @@ def alpha_of(words: Sequence[Sequence[bool]]) -> Alpha:
 
 
 def disagreements(judged: Sequence[Judged]) -> list[Judged]:
-    """Worst first: failures that the verifier passes, highest reward first; then successes that it fails, lowest first."""
+    """Worst first: failures that the verifier passes, highest reward first; then successes that it
+    fails, lowest first.
+    """
     against = [item for item in judged if item.person is not None and item.person != item.passed]
     return sorted(against, key=_badness)
 
@@ -112,7 +119,9 @@ def _badness(item: Judged) -> tuple[bool, float, str]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether people's verdicts meet the policy, and every condition that is not met, as sentences."""
+    """Whether people's verdicts meet the policy, and every condition that is not met, as
+    sentences.
+    """
 
     passed: bool
     reasons: list[str]
@@ -120,20 +129,42 @@ class Verdict:
     alpha: Alpha
 
 
-def decide(policy: Mapping[str, Any], judged: Sequence[Judged], words: Sequence[Sequence[bool]] = ()) -> Verdict:
-    """The policy (min_samples, min_kappa, min_accuracy, max_false_positive_rate, reviewers_per_sample) applied to a review.
+def decide(
+    policy: Mapping[str, Any], judged: Sequence[Judged], words: Sequence[Sequence[bool]] = ()
+) -> Verdict:
+    """The policy (min_samples, min_kappa, min_accuracy, max_false_positive_rate,
+    reviewers_per_sample) applied to a review.
 
-    `words`: the blind verdicts of each sample's reviewers; α is required if the policy wants several of them.
+    `words`: the blind verdicts of each sample's reviewers; α is required if the policy wants
+    several of them.
     """
     found, alpha = assess(pairs_of(judged)), alpha_of(words)
     several = policy["reviewers_per_sample"] > 1
     reasons = [
         *_too_few(found, policy["min_samples"]),
-        *_of_coefficient("κ of people and verifier", found.kappa, found.kappa_low, found.kappa_high, found.n, policy["min_kappa"]),
-        *(_of_coefficient("α among the reviewers", alpha.value, alpha.low, alpha.high, alpha.n, policy["min_kappa"]) if several else ()),
+        *_of_coefficient(
+            "κ of people and verifier",
+            found.kappa,
+            found.kappa_low,
+            found.kappa_high,
+            found.n,
+            policy["min_kappa"],
+        ),
+        *(
+            _of_coefficient(
+                "α among the reviewers",
+                alpha.value,
+                alpha.low,
+                alpha.high,
+                alpha.n,
+                policy["min_kappa"],
+            )
+            if several
+            else ()
+        ),
         *_too_wrong(found.accuracy, policy["min_accuracy"]),
         *_too_lenient(found.false_positive, policy["max_false_positive_rate"]),
-    ]  # fmt: skip
+    ]
     return Verdict(not reasons, reasons, found, alpha)
 
 
@@ -151,8 +182,8 @@ def _of_coefficient(
     # The width of the interval shrinks with the root of the number of samples.
     more = ceil(n * ((value - low) / (value - wanted)) ** 2) - n if value > wanted else None
     return [
-        f"{name} is {value:.2f} (95% interval {low:.2f} to {high:.2f}); its lower end must be at least {wanted:.2f}. "
-        f"{_needed(more)}"
+        f"{name} is {value:.2f} (95% interval {low:.2f} to {high:.2f}); its lower end must be at"
+        f" least {wanted:.2f}. {_needed(more)}"
     ]
 
 
@@ -161,8 +192,9 @@ def _too_wrong(found: Rate, wanted: float) -> list[str]:
         return []
     more = _more(found, lambda rate, n: wilson(round(rate * n), n)[0] >= wanted)
     return [
-        f"The verifier is right on {found.value:.1%} of {found.n} samples (95% interval {found.low:.0%} to {found.high:.0%}); "
-        f"the lower end must be at least {wanted:.0%}. {_needed(more)}"
+        f"The verifier is right on {found.value:.1%} of {found.n} samples (95% interval"
+        f" {found.low:.0%} to {found.high:.0%}); the lower end must be at least {wanted:.0%}."
+        f" {_needed(more)}"
     ]
 
 
@@ -173,9 +205,9 @@ def _too_lenient(found: Rate, most: float) -> list[str]:
         return []
     more = _more(found, lambda rate, n: wilson(round(rate * n), n)[1] <= most)
     return [
-        f"The verifier passes {found.value:.1%} of what people fail ({found.count} of {found.n} samples, "
-        f"95% interval {found.low:.0%} to {found.high:.0%}); the upper end may be at most {most:.0%}. "
-        f"{_needed(more, 'judged failures')}"
+        f"The verifier passes {found.value:.1%} of what people fail ({found.count} of {found.n}"
+        f" samples, 95% interval {found.low:.0%} to {found.high:.0%}); the upper end may be at most"
+        f" {most:.0%}. {_needed(more, 'judged failures')}"
     ]
 
 

@@ -1,4 +1,6 @@
-"""What an edit of a verifier does to its agreement with people, on the same labelled samples. Pure."""
+"""What an edit of a verifier does to its agreement with people, on the same labelled samples.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from apps.reviews.agreement.coefficients import draws_of, finite, kappas, percen
 
 @dataclass(frozen=True)
 class Change:
-    """A measure before and after an edit, on the same samples; the interval is of the difference."""
+    """A measure before and after an edit, on the same samples; the interval is of the
+    difference.
+    """
 
     n: int
     before: float | None
@@ -33,22 +37,36 @@ class EditEffect:
 
 
 def is_held_out(item: str, share: float = 0.3, salt: str = "rubric") -> bool:
-    """Whether a label is kept from whoever edits the rubric; by hash, so that it stays so as labels come in."""
+    """Whether a label is kept from whoever edits the rubric; by hash, so that it stays so as labels
+    come in.
+    """
     digest = hashlib.sha256(f"{salt}\0{item}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
 
 def edit_effect(
-    labels: Mapping[str, bool], before: Mapping[str, bool], after: Mapping[str, bool], share: float = 0.3, seed: int = 0
+    labels: Mapping[str, bool],
+    before: Mapping[str, bool],
+    after: Mapping[str, bool],
+    share: float = 0.3,
+    seed: int = 0,
 ) -> EditEffect:
-    """Agreement and κ with people before and after, on the samples that all three know (sample id → success)."""
+    """Agreement and κ with people before and after, on the samples that all three know (sample id →
+    success).
+    """
     common = sorted(labels.keys() & before.keys() & after.keys())
     held = [item for item in common if is_held_out(item, share)]
     fitted = [item for item in common if not is_held_out(item, share)]
 
     def changes(items: list[str]) -> dict[str, Change]:
-        columns = [np.array([source[item] for item in items], dtype=bool) for source in (labels, before, after)]
-        return {"agreement": _change(_agreements, *columns, seed), "kappa": _change(kappas, *columns, seed)}
+        columns = [
+            np.array([source[item] for item in items], dtype=bool)
+            for source in (labels, before, after)
+        ]
+        return {
+            "agreement": _change(_agreements, *columns, seed),
+            "kappa": _change(kappas, *columns, seed),
+        }
 
     return EditEffect(changes(fitted), changes(held))
 
@@ -59,9 +77,14 @@ def _agreements(a: np.ndarray, b: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 def _change(
     measure: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray],
-    labels: np.ndarray, before: np.ndarray, after: np.ndarray, seed: int,
-) -> Change:  # fmt: skip
-    """Paired bootstrap: both are measured on the same draws of samples (Efron & Tibshirani 1993)."""
+    labels: np.ndarray,
+    before: np.ndarray,
+    after: np.ndarray,
+    seed: int,
+) -> Change:
+    """Paired bootstrap: both are measured on the same draws of samples (Efron & Tibshirani
+    1993).
+    """
     n = len(labels)
     if n == 0:
         return Change(0, None, None, None, None, None)

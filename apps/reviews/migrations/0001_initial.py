@@ -23,7 +23,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ProbeRun",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -39,8 +44,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -51,7 +66,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -65,7 +85,9 @@ class Migration(migrations.Migration):
                 ("finished_at", models.DateTimeField(null=True)),
                 (
                     "failed",
-                    models.PositiveIntegerField(help_text="Findings that lock; null until it has ended", null=True),
+                    models.PositiveIntegerField(
+                        help_text="Findings that lock; null until it has ended", null=True
+                    ),
                 ),
                 (
                     "created_by",
@@ -87,13 +109,17 @@ class Migration(migrations.Migration):
                 (
                     "eval_set",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="probe_runs", to="evals.evalset"
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="probe_runs",
+                        to="evals.evalset",
                     ),
                 ),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 (
@@ -113,7 +139,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ProbeWaiver",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("probe", models.CharField(max_length=60)),
                 ("reason", models.TextField()),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
@@ -129,7 +160,9 @@ class Migration(migrations.Migration):
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="waivers", to="reviews.proberun"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="waivers",
+                        to="reviews.proberun",
                     ),
                 ),
             ],
@@ -140,7 +173,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Rescore",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -156,8 +194,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -168,7 +216,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -202,7 +255,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 ("samples", models.ManyToManyField(related_name="rescores", to="evals.sample")),
@@ -224,7 +279,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ReviewItem",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("position", models.PositiveIntegerField()),
                 ("stratum", models.CharField(blank=True, max_length=200)),
                 ("reward", models.FloatField()),
@@ -233,7 +293,9 @@ class Migration(migrations.Migration):
                 ("reserved_until", models.DateTimeField(null=True)),
                 (
                     "ruling",
-                    models.BooleanField(help_text="An adjudicator's word: did the output do the task?", null=True),
+                    models.BooleanField(
+                        help_text="An adjudicator's word: did the output do the task?", null=True
+                    ),
                 ),
                 ("ruled_at", models.DateTimeField(null=True)),
                 ("ruling_reason", models.TextField(blank=True)),
@@ -272,13 +334,21 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Judgement",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("success", models.BooleanField()),
                 ("note", models.TextField(blank=True)),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "agrees",
-                    models.BooleanField(help_text="With the score, once it was shown; null: not asked yet", null=True),
+                    models.BooleanField(
+                        help_text="With the score, once it was shown; null: not asked yet",
+                        null=True,
+                    ),
                 ),
                 ("reason", models.TextField(blank=True)),
                 ("agreed_at", models.DateTimeField(null=True)),
@@ -293,7 +363,9 @@ class Migration(migrations.Migration):
                 (
                     "item",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="judgements", to="reviews.reviewitem"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="judgements",
+                        to="reviews.reviewitem",
                     ),
                 ),
             ],
@@ -304,7 +376,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ReviewPolicy",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("min_samples", models.PositiveIntegerField(default=50)),
                 ("min_kappa", models.FloatField(default=0.6)),
                 ("min_accuracy", models.FloatField(default=0.85)),
@@ -313,19 +390,24 @@ class Migration(migrations.Migration):
                 (
                     "four_eyes",
                     models.BooleanField(
-                        default=True, help_text="Who wrote, overrode or alone reviewed does not start training"
+                        default=True,
+                        help_text="Who wrote, overrode or alone reviewed does not start training",
                     ),
                 ),
                 (
                     "max_unreviewed_share",
-                    models.FloatField(default=0.1, help_text="Of training tasks unlike those judged"),
+                    models.FloatField(
+                        default=0.1, help_text="Of training tasks unlike those judged"
+                    ),
                 ),
                 ("probes_must_pass", models.BooleanField(default=True)),
                 ("updated_at", models.DateTimeField(auto_now=True)),
                 (
                     "project",
                     models.OneToOneField(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="review_policy", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="review_policy",
+                        to="core.project",
                     ),
                 ),
                 (
@@ -342,16 +424,29 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="RewardReview",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("policy", models.JSONField(help_text="The fields of ReviewPolicy, as they were")),
                 (
                     "scope",
                     models.JSONField(
-                        help_text="Who scored each evaluation, and what tasks the samples were drawn from (`drawing`)"
+                        help_text=(
+                            "Who scored each evaluation, and what tasks the samples were drawn from"
+                            " (`drawing`)"
+                        )
                     ),
                 ),
                 ("seed", models.PositiveIntegerField(default=0)),
-                ("thin", models.JSONField(default=list, help_text="Strata that had too few samples, in words")),
+                (
+                    "thin",
+                    models.JSONField(
+                        default=list, help_text="Strata that had too few samples, in words"
+                    ),
+                ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
                     "created_by",
@@ -365,14 +460,18 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="reward_reviews", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="reward_reviews",
+                        to="core.project",
                     ),
                 ),
                 ("runs", models.ManyToManyField(related_name="reviews", to="evals.evalrun")),
                 (
                     "verifier",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="reviews", to="environments.verifier"
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="reviews",
+                        to="environments.verifier",
                     ),
                 ),
             ],
@@ -384,13 +483,20 @@ class Migration(migrations.Migration):
             model_name="reviewitem",
             name="review",
             field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="items", to="reviews.rewardreview"
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="items",
+                to="reviews.rewardreview",
             ),
         ),
         migrations.CreateModel(
             name="SentOutput",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("output", models.TextField()),
                 ("messages", models.JSONField(default=list)),
                 ("reward", models.FloatField(null=True)),
@@ -409,30 +515,49 @@ class Migration(migrations.Migration):
                 ("truncated", models.BooleanField(default=False)),
                 (
                     "turns",
-                    models.PositiveSmallIntegerField(default=1, help_text="Messages of the agent in the episode"),
+                    models.PositiveSmallIntegerField(
+                        default=1, help_text="Messages of the agent in the episode"
+                    ),
                 ),
                 (
                     "stop_reason",
-                    models.CharField(blank=True, help_text="Why the episode ended: stop, turns, time…", max_length=40),
+                    models.CharField(
+                        blank=True,
+                        help_text="Why the episode ended: stop, turns, time…",
+                        max_length=40,
+                    ),
                 ),
-                ("details", models.JSONField(default=list, help_text="What the verifier found wrong, in words")),
+                (
+                    "details",
+                    models.JSONField(
+                        default=list, help_text="What the verifier found wrong, in words"
+                    ),
+                ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 ("source", models.JSONField()),
                 (
                     "environment",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="environments.environment"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="environments.environment",
                     ),
                 ),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="sent_outputs", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="sent_outputs",
+                        to="core.project",
                     ),
                 ),
                 (
                     "task",
-                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name="+", to="evals.task"),
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="evals.task",
+                    ),
                 ),
             ],
             options={
@@ -452,7 +577,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="LockOverride",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("reason", models.TextField()),
                 ("scope", models.JSONField(default=list)),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
@@ -478,7 +608,8 @@ class Migration(migrations.Migration):
                 "ordering": ("-at",),
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("reason", ""), _negated=True), name="override_has_reason"
+                        condition=models.Q(("reason", ""), _negated=True),
+                        name="override_has_reason",
                     )
                 ],
             },
@@ -491,7 +622,10 @@ class Migration(migrations.Migration):
             model_name="proberun",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
+                    models.Q(
+                        ("finished_at__isnull", False),
+                        ("state__in", ("succeeded", "failed", "cancelled")),
+                    ),
                     models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
                     _connector="OR",
                 ),
@@ -500,7 +634,9 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="probewaiver",
-            constraint=models.UniqueConstraint(fields=("run", "probe"), name="one_waiver_per_probe"),
+            constraint=models.UniqueConstraint(
+                fields=("run", "probe"), name="one_waiver_per_probe"
+            ),
         ),
         migrations.AddConstraint(
             model_name="probewaiver",
@@ -516,7 +652,10 @@ class Migration(migrations.Migration):
             model_name="rescore",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
+                    models.Q(
+                        ("finished_at__isnull", False),
+                        ("state__in", ("succeeded", "failed", "cancelled")),
+                    ),
                     models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
                     _connector="OR",
                 ),
@@ -525,7 +664,9 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="judgement",
-            constraint=models.UniqueConstraint(fields=("item", "by"), name="one_judgement_per_person"),
+            constraint=models.UniqueConstraint(
+                fields=("item", "by"), name="one_judgement_per_person"
+            ),
         ),
         migrations.AddConstraint(
             model_name="reviewpolicy",
@@ -547,11 +688,15 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="reviewitem",
-            constraint=models.UniqueConstraint(fields=("review", "sample"), name="one_item_per_sample"),
+            constraint=models.UniqueConstraint(
+                fields=("review", "sample"), name="one_item_per_sample"
+            ),
         ),
         migrations.AddConstraint(
             model_name="reviewitem",
-            constraint=models.UniqueConstraint(fields=("review", "position"), name="one_item_per_position"),
+            constraint=models.UniqueConstraint(
+                fields=("review", "position"), name="one_item_per_position"
+            ),
         ),
         migrations.AddConstraint(
             model_name="reviewitem",

@@ -1,4 +1,6 @@
-"""The editor of verifiers: write a spec, see immediately what it gives real samples and what it changes, then save it."""
+"""The editor of verifiers: write a spec, see immediately what it gives real samples and what it
+changes, then save it.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,13 @@ TRIED = 10
 
 
 def typed(request: HttpRequest, project: Project) -> dict:
-    """The spec in the form, with what it names filled in. Raises SpecTextError or SpecError, both with a sentence that says if."""
+    """The spec in the form, with what it names filled in. Raises SpecTextError or SpecError, both
+    with a sentence that says if.
+    """
     spec = specs.with_code(
-        specs.read(request.POST.get("spec", "")), request.POST.get("code", ""), request.POST.get("field", "")
+        specs.read(request.POST.get("spec", "")),
+        request.POST.get("code", ""),
+        request.POST.get("field", ""),
     )
     spec = reward_models.resolved(project, spec)
     check_verifier(spec)
@@ -50,17 +56,28 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
     rest, code, field = specs.split_code(start.spec)
     version = _reward_model(request, project) if start.kind == reward_models.KIND else None
     named = {"version": str(version)} if version else {}
-    return _form(request, None, specs.shown(rest | named), code, field, name=version.name if version else "")
+    return _form(
+        request, None, specs.shown(rest | named), code, field, name=version.name if version else ""
+    )
 
 
 def _reward_model(request: HttpRequest, project: Project) -> ModelVersion | None:
     """The one that a link names, else the newest."""
     versions = reward_models.versions_of(project)
-    return versions.filter(pk=whole(request.GET.get("model"), 0, 2**63 - 1)).first() or versions.first()
+    return (
+        versions.filter(pk=whole(request.GET.get("model"), 0, 2**63 - 1)).first()
+        or versions.first()
+    )
 
 
 def _form(
-    request: HttpRequest, verifier: Verifier | None, spec: str, code: str, field: str, status: int = 200, **more: object
+    request: HttpRequest,
+    verifier: Verifier | None,
+    spec: str,
+    code: str,
+    field: str,
+    status: int = 200,
+    **more: object,
 ) -> HttpResponse:
     context = {
         "verifier": verifier,
@@ -97,10 +114,13 @@ def save(request: HttpRequest, project: Project, pk: int | None = None) -> HttpR
     if verifier == before:
         messages.info(request, f"Nothing was changed: this is identical to {verifier}.")
     else:
-        used = f" New versions of {', '.join(map(str, environments))} use it." if environments else ""
+        used = (
+            f" New versions of {', '.join(map(str, environments))} use it." if environments else ""
+        )
         messages.success(
             request,
-            f"Saved as {verifier}.{used} It must pass its probes and a review before it can be used for training.",
+            f"Saved as {verifier}.{used} It must pass its probes and a review before it can be used"
+            " for training.",
         )
     return redirect("reviews:verifier", project.slug, verifier.pk)
 
@@ -119,13 +139,17 @@ def check(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def try_it(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """Starts to score stored samples with the spec as typed: ten to look at, or two hundred to see what changes."""
+    """Starts to score stored samples with the spec as typed: ten to look at, or two hundred to see
+    what changes.
+    """
     verifier = get_object_or_404(Verifier, project=project, pk=pk)
     environment = verifier.environments.order_by("-pk").first() or _any_environment(verifier)
     count = rescoring.RESCORED_SAMPLES if request.POST.get("all") else TRIED
     try:
         if environment is None:
-            raise rescoring.RescoringError("No environment uses this verifier yet, so there is nothing to score.")
+            raise rescoring.RescoringError(
+                "No environment uses this verifier yet, so there is nothing to score."
+            )
         job = rescoring.submit_rescore(
             verifier=verifier,
             candidate=typed(request, project),
@@ -140,7 +164,11 @@ def try_it(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 def _any_environment(verifier: Verifier) -> Environment | None:
     """One that uses another version of it."""
-    return Environment.objects.filter(project=verifier.project, verifier__name=verifier.name).order_by("-pk").first()
+    return (
+        Environment.objects.filter(project=verifier.project, verifier__name=verifier.name)
+        .order_by("-pk")
+        .first()
+    )
 
 
 @project_view()
@@ -149,7 +177,9 @@ def rescore(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     job = get_object_or_404(Rescore.objects.select_related("verifier"), project=project, pk=pk)
     found = rescoring.changes(job)
     detail = f"{job.name} ({job.pk})"
-    held = record_sample_views(project, [one.sample for one in found], by=request.user, detail=detail)
+    held = record_sample_views(
+        project, [one.sample for one in found], by=request.user, detail=detail
+    )
     context = {
         "job": job,
         "is_look": held,

@@ -1,4 +1,6 @@
-"""The queue of a reward review: one sample after the other, by the keyboard; blind first, then with its score."""
+"""The queue of a reward review: one sample after the other, by the keyboard; blind first, then with
+its score.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,25 @@ OTHERS_HAVE_IT = "The remaining samples are open for others. They appear here wh
 
 def find(project: Project, pk: int) -> ReviewItem:
     rows = ReviewItem.objects.select_related(
-        "review__verifier", "review__project", "reserved_by", "sample__task", "sample__run__environment__verifier",
-        "sample__run__model_version", "sent__task", "sent__environment__verifier", "ruled_by",
-    )  # fmt: skip
+        "review__verifier",
+        "review__project",
+        "reserved_by",
+        "sample__task",
+        "sample__run__environment__verifier",
+        "sample__run__model_version",
+        "sent__task",
+        "sent__environment__verifier",
+        "ruled_by",
+    )
     return get_object_or_404(rows, review__project=project, pk=pk)
 
 
 @project_view(Role.REVIEWER)
 def queue(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The first sample that needs this person; if none is free, why."""
-    review = get_object_or_404(RewardReview.objects.select_related("verifier", "project"), project=project, pk=pk)
+    review = get_object_or_404(
+        RewardReview.objects.select_related("verifier", "project"), project=project, pk=pk
+    )
     if item := Queue(review, request.user).take():
         return go(request, reverse("reviews:item", args=[project.slug, item]))
     return finished(request, review)
@@ -50,7 +61,9 @@ def item(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 @project_view(Role.REVIEWER)
 def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """The next sample, or with `?back=1` the previously judged one. With `?ahead=1` it is only prefetched."""
+    """The next sample, or with `?back=1` the previously judged one. With `?ahead=1` it is only
+    prefetched.
+    """
     here = find(project, pk)
     way = Queue(here.review, request.user)
     other = way.previous(here) if request.GET.get("back") else way.take(here.position, skip=pk)
@@ -59,7 +72,9 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         return show(request, find(project, other), beside=pk) if blind else HttpResponse(status=204)
     if not request.htmx:
         return redirect("reviews:item", project.slug, other or pk)
-    return show(request, find(project, other) if other else here, note="" if other else "No other samples.")
+    return show(
+        request, find(project, other) if other else here, note="" if other else "No other samples."
+    )
 
 
 @require_POST
@@ -71,7 +86,10 @@ def judge(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         return again(request, here, "Choose whether the output did the task: success or failure.")
     success, note = given["success"] == "1", given.get("note", "")
     return after(
-        request, here, lambda: actions.judge(item=here, success=success, by=request.user, note=note), stay=True
+        request,
+        here,
+        lambda: actions.judge(item=here, success=success, by=request.user, note=note),
+        stay=True,
     )
 
 
@@ -83,14 +101,20 @@ def answer(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     if given.get("agrees") not in ("1", "0"):
         return again(request, here, "Choose whether the score is right: agree or disagree.")
     agrees, reason = given["agrees"] == "1", given.get("reason", "")
-    return after(request, here, lambda: actions.answer(item=here, agrees=agrees, by=request.user, reason=reason))
+    return after(
+        request,
+        here,
+        lambda: actions.answer(item=here, agrees=agrees, by=request.user, reason=reason),
+    )
 
 
 @require_POST
 @project_view(Role.REVIEWER)
 def undo(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Takes back the person's last answer on a score and shows its sample."""
-    review = get_object_or_404(RewardReview.objects.select_related("verifier", "project"), project=project, pk=pk)
+    review = get_object_or_404(
+        RewardReview.objects.select_related("verifier", "project"), project=project, pk=pk
+    )
     try:
         done, said = actions.undo(review=review, by=request.user), NOTHING
     except actions.ReviewError as error:
@@ -106,8 +130,12 @@ def undo(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 # What the answers are made of
 
 
-def after(request: HttpRequest, here: ReviewItem, act: Callable[[], Any], stay: bool = False) -> HttpResponse:
-    """Runs the action, and responds with the next sample; if it is refused, with the same one and the reason."""
+def after(
+    request: HttpRequest, here: ReviewItem, act: Callable[[], Any], stay: bool = False
+) -> HttpResponse:
+    """Runs the action, and responds with the next sample; if it is refused, with the same one and
+    the reason.
+    """
     try:
         act()
     except actions.ReviewError as refused:
@@ -119,7 +147,9 @@ def after(request: HttpRequest, here: ReviewItem, act: Callable[[], Any], stay: 
         return finished(request, here.review)
     if not request.htmx:
         return redirect("reviews:item", here.review.project.slug, pk)
-    return show(request, find(here.review.project, pk), is_there=request.POST.get("ahead") == str(pk))
+    return show(
+        request, find(here.review.project, pk), is_there=request.POST.get("ahead") == str(pk)
+    )
 
 
 def again(request: HttpRequest, here: ReviewItem, error: str = "") -> HttpResponse:
@@ -140,20 +170,29 @@ def finished(request: HttpRequest, review: RewardReview) -> HttpResponse:
 
 
 def show(
-    request: HttpRequest, here: ReviewItem, *, note: str = "", error: str = "", beside: int | None = None,
+    request: HttpRequest,
+    here: ReviewItem,
+    *,
+    note: str = "",
+    error: str = "",
+    beside: int | None = None,
     is_there: bool = False,
-) -> HttpResponse:  # fmt: skip
-    """A sample, reserved for this person: the page, its fragment for htmx, or (`is_there`: the browser already shows it) only the
-    counts. `beside` is one that stays on the screen too."""
+) -> HttpResponse:
+    """A sample, reserved for this person: the page, its fragment for htmx, or (`is_there`: the
+    browser already shows it) only the counts. `beside` is one that stays on the screen too."""
     mine = here.judgements.filter(by=request.user).first()
     holder = None if mine else _reserve(request, here, beside)
     is_there = is_there and holder is None and mine is None
-    record_sample_views(here.review.project, [here.scored], by=request.user, detail=f"review {here.review_id}")
+    record_sample_views(
+        here.review.project, [here.scored], by=request.user, detail=f"review {here.review_id}"
+    )
     context = _context(request, here, mine) | {"holder": holder, "note": note, "error": error}
     template = "_case_counts" if is_there else "_case" if request.htmx else "case"
     response = render(request, f"reviews/{template}.html", context)
     if request.htmx and not beside:
-        response["HX-Replace-Url"] = reverse("reviews:item", args=[here.review.project.slug, here.pk])
+        response["HX-Replace-Url"] = reverse(
+            "reviews:item", args=[here.review.project.slug, here.pk]
+        )
     if is_there:
         response["HX-Reswap"] = "none"
     response["X-Case"] = str(here.pk)
@@ -174,7 +213,11 @@ def _context(request: HttpRequest, here: ReviewItem, mine: Judgement | None) -> 
     }
     if mine:
         others = here.judgements.exclude(by=request.user).select_related("by").order_by("at")
-        context |= {"shown": shown_of(here), "others": others, "ruled": here if here.ruling is not None else None}
+        context |= {
+            "shown": shown_of(here),
+            "others": others,
+            "ruled": here if here.ruling is not None else None,
+        }
     return context
 
 

@@ -68,19 +68,25 @@ def open_review(request: HttpRequest, project: Project, pk: int) -> HttpResponse
         "policy": policy_in_force(project),
         "earlier": verifier.reviews.count(),
         "scorable": scorable(verifier),
-        "scoring": verifier.rescores.filter(candidate_hash=verifier.hash, state__in=ACTIVE_STATES).first(),
+        "scoring": (
+            verifier.rescores.filter(candidate_hash=verifier.hash, state__in=ACTIVE_STATES).first()
+        ),
     }
     return render(request, "reviews/open.html", context)
 
 
 def drawn(request: HttpRequest, verifier: Verifier) -> HttpResponse:
-    """What the current form would draw: how many nobody has judged, and which strata would be thin."""
+    """What the current form would draw: how many nobody has judged, and which strata would be
+    thin.
+    """
     form = OpenForm(verifier, request.GET)
     if not form.is_valid():
         return render(request, "reviews/_drawn.html", {"waiting": "runs" in form.errors})
     given = form.cleaned_data
     try:
-        found = draw(runs=list(given["runs"]), verifier=verifier, size=given["size"], seed=given["seed"])
+        found = draw(
+            runs=list(given["runs"]), verifier=verifier, size=given["size"], seed=given["seed"]
+        )
     except actions.ReviewError as error:
         return render(request, "reviews/_drawn.html", {"error": str(error)})
     return render(request, "reviews/_drawn.html", {"found": found})
@@ -89,11 +95,15 @@ def drawn(request: HttpRequest, verifier: Verifier) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def score_run(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """Has the samples of an evaluation by another version scored by this one, so that they can be reviewed."""
+    """Has the samples of an evaluation by another version scored by this one, so that they can be
+    reviewed.
+    """
     verifier = get_object_or_404(Verifier.objects.select_related("project"), project=project, pk=pk)
     run = next((one for one in scorable(verifier) if str(one.pk) == request.POST.get("run")), None)
     if run is None:
-        messages.error(request, "Choose an evaluation that another version of this verifier scored.")
+        messages.error(
+            request, "Choose an evaluation that another version of this verifier scored."
+        )
         return redirect("reviews:open", project.slug, pk)
     try:
         rescoring.submit_rescore(
@@ -113,7 +123,9 @@ def score_run(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 def override(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     verifier = get_object_or_404(Verifier.objects.select_related("project"), project=project, pk=pk)
     try:
-        actions.override_lock(verifier=verifier, reason=request.POST.get("reason", ""), by=request.user)
+        actions.override_lock(
+            verifier=verifier, reason=request.POST.get("reason", ""), by=request.user
+        )
     except actions.ReviewError as error:
         messages.error(request, str(error))
     return redirect("reviews:list", project.slug)

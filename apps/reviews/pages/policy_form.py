@@ -37,9 +37,13 @@ def policy_save(request: HttpRequest, project: Project) -> HttpResponse:
     return _page(request, project, form, status=400)
 
 
-def _page(request: HttpRequest, project: Project, form: PolicyForm, status: int = 200) -> HttpResponse:
+def _page(
+    request: HttpRequest, project: Project, form: PolicyForm, status: int = 200
+) -> HttpResponse:
     row = ReviewPolicy.objects.filter(project=project).select_related("updated_by").first()
-    changes = list(project.audit_events.filter(action="review.policy_changed").select_related("actor")[:10])
+    changes = list(
+        project.audit_events.filter(action="review.policy_changed").select_related("actor")[:10]
+    )
     for event in changes:
         event.rows = list(changed(event.detail))
     may_write = request.membership.may(Role.OWNER)

@@ -31,20 +31,37 @@ from apps.reviews.policy import policy_in_force
 from apps.reviews.reservations import Queue, needed_of
 
 COLUMNS = (
-    "item", "task", "model", "stratum", "held_out", "reward", "success", "person", "ruling", "ruling_reason", "reviewer",
-    "judged", "note", "agrees", "reason", "at", "output",
-)  # fmt: skip
+    "item",
+    "task",
+    "model",
+    "stratum",
+    "held_out",
+    "reward",
+    "success",
+    "person",
+    "ruling",
+    "ruling_reason",
+    "reviewer",
+    "judged",
+    "note",
+    "agrees",
+    "reason",
+    "at",
+    "output",
+)
 
 
 def find_review(project: Project, pk: int) -> RewardReview:
-    rows = RewardReview.objects.select_related("verifier", "created_by", "project").prefetch_related(
-        "runs__model_version"
-    )
+    rows = RewardReview.objects.select_related(
+        "verifier", "created_by", "project"
+    ).prefetch_related("runs__model_version")
     return get_object_or_404(rows, project=project, pk=pk)
 
 
 def open_items(request: HttpRequest, review: RewardReview, labels: list[Label]) -> set[int]:
-    """The items whose scores and judgements this person may see: not those they have yet to judge."""
+    """The items whose scores and judgements this person may see: not those they have yet to
+    judge.
+    """
     needed, judges = needed_of(review), request.membership.may(Role.REVIEWER)
     return {label.item for label in labels if results.open_to(label, request.user, needed, judges)}
 
@@ -107,21 +124,38 @@ def with_words(items: QuerySet[ReviewItem]) -> QuerySet[ReviewItem]:
 
 @project_view(Role.REVIEWER, query={"page": int})
 def adjudicate(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """Disagreements side by side: first what waits for a ruling, then second thoughts, then what was ruled. Held-out items are included:
-    without a ruling they would have no label."""
+    """Disagreements side by side: first what waits for a ruling, then second thoughts, then what
+    was ruled. Held-out items are included: without a ruling they would have no label."""
     review = find_review(project, pk)
     needed = needed_of(review)
     labels = [label for label in labels_of([pk])[pk] if label.may_be_ruled(needed)]
-    order = [label.item for label in sorted(labels, key=lambda one: (one.ruling is not None, not one.differs(needed)))]
+    order = [
+        label.item
+        for label in sorted(
+            labels, key=lambda one: (one.ruling is not None, not one.differs(needed))
+        )
+    ]
     page = page_of(request, order, 10)
     rows = with_words(review.items.filter(pk__in=list(page.object_list))).select_related(
-        "review__verifier", "sample__task", "sample__run__environment__verifier", "sample__run__model_version", "sent__environment__verifier", "ruled_by"
-    )  # fmt: skip
+        "review__verifier",
+        "sample__task",
+        "sample__run__environment__verifier",
+        "sample__run__model_version",
+        "sent__environment__verifier",
+        "ruled_by",
+    )
     found = rows.in_bulk()
-    record_sample_views(project, [item.scored for item in found.values()], by=request.user, detail=f"review {pk}")
+    record_sample_views(
+        project, [item.scored for item in found.values()], by=request.user, detail=f"review {pk}"
+    )
     kept = results.held_out(review)
-    page.object_list = [_ruled(request, found[item]) | {"held_out": item in kept} for item in page.object_list]
-    waiting, ruled = sum(one.differs(needed) for one in labels), sum(one.ruling is not None for one in labels)
+    page.object_list = [
+        _ruled(request, found[item]) | {"held_out": item in kept} for item in page.object_list
+    ]
+    waiting, ruled = (
+        sum(one.differs(needed) for one in labels),
+        sum(one.ruling is not None for one in labels),
+    )
     counts = {"waiting": waiting, "ruled": ruled, "thoughts": len(labels) - waiting - ruled}
     context = {"review": review, "page": page} | counts
     return render(request, "reviews/adjudicate.html", context)
@@ -147,35 +181,53 @@ def rule(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     try:
         if given.get("success") not in ("1", "0"):
             raise actions.ReviewError("Choose whether the output did the task: success or failure.")
-        actions.rule(item=item, success=given["success"] == "1", reason=given.get("reason", ""), by=request.user)
+        actions.rule(
+            item=item,
+            success=given["success"] == "1",
+            reason=given.get("reason", ""),
+            by=request.user,
+        )
     except actions.ReviewError as error:
         messages.error(request, str(error))
     else:
         messages.success(
-            request, f"Ruled: sample {item.position + 1} is a {'success' if given['success'] == '1' else 'failure'}."
+            request,
+            f"Ruled: sample {item.position + 1} is a"
+            f" {'success' if given['success'] == '1' else 'failure'}.",
         )
     return redirect("reviews:adjudicate", project.slug, item.review_id)
 
 
 @project_view(query={"held_out": ("1",), "format": ("csv", "jsonl")})
 def export(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """The labels, one row per judgement: those of samples that this person may see. With `?held_out=1` also those hidden from whoever
-    edits the verifier, which is recorded in the audit log."""
+    """The labels, one row per judgement: those of samples that this person may see. With
+    `?held_out=1` also those hidden from whoever edits the verifier, which is recorded in the audit
+    log."""
     review = find_review(project, pk)
     labels, kept = labels_of([pk])[pk], results.held_out(review)
     everything = request.GET.get("held_out") == "1"
     pks = open_items(request, review, labels) - (set() if everything else kept)
     if everything:
-        audit("review.held_out_exported", project=project, by=request.user, target=review, n=len(pks & kept))
+        audit(
+            "review.held_out_exported",
+            project=project,
+            by=request.user,
+            target=review,
+            n=len(pks & kept),
+        )
     samples = Sample.objects.filter(review_items__in=pks)
     record_sample_views(project, samples, by=request.user, detail=f"labels of review {pk}")
     persons = {label.item: label.person(needed_of(review)) for label in labels}
     rows = rows_of(review, pks, persons, kept)
     as_csv = request.GET.get("format") != "jsonl"
     name = f"review-{review.pk}.{'csv' if as_csv else 'jsonl'}"
-    text = "".join(csv_of(rows) if as_csv else (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    text = "".join(
+        csv_of(rows) if as_csv else (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    )
     kind = "text/csv; charset=utf-8" if as_csv else "application/jsonl"
-    return HttpResponse(text, content_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})
+    return HttpResponse(
+        text, content_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'}
+    )
 
 
 def rows_of(
@@ -184,10 +236,24 @@ def rows_of(
     for item in with_words(review.items.filter(pk__in=pks)).order_by("position"):
         for said in sorted(item.judgements.all(), key=lambda judgement: judgement.at):
             values = (
-                item.pk, item.scored.task.key, str(item.scored.run.model_version), item.stratum, item.pk in kept,
-                item.reward, item.success, persons[item.pk], item.ruling, item.ruling_reason, said.by.get_username(),
-                said.success, said.note, said.agrees, said.reason, said.at.isoformat(), item.scored.output,
-            )  # fmt: skip
+                item.pk,
+                item.scored.task.key,
+                str(item.scored.run.model_version),
+                item.stratum,
+                item.pk in kept,
+                item.reward,
+                item.success,
+                persons[item.pk],
+                item.ruling,
+                item.ruling_reason,
+                said.by.get_username(),
+                said.success,
+                said.note,
+                said.agrees,
+                said.reason,
+                said.at.isoformat(),
+                item.scored.output,
+            )
             yield dict(zip(COLUMNS, values, strict=True))
 
 
@@ -201,4 +267,8 @@ def csv_of(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
 
 
 def _plain(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    return (
+        f"'{value}"
+        if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
+        else value
+    )

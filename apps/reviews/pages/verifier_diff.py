@@ -20,7 +20,9 @@ def named(changes: dict[str, Change]) -> list[tuple[str, Change]]:
 
 @project_view()
 def effect(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """Of the version at this address against an earlier one: `?before=` its pk, or the version just before."""
+    """Of the version at this address against an earlier one: `?before=` its pk, or the version just
+    before.
+    """
     after = get_object_or_404(Verifier, project=project, pk=pk)
     others = list(project.verifiers.filter(name=after.name).exclude(pk=pk).order_by("-version"))
     chosen = request.GET.get("before", "")
@@ -30,7 +32,9 @@ def effect(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     context = {"before": before, "after": after, "others": others, "found": found}
     if found:
         samples = Sample.objects.filter(pk__in=found.samples).only("task")
-        record_sample_views(project, samples, by=request.user, detail=f"effect of {before} to {after}")
+        record_sample_views(
+            project, samples, by=request.user, detail=f"effect of {before} to {after}"
+        )
         context["parts"] = [
             ("open to the editor", named(found.effect.fitted)),
             ("held out", named(found.effect.held_out)),

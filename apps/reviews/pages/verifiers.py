@@ -30,8 +30,14 @@ UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @project_view()
 def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    verifier = get_object_or_404(Verifier.objects.select_related("created_by"), project=project, pk=pk)
-    versions = list(project.verifiers.filter(name=verifier.name).select_related("created_by").order_by("-version"))
+    verifier = get_object_or_404(
+        Verifier.objects.select_related("created_by"), project=project, pk=pk
+    )
+    versions = list(
+        project.verifiers.filter(name=verifier.name)
+        .select_related("created_by")
+        .order_by("-version")
+    )
     before = next((row for row in versions if row.version < verifier.version), None)
     rest, code, field = specs.split_code(verifier.spec)
     environments = list(verifier.environments.select_related("verifier", "project"))
@@ -50,7 +56,11 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             "lock": lock_state(verifier),
             "reward_models": [(version, measured_of(version)) for version in models_in(verifier)],
             "environments": [(environment, locks[environment.pk]) for environment in environments],
-            "others": project.environments.current().exclude(kind__in=ELSEWHERE).order_by("-created_at")[:5],
+            "others": (
+                project.environments.current()
+                .exclude(kind__in=ELSEWHERE)
+                .order_by("-created_at")[:5]
+            ),
             "probe_form": ProbeForm(verifier),
             "probe": verifier.probe_runs.first(),
             "reviews": verifier.reviews.select_related("created_by"),
@@ -64,8 +74,12 @@ def run_probe(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     verifier = get_object_or_404(Verifier, project=project, pk=pk)
     form = ProbeForm(verifier, request.POST)
     if not form.is_valid():
-        of_cheat = [str(error[0]) for name, error in form.errors.items() if name.startswith("cheat_")]
-        usual = "Choose an environment that uses this verifier, and a set whose tasks the probes use."
+        of_cheat = [
+            str(error[0]) for name, error in form.errors.items() if name.startswith("cheat_")
+        ]
+        usual = (
+            "Choose an environment that uses this verifier, and a set whose tasks the probes use."
+        )
         messages.error(request, " ".join(of_cheat) or usual)
         return redirect("reviews:verifier", project.slug, pk)
     try:
@@ -79,9 +93,16 @@ def run_probe(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 @project_view()
 def probe(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(
-        ProbeRun.objects.select_related("verifier", "environment", "eval_set"), project=project, pk=pk
+        ProbeRun.objects.select_related("verifier", "environment", "eval_set"),
+        project=project,
+        pk=pk,
     )
-    keys = {str(pk): key for pk, key in Task.objects.filter(pk__in=run.spec.get("tasks", [])).values_list("pk", "key")}
+    keys = {
+        str(pk): key
+        for pk, key in Task.objects.filter(pk__in=run.spec.get("tasks", [])).values_list(
+            "pk", "key"
+        )
+    }
     applied, idle = by_use(run.result)
     context = {
         "run": run,
@@ -108,7 +129,9 @@ def _with_keys(text: Any, keys: dict[str, str]) -> str:
 
 
 def by_use(report: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A report's probes: those that ran, failed ones first, and those that do not apply to this verifier and its tasks."""
+    """A report's probes: those that ran, failed ones first, and those that do not apply to this
+    verifier and its tasks.
+    """
     rows = [one | {"name": one["name"].replace("_", " ")} for one in report.get("probes", [])]
     applied = [one for one in rows if one["status"] != "not_applicable"]
     idle = [one for one in rows if one["status"] == "not_applicable"]
@@ -135,7 +158,12 @@ def cancel_probe(request: HttpRequest, project: Project, pk: str) -> HttpRespons
 def waive_probe(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(ProbeRun.objects.select_related("project"), project=project, pk=pk)
     try:
-        waive(run=run, probe=request.POST.get("probe", ""), reason=request.POST.get("reason", ""), by=request.user)
+        waive(
+            run=run,
+            probe=request.POST.get("probe", ""),
+            reason=request.POST.get("reason", ""),
+            by=request.user,
+        )
     except ReviewError as error:
         messages.error(request, str(error))
     return redirect("reviews:probe", project.slug, pk)

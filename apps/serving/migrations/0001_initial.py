@@ -15,13 +15,15 @@ CHANGES = {
 ANNOUNCE = (
     "CREATE FUNCTION serving_routes_changed() RETURNS trigger LANGUAGE plpgsql AS "
     "$$ BEGIN NOTIFY flywheel_routes; RETURN NULL; END $$;"
-) + "".join(
-    f"CREATE TRIGGER serving_routes_changed AFTER {events} ON {table} "
-    "FOR EACH STATEMENT EXECUTE FUNCTION serving_routes_changed();"
-    for table, events in CHANGES.items()
+    + "".join(
+        f"CREATE TRIGGER serving_routes_changed AFTER {events} ON {table} "
+        "FOR EACH STATEMENT EXECUTE FUNCTION serving_routes_changed();"
+        for table, events in CHANGES.items()
+    )
 )
-SILENCE = "".join(f"DROP TRIGGER serving_routes_changed ON {table};" for table in CHANGES) + (
-    "DROP FUNCTION serving_routes_changed;"
+SILENCE = (
+    "".join(f"DROP TRIGGER serving_routes_changed ON {table};" for table in CHANGES)
+    + "DROP FUNCTION serving_routes_changed;"
 )
 
 
@@ -38,18 +40,26 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="KeyLimits",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("requests_per_minute", models.PositiveIntegerField(default=0)),
                 ("tokens_per_minute", models.PositiveIntegerField(default=0)),
                 ("at_once", models.PositiveIntegerField(default=0)),
                 (
                     "key",
                     models.OneToOneField(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="endpoint_limits", to="core.apikey"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="endpoint_limits",
+                        to="core.apikey",
                     ),
                 ),
             ],
         ),
-        # The endpoint reads its table again after each of these, whoever makes it (apps/serving/refresh.py).
+        # The endpoint reads its table again after each of these, whoever makes it
+        # (apps/serving/refresh.py).
         migrations.RunSQL(ANNOUNCE, SILENCE),
     ]

@@ -20,7 +20,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Assignment",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("target_type", models.CharField(max_length=60)),
                 ("target_id", models.CharField(max_length=60)),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
@@ -36,7 +41,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="assignments", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="assignments",
+                        to="core.project",
                     ),
                 ),
                 (
@@ -50,7 +57,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 "ordering": ("created_at", "pk"),
-                "indexes": [models.Index(fields=["user", "target_type"], name="assignment_by_user")],
+                "indexes": [
+                    models.Index(fields=["user", "target_type"], name="assignment_by_user")
+                ],
                 "constraints": [
                     models.UniqueConstraint(
                         fields=("project", "target_type", "target_id", "user"),
@@ -62,7 +71,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Comment",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("target_type", models.CharField(max_length=60)),
                 ("target_id", models.CharField(max_length=60)),
                 ("text", models.TextField()),
@@ -82,7 +96,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="comments", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="comments",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -90,14 +106,17 @@ class Migration(migrations.Migration):
                 "ordering": ("created_at", "pk"),
                 "indexes": [
                     models.Index(
-                        fields=["project", "target_type", "target_id", "created_at"], name="comment_by_target"
+                        fields=["project", "target_type", "target_id", "created_at"],
+                        name="comment_by_target",
                     ),
                     models.Index(fields=["project", "-created_at"], name="comment_by_project"),
                 ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
-                            models.Q(("deleted_at__isnull", True), models.Q(("text", ""), _negated=True)),
+                            models.Q(
+                                ("deleted_at__isnull", True), models.Q(("text", ""), _negated=True)
+                            ),
                             models.Q(("deleted_at__isnull", False), ("text", "")),
                             _connector="OR",
                         ),

@@ -1,4 +1,6 @@
-"""The run to be estimated: as described by a form, a file or a flow before it exists, or as it was submitted."""
+"""The run to be estimated: as described by a form, a file or a flow before it exists, or as it was
+submitted.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ FOLLOWS = ("chosen", "rejected", "answer")  # fields of an example that contain 
 
 @dataclass(frozen=True)
 class Asked:
-    """`config` is complete; `start` is the checkpoint's step for a fork; `runs` is the number of seeds."""
+    """`config` is complete; `start` is the checkpoint's step for a fork; `runs` is the number of
+    seeds.
+    """
 
     project: Project
     method: str
@@ -77,10 +81,20 @@ def asked_of(
     sampled: bool = False,
 ) -> Asked:
     return Asked(
-        project, method, parent, environment, dataset.eval_set, whole(method, config), dataset.tasks(),
-        list(dataset.examples.all()), rollouts or {}, start, teacher=teacher, teacher_engine=teacher_engine,
+        project,
+        method,
+        parent,
+        environment,
+        dataset.eval_set,
+        whole(method, config),
+        dataset.tasks(),
+        list(dataset.examples.all()),
+        rollouts or {},
+        start,
+        teacher=teacher,
+        teacher_engine=teacher_engine,
         sampled=sampled,
-    )  # fmt: skip
+    )
 
 
 def whole(method: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -89,8 +103,8 @@ def whole(method: str, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def conversations(asked: Asked) -> tuple[list[Conversation], int]:
-    """(prompts and learned texts of at most SAMPLED rows, spread evenly over all rows; the number of rows). Raises
-    SpecError.
+    """(prompts and learned texts of at most SAMPLED rows, spread evenly over all rows; the number
+    of rows). Raises SpecError.
     """
     environment = load_for(asked.environment)
     if asked.method in SHAPES:
@@ -106,7 +120,9 @@ def conversations(asked: Asked) -> tuple[list[Conversation], int]:
         if asked.method == Method.SFT:
             if row := sft_row(task, environment):
                 answers = [row["completion"]] if "completion" in row else []
-                found.append(Conversation(row["messages"], row["tools"], answers, row.get("turns", [])))
+                found.append(
+                    Conversation(row["messages"], row["tools"], answers, row.get("turns", []))
+                )
         else:
             episode = environment.open(task.as_spec())
             found.append(Conversation(episode.messages, episode.offered))
@@ -119,9 +135,21 @@ def task_of(one: Judged | Example) -> Any:
 
 def _of_example(environment: Any, one: Judged | Example, task: Task | None) -> Conversation:
     data = one.data
-    given = task.as_spec() if task else {"id": "", "messages": data["messages"], "tools": data["tools"], "expected": {}, "metadata": {}}  # fmt: skip
+    given = (
+        task.as_spec()
+        if task
+        else {
+            "id": "",
+            "messages": data["messages"],
+            "tools": data["tools"],
+            "expected": {},
+            "metadata": {},
+        }
+    )
     episode = environment.open(given)
-    return Conversation(episode.messages, episode.offered, [data[name] for name in FOLLOWS if name in data])
+    return Conversation(
+        episode.messages, episode.offered, [data[name] for name in FOLLOWS if name in data]
+    )
 
 
 def spread(rows: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,6 @@
-"""Estimates what a run will cost in tokens, hours, memory and money, from its own prompts and measured rates."""
+"""Estimates what a run will cost in tokens, hours, memory and money, from its own prompts and
+measured rates.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,21 @@ from workers.lib.training_cost import (
     work_of_samples,
 )
 
-SURE = (0.75, 1.5)  # factors for the interval of a time estimated from a measurement of a few seconds
-SURE_OF_ONE = (0.3, 1.5)  # if only one size was measured: fixed costs then cannot be told apart from costs per token
+SURE = (
+    0.75,
+    1.5,
+)  # factors for the interval of a time estimated from a measurement of a few seconds
+SURE_OF_ONE = (
+    0.3,
+    1.5,
+)  # if only one size was measured: fixed costs then cannot be told apart from costs per token
 SURE_MEMORY = (0.85, 1.25)
 SPEEDUP = 0.5  # minimum speed-up per additional GPU
 KEPT = 16  # cached sets of tokenized rows
-TREE, COMPARED = ("sft",), ("dpo", "kto")  # programs that share prompts; the others process row by row, with padding
+TREE, COMPARED = (
+    ("sft",),
+    ("dpo", "kto"),
+)  # programs that share prompts; the others process row by row, with padding
 
 
 class Reduction(Struct, frozen=True):
@@ -61,8 +72,8 @@ class Reduction(Struct, frozen=True):
 
 
 class Estimate(Struct, kw_only=True):
-    """The estimate for one run out of `runs`. Seconds, bytes and USD; None if nothing was measured or no price is
-    known.
+    """The estimate for one run out of `runs`. Seconds, bytes and USD; None if nothing was measured
+    or no price is known.
     """
 
     runs: int = 1
@@ -89,10 +100,18 @@ class Estimate(Struct, kw_only=True):
 
     @property
     def fits(self) -> bool | None:
-        """Whether the run fits into memory; None if the likely estimate fits but the high one does not."""
+        """Whether the run fits into memory; None if the likely estimate fits but the high one does
+        not.
+        """
         if self.memory is None or not self.available:
             return True
-        return True if self.memory.high <= self.available else False if self.memory.likely > self.available else None
+        return (
+            True
+            if self.memory.high <= self.available
+            else False
+            if self.memory.likely > self.available
+            else None
+        )
 
     @property
     def share(self) -> float:
@@ -120,7 +139,9 @@ def estimate(asked: Asked) -> Estimate:
         tokenized = tokens_of(asked.parent, given)
     except (JobError, SpecError, OSError, KeyError, TypeError, ValueError) as error:
         found.problem = (
-            str(error) if isinstance(error, JobError | SpecError) else f"The prompts could not be read: {error}"
+            str(error)
+            if isinstance(error, JobError | SpecError)
+            else f"The prompts could not be read: {error}"
         )
         return found
     found.sampled = len(tokenized)
@@ -147,12 +168,15 @@ def estimate(asked: Asked) -> Estimate:
         result = measurement.result["measured"]
         found.measured_at, found.measurement = measurement.finished_at, str(measurement.pk)
         found.measured_on = machine_words(result["machine"])
-        found.measured_on += "" if rates.sizes > 1 else "; too slow to measure at two sizes, so times are rough"
+        found.measured_on += (
+            "" if rates.sizes > 1 else "; too slow to measure at two sizes, so times are rough"
+        )
         found.available = result["machine"]["available"]
         processes = asked.config.get("processes", 1)
         if processes > 1:
             found.measured_on += f"; {processes} processes share each step"
-        # copies of the whole model in one memory: each process holds one, but on its own GPU if there are GPUs
+        # copies of the whole model in one memory: each process holds one, but on its own GPU if
+        # there are GPUs
         copies = 1 if result["machine"].get("gpu") else processes
         add_time(found, asked, works, rates, shared_by=processes // copies)
         parts = processes if asked.config.get("shard") else 1
@@ -161,7 +185,9 @@ def estimate(asked: Asked) -> Estimate:
             resting=rates.resting * scenes.resting / parts,
             load_memory=rates.load_memory / (parts if copies == 1 else 1),
         )
-        found.memory = memory_span(scenes.of_one(asked.config, works), rates, bool(asked.rollouts)).times(copies)
+        found.memory = memory_span(
+            scenes.of_one(asked.config, works), rates, bool(asked.rollouts)
+        ).times(copies)
         found.reduce = reductions(found, scenes, rates, asked, copies)
     if measurement is not None or asks:
         add_money(found, asked, works, asks)
@@ -171,17 +197,25 @@ def estimate(asked: Asked) -> Estimate:
 class Scenes:
     """The work of a step for short, likely and long answers."""
 
-    def __init__(self, asked: Asked, rows: list[Row], known: Known | None, signal: Span, part: int) -> None:
+    def __init__(
+        self, asked: Asked, rows: list[Row], known: Known | None, signal: Span, part: int
+    ) -> None:
         self.asked, self.rows, self.known, self.signal, self.part = asked, rows, known, signal, part
         here = asked.teacher and not asked.teacher_engine
-        self.teacher_size = size_beside(asked.teacher, asked.parent) if here and asked.teacher else 0.0
+        self.teacher_size = (
+            size_beside(asked.teacher, asked.parent) if here and asked.teacher else 0.0
+        )
 
     @property
     def resting(self) -> float:
-        """Memory for weights, relative to the student's. A teacher that only samples is unloaded before the student
-        learns.
+        """Memory for weights, relative to the student's. A teacher that only samples is unloaded
+        before the student learns.
         """
-        return max(1.0, self.teacher_size) if self.asked.method == Method.BEST_OF_N else 1 + self.teacher_size
+        return (
+            max(1.0, self.teacher_size)
+            if self.asked.method == Method.BEST_OF_N
+            else 1 + self.teacher_size
+        )
 
     def works(self, config: dict[str, Any]) -> tuple[Work, Work, Work]:
         program = PROGRAMS.get(self.asked.method, self.asked.method)
@@ -190,17 +224,31 @@ class Scenes:
                 "steps": max(1, self.asked.steps)
             }  # a fork samples for all tasks before its first step, too
             low, likely, high = (
-                work_of_samples(config, self.rows, self.part, one, len(self.asked.tasks), SIDE_BY_SIDE, share)
-                for one, share in ((self.known.low, 0.2), (self.known.likely, 1.0), (self.known.high, 1.0))
+                work_of_samples(
+                    config, self.rows, self.part, one, len(self.asked.tasks), SIDE_BY_SIDE, share
+                )
+                for one, share in (
+                    (self.known.low, 0.2),
+                    (self.known.likely, 1.0),
+                    (self.known.high, 1.0),
+                )
             )
             return low, likely, high
         if self.known is not None:
             side = config.get("sample_batch") or SIDE_BY_SIDE
-            config = config | {"prompts_per_step": min(config["prompts_per_step"], len(self.asked.tasks))}
+            config = config | {
+                "prompts_per_step": min(config["prompts_per_step"], len(self.asked.tasks))
+            }
             least = config["max_new_tokens"] / self.asked.config["max_new_tokens"]
             low, likely, high = (
                 work_of_groups(
-                    config, self.rows, self.part, _cut(one, least), informative=share, side_by_side=side, redrawn_at=redrawn,
+                    config,
+                    self.rows,
+                    self.part,
+                    _cut(one, least),
+                    informative=share,
+                    side_by_side=side,
+                    redrawn_at=redrawn,
                     teacher=self.teacher_size,
                 )
                 for one, share, redrawn in (
@@ -208,9 +256,11 @@ class Scenes:
                     (self.known.likely, self.signal.likely, self.signal.likely),
                     (self.known.high, self.signal.high, self.signal.low),
                 )
-            )  # fmt: skip
+            )
             return low, likely, high
-        if config.get("shard"):  # row by row; a reference is computed again, and KTO computes mismatched answers too
+        if config.get(
+            "shard"
+        ):  # row by row; a reference is computed again, and KTO computes mismatched answers too
             work = work_of_padded(config, self.rows, self.part)
             again = {"dpo": 1, "kto": 3}.get(program, 0)
             work = replace(work, forward=again * work.plain)
@@ -222,9 +272,11 @@ class Scenes:
             work = work_of_padded(config, self.rows, self.part)
         return work, work, work
 
-    def of_one(self, config: dict[str, Any], works: tuple[Work, Work, Work]) -> tuple[Work, Work, Work]:
-        """The `works` of one of several processes: its share of the rows. All answers to one prompt may fall to the
-        same process.
+    def of_one(
+        self, config: dict[str, Any], works: tuple[Work, Work, Work]
+    ) -> tuple[Work, Work, Work]:
+        """The `works` of one of several processes: its share of the rows. All answers to one prompt
+        may fall to the same process.
         """
         if "batch_size" not in config or config.get("processes", 1) == 1:
             return works
@@ -232,8 +284,8 @@ class Scenes:
 
 
 def _cut(one: Lengths, by: float) -> Lengths:
-    """Lengths under a lower token limit. How many answers would be cut off is unknown, so all lengths shrink in
-    proportion.
+    """Lengths under a lower token limit. How many answers would be cut off is unknown, so all
+    lengths shrink in proportion.
     """
     return Lengths(one.written * by, one.longest * by, one.after * by, one.turns) if by < 1 else one
 
@@ -265,7 +317,11 @@ def rates_of(measurement: Measurement, *, servers: bool) -> Rates | None:
 
 def most_turns(asked: Asked) -> int:
     environment = load_for(asked.environment)
-    return (environment.harness.max_turns or getattr(environment, "max_turns", 10)) if environment.multi_turn else 1
+    return (
+        (environment.harness.max_turns or getattr(environment, "max_turns", 10))
+        if environment.multi_turn
+        else 1
+    )
 
 
 def row_of(one: Tokenized) -> Row:
@@ -299,7 +355,9 @@ def spans(works: tuple[Work, Work, Work], name: str) -> Span:
     return Span(low, max(low, likely), max(low, likely, high))
 
 
-def count_tokens(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], known: Known | None) -> None:
+def count_tokens(
+    found: Estimate, asked: Asked, works: tuple[Work, Work, Work], known: Known | None
+) -> None:
     updates = asked.config.get("updates_per_batch", 1)
     found.training_tokens = spans(works, "tokens").times(asked.steps * updates)
     found.distinct_tokens = spans(works, "distinct").times(asked.steps * updates)
@@ -308,9 +366,11 @@ def count_tokens(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], 
         found.lengths = known.sentence
 
 
-def add_time(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], rates: Rates, shared_by: int = 1) -> None:
-    """`shared_by`: the number of processes with a GPU each. They wait for the slowest, and their shares are never quite
-    equal.
+def add_time(
+    found: Estimate, asked: Asked, works: tuple[Work, Work, Work], rates: Rates, shared_by: int = 1
+) -> None:
+    """`shared_by`: the number of processes with a GPU each. They wait for the slowest, and their
+    shares are never quite equal.
     """
     sampling = [work.sampling_s(rates) * sampler_size(asked) for work in works]
     update = [work.update_s(rates) for work in works]
@@ -333,26 +393,34 @@ def add_time(found: Estimate, asked: Asked, works: tuple[Work, Work, Work], rate
         "updates": asked.steps * update[1],
         "validation": validating[1],
     }
-    found.parts = {"loading": rates.load_s} | {name: seconds / shared_by for name, seconds in likely_parts.items()}
+    found.parts = {"loading": rates.load_s} | {
+        name: seconds / shared_by for name, seconds in likely_parts.items()
+    }
     found.parts = {name: seconds for name, seconds in found.parts.items() if seconds}
 
 
 def sampler_size(asked: Asked) -> float:
-    """The size of the model that samples here, relative to the measured one. 0 if a server samples, since its speed is
-    unknown.
+    """The size of the model that samples here, relative to the measured one. 0 if a server samples,
+    since its speed is unknown.
     """
     if asked.method != Method.BEST_OF_N or asked.teacher is None:
         return 1.0
     return 0.0 if asked.teacher_engine else size_beside(asked.teacher, asked.parent)
 
 
-def teacher_asks(asked: Asked, prompt: float, works: tuple[Work, Work, Work], known: Known) -> tuple[Span, Span]:
-    """(tokens that a teacher on a server reads, tokens that it writes) in a run. For on-policy distillation it scores
-    whole episodes and writes one token per row; for best-of-n it samples the answers.
+def teacher_asks(
+    asked: Asked, prompt: float, works: tuple[Work, Work, Work], known: Known
+) -> tuple[Span, Span]:
+    """(tokens that a teacher on a server reads, tokens that it writes) in a run. For on-policy
+    distillation it scores whole episodes and writes one token per row; for best-of-n it samples the
+    answers.
     """
     if asked.method == Method.ON_POLICY:
         return spans(works, "tokens").times(asked.steps), spans(works, "answers").times(asked.steps)
-    count, lengths = len(asked.tasks) * asked.config["samples"], (known.low, known.likely, known.high)
+    count, lengths = (
+        len(asked.tasks) * asked.config["samples"],
+        (known.low, known.likely, known.high),
+    )
     low, likely, high = (tokens_read(prompt, one) for one in lengths)
     written = Span(*(one.written for one in lengths))
     return Span(low, max(low, likely), max(low, likely, high)).times(count), written.times(count)
@@ -363,9 +431,11 @@ def memory_span(works: tuple[Work, Work, Work], rates: Rates, servers: bool) -> 
     return Span(low, likely, high).wider(*SURE_MEMORY)
 
 
-def reductions(found: Estimate, scenes: Scenes, rates: Rates, asked: Asked, copies: int = 1) -> list[Reduction]:
-    """Changes that need less memory. Those that fit come first; among them those that keep the update, the fastest
-    first.
+def reductions(
+    found: Estimate, scenes: Scenes, rates: Rates, asked: Asked, copies: int = 1
+) -> list[Reduction]:
+    """Changes that need less memory. Those that fit come first; among them those that keep the
+    update, the fastest first.
     """
     if found.memory is None or found.fits is True:
         return []
@@ -373,12 +443,28 @@ def reductions(found: Estimate, scenes: Scenes, rates: Rates, asked: Asked, copi
     made = []
     for changed, same in candidates(asked.method, config):
         works = scenes.works(config | changed)
-        memory = memory_span(scenes.of_one(config | changed, works), rates, bool(asked.rollouts)).times(copies)
+        memory = memory_span(
+            scenes.of_one(config | changed, works), rates, bool(asked.rollouts)
+        ).times(copies)
         if memory.likely > 0.97 * found.memory.likely:
             continue
-        slower = works[1].update_s(rates) * (4 / 3 if changed.get("gradient_checkpointing") else 1) / before
-        made.append(Reduction(in_words(changed, config), memory.likely, slower, same, memory.high <= found.available))
-    made.sort(key=lambda one: (not one.fits, not one.same, one.memory if not one.fits else one.slower))
+        slower = (
+            works[1].update_s(rates)
+            * (4 / 3 if changed.get("gradient_checkpointing") else 1)
+            / before
+        )
+        made.append(
+            Reduction(
+                in_words(changed, config),
+                memory.likely,
+                slower,
+                same,
+                memory.high <= found.available,
+            )
+        )
+    made.sort(
+        key=lambda one: (not one.fits, not one.same, one.memory if not one.fits else one.slower)
+    )
     return made[:5]
 
 
@@ -405,10 +491,13 @@ def candidates(method: str, config: dict[str, Any]) -> list[tuple[dict[str, Any]
 
 
 def add_money(
-    found: Estimate, asked: Asked, works: tuple[Work, Work, Work], teacher: tuple[Span, Span] | None = None
+    found: Estimate,
+    asked: Asked,
+    works: tuple[Work, Work, Work],
+    teacher: tuple[Span, Span] | None = None,
 ) -> None:
-    """Add the machine's hours at the operator's price and what servers charge for tokens; a teacher at most its
-    limit.
+    """Add the machine's hours at the operator's price and what servers charge for tokens; a teacher
+    at most its limit.
     """
     hour, said = settings.FLYWHEEL_MACHINE_USD, []
     total = None
@@ -417,7 +506,9 @@ def add_money(
         said.append(f"${hour:g} an hour for the machine")
     for name in sorted({one["server_name"] for one in asked.rollouts.get("servers", ())}):
         server = Server.objects.filter(project=asked.project, name=name).first()
-        model = next(one["model"] for one in asked.rollouts["servers"] if one["server_name"] == name)
+        model = next(
+            one["model"] for one in asked.rollouts["servers"] if one["server_name"] == name
+        )
         price = price_of(server, model) if server else None
         if price is None or found.rollout_tokens is None:
             said.append(f"no known price for {name}")

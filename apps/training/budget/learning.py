@@ -1,5 +1,5 @@
-"""Whether a run's tasks can teach anything, from the parent's newest evaluation on them before the run starts
-(docs/learnability.md).
+"""Whether a run's tasks can teach anything, from the parent's newest evaluation on them before the
+run starts (docs/learnability.md).
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Teaching:
 
 
 def expected_signal(run: EvalRun | None, group_size: int) -> float | None:
-    """The expected share of groups with different outcomes; None if the evaluation does not show it."""
+    """The expected share of groups with different outcomes; None if the evaluation does not show
+    it.
+    """
     if run is None or run.split != Split.TRAIN or run.samples_per_task < 2:
         return None
     found = RunLearnability(run, max(2, group_size)).found
@@ -42,22 +44,32 @@ def expected_signal(run: EvalRun | None, group_size: int) -> float | None:
 def evaluation_on(asked: Asked) -> EvalRun | None:
     """The parent's newest evaluation on the training tasks, in this environment."""
     rows = EvalRun.objects.current().filter(
-        project=asked.project, model_version=asked.parent, environment=asked.environment, eval_set=asked.eval_set,
-        split=Split.TRAIN, state=JobState.SUCCEEDED,
-    )  # fmt: skip
+        project=asked.project,
+        model_version=asked.parent,
+        environment=asked.environment,
+        eval_set=asked.eval_set,
+        split=Split.TRAIN,
+        state=JobState.SUCCEEDED,
+    )
     return rows.order_by("-created_at").first()
 
 
 def teaching(asked: Asked) -> Teaching:
     run = evaluation_on(asked)
     if run is None:
-        query = urlencode({
-            "model_version": asked.parent.pk, "environment": asked.environment.pk, "split": Split.TRAIN,
-        })  # fmt: skip
+        query = urlencode(
+            {
+                "model_version": asked.parent.pk,
+                "environment": asked.environment.pk,
+                "split": Split.TRAIN,
+            }
+        )
         return Teaching(
-            f"Unknown: {asked.parent} has not been evaluated on these training tasks.", "warn",
-            f"{reverse('evals:new_run', args=[asked.project.slug, asked.eval_set.pk])}?{query}", f"Evaluate with {SAMPLES} samples per task",
-        )  # fmt: skip
+            f"Unknown: {asked.parent} has not been evaluated on these training tasks.",
+            "warn",
+            f"{reverse('evals:new_run', args=[asked.project.slug, asked.eval_set.pk])}?{query}",
+            f"Evaluate with {SAMPLES} samples per task",
+        )
     url = reverse("evals:learnability", args=[asked.project.slug, run.pk])
     success = (run.result.get("metrics") or {}).get("success", {}).get("mean")
     if asked.method == Method.GRPO:
@@ -90,8 +102,8 @@ def _of_groups(asked: Asked, run: EvalRun, url: str) -> Teaching:
     tasks = [task for task in found.tasks if task.task in chosen]
     teach = sum(task.has_signal for task in tasks)
     sentence = (
-        f"{teach:,} of {len(tasks):,} tasks have samples that differ in reward; about {found.expected_signal:.0%} of groups of {size} "
-        "will."
+        f"{teach:,} of {len(tasks):,} tasks have samples that differ in reward; about"
+        f" {found.expected_signal:.0%} of groups of {size} will."
     )
     if not teach:
         return Teaching(f"{sentence} GRPO cannot learn from these.", "error", url, "Learnability")

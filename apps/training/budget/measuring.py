@@ -1,4 +1,6 @@
-"""The measurement behind estimates: a half-minute job for each model, adapter shape and sampling location."""
+"""The measurement behind estimates: a half-minute job for each model, adapter shape and sampling
+location.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def lora_of(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def key_of(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]) -> str:
-    """What a measurement is valid for: the weights and how they are computed, the adapter's shape, the servers that sample."""
+    """What a measurement is valid for: the weights and how they are computed, the adapter's shape,
+    the servers that sample.
+    """
     lora = lora_of(config)
     shape = [
         lora.get("lora_rank"),
@@ -41,19 +45,33 @@ def key_of(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any
     return digest_of([parent.base_version().digest, settings.FLYWHEEL_DTYPE, shape, servers])
 
 
-def newest(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]) -> Measurement | None:
+def newest(
+    parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]
+) -> Measurement | None:
     """The newest successful one, of any version with these base weights."""
-    rows = Measurement.objects.filter(project=parent.project_id, key=key_of(parent, config, rollouts))
+    rows = Measurement.objects.filter(
+        project=parent.project_id, key=key_of(parent, config, rollouts)
+    )
     return rows.filter(state=JobState.SUCCEEDED).order_by("-created_at").first()
 
 
-def under_way(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]) -> Measurement | None:
-    return Measurement.objects.active().filter(project=parent.project_id, key=key_of(parent, config, rollouts)).first()
+def under_way(
+    parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]
+) -> Measurement | None:
+    return (
+        Measurement.objects.active()
+        .filter(project=parent.project_id, key=key_of(parent, config, rollouts))
+        .first()
+    )
 
 
-def failed(parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]) -> Measurement | None:
+def failed(
+    parent: ModelVersion, config: dict[str, Any], rollouts: dict[str, Any]
+) -> Measurement | None:
     """The newest one, if it failed."""
-    rows = Measurement.objects.filter(project=parent.project_id, key=key_of(parent, config, rollouts))
+    rows = Measurement.objects.filter(
+        project=parent.project_id, key=key_of(parent, config, rollouts)
+    )
     last = rows.order_by("-created_at").first()
     return last if last and last.state == JobState.FAILED else None
 
@@ -73,30 +91,51 @@ def measure(
     if found := under_way(parent, config, rollouts):
         return found
     job = Measurement(
-        project=parent.project, name=f"Training speed of {parent}", parent=parent, environment=environment, eval_set=eval_set,
-        key=key_of(parent, config, rollouts), max_attempts=1, total=4,
-        spec={"lora": lora_of(config), "max_new_tokens": config.get("max_new_tokens", 64), "rollouts": rollouts},
-    )  # fmt: skip
+        project=parent.project,
+        name=f"Training speed of {parent}",
+        parent=parent,
+        environment=environment,
+        eval_set=eval_set,
+        key=key_of(parent, config, rollouts),
+        max_attempts=1,
+        total=4,
+        spec={
+            "lora": lora_of(config),
+            "max_new_tokens": config.get("max_new_tokens", 64),
+            "rollouts": rollouts,
+        },
+    )
     return jobs.submit(job, by=by)
 
 
 def measure_for(asked: Any, *, by: Any) -> Measurement:
     """For a `budget.asked.Asked`."""
     return measure(
-        parent=asked.parent, environment=asked.environment, eval_set=asked.eval_set, config=asked.config,
-        rollouts=asked.rollouts, by=by,
-    )  # fmt: skip
+        parent=asked.parent,
+        environment=asked.environment,
+        eval_set=asked.eval_set,
+        config=asked.config,
+        rollouts=asked.rollouts,
+        by=by,
+    )
 
 
 def child_spec(job: Measurement) -> dict[str, Any]:
     tasks = list(job.eval_set.tasks.trainable()[:TASKS])
     spec = {
-        "kind": "measure_training", "seed": 0, "model": model_spec(job.parent), "engine": engine_spec(job.parent, SIDE_BY_SIDE),
-        "environment": job_spec(job.environment), "tasks": [task.as_spec() for task in tasks],
-        "lora": job.spec["lora"], "max_new_tokens": job.spec["max_new_tokens"],
-    }  # fmt: skip
+        "kind": "measure_training",
+        "seed": 0,
+        "model": model_spec(job.parent),
+        "engine": engine_spec(job.parent, SIDE_BY_SIDE),
+        "environment": job_spec(job.environment),
+        "tasks": [task.as_spec() for task in tasks],
+        "lora": job.spec["lora"],
+        "max_new_tokens": job.spec["max_new_tokens"],
+    }
     convert(job.spec["lora"], Lora)
-    return spec | ({"rollouts": rollouts_spec(job.pk, job.spec["rollouts"])} if job.spec["rollouts"] else {})
+    return spec | (
+        {"rollouts": rollouts_spec(job.pk, job.spec["rollouts"])} if job.spec["rollouts"] else {}
+    )
 
 
 def complete(job: Measurement, result: dict[str, Any]) -> dict[str, Any]:

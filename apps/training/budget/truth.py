@@ -15,7 +15,10 @@ from apps.training.budget.numbers import Span
 from apps.training.models import Metric, Rollout, TrainingRun
 
 TEACHER = {"teacher/tokens": "teacher_tokens", "teacher/usd": "teacher_usd"}
-TRAINED = {"train/tokens": "trained_tokens", "train/distinct_tokens": "distinct_tokens"}  # of each step
+TRAINED = {
+    "train/tokens": "trained_tokens",
+    "train/distinct_tokens": "distinct_tokens",
+}  # of each step
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,15 @@ class Compared:
     @property
     def factor(self) -> float | None:
         """Truth ÷ the likely value."""
-        return self.truth / self.span.likely if self.span and self.span.likely and self.truth else None
+        return (
+            self.truth / self.span.likely if self.span and self.span.likely and self.truth else None
+        )
 
     @property
     def inside(self) -> bool:
-        return self.truth is None or self.span is None or self.span.low <= self.truth <= self.span.high
+        return (
+            self.truth is None or self.span is None or self.span.low <= self.truth <= self.span.high
+        )
 
 
 def estimate_of(run: TrainingRun) -> Estimate | None:
@@ -42,8 +49,8 @@ def estimate_of(run: TrainingRun) -> Estimate | None:
 
 
 def seconds_of(run: TrainingRun) -> float | None:
-    """Seconds of a run that did all its steps in one attempt; None otherwise, since the last attempt's time covers only
-    part of it.
+    """Seconds of a run that did all its steps in one attempt; None otherwise, since the last
+    attempt's time covers only part of it.
     """
     whole = run.state == JobState.SUCCEEDED and run.attempt == 1
     return run.seconds if whole else None
@@ -58,8 +65,9 @@ def factor_of(run: TrainingRun) -> float | None:
 
 @dataclass
 class Used:
-    """What a run has used so far: tokens that it sampled, tokens of its teacher's server, and USD paid for these. Of a run
-    that counted them in all its steps: the tokens of its updates, and those that were computed.
+    """What a run has used so far: tokens that it sampled, tokens of its teacher's server, and USD
+    paid for these. Of a run that counted them in all its steps: the tokens of its updates, and
+    those that were computed.
     """
 
     sampled: int | None = None
@@ -73,21 +81,33 @@ def add_used(runs: Sequence[TrainingRun]) -> None:
     """Gives each what it has `used`, in three queries for all of them."""
     found = {run.pk: Used() for run in runs}
     asked = (
-        Metric.objects.filter(run__in=found, name__in=TEACHER).order_by("run", "name", "-step").distinct("run", "name")
+        Metric.objects.filter(run__in=found, name__in=TEACHER)
+        .order_by("run", "name", "-step")
+        .distinct("run", "name")
     )
     for pk, name, value in asked.values_list("run", "name", "value"):
         setattr(found[pk], TEACHER[name], value)
     done = [
-        run.pk for run in runs if run.state == JobState.SUCCEEDED and (estimate_of(run) or Estimate()).rollout_tokens
+        run.pk
+        for run in runs
+        if run.state == JobState.SUCCEEDED and (estimate_of(run) or Estimate()).rollout_tokens
     ]
     rows = (
-        Rollout.objects.filter(run__in=done, phase=Rollout.Phase.TRAIN).order_by() if done else Rollout.objects.none()
+        Rollout.objects.filter(run__in=done, phase=Rollout.Phase.TRAIN).order_by()
+        if done
+        else Rollout.objects.none()
     )
     for pk, n in rows.values_list("run").annotate(n=Sum("output_tokens")):
         found[pk].sampled = n
     ended = {run.pk: steps_of(run) for run in runs if run.state == JobState.SUCCEEDED}
-    counted = Metric.objects.filter(run__in=ended, name__in=TRAINED).order_by() if ended else Metric.objects.none()
-    for pk, name, n, steps in counted.values_list("run", "name").annotate(n=Sum("value"), steps=Count("pk")):
+    counted = (
+        Metric.objects.filter(run__in=ended, name__in=TRAINED).order_by()
+        if ended
+        else Metric.objects.none()
+    )
+    for pk, name, n, steps in counted.values_list("run", "name").annotate(
+        n=Sum("value"), steps=Count("pk")
+    ):
         if steps >= ended[pk]:
             setattr(found[pk], TRAINED[name], n)
     for run in runs:
@@ -112,10 +132,14 @@ def compared(run: TrainingRun) -> list[Compared]:
         usd = (usd or 0.0) + paid if paid is not None and (usd is not None or not hour) else None
     rows = [
         Compared("Time", "seconds", before.seconds, took),
-        Compared("Peak memory", "bytes", before.memory, peak.get("gpu_memory") or peak.get("memory")),
+        Compared(
+            "Peak memory", "bytes", before.memory, peak.get("gpu_memory") or peak.get("memory")
+        ),
         Compared("Rollout tokens", "count", before.rollout_tokens, run.used.sampled),
         Compared("Teacher tokens", "count", before.teacher_tokens, run.used.teacher_tokens),
-        Compared("Training tokens, distinct", "count", before.distinct_tokens, run.used.distinct_tokens),
+        Compared(
+            "Training tokens, distinct", "count", before.distinct_tokens, run.used.distinct_tokens
+        ),
         Compared("Training tokens, all", "count", before.training_tokens, run.used.trained_tokens),
         Compared("Cost", "usd", before.usd, usd),
     ]

@@ -10,11 +10,21 @@ from workers.lib.memory import gigabytes
 
 
 def seconds(value: float) -> str:
-    return f"{value:.0f} s" if value < 90 else f"{value / 60:.1f} min" if value < 5400 else f"{value / 3600:.1f} h"
+    return (
+        f"{value:.0f} s"
+        if value < 90
+        else f"{value / 60:.1f} min"
+        if value < 5400
+        else f"{value / 3600:.1f} h"
+    )
 
 
 def span(found: Span, write: Callable[[float], str]) -> str:
-    return write(found.likely) if found.exact else f"{write(found.likely)} ({write(found.low)} to {write(found.high)})"
+    return (
+        write(found.likely)
+        if found.exact
+        else f"{write(found.likely)} ({write(found.low)} to {write(found.high)})"
+    )
 
 
 def count(value: float) -> str:
@@ -29,7 +39,9 @@ def in_words(found: Estimate) -> str:
     if found.seconds:
         lines.append(f"time             {span(found.seconds, seconds)}")
     if found.memory:
-        lines.append(f"peak memory      {span(found.memory, gigabytes)}, of {gigabytes(found.available)}")
+        lines.append(
+            f"peak memory      {span(found.memory, gigabytes)}, of {gigabytes(found.available)}"
+        )
     if found.usd:
         lines.append(f"cost             {span(found.usd, lambda value: f'${value:,.4f}')}")
     if found.rollout_tokens:
@@ -38,16 +50,18 @@ def in_words(found: Estimate) -> str:
         lines.append(f"teacher tokens   {span(found.teacher_tokens, count)}")
     if found.training_tokens and found.distinct_tokens:
         lines.append(
-            f"training tokens  {span(found.distinct_tokens, count)} distinct, {span(found.training_tokens, count)} in all"
+            f"training tokens  {span(found.distinct_tokens, count)} distinct,"
+            f" {span(found.training_tokens, count)} in all"
         )
     for one in found.reduce:
         lines.append(
-            f"reduce           {one.words}: {gigabytes(one.memory)}{'' if one.same else ', which changes the run'}"
+            f"reduce           {one.words}:"
+            f" {gigabytes(one.memory)}{'' if one.same else ', which changes the run'}"
         )
     lines += [found.lengths] if found.lengths else []
     if not found.measured_at:
         lines.append(
-            "Time and memory are unknown: this model has not been measured. Measure it on the New run page, or "
-            "through the API."
+            "Time and memory are unknown: this model has not been measured. Measure it on the New"
+            " run page, or through the API."
         )
     return "\n".join(lines)

@@ -35,13 +35,16 @@ class ExportRun(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 @extend_schema(
-    operation_id="v1_training_runs_export", request={JSON: json_schema(ExportRun)},
+    operation_id="v1_training_runs_export",
+    request={JSON: json_schema(ExportRun)},
     responses=described({}, 400, 403, 404, 409) | {(200, ZIP): OpenApiTypes.BINARY},
-    description="A zipped folder to run this training plan in another engine: data, configuration, reward hook, "
-                "launch script and a signed "
-    f"manifest. Engines: {', '.join(engine.label for engine in ENGINES.values())}. Never contains held-out tasks. 409 if the reward is "
-    "locked or the engine cannot train this run.",
-)  # fmt: skip
+    description=(
+        "A zipped folder to run this training plan in another engine: data, configuration, reward"
+        " hook, launch script and a signed manifest. Engines:"
+        f" {', '.join(engine.label for engine in ENGINES.values())}. Never contains held-out tasks."
+        " 409 if the reward is locked or the engine cannot train this run."
+    ),
+)
 @api_view(["POST"])
 def export(request: Request, pk: UUID) -> HttpResponse:
     run = find(request, pk)
@@ -55,19 +58,28 @@ def export(request: Request, pk: UUID) -> HttpResponse:
 
 
 @extend_schema(
-    operation_id="v1_training_runs_import", request={"multipart/form-data": FILES},
-    responses=described({200: RUN, 201: RUN}, 400, 403), description="The result of an exported run: its manifest, the adapter's two "
-    "files and, if available, metrics as JSON Lines; or a zip archive of these. The adapter is checked against the "
-    "base model of the run and registered, and a finished run shows its curves. Sending the same result twice creates one run: the second response is 200.",
-)  # fmt: skip
+    operation_id="v1_training_runs_import",
+    request={"multipart/form-data": FILES},
+    responses=described({200: RUN, 201: RUN}, 400, 403),
+    description=(
+        "The result of an exported run: its manifest, the adapter's two files and, if available,"
+        " metrics as JSON Lines; or a zip archive of these. The adapter is checked against the base"
+        " model of the run and registered, and a finished run shows its curves. Sending the same"
+        " result twice creates one run: the second response is 200."
+    ),
+)
 @api_view(["POST"])
 @parser_classes([MultipartParser])
 def import_result(request: Request) -> Response:
     member_of(request)
     unknown = set(request.FILES) - set(FILES["properties"])
     if unknown or not request.FILES:
-        raise ValidationError({"path": "", "error": f"send files as {', '.join(FILES['properties'])}"})
+        raise ValidationError(
+            {"path": "", "error": f"send files as {', '.join(FILES['properties'])}"}
+        )
     names = {which: name for name, which in returned.NAMES.items()} | {"archive": "result.zip"}
     given = returned.from_files([(names[field], file) for field, file in request.FILES.items()])
-    run = returned.import_result(project=request.auth.project, returned=given, by=request.auth.created_by)
+    run = returned.import_result(
+        project=request.auth.project, returned=given, by=request.auth.created_by
+    )
     return Response(as_json(request, run), status=201 if run.is_new else 200)

@@ -23,7 +23,12 @@ from apps.evals.models import Split, Task
 from apps.registry.actions import ModelError
 from apps.registry.artifacts import ArtifactError, local_path
 from apps.registry.models import ModelVersion
-from apps.registry.profiles import base_folder, has_native_tools, profile_of_version, takes_text_arguments
+from apps.registry.profiles import (
+    base_folder,
+    has_native_tools,
+    profile_of_version,
+    takes_text_arguments,
+)
 from apps.registry.trained_elsewhere import CONFIG, WEIGHTS, rank_of, shapes_of
 from apps.training.actions import TrainingError
 from apps.training.engines.folder import ENGINES, Engine, check, files_of, packed
@@ -62,8 +67,8 @@ def engine_named(slug: str) -> Engine:
 
 @transaction.atomic
 def export(*, run: TrainingRun, engine: str, by: Any) -> Export:
-    """The exported folder as a zip archive. The same lock and the same hold-out checks apply as for training here.
-    Raises TrainingLocked, TrainingError, HoldoutLeak.
+    """The exported folder as a zip archive. The same lock and the same hold-out checks apply as for
+    training here. Raises TrainingLocked, TrainingError, HoldoutLeak.
     """
     chosen = engine_named(engine)
     name = f"{slugify(run.name)[:60] or run.method}-{engine}"
@@ -86,9 +91,16 @@ def folder(*, run: TrainingRun, engine: Engine, by: Any, **facts: Any) -> dict[s
     except ExportError as error:
         raise TrainingError(str(error)) from error
     audit(
-        "training.exported", project=run.project, by=by, target=run.dataset if run._state.adding else run, name=run.name,
-        engine=engine.label, method=run.get_method_display(), dataset=run.dataset.digest, files=len(made),
-    )  # fmt: skip
+        "training.exported",
+        project=run.project,
+        by=by,
+        target=run.dataset if run._state.adding else run,
+        name=run.name,
+        engine=engine.label,
+        method=run.get_method_display(),
+        dataset=run.dataset.digest,
+        files=len(made),
+    )
     return made
 
 
@@ -108,8 +120,8 @@ def sign(facts: dict[str, Any]) -> str:
 
 
 def learned_texts(plan: Plan) -> Iterable[tuple[str, dict]]:
-    """Yield (key, row) for learned texts that are not part of a task, in the format in which they are compared with the
-    hold-outs.
+    """Yield (key, row) for learned texts that are not part of a task, in the format in which they
+    are compared with the hold-outs.
     """
     for row in plan.rows:
         asked = {"messages": row.messages}
@@ -121,7 +133,9 @@ def learned_texts(plan: Plan) -> Iterable[tuple[str, dict]]:
             yield row.key, as_leak_row(asked | {"completion": row.completion})
 
 
-def plan_of(run: TrainingRun, tasks: list[Task], validation: list[Task], facts: dict[str, Any]) -> Plan:
+def plan_of(
+    run: TrainingRun, tasks: list[Task], validation: list[Task], facts: dict[str, Any]
+) -> Plan:
     """Raises TrainingError."""
     environment = load_for(run.environment)
     config = convert(run.spec["config"], CONFIGS[run.method], "config")
@@ -139,25 +153,37 @@ def plan_of(run: TrainingRun, tasks: list[Task], validation: list[Task], facts: 
 
 
 def row_of_example(key: str, row: dict, native: bool) -> Row:
-    """A row as a job here learns from it: with native tools if the template supports them, otherwise with the tools
-    written as text.
+    """A row as a job here learns from it: with native tools if the template supports them,
+    otherwise with the tools written as text.
     """
     asked, turns, tools = row["messages"], row.get("turns", []), row["tools"]
     write = for_template if native else partial(as_text, tools=tools)
     messages, whole = write(asked), write([*asked, *turns])
     return Row(
-        key, messages, tools if native else [], row.get("completion", ""), turns=whole[len(messages) :],
-        chosen=row.get("chosen", ""), rejected=row.get("rejected", ""), good=row.get("good"),
-    )  # fmt: skip
+        key,
+        messages,
+        tools if native else [],
+        row.get("completion", ""),
+        turns=whole[len(messages) :],
+        chosen=row.get("chosen", ""),
+        rejected=row.get("rejected", ""),
+        good=row.get("good"),
+    )
 
 
 def plan_with(
-    run: TrainingRun, environment: Environment, config: Any, rows: list[Row], checked: list[Row], facts: dict[str, Any]
+    run: TrainingRun,
+    environment: Environment,
+    config: Any,
+    rows: list[Row],
+    checked: list[Row],
+    facts: dict[str, Any],
 ) -> Plan:
     if run.method == Method.GRPO and any(used_in(run.environment.verifier.spec)):
         raise TrainingError(
-            f"{run.environment.verifier} uses a reward model, which only runs in jobs of this installation, so an external engine would "
-            "get no reward. Train here, or choose another verifier."
+            f"{run.environment.verifier} uses a reward model, which only runs in jobs of this"
+            " installation, so an external engine would get no reward. Train here, or choose"
+            " another verifier."
         )
     base, profile = run.parent.base_version(), profile_of_version(run.parent)
     return Plan(
@@ -169,7 +195,11 @@ def plan_with(
         server=settings.FLYWHEEL_URL,
         path=f"/env/{run.environment}",
         multi_turn=environment.multi_turn,
-        max_turns=(run.environment.harness.get("max_turns") or DEFAULT_TURNS) if environment.multi_turn else 1,
+        max_turns=(
+            (run.environment.harness.get("max_turns") or DEFAULT_TURNS)
+            if environment.multi_turn
+            else 1
+        ),
         rows=rows,
         validation=checked,
         facts=facts_of(run, base) | facts,
@@ -185,7 +215,9 @@ def plan_with(
 
 
 def changes_turns(version: ModelVersion) -> str:
-    """Why the template renders an earlier turn differently once the conversation continues; "" if it does not."""
+    """Why the template renders an earlier turn differently once the conversation continues; "" if
+    it does not.
+    """
     template = version.chat_template
     breaks = template.breaks if template else {}
     return next((breaks[name] for name in ("tools", "user") if name in breaks), "")
@@ -194,32 +226,51 @@ def changes_turns(version: ModelVersion) -> str:
 def facts_of(run: TrainingRun, base: ModelVersion) -> dict[str, Any]:
     """The facts about the export that become the lineage of the imported result."""
     return lineage(run) | {
-        "project": str(run.project_id), "name": run.name, "parent_id": run.parent_id, "dataset": str(run.dataset_id),
-        "environment_id": str(run.environment_id), "method": run.method, "base": str(base), "base_digest": base.digest, "split": Split.TRAIN.value,
-        "run": "" if run._state.adding else str(run.pk), "lora": lora_of(run),
-    }  # fmt: skip
+        "project": str(run.project_id),
+        "name": run.name,
+        "parent_id": run.parent_id,
+        "dataset": str(run.dataset_id),
+        "environment_id": str(run.environment_id),
+        "method": run.method,
+        "base": str(base),
+        "base_digest": base.digest,
+        "split": Split.TRAIN.value,
+        "run": "" if run._state.adding else str(run.pk),
+        "lora": lora_of(run),
+    }
 
 
 def lora_of(run: TrainingRun) -> dict[str, Any]:
-    """Rank and alpha of the adapter that is expected back: those of the continued adapter, or those in the settings."""
+    """Rank and alpha of the adapter that is expected back: those of the continued adapter, or those
+    in the settings.
+    """
     if before := adapter_of(run.parent):
         return {"rank": before.rank, "alpha": json.loads(before.files[CONFIG]).get("lora_alpha")}
     config = run.spec["config"]
     return {"rank": config["lora_rank"], "alpha": config["lora_alpha"] or 2 * config["lora_rank"]}
 
 
-def rows_of(tasks: Iterable[Task], environment: Environment, native: bool, config: Any) -> list[Row]:
-    """Tasks as an agent sees them, with the harness's prompt and examples first; tools are written as text if the
-    template has none.
+def rows_of(
+    tasks: Iterable[Task], environment: Environment, native: bool, config: Any
+) -> list[Row]:
+    """Tasks as an agent sees them, with the harness's prompt and examples first; tools are written
+    as text if the template has none.
     """
     made = []
     for task in tasks:
         episode = environment.open(task.as_spec())
         gym = gym_row(row_of(task))
-        asked = {"temperature": getattr(config, "temperature", 1.0), "top_p": getattr(config, "top_p", 1.0)}
+        asked = {
+            "temperature": getattr(config, "temperature", 1.0),
+            "top_p": getattr(config, "top_p", 1.0),
+        }
         gym[ASKED] = gym[ASKED] | items_request(episode.messages, episode.offered) | asked
-        messages = for_template(episode.messages) if native else as_text(episode.messages, episode.offered)
-        made.append(Row(task.key, messages, episode.offered if native else [], task.demonstration, gym))
+        messages = (
+            for_template(episode.messages) if native else as_text(episode.messages, episode.offered)
+        )
+        made.append(
+            Row(task.key, messages, episode.offered if native else [], task.demonstration, gym)
+        )
     return made
 
 
@@ -228,8 +279,8 @@ def gym_row(row: TaskRow) -> dict[str, Any]:
 
 
 def room_for(rows: list[Row]) -> int:
-    """Token limit of a prompt: the longest, rounded up to a power of two. A conservative guess, since no tokenizer is
-    loaded here.
+    """Token limit of a prompt: the longest, rounded up to a power of two. A conservative guess,
+    since no tokenizer is loaded here.
     """
     longest = max((len(str(row.messages)) + len(str(row.tools)) for row in rows), default=0)
     return 1 << max(9, (longest // CHARACTERS_PER_TOKEN).bit_length())
@@ -245,9 +296,19 @@ def layers_of(version: ModelVersion) -> tuple[str, ...]:
     except ModelError:
         return ()
     named = (
-        name.removesuffix(".weight") for name, shape in shapes.items() if name.endswith(".weight") and len(shape) == 2
+        name.removesuffix(".weight")
+        for name, shape in shapes.items()
+        if name.endswith(".weight") and len(shape) == 2
     )
-    return tuple(sorted({name.rpartition(".")[2] for name in named if "embed" not in name and "lm_head" not in name}))
+    return tuple(
+        sorted(
+            {
+                name.rpartition(".")[2]
+                for name in named
+                if "embed" not in name and "lm_head" not in name
+            }
+        )
+    )
 
 
 def adapter_of(version: ModelVersion) -> Adapter | None:
@@ -263,7 +324,7 @@ def adapter_of(version: ModelVersion) -> Adapter | None:
         raise TrainingError(f"The adapter {version} cannot be read: {sentence(error)}") from error
     if size > MAX_CARRIED:
         raise TrainingError(
-            f"The adapter {version} is larger than {MAX_CARRIED / 2**20:.0f} MiB. Merge it, and register the merged "
-            f"model as a base model."
+            f"The adapter {version} is larger than {MAX_CARRIED / 2**20:.0f} MiB. Merge it, and"
+            " register the merged model as a base model."
         )
     return Adapter(rank, {name: (home / name).read_bytes() for name in (CONFIG, WEIGHTS)})

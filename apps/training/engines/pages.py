@@ -52,7 +52,9 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(runs_of(project), pk=pk)
     if request.method == "POST":
         try:
-            return as_file(exporting.export(run=run, engine=request.POST.get("engine", ""), by=request.user))
+            return as_file(
+                exporting.export(run=run, engine=request.POST.get("engine", ""), by=request.user)
+            )
         except REFUSALS as error:
             record_refusal(project, error, by=request.user)
             messages.error(request, str(error))
@@ -70,7 +72,9 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 def offered(run: TrainingRun) -> list[tuple[Engine, str, list[str]]]:
-    """(engine, why it cannot train this run or "", the settings that it does not support) for all engines."""
+    """(engine, why it cannot train this run or "", the settings that it does not support) for all
+    engines.
+    """
     config = convert(run.spec["config"], CONFIGS[run.method], "config")
     return [
         (
@@ -97,7 +101,9 @@ class ResultForm(PlainForm):
 
     files = MultipleFiles(required=False, label="Files")
     folder = forms.CharField(
-        max_length=500, required=False, help_text="Instead of uploading: a folder on the server that contains the files"
+        max_length=500,
+        required=False,
+        help_text="Instead of uploading: a folder on the server that contains the files",
     )
 
     def clean(self) -> dict[str, Any]:
@@ -115,12 +121,16 @@ def import_result(request: HttpRequest, project: Project) -> HttpResponse:
             if folder := form.cleaned_data["folder"]:
                 given = returned.from_folder(allowed_folder(folder))
             else:
-                given = returned.from_files([(file.name, file) for file in form.cleaned_data["files"]])
+                given = returned.from_files(
+                    [(file.name, file) for file in form.cleaned_data["files"]]
+                )
             run = returned.import_result(project=project, returned=given, by=request.user)
         except (returned.ResultError, ModelError) as error:
             form.add_error(None, str(error))
         else:
-            messages.success(request, f"{run.model_version} is registered. Evaluate it before it is compared.")
+            messages.success(
+                request, f"{run.model_version} is registered. Evaluate it before it is compared."
+            )
             return redirect("training:detail", project.slug, run.pk)
     context = {"form": form, "folders": folders(), "names": returned.NAMES}
     return render(request, "training/engines/import.html", context)

@@ -15,9 +15,9 @@ class ExportError(ValueError):
 
 @dataclass(frozen=True)
 class Row:
-    """One task or example as the agent sees it. `gym` is the row that the environment's /verify takes. What is learned
-    is `completion` (for KTO together with `good`), the answers in `turns` (everything that follows in an episode), or
-    the preference of `chosen` over `rejected`.
+    """One task or example as the agent sees it. `gym` is the row that the environment's /verify
+    takes. What is learned is `completion` (for KTO together with `good`), the answers in `turns`
+    (everything that follows in an episode), or the preference of `chosen` over `rejected`.
     """
 
     key: str
@@ -41,8 +41,8 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Plan:
-    """`facts` are copied into the manifest. `path` is where the environment is served, relative to the server's
-    address.
+    """`facts` are copied into the manifest. `path` is where the environment is served, relative to
+    the server's address.
     """
 
     name: str
@@ -63,9 +63,9 @@ class Plan:
     tool_parser: str = ""
     renderer: str = ""
     context: int = 0  # upper bound of a prompt, in tokens
-    changes_turns: str = (
-        ""  # why the base's template does not keep the turns of such a conversation as they were; "" where it does
-    )
+    # why the base's template does not keep the turns of such a conversation as they were; "" where
+    # it does
+    changes_turns: str = ""
     text_arguments: bool = True  # whether the template also accepts the arguments of calls as text
 
     @property
@@ -89,7 +89,9 @@ class Plan:
     @property
     def episodes(self) -> bool:
         """Whether rows can have several answers to learn."""
-        return any(row.turns for row in self.rows) or (self.method == "sft" and self.multi_turn and not self.rows)
+        return any(row.turns for row in self.rows) or (
+            self.method == "sft" and self.multi_turn and not self.rows
+        )
 
     @property
     def prompt_tokens(self) -> int:
@@ -101,13 +103,15 @@ class Plan:
 
 
 def jsonl(rows: list[dict[str, Any]]) -> bytes:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace")
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode(
+        "utf-8", "replace"
+    )
 
 
 def chat_rows(rows: list[Row], packed: bool = False) -> bytes:
-    """Conversations that end with the answer to learn, or contain all answers of an episode. `packed`: tools and
-    arguments of calls as JSON text, for engines whose reader gives every row the fields of all others, filled with
-    null.
+    """Conversations that end with the answer to learn, or contain all answers of an episode.
+    `packed`: tools and arguments of calls as JSON text, for engines whose reader gives every row
+    the fields of all others, filled with null.
     """
     return jsonl([chat_row(row, packed) for row in rows])
 
@@ -116,7 +120,10 @@ def chat_row(row: Row, packed: bool) -> dict[str, Any]:
     messages = [*row.messages, *(row.turns or [{"role": "assistant", "content": row.completion}])]
     tools: Any = row.tools
     if packed:
-        messages, tools = [packed_calls(message) for message in messages], json.dumps(row.tools, ensure_ascii=False)
+        messages, tools = (
+            [packed_calls(message) for message in messages],
+            json.dumps(row.tools, ensure_ascii=False),
+        )
     return {"messages": messages} | ({"tools": tools} if row.tools else {})
 
 
@@ -130,8 +137,8 @@ def packed_calls(message: dict) -> dict:
 
 
 def prompt_rows(rows: list[Row]) -> bytes:
-    """The rows that `render.py` and `train.py` read: the prompt in parts, what is learned, and the environment's row as
-    text.
+    """The rows that `render.py` and `train.py` read: the prompt in parts, what is learned, and the
+    environment's row as text.
     """
     return jsonl([prompt_row(index, row) for index, row in enumerate(rows)])
 

@@ -1,7 +1,9 @@
-"""Training runs as jobs on a Ray cluster: the job's folder and keys, what it may download and upload, and how it ends.
+"""Training runs as jobs on a Ray cluster: the job's folder and keys, what it may download and
+upload, and how it ends.
 
-`workers.ray_job` submits and follows it. The job gets an API key of the project for the reward (scope `evaluate`) and a
-token that is valid for this run's base model and for one adapter; both expire with the run.
+`workers.ray_job` submits and follows it. The job gets an API key of the project for the reward
+(scope `evaluate`) and a token that is valid for this run's base model and for one adapter; both
+expire with the run.
 """
 
 from __future__ import annotations
@@ -41,7 +43,15 @@ from apps.training.results import lineage, version_name
 SALT = "flywheel.ray-run"
 LASTS = timedelta(days=30)  # lifetime of key and token, unless the run ends earlier
 BASE_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja")
-CARRIED_KEYS = ("picked_by", "picked", "picked_of", "sources", "samples_of", "sampled_from", "shape")
+CARRIED_KEYS = (
+    "picked_by",
+    "picked",
+    "picked_of",
+    "sources",
+    "samples_of",
+    "sampled_from",
+    "shape",
+)
 
 
 class TokenRefused(Exception):
@@ -59,25 +69,41 @@ def submit(*, run: TrainingRun, engine: str, cluster: RayCluster, by: Any) -> Tr
         raise TrainingError(reason)
     if run.method in chosen.whole:
         raise TrainingError(
-            f"{chosen.label} trains all weights with {run.get_method_display()}, so no adapter comes back. Download the folder."
+            f"{chosen.label} trains all weights with {run.get_method_display()}, so no adapter"
+            " comes back. Download the folder."
         )
     if run.spec.get("rollouts"):
-        raise TrainingError("On a cluster the engine does its own sampling. Do not choose a server to sample on.")
+        raise TrainingError(
+            "On a cluster the engine does its own sampling. Do not choose a server to sample on."
+        )
     if by is None:
-        raise TrainingError("A cluster job acts with the permissions of the user who starts it. Start it as a user.")
+        raise TrainingError(
+            "A cluster job acts with the permissions of the user who starts it. Start it as a user."
+        )
     run.name = f"{run.name[:120]} on {cluster}"
     run.spec |= {
-        "cluster": {"id": cluster.pk, "name": cluster.name}, "engine": chosen.slug, "engine_version": chosen.version,
-    }  # fmt: skip
+        "cluster": {"id": cluster.pk, "name": cluster.name},
+        "engine": chosen.slug,
+        "engine_version": chosen.version,
+    }
     return jobs.submit(run, by=by)
 
 
 def copy_of(run: TrainingRun, by: Any) -> TrainingRun:
-    """A new, unsaved run with the inputs and settings of another one. Raises TrainingError, TrainingLocked."""
+    """A new, unsaved run with the inputs and settings of another one. Raises TrainingError,
+    TrainingLocked.
+    """
     made = prepared_run(
-        project=run.project, method=Method(run.method), parent=run.parent, dataset=run.dataset, environment=run.environment,
-        config=run.spec["config"], seed=run.spec.get("seed", 0), name=run.name, by=by,
-    )  # fmt: skip
+        project=run.project,
+        method=Method(run.method),
+        parent=run.parent,
+        dataset=run.dataset,
+        environment=run.environment,
+        config=run.spec["config"],
+        seed=run.spec.get("seed", 0),
+        name=run.name,
+        by=by,
+    )
     made.spec |= {name: run.spec[name] for name in CARRIED_KEYS if name in run.spec}
     return made
 
@@ -86,11 +112,16 @@ def copy_of(run: TrainingRun, by: Any) -> TrainingRun:
 
 
 def child_spec(run: TrainingRun) -> dict[str, Any]:
-    """The spec of `workers.ray_job`. A later attempt follows the job that an earlier one submitted. Raises TrainingError."""
-    cluster = RayCluster.objects.filter(project=run.project_id, pk=run.spec["cluster"]["id"]).first()
+    """The spec of `workers.ray_job`. A later attempt follows the job that an earlier one submitted.
+    Raises TrainingError.
+    """
+    cluster = RayCluster.objects.filter(
+        project=run.project_id, pk=run.spec["cluster"]["id"]
+    ).first()
     if cluster is None:
         raise TrainingError(
-            f"The Ray cluster “{run.spec['cluster']['name']}” was removed. Start the run on another one."
+            f"The Ray cluster “{run.spec['cluster']['name']}” was removed. Start the run on another"
+            " one."
         )
     check_address(cluster.base_url, cluster.key_variable)
     home = job_folder(run) / "ray"
@@ -99,7 +130,10 @@ def child_spec(run: TrainingRun) -> dict[str, Any]:
         TrainingRun.objects.filter(pk=run.pk).update(cursor={"submission": submission})
         home.mkdir(parents=True, exist_ok=True)
         (home / "package.zip").write_bytes(package(run, submission))
-        write_secret(home / "secrets.json", {"submission": submission, "env": environment_of(run, cluster, submission)})
+        write_secret(
+            home / "secrets.json",
+            {"submission": submission, "env": environment_of(run, cluster, submission)},
+        )
     engine, config = exporting.engine_named(run.spec["engine"]), run.spec["config"]
     return {
         "kind": "ray_job",
@@ -115,23 +149,40 @@ def child_spec(run: TrainingRun) -> dict[str, Any]:
 
 
 def package(run: TrainingRun, submission: str) -> bytes:
-    """The exported folder plus the files that make it a job, zipped. It contains the submission id, so that two jobs
-    never share a folder.
+    """The exported folder plus the files that make it a job, zipped. It contains the submission id,
+    so that two jobs never share a folder.
     """
-    made = exporting.folder(run=run, engine=exporting.engine_named(run.spec["engine"]), by=run.created_by)
+    made = exporting.folder(
+        run=run, engine=exporting.engine_named(run.spec["engine"]), by=run.created_by
+    )
     base, home = run.parent.base_version(), base_folder(run.parent)
-    files = [{"path": path.relative_to(home).as_posix(), "size": path.stat().st_size} for path in files_of_base(home)]
-    facts = {"run": str(run.pk), "submission": submission, "digest": base.digest, "folder": home.name, "files": files}
+    files = [
+        {"path": path.relative_to(home).as_posix(), "size": path.stat().st_size}
+        for path in files_of_base(home)
+    ]
+    facts = {
+        "run": str(run.pk),
+        "submission": submission,
+        "digest": base.digest,
+        "folder": home.name,
+        "files": files,
+    }
     runner = (Path(settings.BASE_DIR) / CARRIED.replace(".", "/") / "ray_runner.py").read_bytes()
-    return packed("", made | {"base.json": json.dumps(facts, indent=1).encode(), "ray_runner.py": runner})
+    return packed(
+        "", made | {"base.json": json.dumps(facts, indent=1).encode(), "ray_runner.py": runner}
+    )
 
 
 def files_of_base(home: Path | None) -> list[Path]:
-    """What a job may download of a base model: weights, configuration, tokenizer and template. Raises TrainingError."""
+    """What a job may download of a base model: weights, configuration, tokenizer and template.
+    Raises TrainingError.
+    """
     if home is None:
         raise TrainingError("The folder of the base model no longer exists on this installation.")
     return sorted(
-        path for path in home.rglob("*") if path.is_file() and not path.is_symlink() and path.suffix in BASE_FILES
+        path
+        for path in home.rglob("*")
+        if path.is_file() and not path.is_symlink() and path.suffix in BASE_FILES
     )
 
 
@@ -146,8 +197,12 @@ def environment_of(run: TrainingRun, cluster: RayCluster, submission: str) -> di
         env["FLYWHEEL_BASES"] = cluster.bases_at
     if run.method == Method.GRPO:
         _, env["FLYWHEEL_API_KEY"] = create_api_key(
-            project=run.project, name=key_name(run), by=run.created_by, scopes=[Scope.EVALUATE], expires_at=timezone.now() + LASTS,
-        )  # fmt: skip
+            project=run.project,
+            name=key_name(run),
+            by=run.created_by,
+            scopes=[Scope.EVALUATE],
+            expires_at=timezone.now() + LASTS,
+        )
     return env
 
 
@@ -167,7 +222,9 @@ def write_secret(path: Path, value: Any) -> None:
 
 
 def token_for(run: TrainingRun, submission: str) -> str:
-    return signing.TimestampSigner(salt=SALT).sign_object({"run": str(run.pk), "submission": submission})
+    return signing.TimestampSigner(salt=SALT).sign_object(
+        {"run": str(run.pk), "submission": submission}
+    )
 
 
 def run_of_token(pk: UUID, token: str) -> TrainingRun:
@@ -176,7 +233,11 @@ def run_of_token(pk: UUID, token: str) -> TrainingRun:
         given = signing.TimestampSigner(salt=SALT).unsign_object(token, max_age=LASTS)
     except (signing.BadSignature, ValueError, TypeError, RecursionError) as error:
         raise TokenRefused("This token does not belong to this run, or has expired.") from error
-    run = TrainingRun.objects.filter(pk=pk).select_related("project", "parent", "dataset", "environment").first()
+    run = (
+        TrainingRun.objects.filter(pk=pk)
+        .select_related("project", "parent", "dataset", "environment")
+        .first()
+    )
     if run is None or given != {"run": str(pk), "submission": run.cursor.get("submission")}:
         raise TokenRefused("This token does not belong to this run, or has expired.")
     if not run.is_active or run.cancel_requested_at:
@@ -187,7 +248,9 @@ def run_of_token(pk: UUID, token: str) -> TrainingRun:
 def base_file(run: TrainingRun, name: str) -> Path | None:
     """A file of the run's base model that its job may read; None for any other."""
     home = base_folder(run.parent)
-    return next((path for path in files_of_base(home) if path.relative_to(home).as_posix() == name), None)
+    return next(
+        (path for path in files_of_base(home) if path.relative_to(home).as_posix() == name), None
+    )
 
 
 def receive(run: TrainingRun, given: Returned) -> None:
@@ -195,13 +258,17 @@ def receive(run: TrainingRun, given: Returned) -> None:
     if "returned" in run.result:
         raise AlreadyReturned("This run already has its adapter.")
     if given.config is None or given.weights is None:
-        raise ResultError("Send adapter_config.json as “config” and adapter_model.safetensors as “weights”.")
+        raise ResultError(
+            "Send adapter_config.json as “config” and adapter_model.safetensors as “weights”."
+        )
     facts = {"base_digest": run.parent.base_version().digest, "lora": exporting.lora_of(run)}
     try:
         artifact, found = store_adapter(run.parent, facts, given)
     except (ModelError, ArtifactError) as error:
         raise ResultError(str(error)) from error
-    first = TrainingRun.objects.filter(~Q(result__has_key="returned"), pk=run.pk, state__in=ACTIVE_STATES)
+    first = TrainingRun.objects.filter(
+        ~Q(result__has_key="returned"), pk=run.pk, state__in=ACTIVE_STATES
+    )
     if not first.update(result={"returned": {"artifact": artifact.digest, "lineage": found}}):
         raise AlreadyReturned("This run already has its adapter, or has ended.")
 
@@ -214,17 +281,27 @@ def complete(run: TrainingRun, result: dict[str, Any]) -> dict[str, Any]:
     fresh = TrainingRun.objects.get(pk=run.pk)
     if (found := fresh.result.get("returned")) is None:
         raise Incomplete(
-            "The job succeeded, but no adapter was received. Check that the cluster's nodes can reach this Flywheel server (at the address in "
-            "the cluster settings), and read the last lines of the log.", {},
-        )  # fmt: skip
+            "The job succeeded, but no adapter was received. Check that the cluster's nodes can"
+            " reach this Flywheel server (at the address in the cluster settings), and read the"
+            " last lines of the log.",
+            {},
+        )
     with transaction.atomic():
         artifact = Artifact.objects.get(pk=found["artifact"])
         version = register_adapter(
-            project=run.project, name=version_name(run), parent=run.parent, artifact=artifact, by=run.created_by,
+            project=run.project,
+            name=version_name(run),
+            parent=run.parent,
+            artifact=artifact,
+            by=run.created_by,
             lineage=lineage(run) | {"trained": "elsewhere"} | found["lineage"],
-        )  # fmt: skip
+        )
         TrainingRun.objects.filter(pk=run.pk).update(model_version=version)
-    return {"model_version": str(version), "adapter_digest": artifact.digest, "metrics": result.get("metrics") or {}}
+    return {
+        "model_version": str(version),
+        "adapter_digest": artifact.digest,
+        "metrics": result.get("metrics") or {},
+    }
 
 
 def ended(run: TrainingRun) -> None:

@@ -1,4 +1,6 @@
-"""Submitting to a Ray cluster by page and API, and the job's requests: reading a file of the base model, and uploading its adapter."""
+"""Submitting to a Ray cluster by page and API, and the job's requests: reading a file of the base
+model, and uploading its adapter.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ def submit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     cluster = get_object_or_404(RayCluster, project=project, name=request.POST.get("cluster", ""))
     try:
         made = ray.submit(
-            run=ray.copy_of(run, request.user), engine=request.POST.get("engine", ""), cluster=cluster, by=request.user
+            run=ray.copy_of(run, request.user),
+            engine=request.POST.get("engine", ""),
+            cluster=cluster,
+            by=request.user,
         )
     except REFUSALS as error:
         record_refusal(project, error, by=request.user)
@@ -60,10 +65,15 @@ class SubmitRun(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 @extend_schema(
-    operation_id="v1_training_runs_submit", request={JSON: json_schema(SubmitRun)}, responses=described({201: RUN}, 400, 403, 404, 409),
-    description="Starts a new run with the inputs and settings of this one as a job on a Ray cluster. It is followed like any other "
-    "run, and its adapter is registered. 409 if the reward is locked or the engine cannot train this run.",
-)  # fmt: skip
+    operation_id="v1_training_runs_submit",
+    request={JSON: json_schema(SubmitRun)},
+    responses=described({201: RUN}, 400, 403, 404, 409),
+    description=(
+        "Starts a new run with the inputs and settings of this one as a job on a Ray cluster. It is"
+        " followed like any other run, and its adapter is registered. 409 if the reward is locked"
+        " or the engine cannot train this run."
+    ),
+)
 @api_view(["POST"])
 def submit_by_api(request: Request, pk: UUID) -> Response:
     run, by = find(request, pk), request.auth.created_by
@@ -84,7 +94,9 @@ def submit_by_api(request: Request, pk: UUID) -> Response:
 
 
 def job_view(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Called with the run whose job has the request's token. Wrong tokens are counted like wrong API keys."""
+    """Called with the run whose job has the request's token. Wrong tokens are counted like wrong
+    API keys.
+    """
 
     @csrf_exempt
     @wraps(view)
@@ -96,7 +108,11 @@ def job_view(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
             try:
                 refuse_key(key_digest(token), address_of(request))
             except Locked as locked:
-                return JsonResponse({"detail": str(locked)}, status=429, headers={"Retry-After": str(locked.seconds)})
+                return JsonResponse(
+                    {"detail": str(locked)},
+                    status=429,
+                    headers={"Retry-After": str(locked.seconds)},
+                )
             return JsonResponse({"detail": str(error)}, status=401)
         return view(request, run, **given)
 
@@ -117,7 +133,11 @@ def base_file(request: HttpRequest, run: TrainingRun, name: str) -> HttpResponse
 def result(request: HttpRequest, run: TrainingRun) -> HttpResponse:
     names = {which: name for name, which in NAMES.items()}
     try:
-        files = [(names[field], file) for field, file in request.FILES.items() if field in ("config", "weights")]
+        files = [
+            (names[field], file)
+            for field, file in request.FILES.items()
+            if field in ("config", "weights")
+        ]
         ray.receive(run, from_files(files))
     except ray.AlreadyReturned as error:
         return JsonResponse({"detail": str(error)}, status=409)

@@ -1,6 +1,8 @@
-"""Imports the results of an exported run: its adapter becomes a model version, its metrics the curves of a finished run.
+"""Imports the results of an exported run: its adapter becomes a model version, its metrics the
+curves of a finished run.
 
-Only four files are read, by their names; nothing is unpacked from an archive to a path that it names.
+Only four files are read, by their names; nothing is unpacked from an archive to a path that it
+names.
 """
 
 from __future__ import annotations
@@ -67,11 +69,15 @@ class Returned:
     opened: list[Any] = field(default_factory=list)
 
     def add(self, name: str, source: BinaryIO) -> None:
-        """Raises ResultError for a second file of the same name; files with other names are ignored."""
+        """Raises ResultError for a second file of the same name; files with other names are
+        ignored.
+        """
         if (which := NAMES.get(PurePosixPath(name.replace("\\", "/")).name)) is None:
             return
         if getattr(self, which) is not None:
-            raise ResultError(f"There are two files {PurePosixPath(name).name}. Send the folder of one adapter.")
+            raise ResultError(
+                f"There are two files {PurePosixPath(name).name}. Send the folder of one adapter."
+            )
         setattr(self, which, source)
 
     def close(self) -> None:
@@ -93,7 +99,12 @@ def from_files(files: list[tuple[str, BinaryIO]]) -> Returned:
 def from_folder(folder: Path) -> Returned:
     """From a folder on the server, recursively. Links are not followed. Raises ResultError."""
     found = Returned()
-    paths = [path for name in NAMES for path in sorted(folder.rglob(name)) if path.is_file() and not path.is_symlink()]
+    paths = [
+        path
+        for name in NAMES
+        for path in sorted(folder.rglob(name))
+        if path.is_file() and not path.is_symlink()
+    ]
     for path in paths:
         source = path.open("rb")
         found.opened.append(source)
@@ -110,11 +121,14 @@ def _add_archive(found: Returned, source: BinaryIO) -> None:
         archive = zipfile.ZipFile(source)
         members = archive.infolist()
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
-        raise ResultError("The zip archive cannot be read. Send it again, or send the files themselves.") from error
+        raise ResultError(
+            "The zip archive cannot be read. Send it again, or send the files themselves."
+        ) from error
     found.opened.append(archive)
     if len(members) > MAX_MEMBERS:
         raise ResultError(
-            f"The archive holds {len(members)} files; {MAX_MEMBERS} is the most. Send only the adapter's files."
+            f"The archive holds {len(members)} files; {MAX_MEMBERS} is the most. Send only the"
+            " adapter's files."
         )
     for member in members:
         if PurePosixPath(member.filename).name in NAMES and not member.is_dir():
@@ -127,22 +141,31 @@ def _add_archive(found: Returned, source: BinaryIO) -> None:
 
 
 def import_result(*, project: Project, returned: Returned, by: Any) -> TrainingRun:
-    """The finished run for the result. Importing the same adapter of the same export twice gives one run. Raises ResultError."""
+    """The finished run for the result. Importing the same adapter of the same export twice gives
+    one run. Raises ResultError.
+    """
     try:
         return _import(project, returned, by)
     except (ModelError, ArtifactError) as error:
         raise ResultError(str(error)) from error
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
-        raise ResultError("The zip archive is broken. Send it again, or send the files themselves.") from error
+        raise ResultError(
+            "The zip archive is broken. Send it again, or send the files themselves."
+        ) from error
     finally:
         returned.close()
 
 
 def _import(project: Project, returned: Returned, by: Any) -> TrainingRun:
-    missing = [name for name, which in NAMES.items() if getattr(returned, which) is None and name != METRICS]
+    missing = [
+        name
+        for name, which in NAMES.items()
+        if getattr(returned, which) is None and name != METRICS
+    ]
     if missing:
         raise ResultError(
-            f"Missing: {', '.join(missing)}. {MANIFEST} is in the exported folder, the other two are what the engine saved."
+            f"Missing: {', '.join(missing)}. {MANIFEST} is in the exported folder, the other two"
+            " are what the engine saved."
         )
     facts, signature = facts_of(project, returned.manifest)
     run = unsaved(project, facts, signature, by)
@@ -152,14 +175,17 @@ def _import(project: Project, returned: Returned, by: Any) -> TrainingRun:
 
 
 def facts_of(project: Project, source: BinaryIO) -> tuple[dict[str, Any], str]:
-    """The manifest's facts, if this installation wrote it for this project, and its digest. Raises ResultError."""
+    """The manifest's facts, if this installation wrote it for this project, and its digest. Raises
+    ResultError.
+    """
     text = bounded(source, MANIFEST, MAX_MANIFEST).read()
     try:
         signature = json.loads(text)["signature"]
         facts = signing.Signer(salt=SALT).unsign_object(signature)
     except (ValueError, KeyError, TypeError, RecursionError, signing.BadSignature) as error:
         raise ResultError(
-            f"This {MANIFEST} was not written by this Flywheel server, or has been modified. Send the exported one."
+            f"This {MANIFEST} was not written by this Flywheel server, or has been modified. Send"
+            " the exported one."
         ) from error
     if facts["project"] != str(project.pk):
         raise ResultError("This folder was exported from another project. Import it there.")
@@ -173,12 +199,17 @@ def unsaved(project: Project, facts: dict[str, Any], signature: str, by: Any) ->
     environment = Environment.objects.filter(project=project, pk=facts["environment_id"]).first()
     gone = [
         name
-        for name, row in (("base model", parent), ("dataset", dataset), ("environment", environment))
+        for name, row in (
+            ("base model", parent),
+            ("dataset", dataset),
+            ("environment", environment),
+        )
         if row is None
     ]
     if gone:
         raise ResultError(
-            f"Deleted here since the export: {', '.join(gone)}. Without it the result would have no lineage."
+            f"Deleted here since the export: {', '.join(gone)}. Without it the result would have no"
+            " lineage."
         )
     spec = {
         name: value
@@ -187,13 +218,23 @@ def unsaved(project: Project, facts: dict[str, Any], signature: str, by: Any) ->
     }
     engine = ENGINES[facts["engine"]]
     return TrainingRun(
-        project=project, method=facts["method"], name=f"{facts['name'][:150]} in {engine.label}", parent=parent, dataset=dataset,
-        environment=environment, created_by=by, spec=spec | {"export": signature, "exported_from": facts.get("run", "")},
-    )  # fmt: skip
+        project=project,
+        method=facts["method"],
+        name=f"{facts['name'][:150]} in {engine.label}",
+        parent=parent,
+        dataset=dataset,
+        environment=environment,
+        created_by=by,
+        spec=spec | {"export": signature, "exported_from": facts.get("run", "")},
+    )
 
 
-def store_adapter(parent: ModelVersion, facts: dict[str, Any], returned: Returned) -> tuple[Artifact, dict[str, Any]]:
-    """Stores the files; returns what was found in them (`check_adapter`). Raises ModelError, ResultError, ArtifactError."""
+def store_adapter(
+    parent: ModelVersion, facts: dict[str, Any], returned: Returned
+) -> tuple[Artifact, dict[str, Any]]:
+    """Stores the files; returns what was found in them (`check_adapter`). Raises ModelError,
+    ResultError, ArtifactError.
+    """
     if parent.base_version().digest != facts["base_digest"]:
         raise ResultError(f"The base of {parent} is not the one that was exported.")
     with tempfile.TemporaryDirectory(prefix="result-") as made:
@@ -206,20 +247,25 @@ def store_adapter(parent: ModelVersion, facts: dict[str, Any], returned: Returne
 
 
 def check_lora(config: dict[str, Any], rank: int, planned: dict[str, Any]) -> None:
-    """Raises ResultError for an adapter that does not match the plan: its lineage would be wrong."""
+    """Raises ResultError for an adapter that does not match the plan: its lineage would be
+    wrong.
+    """
     if rank != planned["rank"]:
         raise ResultError(
-            f"The adapter has rank {rank}, the exported plan rank {planned['rank']}. If it belongs to another run, register it "
-            "under Models → Register → LoRA adapter."
+            f"The adapter has rank {rank}, the exported plan rank {planned['rank']}. If it belongs"
+            " to another run, register it under Models → Register → LoRA adapter."
         )
     if (alpha := config.get("lora_alpha")) != planned["alpha"]:
         raise ResultError(
-            f"The adapter has lora_alpha {alpha}, the exported plan {planned['alpha']}. Check which run it belongs to."
+            f"The adapter has lora_alpha {alpha}, the exported plan {planned['alpha']}. Check which"
+            " run it belongs to."
         )
 
 
 def metrics_in(source: BinaryIO) -> Iterator[dict[str, Any]]:
-    """Events of a file with {"step", "values": {name: number}} per line, or the numbers next to the step. Raises ResultError."""
+    """Events of a file with {"step", "values": {name: number}} per line, or the numbers next to the
+    step. Raises ResultError.
+    """
     text, points = bounded(source, METRICS, MAX_METRICS).read(), 0
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -227,19 +273,28 @@ def metrics_in(source: BinaryIO) -> Iterator[dict[str, Any]]:
         try:
             row = json.loads(line)
             step = row["step"]
-            values = row.get("values", {name: value for name, value in row.items() if name not in ("step", "total")})
+            values = row.get(
+                "values",
+                {name: value for name, value in row.items() if name not in ("step", "total")},
+            )
             kept = {
-                UNSTORABLE.sub("", name)[:NAME_LENGTH]: value for name, value in values.items() if _is_number(value)
+                UNSTORABLE.sub("", name)[:NAME_LENGTH]: value
+                for name, value in values.items()
+                if _is_number(value)
             }
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ResultError(
                 f'{METRICS}, line {number}: give {{"step": 1, "values": {{"train/loss": 0.5}}}}.'
             ) from error
         if type(step) is not int or not 0 <= step <= MAX_STEP:
-            raise ResultError(f"{METRICS}, line {number}: “step” must be a whole number from 0 to {MAX_STEP}.")
+            raise ResultError(
+                f"{METRICS}, line {number}: “step” must be a whole number from 0 to {MAX_STEP}."
+            )
         points += len(kept)
         if points > MAX_POINTS:
-            raise ResultError(f"{METRICS} has more than {MAX_POINTS:,} values. Log fewer steps or fewer metrics.")
+            raise ResultError(
+                f"{METRICS} has more than {MAX_POINTS:,} values. Log fewer steps or fewer metrics."
+            )
         yield {"type": "metric", "step": step, "values": kept}
 
 
@@ -255,14 +310,25 @@ def _is_number(value: Any) -> bool:
 
 @transaction.atomic
 def record(
-    run: TrainingRun, artifact: Artifact, found: dict[str, Any], events: list[dict], facts: dict[str, Any], by: Any
+    run: TrainingRun,
+    artifact: Artifact,
+    found: dict[str, Any],
+    events: list[dict],
+    facts: dict[str, Any],
+    by: Any,
 ) -> TrainingRun:
     """The finished run with its model version and its curves."""
-    Project.objects.select_for_update().get(pk=run.project_id)  # serialises concurrent uploads of one result
+    Project.objects.select_for_update().get(
+        pk=run.project_id
+    )  # serialises concurrent uploads of one result
     version = register_adapter(
-        project=run.project, name=version_name(run), parent=run.parent, artifact=artifact, by=by,
+        project=run.project,
+        name=version_name(run),
+        parent=run.parent,
+        artifact=artifact,
+        by=by,
         lineage=facts | {"run": str(run.pk), "trained": "elsewhere"} | found,
-    )  # fmt: skip
+    )
     before = TrainingRun.objects.filter(
         project=run.project_id, model_version=version, spec__export=run.spec["export"]
     ).first()
@@ -277,7 +343,13 @@ def record(
     for start in range(0, len(events), AT_ONCE):
         store_metrics(run, events[start : start + AT_ONCE])
     audit(
-        "training.imported", project=run.project, by=by, target=run, name=run.name, engine=ENGINES[facts["engine"]].label,
-        model_version=str(version), method=Method(run.method).label,
-    )  # fmt: skip
+        "training.imported",
+        project=run.project,
+        by=by,
+        target=run,
+        name=run.name,
+        engine=ENGINES[facts["engine"]].label,
+        model_version=str(version),
+        method=Method(run.method).label,
+    )
     return run

@@ -1,4 +1,6 @@
-"""Which settings of a run each engine supports, and which ones the download page warns about. Pure."""
+"""Which settings of a run each engine supports, and which ones the download page warns about.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from typing import Any
 
 from workers.lib.specs import Training
 
-# Setting: its name for people, and whether a run uses it. All other settings are supported by every engine, or only
-# affect memory.
+# Setting: its name for people, and whether a run uses it. All other settings are supported by every
+# engine, or only affect memory.
 USED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "use_rslora": ("rsLoRA scaling", bool),
     "use_dora": ("DoRA", bool),
@@ -21,7 +23,10 @@ USED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "correction": ("rollout correction as set", lambda value: value not in ("auto", "off")),
     "baseline": ("the leave-one-out baseline", lambda value: value == "leave_one_out"),
     "advantages": ("advantages per turn", lambda value: value == "turn"),
-    "correction_level": ("rollout correction of whole sequences", lambda value: value == "sequence"),
+    "correction_level": (
+        "rollout correction of whole sequences",
+        lambda value: value == "sequence",
+    ),
     "final_lr_share": ("the decay of the learning rate", lambda value: value != 1),
     "label_smoothing": ("label smoothing", bool),
     "validation_share": ("examples held back for validation, which train there", bool),
@@ -32,7 +37,13 @@ TRAVELS: dict[str, set[str]] = {
     "prime-rl": set(),
     "openrlhf": {"overlong_buffer", "dynamic_sampling", "correction"},
     "nemo-rl": {"overlong_buffer", "dynamic_sampling", "baseline"},
-    "unsloth": {"use_rslora", "load_in_4bit", "mask_truncated", "final_lr_share", "label_smoothing"},
+    "unsloth": {
+        "use_rslora",
+        "load_in_4bit",
+        "mask_truncated",
+        "final_lr_share",
+        "label_smoothing",
+    },
     "nemo-automodel": {"use_dora", "final_lr_share"},
     "trl": {*PEFT, "mask_truncated", "final_lr_share", "label_smoothing"},
 }

@@ -1,4 +1,6 @@
-"""Text in other languages (YAML, TOML, shell), written so that no name or text of a task can escape its context. Pure."""
+"""Text in other languages (YAML, TOML, shell), written so that no name or text of a task can escape
+its context. Pure.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,25 @@ def as_toml(table: dict[str, Any]) -> bytes:
 
 
 def _table(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
-    plain = {name: value for name, value in table.items() if value is not None and not _is_table(value)}
+    plain = {
+        name: value for name, value in table.items() if value is not None and not _is_table(value)
+    }
     lines = [f"{_key(name)} = {_value(value)}" for name, value in plain.items()]
     for name, value in table.items():
         here = (*path, name)
         for one in (
-            value if isinstance(value, list) and _is_table(value) else [value] if isinstance(value, dict) else []
+            value
+            if isinstance(value, list) and _is_table(value)
+            else [value]
+            if isinstance(value, dict)
+            else []
         ):
             head = ".".join(map(_key, here))
-            lines += ["", f"[[{head}]]" if isinstance(value, list) else f"[{head}]", *_table(one, here)]
+            lines += [
+                "",
+                f"[[{head}]]" if isinstance(value, list) else f"[{head}]",
+                *_table(one, here),
+            ]
     return lines
 
 
@@ -56,15 +68,20 @@ def _value(value: Any) -> str:
 
 
 def command(*words: Any, **options: Any) -> str:
-    """One shell command, one word per line; every word is quoted. `options` become `name=value` words."""
+    """One shell command, one word per line; every word is quoted. `options` become `name=value`
+    words.
+    """
     given = [*words, *(f"{name}={value}" for name, value in options.items())]
     return " \\\n  ".join(
-        shlex.quote(str(word).encode("utf-8", "replace").decode().replace("\0", "")) for word in given
+        shlex.quote(str(word).encode("utf-8", "replace").decode().replace("\0", ""))
+        for word in given
     )
 
 
 def script(*parts: str, needs_key: bool) -> bytes:
-    """A bash script that stops at the first error, in its own folder, with the base model at `model`."""
+    """A bash script that stops at the first error, in its own folder, with the base model at
+    `model`.
+    """
     lines = [
         "#!/usr/bin/env bash",
         "# Written by Flywheel. README.md says what it needs.",
@@ -72,8 +89,13 @@ def script(*parts: str, needs_key: bool) -> bytes:
         'cd "$(dirname "$0")"',
         'export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"',
         'if [ -n "${MODEL:-}" ]; then ln -sfn "$MODEL" model; fi',
-        'if [ ! -e model/config.json ]; then echo "Put the base model into the folder model, or name it: MODEL=/path ./launch.sh" >&2; exit 2; fi',
+        (
+            'if [ ! -e model/config.json ]; then echo "Put the base model into the folder model, or'
+            ' name it: MODEL=/path ./launch.sh" >&2; exit 2; fi'
+        ),
     ]
     if needs_key:
-        lines.append(': "${FLYWHEEL_API_KEY:?Set it to an API key of the project with the scope evaluate}"')
+        lines.append(
+            ': "${FLYWHEEL_API_KEY:?Set it to an API key of the project with the scope evaluate}"'
+        )
     return ("\n".join([*lines, *parts]) + "\n").encode()

@@ -26,7 +26,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Dataset",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("digest", models.CharField(max_length=64)),
                 ("size", models.PositiveIntegerField()),
                 (
@@ -55,13 +60,17 @@ class Migration(migrations.Migration):
                 (
                     "eval_set",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="datasets", to="evals.evalset"
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="datasets",
+                        to="evals.evalset",
                     ),
                 ),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="datasets", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="datasets",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -72,19 +81,28 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="DatasetRow",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("split", models.CharField(default="train", editable=False, max_length=12)),
                 ("position", models.PositiveIntegerField()),
                 (
                     "dataset",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="rows", to="training.dataset"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="rows",
+                        to="training.dataset",
                     ),
                 ),
                 (
                     "task",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="dataset_rows", to="evals.task"
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="dataset_rows",
+                        to="evals.task",
                     ),
                 ),
             ],
@@ -95,7 +113,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Example",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("position", models.PositiveIntegerField()),
                 (
                     "source",
@@ -113,19 +136,27 @@ class Migration(migrations.Migration):
                 (
                     "data",
                     models.JSONField(
-                        help_text="chosen and rejected, or answer and good; messages and tools if no task provides them"
+                        help_text=(
+                            "chosen and rejected, or answer and good; messages and tools if no task"
+                            " provides them"
+                        )
                     ),
                 ),
                 (
                     "dataset",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="examples", to="training.dataset"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="examples",
+                        to="training.dataset",
                     ),
                 ),
                 (
                     "task",
                     models.ForeignKey(
-                        null=True, on_delete=django.db.models.deletion.PROTECT, related_name="examples", to="evals.task"
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="examples",
+                        to="evals.task",
                     ),
                 ),
                 (
@@ -145,7 +176,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="PromptSearch",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -161,8 +197,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -173,7 +219,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -188,7 +239,8 @@ class Migration(migrations.Migration):
                 (
                     "used",
                     models.JSONField(
-                        default=dict, help_text="calls, input_tokens, output_tokens and usd, over all attempts"
+                        default=dict,
+                        help_text="calls, input_tokens, output_tokens and usd, over all attempts",
                     ),
                 ),
                 (
@@ -229,7 +281,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 (
@@ -249,13 +303,19 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="PromptCandidate",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("number", models.PositiveIntegerField()),
                 ("parent", models.PositiveIntegerField(null=True)),
                 (
                     "state",
                     models.CharField(
-                        choices=[("start", "Start"), ("kept", "Kept"), ("rejected", "Rejected")], max_length=10
+                        choices=[("start", "Start"), ("kept", "Kept"), ("rejected", "Rejected")],
+                        max_length=10,
                     ),
                 ),
                 ("prompt", models.TextField(blank=True)),
@@ -281,7 +341,12 @@ class Migration(migrations.Migration):
             name="TrainingRun",
             fields=[
                 ("archived_at", models.DateTimeField(null=True)),
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -297,8 +362,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -309,7 +384,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -350,7 +430,9 @@ class Migration(migrations.Migration):
                 (
                     "dataset",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.PROTECT, related_name="training_runs", to="training.dataset"
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="training_runs",
+                        to="training.dataset",
                     ),
                 ),
                 (
@@ -364,7 +446,10 @@ class Migration(migrations.Migration):
                 (
                     "reduced",
                     models.JSONField(
-                        default=dict, help_text="Settings that replace the spec's after an attempt ran out of memory"
+                        default=dict,
+                        help_text=(
+                            "Settings that replace the spec's after an attempt ran out of memory"
+                        ),
                     ),
                 ),
                 (
@@ -398,7 +483,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -410,13 +497,22 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="RunAlarm",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("step", models.PositiveIntegerField()),
                 ("name", models.CharField(max_length=40)),
                 (
                     "action",
                     models.CharField(
-                        choices=[("warn", "warning"), ("pause", "paused the run"), ("stop", "stopped the run")],
+                        choices=[
+                            ("warn", "warning"),
+                            ("pause", "paused the run"),
+                            ("stop", "stopped the run"),
+                        ],
                         max_length=5,
                     ),
                 ),
@@ -430,7 +526,9 @@ class Migration(migrations.Migration):
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="alarms", to="training.trainingrun"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="alarms",
+                        to="training.trainingrun",
                     ),
                 ),
             ],
@@ -441,7 +539,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Rollout",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("output", models.TextField()),
                 ("messages", models.JSONField(default=list)),
                 ("reward", models.FloatField(null=True)),
@@ -460,18 +563,33 @@ class Migration(migrations.Migration):
                 ("truncated", models.BooleanField(default=False)),
                 (
                     "turns",
-                    models.PositiveSmallIntegerField(default=1, help_text="Messages of the agent in the episode"),
+                    models.PositiveSmallIntegerField(
+                        default=1, help_text="Messages of the agent in the episode"
+                    ),
                 ),
                 (
                     "stop_reason",
-                    models.CharField(blank=True, help_text="Why the episode ended: stop, turns, time…", max_length=40),
+                    models.CharField(
+                        blank=True,
+                        help_text="Why the episode ended: stop, turns, time…",
+                        max_length=40,
+                    ),
                 ),
-                ("details", models.JSONField(default=list, help_text="What the verifier found wrong, in words")),
+                (
+                    "details",
+                    models.JSONField(
+                        default=list, help_text="What the verifier found wrong, in words"
+                    ),
+                ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
                     "phase",
                     models.CharField(
-                        choices=[("train", "Train"), ("validation", "Validation"), ("checkpoint", "Checkpoint")],
+                        choices=[
+                            ("train", "Train"),
+                            ("validation", "Validation"),
+                            ("checkpoint", "Checkpoint"),
+                        ],
                         max_length=12,
                     ),
                 ),
@@ -480,13 +598,17 @@ class Migration(migrations.Migration):
                 (
                     "task",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="rollouts", to="evals.task"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="rollouts",
+                        to="evals.task",
                     ),
                 ),
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="rollouts", to="training.trainingrun"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="rollouts",
+                        to="training.trainingrun",
                     ),
                 ),
             ],
@@ -497,11 +619,18 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="JudgedOutput",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 (
                     "rollout",
                     models.OneToOneField(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="judged", to="training.rollout"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="judged",
+                        to="training.rollout",
                     ),
                 ),
                 (
@@ -526,7 +655,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Metric",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("step", models.PositiveIntegerField()),
                 ("name", models.CharField(max_length=60)),
                 ("value", models.FloatField()),
@@ -534,7 +668,9 @@ class Migration(migrations.Migration):
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="metrics", to="training.trainingrun"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="metrics",
+                        to="training.trainingrun",
                     ),
                 ),
             ],
@@ -545,7 +681,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Checkpoint",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("step", models.PositiveIntegerField()),
                 ("path", models.CharField(max_length=500)),
                 ("attempt", models.PositiveIntegerField()),
@@ -566,7 +707,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Measurement",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("name", models.CharField(max_length=200)),
                 (
                     "state",
@@ -582,8 +728,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -594,7 +750,12 @@ class Migration(migrations.Migration):
                 ("label", models.CharField(blank=True, max_length=200)),
                 ("worker", models.CharField(blank=True, max_length=120)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -627,7 +788,9 @@ class Migration(migrations.Migration):
                 (
                     "eval_set",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="measurements", to="evals.evalset"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="measurements",
+                        to="evals.evalset",
                     ),
                 ),
                 (
@@ -641,21 +804,28 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
-                "indexes": [models.Index(fields=["state", "heartbeat_at"], name="measurement_by_state")],
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="measurement_by_state")
+                ],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
                             ),
-                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
                             _connector="OR",
                         ),
                         name="measurement_finished_iff_terminal",
@@ -665,7 +835,9 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="dataset",
-            constraint=models.UniqueConstraint(fields=("project", "digest"), name="one_dataset_per_content"),
+            constraint=models.UniqueConstraint(
+                fields=("project", "digest"), name="one_dataset_per_content"
+            ),
         ),
         migrations.AddConstraint(
             model_name="datasetrow",
@@ -673,11 +845,15 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="datasetrow",
-            constraint=models.CheckConstraint(condition=models.Q(("split", "train")), name="only_train_tasks_train"),
+            constraint=models.CheckConstraint(
+                condition=models.Q(("split", "train")), name="only_train_tasks_train"
+            ),
         ),
         migrations.AddConstraint(
             model_name="example",
-            constraint=models.UniqueConstraint(fields=("dataset", "position"), name="one_example_per_position"),
+            constraint=models.UniqueConstraint(
+                fields=("dataset", "position"), name="one_example_per_position"
+            ),
         ),
         migrations.AddConstraint(
             model_name="example",
@@ -693,7 +869,10 @@ class Migration(migrations.Migration):
             model_name="promptsearch",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
+                    models.Q(
+                        ("finished_at__isnull", False),
+                        ("state__in", ("succeeded", "failed", "cancelled")),
+                    ),
                     models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
                     _connector="OR",
                 ),
@@ -702,7 +881,9 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="promptcandidate",
-            constraint=models.UniqueConstraint(fields=("search", "number"), name="one_candidate_per_number"),
+            constraint=models.UniqueConstraint(
+                fields=("search", "number"), name="one_candidate_per_number"
+            ),
         ),
         migrations.AddIndex(
             model_name="trainingrun",
@@ -712,7 +893,10 @@ class Migration(migrations.Migration):
             model_name="trainingrun",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))),
+                    models.Q(
+                        ("finished_at__isnull", False),
+                        ("state__in", ("succeeded", "failed", "cancelled")),
+                    ),
                     models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
                     _connector="OR",
                 ),
@@ -721,7 +905,9 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="runalarm",
-            constraint=models.UniqueConstraint(fields=("run", "name", "step", "action"), name="one_alarm_per_step"),
+            constraint=models.UniqueConstraint(
+                fields=("run", "name", "step", "action"), name="one_alarm_per_step"
+            ),
         ),
         migrations.AddConstraint(
             model_name="rollout",
@@ -731,11 +917,15 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="metric",
-            constraint=models.UniqueConstraint(fields=("run", "name", "step"), name="one_value_per_step"),
+            constraint=models.UniqueConstraint(
+                fields=("run", "name", "step"), name="one_value_per_step"
+            ),
         ),
         migrations.AddConstraint(
             model_name="checkpoint",
-            constraint=models.UniqueConstraint(fields=("run", "step"), name="one_checkpoint_per_step"),
+            constraint=models.UniqueConstraint(
+                fields=("run", "step"), name="one_checkpoint_per_step"
+            ),
         ),
         migrations.RunSQL(
             """

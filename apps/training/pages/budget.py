@@ -25,7 +25,12 @@ from apps.training.picks import PickForm
 from apps.training.teachers import teacher_of
 from workers.lib.typed import FormError
 
-PARTS = {"loading": "Loading", "sampling": "Sampling", "updates": "Updates", "validation": "Validation"}
+PARTS = {
+    "loading": "Loading",
+    "sampling": "Sampling",
+    "updates": "Updates",
+    "validation": "Validation",
+}
 
 
 @require_POST
@@ -34,7 +39,10 @@ def panel(request: HttpRequest, project: Project) -> HttpResponse:
     """The fragment next to the form of a new run, requested again whenever the form changes."""
     form = PickForm(project, request.POST)
     return shown(
-        request, form.asked if form.is_valid() else None, reverse("training:budget", args=[project.slug]), "#new-run"
+        request,
+        form.asked if form.is_valid() else None,
+        reverse("training:budget", args=[project.slug]),
+        "#new-run",
     )
 
 
@@ -49,10 +57,18 @@ def of_fork(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         spec = spec_of_fork(run, form.cleaned_data["config"], form.cleaned_data["seed"])
         reused, samples["samples"] = reused_samples.of_fork(run, spec, form.cleaned_data["step"])
         return asked_of(
-            project=project, method=run.method, parent=run.parent, environment=run.environment, dataset=run.dataset,
-            config=spec["config"], start=form.cleaned_data["step"], rollouts=run.spec.get("rollouts"),
-            teacher=teacher_of(run), teacher_engine=spec.get("teacher_engine"), sampled=reused,
-        )  # fmt: skip
+            project=project,
+            method=run.method,
+            parent=run.parent,
+            environment=run.environment,
+            dataset=run.dataset,
+            config=spec["config"],
+            start=form.cleaned_data["step"],
+            rollouts=run.spec.get("rollouts"),
+            teacher=teacher_of(run),
+            teacher_engine=spec.get("teacher_engine"),
+            sampled=reused,
+        )
 
     address = reverse("training:fork_budget", args=[project.slug, pk])
     return shown(request, asked if form.is_valid() else None, address, "#fork", samples)
@@ -65,8 +81,8 @@ def shown(
     form: str,
     more: Mapping[str, str] | None = None,
 ) -> HttpResponse:
-    """`ask` is None while the form is incomplete. `form`: the selector of the form that is sent when the fragment is
-    requested again. `more`: context that `ask` fills.
+    """`ask` is None while the form is incomplete. `form`: the selector of the form that is sent
+    when the fragment is requested again. `more`: context that `ask` fills.
     """
     context: dict[str, Any] = {"address": address, "form_id": form, "incomplete": ask is None}
     if ask is not None:
@@ -94,5 +110,7 @@ def numbers(asked: Asked) -> dict[str, Any]:
 def parts_of(found: Estimate) -> list[tuple[str, float, float]]:
     """(activity, seconds, percent of the total), largest first."""
     total = sum(found.parts.values()) or 1
-    return [(PARTS.get(name, name), seconds, 100 * seconds / total)
-            for name, seconds in sorted(found.parts.items(), key=lambda one: -one[1])]  # fmt: skip
+    return [
+        (PARTS.get(name, name), seconds, 100 * seconds / total)
+        for name, seconds in sorted(found.parts.items(), key=lambda one: -one[1])
+    ]

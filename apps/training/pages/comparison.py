@@ -1,4 +1,6 @@
-"""Training runs side by side: one table, their settings, and a chart for each metric with all curves."""
+"""Training runs side by side: one table, their settings, and a chart for each metric with all
+curves.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,11 @@ SMOOTHING = (
     ("0.9", "Smoothing 0.9"),
     ("0.97", "Smoothing 0.97"),
 )
-TITLES = {metric: title if len(metrics) == 1 or label in title.lower().split() else f"{title}, {label}"
-          for _, title, metrics in FIGURES for label, metric in metrics.items()}  # fmt: skip
+TITLES = {
+    metric: title if len(metrics) == 1 or label in title.lower().split() else f"{title}, {label}"
+    for _, title, metrics in FIGURES
+    for label, metric in metrics.items()
+}
 FIRST = (
     "validation/reward",
     "validation/success",
@@ -70,7 +75,9 @@ def reward(metric: dict | None) -> Cell:
     if not metric or metric["mean"] is None:
         return Cell("–")
     known = metric["low"] is not None
-    return Cell(f"{metric['mean']:+.3f}", f"[{metric['low']:+.3f}, {metric['high']:+.3f}]" if known else "")
+    return Cell(
+        f"{metric['mean']:+.3f}", f"[{metric['low']:+.3f}, {metric['high']:+.3f}]" if known else ""
+    )
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,12 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
     runs = chosen_runs(project, given)
     note = left_out(given, len(runs), MOST, "runs")
     if len(runs) < 2:
-        context = {"runs": runs_of(project)[:OFFERED], "chosen": runs, "most": MOST, "left_out": note}
+        context = {
+            "runs": runs_of(project)[:OFFERED],
+            "chosen": runs,
+            "most": MOST,
+            "left_out": note,
+        }
         return render(request, "training/compare_choose.html", context)
     known = names_of(runs)
     view = View.of(request, known)
@@ -117,14 +129,25 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
         "training/compare.html",
         {
             "left_out": note,
-            "runs": [(run, colour_of(at), urlencode([*(other for other in named if other[1] != str(run.pk)), *view.query]))
-                     for at, run in enumerate(runs)],
+            "runs": [
+                (
+                    run,
+                    colour_of(at),
+                    urlencode(
+                        [*(other for other in named if other[1] != str(run.pk)), *view.query]
+                    ),
+                )
+                for at, run in enumerate(runs)
+            ],
             "results": results(runs),
             "seeds": [(TITLES.get(name, name), *numbers) for name, *numbers in across_seeds(runs)],
             "measured": measured(runs),
             "differing": [(name, values) for name, values, differs in settings if differs],
             "equal": [(name, values[0]) for name, values, differs in settings if not differs],
-            "charts": [(TITLES.get(name, name), urlencode([*named, *view.query, ("metric", name)])) for name in view.metrics],
+            "charts": [
+                (TITLES.get(name, name), urlencode([*named, *view.query, ("metric", name)]))
+                for name in view.metrics
+            ],
             "metrics": [(name, TITLES.get(name, name), name in view.metrics) for name in known],
             "view": view,
             "smoothing": SMOOTHING,
@@ -132,13 +155,16 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
             "others": [run for run in runs_of(project)[:OFFERED] if run not in runs],
             "full": len(runs) >= MOST,
         },
-    )  # fmt: skip
+    )
 
 
 @project_view()
 def curve(request: HttpRequest, project: Project) -> HttpResponse:
     """The fragment with one chart."""
-    runs, name = chosen_runs(project, request.GET.getlist("run")), request.GET.get("metric", "")[:60]
+    runs, name = (
+        chosen_runs(project, request.GET.getlist("run")),
+        request.GET.get("metric", "")[:60],
+    )
     view = replace(View.of(request, [name]), metrics=(name,))
     found = curves_of(runs, [name], by_time=view.x == "time")[name]
     series = []
@@ -146,9 +172,15 @@ def curve(request: HttpRequest, project: Project) -> HttpResponse:
         if points := found.get(run.pk):
             xs, ys = zip(*points, strict=True)
             series.append((f"{at + 1}. {run.name}", at, xs, smoothed(ys, float(view.smooth))))
-    figure = overlaid(series, TITLES.get(name, name), x=AXES[view.x].lower(), log=view.log) if series else None
+    figure = (
+        overlaid(series, TITLES.get(name, name), x=AXES[view.x].lower(), log=view.log)
+        if series
+        else None
+    )
     return render(
-        request, "training/_curve.html", {"figure": figure, "id": f"curve-{name}", "title": TITLES.get(name, name)}
+        request,
+        "training/_curve.html",
+        {"figure": figure, "id": f"curve-{name}", "title": TITLES.get(name, name)},
     )
 
 
@@ -161,7 +193,9 @@ Lines = list[tuple[str, list[Cell]]]  # (title, a cell for each run)
 def results(runs: Sequence[TrainingRun]) -> Lines:
     """Evaluation and validation; lines without a number are left out."""
     validations, evaluations = [validation_of(run) for run in runs], evaluations_of(runs)
-    tested = [evaluations.get(run.model_version_id) if run.model_version_id else None for run in runs]
+    tested = [
+        evaluations.get(run.model_version_id) if run.model_version_id else None for run in runs
+    ]
     found = [
         ("Success, newest evaluation of the output model", [evaluated(one) for one in tested]),
         ("Success, last validation", [validated(one, "success") for one in validations]),
@@ -174,7 +208,10 @@ def measured(runs: Sequence[TrainingRun]) -> Lines:
     """The metrics at the end of training; lines without a number are left out."""
     ends = ends_of(runs)
     return _with_numbers(
-        [(TITLES.get(name, name), [ending(ends.get(run.pk, {}).get(name)) for run in runs]) for name in SUMMED]
+        [
+            (TITLES.get(name, name), [ending(ends.get(run.pk, {}).get(name)) for run in runs])
+            for name in SUMMED
+        ]
     )
 
 
@@ -186,7 +223,9 @@ def evaluated(run: Any) -> Cell:
     if run is None:
         return Cell("–")
     cell = rate(run.result["metrics"].get("success"))
-    return replace(cell, interval=f"{cell.interval} {run.eval_set} {run.get_split_display().lower()}".strip())
+    return replace(
+        cell, interval=f"{cell.interval} {run.eval_set} {run.get_split_display().lower()}".strip()
+    )
 
 
 def validated(found: dict[str, Any] | None, name: str) -> Cell:

@@ -1,4 +1,6 @@
-"""A run's settings as YAML: exporting those of a run, and importing a file into the form of a new run."""
+"""A run's settings as YAML: exporting those of a run, and importing a file into the form of a new
+run.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def as_yaml(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 @project_view(Role.ENGINEER)
 def from_yaml(request: HttpRequest, project: Project) -> HttpResponse:
-    """Upload a file, then show the form filled in with its settings. Nothing starts before the form is submitted."""
+    """Upload a file, then show the form filled in with its settings. Nothing starts before the form
+    is submitted.
+    """
     text, error = request.POST.get("yaml", "").replace("\r\n", "\n"), ""
     if request.method == "POST":
         try:

@@ -1,4 +1,6 @@
-"""The examples that a run would learn from, before it starts, and those that a finished run learned from."""
+"""The examples that a run would learn from, before it starts, and those that a finished run learned
+from.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ ABOUT = ("method", "eval_set", "picked_by", *EXAMPLES)  # the fields that select
 
 @project_view(Role.ENGINEER)
 def preview(request: HttpRequest, project: Project) -> HttpResponse:
-    """The fragment below the sources of the new-run form: the number of examples, their origin, and a few of them."""
+    """The fragment below the sources of the new-run form: the number of examples, their origin, and
+    a few of them.
+    """
     form = PickForm(project, request.GET)
     form.is_valid()  # the rest of the form may still be empty
     shape = SHAPES.get(form.cleaned_data.get("method", ""))
@@ -41,7 +45,9 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
         }
         return render(request, "training/_examples.html", context)
     if shape is None:
-        return render(request, "training/_task_counts.html", {"project": project} | task_counts(form))
+        return render(
+            request, "training/_task_counts.html", {"project": project} | task_counts(form)
+        )
     found = form.found()
     rows = rows_of(project, spread(found.examples, PREVIEWED))
     return render(
@@ -65,13 +71,15 @@ def of_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     page = page_of(request, run.dataset.examples.all(), SIZE)
     rows = rows_of(project, page.object_list)
     return render(
-        request, "training/examples.html", {"run": run, "page": page, "rows": rows, "shape": run.dataset.shape}
+        request,
+        "training/examples.html",
+        {"run": run, "page": page, "rows": rows, "shape": run.dataset.shape},
     )
 
 
 def task_counts(form: PickForm) -> dict[str, Any]:
-    """The counts for SFT and GRPO: the training tasks of the set, or those that an evaluation picks, and the sizes of
-    the other splits.
+    """The counts for SFT and GRPO: the training tasks of the set, or those that an evaluation
+    picks, and the sizes of the other splits.
     """
     data = form.cleaned_data
     tasks = data["eval_set"].tasks
@@ -86,11 +94,15 @@ def task_counts(form: PickForm) -> dict[str, Any]:
         "without": train.count() - demonstrations,
         "splits": Counter(tasks.values_list("split", flat=True)),
         "rows": [
-            {"url": reverse("evals:task", args=[data["eval_set"].project.slug, task.pk]), "source": task.key,
-             "request": asked(task.messages), "answer": task.demonstration}
+            {
+                "url": reverse("evals:task", args=[data["eval_set"].project.slug, task.pk]),
+                "source": task.key,
+                "request": asked(task.messages),
+                "answer": task.demonstration,
+            }
             for task in shown[:PREVIEWED]
         ],
-    }  # fmt: skip
+    }
 
 
 def spread(examples: list[judged.Example], most: int) -> list[judged.Example]:
@@ -105,20 +117,33 @@ def spread(examples: list[judged.Example], most: int) -> list[judged.Example]:
 def rows_of(project: Project, examples: Iterable[judged.Example | Example]) -> list[dict[str, Any]]:
     """Rows for the table: source, request, and answers of each example."""
     given = [
-        (one, getattr(one, "task_id", None) or one.task, getattr(one, "trajectory_id", None) or one.trajectory)
+        (
+            one,
+            getattr(one, "task_id", None) or one.task,
+            getattr(one, "trajectory_id", None) or one.trajectory,
+        )
         for one in examples
     ]
     tasks = Task.objects.filter(project=project).in_bulk([task for _, task, _ in given if task])
     rows = []
     for example, task_pk, trajectory in given:
         task = tasks.get(task_pk)
-        page = ("evals:task", task_pk) if task else ("trajectories:detail", trajectory) if trajectory else None
+        page = (
+            ("evals:task", task_pk)
+            if task
+            else ("trajectories:detail", trajectory)
+            if trajectory
+            else None
+        )
         rows.append(
             {
                 "source": Source(example.source).label,
                 "url": reverse(page[0], args=[project.slug, page[1]]) if page else "",
                 "request": asked(task.messages if task else example.data.get("messages", [])),
-                **{name: example.data.get(name) for name in ("chosen", "rejected", "answer", "good")},
+                **{
+                    name: example.data.get(name)
+                    for name in ("chosen", "rejected", "answer", "good")
+                },
             }
         )
     return rows
@@ -126,7 +151,9 @@ def rows_of(project: Project, examples: Iterable[judged.Example | Example]) -> l
 
 def asked(messages: list[dict]) -> str:
     """The user's last message."""
-    return next((text_of(message) for message in reversed(messages) if message.get("role") == "user"), "")
+    return next(
+        (text_of(message) for message in reversed(messages) if message.get("role") == "user"), ""
+    )
 
 
 def weights_of(good: int, bad: int) -> tuple[float, float]:

@@ -24,4 +24,6 @@ def of_trajectory(request: HttpRequest, project: Project, pk: UUID) -> HttpRespo
 def of_task(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """404 for a held-out task: it never trains."""
     task = get_object_or_404(Task.objects.only("pk", "key"), project=project, pk=pk)
-    return render(request, "training/_learned.html", {"learners": learners_of_task(pk), "task": task})
+    return render(
+        request, "training/_learned.html", {"learners": learners_of_task(pk), "task": task}
+    )

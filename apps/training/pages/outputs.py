@@ -38,7 +38,10 @@ def compare(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 def send(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Send a sample of a step's outputs, or one rollout, to the queue of the reward review."""
     run = get_object_or_404(runs_of(project), pk=pk)
-    step, number = whole(request.POST.get("step"), 0, 2**31 - 1), whole(request.POST.get("rollout"), 0, 2**63 - 1)
+    step, number = (
+        whole(request.POST.get("step"), 0, 2**31 - 1),
+        whole(request.POST.get("rollout"), 0, 2**63 - 1),
+    )
     try:
         review, new = judged_outputs.send(run=run, by=request.user, step=step, number=number)
     except judged_outputs.NothingToSend as error:
@@ -57,7 +60,9 @@ def send(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
             if run.rollouts.filter(pk=number).exists()
             else redirect(run)
         )
-    return redirect(f"{reverse('training:outputs', args=[project.slug, pk])}?{request.POST.get('query', '')[:500]}")
+    return redirect(
+        f"{reverse('training:outputs', args=[project.slug, pk])}?{request.POST.get('query', '')[:500]}"  # noqa: E501
+    )
 
 
 def listed(request: HttpRequest, run: TrainingRun) -> dict[str, Any]:
@@ -70,20 +75,32 @@ def listed(request: HttpRequest, run: TrainingRun) -> dict[str, Any]:
     outputs.fill(page.object_list)
     verdicts, judge = judged_outputs.verdicts_of(run), judged_outputs.judge_says(run)
     return {
-        "filters": filters, "chosen": chosen, "steps": chosen.steps, "page": page,
+        "filters": filters,
+        "chosen": chosen,
+        "steps": chosen.steps,
+        "page": page,
         "rows": [row_of(row, chosen, verdicts, judge) for row in page.object_list],
         "changes": [(name, label, counts[name]) for name, label in outputs.CHANGES.items()],
         "reviews": judged_outputs.reviews_of(run),
         "columns": [(step, title_of(step, chosen)) for step in chosen.columns],
-    }  # fmt: skip
+    }
 
 
 def title_of(step: int, chosen: outputs.Chosen) -> str:
-    return "Baseline" if step == chosen.baseline else "This checkpoint" if step == chosen.at else "Earlier"
+    return (
+        "Baseline"
+        if step == chosen.baseline
+        else "This checkpoint"
+        if step == chosen.at
+        else "Earlier"
+    )
 
 
 def row_of(
-    row: outputs.Row, chosen: outputs.Chosen, verdicts: dict[int, str], judge: dict[int, tuple[bool, str]]
+    row: outputs.Row,
+    chosen: outputs.Chosen,
+    verdicts: dict[int, str],
+    judge: dict[int, tuple[bool, str]],
 ) -> dict[str, Any]:
     shown = row.shown or {}
     old, new = shown.get(chosen.than), shown.get(chosen.at)
@@ -102,7 +119,13 @@ def row_of(
         }
         for step in chosen.columns
     ]
-    return {"row": row, "task": task, "asked": asked(task.messages), "cells": cells, "trains": shown_in_training(shown)}
+    return {
+        "row": row,
+        "task": task,
+        "asked": asked(task.messages),
+        "cells": cells,
+        "trains": shown_in_training(shown),
+    }
 
 
 def shown_in_training(shown: dict[int, Any]) -> bool:

@@ -1,4 +1,6 @@
-"""One rollout of a training run in full: request, output and expected answer, its reward, and its effect on training."""
+"""One rollout of a training run in full: request, output and expected answer, its reward, and its
+effect on training.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,20 @@ from apps.training.rollouts import (
 
 SIZE, SHOWN = 20, 220
 LISTED = (
-    "run", "phase", "step", "index", "task__key", "reward", "components", "success", "valid", "unsafe", "masked", "mask_reason",
+    "run",
+    "phase",
+    "step",
+    "index",
+    "task__key",
+    "reward",
+    "components",
+    "success",
+    "valid",
+    "unsafe",
+    "masked",
+    "mask_reason",
     "truncated",
-)  # fmt: skip
+)
 OF_THE_STEP = (
     ("train/loss", "Loss"),
     ("train/reward_mean", "Reward, mean of the step"),
@@ -46,19 +59,33 @@ OF_THE_STEP = (
 )
 
 
-OF_ROLLOUTS = {"phase": Rollout.Phase.values, "outcome": OUTCOME, "step": int, "q": None, "page": int}
+OF_ROLLOUTS = {
+    "phase": Rollout.Phase.values,
+    "outcome": OUTCOME,
+    "step": int,
+    "q": None,
+    "page": int,
+}
 
 
 def listed(request: HttpRequest, run: TrainingRun) -> dict[str, Any]:
     """The rollouts selected by the URL."""
     chosen = Filters.of(request.GET)
-    rows = chosen.apply(run).select_related("task").only(*LISTED).annotate(head=Left("output", SHOWN + 1))
+    rows = (
+        chosen.apply(run)
+        .select_related("task")
+        .only(*LISTED)
+        .annotate(head=Left("output", SHOWN + 1))
+    )
     page = page_of(request, rows, SIZE)
     page.object_list = with_advantages(run, page.object_list)
     return {
-        "run": run, "page": page, "filters": chosen, "phases": Rollout.Phase.choices,
+        "run": run,
+        "page": page,
+        "filters": chosen,
+        "phases": Rollout.Phase.choices,
         "outcomes": [(value, label) for value, (label, _) in OUTCOME.items()],
-    }  # fmt: skip
+    }
 
 
 @project_view(query=OF_ROLLOUTS)
@@ -83,7 +110,9 @@ def rollout(request: HttpRequest, project: Project, pk: str, number: int) -> Htt
     if (text := part_of(request, row)) is not None:
         return text
     context = {"run": run, "filters": (chosen := Filters.of(request.GET))} | context_of(row, chosen)
-    response = render(request, f"training/{'_rollout' if request.htmx else 'rollout'}.html", context)
+    response = render(
+        request, f"training/{'_rollout' if request.htmx else 'rollout'}.html", context
+    )
     response["Cache-Control"] = "private, no-cache"
     response["Vary"] = "HX-Request"
     return response
@@ -97,7 +126,9 @@ def context_of(row: Rollout, chosen: Filters) -> dict[str, Any]:
     return scored_output(row) | {
         "group": group,
         "advantage": next(other.advantage for other in group if other.pk == row.pk),
-        "turn_advantages": next(getattr(other, "turn_advantages", []) for other in group if other.pk == row.pk),
+        "turn_advantages": next(
+            getattr(other, "turn_advantages", []) for other in group if other.pk == row.pk
+        ),
         "standing": standing(row, group, "train/loss" in values),
         "mean": fmean(rewards) if rewards else None,
         "spread": stdev(rewards) if len(rewards) > 1 else None,

@@ -26,7 +26,9 @@ from apps.training.prompt_search.cost import Size
 from workers.lib.specs import SearchConfig
 from workers.lib.typed import FormError, convert, plain
 
-ABSENT = "GEPA is not installed here. The operator of this installation can add it with “make gepa”."
+ABSENT = (
+    "GEPA is not installed here. The operator of this installation can add it with “make gepa”."
+)
 RESUMABLE = (JobState.FAILED, JobState.CANCELLED)
 
 
@@ -48,16 +50,18 @@ def submit_search(
     engine: str = engines.AUTO,
     seed: int = 0,
 ) -> PromptSearch:
-    """Queue a search that starts with the prompt of `version`, or the environment's if it has none; `model` on `server`
-    reflects.
+    """Queue a search that starts with the prompt of `version`, or the environment's if it has none;
+    `model` on `server` reflects.
 
-    Raises TrainingLocked if the reward is not reviewed, TrainingError for anything else that can be checked in advance.
+    Raises TrainingLocked if the reward is not reviewed, TrainingError for anything else that can be
+    checked in advance.
     """
     if not is_installed():
         raise TrainingError(ABSENT)
     if version.kind == ModelKind.AGENT:
         raise TrainingError(
-            f"{version} is an agent whose prompt is part of its own code, so it cannot be searched here."
+            f"{version} is an agent whose prompt is part of its own code, so it cannot be searched"
+            " here."
         )
     try:
         wanted = convert(config, SearchConfig, "config")
@@ -68,8 +72,8 @@ def submit_search(
     validation = eval_set.tasks.filter(split=Split.VALIDATION).count()
     if not validation:
         raise TrainingError(
-            f"{eval_set} has no validation tasks, which are needed to select among the proposals. Create a new "
-            f"version with a validation split."
+            f"{eval_set} has no validation tasks, which are needed to select among the proposals."
+            " Create a new version with a validation split."
         )
     _check_size(wanted, validation, dataset.size)
     _check_tasks(project, eval_set, environment, version.prompt)
@@ -79,8 +83,8 @@ def submit_search(
         for part in (chosen, reflecting):
             if part.get("price", ()) is None:
                 raise TrainingError(
-                    f"No price is known for {part['model']} on {part['server_name']}, so a cost limit cannot be enforced. "
-                    "Enter the price on the server's page."
+                    f"No price is known for {part['model']} on {part['server_name']}, so a cost"
+                    " limit cannot be enforced. Enter the price on the server's page."
                 )
     search = PromptSearch(
         project=project,
@@ -113,16 +117,20 @@ def start_prompt(version: ModelVersion, environment: Environment) -> str:
 
 
 def _check_size(config: SearchConfig, validation: int, train: int) -> None:
-    size = Size(validation, config.samples_per_task, config.most_proposals, min(config.minibatch, train))
+    size = Size(
+        validation, config.samples_per_task, config.most_proposals, min(config.minibatch, train)
+    )
     if config.most_calls < size.first_calls:
         raise TrainingError(
-            f"Trying one proposal takes {size.first_calls:,} calls of the agent: {validation} validation tasks and twice "
-            f"{size.minibatch} training tasks, {config.samples_per_task} samples each. Raise the limit to at least "
-            f"that."
+            f"Trying one proposal takes {size.first_calls:,} calls of the agent: {validation}"
+            f" validation tasks and twice {size.minibatch} training tasks,"
+            f" {config.samples_per_task} samples each. Raise the limit to at least that."
         )
 
 
-def _check_tasks(project: Project, eval_set: EvalSet, environment: Environment, prompt: dict[str, Any]) -> None:
+def _check_tasks(
+    project: Project, eval_set: EvalSet, environment: Environment, prompt: dict[str, Any]
+) -> None:
     shown = leaks.harness_rows(environment, prompt)
     if leak := next(leaks.of_rows(project, shown), None):
         raise TrainingError(f"Every prompt would reveal held-out data. {leak}", [leak.theirs_hash])
@@ -161,11 +169,14 @@ def _reflecting(server: Server, model: str) -> dict[str, Any]:
 
 
 def resume(*, search: PromptSearch, by: Any) -> None:
-    """Queues a failed or cancelled search again; earlier questions are not asked again. Raises TrainingError if it is running or has
-    succeeded, TrainingLocked if the reward may no longer be optimised."""
+    """Queues a failed or cancelled search again; earlier questions are not asked again. Raises
+    TrainingError if it is running or has succeeded, TrainingLocked if the reward may no longer be
+    optimised."""
     if not is_installed():
         raise TrainingError(ABSENT)
     require_unlocked(environment=search.environment, tasks=search.dataset.tasks(), by=by)
     stopped = PromptSearch.objects.filter(state__in=RESUMABLE)
-    if not jobs.restart(search, among=stopped, by=by, action="resumed", created_by=search.created_by or by):
+    if not jobs.restart(
+        search, among=stopped, by=by, action="resumed", created_by=search.created_by or by
+    ):
         raise TrainingError("Only a search that failed or was cancelled can be resumed.")

@@ -15,7 +15,9 @@ def was_tried(run: EvalRun) -> bool:
     version = run.model_version
     if version.kind == ModelKind.PROMPT:
         return True
-    return PromptSearch.objects.filter(version__in=[version, version.model], state=JobState.SUCCEEDED).exists()
+    return PromptSearch.objects.filter(
+        version__in=[version, version.model], state=JobState.SUCCEEDED
+    ).exists()
 
 
 def cost_words(run: EvalRun) -> str:
@@ -24,7 +26,10 @@ def cost_words(run: EvalRun) -> str:
         return ""
     validation = run.eval_set.tasks.filter(split=Split.VALIDATION).count()
     if not validation:
-        return f"A search needs validation tasks: create a new version of {run.eval_set} with a validation split."
+        return (
+            f"A search needs validation tasks: create a new version of {run.eval_set} with a"
+            " validation split."
+        )
     metrics, engine = run.result["metrics"], run.spec.get("engine") or {}
     price = engine.get("price") if engine.get("kind") == "openai" else (0.0, 0.0)
     tokens = (metrics.get("input_tokens") or 0.0, metrics.get("output_tokens") or 0.0)
@@ -32,13 +37,15 @@ def cost_words(run: EvalRun) -> str:
     cost = expected(size, tokens=tokens, price=price, reflecting=_reflecting_price(run))
     usd = f", ${cost.usd:,.2f}" if cost.usd is not None else ""
     return (
-        f"A search with {size.proposals} proposals on {validation:,} validation tasks takes at most {cost.calls:,} answers of the "
-        f"agent: about {cost.tokens:,} tokens{usd}."
+        f"A search with {size.proposals} proposals on {validation:,} validation tasks takes at most"
+        f" {cost.calls:,} answers of the agent: about {cost.tokens:,} tokens{usd}."
     )
 
 
 def _reflecting_price(run: EvalRun) -> tuple[float, float] | None:
-    """Of the model that wrote the last proposals, or else of a served model of the project; None if no price is known."""
+    """Of the model that wrote the last proposals, or else of a served model of the project; None if
+    no price is known.
+    """
     last = PromptSearch.objects.filter(project=run.project).first()
     if last and last.spec["reflecting"]["price"]:
         return tuple(last.spec["reflecting"]["price"])

@@ -1,4 +1,6 @@
-"""Prompt searches over REST: start, follow, stop or resume one, keep a candidate. The key determines the project."""
+"""Prompt searches over REST: start, follow, stop or resume one, keep a candidate. The key
+determines the project.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ from apps.core.models import JobState
 from apps.core.openapi import JSON, NUMBER, described, page
 from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout.view_log import record_refusal
-from apps.evals.lookups import CURSOR, LIMIT, find_environment, find_set, find_version, form_of, listed
+from apps.evals.lookups import (
+    CURSOR,
+    LIMIT,
+    find_environment,
+    find_set,
+    find_version,
+    form_of,
+    listed,
+)
 from apps.registry import engines
 from apps.registry.api import find_server
 from apps.registry.schema import VERSION, version_json
@@ -34,9 +44,10 @@ SHOWN_CANDIDATES = 200
 
 
 class StartSearch(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`version`: the model or prompt version whose prompt is improved, as name or number. `eval_set` and `environment`: name@version.
-    `server` and `model` write the proposals. `most_calls` bounds the samples of the agent, `most_tokens` and `most_usd` what servers
-    are asked, for agent and proposals together."""
+    """`version`: the model or prompt version whose prompt is improved, as name or number.
+    `eval_set` and `environment`: name@version. `server` and `model` write the proposals.
+    `most_calls` bounds the samples of the agent, `most_tokens` and `most_usd` what servers are
+    asked, for agent and proposals together."""
 
     version: Text | int
     eval_set: Text
@@ -54,7 +65,15 @@ class StartSearch(Struct, forbid_unknown_fields=True, kw_only=True):
     seed: Seed = 0
 
 
-CONFIG = ("most_calls", "most_tokens", "most_usd", "most_proposals", "samples_per_task", "minibatch", "score")
+CONFIG = (
+    "most_calls",
+    "most_tokens",
+    "most_usd",
+    "most_proposals",
+    "samples_per_task",
+    "minibatch",
+    "score",
+)
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 TIME = {"type": ["string", "null"], "format": "date-time"}
 CANDIDATE = {
@@ -65,7 +84,9 @@ CANDIDATE = {
         "parent": {"type": ["integer", "null"]},
         "state": {"enum": PromptCandidate.State.values},
         "prompt": STRING,
-        "score": NUMBER | {"description": "On the validation tasks; null if it was rejected before"},
+        "score": (
+            NUMBER | {"description": "On the validation tasks; null if it was rejected before"}
+        ),
         "before": NUMBER,
         "after": NUMBER,
         "calls": INTEGER | {"description": "Agent samples used by the search up to then"},
@@ -74,7 +95,20 @@ CANDIDATE = {
 }
 SEARCH = {
     "type": "object",
-    "required": ["id", "name", "state", "version", "eval_set", "environment", "done", "total", "label", "error", "used", "url"],
+    "required": [
+        "id",
+        "name",
+        "state",
+        "version",
+        "eval_set",
+        "environment",
+        "done",
+        "total",
+        "label",
+        "error",
+        "used",
+        "url",
+    ],
     "properties": {
         "id": {"type": "string", "format": "uuid"},
         "name": STRING,
@@ -93,36 +127,58 @@ SEARCH = {
         "used": {"type": "object", "description": "calls, input_tokens, output_tokens, usd"},
         "start_score": NUMBER,
         "score": NUMBER,
-        "stopped": {"type": "string", "description": "Why it stopped before using up its proposals, if it did"},
-        "model_version": {"type": ["string", "null"], "description": "The prompt version that was found; null if none "
-        "was better"},
-        "candidates": {"type": "array", "items": CANDIDATE, "description": f"Of one search: the first {SHOWN_CANDIDATES}"},
+        "stopped": {
+            "type": "string",
+            "description": "Why it stopped before using up its proposals, if it did",
+        },
+        "model_version": {
+            "type": ["string", "null"],
+            "description": "The prompt version that was found; null if none was better",
+        },
+        "candidates": {
+            "type": "array",
+            "items": CANDIDATE,
+            "description": f"Of one search: the first {SHOWN_CANDIDATES}",
+        },
         "url": STRING,
         "created_at": TIME,
         "started_at": TIME,
         "finished_at": TIME,
     },
-}  # fmt: skip
+}
 EXAMPLE = OpenApiExample(
     "A search for at most $5",
     value={
-        "version": "support-v3", "eval_set": "support@3", "environment": "helpdesk@1", "server": "openai",
-        "model": "gpt-5", "most_calls": 300, "most_usd": 5,
+        "version": "support-v3",
+        "eval_set": "support@3",
+        "environment": "helpdesk@1",
+        "server": "openai",
+        "model": "gpt-5",
+        "most_calls": 300,
+        "most_usd": 5,
     },
     request_only=True,
-)  # fmt: skip
+)
 
 
 @extend_schema(
-    methods=["GET"], operation_id="v1_prompt_searches_list", responses=described({200: page(SEARCH)}, 400),
-    parameters=[CURSOR, LIMIT], description="Prompt searches, newest first, without their candidates.",
-)  # fmt: skip
+    methods=["GET"],
+    operation_id="v1_prompt_searches_list",
+    responses=described({200: page(SEARCH)}, 400),
+    parameters=[CURSOR, LIMIT],
+    description="Prompt searches, newest first, without their candidates.",
+)
 @extend_schema(
-    methods=["POST"], operation_id="v1_prompt_searches_start", request={JSON: json_schema(StartSearch)},
-    responses=described({201: SEARCH}, 400, 403, 404, 409, 413), examples=[EXAMPLE],
-    description="Queues a search; poll it until its state is final. Like training, it requires a reviewed reward: a 409 response "
-    "says what is missing.",
-)  # fmt: skip
+    methods=["POST"],
+    operation_id="v1_prompt_searches_start",
+    request={JSON: json_schema(StartSearch)},
+    responses=described({201: SEARCH}, 400, 403, 404, 409, 413),
+    examples=[EXAMPLE],
+    description=(
+        "Queues a search; poll it until its state is final. Like training, it requires a reviewed"
+        " reward: a 409 response says what is missing."
+    ),
+)
 @api_view(["GET", "POST"])
 def collection(request: Request) -> Response:
     if request.method == "GET":
@@ -150,9 +206,10 @@ def collection(request: Request) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_prompt_searches_read", responses=described({200: SEARCH}, 404),
+    operation_id="v1_prompt_searches_read",
+    responses=described({200: SEARCH}, 404),
     description="State, progress, usage, and the candidates with their scores.",
-)  # fmt: skip
+)
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:
     search = _search(request, pk)
@@ -161,9 +218,11 @@ def item(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_prompt_searches_cancel", request=None, responses=described({200: SEARCH}, 403, 404, 409),
+    operation_id="v1_prompt_searches_cancel",
+    request=None,
+    responses=described({200: SEARCH}, 403, 404, 409),
     description="Stops a search; its candidates so far are kept.",
-)  # fmt: skip
+)
 @api_view(["POST"])
 def cancel(request: Request, pk: UUID) -> Response:
     search = _search(request, pk)
@@ -174,9 +233,11 @@ def cancel(request: Request, pk: UUID) -> Response:
 
 
 @extend_schema(
-    operation_id="v1_prompt_searches_resume", request=None, responses=described({200: SEARCH}, 403, 404, 409),
+    operation_id="v1_prompt_searches_resume",
+    request=None,
+    responses=described({200: SEARCH}, 403, 404, 409),
     description="Queues a failed or cancelled search again. Completed calls are not repeated.",
-)  # fmt: skip
+)
 @api_view(["POST"])
 def resume(request: Request, pk: UUID) -> Response:
     search = _search(request, pk)
@@ -190,11 +251,15 @@ class SaveCandidate(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 @extend_schema(
-    operation_id="v1_prompt_searches_save", request={JSON: json_schema(SaveCandidate)},
+    operation_id="v1_prompt_searches_save",
+    request={JSON: json_schema(SaveCandidate)},
     responses=described({200: VERSION, 201: VERSION}, 400, 403, 404, 409, 413),
-    description="Saves a candidate as a prompt version, also from a stopped search: 201, or 200 if a version with this prompt "
-    "already exists. 409 if the prompt contains held-out data, which counts as a view.",
-)  # fmt: skip
+    description=(
+        "Saves a candidate as a prompt version, also from a stopped search: 201, or 200 if a"
+        " version with this prompt already exists. 409 if the prompt contains held-out data, which"
+        " counts as a view."
+    ),
+)
 @api_view(["POST"])
 def save(request: Request, pk: UUID) -> Response:
     search, by = _search(request, pk), member_of(request).user
@@ -202,7 +267,9 @@ def save(request: Request, pk: UUID) -> Response:
     if candidate is None:
         raise NotFound("This search has no candidate with this number (`candidate`).")
     try:
-        version = save_prompt(search, candidate.prompt, number=candidate.number, by=by, viewer=request.auth)
+        version = save_prompt(
+            search, candidate.prompt, number=candidate.number, by=by, viewer=request.auth
+        )
     except HoldoutLeak as error:
         return Response({"detail": str(error)}, status=409)
     return Response(version_json(version), status=201 if version.is_new else 200)
@@ -210,7 +277,9 @@ def save(request: Request, pk: UUID) -> Response:
 
 def _searches(request: Request) -> Any:
     rows = PromptSearch.objects.filter(project=request.auth.project)
-    return rows.select_related("project", "version", "model_version", "dataset__eval_set", "environment")
+    return rows.select_related(
+        "project", "version", "model_version", "dataset__eval_set", "environment"
+    )
 
 
 def _search(request: Request, pk: UUID) -> PromptSearch:
@@ -242,7 +311,9 @@ def as_json(request: Request, search: PromptSearch) -> dict[str, Any]:
         "score": result.get("score"),
         "stopped": result.get("stopped") or "",
         "model_version": str(search.model_version) if search.model_version else None,
-        "url": request.build_absolute_uri(reverse("training:search", args=[search.project.slug, search.pk])),
+        "url": request.build_absolute_uri(
+            reverse("training:search", args=[search.project.slug, search.pk])
+        ),
         "created_at": search.created_at,
         "started_at": search.started_at,
         "finished_at": search.finished_at,

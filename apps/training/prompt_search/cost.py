@@ -20,13 +20,19 @@ class Size:
 
     @property
     def first_calls(self) -> int:
-        """Samples until one proposal has been tried: the start prompt on validation, then the parent and the child on training tasks."""
+        """Samples until one proposal has been tried: the start prompt on validation, then the
+        parent and the child on training tasks.
+        """
         return self.samples * (self.validation + 2 * self.minibatch)
 
     @property
     def calls(self) -> int:
-        """Maximum number of samples: every proposal is kept, and so is scored on all of validation."""
-        return self.samples * (self.validation + self.proposals * (2 * self.minibatch + self.validation))
+        """Maximum number of samples: every proposal is kept, and so is scored on all of
+        validation.
+        """
+        return self.samples * (
+            self.validation + self.proposals * (2 * self.minibatch + self.validation)
+        )
 
 
 @dataclass(frozen=True)
@@ -46,11 +52,14 @@ def expected(
     reflecting: tuple[float, float] | None = None,
     most_calls: int | None = None,
 ) -> Cost:
-    """Upper bound: tasks × samples × candidates × price. `tokens` per prompt and per answer of the agent; prices in USD
-    per million tokens, (0, 0) in process.
+    """Upper bound: tasks × samples × candidates × price. `tokens` per prompt and per answer of the
+    agent; prices in USD per million tokens, (0, 0) in process.
     """
     calls = min(size.calls, most_calls or size.calls)
-    asked, answered = size.proposals * size.minibatch * RECORD_TOKENS, size.proposals * PROPOSAL_TOKENS
+    asked, answered = (
+        size.proposals * size.minibatch * RECORD_TOKENS,
+        size.proposals * PROPOSAL_TOKENS,
+    )
     usd = None
     if price is not None and reflecting is not None:
         agent = calls * (tokens[0] * price[0] + tokens[1] * price[1])

@@ -23,14 +23,21 @@ class SearchForm(PlainForm):
         None, label="Improve the prompt of", help_text="A model, or a prompt version of one"
     )
     eval_set = forms.ModelChoiceField(
-        None, label="Tasks", help_text="Training tasks inspire proposals, validation tasks select the best"
+        None,
+        label="Tasks",
+        help_text="Training tasks inspire proposals, validation tasks select the best",
     )
     environment = forms.ModelChoiceField(
         None,
-        help_text="Its verifier scores the answers. Its prompt is the starting point for models without one",
+        help_text=(
+            "Its verifier scores the answers. Its prompt is the starting point for models"
+            " without one"
+        ),
     )
     engine = forms.ChoiceField(label="Engine", required=False)
-    server = forms.ModelChoiceField(None, label="Proposals by", help_text="The server of the model that writes prompts")
+    server = forms.ModelChoiceField(
+        None, label="Proposals by", help_text="The server of the model that writes prompts"
+    )
     model = forms.CharField(
         label="Model on that server",
         max_length=200,
@@ -42,23 +49,33 @@ class SearchForm(PlainForm):
         required=False,
         help_text="Agent and proposals together; no limit if empty",
     )
-    most_tokens = forms.IntegerField(label="Max tokens", required=False, help_text="No limit if empty")
+    most_tokens = forms.IntegerField(
+        label="Max tokens", required=False, help_text="No limit if empty"
+    )
     most_proposals = forms.IntegerField(label="Max proposals", initial=20)
     samples_per_task = forms.IntegerField(initial=1)
     minibatch = forms.IntegerField(label="Training tasks per proposal", initial=3)
-    score = forms.ChoiceField(choices=[("success", "Success"), ("reward", "Reward")], label="Score by")
+    score = forms.ChoiceField(
+        choices=[("success", "Success"), ("reward", "Reward")], label="Score by"
+    )
     seed = forms.IntegerField(initial=0)
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["version"].queryset = project.model_versions.current().run_here()
-        self.fields["eval_set"].queryset = project.eval_sets.current().filter(state=EvalSetState.FROZEN)
-        self.fields["environment"].queryset = project.environments.current().select_related("verifier")
+        self.fields["eval_set"].queryset = project.eval_sets.current().filter(
+            state=EvalSetState.FROZEN
+        )
+        self.fields["environment"].queryset = project.environments.current().select_related(
+            "verifier"
+        )
         self.fields["server"].queryset = servers = Server.objects.filter(project=project)
         self.fields["engine"].choices = engines.choices(project)
         for name in ("version", "eval_set", "environment", "server"):
             self.fields[name].empty_label = None
-        served = project.model_versions.filter(kind=ModelKind.ENDPOINT, server__in=servers[:1]).first()
+        served = project.model_versions.filter(
+            kind=ModelKind.ENDPOINT, server__in=servers[:1]
+        ).first()
         self.fields["model"].initial = served.served_as if served else ""
 
     def wanted(self) -> dict[str, Any]:

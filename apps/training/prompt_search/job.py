@@ -28,11 +28,16 @@ USED = ("calls", "input_tokens", "output_tokens", "usd")
 
 
 def child_spec(search: PromptSearch) -> dict:
-    """Checks the lock and the hold-outs again: both may have changed since the search was queued. Raises TrainingLocked, HoldoutLeak,
-    ModelError, ScorerChanged."""
+    """Checks the lock and the hold-outs again: both may have changed since the search was queued.
+    Raises TrainingLocked, HoldoutLeak, ModelError, ScorerChanged."""
     record_scorer(search, search.environment, scored=search.candidates.exists())
     tasks, version = search.dataset.tasks(), search.version
-    require_unlocked(environment=search.environment, tasks=tasks, by=search.created_by, scorer=search.spec["scorer"])
+    require_unlocked(
+        environment=search.environment,
+        tasks=tasks,
+        by=search.created_by,
+        scorer=search.spec["scorer"],
+    )
     validation = list(search.dataset.eval_set.tasks.filter(split=Split.VALIDATION))
     rows = ((task.key, leaks.row_of(task)) for task in tasks + validation)
     refuse_leaks(search, tasks, rows, version.prompt)
@@ -57,7 +62,13 @@ def _server(reflecting: dict[str, Any]) -> dict[str, Any]:
     """Raises ModelError if it may no longer be called."""
     price = reflecting["price"] or (0.0, 0.0)
     dialect = reflecting.get("dialect", Dialect.NATIVE)
-    return asked_at(server_of(reflecting), model=reflecting["model"], dialect=dialect, timeout_s=TIMEOUT_S, price=price)
+    return asked_at(
+        server_of(reflecting),
+        model=reflecting["model"],
+        dialect=dialect,
+        timeout_s=TIMEOUT_S,
+        price=price,
+    )
 
 
 def evidence(tasks: list[Task]) -> dict[str, str]:
@@ -67,14 +78,17 @@ def evidence(tasks: list[Task]) -> dict[str, str]:
     for failure in Failure.objects.filter(trajectory__in=by_run).select_related("mode"):
         texts = [str(item.get("text") or "") for item in failure.evidence if isinstance(item, dict)]
         said = "; ".join(text for text in texts if text)
-        found[by_run[failure.trajectory_id]] = f"{failure.mode.name}. {said}".strip()[:MOST_EVIDENCE]
+        found[by_run[failure.trajectory_id]] = f"{failure.mode.name}. {said}".strip()[
+            :MOST_EVIDENCE
+        ]
     return found
 
 
 def store_events(search: PromptSearch, events: list[dict]) -> None:
     """A resumed search repeats its candidates: existing ones stay."""
     PromptCandidate.objects.bulk_create(
-        [_candidate(search, event) for event in events if event["type"] == "candidate"], ignore_conflicts=True
+        [_candidate(search, event) for event in events if event["type"] == "candidate"],
+        ignore_conflicts=True,
     )
     used = [event["values"] for event in events if event["type"] == "metric"]
     if used:
@@ -84,7 +98,11 @@ def store_events(search: PromptSearch, events: list[dict]) -> None:
 
 
 def _candidate(search: PromptSearch, event: dict) -> PromptCandidate:
-    numbers = {name: event.get(name) for name in ("score", "before", "after") if _is_number(event.get(name))}
+    numbers = {
+        name: event.get(name)
+        for name in ("score", "before", "after")
+        if _is_number(event.get(name))
+    }
     return PromptCandidate(
         search=search,
         number=int(event["number"]),
@@ -102,29 +120,39 @@ def _is_number(value: Any) -> bool:
 
 
 def complete(search: PromptSearch, result: dict) -> dict:
-    """Create a version with the best prompt, in the transaction that ends the search. Raises HoldoutLeak if the prompt
-    contains held-out content: the reflecting model may know it from elsewhere.
+    """Create a version with the best prompt, in the transaction that ends the search. Raises
+    HoldoutLeak if the prompt contains held-out content: the reflecting model may know it from
+    elsewhere.
     """
     names = ("best", "score", "start_score", "proposals", "stopped", "used")
     kept = {name: result.get(name) for name in names}
     if not result["best"]:
         return kept
-    version = save_prompt(search, str(result["prompt"]), number=result["best"], by=search.created_by)
+    version = save_prompt(
+        search, str(result["prompt"]), number=result["best"], by=search.created_by
+    )
     PromptSearch.objects.filter(pk=search.pk).update(model_version=version)
     return kept | {"model_version": str(version)}
 
 
-def save_prompt(search: PromptSearch, text: str, *, number: int, by: Any, viewer: Any = None) -> ModelVersion:
-    """Save a candidate as a prompt version with its lineage. Raises HoldoutLeak, which counts as a view by `by`, or by
-    the key `viewer`.
+def save_prompt(
+    search: PromptSearch, text: str, *, number: int, by: Any, viewer: Any = None
+) -> ModelVersion:
+    """Save a candidate as a prompt version with its lineage. Raises HoldoutLeak, which counts as a
+    view by `by`, or by the key `viewer`.
     """
     on, environment = search.version, search.environment
     prompt = on.prompt | {"system_prompt": text}
     if leak := next(leaks.of_rows(search.project, leaks.harness_rows(environment, prompt)), None):
         record_membership(
-            search.project, [leak.theirs_hash], by=viewer or by, detail=f"a refusal to save a prompt: {search}"
+            search.project,
+            [leak.theirs_hash],
+            by=viewer or by,
+            detail=f"a refusal to save a prompt: {search}",
         )
-        raise HoldoutLeak(f"The prompt that was found contains held-out data, so it was not saved. {leak}")
+        raise HoldoutLeak(
+            f"The prompt that was found contains held-out data, so it was not saved. {leak}"
+        )
     return register_prompt(
         project=search.project,
         name=on.name if on.kind == ModelKind.PROMPT else f"{on.name}-prompt"[:80],

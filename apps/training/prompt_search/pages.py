@@ -32,7 +32,10 @@ from workers.lib.typed import FormError
 
 MOST_POINTS = 2_000
 LIMITS = ("most_usd", "most_tokens")
-OTHER_LABELS = {"most_characters": "Max characters per prompt", "reflection_tokens": "Max tokens per proposal"}
+OTHER_LABELS = {
+    "most_characters": "Max characters per prompt",
+    "reflection_tokens": "Max tokens per proposal",
+}
 NEEDS = {
     "version": ("a model version", "registry:register"),
     "eval_set": ("a frozen eval set", "evals:list"),
@@ -43,13 +46,20 @@ NEEDS = {
 
 def _searches(project: Project) -> QuerySet[PromptSearch]:
     return PromptSearch.objects.filter(project=project).select_related(
-        "version", "model_version", "dataset__eval_set", "environment__verifier", "created_by", "project"
+        "version",
+        "model_version",
+        "dataset__eval_set",
+        "environment__verifier",
+        "created_by",
+        "project",
     )
 
 
 @project_view(query={"page": int})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    return render(request, "training/prompt_search/list.html", {"page": page_of(request, _searches(project))})
+    return render(
+        request, "training/prompt_search/list.html", {"page": page_of(request, _searches(project))}
+    )
 
 
 @project_view(Role.ENGINEER)
@@ -64,13 +74,21 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
         else:
             return redirect("training:search", project.slug, search.pk)
     missing = [words for name, words in NEEDS.items() if not form.fields[name].queryset.exists()]
-    context = {"form": form, "missing": missing, "absent": "" if actions.is_installed() else actions.ABSENT}
+    context = {
+        "form": form,
+        "missing": missing,
+        "absent": "" if actions.is_installed() else actions.ABSENT,
+    }
     return render(request, "training/prompt_search/new.html", context)
 
 
 def _initial(request: HttpRequest) -> dict[str, str]:
     """The values that the advisor's link sets."""
-    return {name: request.GET[name] for name in ("version", "eval_set", "environment") if request.GET.get(name)}
+    return {
+        name: request.GET[name]
+        for name in ("version", "eval_set", "environment")
+        if request.GET.get(name)
+    }
 
 
 @project_view()
@@ -87,30 +105,47 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 def settings_in_words(config: dict[str, Any]) -> list[tuple[str, Any]]:
     """(label, value) as the form words them; 0 stands for no limit."""
-    labels = {name: field.label for name, field in SearchForm.base_fields.items() if field.label} | OTHER_LABELS
+    labels = {
+        name: field.label for name, field in SearchForm.base_fields.items() if field.label
+    } | OTHER_LABELS
     return [
-        (labels.get(name, name.replace("_", " ").capitalize()), "no limit" if not value and name in LIMITS else value)
+        (
+            labels.get(name, name.replace("_", " ").capitalize()),
+            "no limit" if not value and name in LIMITS else value,
+        )
         for name, value in config.items()
     ]
 
 
 @project_view()
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    """The fragment that a running search's page polls; when it has ended, the whole page is reloaded."""
+    """The fragment that a running search's page polls; when it has ended, the whole page is
+    reloaded.
+    """
     search = get_object_or_404(_searches(project), pk=pk)
-    return progress(request, "training/prompt_search/_status.html", live(request, search), runs=search.is_active)
+    return progress(
+        request, "training/prompt_search/_status.html", live(request, search), runs=search.is_active
+    )
 
 
 def live(request: HttpRequest, search: PromptSearch) -> dict[str, Any]:
     page = page_of(request, search.candidates.order_by("-number"), 20)
     rows = list(page.object_list)
-    parents = search.candidates.filter(number__in={row.parent for row in rows if row.parent is not None})
+    parents = search.candidates.filter(
+        number__in={row.parent for row in rows if row.parent is not None}
+    )
     prompts = dict(parents.values_list("number", "prompt"))
     for row in rows:
-        row.lines = list(changed_lines(prompts.get(row.parent, "").splitlines(), row.prompt.splitlines()))
+        row.lines = list(
+            changed_lines(prompts.get(row.parent, "").splitlines(), row.prompt.splitlines())
+        )
     page.object_list = rows
     scored = search.candidates.exclude(state=PromptCandidate.State.REJECTED)
-    points = [point for point in scored.values_list("calls", "score", "number")[:MOST_POINTS] if point[1] is not None]
+    points = [
+        point
+        for point in scored.values_list("calls", "score", "number")[:MOST_POINTS]
+        if point[1] is not None
+    ]
     best = max(points, key=lambda point: (point[1], -point[2]), default=None)
     return {
         "search": search,
@@ -133,7 +168,10 @@ def _curve(points: list[tuple[int, float, int]]) -> dict:
         strict=True,
     ):
         trace.update(
-            {name: {**trace[name], **value} if isinstance(value, dict) else value for name, value in changes.items()}
+            {
+                name: {**trace[name], **value} if isinstance(value, dict) else value
+                for name, value in changes.items()
+            }
         )
     return figure
 

@@ -1,4 +1,6 @@
-"""What people decide about batches that could not be digested and traces that could not be assembled."""
+"""What people decide about batches that could not be digested and traces that could not be
+assembled.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from apps.trajectories.models import Arrival, SpanBatch, Trace
 
 @transaction.atomic
 def retry(row: Arrival | Trace, *, by: Any) -> bool:
-    """Lets the digest, or the assembly, try again. False if more spans came or somebody else has decided before."""
+    """Lets the digest, or the assembly, try again. False if more spans came or somebody else has
+    decided before.
+    """
     waiting = {"due_at": None} if isinstance(row, Trace) else {}
     changes = {"due_at": Now()} if isinstance(row, Trace) else {}
     rows = type(row)._default_manager.set_aside().filter(pk=row.pk, **waiting)  # type: ignore[attr-defined]
@@ -28,7 +32,9 @@ def retry(row: Arrival | Trace, *, by: Any) -> bool:
 
 @transaction.atomic
 def discard(arrival: Arrival, *, by: Any) -> bool:
-    """Forgets what the batch would have added to totals and search; the trajectories stay. False as above."""
+    """Forgets what the batch would have added to totals and search; the trajectories stay. False as
+    above.
+    """
     detail = {
         "problem": arrival.problem,
         "n": len(arrival.trajectories),

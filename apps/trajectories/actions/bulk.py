@@ -30,7 +30,12 @@ def tag(*, project: Project, ids: Iterable[UUID], tag: str, by: Any) -> BulkChan
     """Raises BulkError."""
     name = _tag(tag)
     return _change(
-        project, ids, by, BulkChange(kind="tag", value=name), lambda row: _tags(row, name, True), lambda row: ""
+        project,
+        ids,
+        by,
+        BulkChange(kind="tag", value=name),
+        lambda row: _tags(row, name, True),
+        lambda row: "",
     )
 
 
@@ -38,7 +43,12 @@ def untag(*, project: Project, ids: Iterable[UUID], tag: str, by: Any) -> BulkCh
     """Raises BulkError."""
     name = _tag(tag)
     return _change(
-        project, ids, by, BulkChange(kind="untag", value=name), lambda row: _tags(row, name, False), lambda row: ""
+        project,
+        ids,
+        by,
+        BulkChange(kind="untag", value=name),
+        lambda row: _tags(row, name, False),
+        lambda row: "",
     )
 
 
@@ -47,7 +57,9 @@ def set_outcome(*, project: Project, ids: Iterable[UUID], outcome: str, by: Any)
     if outcome not in Outcome.values:
         raise BulkError("Choose an outcome.")
     change = BulkChange(kind="outcome", value=str(outcome))
-    return _change(project, ids, by, change, lambda row: _outcome(row, outcome), lambda row: row.outcome_status)
+    return _change(
+        project, ids, by, change, lambda row: _outcome(row, outcome), lambda row: row.outcome_status
+    )
 
 
 @transaction.atomic
@@ -55,18 +67,30 @@ def delete(*, project: Project, ids: Iterable[UUID], by: Any) -> int:
     rows = list(project.trajectories.filter(pk__in=_bounded(ids)).order_by("pk"))
     n = deletions.purge(project, rows)
     if n:
-        audit("trajectories.deleted", project=project, by=by, n=n, first=[row.external_id for row in rows[:10]])
+        audit(
+            "trajectories.deleted",
+            project=project,
+            by=by,
+            n=n,
+            first=[row.external_id for row in rows[:10]],
+        )
     return n
 
 
 @transaction.atomic
 def undo(*, project: Project, change: BulkChange, by: Any) -> int:
-    """Restores what nobody has changed since. Returns the number of rows; 0 if it was already undone."""
-    if not BulkChange.objects.filter(pk=change.pk, project=project, undone_at=None).update(undone_at=timezone.now()):
+    """Restores what nobody has changed since. Returns the number of rows; 0 if it was already
+    undone.
+    """
+    if not BulkChange.objects.filter(pk=change.pk, project=project, undone_at=None).update(
+        undone_at=timezone.now()
+    ):
         return 0
     if change.kind == "outcome":
         back = {UUID(pk): before for before, ids in change.was.items() for pk in ids}
-        edit = lambda row: _outcome(row, back[row.pk]) if row.outcome_status == change.value else None  # noqa: E731
+        edit = lambda row: (  # noqa: E731
+            _outcome(row, back[row.pk]) if row.outcome_status == change.value else None
+        )
     else:
         back = {UUID(pk): "" for ids in change.was.values() for pk in ids}
         edit = lambda row: _tags(row, change.value, change.kind == "untag")  # noqa: E731
@@ -113,11 +137,15 @@ def _edited(
     change: BulkChange,
     undo: bool = False,
 ) -> Iterable[Trajectory]:
-    """The rows whose columns `edit` contains, changed: with feedback, history, terms and roll-ups."""
+    """The rows whose columns `edit` contains, changed: with feedback, history, terms and
+    roll-ups.
+    """
     counts, touched, given = Counts(), [], []
     key = f"bulk:{change.pk}"
     rows = list(project.trajectories.filter(pk__in=ids).select_for_update().order_by("pk"))
-    keys = TrajectoryKey.objects.filter(project=project, external_id__in=[row.external_id for row in rows])
+    keys = TrajectoryKey.objects.filter(
+        project=project, external_id__in=[row.external_id for row in rows]
+    )
     digests = dict(keys.values_list("external_id", "digest"))
     said = Feedback.objects.about(project.pk, digests)
     for row in rows:
@@ -126,13 +154,17 @@ def _edited(
             if not undo:
                 own.append(_feedback(row, change, key))
                 given.append(own[-1])
-            columns["terms"] = store.terms({name: getattr(row, name) for name in store.SENT} | columns)
+            columns["terms"] = store.terms(
+                {name: getattr(row, name) for name in store.SENT} | columns
+            )
             columns["content_digest"] = merging.digest_of(digests[row.external_id], own)
             store.replace(row, columns, {}, counts, cause=Cause.EDITED)
             touched.append(row)
             yield row
     if undo:
-        Feedback.objects.filter(project=project, key=key, external_id__in=[row.external_id for row in touched]).delete()
+        Feedback.objects.filter(
+            project=project, key=key, external_id__in=[row.external_id for row in touched]
+        ).delete()
     Feedback.objects.bulk_create(given)
     store.announce(project, [row.pk for row in touched], counts)
 

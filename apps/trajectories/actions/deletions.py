@@ -1,4 +1,6 @@
-"""Deleting runs for good: with their spans, and so that nothing which comes late brings them back."""
+"""Deleting runs for good: with their spans, and so that nothing which comes late brings them
+back.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +34,26 @@ def delete(*, trajectory: Trajectory, key: ApiKey | None = None, by: Any = None)
 
 @transaction.atomic
 def purge(project: Project, rows: Iterable[Trajectory]) -> int:
-    """Deletes runs with their spans; tasks made from them stay. Returns how many this call deleted."""
+    """Deletes runs with their spans; tasks made from them stay. Returns how many this call
+    deleted.
+    """
     rows = list(rows)
     names = {row.external_id for row in rows}
     links = [f"run:{name}" for name in sorted(names)]
     # Before the runs, as the assembly locks them.
-    of_runs = list(Trace.objects.filter(project=project, links__overlap=links).select_for_update().order_by("trace_id"))
+    of_runs = list(
+        Trace.objects.filter(project=project, links__overlap=links)
+        .select_for_update()
+        .order_by("trace_id")
+    )
     shared = [trace for trace in of_runs if not names.issuperset(trace.runs)]
     spans = _spans_of(row for row in rows if any(row.external_id in trace.runs for trace in shared))
     gone = {row.external_id for row in store.remove(project, rows)}
     tombstones.bury(project, Kind.RUN, gone)
     kept = {trace.trace_id for trace in of_runs}
-    tombstones.bury(project, Kind.TRACE, {name for name in gone - kept if tombstones.TRACE_ID.fullmatch(name)})
+    tombstones.bury(
+        project, Kind.TRACE, {name for name in gone - kept if tombstones.TRACE_ID.fullmatch(name)}
+    )
     for trace in of_runs:
         trace.runs = [name for name in trace.runs if name not in gone]
         if trace.runs:
@@ -68,7 +78,9 @@ def forget_traces(project: Project, deleted: Collection[Trace]) -> None:
 
 
 def remove_deleted_spans(trace: Trace) -> None:
-    """Removes the deleted spans of a trace, what hangs below them, and their log records. Other runs keep theirs."""
+    """Removes the deleted spans of a trace, what hangs below them, and their log records. Other
+    runs keep theirs.
+    """
     rows = [store.find(trace.project, name) for name in trace.runs]
     others = {span_id for _, span_id in _spans_of(row for row in rows if row)}
     batches = SpanBatch.objects.filter(project=trace.project, trace_id=trace.trace_id)

@@ -24,10 +24,11 @@ class DeletedError(Exception):
 
 @transaction.atomic
 def receive(*, project: Project, external_id: str, news: schema.Feedback) -> Trajectory | None:
-    """Stores feedback once, and returns its run; None if that has not arrived yet: it will find its feedback here.
+    """Stores feedback once, and returns its run; None if that has not arrived yet: it will find its
+    feedback here.
 
-    Under an id that was used before, different feedback replaces the first. The same feedback without an id counts as given again now:
-    the latest counts. Raises RowError, DeletedError.
+    Under an id that was used before, different feedback replaces the first. The same feedback
+    without an id counts as given again now: the latest counts. Raises RowError, DeletedError.
     """
     said = merging.from_schema(news)
     said.project, said.external_id = project, external_id
@@ -38,11 +39,19 @@ def receive(*, project: Project, external_id: str, news: schema.Feedback) -> Tra
     if row is None and (deleted := tombstones.deleted(project, tombstones.Kind.RUN, [external_id])):
         raise DeletedError(f"This run was deleted on {deleted[external_id]:%Y-%m-%d}.")
     kept, new = Feedback.objects.get_or_create(
-        project=project, external_id=external_id, key=said.key,
+        project=project,
+        external_id=external_id,
+        key=said.key,
         defaults={"outcome": said.outcome, "interventions": said.interventions},
-    )  # fmt: skip
-    if not new and (not news.id or (kept.outcome, kept.interventions) != (said.outcome, said.interventions)):
-        kept.outcome, kept.interventions, kept.given_at = said.outcome, said.interventions, timezone.now()
+    )
+    if not new and (
+        not news.id or (kept.outcome, kept.interventions) != (said.outcome, said.interventions)
+    ):
+        kept.outcome, kept.interventions, kept.given_at = (
+            said.outcome,
+            said.interventions,
+            timezone.now(),
+        )
         kept.save()
     return apply(row, cause=Cause.FEEDBACK) if row else None
 
@@ -52,7 +61,9 @@ def give(*, trajectory: Trajectory, news: schema.Feedback, by: Any) -> Trajector
     """A person's feedback from the page of a run. Raises RowError."""
     news.by, news.id = by.get_username(), news.id or uuid4().hex
     status = news.outcome.status if news.outcome and isinstance(news.outcome.status, str) else ""
-    audit("trajectory.feedback", project=trajectory.project, by=by, target=trajectory, outcome=status)
+    audit(
+        "trajectory.feedback", project=trajectory.project, by=by, target=trajectory, outcome=status
+    )
     given = receive(project=trajectory.project, external_id=trajectory.external_id, news=news)
     return given or trajectory
 
@@ -92,5 +103,7 @@ def apply_to(project: Project, names: Iterable[str]) -> None:
 def forget_unclaimed(project: Project, before: datetime) -> int:
     """Removes feedback that has waited for its run since long ago. Returns how many."""
     waiting = Feedback.objects.filter(project=project, given_at__lt=before)
-    known = TrajectoryKey.objects.filter(project=project, external_id__in=waiting.values("external_id"))
+    known = TrajectoryKey.objects.filter(
+        project=project, external_id__in=waiting.values("external_id")
+    )
     return waiting.exclude(external_id__in=known.values("external_id")).delete()[0]

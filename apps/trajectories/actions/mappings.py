@@ -36,13 +36,23 @@ def save_mapping(*, project: Project, name: str, mapping: Mapping, by: Any) -> I
 
 @transaction.atomic
 def delete_mapping(*, saved: ImportMapping, by: Any) -> None:
-    audit("trajectories.mapping_deleted", project=saved.project, by=by, target=saved.project, name=saved.name)
+    audit(
+        "trajectories.mapping_deleted",
+        project=saved.project,
+        by=by,
+        target=saved.project,
+        name=saved.name,
+    )
     saved.delete()
 
 
 def find_mapping(project: Project, name: str) -> Mapping:
     """Raises MappingError if there is none of this name."""
-    saved = ImportMapping.objects.filter(project=project, name=name).first() if "\0" not in name else None
+    saved = (
+        ImportMapping.objects.filter(project=project, name=name).first()
+        if "\0" not in name
+        else None
+    )
     if saved is None:
         names = ", ".join(project.import_mappings.values_list("name", flat=True)[:20]) or "none yet"
         raise MappingError(f"There is no mapping “{name}”. Available mappings: {names}.")
@@ -64,4 +74,8 @@ def _fits(saved: ImportMapping, reading: OpenFile) -> bool:
 
 def names_that_fit(found: list[ImportMapping]) -> str:
     """A sentence for whoever has to choose a mapping; "" where none fits."""
-    return f" Saved mappings that fit these columns: {', '.join(one.name for one in found)}." if found else ""
+    return (
+        f" Saved mappings that fit these columns: {', '.join(one.name for one in found)}."
+        if found
+        else ""
+    )

@@ -22,21 +22,29 @@ from apps.trajectories.redaction import BUILTINS, ID, Redactor, Rule, RuleError,
 FRESH_FOR = 4.0  # seconds; the page promises 5
 PRESIDIO = "presidio"
 SWITCHES = (*BUILTINS, PRESIDIO)
-ON_FROM_THE_START = ("api_key", "password", "card")  # what nobody needs in a trajectory, and nobody means to send
+ON_FROM_THE_START = (
+    "api_key",
+    "password",
+    "card",
+)  # what nobody needs in a trajectory, and nobody means to send
 
 _kept: dict[int, tuple[float, tuple[Rule, ...]]] = {}
 
 
 def redactor_of(project: Project) -> Redactor:
-    """The project's enabled rules, compiled; at most `FRESH_FOR` seconds old in every process. With Presidio it is slow.
+    """The project's enabled rules, compiled; at most `FRESH_FOR` seconds old in every process. With
+    Presidio it is slow.
 
-    Raises RuleError if a stored rule cannot be used here (Presidio is gone): then nothing may be stored unread.
+    Raises RuleError if a stored rule cannot be used here (Presidio is gone): then nothing may be
+    stored unread.
     """
     return _compiled(_fresh_rules(project), secret_of(project))
 
 
 def quick_redactor_of(project: Project) -> Redactor:
-    """As `redactor_of`, without Presidio: for requests, whose rows wait for it elsewhere (`names`)."""
+    """As `redactor_of`, without Presidio: for requests, whose rows wait for it elsewhere
+    (`names`).
+    """
     rules = tuple(rule for rule in _fresh_rules(project) if rule.kind != PRESIDIO)
     return _compiled(rules, secret_of(project))
 
@@ -64,21 +72,28 @@ def _compiled(rules: tuple[Rule, ...], key: bytes) -> Redactor:
 
 
 def rules_of(project: Project) -> list[Rule]:
-    """The enabled rules in the order of precedence: the project's own in theirs, then the built-in kinds."""
+    """The enabled rules in the order of precedence: the project's own in theirs, then the built-in
+    kinds.
+    """
     rows = list(project.redaction_rules.filter(enabled=True))
     own = [row for row in rows if row.kind not in SWITCHES]
-    built_in = sorted((row for row in rows if row.kind in SWITCHES), key=lambda row: SWITCHES.index(row.kind))
+    built_in = sorted(
+        (row for row in rows if row.kind in SWITCHES), key=lambda row: SWITCHES.index(row.kind)
+    )
     return [Rule(row.name, row.kind, row.pattern, row.replacement) for row in own + built_in]
 
 
 def secret_of(project: Project) -> bytes:
-    """The key of the project's tokens. It follows from SECRET_KEY: another one gives other tokens from then on."""
+    """The key of the project's tokens. It follows from SECRET_KEY: another one gives other tokens
+    from then on.
+    """
     return salted_hmac("flywheel.redaction", str(project.pk), algorithm="sha256").digest()
 
 
 @transaction.atomic
 def save_builtins(*, project: Project, chosen: Mapping[str, bool], by: Any) -> None:
-    """Switches the built-in kinds: those in `chosen` on, True if a token shall tell equal values, the others off.
+    """Switches the built-in kinds: those in `chosen` on, True if a token shall tell equal values,
+    the others off.
 
     Raises RuleError for an unknown kind.
     """
@@ -87,7 +102,11 @@ def save_builtins(*, project: Project, chosen: Mapping[str, bool], by: Any) -> N
     rules = [_builtin_rule(kind, token) for kind, token in chosen.items()]
     Redactor(rules, key=secret_of(project))
     _lock(project)
-    before = set(project.redaction_rules.filter(kind__in=BUILTINS, enabled=True).values_list("kind", "replacement"))
+    before = set(
+        project.redaction_rules.filter(kind__in=BUILTINS, enabled=True).values_list(
+            "kind", "replacement"
+        )
+    )
     project.redaction_rules.filter(kind__in=BUILTINS).exclude(kind__in=chosen).update(enabled=False)
     for rule in rules:
         project.redaction_rules.update_or_create(
@@ -106,8 +125,12 @@ def save_builtins(*, project: Project, chosen: Mapping[str, bool], by: Any) -> N
 
 
 @transaction.atomic
-def save_presidio(*, project: Project, on: bool, settings: presidio.Settings, token: bool, by: Any) -> None:
-    """Switches Presidio on with these settings, or off. What waits for it then follows the new rules. Raises RuleError."""
+def save_presidio(
+    *, project: Project, on: bool, settings: presidio.Settings, token: bool, by: Any
+) -> None:
+    """Switches Presidio on with these settings, or off. What waits for it then follows the new
+    rules. Raises RuleError.
+    """
     _lock(project)
     rows = project.redaction_rules.filter(kind=PRESIDIO)
     if not on:
@@ -123,13 +146,25 @@ def save_presidio(*, project: Project, on: bool, settings: presidio.Settings, to
         return
     presidio.check(settings)
     rule = _builtin_rule(PRESIDIO, token)
-    changes = {"pattern": presidio.pattern_of(settings), "replacement": rule.replacement, "enabled": True}
+    changes = {
+        "pattern": presidio.pattern_of(settings),
+        "replacement": rule.replacement,
+        "enabled": True,
+    }
     if not rows.filter(**changes).exists():
-        rows.update_or_create(project=project, kind=PRESIDIO, defaults={"name": PRESIDIO, "by": by, **changes})
+        rows.update_or_create(
+            project=project, kind=PRESIDIO, defaults={"name": PRESIDIO, "by": by, **changes}
+        )
         audit(
-            "redaction.presidio_on", project=project, by=by, entities=", ".join(settings.entities), language=settings.language,
-            score=settings.score, model=settings.model or "largest installed", version=version_of(project),
-        )  # fmt: skip
+            "redaction.presidio_on",
+            project=project,
+            by=by,
+            entities=", ".join(settings.entities),
+            language=settings.language,
+            score=settings.score,
+            model=settings.model or "largest installed",
+            version=version_of(project),
+        )
         _forget(project)
 
 
@@ -137,7 +172,9 @@ def switch_on(*, project: Project, by: Any) -> None:
     """What a new project begins with."""
     rules = [_builtin_rule(kind, token=False) for kind in ON_FROM_THE_START]
     RedactionRule.objects.bulk_create(
-        RedactionRule(project=project, name=rule.name, kind=rule.kind, replacement=rule.replacement, by=by)
+        RedactionRule(
+            project=project, name=rule.name, kind=rule.kind, replacement=rule.replacement, by=by
+        )
         for rule in rules
     )
 
@@ -148,7 +185,9 @@ def _builtin_rule(kind: str, token: bool) -> Rule:
 
 
 @transaction.atomic
-def add(*, project: Project, name: str, pattern: str, replacement: str = "", by: Any) -> RedactionRule:
+def add(
+    *, project: Project, name: str, pattern: str, replacement: str = "", by: Any
+) -> RedactionRule:
     """A rule of the project's own, after those it has. Raises RuleError."""
     _lock(project)
     _check(project, name, pattern, replacement)
@@ -182,7 +221,9 @@ def set_enabled(*, rule: RedactionRule, enabled: bool, by: Any) -> None:
 
 @transaction.atomic
 def move(*, rule: RedactionRule, up: bool, by: Any) -> None:
-    """One place up or down among the project's own rules. The first of two that overlap names what is replaced."""
+    """One place up or down among the project's own rules. The first of two that overlap names what
+    is replaced.
+    """
     _lock(rule.project)
     rows = list(own_rules(rule.project))
     place = rows.index(rule)
@@ -193,13 +234,27 @@ def move(*, rule: RedactionRule, up: bool, by: Any) -> None:
     for position, row in enumerate(rows, start=1):
         row.position = position
     RedactionRule.objects.bulk_update(rows, ["position"])
-    audit("redaction.moved", project=rule.project, by=by, target=rule, name=rule.name, position=other + 1)
+    audit(
+        "redaction.moved",
+        project=rule.project,
+        by=by,
+        target=rule,
+        name=rule.name,
+        position=other + 1,
+    )
     _forget(rule.project)
 
 
 @transaction.atomic
 def delete(*, rule: RedactionRule, by: Any) -> None:
-    audit("redaction.deleted", project=rule.project, by=by, target=rule, name=rule.name, pattern=rule.pattern)
+    audit(
+        "redaction.deleted",
+        project=rule.project,
+        by=by,
+        target=rule,
+        name=rule.name,
+        pattern=rule.pattern,
+    )
     rule.delete()
     _forget(rule.project)
 
@@ -208,7 +263,9 @@ def own_rules(project: Project) -> Any:
     return project.redaction_rules.exclude(kind__in=SWITCHES)
 
 
-def _check(project: Project, name: str, pattern: str, replacement: str, but: RedactionRule | None = None) -> None:
+def _check(
+    project: Project, name: str, pattern: str, replacement: str, but: RedactionRule | None = None
+) -> None:
     if name in SWITCHES:
         raise RuleError(f"“{name}” is the name of a built-in rule. Choose another.")
     if project.redaction_rules.filter(name=name).exclude(pk=but and but.pk).exists():

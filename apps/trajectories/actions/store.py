@@ -17,7 +17,16 @@ from django.utils import timezone
 
 from apps.core.models import Project
 from apps.core.postgres import array
-from apps.trajectories import contents, digest, eval_claims, ids, merging, partitions, schema, tombstones
+from apps.trajectories import (
+    contents,
+    digest,
+    eval_claims,
+    ids,
+    merging,
+    partitions,
+    schema,
+    tombstones,
+)
 from apps.trajectories.actions.redaction import quick_redactor_of, redactor_of
 from apps.trajectories.decoding import Decoded, RowError
 from apps.trajectories.models import (
@@ -35,20 +44,25 @@ from apps.trajectories.rollups import Counts
 from apps.trajectories.schema import EvalSample, Parsed
 
 CHUNK = 500  # rows of one transaction
-ARRAYS = tuple(column.attname for column in Trajectory._meta.concrete_fields if isinstance(column, ArrayField))
-DELETED = (
-    "this run was deleted on {at:%Y-%m-%d} and is not stored again. An operator can restore it from a file with "
-    "import_trajectories --restore"
+ARRAYS = tuple(
+    column.attname for column in Trajectory._meta.concrete_fields if isinstance(column, ArrayField)
 )
-HOT = tuple(column.attname for column in Trajectory._meta.concrete_fields if column.attname != "stored_in")
+DELETED = (
+    "this run was deleted on {at:%Y-%m-%d} and is not stored again. An operator can restore it from"
+    " a file with import_trajectories --restore"
+)
+HOT = tuple(
+    column.attname for column in Trajectory._meta.concrete_fields if column.attname != "stored_in"
+)
 DERIVED = ("content_digest", "message_count", "tool_names", "terms", "preview")
 SENT = tuple(name for name in HOT if name not in ("id", "project_id", "external_id", "received_at"))
 
 
 @dataclass
 class Ingested:
-    """What became of a batch; `rejected` is [{index, path, error}], `warnings` [{index, path, warning}]. `held` rows wait for
-    Presidio. `deleted` of the rejected rows have the ids of deleted runs."""
+    """What became of a batch; `rejected` is [{index, path, error}], `warnings` [{index, path,
+    warning}]. `held` rows wait for Presidio. `deleted` of the rejected rows have the ids of deleted
+    runs."""
 
     accepted: int = 0
     duplicates: int = 0
@@ -94,8 +108,9 @@ def ingest(
 ) -> Ingested:
     """Stores the valid rows and returns the errors of the others. Durable when it returns.
 
-    Stores in transactions of some hundred rows: what a broken connection leaves half done is completed when sent again. Rows that
-    were `redacted_by` all rules are stored as they are. Runs that were deleted are rejected, unless they are to be restored.
+    Stores in transactions of some hundred rows: what a broken connection leaves half done is
+    completed when sent again. Rows that were `redacted_by` all rules are stored as they are. Runs
+    that were deleted are rejected, unless they are to be restored.
     """
     done = Ingested()
     if redacted_by is not None:
@@ -110,7 +125,9 @@ def ingest(
     return done
 
 
-def _prepare(redactor: Redactor | None, rows: Iterable[Any | RowError], done: Ingested) -> Iterator[Prepared]:
+def _prepare(
+    redactor: Redactor | None, rows: Iterable[Any | RowError], done: Ingested
+) -> Iterator[Prepared]:
     for index, given in enumerate(rows):
         try:
             if isinstance(given, RowError):
@@ -187,11 +204,15 @@ def terms(columns: dict[str, Any]) -> list[str]:
 
 
 @transaction.atomic
-def _store(project: Project, batch: list[Prepared], done: Ingested, cause: Cause, restore: bool) -> None:
+def _store(
+    project: Project, batch: list[Prepared], done: Ingested, cause: Cause, restore: bool
+) -> None:
     now = timezone.now()
     if restore:
         tombstones.lift(project, {item.name for item in batch})
-    partitions.ensure({ids.month_of(ids.sort_time(item.columns["started_at"], now)) for item in batch})
+    partitions.ensure(
+        {ids.month_of(ids.sort_time(item.columns["started_at"], now)) for item in batch}
+    )
     first: dict[str, Prepared] = {}
     later: list[Prepared] = []  # of the same id as one before it in this batch
     for item in batch:
@@ -199,7 +220,10 @@ def _store(project: Project, batch: list[Prepared], done: Ingested, cause: Cause
             later.append(item)
         else:
             first[item.name] = item
-    keys = {name: ids.uuid7(ids.sort_time(item.columns["started_at"], now)) for name, item in first.items()}
+    keys = {
+        name: ids.uuid7(ids.sort_time(item.columns["started_at"], now))
+        for name, item in first.items()
+    }
     new = _claim(project, keys, first)
     if deleted := _refuse_deleted(project, new, batch, done):
         new -= deleted
@@ -209,7 +233,9 @@ def _store(project: Project, batch: list[Prepared], done: Ingested, cause: Cause
         apply_feedback(first[name].columns, first[name].digest, said)
     counts = Counts()
     _insert(project, [(keys[name], first[name]) for name in new], now)
-    eval_claims.add(project, [(keys[name], item) for name in new if (item := first[name].eval_sample)])
+    eval_claims.add(
+        project, [(keys[name], item) for name in new if (item := first[name].eval_sample)]
+    )
     for name in new:
         counts.add(first[name].columns)
     done.accepted += len(new)
@@ -219,19 +245,23 @@ def _store(project: Project, batch: list[Prepared], done: Ingested, cause: Cause
 
 
 def apply_feedback(columns: dict[str, Any], sent: str, said: list[Feedback]) -> None:
-    """Applies feedback to the columns of a run, whose agent sent something with the digest `sent`."""
+    """Applies feedback to the columns of a run, whose agent sent something with the digest
+    `sent`.
+    """
     columns |= merging.merge(columns, said)
     columns["terms"], columns["content_digest"] = terms(columns), merging.digest_of(sent, said)
 
 
 def _claim(project: Project, keys: dict[str, UUID], items: dict[str, Prepared]) -> set[str]:
-    """The names that were not there before; from now on they are. Sorted, so that two batches cannot deadlock."""
+    """The names that were not there before; from now on they are. Sorted, so that two batches
+    cannot deadlock.
+    """
     names = sorted(keys)
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO trajectories_trajectorykey (project_id, external_id, trajectory_id, digest) "
-            "SELECT %s, name, id, digest FROM unnest(%s::text[], %s::uuid[], %s::text[]) AS given(name, id, digest) "
-            "ON CONFLICT DO NOTHING RETURNING external_id",
+            "INSERT INTO trajectories_trajectorykey (project_id, external_id, trajectory_id,"
+            " digest) SELECT %s, name, id, digest FROM unnest(%s::text[], %s::uuid[], %s::text[])"
+            " AS given(name, id, digest) ON CONFLICT DO NOTHING RETURNING external_id",
             [
                 project.pk,
                 array(names),
@@ -242,8 +272,12 @@ def _claim(project: Project, keys: dict[str, UUID], items: dict[str, Prepared]) 
         return {name for (name,) in cursor.fetchall()}
 
 
-def _refuse_deleted(project: Project, new: set[str], batch: list[Prepared], done: Ingested) -> set[str]:
-    """The new names that were deleted before. Asked once they are claimed: a deletion that we waited for counts, too."""
+def _refuse_deleted(
+    project: Project, new: set[str], batch: list[Prepared], done: Ingested
+) -> set[str]:
+    """The new names that were deleted before. Asked once they are claimed: a deletion that we
+    waited for counts, too.
+    """
     deleted = tombstones.deleted(project, tombstones.Kind.RUN, new)
     if not deleted:
         return set()
@@ -251,7 +285,9 @@ def _refuse_deleted(project: Project, new: set[str], batch: list[Prepared], done
     for item in batch:
         if at := deleted.get(item.name):
             done.deleted += 1
-            done.rejected.append({"index": item.index, "path": "id", "error": DELETED.format(at=at)})
+            done.rejected.append(
+                {"index": item.index, "path": "id", "error": DELETED.format(at=at)}
+            )
     return set(deleted)
 
 
@@ -273,7 +309,9 @@ def _insert(project: Project, items: list[tuple[UUID, Prepared]], now: datetime)
 
 
 def _copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
-    with cursor.copy("COPY trajectories_content (trajectory_id, first, data) FROM STDIN (FORMAT BINARY)") as copy:
+    with cursor.copy(
+        "COPY trajectories_content (trajectory_id, first, data) FROM STDIN (FORMAT BINARY)"
+    ) as copy:
         copy.set_types(["uuid", "int4", "bytea"])
         for pk, content in items:
             for first, data in contents.chunks(content):
@@ -285,14 +323,23 @@ def announce(project: Project, touched: list[UUID], counts: Counts) -> None:
     if touched:
         with connection.cursor() as cursor:
             cursor.execute(
-                "INSERT INTO trajectories_arrival (project_id, trajectories, counts, at) VALUES (%s, %s, %s, now())",
-                [project.pk, array(map(str, touched)), msgspec.json.encode(counts.as_json()).decode()],
+                "INSERT INTO trajectories_arrival (project_id, trajectories, counts, at) VALUES"
+                " (%s, %s, %s, now())",
+                [
+                    project.pk,
+                    array(map(str, touched)),
+                    msgspec.json.encode(counts.as_json()).decode(),
+                ],
             )
         transaction.on_commit(digest.wake)
 
 
-def _update(project: Project, items: list[Prepared], counts: Counts, done: Ingested, cause: Cause) -> list[UUID]:
-    """Replaces what has changed. The lock of a row also guards its key's digest and what people say of it."""
+def _update(
+    project: Project, items: list[Prepared], counts: Counts, done: Ingested, cause: Cause
+) -> list[UUID]:
+    """Replaces what has changed. The lock of a row also guards its key's digest and what people say
+    of it.
+    """
     names = {item.name for item in items}
     found = TrajectoryKey.objects.filter(project=project, external_id__in=names)
     pks = list(found.values_list("trajectory_id", flat=True))
@@ -303,13 +350,19 @@ def _update(project: Project, items: list[Prepared], counts: Counts, done: Inges
     for item in items:
         key = keys[item.name]
         row = rows.get(key.trajectory_id)
-        if row is None or key.digest == item.digest or (cause != Cause.ASSEMBLED and _sent_before(row, item)):
+        if (
+            row is None
+            or key.digest == item.digest
+            or (cause != Cause.ASSEMBLED and _sent_before(row, item))
+        ):
             done.duplicates += 1
             continue
         apply_feedback(item.columns, item.digest, said[item.name])
         replace(row, item.columns, item.content, counts, cause=cause, sent=key.digest)
         key.digest = item.digest
-        TrajectoryKey.objects.filter(project=project, external_id=key.external_id).update(digest=key.digest)
+        TrajectoryKey.objects.filter(project=project, external_id=key.external_id).update(
+            digest=key.digest
+        )
         touched.append(row.pk)
         done.updated += 1
         if item.eval_sample:
@@ -323,20 +376,32 @@ def _sent_before(row: Trajectory, item: Prepared) -> bool:
 
 
 def replace(
-    row: Trajectory, columns: dict[str, Any], content: dict[str, Any], counts: Counts, *, cause: Cause, sent: str = ""
+    row: Trajectory,
+    columns: dict[str, Any],
+    content: dict[str, Any],
+    counts: Counts,
+    *,
+    cause: Cause,
+    sent: str = "",
 ) -> None:
     """Changes a trajectory, keeps its previous content, and adds the difference to `counts`.
 
-    The run keeps its id, and so its place in the list, even if its start has changed. `sent` is the digest of the previous content, if
-    it differs.
+    The run keeps its id, and so its place in the list, even if its start has changed. `sent` is the
+    digest of the previous content, if it differs.
     """
     before = {name: getattr(row, name) for name in SENT}
     was = {name: _jsonable(value) for name, value in before.items() if name not in DERIVED}
-    changed = {name: value for name, value in was.items() if name in columns and before[name] != columns[name]}
+    changed = {
+        name: value
+        for name, value in was.items()
+        if name in columns and before[name] != columns[name]
+    }
     changed |= {name: row.content[name] for name in content if row.content[name] != content[name]}
     if changed or sent:
         was = _without_what_stays(changed, content) if cause == Cause.ASSEMBLED else changed
-        TrajectoryRevision.objects.create(trajectory=row, content_digest=sent, cause=cause, content=was)
+        TrajectoryRevision.objects.create(
+            trajectory=row, content_digest=sent, cause=cause, content=was
+        )
     counts.add(before, -1)
     for name, value in columns.items():
         setattr(row, name, value)
@@ -350,7 +415,8 @@ def replace(
 
 
 def _without_what_stays(changed: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """What a revision keeps of a run that spans completed: a long one is assembled often, and each time contains the last.
+    """What a revision keeps of a run that spans completed: a long one is assembled often, and each
+    time contains the last.
 
     Messages at the beginning of the present ones are kept by their number.
     """
@@ -370,12 +436,14 @@ def _jsonable(value: Any) -> Any:
 def remove(project: Project, rows: Iterable[Trajectory]) -> list[Trajectory]:
     """Removes trajectories with all that depends on them, except their spans; they may come again.
 
-    Returns those that this call removed: of two that remove the same ones, the second waits for the rows, finds them
-    gone, and subtracts nothing from the counts.
+    Returns those that this call removed: of two that remove the same ones, the second waits for the
+    rows, finds them gone, and subtracts nothing from the counts.
     """
     counts, removed = Counts(), []
     wanted = [row.pk for row in rows]
-    for row in Trajectory.objects.filter(project=project, pk__in=wanted).select_for_update().order_by("pk"):
+    for row in (
+        Trajectory.objects.filter(project=project, pk__in=wanted).select_for_update().order_by("pk")
+    ):
         counts.add({name: getattr(row, name) for name in SENT}, -1)
         removed.append(row)
     gone, names = [row.pk for row in removed], [row.external_id for row in removed]

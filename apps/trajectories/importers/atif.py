@@ -1,6 +1,8 @@
-"""ATIF, the Agent Trajectory Interchange Format (Harbor): `{schema_version, agent, steps, final_metrics}`, one run per document.
+"""ATIF, the Agent Trajectory Interchange Format (Harbor): `{schema_version, agent, steps,
+final_metrics}`, one run per document.
 
-A step has a `source` (system, user, agent), its message, its tool calls, and in `observation` their results.
+A step has a `source` (system, user, agent), its message, its tool calls, and in `observation` their
+results.
 """
 
 from __future__ import annotations
@@ -48,16 +50,27 @@ def _run(record: dict) -> dict:
     return without_empty(
         {
             "id": identity(
-                "atif", text(record.get("session_id")), text(record.get("trajectory_id")) or digest(record)[:16]
+                "atif",
+                text(record.get("session_id")),
+                text(record.get("trajectory_id")) or digest(record)[:16],
             ),
-            "agent": {"name": text(agent.get("name"), 120), "version": text(agent.get("version"), 120)},
-            "model": text(agent.get("model_name"), 200)
-            or next((name for step in steps if (name := text(step.get("model_name"), 200))), ""),
+            "agent": {
+                "name": text(agent.get("name"), 120),
+                "version": text(agent.get("version"), 120),
+            },
+            "model": (
+                text(agent.get("model_name"), 200)
+                or next((name for step in steps if (name := text(step.get("model_name"), 200))), "")
+            ),
             "session_id": text(record.get("session_id"), 200),
             "started_at": start,
             "ended_at": end,
             "latency_ms": milliseconds(start, end),
-            "messages": [message for index, step in enumerate(steps) for message in _step(step, f"steps[{index}]")],
+            "messages": [
+                message
+                for index, step in enumerate(steps)
+                for message in _step(step, f"steps[{index}]")
+            ],
             "tools": chat_tools(agent.get("tool_definitions")),
             "outcome": said_outcome(extra) or said_outcome(final),
             "usage": _usage(steps, final),
@@ -78,11 +91,16 @@ def _step(step: dict, path: str) -> list[dict]:
     role = ROLES.get(text(step.get("source")))
     if role is None:
         raise RowError(f"{path}.source", "expected system, user or agent")
-    calls = [_call(call, f"{path}.tool_calls[{at}]") for at, call in enumerate(items(step.get("tool_calls")))]
+    calls = [
+        _call(call, f"{path}.tool_calls[{at}]")
+        for at, call in enumerate(items(step.get("tool_calls")))
+    ]
     said: Any = step.get("message")
     content = said if isinstance(said, str) else flat(said) if said else ""
     if thought := text(step.get("reasoning_content")):
-        content = [{"type": "reasoning", "text": thought}] + ([{"type": "text", "text": content}] if content else [])
+        content = [{"type": "reasoning", "text": thought}] + (
+            [{"type": "text", "text": content}] if content else []
+        )
     message: dict[str, Any] = {"role": role, "content": content or (None if calls else "")}
     found = [message | ({"tool_calls": calls} if calls else {})]
     for result in items(obj(step.get("observation")).get("results")):
@@ -95,11 +113,17 @@ def _call(given: Any, path: str) -> dict:
     if not name:
         raise RowError(path, "a tool call without a name")
     function = {"name": name, "arguments": as_arguments(given.get("arguments"))}
-    return {"id": text(given.get("tool_call_id")) or digest(given), "type": "function", "function": function}
+    return {
+        "id": text(given.get("tool_call_id")) or digest(given),
+        "type": "function",
+        "function": function,
+    }
 
 
 def _result(result: dict, calls: set[str]) -> list[dict]:
-    """The answer to a call is a tool's message; anything that the environment says unasked is a user message."""
+    """The answer to a call is a tool's message; anything that the environment says unasked is a
+    user message.
+    """
     content = flat(first(result, "content", "subagent_trajectory_ref"))
     called = text(result.get("source_call_id")) or (next(iter(calls)) if len(calls) == 1 else "")
     if called:
@@ -109,12 +133,19 @@ def _result(result: dict, calls: set[str]) -> list[dict]:
 
 def _usage(steps: list[dict], final: dict) -> dict:
     """The run's totals; if it has none, the sums of its steps."""
-    total = {"input_tokens": final.get("total_prompt_tokens"), "output_tokens": final.get("total_completion_tokens")}
+    total = {
+        "input_tokens": final.get("total_prompt_tokens"),
+        "output_tokens": final.get("total_completion_tokens"),
+    }
     if found := usage(total, final.get("total_cost_usd")):
         return found
     metrics = [obj(step.get("metrics")) for step in steps]
     sums = {
-        name: sum(number(one.get(name)) or 0 for one in metrics) if any(name in one for one in metrics) else None
+        name: (
+            sum(number(one.get(name)) or 0 for one in metrics)
+            if any(name in one for one in metrics)
+            else None
+        )
         for name in ("prompt_tokens", "completion_tokens", "cost_usd")
     }
     return usage(sums, sums["cost_usd"])

@@ -19,7 +19,9 @@ MAX_ERRORS = 20
 
 
 class Stored(Protocol):
-    """The result of storing a batch; `rejected` is [{index, path, error}], `warnings` [{index, path, warning}]."""
+    """The result of storing a batch; `rejected` is [{index, path, error}], `warnings` [{index,
+    path, warning}].
+    """
 
     accepted: int
     duplicates: int
@@ -41,10 +43,11 @@ class Checked:
 
 @dataclass
 class Summary:
-    """`errors` has the first MAX_ERRORS: {file, position ("line 7"), path, error}; `rejected` counts all.
+    """`errors` has the first MAX_ERRORS: {file, position ("line 7"), path, error}; `rejected`
+    counts all.
 
-    `warnings` has the first MAX_ERRORS of what is odd in rows that were stored: {file, position, path, warning};
-    `warned` counts all.
+    `warnings` has the first MAX_ERRORS of what is odd in rows that were stored: {file, position,
+    path, warning}; `warned` counts all.
     """
 
     done: int = 0
@@ -60,12 +63,16 @@ class Summary:
     def warn(self, file: str, position: str, path: str, warning: str, count: int = 1) -> None:
         self.warned += count
         if len(self.warnings) < MAX_ERRORS:
-            self.warnings.append({"file": file, "position": position, "path": path, "warning": warning})
+            self.warnings.append(
+                {"file": file, "position": position, "path": path, "warning": warning}
+            )
 
     def reject(self, file: str, position: str, path: str, error: str) -> None:
         self.rejected += 1
         if len(self.errors) < MAX_ERRORS:
-            self.errors.append({"file": file, "position": position, "path": path, "error": error[:1000]})
+            self.errors.append(
+                {"file": file, "position": position, "path": path, "error": error[:1000]}
+            )
 
 
 def check(rows: Iterable[dict]) -> Checked:
@@ -87,7 +94,8 @@ def run(
     store: Callable[[list[dict]], Stored],
     on_batch: Callable[[Summary, OpenFile], Any] = lambda summary, reading: None,
 ) -> Summary:
-    """Sends every row of every file to `store`, at most ROWS rows or about BYTES at once; `on_batch` is called after each batch.
+    """Sends every row of every file to `store`, at most ROWS rows or about BYTES at once;
+    `on_batch` is called after each batch.
 
     A file that cannot be read counts as one rejected row; the others continue.
     """
@@ -106,7 +114,8 @@ def run(
 def batches(
     reading: OpenFile, store: Callable[[list[dict]], Stored], summary: Summary, skip: int = 0
 ) -> Iterator[None]:
-    """Stores the rows of a file, but the first `skip`, and adds what became of them to `summary`; yields after each batch.
+    """Stores the rows of a file, but the first `skip`, and adds what became of them to `summary`;
+    yields after each batch.
 
     Raises ImportError_ if the file breaks off, with what came before stored.
     """
@@ -147,10 +156,14 @@ def batches(
 
 
 def _warn_of_file(reading: OpenFile, summary: Summary) -> None:
-    """What only reading the whole file shows: what was mended in it, and values that a mapped field could not take."""
+    """What only reading the whole file shows: what was mended in it, and values that a mapped field
+    could not take.
+    """
     source = reading.source
     for item in source.mended:
-        summary.warn(reading.name, f"{reading.unit} {item['position']}", item["path"], item["warning"])
+        summary.warn(
+            reading.name, f"{reading.unit} {item['position']}", item["path"], item["warning"]
+        )
     summary.warned += source.mendings - len(source.mended)
     for name, found in reading.report.unread.items():
         where = f"{reading.unit} {found.position}"

@@ -37,11 +37,17 @@ VERDICTS = (
     "is_correct",
 )
 SCORES = ("reward", "score")
-DEMONSTRATION = {"status": "success", "label": "demonstration", "reason": "A row of a fine-tuning file."}
+DEMONSTRATION = {
+    "status": "success",
+    "label": "demonstration",
+    "reason": "A row of a fine-tuning file.",
+}
 
 
 def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
-    """Rows unchanged; without an id, the content's digest is used; unknown fields go into `metadata.extra`."""
+    """Rows unchanged; without an id, the content's digest is used; unknown fields go into
+    `metadata.extra`.
+    """
     return each(records, _chat)
 
 
@@ -66,7 +72,9 @@ def answer_beside(messages: list, extra: dict) -> str:
     last = obj(messages[-1]) if messages else {}
     if not last or last.get("role") in ("assistant", "tool"):
         return ""
-    return next((name for name, value in extra.items() if simple(name) in ANSWERS and _is_answer(value)), "")
+    return next(
+        (name for name, value in extra.items() if simple(name) in ANSWERS and _is_answer(value)), ""
+    )
 
 
 def _is_answer(value: Any) -> bool:
@@ -74,7 +82,9 @@ def _is_answer(value: Any) -> bool:
     if isinstance(value, str):
         return bool(value.strip()) and number(value) is None
     return (
-        isinstance(value, list) and bool(value) and all(obj(one).get("role") in ("assistant", "tool") for one in value)
+        isinstance(value, list)
+        and bool(value)
+        and all(obj(one).get("role") in ("assistant", "tool") for one in value)
     )
 
 
@@ -83,17 +93,30 @@ def beside(head: Iterable[Record]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for _, record in head:
         for name, value in record.items() if isinstance(record, dict) else ():
-            if name not in KNOWN and name not in VERDICTS and name not in SCORES and value not in (None, ""):
-                one = found.setdefault(name, {"name": name, "count": 0, "example": as_text(value)[:120]})
+            if (
+                name not in KNOWN
+                and name not in VERDICTS
+                and name not in SCORES
+                and value not in (None, "")
+            ):
+                one = found.setdefault(
+                    name, {"name": name, "count": 0, "example": as_text(value)[:120]}
+                )
                 one["count"] += 1
     return list(found.values())
 
 
 def said_outcome(record: dict, more: tuple[str, ...] = ()) -> dict:
-    """{status, reward} from the fields by which people say whether a run went well: `success: false` is a failure."""
+    """{status, reward} from the fields by which people say whether a run went well: `success:
+    false` is a failure.
+    """
     found: dict[str, Any] = {}
     for name in (*more, *VERDICTS):
-        said = outcome_text(record[name]) if isinstance(record.get(name), bool | int | float | str) else ""
+        said = (
+            outcome_text(record[name])
+            if isinstance(record.get(name), bool | int | float | str)
+            else ""
+        )
         if said in WORKED or said in FAILED:
             found["status"] = "success" if said in WORKED else "failure"
             break
@@ -102,7 +125,8 @@ def said_outcome(record: dict, more: tuple[str, ...] = ()) -> dict:
 
 
 def sft_rows(records: Iterable[Record], name: str) -> Iterator[Row]:
-    """OpenAI's `{messages, tools, …}` (also with legacy functions) and TRL's `{prompt, completion}`.
+    """OpenAI's `{messages, tools, …}` (also with legacy functions) and TRL's `{prompt,
+    completion}`.
 
     Such files show what is right, so the outcome is success, labelled "demonstration".
     """

@@ -1,4 +1,6 @@
-"""What a person chooses from when they map a file: its columns, and the values of roles and outcomes in its first records."""
+"""What a person chooses from when they map a file: its columns, and the values of roles and
+outcomes in its first records.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +29,30 @@ def objects(head: list[Record], mapping: Mapping) -> list[dict]:
 
 
 def fits(mapping: Mapping, head: list[Record], columns: list[str]) -> bool:
-    """Whether each column and path of a mapping is in a file with these first records and this header."""
+    """Whether each column and path of a mapping is in a file with these first records and this
+    header.
+    """
     records = objects(head, mapping)
     paths = [Path(text) for text in mapping.fields.values() if not text.startswith("=")]
     return bool(records) and all(
-        path.text in columns or any(path.get(record) is not None for record in records) for path in paths
+        path.text in columns or any(path.get(record) is not None for record in records)
+        for path in paths
     )
 
 
 def has_blanks(records: list[dict], mapping: Mapping) -> bool:
-    """Whether the column that tells conversations apart is empty in some of these records, and not in the first."""
+    """Whether the column that tells conversations apart is empty in some of these records, and not
+    in the first.
+    """
     path = Path(found) if (found := mapping.fields.get("conversation")) else None
     values = [path.get(record) in (None, "") for record in records] if path else []
     return any(values) and not values[0]
 
 
 def columns_of(head: list[Record], mapping: Mapping, header: list[str]) -> list[dict[str, str]]:
-    """[{name, example}] of the columns, also those in the header that are empty, and of what is nested in some of them."""
+    """[{name, example}] of the columns, also those in the header that are empty, and of what is
+    nested in some of them.
+    """
     values = {name: [] for name in header} | Columns(objects(head, mapping)).values
     return [
         {"name": name, "example": as_text(next(iter(said), ""))[:120]}
@@ -52,7 +61,9 @@ def columns_of(head: list[Record], mapping: Mapping, header: list[str]) -> list[
 
 
 def values_of(head: list[Record], mapping: Mapping) -> dict[str, list[dict[str, Any]]]:
-    """{roles, outcomes}: [{value, count, means}], those of the mapping that the first records do not have included."""
+    """{roles, outcomes}: [{value, count, means}], those of the mapping that the first records do
+    not have included.
+    """
     records = objects(head, mapping)
     roles = Counter(said.lower() for record in records for said in _roles(record, mapping) if said)
     roles.update(dict.fromkeys(mapping.roles, 0))

@@ -26,9 +26,22 @@ from apps.trajectories.importers.guess import LOOKED_AT, guess
 from apps.trajectories.importers.mapping import Mapping, MappingError, Report, check, rows, settled
 from apps.trajectories.importers.otlp_files import looks_like_protobuf, protobuf_rows
 from apps.trajectories.importers.paths import loose
-from apps.trajectories.importers.records import ImportError_, Readable, Record, Source, cleaned, records
+from apps.trajectories.importers.records import (
+    ImportError_,
+    Readable,
+    Record,
+    Source,
+    cleaned,
+    records,
+)
 from apps.trajectories.importers.shapes import Row, with_words
-from apps.trajectories.importers.tables import ARCHIVES, PARQUET, csv_records, looks_like_csv, parquet_records
+from apps.trajectories.importers.tables import (
+    ARCHIVES,
+    PARQUET,
+    csv_records,
+    looks_like_csv,
+    parquet_records,
+)
 from apps.trajectories.importers.turns import CONTENT_KEYS
 
 READERS: dict[str, Callable[[Iterable[Record], str], Iterator[Row]]] = {
@@ -70,10 +83,12 @@ CALLS = ("tool_calls", "tool_responses", "function_call")
 
 @dataclass(frozen=True)
 class OpenFile:
-    """A file being read: `rows` are (position, raw row or RowError), positions count `unit`s ("line", "item" …) from 1.
+    """A file being read: `rows` are (position, raw row or RowError), positions count `unit`s
+    ("line", "item" …) from 1.
 
-    `head` are the first records, where the format was detected or is “mapped”. Of the format “mapped” there is also a `mapping`
-    (`guessed`: nobody has confirmed it; `problem`: why it gives no rows), and a `report` that fills as rows are read.
+    `head` are the first records, where the format was detected or is “mapped”. Of the format
+    “mapped” there is also a `mapping` (`guessed`: nobody has confirmed it; `problem`: why it gives
+    no rows), and a `report` that fills as rows are read.
     """
 
     name: str
@@ -96,7 +111,8 @@ def read(
     stop: bool = False,
     mapping: Mapping | None = None,
 ) -> OpenFile:
-    """Starts to read; at most `limit` bytes, unpacked (see Source). Raises ImportError_, here and while rows are taken.
+    """Starts to read; at most `limit` bytes, unpacked (see Source). Raises ImportError_, here and
+    while rows are taken.
 
     With a `mapping`, or if no format is known, the records are mapped (see `mapping`).
     """
@@ -117,7 +133,12 @@ def read(
     if format != MAPPED:
         read_rows = READERS[format](found, name)
         return OpenFile(
-            name, format, unit, read_rows if format in MAY_BE_SILENT else with_words(read_rows), source, head=head
+            name,
+            format,
+            unit,
+            read_rows if format in MAY_BE_SILENT else with_words(read_rows),
+            source,
+            head=head,
         )
     guessed, report = mapping is None, Report()
     mapping = mapping or guess([record for _, record in head if isinstance(record, dict)])
@@ -125,21 +146,29 @@ def read(
         check(mapping, _columns(head))
         mapping = settled(mapping, objects(head, mapping))
     except MappingError as error:
-        return OpenFile(name, format, unit, iter(()), source, mapping, guessed, str(error), head, report)
+        return OpenFile(
+            name, format, unit, iter(()), source, mapping, guessed, str(error), head, report
+        )
     mapped = with_words(rows(found, name, mapping, report))
     return OpenFile(name, format, unit, mapped, source, mapping, guessed, "", head, report)
 
 
 def opened(source: Source) -> tuple[str, Iterator[Record]]:
-    """What positions count, and the records: of JSON, CSV, or Parquet. Raises ImportError_ for anything else."""
+    """What positions count, and the records: of JSON, CSV, or Parquet. Raises ImportError_ for
+    anything else.
+    """
     sample = source.sample
     for mark, what in ARCHIVES.items():
         if sample.startswith(mark):
-            raise ImportError_(f"{source.name} is {what}. Save it as CSV, JSON Lines, or Parquet, or unpack it.")
+            raise ImportError_(
+                f"{source.name} is {what}. Save it as CSV, JSON Lines, or Parquet, or unpack it."
+            )
     if sample.startswith(PARQUET):
         return "row", cleaned(parquet_records(source, source.limit), source)
     begin = sample.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
-    if begin not in (b"", b"{", b"[") and (TABLE.search(source.name.lower()) or looks_like_csv(sample)):
+    if begin not in (b"", b"{", b"[") and (
+        TABLE.search(source.name.lower()) or looks_like_csv(sample)
+    ):
         return "line", cleaned(csv_records(source), source)
     return records(source)
 
@@ -158,11 +187,17 @@ def _columns(head: list[Record]) -> set[str]:
 
 
 def _format_of(source: Source, name: str, unit: str, head: list[Record]) -> str:
-    """A known format, or “mapped”. A table's cells are texts: only exports that are known to be tables are one there."""
+    """A known format, or “mapped”. A table's cells are texts: only exports that are known to be
+    tables are one there.
+    """
     first = next((record for _, record in head if isinstance(record, dict) and record), {})
     keys = set(first) if first else first_keys(source.sample)
     found = next((format for format, fits in RULES if fits(keys, name, first)), MAPPED)
-    if unit == "line" and source.sample.lstrip(codecs.BOM_UTF8)[:1] != b"{" and found not in ("langsmith", "langfuse"):
+    if (
+        unit == "line"
+        and source.sample.lstrip(codecs.BOM_UTF8)[:1] != b"{"
+        and found not in ("langsmith", "langfuse")
+    ):
         return MAPPED
     if found == MAPPED and not keys:
         raise ImportError_(f"{name} has no record with fields in its first part.")
@@ -170,13 +205,18 @@ def _format_of(source: Source, name: str, unit: str, head: list[Record]) -> str:
 
 
 def detect(sample: bytes, name: str) -> str:
-    """The format, by the fields of the first record in the file's first bytes. Raises ImportError_."""
+    """The format, by the fields of the first record in the file's first bytes. Raises
+    ImportError_.
+    """
     keys = first_keys(sample)
     for format, fits in RULES:
         if fits(keys, name, {}):
             return format
     found = ", ".join(sorted(keys)[:12]) or "none"
-    raise ImportError_(f"{name} has no known format (fields of its first record: {found}). Choose the format yourself.")
+    raise ImportError_(
+        f"{name} has no known format (fields of its first record: {found}). Choose the format"
+        " yourself."
+    )
 
 
 def _langfuse(keys: set[str], name: str, record: dict) -> bool:
@@ -208,14 +248,20 @@ def _langsmith(keys: set[str], name: str, record: dict) -> bool:
 
 
 def _has_turns(record: dict, *names: str) -> bool:
-    """Whether there is a list of turns under one of these names; also if the record is too long to be seen completely.
+    """Whether there is a list of turns under one of these names; also if the record is too long to
+    be seen completely.
 
     Turns say who speaks: an object with a `source` or `type` alone may be anything.
     """
     value = next((loose(record[name]) for name in names if name in record), None)
-    turns = [one for one in value[:LOOKED_AT_TURNS] if isinstance(one, dict)] if isinstance(value, list) else []
+    turns = (
+        [one for one in value[:LOOKED_AT_TURNS] if isinstance(one, dict)]
+        if isinstance(value, list)
+        else []
+    )
     return not record or any(
-        {"from", "role", "source", "type"} & set(one) and {*CONTENT_KEYS, *CALLS} & set(one) for one in turns
+        {"from", "role", "source", "type"} & set(one) and {*CONTENT_KEYS, *CALLS} & set(one)
+        for one in turns
     )
 
 
@@ -223,13 +269,16 @@ def _history(keys: set[str], name: str, record: dict) -> bool:
     listed = bool({"history", "chat_history", "conversation"} & keys) and _has_turns(
         record, "history", "chat_history", "conversation"
     )
-    autogen = {"source", "content", "type"} <= keys and sharegpt.is_event(record)  # a list of AutoGen's events
+    autogen = {"source", "content", "type"} <= keys and sharegpt.is_event(
+        record
+    )  # a list of AutoGen's events
     return listed or autogen or ({"role", "content"} <= keys and keys <= MESSAGE_KEYS)
 
 
 def _swe(keys: set[str], name: str, record: dict) -> bool:
     return "trajectory_format" in keys or bool(
-        ("trajectory" in keys or ".traj" in name) and {"history", "info", "environment", "trajectory"} & keys
+        ("trajectory" in keys or ".traj" in name)
+        and {"history", "info", "environment", "trajectory"} & keys
     )
 
 
@@ -244,14 +293,29 @@ RULES: tuple[tuple[str, Callable[[set[str], str, dict], bool]], ...] = (
     ("nemo-gym", lambda keys, name, record: "responses_create_params" in keys),
     (
         "nvidia-flywheel",
-        lambda keys, name, record: {"request", "response"} <= keys and isinstance(record.get("request", {}), dict),
+        lambda keys, name, record: (
+            {"request", "response"} <= keys and isinstance(record.get("request", {}), dict)
+        ),
     ),
     ("tau-bench", lambda keys, name, record: "traj" in keys and bool({"task_id", "reward"} & keys)),
     ("swe-agent", _swe),
     ("langsmith", _langsmith),
-    ("openai-sft", lambda keys, name, record: "messages" in keys and bool({"parallel_tool_calls", "functions"} & keys)),
-    ("chat", lambda keys, name, record: "messages" in keys and isinstance(record.get("messages", []), list)),
-    ("sharegpt", lambda keys, name, record: "conversations" in keys and _has_turns(record, "conversations")),
+    (
+        "openai-sft",
+        lambda keys, name, record: (
+            "messages" in keys and bool({"parallel_tool_calls", "functions"} & keys)
+        ),
+    ),
+    (
+        "chat",
+        lambda keys, name, record: (
+            "messages" in keys and isinstance(record.get("messages", []), list)
+        ),
+    ),
+    (
+        "sharegpt",
+        lambda keys, name, record: "conversations" in keys and _has_turns(record, "conversations"),
+    ),
     ("history", _history),
     ("openai-sft", lambda keys, name, record: keys - {"id"} == {"prompt", "completion"}),
     ("langfuse", _langfuse),

@@ -1,6 +1,8 @@
-"""A first mapping, guessed from the names of the columns and the values of the first records. It is shown, never stored.
+"""A first mapping, guessed from the names of the columns and the values of the first records. It is
+shown, never stored.
 
-A header decides only together with what its column holds; where two columns fit equally well, neither is taken.
+A header decides only together with what its column holds; where two columns fit equally well,
+neither is taken.
 """
 
 from __future__ import annotations
@@ -11,7 +13,15 @@ from typing import Any
 
 from apps.trajectories.importers import evidence
 from apps.trajectories.importers.headers import CURRENCIES, header_words, meanings, mentions, rank
-from apps.trajectories.importers.mapping import FAILED, NEEDED, RUN, WORKED, Mapping, outcome_text, when
+from apps.trajectories.importers.mapping import (
+    FAILED,
+    NEEDED,
+    RUN,
+    WORKED,
+    Mapping,
+    outcome_text,
+    when,
+)
 from apps.trajectories.importers.paths import MAX_PATH, NAME, Path, loose
 from apps.trajectories.importers.shapes import amount, as_text, number, obj, text
 from apps.trajectories.importers.turns import (
@@ -28,57 +38,321 @@ LOOKED_AT = 500  # records
 DEPTH = 4  # of nested objects in which messages are looked for
 MANY_VALUES = 40  # different values of a role or an outcome
 NAMES: dict[str, tuple[str, ...]] = {
-    "messages": ("messages", "conversation", "conversations", "history", "chat", "chathistory", "dialog", "dialogue", "transcript",
-                 "turns", "thread", "trajectory", "steps", "events", "log", "traj"),
-    "conversation": ("conversationid", "convid", "conversation", "threadid", "thread", "chatid", "chat", "dialogid", "dialogueid",
-                     "sessionid", "session", "traceid", "runid", "episodeid", "episode", "ticketid", "ticket", "callid", "caseid",
-                     "case", "call", "interactionid", "contactid"),
-    "order": ("turn", "turnid", "turnindex", "turnnumber", "turnno", "step", "stepid", "index", "idx", "seq", "sequence", "position",
-              "order", "messageindex", "msgindex", "number", "no"),
-    "role": ("role", "speaker", "sender", "from", "author", "actor", "who", "party", "sendertype", "authortype", "messagetype", "source"),
-    "content": ("content", "message", "text", "body", "utterance", "msg", "value", "messagetext", "words"),
-    "question": ("question", "prompt", "input", "query", "request", "usermessage", "userinput", "userquery", "user", "instruction",
-                 "customermessage", "customer", "human", "asked", "inputtext", "userprompt", "task", "q"),
-    "answer": ("answer", "response", "output", "completion", "reply", "assistant", "bot", "agentresponse", "botresponse",
-               "assistantresponse", "modelresponse", "modelanswer", "modeloutput", "botreply", "agentreply", "ai", "airesponse",
-               "generated", "outputtext", "prediction", "assistantmessage", "llmresponse", "generation", "a"),
+    "messages": (
+        "messages",
+        "conversation",
+        "conversations",
+        "history",
+        "chat",
+        "chathistory",
+        "dialog",
+        "dialogue",
+        "transcript",
+        "turns",
+        "thread",
+        "trajectory",
+        "steps",
+        "events",
+        "log",
+        "traj",
+    ),
+    "conversation": (
+        "conversationid",
+        "convid",
+        "conversation",
+        "threadid",
+        "thread",
+        "chatid",
+        "chat",
+        "dialogid",
+        "dialogueid",
+        "sessionid",
+        "session",
+        "traceid",
+        "runid",
+        "episodeid",
+        "episode",
+        "ticketid",
+        "ticket",
+        "callid",
+        "caseid",
+        "case",
+        "call",
+        "interactionid",
+        "contactid",
+    ),
+    "order": (
+        "turn",
+        "turnid",
+        "turnindex",
+        "turnnumber",
+        "turnno",
+        "step",
+        "stepid",
+        "index",
+        "idx",
+        "seq",
+        "sequence",
+        "position",
+        "order",
+        "messageindex",
+        "msgindex",
+        "number",
+        "no",
+    ),
+    "role": (
+        "role",
+        "speaker",
+        "sender",
+        "from",
+        "author",
+        "actor",
+        "who",
+        "party",
+        "sendertype",
+        "authortype",
+        "messagetype",
+        "source",
+    ),
+    "content": (
+        "content",
+        "message",
+        "text",
+        "body",
+        "utterance",
+        "msg",
+        "value",
+        "messagetext",
+        "words",
+    ),
+    "question": (
+        "question",
+        "prompt",
+        "input",
+        "query",
+        "request",
+        "usermessage",
+        "userinput",
+        "userquery",
+        "user",
+        "instruction",
+        "customermessage",
+        "customer",
+        "human",
+        "asked",
+        "inputtext",
+        "userprompt",
+        "task",
+        "q",
+    ),
+    "answer": (
+        "answer",
+        "response",
+        "output",
+        "completion",
+        "reply",
+        "assistant",
+        "bot",
+        "agentresponse",
+        "botresponse",
+        "assistantresponse",
+        "modelresponse",
+        "modelanswer",
+        "modeloutput",
+        "botreply",
+        "agentreply",
+        "ai",
+        "airesponse",
+        "generated",
+        "outputtext",
+        "prediction",
+        "assistantmessage",
+        "llmresponse",
+        "generation",
+        "a",
+    ),
     "system": ("system", "systemprompt", "instructions", "systemmessage", "context"),
     "tool_calls": ("toolcalls", "toolcall", "functioncalls", "calls"),
     "tool_name": ("toolname", "tool", "function", "functionname", "action"),
-    "tool_arguments": ("toolarguments", "toolargs", "toolinput", "arguments", "args", "actioninput", "parameters", "functionarguments"),
+    "tool_arguments": (
+        "toolarguments",
+        "toolargs",
+        "toolinput",
+        "arguments",
+        "args",
+        "actioninput",
+        "parameters",
+        "functionarguments",
+    ),
     "tool_result": ("toolresult", "tooloutput", "toolresponse", "observation", "functionresult"),
     "tool_call_id": ("toolcallid", "callid"),
-    "id": ("id", "uuid", "runid", "traceid", "conversationid", "rowid", "externalid", "key", "requestid", "interactionid", "sampleid", "ticketid",
-           "ticket", "callid", "caseid", "case", "sessionid", "chatid"),
-    "outcome": ("outcome", "success", "succeeded", "issuccess", "successful", "resolved", "isresolved", "solved", "passed", "pass",
-                "correct", "iscorrect", "failed", "isfailed", "failure", "verdict", "resolution", "completed", "taskcompleted",
-                "goalreached", "thumbs", "feedback", "status", "result", "label", "rating", "quality", "ok", "good", "helpful"),
-    "score": ("score", "reward", "rating", "stars", "csat", "grade", "points", "satisfaction", "nps", "evalscore", "quality", "overall"),
-    "reason": ("reason", "comment", "comments", "notes", "note", "feedback", "failurereason", "errormessage", "error", "explanation",
-               "feedbackcomment", "feedbacktext", "remarks"),
-    "started_at": ("startedat", "timestamp", "time", "createdat", "date", "datetime", "sent", "posted", "postedat", "starttime", "ts", "sentat", "created", "at", "when",
-                   "startedtime", "messagetime", "requesttime"),
+    "id": (
+        "id",
+        "uuid",
+        "runid",
+        "traceid",
+        "conversationid",
+        "rowid",
+        "externalid",
+        "key",
+        "requestid",
+        "interactionid",
+        "sampleid",
+        "ticketid",
+        "ticket",
+        "callid",
+        "caseid",
+        "case",
+        "sessionid",
+        "chatid",
+    ),
+    "outcome": (
+        "outcome",
+        "success",
+        "succeeded",
+        "issuccess",
+        "successful",
+        "resolved",
+        "isresolved",
+        "solved",
+        "passed",
+        "pass",
+        "correct",
+        "iscorrect",
+        "failed",
+        "isfailed",
+        "failure",
+        "verdict",
+        "resolution",
+        "completed",
+        "taskcompleted",
+        "goalreached",
+        "thumbs",
+        "feedback",
+        "status",
+        "result",
+        "label",
+        "rating",
+        "quality",
+        "ok",
+        "good",
+        "helpful",
+    ),
+    "score": (
+        "score",
+        "reward",
+        "rating",
+        "stars",
+        "csat",
+        "grade",
+        "points",
+        "satisfaction",
+        "nps",
+        "evalscore",
+        "quality",
+        "overall",
+    ),
+    "reason": (
+        "reason",
+        "comment",
+        "comments",
+        "notes",
+        "note",
+        "feedback",
+        "failurereason",
+        "errormessage",
+        "error",
+        "explanation",
+        "feedbackcomment",
+        "feedbacktext",
+        "remarks",
+    ),
+    "started_at": (
+        "startedat",
+        "timestamp",
+        "time",
+        "createdat",
+        "date",
+        "datetime",
+        "sent",
+        "posted",
+        "postedat",
+        "starttime",
+        "ts",
+        "sentat",
+        "created",
+        "at",
+        "when",
+        "startedtime",
+        "messagetime",
+        "requesttime",
+    ),
     "ended_at": ("endedat", "endtime", "finishedat", "completedat", "closedat", "end"),
     "agent_name": ("agent", "agentname", "bot", "botname", "assistantname", "app", "service"),
-    "agent_version": ("agentversion", "botversion", "assistantversion", "version", "release", "build", "appversion", "promptversion"),
+    "agent_version": (
+        "agentversion",
+        "botversion",
+        "assistantversion",
+        "version",
+        "release",
+        "build",
+        "appversion",
+        "promptversion",
+    ),
     "model": ("model", "modelname", "llm", "engine", "modelid"),
     "workload": ("workload", "workflow", "usecase", "category", "topic", "intent"),
     "session_id": ("sessionid", "session", "conversationid", "threadid"),
     "user_id": ("userid", "customerid", "user", "username", "enduserid", "email"),
     "tools": ("tools", "functions", "tooldefinitions"),
     "input_tokens": ("inputtokens", "prompttokens", "tokensin", "promptlength", "tokensinput"),
-    "output_tokens": ("outputtokens", "completiontokens", "tokensout", "generatedtokens", "tokensoutput"),
+    "output_tokens": (
+        "outputtokens",
+        "completiontokens",
+        "tokensout",
+        "generatedtokens",
+        "tokensoutput",
+    ),
     "cost_usd": ("costusd", "cost", "totalcost", "usd", "costindollars"),
-    "latency_ms": ("latencyms", "latency", "durationms", "responsetimems", "elapsedms", "responsetime", "duration"),
-    "latency_s": ("latencys", "latencyseconds", "durations", "durationseconds", "durationsec", "seconds", "elapsed", "elapsedseconds"),
+    "latency_ms": (
+        "latencyms",
+        "latency",
+        "durationms",
+        "responsetimems",
+        "elapsedms",
+        "responsetime",
+        "duration",
+    ),
+    "latency_s": (
+        "latencys",
+        "latencyseconds",
+        "durations",
+        "durationseconds",
+        "durationsec",
+        "seconds",
+        "elapsed",
+        "elapsedseconds",
+    ),
     "tags": ("tags", "labels"),
     "metadata": ("metadata", "meta"),
-}  # fmt: skip
+}
 NAMES = {field: names + spellings(HEADERS.get(field, "")) for field, names in NAMES.items()}
 # Beside messages, these name the agent as often as what it says.
 ANSWERS = frozenset(NAMES["answer"]) - {"assistant", "bot", "ai", "a"}
-LISTS = ("data", "rows", "records", "runs", "items", "results", "samples", "examples", "trajectories", "conversations", "sessions",
-         "logs", "traces")  # fmt: skip
+LISTS = (
+    "data",
+    "rows",
+    "records",
+    "runs",
+    "items",
+    "results",
+    "samples",
+    "examples",
+    "trajectories",
+    "conversations",
+    "sessions",
+    "logs",
+    "traces",
+)
 FLAT = {
     "messages",
     "tools",
@@ -94,10 +368,32 @@ FLAT = {
     "latency_ms",
 }
 PLAIN_MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id", "function_call"}
-BY_CHAT = {"outcome", "score", "reason"}  # what the format chat reads by itself, or what alone asks for no mapping
-INVERTED = ("failed", "isfailed", "failure", "iserror", "error", "escalated")  # if true means failure
+BY_CHAT = {
+    "outcome",
+    "score",
+    "reason",
+}  # what the format chat reads by itself, or what alone asks for no mapping
+INVERTED = (
+    "failed",
+    "isfailed",
+    "failure",
+    "iserror",
+    "error",
+    "escalated",
+)  # if true means failure
 VERDICTS = {*FAILED, *WORKED}
-NEITHER = {"", "unknown", "none", "null", "n/a", "pending", "open", "partial", "neutral", "escalated"}
+NEITHER = {
+    "",
+    "unknown",
+    "none",
+    "null",
+    "n/a",
+    "pending",
+    "open",
+    "partial",
+    "neutral",
+    "escalated",
+}
 NESTED = (
     "metadata",
     "meta",
@@ -124,7 +420,8 @@ LOOKS: dict[str, Callable[[list[Any]], bool]] = {
     **dict.fromkeys(("conversation", "id"), evidence.are_short),
     **dict.fromkeys(("started_at", "ended_at"), evidence.are_times),
     **dict.fromkeys(
-        ("latency_s", "latency_ms", "cost_usd", "score", "input_tokens", "output_tokens"), evidence.are_numbers
+        ("latency_s", "latency_ms", "cost_usd", "score", "input_tokens", "output_tokens"),
+        evidence.are_numbers,
     ),
     "order": evidence.are_whole_numbers,
 }
@@ -146,31 +443,50 @@ class Columns:
         self.last_names = {name: name for name in self.top}
         for name in self.top:
             if simple(name) in NESTED and NAME.fullmatch(name):
-                found = [inside for value in self.values[name] if isinstance(inside := loose(value), dict)]
+                found = [
+                    inside
+                    for value in self.values[name]
+                    if isinstance(inside := loose(value), dict)
+                ]
                 for inner in dict.fromkeys(key for inside in found for key in inside):
                     if NAME.fullmatch(inner):
                         path = Path(f"{name}.{inner}")
                         self.last_names[path.text] = inner
-                        self.values[path.text] = [said for one in records if (said := path.get(one)) not in (None, "")]
+                        self.values[path.text] = [
+                            said for one in records if (said := path.get(one)) not in (None, "")
+                        ]
 
-    def named(self, field: str, fits: Callable[[list[Any]], bool] = bool, taken: Iterable[str] = ()) -> str:
+    def named(
+        self, field: str, fits: Callable[[list[Any]], bool] = bool, taken: Iterable[str] = ()
+    ) -> str:
         """The column whose name fits the field best, and whose values do; "" if there is none."""
         wanted = NAMES[field]
-        found = [(wanted.index(short), name not in self.top, place, name) for place, name in enumerate(self.values)
-                 if (short := simple(self.last_names[name])) in wanted and name not in taken and fits(self.values[name])
-                 and self._may_be(name, field)]  # fmt: skip
+        found = [
+            (wanted.index(short), name not in self.top, place, name)
+            for place, name in enumerate(self.values)
+            if (short := simple(self.last_names[name])) in wanted
+            and name not in taken
+            and fits(self.values[name])
+            and self._may_be(name, field)
+        ]
         return min(found)[-1] if found else self._described(field, fits, taken)
 
     def _may_be(self, name: str, field: str) -> bool:
-        """Not an amount in another currency, nor the names of people where their words are asked for."""
+        """Not an amount in another currency, nor the names of people where their words are asked
+        for.
+        """
         header = self.last_names[name]
         if field == "cost_usd":
             return not CURRENCIES & set(header_words(header))
         people = field in ("question", "answer") and any(one in PEOPLE for one in meanings(header))
         return not people or evidence.are_said(self.values[name])
 
-    def _described(self, field: str, fits: Callable[[list[Any]], bool], taken: Iterable[str]) -> str:
-        """The column whose header says in other words what the field is (see `headers`); "" where two say so equally well."""
+    def _described(
+        self, field: str, fits: Callable[[list[Any]], bool], taken: Iterable[str]
+    ) -> str:
+        """The column whose header says in other words what the field is (see `headers`); "" where
+        two say so equally well.
+        """
         looks = LOOKS.get(field, bool)
         found = [
             (place, name not in self.top, name)
@@ -193,11 +509,17 @@ class Columns:
 
 
 def guess(records: list[dict]) -> Mapping:
-    """A mapping for records like these. What a layout needs may be missing in it: a person has to choose then."""
+    """A mapping for records like these. What a layout needs may be missing in it: a person has to
+    choose then.
+    """
     inner = _list_inside(records)
     if inner:
         path = Path(inner)
-        found = guess([item for one in records for item in (path.get(one) or []) if isinstance(item, dict)][:LOOKED_AT])
+        found = guess(
+            [item for one in records for item in path.get(one) or [] if isinstance(item, dict)][
+                :LOOKED_AT
+            ]
+        )
         found.records = inner
         return found
     columns = Columns(records[:LOOKED_AT])
@@ -207,15 +529,17 @@ def guess(records: list[dict]) -> Mapping:
 
 
 def guess_beside(records: list[dict], known: frozenset[str]) -> Mapping | None:
-    """A mapping for chat rows that have their id, time, agent … under names of their own; None if it would read no more.
+    """A mapping for chat rows that have their id, time, agent … under names of their own; None if
+    it would read no more.
 
-    `known`: the names that a chat row may have. Rows with our nested fields (`agent`, `usage` …) are ours: a mapping would lose these.
+    `known`: the names that a chat row may have. Rows with our nested fields (`agent`, `usage` …)
+    are ours: a mapping would lose these.
     """
     names = {name for record in records for name in record}
     inside = {
         key
         for record in records
-        for message in (record.get("messages") or [])
+        for message in record.get("messages") or []
         if isinstance(message, dict)
         for key in message
     }
@@ -225,7 +549,11 @@ def guess_beside(records: list[dict], known: frozenset[str]) -> Mapping | None:
     foreign = {field for field, path in found.fields.items() if path.split(".")[0] not in known} & {
         field.name for field in RUN
     }
-    return found if found.layout == "conversation" and (foreign - BY_CHAT or "answer" in found.fields) else None
+    return (
+        found
+        if found.layout == "conversation" and (foreign - BY_CHAT or "answer" in found.fields)
+        else None
+    )
 
 
 def guess_as(records: list[dict], layout: str) -> Mapping:
@@ -241,12 +569,18 @@ def guess_as(records: list[dict], layout: str) -> Mapping:
 
 
 def _list_inside(records: list[dict]) -> str:
-    """The name of the list of records, if the file is one document around it: a usual name, or the only list."""
+    """The name of the list of records, if the file is one document around it: a usual name, or the
+    only list.
+    """
     document = records[0] if len(records) == 1 else {}
     lists = [value for value in document.values() if isinstance(value, list | dict)]
     for name, value in document.items():
-        usual = len(document) == 1 or simple(name) in LISTS or (len(lists) == 1 and len(lists[0]) > 1)
-        objects = isinstance(value, list) and value and all(isinstance(item, dict) for item in value)
+        usual = (
+            len(document) == 1 or simple(name) in LISTS or (len(lists) == 1 and len(lists[0]) > 1)
+        )
+        objects = (
+            isinstance(value, list) and value and all(isinstance(item, dict) for item in value)
+        )
         if NAME.fullmatch(name) and usual and objects and not _is_talk(value):
             return name
     return ""
@@ -256,42 +590,71 @@ def _conversation(columns: Columns) -> Mapping | None:
     def fits(values: list[Any]) -> bool:
         return all(_is_talk(loose(value)) for value in values[:20])
 
-    found = columns.named("messages", fits) or next((name for name in columns.values if fits(columns.values[name])), "")
+    found = columns.named("messages", fits) or next(
+        (name for name in columns.values if fits(columns.values[name])), ""
+    )
     found = found or next(
-        (path for path in _paths_to_lists(columns.records) if fits(_values_at(path, columns.records))), ""
+        (
+            path
+            for path in _paths_to_lists(columns.records)
+            if fits(_values_at(path, columns.records))
+        ),
+        "",
     )
     if not found:
         return None
     found = _inside(found, columns)
     mapping = Mapping("conversation", _with_what_is_beside(found, columns))
     found = mapping.fields["messages"]
-    inside = [item for value in _values_at(found, columns.records[:100]) if isinstance(items := _turns_in(loose(value)), list)
-              for item in items if isinstance(item, dict)]  # fmt: skip
+    inside = [
+        item
+        for value in _values_at(found, columns.records[:100])
+        if isinstance(items := _turns_in(loose(value)), list)
+        for item in items
+        if isinstance(item, dict)
+    ]
     if inside:
         keys = Columns(inside)
-        if not any(name in keys.values for name in ROLE_KEYS[:-1]) and (role := keys.named("role", _are_roles)):
+        if not any(name in keys.values for name in ROLE_KEYS[:-1]) and (
+            role := keys.named("role", _are_roles)
+        ):
             mapping.fields["role"] = role
-        if not any(name in keys.values for name in CONTENT_KEYS) and (content := keys.named("content")):
+        if not any(name in keys.values for name in CONTENT_KEYS) and (
+            content := keys.named("content")
+        ):
             mapping.fields["content"] = content
-        said = keys.values[role] if (role := mapping.fields.get("role")) else [speaker_of(item) for item in inside]
+        said = (
+            keys.values[role]
+            if (role := mapping.fields.get("role"))
+            else [speaker_of(item) for item in inside]
+        )
         mapping.roles = _unknown_roles(said)
     return mapping
 
 
 def _inside(path: str, columns: Columns) -> str:
-    """The path of the list itself, where the messages are in an object that has it under one name."""
+    """The path of the list itself, where the messages are in an object that has it under one
+    name.
+    """
     values = [loose(value) for value in _values_at(path, columns.records[:100])]
     if not values or not all(isinstance(value, dict) for value in values):
         return path
-    names = {next((name for name, inner in value.items() if isinstance(inner, list) and inner), "") for value in values}
+    names = {
+        next((name for name, inner in value.items() if isinstance(inner, list) and inner), "")
+        for value in values
+    }
     return f"{path}.{name}" if len(names) == 1 and NAME.fullmatch(name := names.pop()) else path
 
 
 def _with_what_is_beside(path: str, columns: Columns) -> dict[str, str]:
-    """The fields of the messages, and of the first message or the answer where these are in the same object: `input` and `output`."""
+    """The fields of the messages, and of the first message or the answer where these are in the
+    same object: `input` and `output`.
+    """
     above, _, own = path.rpartition(".")
     records, fields = columns.records[:100], {"messages": path}
-    if (inside := above.rpartition(".")[2]) == own:  # conversation_parts.conversation_parts: a page of a list
+    if (
+        inside := above.rpartition(".")[2]
+    ) == own:  # conversation_parts.conversation_parts: a page of a list
         above = above.rpartition(".")[0] if inside != above else ""
     beside = [loose(value) for value in _values_at(above, records)] if above else records
     keys = dict.fromkeys(key for value in beside if isinstance(value, dict) for key in value)
@@ -307,13 +670,19 @@ def _with_what_is_beside(path: str, columns: Columns) -> dict[str, str]:
     if simple(own) in NAMES["answer"] and (asked := [*named("messages"), *named("question")]):
         return {"messages": asked[0], "answer": path}
     talks = [
-        turns for value in _values_at(path, records) if isinstance(turns := _turns_in(loose(value)), list) and turns
+        turns
+        for value in _values_at(path, records)
+        if isinstance(turns := _turns_in(loose(value)), list) and turns
     ]
     first, last = (Counter(_role(turns[at]) for turns in talks) for at in (0, -1))
     if first["user"] * 2 <= len(talks) and first["system"] * 2 <= len(talks):
         said = [place for place in paths.values() if _are_messages(_values_at(place, records))]
         fields |= {"question": said[0]} if len(said) == 1 else {}
-    if last["assistant"] * 2 <= len(talks) and "question" not in fields and (answers := named("answer")):
+    if (
+        last["assistant"] * 2 <= len(talks)
+        and "question" not in fields
+        and (answers := named("answer"))
+    ):
         fields["answer"] = answers[0]
     return fields
 
@@ -325,7 +694,8 @@ def _role(turn: Any) -> str | None:
 def _are_messages(values: list[Any]) -> bool:
     """Objects that say who speaks and what."""
     return bool(values) and all(
-        isinstance(one, dict) and _role(one) is not None and _is_talk([one]) for one in map(loose, values)
+        isinstance(one, dict) and _role(one) is not None and _is_talk([one])
+        for one in map(loose, values)
     )
 
 
@@ -351,7 +721,11 @@ def _paths_to_lists(records: list[dict]) -> list[str]:
             for name, inside in value.items()
             if NAME.fullmatch(name)
         ]
-        found += [path for path, value in level if isinstance(value, list) and value and isinstance(value[0], dict)]
+        found += [
+            path
+            for path, value in level
+            if isinstance(value, list) and value and isinstance(value[0], dict)
+        ]
     return list(dict.fromkeys(path for path in found if "." in path and len(path) <= MAX_PATH))
 
 
@@ -373,7 +747,11 @@ def _is_talk(value: Any) -> bool:
     if isinstance(value, str):
         return len(speakers(value)) > 1
     value = _turns_in(value)
-    if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(item, dict) for item in value)
+    ):
         return False
     first = value[0]
     speaks = [key for key in first if key in ROLE_KEYS or simple(key) in NAMES["role"]]
@@ -386,7 +764,9 @@ def _is_talk(value: Any) -> bool:
 
 
 def _are_roles(values: list[Any]) -> bool:
-    """Few different short texts, of which half are roles, or one is and the others are names that come again and again."""
+    """Few different short texts, of which half are roles, or one is and the others are names that
+    come again and again.
+    """
     found = Counter(text(value).strip().lower() for value in values)
     known = sum(times for name, times in found.items() if role_of(name, {}))
     repeated = known and len(found) * 2 <= len(values)
@@ -400,8 +780,12 @@ def _messages(columns: Columns) -> Mapping | None:
     content = titled or _sentences(columns, role)
     if not role or not content:
         return None
-    mapping = Mapping("messages", {"role": role, "content": content}, roles=_unknown_roles(columns.values[role]))
-    if order := columns.named("order", taken=(role, content)) or _numbering(columns, (role, content)):
+    mapping = Mapping(
+        "messages", {"role": role, "content": content}, roles=_unknown_roles(columns.values[role])
+    )
+    if order := columns.named("order", taken=(role, content)) or _numbering(
+        columns, (role, content)
+    ):
         mapping.fields["order"] = order
     if talk := _talk(columns, mapping):
         mapping.fields = {"conversation": talk} | mapping.fields
@@ -410,7 +794,9 @@ def _messages(columns: Columns) -> Mapping | None:
         return None  # by their values alone columns are only known where conversations can be seen
     if not titled and not evidence.moves_on(columns.aligned(content), columns.aligned(talk)):
         return None
-    if calls := _calls(columns, mapping) or columns.named("tool_calls", taken=mapping.fields.values()):
+    if calls := _calls(columns, mapping) or columns.named(
+        "tool_calls", taken=mapping.fields.values()
+    ):
         mapping.fields["tool_calls"] = calls
     for name in ("tool_name", "tool_arguments", "tool_result", "tool_call_id"):
         if found := columns.named(name, taken=mapping.fields.values()):
@@ -419,7 +805,9 @@ def _messages(columns: Columns) -> Mapping | None:
 
 
 def _speaking(columns: Columns) -> str:
-    """The only column whose values are speakers, whatever its name, unless there are questions with their answers."""
+    """The only column whose values are speakers, whatever its name, unless there are questions with
+    their answers.
+    """
     if columns.named("question", _are_texts) and columns.named("answer", _are_texts):
         return ""
     found = [name for name in columns.top if evidence.are_speakers(columns.aligned(name))]
@@ -428,8 +816,12 @@ def _speaking(columns: Columns) -> str:
 
 def _sentences(columns: Columns, role: str) -> str:
     """The only column of sentences beside the speakers'."""
-    found = [name for name in columns.others((role,)) if evidence.are_said(columns.values[name])
-             and not any(isinstance(loose(value), list | dict) for value in columns.values[name][:20])]  # fmt: skip
+    found = [
+        name
+        for name in columns.others((role,))
+        if evidence.are_said(columns.values[name])
+        and not any(isinstance(loose(value), list | dict) for value in columns.values[name][:20])
+    ]
     return found[0] if role and len(found) == 1 else ""
 
 
@@ -440,13 +832,21 @@ def _numbering(columns: Columns, taken: Iterable[str]) -> str:
 
 
 def _talk(columns: Columns, mapping: Mapping) -> str:
-    """The column that tells conversations apart: by its name, else by where the order begins again, else by the turns."""
+    """The column that tells conversations apart: by its name, else by where the order begins again,
+    else by the turns.
+    """
     taken = list(mapping.fields.values())
     if found := _named_talk(columns, taken) or columns.named("id", _repeat, taken):
         return found
     others = [name for name in columns.others(taken) if evidence.are_short(columns.values[name])]
-    if begins := evidence.restarts(columns.aligned(mapping.fields["order"])) if "order" in mapping.fields else []:
-        return next((name for name in others if evidence.same_runs(columns.aligned(name), begins)), "")
+    if begins := (
+        evidence.restarts(columns.aligned(mapping.fields["order"]))
+        if "order" in mapping.fields
+        else []
+    ):
+        return next(
+            (name for name in others if evidence.same_runs(columns.aligned(name), begins)), ""
+        )
     roles = columns.aligned(mapping.fields["role"])
     found = [
         name
@@ -461,7 +861,12 @@ def _talk(columns: Columns, mapping: Mapping) -> str:
 def _named_talk(columns: Columns, taken: Iterable[str]) -> str:
     merged = {name for name in columns.others(taken) if _merged(columns, name)}
     return columns.named("conversation", _repeat, taken) or next(
-        (name for name in (columns.named(field, taken=taken) for field in ("conversation", "id")) if name in merged), ""
+        (
+            name
+            for name in (columns.named(field, taken=taken) for field in ("conversation", "id"))
+            if name in merged
+        ),
+        "",
     )
 
 
@@ -485,14 +890,19 @@ def _pairs(columns: Columns) -> Mapping:
         if found := columns.named(name, _are_texts, taken=mapping.fields.values()):
             mapping.fields[name] = found
     if {"question", "answer"} <= set(mapping.fields) and evidence.is_survey(
-        *([record.get(mapping.fields[name]) for record in columns.records] for name in ("question", "answer"))
+        *(
+            [record.get(mapping.fields[name]) for record in columns.records]
+            for name in ("question", "answer")
+        )
     ):
         mapping.fields = {}
     if calls := _calls(columns, mapping):
         mapping.fields["tool_calls"] = calls
     talk = _named_talk(columns, mapping.fields.values())
     merged = bool(talk) and _merged(columns, talk)
-    if merged or (talk and len(columns.values[talk]) > len({as_text(value) for value in columns.values[talk]})):
+    if merged or (
+        talk and len(columns.values[talk]) > len({as_text(value) for value in columns.values[talk]})
+    ):
         mapping.fields["conversation"], mapping.fill_down = talk, merged
         if order := columns.named("order", taken=mapping.fields.values()):
             mapping.fields["order"] = order
@@ -502,11 +912,15 @@ def _pairs(columns: Columns) -> Mapping:
 def _calls(columns: Columns, mapping: Mapping) -> str:
     """The column of tool calls, which may also be called `tools`."""
     taken = mapping.fields.values()
-    return columns.named("tool_calls", _are_calls, taken) or columns.named("tools", _are_calls, taken)
+    return columns.named("tool_calls", _are_calls, taken) or columns.named(
+        "tools", _are_calls, taken
+    )
 
 
 def _are_calls(values: list[Any]) -> bool:
-    """Tool calls, not definitions of tools, which look similar but say what a tool is for or what it takes."""
+    """Tool calls, not definitions of tools, which look similar but say what a tool is for or what
+    it takes.
+    """
     return any(called_and_answered(value, 1) for value in values) and not any(
         _declares(loose(value)) for value in values
     )
@@ -518,7 +932,10 @@ def _declares(value: Any) -> bool:
         for one in (value if isinstance(value, list) else [value])
         if isinstance(one, dict)
     ]
-    return any("description" in one or "type" in obj(one.get("parameters")) or "input_schema" in one for one in inner)
+    return any(
+        "description" in one or "type" in obj(one.get("parameters")) or "input_schema" in one
+        for one in inner
+    )
 
 
 def _are_texts(values: list[Any]) -> bool:
@@ -561,21 +978,32 @@ def _run_fields(columns: Columns, mapping: Mapping) -> None:
 
 
 def _clock(columns: Columns, mapping: Mapping, taken: set[str]) -> str:
-    """The only column of times that never go back in a conversation (or in the file), whatever its name."""
+    """The only column of times that never go back in a conversation (or in the file), whatever its
+    name.
+    """
     talk = mapping.fields.get("conversation")
     groups = columns.aligned(talk) if talk else [""] * len(columns.records)
-    found = [name for name in columns.others(taken) if evidence.in_time_order(columns.aligned(name), groups)]
-    return found[0] if len(found) == 1 and mapping.fields.keys() >= {*NEEDED[mapping.layout]} else ""
+    found = [
+        name
+        for name in columns.others(taken)
+        if evidence.in_time_order(columns.aligned(name), groups)
+    ]
+    return (
+        found[0] if len(found) == 1 and mapping.fields.keys() >= {*NEEDED[mapping.layout]} else ""
+    )
 
 
 def _are_names(values: list[Any]) -> bool:
     return all(
-        isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= 120 for value in values
+        isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= 120
+        for value in values
     )
 
 
 def _unique(values: list[Any]) -> bool:
-    return len({as_text(value) for value in values}) == len(values) and all(text(value) for value in values)
+    return len({as_text(value) for value in values}) == len(values) and all(
+        text(value) for value in values
+    )
 
 
 def _numbers(values: list[Any]) -> bool:
@@ -609,12 +1037,18 @@ def _outcome(columns: Columns, mapping: Mapping, taken: set[str]) -> None:
     turned = simple(found.rsplit(".", 1)[-1]) in INVERTED and not {"failed", "success"} & set(said)
     worked, failed = (FAILED, WORKED) if turned else (WORKED, FAILED)
     mapping.success = [value for value in said if value in worked]
-    mapping.failure = [value for value in said if value in failed] + (["escalated"] if "escalated" in said else [])
-    mapping.unknown = [value for value in said if value and value in NEITHER and value not in mapping.failure]
+    mapping.failure = [value for value in said if value in failed] + (
+        ["escalated"] if "escalated" in said else []
+    )
+    mapping.unknown = [
+        value for value in said if value and value in NEITHER and value not in mapping.failure
+    ]
     if {*said} <= {"0", "1"}:  # the file may have only one of them among the first rows
         mapping.success, mapping.failure = (["0"], ["1"]) if turned else (["1"], ["0"])
     elif {*said} <= {"true", "false"}:
-        mapping.success, mapping.failure = (["false"], ["true"]) if turned else (["true"], ["false"])
+        mapping.success, mapping.failure = (
+            (["false"], ["true"]) if turned else (["true"], ["false"])
+        )
 
 
 def _threshold(values: list[Any]) -> float | None:
@@ -625,7 +1059,9 @@ def _threshold(values: list[Any]) -> float | None:
 
 
 def _totals(columns: Columns, mapping: Mapping, talk: Path) -> str:
-    """“last” where the rows of a conversation all have the same number: then it is the conversation's."""
+    """“last” where the rows of a conversation all have the same number: then it is the
+    conversation's.
+    """
     names = [
         path
         for name in ("input_tokens", "output_tokens", "cost_usd", "latency_ms", "latency_s")
@@ -633,7 +1069,9 @@ def _totals(columns: Columns, mapping: Mapping, talk: Path) -> str:
     ]
     by_talk: dict[str, list[list[Any]]] = {}
     for record in columns.records:
-        by_talk.setdefault(as_text(talk.get(record)), []).append([Path(name).get(record) for name in names])
+        by_talk.setdefault(as_text(talk.get(record)), []).append(
+            [Path(name).get(record) for name in names]
+        )
     several = [rows for rows in by_talk.values() if len(rows) > 1]
     alike = names and several and all(row == rows[0] for rows in several for row in rows)
     return "last" if alike else "sum"

@@ -1,7 +1,9 @@
-"""Langfuse exports: traces with their observations (`{…, observations}` or `{trace, observations, scores}`), API pages
-(`{data}`), or a table of observations, whose rows are gathered by trace. Names in camelCase or snake_case.
+"""Langfuse exports: traces with their observations (`{…, observations}` or `{trace, observations,
+scores}`), API pages (`{data}`), or a table of observations, whose rows are gathered by trace. Names
+in camelCase or snake_case.
 
-One trace is one run. Its conversation is the longest that its generations had: each call carries the ones before it.
+One trace is one run. Its conversation is the longest that its generations had: each call carries
+the ones before it.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ VERDICTS = frozenset(
 
 
 def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
-    """Traces as they come; a table's observations once the file has ended (at most `MAX_GATHERED`: ImportError_)."""
+    """Traces as they come; a table's observations once the file has ended (at most `MAX_GATHERED`:
+    ImportError_).
+    """
     gathered: dict[str, tuple[int, list[dict]]] = {}
     seen = 0
     for position, record in _unwrapped(records):
@@ -71,12 +75,16 @@ def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
         seen += 1
         if seen > MAX_GATHERED:
             raise ImportError_(
-                f"{name} has more than {MAX_GATHERED:,} observations. Export it in parts, by time range."
+                f"{name} has more than {MAX_GATHERED:,} observations. Export it in parts, by time"
+                " range."
             )
         gathered.setdefault(text(_get(record, "traceId")), (position, []))[1].append(record)
     for trace, (position, observations) in gathered.items():
         try:
-            yield position, _trace({"trace": _of_table(trace, observations), "observations": observations})
+            yield (
+                position,
+                _trace({"trace": _of_table(trace, observations), "observations": observations}),
+            )
         except RowError as error:
             yield position, error
 
@@ -96,14 +104,19 @@ def _get(value: dict, name: str) -> Any:
 
 
 def _is_observation(record: dict) -> bool:
-    return bool(text(_get(record, "traceId"))) and isinstance(record.get("type"), str) and "observations" not in record
+    return (
+        bool(text(_get(record, "traceId")))
+        and isinstance(record.get("type"), str)
+        and "observations" not in record
+    )
 
 
 def _of_table(trace: str, observations: list[dict]) -> dict:
     """What a table's rows say about their trace."""
     names = ("userId", "sessionId", "release", "version", "environment", "tags")
     found = {
-        name: next((_get(row, name) for row in observations if _get(row, name) is not None), None) for name in names
+        name: next((_get(row, name) for row in observations if _get(row, name) is not None), None)
+        for name in names
     }
     title = next((_get(row, "traceName") for row in observations if _get(row, "traceName")), None)
     return {"id": trace, "name": title, **found}
@@ -112,7 +125,9 @@ def _of_table(trace: str, observations: list[dict]) -> dict:
 def _trace(record: dict) -> dict:
     trace = obj(record.get("trace")) or record
     observations = [
-        row for row in items(record.get("observations") or trace.get("observations")) if isinstance(row, dict)
+        row
+        for row in items(record.get("observations") or trace.get("observations"))
+        if isinstance(row, dict)
     ]
     observations.sort(key=lambda row: moment(_get(row, "startTime")) or "")
     generations = [row for row in observations if _is_generation(row)]
@@ -120,11 +135,16 @@ def _trace(record: dict) -> dict:
     start = moment(trace.get("timestamp")) or min(starts, default=None)
     end = max((at for row in observations if (at := moment(_get(row, "endTime")))), default=None)
     seconds = positive(trace.get("latency"))
-    scores = [row for row in items(record.get("scores") or trace.get("scores")) if isinstance(row, dict)]
+    scores = [
+        row for row in items(record.get("scores") or trace.get("scores")) if isinstance(row, dict)
+    ]
     messages, others = _conversation(trace, generations, observations)
     return {
         "id": identity(text(trace.get("id")) or f"langfuse-{digest(record)}"),
-        "agent": {"name": text(trace.get("name"), 120), "version": text(first(trace, "version", "release"), 120)},
+        "agent": {
+            "name": text(trace.get("name"), 120),
+            "version": text(first(trace, "version", "release"), 120),
+        },
         "model": next((name for row in reversed(generations) if (name := _model(row))), ""),
         "workload": text(trace.get("environment"), 120),
         "session_id": text(_get(trace, "sessionId"), 200),
@@ -173,11 +193,15 @@ def _tools(row: dict) -> list[dict]:
     )
 
 
-def _conversation(trace: dict, generations: list[dict], observations: list[dict]) -> tuple[list[dict], int]:
+def _conversation(
+    trace: dict, generations: list[dict], observations: list[dict]
+) -> tuple[list[dict], int]:
     """(messages, how many other conversations the generations had). Raises RowError."""
     found: list[list[dict]] = []
     for row in generations:
-        talk = _turns(_value(row, "input"), "user", "input") + _turns(_value(row, "output"), "assistant", "output")
+        talk = _turns(_value(row, "input"), "user", "input") + _turns(
+            _value(row, "output"), "assistant", "output"
+        )
         if talk:
             found = [other for other in found if not _begins(talk, other)] + [talk]
     if found:
@@ -198,8 +222,8 @@ def _begins(talk: list[dict], other: list[dict]) -> bool:
 
 
 def _turns(value: Any, role: str, path: str) -> list[dict]:
-    """Messages of an input or output: a list of them, `{messages}`, one message, a completion, or words. Of JSON that breaks
-    off only whole messages are taken.
+    """Messages of an input or output: a list of them, `{messages}`, one message, a completion, or
+    words. Of JSON that breaks off only whole messages are taken.
     """
     if is_cut(value):
         return messages_of(value, role)
@@ -213,7 +237,9 @@ def _turns(value: Any, role: str, path: str) -> list[dict]:
     if isinstance(value, list) and all(
         isinstance(item, dict) and (item.get("role") or "content" in item) for item in value
     ):
-        return chat_messages([{**item, "role": item.get("role") or item.get("type") or role} for item in value], path)
+        return chat_messages(
+            [{**item, "role": item.get("role") or item.get("type") or role} for item in value], path
+        )
     if isinstance(value, dict) and (text(value.get("role")) or value.get("tool_calls")):
         return chat_message({**value, "role": text(value.get("role")) or role}, path)
     return [{"role": role, "content": as_text(value)}]
@@ -245,7 +271,8 @@ def _problem(row: dict) -> str:
 
 
 def _outcome(scores: list[dict], generations: list[dict], observations: list[dict]) -> dict:
-    """A score with the name of a verdict decides; then an error of the last generation or of a root; else unknown.
+    """A score with the name of a verdict decides; then an error of the last generation or of a
+    root; else unknown.
 
     An error inside, which the agent may have mended, decides nothing.
     """
@@ -261,19 +288,28 @@ def _outcome(scores: list[dict], generations: list[dict], observations: list[dic
             }
     for row in _decisive_errors(generations, observations):
         if not interruption("", _problem(row)):
-            return {"status": "failure", "reason": _problem(row) or f"{text(row.get('name')) or 'The run'} failed."}
+            return {
+                "status": "failure",
+                "reason": _problem(row) or f"{text(row.get('name')) or 'The run'} failed.",
+            }
     return {}
 
 
 def _decisive_errors(generations: list[dict], observations: list[dict]) -> list[dict]:
-    decisive = generations[-1:] + [row for row in observations if not _get(row, "parentObservationId")]
+    decisive = generations[-1:] + [
+        row for row in observations if not _get(row, "parentObservationId")
+    ]
     return [row for row in decisive if text(row.get("level")).upper() == "ERROR"]
 
 
 def _tags(trace: dict, generations: list[dict], observations: list[dict]) -> list[str]:
-    """The trace's; how it was stopped if that was no error; whether its JSON was cut, so that messages are missing."""
+    """The trace's; how it was stopped if that was no error; whether its JSON was cut, so that
+    messages are missing.
+    """
     tags = [tag[:80] for tag in items(unpacked(trace.get("tags"))) if isinstance(tag, str) and tag]
-    stopped = (interruption("", _problem(row)) for row in _decisive_errors(generations, observations))
+    stopped = (
+        interruption("", _problem(row)) for row in _decisive_errors(generations, observations)
+    )
     values = (row.get(name) for row in (trace, *generations) for name in ("input", "output"))
     cut = ["cut-off"] if any(map(is_cut, values)) else []
     return list(dict.fromkeys([*tags, *filter(None, stopped), *cut]))
@@ -281,7 +317,9 @@ def _tags(trace: dict, generations: list[dict], observations: list[dict]) -> lis
 
 def _score(row: dict) -> dict:
     kept = {name: row.get(name) for name in ("name", "value", "comment", "source")}
-    return without_empty(kept | {"string_value": _get(row, "stringValue"), "data_type": _get(row, "dataType")})
+    return without_empty(
+        kept | {"string_value": _get(row, "stringValue"), "data_type": _get(row, "dataType")}
+    )
 
 
 def _usages(generations: list[dict]) -> list[Any]:
@@ -299,5 +337,10 @@ def _usage(trace: dict, generations: list[dict]) -> dict:
         if any(name in one for one in each_)
     }
     return without_empty(
-        found | {"cost_usd": total if total is not None else positive(sum(costs), 1_000_000) if costs else None}
+        found
+        | {
+            "cost_usd": (
+                total if total is not None else positive(sum(costs), 1_000_000) if costs else None
+            )
+        }
     )

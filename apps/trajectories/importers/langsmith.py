@@ -1,7 +1,8 @@
-"""LangSmith exports: runs, one a record (JSONL, a list, `{runs}`, CSV, or the bulk export's Parquet), gathered by trace.
+"""LangSmith exports: runs, one a record (JSONL, a list, `{runs}`, CSV, or the bulk export's
+Parquet), gathered by trace.
 
-One trace is one trajectory. Its conversation is the longest that its model calls had; where there is none, what went into
-and came out of the root, with the tool runs between.
+One trace is one trajectory. Its conversation is the longest that its model calls had; where there
+is none, what went into and came out of the root, with the tool runs between.
 """
 
 from __future__ import annotations
@@ -40,11 +41,23 @@ from apps.trajectories.otlp.messages import messages_of
 from apps.trajectories.otlp.values import is_cut
 
 MAX_RUNS = 200_000
-VERDICTS = ("success", "correctness", "correct", "user_score", "user-score", "thumbs", "resolved", "passed", "feedback")
+VERDICTS = (
+    "success",
+    "correctness",
+    "correct",
+    "user_score",
+    "user-score",
+    "thumbs",
+    "resolved",
+    "passed",
+    "feedback",
+)
 
 
 def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
-    """Traces once the file has ended, in the order of their first run (at most `MAX_RUNS` runs: ImportError_)."""
+    """Traces once the file has ended, in the order of their first run (at most `MAX_RUNS` runs:
+    ImportError_).
+    """
     gathered: dict[str, tuple[int, list[dict]]] = {}
     seen = 0
     for position, record in _unwrapped(records):
@@ -57,7 +70,9 @@ def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
             continue
         seen += 1
         if seen > MAX_RUNS:
-            raise ImportError_(f"{name} has more than {MAX_RUNS:,} runs. Export it in parts, by time range.")
+            raise ImportError_(
+                f"{name} has more than {MAX_RUNS:,} runs. Export it in parts, by time range."
+            )
         trace = text(run.get("trace_id")) or text(run.get("id")) or digest(run)
         gathered.setdefault(trace, (position, []))[1].extend(_with_children(run))
     for trace, (position, runs) in gathered.items():
@@ -69,8 +84,16 @@ def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
 
 def _unwrapped(records: Iterable[Record]) -> Iterator[Record]:
     for position, record in records:
-        inside = first(record, "runs", "data") if isinstance(record, dict) and "run_type" not in record else None
-        yield from ((position, item) for item in inside) if isinstance(inside, list) else ((position, record),)
+        inside = (
+            first(record, "runs", "data")
+            if isinstance(record, dict) and "run_type" not in record
+            else None
+        )
+        yield from (
+            ((position, item) for item in inside)
+            if isinstance(inside, list)
+            else ((position, record),)
+        )
 
 
 def _with_children(run: dict) -> list[dict]:
@@ -80,7 +103,14 @@ def _with_children(run: dict) -> list[dict]:
 
 def _trace(trace: str, runs: list[dict]) -> dict:
     runs.sort(key=lambda run: (text(run.get("dotted_order")), moment(run.get("start_time")) or ""))
-    root = next((run for run in runs if not run.get("parent_run_id") and not items(run.get("parent_run_ids"))), runs[0])
+    root = next(
+        (
+            run
+            for run in runs
+            if not run.get("parent_run_id") and not items(run.get("parent_run_ids"))
+        ),
+        runs[0],
+    )
     models = [run for run in runs if run["run_type"] == "llm"]
     extra = obj(obj(root.get("extra")).get("metadata"))
     start, end = moment(root.get("start_time")), moment(root.get("end_time"))
@@ -88,11 +118,15 @@ def _trace(trace: str, runs: list[dict]) -> dict:
         {
             "id": identity(trace),
             "agent": without_empty(
-                {"name": text(root.get("name"), 120), "version": text(first(extra, "revision_id", "version"), 120)}
+                {
+                    "name": text(root.get("name"), 120),
+                    "version": text(first(extra, "revision_id", "version"), 120),
+                }
             ),
             "model": next((name for run in reversed(models) if (name := _model(run))), ""),
             "session_id": text(
-                first({**root, **extra}, "thread_id", "conversation_id") or extra.get("session_id"), 200
+                first({**root, **extra}, "thread_id", "conversation_id") or extra.get("session_id"),
+                200,
             ),
             "user_id": text(extra.get("user_id"), 200),
             "started_at": start,
@@ -119,12 +153,16 @@ def _trace(trace: str, runs: list[dict]) -> dict:
 def _model(run: dict) -> str:
     extra = obj(run.get("extra"))
     asked = obj(extra.get("invocation_params"))
-    return text(first(obj(extra.get("metadata")), "ls_model_name") or first(asked, "model", "model_name"), 200)
+    return text(
+        first(obj(extra.get("metadata")), "ls_model_name") or first(asked, "model", "model_name"),
+        200,
+    )
 
 
 def _tools(run: dict) -> list[dict]:
     return chat_tools(
-        first(obj(obj(run.get("extra")).get("invocation_params")), "tools") or obj(run.get("inputs")).get("tools")
+        first(obj(obj(run.get("extra")).get("invocation_params")), "tools")
+        or obj(run.get("inputs")).get("tools")
     )
 
 
@@ -134,14 +172,20 @@ def _conversation(root: dict, runs: list[dict], models: list[dict]) -> list[dict
     for run in models:
         talk = _messages(run.get("inputs"), "user") + _messages(run.get("outputs"), "assistant")
         if talk:
-            found = [other for other in found if history(talk[: len(other)])[-1:] != history(other)[-1:]] + [talk]
+            found = [
+                other for other in found if history(talk[: len(other)])[-1:] != history(other)[-1:]
+            ] + [talk]
     talk = max(found, key=len) if found else _messages(root.get("inputs"), "user")
     if not found:
         for run in runs:
             if run["run_type"] == "tool" and run is not root:
                 talk += _tool(run)
         talk += _messages(root.get("outputs"), "assistant")
-    elif (ended := _messages(root.get("outputs"), "assistant")) and len(ended) > len(talk) and talk[0] == ended[0]:
+    elif (
+        (ended := _messages(root.get("outputs"), "assistant"))
+        and len(ended) > len(talk)
+        and talk[0] == ended[0]
+    ):
         talk = ended  # a graph's state at the end is the whole conversation
     if not talk:
         raise RowError("inputs", "no model call, and neither inputs nor outputs")
@@ -149,7 +193,9 @@ def _conversation(root: dict, runs: list[dict], models: list[dict]) -> list[dict
 
 
 def _messages(value: Any, role: str) -> list[dict]:
-    """Messages of inputs or outputs: LangChain's and OpenAI's shapes, or words. LangChain's lists may be nested."""
+    """Messages of inputs or outputs: LangChain's and OpenAI's shapes, or words. LangChain's lists
+    may be nested.
+    """
     value = loose(value)
     if isinstance(value, dict):
         inner = first(value, "messages", "generations", "choices")
@@ -187,7 +233,11 @@ def _outcome(root: dict) -> dict:
     for name, stats in obj(root.get("feedback_stats")).items():
         value = number(first(obj(stats), "avg", "mean") if isinstance(stats, dict) else stats)
         if name.lower() in VERDICTS and value is not None:
-            return {"status": "success" if value >= 0.5 else "failure", "reward": value, "label": name[:120]}
+            return {
+                "status": "success" if value >= 0.5 else "failure",
+                "reward": value,
+                "label": name[:120],
+            }
     problem = text(root.get("error"), 2000)
     if interruption("", problem):
         return {}
@@ -197,7 +247,9 @@ def _outcome(root: dict) -> dict:
 
 
 def _tags(root: dict, models: list[dict]) -> list[str]:
-    """The root's; how it was stopped if that was no error; whether its JSON was cut, so that messages are missing."""
+    """The root's; how it was stopped if that was no error; whether its JSON was cut, so that
+    messages are missing.
+    """
     tags = [tag[:80] for tag in items(root.get("tags")) if isinstance(tag, str) and tag]
     stopped = interruption("", text(root.get("error")))
     values = (run.get(name) for run in (root, *models) for name in ("inputs", "outputs"))
@@ -214,15 +266,23 @@ def _usage(root: dict, models: list[dict]) -> dict:
     }
     return {
         name: value
-        for name, value in (found | {"cost_usd": positive(root.get("total_cost"), 1_000_000)}).items()
+        for name, value in (
+            found | {"cost_usd": positive(root.get("total_cost"), 1_000_000)}
+        ).items()
         if value is not None
     }
 
 
 def _usage_of(run: dict) -> dict:
-    """A model run's usage: its own columns, and the parts that only the message or the provider's answer tells."""
+    """A model run's usage: its own columns, and the parts that only the message or the provider's
+    answer tells.
+    """
     outputs = obj(loose(run.get("outputs")))
     told = obj(outputs.get("usage_metadata")) or obj(outputs.get("usage"))
     told = told or obj(obj(outputs.get("llm_output")).get("token_usage"))
-    columns = {name: run[name] for name in ("prompt_tokens", "completion_tokens") if run.get(name) is not None}
+    columns = {
+        name: run[name]
+        for name in ("prompt_tokens", "completion_tokens")
+        if run.get(name) is not None
+    }
     return told | columns

@@ -1,8 +1,9 @@
 """A mapping says where our fields stand in somebody's own table or JSON, and makes rows of it.
 
-Three layouts: a record holds a whole `conversation`; a record is one message (`messages`), and those of one conversation
-are gathered; a record is a question with its answer (`pairs`). What no field takes stays in `metadata.extra`, unless
-`keep_rest` is off. The same record gives the same id, so importing a file again changes nothing.
+Three layouts: a record holds a whole `conversation`; a record is one message (`messages`), and
+those of one conversation are gathered; a record is a question with its answer (`pairs`). What no
+field takes stays in `metadata.extra`, unless `keep_rest` is off. The same record gives the same id,
+so importing a file again changes nothing.
 """
 
 from __future__ import annotations
@@ -58,16 +59,141 @@ from workers.lib import typed
 
 MAX_REMEMBERED = 1_000_000  # ids of a file that are compared with those before them
 MAX_MAPPING_ITEMS = 200
-FAILED = ("false", "0", "no", "n", "failure", "failed", "fail", "error", "errored", "incorrect", "wrong", "bad", "unresolved", "unsolved",
-          "negative", "thumbs_down", "thumbsdown", "👎", "f", "rejected", "not resolved", "down", "nein", "non", "não", "нет", "falsch", "falso", "faux",
-          "nicht gelöst", "ungelöst", "fehlgeschlagen", "gescheitert", "misserfolg", "échec", "échoué", "non résolu", "no resuelto", "fallido",
-          "fracaso", "não resolvido", "falha", "falhou", "thumbs down", "thumb down", "daumen runter", "daumen unten", "pouce bas", "pouce en bas",
-          "pulgar abajo", "polegar para baixo", "pollice giù", "pollice in giù", "duim omlaag", "schlecht", "mauvais", "malo", "ruim", "cattivo", "slecht", "non risolto", "fallito", "nee", "niet opgelost")  # fmt: skip
-WORKED = ("true", "1", "yes", "y", "success", "succeeded", "successful", "pass", "passed", "ok", "okay", "correct", "right", "good",
-          "resolved", "solved", "positive", "thumbs_up", "thumbsup", "👍", "t", "completed", "complete", "done", "accepted", "up", "ja", "oui", "sí", "si",
-          "sim", "да", "wahr", "verdadero", "vrai", "erfolg", "erfolgreich", "gelöst", "erledigt", "succès", "réussi", "résolu", "éxito", "exitoso",
-          "resuelto", "sucesso", "resolvido", "thumbs up", "thumb up", "daumen hoch", "daumen oben", "pouce haut", "pouce en haut", "pulgar arriba",
-          "polegar para cima", "pollice su", "pollice in su", "duim omhoog", "gut", "bon", "bueno", "bom", "buono", "goed", "risolto", "riuscito", "opgelost")  # fmt: skip
+FAILED = (
+    "false",
+    "0",
+    "no",
+    "n",
+    "failure",
+    "failed",
+    "fail",
+    "error",
+    "errored",
+    "incorrect",
+    "wrong",
+    "bad",
+    "unresolved",
+    "unsolved",
+    "negative",
+    "thumbs_down",
+    "thumbsdown",
+    "👎",
+    "f",
+    "rejected",
+    "not resolved",
+    "down",
+    "nein",
+    "non",
+    "não",
+    "нет",
+    "falsch",
+    "falso",
+    "faux",
+    "nicht gelöst",
+    "ungelöst",
+    "fehlgeschlagen",
+    "gescheitert",
+    "misserfolg",
+    "échec",
+    "échoué",
+    "non résolu",
+    "no resuelto",
+    "fallido",
+    "fracaso",
+    "não resolvido",
+    "falha",
+    "falhou",
+    "thumbs down",
+    "thumb down",
+    "daumen runter",
+    "daumen unten",
+    "pouce bas",
+    "pouce en bas",
+    "pulgar abajo",
+    "polegar para baixo",
+    "pollice giù",
+    "pollice in giù",
+    "duim omlaag",
+    "schlecht",
+    "mauvais",
+    "malo",
+    "ruim",
+    "cattivo",
+    "slecht",
+    "non risolto",
+    "fallito",
+    "nee",
+    "niet opgelost",
+)
+WORKED = (
+    "true",
+    "1",
+    "yes",
+    "y",
+    "success",
+    "succeeded",
+    "successful",
+    "pass",
+    "passed",
+    "ok",
+    "okay",
+    "correct",
+    "right",
+    "good",
+    "resolved",
+    "solved",
+    "positive",
+    "thumbs_up",
+    "thumbsup",
+    "👍",
+    "t",
+    "completed",
+    "complete",
+    "done",
+    "accepted",
+    "up",
+    "ja",
+    "oui",
+    "sí",
+    "si",
+    "sim",
+    "да",
+    "wahr",
+    "verdadero",
+    "vrai",
+    "erfolg",
+    "erfolgreich",
+    "gelöst",
+    "erledigt",
+    "succès",
+    "réussi",
+    "résolu",
+    "éxito",
+    "exitoso",
+    "resuelto",
+    "sucesso",
+    "resolvido",
+    "thumbs up",
+    "thumb up",
+    "daumen hoch",
+    "daumen oben",
+    "pouce haut",
+    "pouce en haut",
+    "pulgar arriba",
+    "polegar para cima",
+    "pollice su",
+    "pollice in su",
+    "duim omhoog",
+    "gut",
+    "bon",
+    "bueno",
+    "bom",
+    "buono",
+    "goed",
+    "risolto",
+    "riuscito",
+    "opgelost",
+)
 PLAIN = {
     "true",
     "false",
@@ -113,13 +239,18 @@ RUN = (
         "Unique; importing it again updates the same trajectory. Without it, identical content is "
         "recognised as a duplicate.",
     ),
-    Field("outcome", "Outcome", "Whether the run went well: true/false, yes/no, words, or a score with a threshold."),
+    Field(
+        "outcome",
+        "Outcome",
+        "Whether the run went well: true/false, yes/no, words, or a score with a threshold.",
+    ),
     Field("score", "Score", "A number, kept as the reward."),
     Field("reason", "Reason", "Why it failed, or a comment."),
     Field(
         "started_at",
         "Time",
-        "When it began (of single messages: when each was said). ISO 8601, Unix time, 31.01.2026 12:00, or 31/01/2026.",
+        "When it began (of single messages: when each was said). ISO 8601, Unix time, 31.01.2026"
+        " 12:00, or 31/01/2026.",
     ),
     Field("ended_at", "End time"),
     Field("agent_name", "Agent", "The agent's name."),
@@ -149,15 +280,28 @@ MESSAGE = (
 BY_LAYOUT: dict[str, tuple[Field, ...]] = {
     "conversation": (
         Field("messages", "Messages", "The list of messages, or a transcript (“User: …”)."),
-        Field("role", "Role", "Inside a message, if it is not role, from, speaker, sender or type."),
+        Field(
+            "role", "Role", "Inside a message, if it is not role, from, speaker, sender or type."
+        ),
         Field("content", "Text", "Inside a message, if it is not content, value, text or message."),
-        Field("question", "First message", "What was said before the messages, if it is beside them: a text, or a message."),
-        Field("answer", "Answer", "The agent's answer, if it is not the last of the messages: a text, or messages."),
+        Field(
+            "question",
+            "First message",
+            "What was said before the messages, if it is beside them: a text, or a message.",
+        ),
+        Field(
+            "answer",
+            "Answer",
+            "The agent's answer, if it is not the last of the messages: a text, or messages.",
+        ),
         *RUN,
     ),
     "messages": (
-        Field("conversation", "Conversation", "Rows with the same value form one trajectory; without it, the whole "
-                                              "file is one."),
+        Field(
+            "conversation",
+            "Conversation",
+            "Rows with the same value form one trajectory; without it, the whole file is one.",
+        ),
         Field("order", "Order", "A turn number or a time; without it, as in the file."),
         *MESSAGE,
         *RUN,
@@ -165,19 +309,35 @@ BY_LAYOUT: dict[str, tuple[Field, ...]] = {
     "pairs": (
         Field("question", "Question", "The user's question."),
         Field("answer", "Answer", "The agent's answer."),
-        Field("tool_calls", "Tool calls", "Made before the answer: JSON, with a result in each call if there is one, or text such as "
-                                          "search(text='disk')."),
+        Field(
+            "tool_calls",
+            "Tool calls",
+            "Made before the answer: JSON, with a result in each call if there is one, or text such"
+            " as search(text='disk').",
+        ),
         Field("system", "System prompt"),
-        Field("conversation", "Conversation", "Rows with the same value are turns of one trajectory; without it, each "
-                                              "row is one."),
+        Field(
+            "conversation",
+            "Conversation",
+            "Rows with the same value are turns of one trajectory; without it, each row is one.",
+        ),
         Field("order", "Order", "A turn number or a time; without it, as in the file."),
         *RUN,
     ),
-}  # fmt: skip
-NEEDED = {"conversation": ("messages",), "messages": ("role", "content"), "pairs": ("question", "answer")}
+}
+NEEDED = {
+    "conversation": ("messages",),
+    "messages": ("role", "content"),
+    "pairs": ("question", "answer"),
+}
 TEXTS = {"agent_name": ("agent", "name"), "agent_version": ("agent", "version")}
-BELOW = {"cost_usd": MAX_COST_USD, "input_tokens": MAX_TOKENS, "output_tokens": MAX_TOKENS, "latency_ms": MAX_LATENCY_MS,
-         "latency_s": MAX_LATENCY_MS / 1000}  # fmt: skip
+BELOW = {
+    "cost_usd": MAX_COST_USD,
+    "input_tokens": MAX_TOKENS,
+    "output_tokens": MAX_TOKENS,
+    "latency_ms": MAX_LATENCY_MS,
+    "latency_s": MAX_LATENCY_MS / 1000,
+}
 NUMBERS = ("input_tokens", "output_tokens", "cost_usd", "latency_ms", "latency_s")
 
 
@@ -186,13 +346,16 @@ class MappingError(ValueError):
 
 
 class Mapping(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """`fields`: our field → a column, a JMESPath, or “=text”. `records`: where the list of records is inside a document.
+    """`fields`: our field → a column, a JMESPath, or “=text”. `records`: where the list of records
+    is inside a document.
 
-    `success` and `failure`: values of the outcome (any case) that mean so; of a number, `threshold` and more is success.
-    Where none of these is given, words such as “yes” and “failed” are understood, except those in `unknown`, which mean neither.
-    `roles`: the file's name of a role → ours, or “skip”. `totals`: whether the numbers of a conversation's rows are added
-    up, or stand whole in each. `fill_down`: an empty cell of the conversation's column repeats the one above, as merged
-    cells of a spreadsheet do. `dates`: whether 02/01/2026 is day/month/year or month/day/year; see `settled`.
+    `success` and `failure`: values of the outcome (any case) that mean so; of a number, `threshold`
+    and more is success. Where none of these is given, words such as “yes” and “failed” are
+    understood, except those in `unknown`, which mean neither. `roles`: the file's name of a role →
+    ours, or “skip”. `totals`: whether the numbers of a conversation's rows are added up, or stand
+    whole in each. `fill_down`: an empty cell of the conversation's column repeats the one above, as
+    merged cells of a spreadsheet do. `dates`: whether 02/01/2026 is day/month/year or
+    month/day/year; see `settled`.
     """
 
     layout: Literal["conversation", "messages", "pairs"] = "conversation"
@@ -214,21 +377,29 @@ def load(given: Any) -> Mapping:
     try:
         found = typed.convert(given, Mapping)
     except typed.FormError as error:
-        raise MappingError(f"{error.path}: {error.problem}" if error.path else error.problem) from error
+        raise MappingError(
+            f"{error.path}: {error.problem}" if error.path else error.problem
+        ) from error
     check(found)
     return found
 
 
 def check(mapping: Mapping, columns: set[str] | None = None) -> None:
-    """Raises MappingError if a field is unknown to the layout, a needed one is missing, or a path is none."""
+    """Raises MappingError if a field is unknown to the layout, a needed one is missing, or a path
+    is none.
+    """
     known = {one.name for one in BY_LAYOUT[mapping.layout]}
     if unknown := sorted(set(mapping.fields) - known):
         raise MappingError(
-            f"{unknown[0]} is not a field of the layout “{mapping.layout}”. There are: {', '.join(sorted(known))}."
+            f"{unknown[0]} is not a field of the layout “{mapping.layout}”. There are:"
+            f" {', '.join(sorted(known))}."
         )
     if missing := [name for name in NEEDED[mapping.layout] if not mapping.fields.get(name)]:
         raise MappingError(f"Choose a column for: {', '.join(missing)}.")
-    if max(map(len, (mapping.roles, mapping.success, mapping.failure, mapping.unknown))) > MAX_MAPPING_ITEMS:
+    if (
+        max(map(len, (mapping.roles, mapping.success, mapping.failure, mapping.unknown)))
+        > MAX_MAPPING_ITEMS
+    ):
         raise MappingError(f"At most {MAX_MAPPING_ITEMS} roles and values are mapped.")
     for name, path in [*mapping.fields.items(), ("records", mapping.records)]:
         try:
@@ -251,13 +422,19 @@ class Unread:
 
     def sentence(self, name: str) -> str:
         rows = "1 trajectory" if self.count == 1 else f"{self.count:,} trajectories"
-        after = "; it gets the time of the import" if self.count == 1 else "; they get the time of the import"
+        after = (
+            "; it gets the time of the import"
+            if self.count == 1
+            else "; they get the time of the import"
+        )
         return f"“{self.example}” cannot be read: {rows}{after if name == 'started_at' else ''}"
 
 
 @dataclass
 class Report:
-    """What a mapping left behind: values by field, records by column, and rows whose id another row has."""
+    """What a mapping left behind: values by field, records by column, and rows whose id another row
+    has.
+    """
 
     unread: dict[str, Unread] = field(default_factory=dict)
     unmapped: Counter[str] = field(default_factory=Counter)
@@ -265,8 +442,12 @@ class Report:
     records: int = 0
 
 
-def rows(records: Iterable[Record], name: str, mapping: Mapping, report: Report | None = None) -> Iterator[Row]:
-    """The trajectories that a mapping makes of records. Refused rows are RowErrors at their place."""
+def rows(
+    records: Iterable[Record], name: str, mapping: Mapping, report: Report | None = None
+) -> Iterator[Row]:
+    """The trajectories that a mapping makes of records. Refused rows are RowErrors at their
+    place.
+    """
     return Mapper(mapping, report or Report()).rows(records)
 
 
@@ -286,7 +467,9 @@ class Mapper:
 
     def rows(self, records: Iterable[Record]) -> Iterator[Row]:
         gathers = self.mapping.layout == "messages" or "conversation" in self.paths
-        found = self._gathered(self._inner(records)) if gathers else self._alone(self._inner(records))
+        found = (
+            self._gathered(self._inner(records)) if gathers else self._alone(self._inner(records))
+        )
         for position, row in found:
             yield position, self._once(position, row)
 
@@ -306,17 +489,22 @@ class Mapper:
                     self.report.records += 1
                     yield number, item
             else:
-                problem = RowError(self.mapping.records, f"expected a list, got {type(found).__name__}")
+                problem = RowError(
+                    self.mapping.records, f"expected a list, got {type(found).__name__}"
+                )
                 yield position, found if isinstance(found, RowError) else problem
 
     def _once(self, position: int, row: Any) -> Any:
-        """A second row with the id of another, and another content, would replace it: it is refused."""
+        """A second row with the id of another, and another content, would replace it: it is
+        refused.
+        """
         if isinstance(row, RowError) or "id" not in self.paths or len(self._ids) >= MAX_REMEMBERED:
             return row
         key = digest(row["id"]).encode()
         if key in self._ids:
             return RowError(
-                self.paths["id"].text, f"has the id of row {self._ids[key]}: “{row['id'][:80]}”. Is this column unique?"
+                self.paths["id"].text,
+                f"has the id of row {self._ids[key]}: “{row['id'][:80]}”. Is this column unique?",
             )
         self._ids[key] = position
         return row
@@ -329,7 +517,9 @@ class Mapper:
                 yield position, error
 
     def _gathered(self, records: Iterable[Record]) -> Iterator[Row]:
-        """Rows of one conversation from wherever they stand in the file; they wait in a temporary database on the disk."""
+        """Rows of one conversation from wherever they stand in the file; they wait in a temporary
+        database on the disk.
+        """
         path, above = self.paths.get("conversation"), ""
         with sqlite3.connect("") as held:
             held.execute("create table record (talk text, position integer, data text)")
@@ -338,20 +528,34 @@ class Mapper:
                     record = require_object(record)
                     talk = as_text(path.get(record)) if path else "file"
                     if not talk and self.mapping.fill_down and not self._speaks(record):
-                        raise RowError("", "has neither a conversation nor a speaker, so it is not a message")
+                        raise RowError(
+                            "", "has neither a conversation nor a speaker, so it is not a message"
+                        )
                     talk = above = talk or (above if self.mapping.fill_down else "")
                     if not talk:
-                        raise RowError(path.text if path else "", "no conversation: the row belongs to none")
-                    held.execute("insert into record values (?, ?, ?)", (talk, position, json.dumps(record)))
+                        raise RowError(
+                            path.text if path else "", "no conversation: the row belongs to none"
+                        )
+                    held.execute(
+                        "insert into record values (?, ?, ?)", (talk, position, json.dumps(record))
+                    )
                 except RowError as error:
                     yield position, error
             held.execute("create index by_talk on record (talk)")
-            talks = held.execute("select talk, min(position), sum(length(data)) from record group by talk order by 2")
+            talks = held.execute(
+                "select talk, min(position), sum(length(data)) from record group by talk order by 2"
+            )
             for talk, position, size in talks:
                 try:
                     if size > MAX_RECORD:
-                        raise RowError("", f"the conversation “{talk[:60]}” is longer than {MAX_RECORD // 2**20} MiB")
-                    data = held.execute("select data from record where talk = ? order by position", (talk,))
+                        raise RowError(
+                            "",
+                            f"the conversation “{talk[:60]}” is longer than"
+                            f" {MAX_RECORD // 2**20} MiB",
+                        )
+                    data = held.execute(
+                        "select data from record where talk = ? order by position", (talk,)
+                    )
                     found = self._ordered([json.loads(one) for (one,) in data])
                     yield position, self._row(position, found, talk if path else "")
                 except RowError as error:
@@ -359,8 +563,12 @@ class Mapper:
 
     def _speaks(self, record: dict) -> bool:
         """Whether it can be a message; what stands below a table, such as a sum, is none."""
-        needed = ("role", "tool_name") if self.mapping.layout == "messages" else ("question", "answer")
-        return any(self.paths[name].get(record) not in (None, "") for name in needed if name in self.paths)
+        needed = (
+            ("role", "tool_name") if self.mapping.layout == "messages" else ("question", "answer")
+        )
+        return any(
+            self.paths[name].get(record) not in (None, "") for name in needed if name in self.paths
+        )
 
     def _ordered(self, records: list[dict]) -> list[dict]:
         path = self.paths.get("order") or self.paths.get("started_at")
@@ -421,7 +629,9 @@ class Mapper:
         found: list[dict] = []
         for record in records:
             pairs = self.mapping.layout == "pairs"
-            found += self._pair(record, found, said) if pairs else self._message(record, found, said)
+            found += (
+                self._pair(record, found, said) if pairs else self._message(record, found, said)
+            )
         return linked(found)
 
     def _inside(self, record: dict) -> list[dict]:
@@ -433,7 +643,11 @@ class Mapper:
         if (role or content) and isinstance(value, list):
             value = [self._renamed(item, role, content) for item in value]
         found = turns(value, path.text, self.roles)
-        beside = {name: path.get(record) for name in ("question", "answer") if (path := self.paths.get(name))}
+        beside = {
+            name: path.get(record)
+            for name in ("question", "answer")
+            if (path := self.paths.get(name))
+        }
         if (question := beside.get("question")) not in (None, "", [], {}):
             found = self._spoken(question, [], "user") + found
         if (answer := beside.get("answer")) not in (None, "", [], {}):
@@ -443,7 +657,11 @@ class Mapper:
     def _renamed(self, item: Any, role: Path | None, content: Path | None) -> Any:
         if not isinstance(item, dict):
             return item
-        return item | ({"role": role.get(item)} if role else {}) | ({"content": content.get(item)} if content else {})
+        return (
+            item
+            | ({"role": role.get(item)} if role else {})
+            | ({"content": content.get(item)} if content else {})
+        )
 
     def _pair(self, record: dict, before: list[dict], said: _Said) -> list[dict]:
         names = ("system", "question", "tool_calls", "answer")
@@ -456,7 +674,11 @@ class Mapper:
             if given in (None, "") or (name == "system" and before):
                 continue
             earlier = [*before, *found]
-            found += self._called(given, earlier, said) if name == "tool_calls" else self._spoken(given, earlier, role)
+            found += (
+                self._called(given, earlier, said)
+                if name == "tool_calls"
+                else self._spoken(given, earlier, role)
+            )
         return found
 
     def _called(self, value: Any, before: list[dict], said: _Said) -> list[dict]:
@@ -464,7 +686,9 @@ class Mapper:
         inside = loose(value)
         if inside in ([], {}) or not as_text(value).strip():
             return []
-        if isinstance(inside, list) and all(isinstance(item, dict) and "role" in item for item in inside):
+        if isinstance(inside, list) and all(
+            isinstance(item, dict) and "role" in item for item in inside
+        ):
             return turns(inside, self.paths["tool_calls"].text, self.roles, next_call(before))
         found = called_and_answered(value, next_call(before))
         if found is None:
@@ -476,12 +700,18 @@ class Mapper:
         inside = loose(value)
         if isinstance(inside, dict) and role_of(speaker_of(inside), self.roles):
             return turns([inside], role, self.roles, next_call(before))
-        if isinstance(inside, list) and inside and all(isinstance(item, dict) and "role" in item for item in inside):
+        if (
+            isinstance(inside, list)
+            and inside
+            and all(isinstance(item, dict) and "role" in item for item in inside)
+        ):
             return turns(inside, role, self.roles, next_call(before))
         return [{"role": role, "content": as_text(value)}]
 
     def _message(self, record: dict, before: list[dict], all_said: _Said) -> list[dict]:
-        value = {one.name: self.paths[one.name].get(record) for one in MESSAGE if one.name in self.paths}
+        value = {
+            one.name: self.paths[one.name].get(record) for one in MESSAGE if one.name in self.paths
+        }
         name, result = text(value.get("tool_name")), value.get("tool_result")
         role = role_of(value.get("role"), self.roles)
         if role is None and value.get("role") in (None, "") and name:
@@ -489,7 +719,8 @@ class Mapper:
         if role is None:
             said = text(value.get("role"))[:60]
             raise RowError(
-                self.paths["role"].text, f"the role “{said}” is not mapped" if said else "a message without a role"
+                self.paths["role"].text,
+                f"the role “{said}” is not mapped" if said else "a message without a role",
             )
         if role == SKIP:
             return []
@@ -499,14 +730,24 @@ class Mapper:
             alone = called and content in (None, "")
             return called if alone else [*called, _reply(content, value.get("tool_call_id"), name)]
         content = value.get("content")
-        content = content if content is None or isinstance(content, str | list) else as_text(content)
+        content = (
+            content if content is None or isinstance(content, str | list) else as_text(content)
+        )
         message: dict[str, Any] = {"role": role, "content": content}
-        if called and role == "assistant" and not called[0].get("content") and called[0].get("tool_calls"):
+        if (
+            called
+            and role == "assistant"
+            and not called[0].get("content")
+            and called[0].get("tool_calls")
+        ):
             message["tool_calls"] = called.pop(0)["tool_calls"]
         if name and role == "assistant":
             call = {"id": text(value.get("tool_call_id")), "type": "function"}
             function = {"name": name, "arguments": as_arguments(value.get("tool_arguments"))}
-            message["tool_calls"] = [*items(message.get("tool_calls")), call | {"function": function}]
+            message["tool_calls"] = [
+                *items(message.get("tool_calls")),
+                call | {"function": function},
+            ]
             if result not in (None, ""):
                 called.append(_reply(result, value.get("tool_call_id"), name))
         message = {key: item for key, item in message.items() if item not in ([], "")}
@@ -531,7 +772,12 @@ class Mapper:
             "reward": score,
             "reason": as_text(reason) if reason is not None else None,
         }
-        if isinstance(raw, str) and amount(raw) is None and len(raw) <= 120 and outcome_text(raw) not in PLAIN:
+        if (
+            isinstance(raw, str)
+            and amount(raw) is None
+            and len(raw) <= 120
+            and outcome_text(raw) not in PLAIN
+        ):
             found["label"] = raw
         return (
             {name: item for name, item in found.items() if item is not None}
@@ -574,13 +820,19 @@ class Mapper:
         values: dict[str, float] = {}
         for name in NUMBERS:
             given = [value for value in said.all(name) if value not in (None, "")]
-            read = [positive(value, below=BELOW.get(name, math.inf), read=amount) for value in given]
+            read = [
+                positive(value, below=BELOW.get(name, math.inf), read=amount) for value in given
+            ]
             if bad := [value for value, one in zip(given, read, strict=True) if one is None]:
                 said.unread(name, bad[0])
             if good := [one for one in read if one is not None]:
                 values[name] = sum(good) if self.mapping.totals == "sum" else good[-1]
         found: dict[str, Any] = {}
-        usage = {name: count(values[name]) for name in ("input_tokens", "output_tokens") if name in values}
+        usage = {
+            name: count(values[name])
+            for name in ("input_tokens", "output_tokens")
+            if name in values
+        }
         if "cost_usd" in values:
             usage["cost_usd"] = values["cost_usd"]
         if usage:
@@ -596,12 +848,20 @@ class Mapper:
             self.report.unmapped.update(rest.keys())
             for name in rest.keys() - self.report.examples.keys():
                 self.report.examples[name] = as_text(rest[name])[:120]
-        shared = {name: item for name, item in left[0].items() if all(rest.get(name) == item for rest in left)}
+        shared = {
+            name: item
+            for name, item in left[0].items()
+            if all(rest.get(name) == item for rest in left)
+        }
         own = [{name: item for name, item in rest.items() if name not in shared} for rest in left]
         return shared | ({"rows": own} if any(own) else {})
 
     def _left(self, record: dict) -> dict:
-        left = {name: item for name, item in record.items() if name not in self.whole and item not in (None, "")}
+        left = {
+            name: item
+            for name, item in record.items()
+            if name not in self.whole and item not in (None, "")
+        }
         for steps in self.pruned:
             if steps[0] in left:
                 left[steps[0]] = _without(loose(left[steps[0]]), steps[1:])
@@ -630,7 +890,9 @@ class _Said:
     def unread(self, name: str, value: Any) -> None:
         """Notes a value that the field cannot take; it is kept under the name of its column."""
         self.extra[self.mapper.paths[name].text if name in self.mapper.paths else name] = value
-        found = self.mapper.report.unread.setdefault(name, Unread(0, as_text(value)[:80], self.position))
+        found = self.mapper.report.unread.setdefault(
+            name, Unread(0, as_text(value)[:80], self.position)
+        )
         found.count += 1
 
 
@@ -650,35 +912,42 @@ def outcome_text(raw: Any) -> str:
 
 def slashed(records: Iterable[dict], mapping: Mapping) -> list[str]:
     """The dates of these records that are written 02/01/2026 or 02-01-2026."""
-    paths = [Path(found) for name in ("started_at", "ended_at") if (found := mapping.fields.get(name))]
+    paths = [
+        Path(found) for name in ("started_at", "ended_at") if (found := mapping.fields.get(name))
+    ]
     values = [text(path.get(record)).strip() for record in records for path in paths]
     return [value for value in values if SLASHED.match(value)]
 
 
 def date_order(values: Iterable[str]) -> Literal["", "day", "month"]:
-    """What slashed dates begin with, where a number above 12 says so, and none says the opposite; else ""."""
+    """What slashed dates begin with, where a number above 12 says so, and none says the opposite;
+    else "".
+    """
     found = [(int(one[1]), int(one[3])) for value in values if (one := SLASHED.match(value))]
     day, month = any(first > 12 for first, _ in found), any(second > 12 for _, second in found)
     return "day" if day and not month else "month" if month and not day else ""
 
 
 def settled(mapping: Mapping, records: Iterable[dict]) -> Mapping:
-    """The mapping with the order of its dates, by the values of the first records. Raises MappingError where they do not say it."""
+    """The mapping with the order of its dates, by the values of the first records. Raises
+    MappingError where they do not say it.
+    """
     if mapping.dates or not (values := slashed(records, mapping)):
         return mapping
     if not (order := date_order(values)):
         raise MappingError(
-            f"Choose the date format: “{values[0][:40]}” may be day/month/year or month/day/year (“dates” in the mapping)."
+            f"Choose the date format: “{values[0][:40]}” may be day/month/year or month/day/year"
+            " (“dates” in the mapping)."
         )
     return msgspec.structs.replace(mapping, dates=order)
 
 
 def when(value: Any, dates: str = "") -> str | None:
-    """ISO 8601 in UTC, from ISO, a Unix time in s, ms, µs or ns (also as text), `2026/1/31 9:05`, `31.01.2026 3:05 PM`,
-    `Jan 31, 2026`, a trailing “UTC”, or an e-mail's date.
+    """ISO 8601 in UTC, from ISO, a Unix time in s, ms, µs or ns (also as text), `2026/1/31 9:05`,
+    `31.01.2026 3:05 PM`, `Jan 31, 2026`, a trailing “UTC”, or an e-mail's date.
 
-    `dates` says what 02/01/2026 begins with, “day” or “month”; without it such a date is not read. None if the value is
-    no time that a run can have.
+    `dates` says what 02/01/2026 begins with, “day” or “month”; without it such a date is not read.
+    None if the value is no time that a run can have.
     """
     if isinstance(value, str):
         value = MERIDIEM.sub(_in_24_hours, value.strip()).removesuffix(" UTC").removesuffix(" GMT")
@@ -728,7 +997,12 @@ def _in_words(value: str) -> str | None:
 
 
 def _reply(content: Any, identity_: Any, name: str) -> dict:
-    said = {"role": "tool", "content": as_text(content), "tool_call_id": text(identity_), "name": name}
+    said = {
+        "role": "tool",
+        "content": as_text(content),
+        "tool_call_id": text(identity_),
+        "name": name,
+    }
     return {key: value for key, value in said.items() if value or key == "content"}
 
 

@@ -25,7 +25,10 @@ from apps.trajectories.importers.shapes import (
 )
 from workers.lib.messages import ItemError, from_items, reasoning_text
 
-NO_ROLLOUT = "a task without a response: this file holds tasks, not rollouts. Import it as tasks of an eval set"
+NO_ROLLOUT = (
+    "a task without a response: this file holds tasks, not rollouts. Import it as tasks of an"
+    " eval set"
+)
 TAKEN = frozenset({"responses_create_params", "response", "reward"})
 
 
@@ -63,21 +66,40 @@ def _rollout(record: dict) -> dict:
 
 
 def outcome(record: dict) -> dict:
-    """Reward 1 or more is success, 0 or less failure, between them unknown; a masked sample is unknown, with its reason."""
+    """Reward 1 or more is success, 0 or less failure, between them unknown; a masked sample is
+    unknown, with its reason.
+    """
     reward = number(record.get("reward"))
     label = text(record.get("failure_kind"), 120)
     reason = text(record.get("failure_reason"), 2000)
     if record.get("mask_sample") is True:
-        return {"status": "unknown", "reward": reward, "label": label, "reason": reason or "The sample is masked."}
+        return {
+            "status": "unknown",
+            "reward": reward,
+            "label": label,
+            "reason": reason or "The sample is masked.",
+        }
     if reward is None:
         raise RowError("reward", "expected a number")
     if 0 < reward < 1:
-        return {"status": "unknown", "reward": reward, "label": label, "reason": reason or f"Reward {reward:g} of 1."}
-    return {"status": "success" if reward >= 1 else "failure", "reward": reward, "label": label, "reason": reason}
+        return {
+            "status": "unknown",
+            "reward": reward,
+            "label": label,
+            "reason": reason or f"Reward {reward:g} of 1.",
+        }
+    return {
+        "status": "success" if reward >= 1 else "failure",
+        "reward": reward,
+        "label": label,
+        "reason": reason,
+    }
 
 
 def _conversation(given: Any, path: str) -> tuple[list[dict], list[dict]]:
-    """(chat messages, [{before: index of the message that the reasoning led to, text}]). Raises RowError."""
+    """(chat messages, [{before: index of the message that the reasoning led to, text}]). Raises
+    RowError.
+    """
     reasoning: list[dict] = []
 
     def other(item: dict, index: int, messages: list[dict]) -> None:
@@ -89,4 +111,6 @@ def _conversation(given: Any, path: str) -> tuple[list[dict], list[dict]]:
     try:
         return from_items(given, other=other, strict=True), reasoning
     except ItemError as error:
-        raise RowError(f"{path}[{error.index}]" + (f".{error.field}" if error.field else ""), error.text) from error
+        raise RowError(
+            f"{path}[{error.index}]" + (f".{error.field}" if error.field else ""), error.text
+        ) from error

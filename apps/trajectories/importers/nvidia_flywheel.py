@@ -1,8 +1,10 @@
-"""NVIDIA data-flywheel logs: one chat completion a row, `{timestamp, workload_id, client_id, request, response}`.
+"""NVIDIA data-flywheel logs: one chat completion a row, `{timestamp, workload_id, client_id,
+request, response}`.
 
-The calls of one run carry its history: a call whose messages begin with everything an earlier call of the same client and
-workload said and got continues that run. Where two open runs fit (the same conversation twice), nothing is certain, and
-the call stands for itself: it carries the whole history anyway.
+The calls of one run carry its history: a call whose messages begin with everything an earlier call
+of the same client and workload said and got continues that run. Where two open runs fit (the same
+conversation twice), nothing is certain, and the call stands for itself: it carries the whole
+history anyway.
 """
 
 from __future__ import annotations
@@ -97,7 +99,10 @@ def _joined(before: _Run, call: _Run) -> _Run:
     """The later call has the whole conversation; id and start are the first call's."""
     call.position, call.id = before.position, before.id
     call.times = before.times + call.times
-    call.tokens = {name: before.tokens.get(name, 0) + call.tokens.get(name, 0) for name in before.tokens | call.tokens}
+    call.tokens = {
+        name: before.tokens.get(name, 0) + call.tokens.get(name, 0)
+        for name in before.tokens | call.tokens
+    }
     call.calls += before.calls
     call.tools = call.tools or before.tools
     return call
@@ -125,7 +130,11 @@ def _call(position: int, record: dict) -> _Run:
         key=whole[-1] if answer else "",
         prefixes=whole[: len(asked) - 1],
         times=[at] if at else [],
-        tokens={name: value for name, value in usage(response.get("usage")).items() if name != "cost_usd"},
+        tokens={
+            name: value
+            for name, value in usage(response.get("usage")).items()
+            if name != "cost_usd"
+        },
         failure=failure,
         finish=finish,
     )
@@ -139,7 +148,9 @@ def _answer(response: dict) -> tuple[list[dict], str, str]:
     message = choice.get("message")
     if not isinstance(message, dict):
         raise RowError("response.choices", "expected a choice with a message")
-    answer = chat_message({**message, "role": message.get("role") or "assistant"}, "response.choices[0].message")
+    answer = chat_message(
+        {**message, "role": message.get("role") or "assistant"}, "response.choices[0].message"
+    )
     return answer, "", text(choice.get("finish_reason"))
 
 
@@ -155,5 +166,7 @@ def _row(run: _Run) -> dict[str, Any]:
         "tools": run.tools,
         "outcome": {"status": "failure", "reason": run.failure[:2000]} if run.failure else {},
         "usage": {name: value for name, value in run.tokens.items() if count(value) is not None},
-        "metadata": without_empty({"source": "nvidia-flywheel", "calls": run.calls, "finish_reason": run.finish}),
+        "metadata": without_empty(
+            {"source": "nvidia-flywheel", "calls": run.calls, "finish_reason": run.finish}
+        ),
     }

@@ -30,9 +30,11 @@ class PathError(ValueError):
 
 
 class Path:
-    """`get` finds a value in a record: by the column's whole name, else by JMESPath (`$.` before it is allowed).
+    """`get` finds a value in a record: by the column's whole name, else by JMESPath (`$.` before it
+    is allowed).
 
-    `=text` is the same text for every record. JSON inside a column's text is read where a path goes into it.
+    `=text` is the same text for every record. JSON inside a column's text is read where a path goes
+    into it.
     """
 
     def __init__(self, text: str) -> None:
@@ -51,8 +53,15 @@ class Path:
                 self._problem = str(error)
 
     def check(self, columns: set[str] | None = None) -> None:
-        """Raises PathError if it is neither a path nor a column; where the columns are not known, it may be one."""
-        if self.constant is None and self._compiled is None and columns is not None and self.text not in columns:
+        """Raises PathError if it is neither a path nor a column; where the columns are not known,
+        it may be one.
+        """
+        if (
+            self.constant is None
+            and self._compiled is None
+            and columns is not None
+            and self.text not in columns
+        ):
             raise PathError(f"“{self.text}” is neither a column nor a JMESPath")
 
     def get(self, record: dict) -> Any:
@@ -72,7 +81,9 @@ class Path:
 
 
 def loose(value: Any) -> Any:
-    """The object or list that a text holds as JSON, or as Python prints it (what pandas writes into a CSV)."""
+    """The object or list that a text holds as JSON, or as Python prints it (what pandas writes into
+    a CSV).
+    """
     if not isinstance(value, str) or not value.lstrip().startswith(("{", "[", "array(")):
         return value
     try:
@@ -87,14 +98,24 @@ def loose(value: Any) -> Any:
         found = literal(value.strip())
         json.dumps(found, allow_nan=False)
         return clean(found)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError, RowError, tokenize.TokenError):
+    except (
+        ValueError,
+        SyntaxError,
+        TypeError,
+        RecursionError,
+        MemoryError,
+        RowError,
+        tokenize.TokenError,
+    ):
         return value
 
 
 def literal(text: str) -> Any:
-    """The value of a Python literal, or of an array as numpy prints it: `['a' 'b']` is two texts there, and one to Python.
+    """The value of a Python literal, or of an array as numpy prints it: `['a' 'b']` is two texts
+    there, and one to Python.
 
-    Python itself never prints two texts side by side. Raises ValueError, SyntaxError and what `ast.literal_eval` raises.
+    Python itself never prints two texts side by side. Raises ValueError, SyntaxError and what
+    `ast.literal_eval` raises.
     """
     if not BY_NUMPY.search(text):
         return ast.literal_eval(text)
@@ -106,11 +127,15 @@ def literal(text: str) -> Any:
 
 
 def _with_commas(text: str) -> str:
-    """A list without commas between its items with them, and what `array(…, dtype=object)` holds without its name."""
+    """A list without commas between its items with them, and what `array(…, dtype=object)` holds
+    without its name.
+    """
     parts: list[str] = []
     open_arrays: list[int] = []  # the depth of each
     depth, ended, skipping = 0, False, False
-    tokens = [token for token in tokenize.generate_tokens(StringIO(text).readline) if token.string.strip()]
+    tokens = [
+        token for token in tokenize.generate_tokens(StringIO(text).readline) if token.string.strip()
+    ]
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         word = token.string
         if word == "array" and following and following.string == "(":
@@ -133,8 +158,16 @@ def _with_commas(text: str) -> str:
         if word == "," and open_arrays and depth == open_arrays[-1]:
             skipping = True  # dtype=…
             continue
-        starts = word in ("(", "[", "{") or token.type in (tokenize.STRING, tokenize.NUMBER, tokenize.NAME)
+        starts = word in ("(", "[", "{") or token.type in (
+            tokenize.STRING,
+            tokenize.NUMBER,
+            tokenize.NAME,
+        )
         parts += [","] * (ended and starts)
         parts.append(word)
-        ended = word in (")", "]", "}") or token.type in (tokenize.STRING, tokenize.NUMBER, tokenize.NAME)
+        ended = word in (")", "]", "}") or token.type in (
+            tokenize.STRING,
+            tokenize.NUMBER,
+            tokenize.NAME,
+        )
     return " ".join(parts)

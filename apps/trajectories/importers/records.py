@@ -1,4 +1,6 @@
-"""From bytes to JSON records: lines, or the items of an array, one at a time; a bad one does not end the file."""
+"""From bytes to JSON records: lines, or the items of an array, one at a time; a bad one does not
+end the file.
+"""
 
 from __future__ import annotations
 
@@ -57,12 +59,17 @@ class _Counted:
 
 
 def wide_encoding(head: bytes) -> str:
-    """The encoding of a file in UTF-16 or UTF-32, also where UTF-16 has no byte order mark; "" for any other."""
+    """The encoding of a file in UTF-16 or UTF-32, also where UTF-16 has no byte order mark; "" for
+    any other.
+    """
     for mark, encoding in WIDE.items():
         if head.startswith(mark):
             return encoding
     head = head[: min(len(head), 400) // 2 * 2]
-    for encoding, zeros, others in (("utf-16-le", head[1::2], head[::2]), ("utf-16-be", head[::2], head[1::2])):
+    for encoding, zeros, others in (
+        ("utf-16-le", head[1::2], head[::2]),
+        ("utf-16-be", head[::2], head[1::2]),
+    ):
         if zeros.count(0) * 10 > len(zeros) * 8 and not others.count(0):
             return encoding
     return ""
@@ -71,13 +78,16 @@ def wide_encoding(head: bytes) -> str:
 class Source:
     """The bytes of a file, gzip or not, with its first `SAMPLE` bytes to look at.
 
-    `taken` is how many bytes of the (packed) file were read. Raises ImportError_ if the file cannot be read, its gzip
-    is broken, or more than `limit` bytes come out of it; with `stop` it ends there instead, and says so in `stopped`.
-    `mended` has the first notes about rows that were read all the same, [{position, path, warning}]; `mendings` counts
-    them all. `columns`: the names in a table's header.
+    `taken` is how many bytes of the (packed) file were read. Raises ImportError_ if the file cannot
+    be read, its gzip is broken, or more than `limit` bytes come out of it; with `stop` it ends
+    there instead, and says so in `stopped`. `mended` has the first notes about rows that were read
+    all the same, [{position, path, warning}]; `mendings` counts them all. `columns`: the names in a
+    table's header.
     """
 
-    def __init__(self, file: Readable, name: str, limit: int | None = None, stop: bool = False) -> None:
+    def __init__(
+        self, file: Readable, name: str, limit: int | None = None, stop: bool = False
+    ) -> None:
         self.name, self.stopped, self.limit, self.may_stop, self._out = name, False, limit, stop, 0
         self.mended: list[dict] = []
         self.mendings = 0
@@ -101,7 +111,10 @@ class Source:
 
     def note(self, position: int, warnings: list[dict]) -> None:
         self.mendings += len(warnings)
-        self.mended += [{"position": position} | warning for warning in warnings[: MAX_MENDED - len(self.mended)]]
+        self.mended += [
+            {"position": position} | warning
+            for warning in warnings[: MAX_MENDED - len(self.mended)]
+        ]
 
     @property
     def read_bytes(self) -> int:
@@ -113,7 +126,11 @@ class Source:
             data, self._head = self._head[:size], self._head[size:]
             return data
         data = self._next(size)
-        return self._decoder.decode(data, not data).encode("utf-8", "replace") if self._decoder else data
+        return (
+            self._decoder.decode(data, not data).encode("utf-8", "replace")
+            if self._decoder
+            else data
+        )
 
     def _next(self, size: int) -> bytes:
         if self.stopped:
@@ -122,7 +139,9 @@ class Source:
         self._out += len(data)
         if self.limit is not None and self._out > self.limit:
             if not self.may_stop:
-                raise ImportError_(f"{self.name} holds more than {self.limit // 2**20} MiB. Split it.")
+                raise ImportError_(
+                    f"{self.name} holds more than {self.limit // 2**20} MiB. Split it."
+                )
             self.stopped = True
             return data[: self.limit - self._out]
         return data
@@ -132,19 +151,27 @@ class Source:
             return read()
         except ImportError_:
             raise
-        except Exception as error:  # gzip, the disk, and remote file systems each raise what they like
-            raise ImportError_(f"{self.name} cannot be read: {error or type(error).__name__}") from error
+        except (
+            Exception
+        ) as error:  # gzip, the disk, and remote file systems each raise what they like
+            raise ImportError_(
+                f"{self.name} cannot be read: {error or type(error).__name__}"
+            ) from error
 
 
 def records(source: Source) -> tuple[str, Iterator[Record]]:
-    """What positions count ("line" or "item") and the records. Raises ImportError_ for what is not JSON at all."""
+    """What positions count ("line" or "item") and the records. Raises ImportError_ for what is not
+    JSON at all.
+    """
     sample = source.sample.removeprefix(codecs.BOM_UTF8).lstrip()
     if not sample:
         raise ImportError_(f"{source.name} is empty.")
     if sample[:1] == b"[":
         return "item", cleaned(_documents(source, array=True), source)
     if sample[:1] != b"{":
-        raise ImportError_(f"{source.name} is not JSON or JSON Lines (it begins with {sample[:20]!r}).")
+        raise ImportError_(
+            f"{source.name} is not JSON or JSON Lines (it begins with {sample[:20]!r})."
+        )
     if _is_lines(sample):
         return "line", cleaned(_lines(source), source)
     return "item", cleaned(_documents(source, array=False), source)
@@ -206,7 +233,9 @@ def _whole(held: list[bytes], size: int, end: bytes) -> bytes | RowError:
 
 
 def _documents(source: Source, array: bool) -> Iterator[Record]:
-    """The items of an array, or objects one after another. What follows a broken one cannot be found: it is the last."""
+    """The items of an array, or objects one after another. What follows a broken one cannot be
+    found: it is the last.
+    """
     window, number = _Window(source), 0
     try:
         if array:

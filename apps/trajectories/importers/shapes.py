@@ -17,7 +17,10 @@ from apps.trajectories.otlp.messages import chat, tool_definitions
 from workers.lib.messages import native_calls, native_items, tool_names
 from workers.lib.token_usage import read_usage
 
-NO_WORDS = "no message has words or a tool call: they are under names that this format does not have. Map the file's fields instead"
+NO_WORDS = (
+    "no message has words or a tool call: they are under names that this format does not have. Map"
+    " the file's fields instead"
+)
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 SAYING = ("content", "tool_calls", "function_call", "reasoning_content", "refusal", "audio")
 MAX_COUNT = 2_000_000_000
@@ -64,7 +67,13 @@ def text(value: Any, limit: int | None = None) -> str:
 
 def as_text(value: Any) -> str:
     """Any value as text; what is not text is JSON."""
-    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+    return (
+        value
+        if isinstance(value, str)
+        else ""
+        if value is None
+        else json.dumps(value, ensure_ascii=False)
+    )
 
 
 def number(value: Any) -> float | None:
@@ -84,8 +93,14 @@ AMBIGUOUS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 
 
 def amount(value: Any) -> float | None:
-    """A number as people write it in a table, with a decimal comma or groups of thousands; not `1,234`, which may be either."""
-    if (found := number(value)) is not None or not isinstance(value, str) or AMBIGUOUS.fullmatch(value.strip()):
+    """A number as people write it in a table, with a decimal comma or groups of thousands; not
+    `1,234`, which may be either.
+    """
+    if (
+        (found := number(value)) is not None
+        or not isinstance(value, str)
+        or AMBIGUOUS.fullmatch(value.strip())
+    ):
         return found
     if grouped := GROUPED.fullmatch(value.strip()):
         return float(grouped[1] + grouped[2].replace(",", "") + (grouped[3] or ""))
@@ -99,13 +114,17 @@ def count(value: Any) -> int | None:
     return int(found) if found is not None and 0 <= found <= MAX_COUNT else None
 
 
-def positive(value: Any, below: float = math.inf, read: Callable[[Any], float | None] = number) -> float | None:
+def positive(
+    value: Any, below: float = math.inf, read: Callable[[Any], float | None] = number
+) -> float | None:
     found = read(value)
     return found if found is not None and 0 <= found < below else None
 
 
 def usage(given: Any, cost: Any = None) -> dict:
-    """{input_tokens, output_tokens, cost_usd} from a provider's usage object; `cost` wins over one inside it."""
+    """{input_tokens, output_tokens, cost_usd} from a provider's usage object; `cost` wins over one
+    inside it.
+    """
     counts = read_usage(given).counts
     cost_usd = positive(cost, below=1_000_000)
     return counts if cost_usd is None else counts | {"cost_usd": cost_usd}
@@ -120,7 +139,9 @@ def usage_details(given: Iterable[Any]) -> dict[str, int]:
 
 
 def moment(value: Any) -> str | None:
-    """ISO 8601 with a zone, from ISO text (UTC where it names none) or a Unix time in s, ms, µs or ns."""
+    """ISO 8601 with a zone, from ISO text (UTC where it names none) or a Unix time in s, ms, µs or
+    ns.
+    """
     try:
         if isinstance(value, str):
             found = datetime.fromisoformat(value)
@@ -138,7 +159,9 @@ def milliseconds(start: str | None, end: str | None) -> float | None:
     """Between two moments."""
     if not start or not end:
         return None
-    return positive((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds() * 1000)
+    return positive(
+        (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds() * 1000
+    )
 
 
 def digest(value: Any) -> str:
@@ -184,7 +207,9 @@ def chat_messages(value: Any, path: str = "messages") -> list[dict]:
 
 
 def chat_message(message: dict, path: str = "message") -> list[dict]:
-    """One foreign message as chat messages: several where it carries tool results. Raises RowError."""
+    """One foreign message as chat messages: several where it carries tool results. Raises
+    RowError.
+    """
     role = text(first(message, "role", "type"))
     if not role:
         raise RowError(path, "a message without a role")
@@ -194,7 +219,9 @@ def chat_message(message: dict, path: str = "message") -> list[dict]:
 
 
 def with_words(rows: Iterable[Row]) -> Iterator[Row]:
-    """The rows; those whose messages say nothing are refused, since what they say must be under other names."""
+    """The rows; those whose messages say nothing are refused, since what they say must be under
+    other names.
+    """
     for position, row in rows:
         if isinstance(row, dict) and not _speaks(row):
             yield position, RowError("messages", NO_WORDS)
@@ -203,9 +230,15 @@ def with_words(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _speaks(row: dict) -> bool:
-    """Whether any message has content or calls. What is no list of messages is refused later, with its own reason."""
+    """Whether any message has content or calls. What is no list of messages is refused later, with
+    its own reason.
+    """
     messages = row.get("messages")
-    if not messages or not isinstance(messages, list) or obj(row.get("metadata")).get("content_captured") is False:
+    if (
+        not messages
+        or not isinstance(messages, list)
+        or obj(row.get("metadata")).get("content_captured") is False
+    ):
         return True
     known = all(isinstance(message, dict) and message.get("role") in ROLES for message in messages)
     return not known or any(map(speaks, messages))
@@ -225,24 +258,39 @@ def flat(content: Any) -> str:
     if not isinstance(content, list):
         return as_text(content)
     return "\n".join(
-        part["text"] if isinstance(part, dict) and isinstance(part.get("text"), str) else as_text(part)
+        (
+            part["text"]
+            if isinstance(part, dict) and isinstance(part.get("text"), str)
+            else as_text(part)
+        )
         for part in content
     )
 
 
 def chat_tools(value: Any) -> list[dict]:
-    """OpenAI chat tools from chat, Responses, legacy `functions` or Anthropic declarations; others are left out."""
+    """OpenAI chat tools from chat, Responses, legacy `functions` or Anthropic declarations; others
+    are left out.
+    """
     return tool_definitions(items(value))
 
 
 def fingerprint(message: dict) -> str:
-    """The same for a message that a client sends back and the answer it got: what decides is said, not how."""
-    calls = [[call.tool, call.arguments if call.args is None else call.args] for call in native_calls(message)]
-    return digest([message["role"], message.get("content") or "", calls, message.get("tool_call_id", "")])
+    """The same for a message that a client sends back and the answer it got: what decides is said,
+    not how.
+    """
+    calls = [
+        [call.tool, call.arguments if call.args is None else call.args]
+        for call in native_calls(message)
+    ]
+    return digest(
+        [message["role"], message.get("content") or "", calls, message.get("tool_call_id", "")]
+    )
 
 
 def history(messages: list[dict]) -> list[str]:
-    """For each length from 1 the digest of the conversation so far; equal digests mean equal conversations."""
+    """For each length from 1 the digest of the conversation so far; equal digests mean equal
+    conversations.
+    """
     found: list[str] = []
     for message in messages:
         found.append(digest([found[-1] if found else "", fingerprint(message)]))

@@ -1,5 +1,6 @@
-"""ShareGPT's `{conversations: [{from, value}]}`, and other lists of turns under `history`, `conversation` or `chat_history`
-(AutoGen, Who&When), whose speakers may have names of their own. A file that is one list of `{role, content}` is one run.
+"""ShareGPT's `{conversations: [{from, value}]}`, and other lists of turns under `history`,
+`conversation` or `chat_history` (AutoGen, Who&When), whose speakers may have names of their own. A
+file that is one list of `{role, content}` is one run.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ def _sharegpt(record: dict) -> dict:
 def is_event(record: dict) -> bool:
     """One of AutoGen 0.4: TextMessage, ToolCallRequestEvent …"""
     kind = record.get("type")
-    return "source" in record and "content" in record and isinstance(kind, str) and kind.endswith(("Message", "Event"))
+    return (
+        "source" in record
+        and "content" in record
+        and isinstance(kind, str)
+        and kind.endswith(("Message", "Event"))
+    )
 
 
 def history_rows(records: Iterable[Record], name: str) -> Iterator[Row]:
@@ -51,13 +57,16 @@ def history_rows(records: Iterable[Record], name: str) -> Iterator[Row]:
     begin = 0
     for position, record in records:
         try:
-            if isinstance(record, dict) and (("role" in record and "content" in record) or is_event(record)):
+            if isinstance(record, dict) and (
+                ("role" in record and "content" in record) or is_event(record)
+            ):
                 begin = begin or position
                 said.append(record)
                 if len(said) > MAX_TURNS:
                     raise RowError(
                         "",
-                        f"the file has more than {MAX_TURNS:,} messages and nothing that says to which run each belongs",
+                        f"the file has more than {MAX_TURNS:,} messages and nothing that says to"
+                        " which run each belongs",
                     )
                 continue
             if not isinstance(record, dict):
@@ -109,7 +118,13 @@ def _row(record: dict, talk: object, known: tuple[str, ...], source: str) -> dic
 
 
 def _calls(content: list) -> list[dict]:
-    return [{"role": "assistant", "content": None, "tool_calls": [made for one in content if (made := call(obj(one)))]}]
+    return [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [made for one in content if (made := call(obj(one)))],
+        }
+    ]
 
 
 def _replies(content: list) -> list[dict]:
@@ -127,7 +142,9 @@ EVENTS = {"ToolCallRequestEvent": _calls, "ToolCallExecutionEvent": _replies}  #
 
 
 def _turns(item: object, path: str, number: int) -> list[dict]:
-    """A turn; a speaker whom no list knows is an agent, and keeps their name. `tool_responses` answer each their call."""
+    """A turn; a speaker whom no list knows is an agent, and keeps their name. `tool_responses`
+    answer each their call.
+    """
     if not isinstance(item, dict):
         raise RowError(path, f"expected a message, got {type(item).__name__}")
     if replies := items(item.get("tool_responses")):
@@ -137,11 +154,22 @@ def _turns(item: object, path: str, number: int) -> list[dict]:
     said, name = first(item, "role", "from", "source", "type"), text(item.get("name"))
     role = role_of(said, {})
     if role is not None or not text(said):
-        found = turn(item, path, {}, number) if role else [{"role": "assistant", "content": item.get("content")}]
+        found = (
+            turn(item, path, {}, number)
+            if role
+            else [{"role": "assistant", "content": item.get("content")}]
+        )
     else:
         name = name or text(said)
         found = turn(
-            {**item, "role": "user" if text(said).lower() in ("user_proxy", "userproxy", "admin") else "assistant"},
+            {
+                **item,
+                "role": (
+                    "user"
+                    if text(said).lower() in ("user_proxy", "userproxy", "admin")
+                    else "assistant"
+                ),
+            },
             path,
             {},
             number,

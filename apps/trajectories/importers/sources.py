@@ -1,4 +1,6 @@
-"""Where files come from: a path, standard input, or any URL that fsspec knows (s3://… needs the package s3fs)."""
+"""Where files come from: a path, standard input, or any URL that fsspec knows (s3://… needs the
+package s3fs).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def _local(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except (OSError, ValueError) as error:
-        raise ImportError_(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}.") from error
+        raise ImportError_(
+            f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}."
+        ) from error
 
 
 def _remote(url: str) -> BinaryIO:

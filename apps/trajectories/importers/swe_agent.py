@@ -1,6 +1,7 @@
 """SWE-agent's `.traj` files (trajectory, history, info) and mini-SWE-agent's (messages, info).
 
-A submission is not a success: no such file says whether the tests pass. An end without a submission is a failure.
+A submission is not a success: no such file says whether the tests pass. An end without a submission
+is a failure.
 """
 
 from __future__ import annotations
@@ -41,14 +42,20 @@ def _run(record: dict, name: str) -> dict:
     config = obj(unpacked(record.get("replay_config")))
     return {
         "id": identity("swe-agent", instance, digest(record)[:16]),
-        "agent": {"name": "SWE-agent", "version": text(first(info, "swe_agent_version", "mini_version"), 120)},
+        "agent": {
+            "name": "SWE-agent",
+            "version": text(first(info, "swe_agent_version", "mini_version"), 120),
+        },
         "model": _model(config, info),
         "workload": "swe-agent",
         "session_id": instance,
         "messages": _messages(record),
         "outcome": _outcome(info),
         "usage": usage(
-            {"input_tokens": stats.get("tokens_sent"), "output_tokens": stats.get("tokens_received")},
+            {
+                "input_tokens": stats.get("tokens_sent"),
+                "output_tokens": stats.get("tokens_received"),
+            },
             first(stats, "instance_cost", "total_cost"),
         ),
         "metadata": without_empty(
@@ -86,8 +93,16 @@ def _outcome(info: dict) -> dict:
     if not status:
         return {"status": "unknown", "reason": "The file has no exit status."}
     if submission.strip() or status.lower().startswith("submitted"):
-        return {"status": "unknown", "label": status, "reason": "Submitted; whether the tests pass is not in the file."}
-    return {"status": "failure", "label": status, "reason": f"Ended without a submission: {status}."}
+        return {
+            "status": "unknown",
+            "label": status,
+            "reason": "Submitted; whether the tests pass is not in the file.",
+        }
+    return {
+        "status": "failure",
+        "label": status,
+        "reason": f"Ended without a submission: {status}.",
+    }
 
 
 def _messages(record: dict) -> list[dict]:
@@ -101,11 +116,15 @@ def _messages(record: dict) -> list[dict]:
     steps = items(record.get("trajectory"))
     if not steps:
         raise RowError("trajectory", "neither history nor steps")
-    return [turn for index, step in enumerate(steps) for turn in _step(step, f"trajectory[{index}]")]
+    return [
+        turn for index, step in enumerate(steps) for turn in _step(step, f"trajectory[{index}]")
+    ]
 
 
 def _turn(message: Any, path: str) -> list[dict]:
-    """Messages of the environment's end ("exit") are not turns; a demonstration is marked as an example of the prompt."""
+    """Messages of the environment's end ("exit") are not turns; a demonstration is marked as an
+    example of the prompt.
+    """
     if not isinstance(message, dict):
         raise RowError(path, f"expected a message, got {type(message).__name__}")
     if message.get("role") == "exit":
@@ -113,7 +132,8 @@ def _turn(message: Any, path: str) -> list[dict]:
     turns = chat_message(message, path)
     if message.get("is_demo") is True:
         turns = [
-            {**turn, "name": f"example_{'assistant' if turn['role'] == 'assistant' else 'user'}"} for turn in turns
+            {**turn, "name": f"example_{'assistant' if turn['role'] == 'assistant' else 'user'}"}
+            for turn in turns
         ]
     return turns
 
@@ -122,4 +142,7 @@ def _step(step: Any, path: str) -> list[dict]:
     if not isinstance(step, dict):
         raise RowError(path, f"expected a step, got {type(step).__name__}")
     said = as_text(first(step, "response", "thought", "action"))
-    return [{"role": "assistant", "content": said}, {"role": "user", "content": as_text(step.get("observation"))}]
+    return [
+        {"role": "assistant", "content": said},
+        {"role": "user", "content": as_text(step.get("observation"))},
+    ]

@@ -23,14 +23,20 @@ TITLES = 12  # lines in which a header is looked for below titles
 PARQUET_MEMORY_MIB = 2_048
 PARQUET_READER = [sys.executable, "-m", "workers.read_parquet"]
 CRASHED = "{} cannot be read as Parquet: its reader crashed."
-ARCHIVES = {b"PK\x03\x04": "a zip archive or an Excel file", b"%PDF": "a PDF", b"\xd0\xcf\x11\xe0": "an old Excel file"}
+ARCHIVES = {
+    b"PK\x03\x04": "a zip archive or an Excel file",
+    b"%PDF": "a PDF",
+    b"\xd0\xcf\x11\xe0": "an old Excel file",
+}
 
 
 def csv_records(source: Source) -> Iterator[Record]:
-    """Rows by the header's names; positions are lines. A row with more cells than the header is refused.
+    """Rows by the header's names; positions are lines. A row with more cells than the header is
+    refused.
 
-    One with fewer cells is noted, and so are a header that is repeated and a title above the header, which are skipped.
-    Text is UTF-8; a line that is not is read as Windows-1252, which is noted. Raises ImportError_ if there is no header.
+    One with fewer cells is noted, and so are a header that is repeated and a title above the
+    header, which are skipped. Text is UTF-8; a line that is not is read as Windows-1252, which is
+    noted. Raises ImportError_ if there is no header.
     """
     lines = _Lines(source)
     csv.field_size_limit(MAX_RECORD)
@@ -52,12 +58,22 @@ def csv_records(source: Source) -> Iterator[Record]:
         if cells == header:
             source.note(begin, [{"path": "", "warning": "repeats the header: it was skipped"}])
         elif any(cells[len(names) :]):
-            yield begin, RowError("", f"has {len(cells)} cells, the header has {len(names)}: is a quote missing?")
+            yield (
+                begin,
+                RowError(
+                    "", f"has {len(cells)} cells, the header has {len(names)}: is a quote missing?"
+                ),
+            )
         else:
             if len(cells) < len(names):
-                warning = f"has {len(cells)} of the header's {len(names)} cells: the others are empty"
+                warning = (
+                    f"has {len(cells)} of the header's {len(names)} cells: the others are empty"
+                )
                 source.note(begin, [{"path": "", "warning": warning}])
-            yield begin, {name: cell for name, cell in zip(names, cells, strict=False) if cell != ""}
+            yield (
+                begin,
+                {name: cell for name, cell in zip(names, cells, strict=False) if cell != ""},
+            )
 
 
 def _broken(error: csv.Error, more: int) -> RowError:
@@ -66,7 +82,11 @@ def _broken(error: csv.Error, more: int) -> RowError:
         problem = "a quote that is opened here is not closed"
     elif "expected after" in problem:
         problem = "a quote inside a quoted cell is not doubled"
-    return RowError("", f"not CSV: {problem}" + (f"; this and {more:,} more lines were not read" if more > 0 else ""))
+    return RowError(
+        "",
+        f"not CSV: {problem}"
+        + (f"; this and {more:,} more lines were not read" if more > 0 else ""),
+    )
 
 
 def _header(reader: Iterator[list[str]], source: Source) -> list[str]:
@@ -87,7 +107,9 @@ def _header(reader: Iterator[list[str]], source: Source) -> list[str]:
     if not header:
         raise ImportError_(f"{source.name} has no header line.")
     if len(header) > MAX_COLUMNS:
-        raise ImportError_(f"{source.name} has {len(header):,} columns; at most {MAX_COLUMNS:,} are read.")
+        raise ImportError_(
+            f"{source.name} has {len(header):,} columns; at most {MAX_COLUMNS:,} are read."
+        )
     return header
 
 
@@ -96,10 +118,19 @@ def _filled(cells: list[str]) -> list[str]:
 
 
 def _titles(sample: bytes) -> list[str]:
-    """What stands alone in the lines above a header: in a line of otherwise empty cells, or above an empty line."""
-    lines = [_decoded(line) for line in sample.removeprefix(codecs.BOM_UTF8).splitlines(keepends=True)[:TITLES]]
+    """What stands alone in the lines above a header: in a line of otherwise empty cells, or above
+    an empty line.
+    """
+    lines = [
+        _decoded(line)
+        for line in sample.removeprefix(codecs.BOM_UTF8).splitlines(keepends=True)[:TITLES]
+    ]
     try:
-        rows = [cells for cells in csv.reader(lines, delimiter=delimiter_of(sample)) if not _is_hint(cells or [""])]
+        rows = [
+            cells
+            for cells in csv.reader(lines, delimiter=delimiter_of(sample))
+            if not _is_hint(cells or [""])
+        ]
     except csv.Error:
         return []
     titles: list[str] = []
@@ -107,7 +138,9 @@ def _titles(sample: bytes) -> list[str]:
         filled = _filled(cells)
         if len(filled) > 1:
             first = next((row for row in rows[at + 1 :] if _filled(row)), [])
-            unlike_values = len(set(filled)) == len(filled) and not any(cell[0].isdigit() for cell in filled)
+            unlike_values = len(set(filled)) == len(filled) and not any(
+                cell[0].isdigit() for cell in filled
+            )
             return titles if unlike_values and len(first) == len(cells) else []
         if filled and len(cells) < 2 and _filled(next(iter(rows[at + 1 :]), [])):
             return []
@@ -137,7 +170,13 @@ def _names(header: list[str], source: Source) -> list[str]:
         if seen[name] > 1:
             again = f"{name} ({seen[name]})"
             source.note(
-                1, [{"path": name, "warning": f"column {number} has the name of another: it is “{again}” here"}]
+                1,
+                [
+                    {
+                        "path": name,
+                        "warning": f"column {number} has the name of another: it is “{again}” here",
+                    }
+                ],
             )
             name = again
         names.append(name)
@@ -147,14 +186,17 @@ def _names(header: list[str], source: Source) -> list[str]:
 def delimiter_of(sample: bytes) -> str:
     """The one that a first line “sep=;” names, else the most frequent outside quotes in the header.
 
-    Where an empty line follows, the first line may be a title: the line below decides unless it has fewer.
+    Where an empty line follows, the first line may be a title: the line below decides unless it has
+    fewer.
     """
     head = sample.decode("utf-8", "replace").lstrip("\ufeff\r\n ")
     if found := HINT.match(head):
         return found[1]
     counts = _delimiters(head)
     _, *below = re.split(r"\r?\n[ \t]*\r?\n", head[:65536], maxsplit=1)
-    if below and max((after := _delimiters(below[0].lstrip())).values(), default=0) >= max(counts.values(), default=0):
+    if below and max((after := _delimiters(below[0].lstrip())).values(), default=0) >= max(
+        counts.values(), default=0
+    ):
         counts = after
     return max(DELIMITERS, key=lambda one: counts[one])
 
@@ -186,7 +228,9 @@ class _Lines:
             if held.endswith(b"\n"):
                 lines, held = [*lines, held], b""
             if len(held) > MAX_RECORD:
-                raise ImportError_(f"{self._source.name} has a line that is longer than {MAX_RECORD // 2**20} MiB.")
+                raise ImportError_(
+                    f"{self._source.name} has a line that is longer than {MAX_RECORD // 2**20} MiB."
+                )
             for line in lines:
                 yield self._text(line)
         if held:
@@ -207,18 +251,24 @@ class _Lines:
 
 
 def parquet_records(source: Source, limit: int | None) -> Iterator[Record]:
-    """Rows of a Parquet file, read by a process of its own (`workers.read_parquet`). Raises ImportError_.
+    """Rows of a Parquet file, read by a process of its own (`workers.read_parquet`). Raises
+    ImportError_.
 
-    At most `limit` bytes of JSON come out of it: a small file may hold the same value a thousand million times.
+    At most `limit` bytes of JSON come out of it: a small file may hold the same value a thousand
+    million times.
     """
     with tempfile.NamedTemporaryFile(prefix="flywheel-", suffix=".parquet") as file:
         while chunk := source.read(CHUNK):
             file.write(chunk)
         file.flush()
         if source.stopped:
-            raise ImportError_(f"{source.name} is too large to be previewed: a Parquet file is read from its end.")
+            raise ImportError_(
+                f"{source.name} is too large to be previewed: a Parquet file is read from its end."
+            )
         command = [*PARQUET_READER, file.name, str(PARQUET_MEMORY_MIB)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
             try:
                 yield from _parquet_rows(process.stdout or (), source, limit)
                 if not source.stopped and process.wait():
@@ -236,7 +286,9 @@ def _parquet_rows(lines: Iterable[bytes], source: Source, limit: int | None) -> 
             if source.may_stop:
                 source.stopped = True
                 return
-            raise ImportError_(f"{source.name} unpacks to more than {limit // 2**20} MiB. Split it.")
+            raise ImportError_(
+                f"{source.name} unpacks to more than {limit // 2**20} MiB. Split it."
+            )
         if not line.endswith(b"\n"):
             raise ImportError_(CRASHED.format(source.name))
         value = json.loads(line)
@@ -249,13 +301,18 @@ def _parquet_rows(lines: Iterable[bytes], source: Source, limit: int | None) -> 
         if len(line) > MAX_RECORD:
             yield number, RowError("", f"longer than {MAX_RECORD // 2**20} MiB")
         else:
-            yield number, {name: item for name, item in zip(names, value, strict=True) if item is not None}
+            yield (
+                number,
+                {name: item for name, item in zip(names, value, strict=True) if item is not None},
+            )
     if names is None:
         raise ImportError_(CRASHED.format(source.name))
 
 
 def looks_like_csv(sample: bytes) -> bool:
-    """Whether this is text whose first lines all have the same delimiters, or at least a header of words."""
+    """Whether this is text whose first lines all have the same delimiters, or at least a header of
+    words.
+    """
     head = sample[:65536].decode("utf-8", "replace").lstrip("\ufeff")
     if sum(letter < " " and letter not in "\r\n\t\f" for letter in head) * 50 > len(head):
         return False

@@ -1,4 +1,6 @@
-"""tau-bench result files: a list of `{task_id, reward, info, traj, trial}`; reward 1 is success, anything else failure."""
+"""tau-bench result files: a list of `{task_id, reward, info, traj, trial}`; reward 1 is success,
+anything else failure.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ SOLVED = 1 - 1e-6
 
 
 def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
-    """One row a run. Task and trial repeat from file to file, so the id also has a digest of the content."""
+    """One row a run. Task and trial repeat from file to file, so the id also has a digest of the
+    content.
+    """
     return each(records, _run)
 
 
@@ -46,5 +50,7 @@ def _run(record: dict) -> dict:
             "reward": reward,
             "reason": text(info.get("error"), 2000),
         },
-        "metadata": without_empty({"source": "tau-bench", "task_id": task, "trial": trial, "info": info}),
+        "metadata": without_empty(
+            {"source": "tau-bench", "task_id": task, "trial": trial, "info": info}
+        ),
     }

@@ -1,4 +1,6 @@
-"""Turns as people write them down: roles by any name, transcripts as text, tool calls without ids."""
+"""Turns as people write them down: roles by any name, transcripts as text, tool calls without
+ids.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +20,100 @@ from workers.lib.messages import exchanges
 SKIP = "skip"
 ROLES = {
     **dict.fromkeys(
-        ("user", "human", "customer", "client", "visitor", "caller", "end user", "end-user", "enduser", "person", "q",
-         "question", "member", "guest", "patient", "student", "requester", "you", "input"), "user",
+        (
+            "user",
+            "human",
+            "customer",
+            "client",
+            "visitor",
+            "caller",
+            "end user",
+            "end-user",
+            "enduser",
+            "person",
+            "q",
+            "question",
+            "member",
+            "guest",
+            "patient",
+            "student",
+            "requester",
+            "you",
+            "input",
+        ),
+        "user",
     ),
     **dict.fromkeys(
-        ("assistant", "ai", "bot", "agent", "model", "gpt", "chatgpt", "chatbot", "llm", "claude", "bing", "bard", "gemini",
-         "a", "answer", "support", "rep", "representative", "advisor", "operator", "output", "response", "assistant_message",
-         "function_call", "tool_call"), "assistant",
+        (
+            "assistant",
+            "ai",
+            "bot",
+            "agent",
+            "model",
+            "gpt",
+            "chatgpt",
+            "chatbot",
+            "llm",
+            "claude",
+            "bing",
+            "bard",
+            "gemini",
+            "a",
+            "answer",
+            "support",
+            "rep",
+            "representative",
+            "advisor",
+            "operator",
+            "output",
+            "response",
+            "assistant_message",
+            "function_call",
+            "tool_call",
+        ),
+        "assistant",
     ),
     **dict.fromkeys(
-        ("tool", "function", "observation", "environment", "env", "function_response", "function_result", "tool_result",
-         "tool_response", "tool_output", "ipython"), "tool",
+        (
+            "tool",
+            "function",
+            "observation",
+            "environment",
+            "env",
+            "function_response",
+            "function_result",
+            "tool_result",
+            "tool_response",
+            "tool_output",
+            "ipython",
+        ),
+        "tool",
     ),
-    **dict.fromkeys(("system", "developer", "instructions", "instruction", "context", "prompt"), "system"),
-}  # fmt: skip
-ROLES |= {word: role for role, words in SPEAKERS.items() for word in spellings(words) if word not in ROLES}
+    **dict.fromkeys(
+        ("system", "developer", "instructions", "instruction", "context", "prompt"), "system"
+    ),
+}
+ROLES |= {
+    word: role for role, words in SPEAKERS.items() for word in spellings(words) if word not in ROLES
+}
 ROLE_KEYS = ("role", "from", "speaker", "sender", "author", "source", "type", "name")
 SPEAKER_KEYS = ("role", "type", "kind", "name")  # inside an object of the speaker
 CONTENT_KEYS = ("content", "value", "text", "message", "body", "utterance", "parts")
-RESULT_KEYS = ("result", "output", "response", "observation", "tool_result", "tool_output", "tool_response", "returned")
+RESULT_KEYS = (
+    "result",
+    "output",
+    "response",
+    "observation",
+    "tool_result",
+    "tool_output",
+    "tool_response",
+    "returned",
+)
 MAX_WRITTEN = 100_000
 NAME_AND_JSON = re.compile(r"([A-Za-z_][\w.-]{0,100})\s*[:(]?\s*(\{.*\})\s*\)?", re.S)
-SPEAKER = re.compile(r"^[ \t*#>-]*\**([^\W\d_](?:[^\W\d_]|[ _-]){0,30}?)\**[ \t]*:\**[ \t]*", re.MULTILINE)
+SPEAKER = re.compile(
+    r"^[ \t*#>-]*\**([^\W\d_](?:[^\W\d_]|[ _-]){0,30}?)\**[ \t]*:\**[ \t]*", re.MULTILINE
+)
 
 
 def role_of(name: Any, roles: Mapping[str, str]) -> str | None:
@@ -49,7 +123,9 @@ def role_of(name: Any, roles: Mapping[str, str]) -> str | None:
 
 
 def speaker_of(item: dict) -> Any:
-    """What a turn says of its speaker, also inside an object (`author: {type: "end-user", name: "Ann"}`)."""
+    """What a turn says of its speaker, also inside an object (`author: {type: "end-user", name:
+    "Ann"}`).
+    """
     said = first(item, *ROLE_KEYS)
     if not isinstance(said, dict):
         return said
@@ -60,17 +136,25 @@ def speaker_of(item: dict) -> Any:
 def turn(item: Any, path: str, roles: Mapping[str, str], number: int = 1) -> list[dict]:
     """One turn of any shape as chat messages; none where its role is skipped. Raises RowError.
 
-    Results inside its tool calls become replies after it; `number` is that of its first call in the conversation.
+    Results inside its tool calls become replies after it; `number` is that of its first call in the
+    conversation.
     """
     if not isinstance(item, dict):
         raise RowError(path, f"expected a message, got {type(item).__name__}")
-    if item.get("lc") == 1 or ("role" not in item and item.get("type") in BLOCKS and not text(item.get("value"))):
+    if item.get("lc") == 1 or (
+        "role" not in item and item.get("type") in BLOCKS and not text(item.get("value"))
+    ):
         return chat_message(item, path)
     said = speaker_of(item)
     role = role_of(said, roles)
     if role is None:
         raise RowError(
-            path, f"the role “{text(said)[:60]}” is not mapped" if text(said) else "a message without a role"
+            path,
+            (
+                f"the role “{text(said)[:60]}” is not mapped"
+                if text(said)
+                else "a message without a role"
+            ),
         )
     if role == SKIP:
         return []
@@ -79,7 +163,9 @@ def turn(item: Any, path: str, roles: Mapping[str, str], number: int = 1) -> lis
     if is_call and (called := called_and_answered(content, number)):
         return called
     kept = {
-        name: value for name, value in item.items() if name in ("tool_calls", "tool_call_id", "function_call", "name")
+        name: value
+        for name, value in item.items()
+        if name in ("tool_calls", "tool_call_id", "function_call", "name")
     }
     replies: list[dict] = []
     if given := kept.get("tool_calls"):
@@ -87,7 +173,9 @@ def turn(item: Any, path: str, roles: Mapping[str, str], number: int = 1) -> lis
         if called and (len(called) > 1 or not isinstance(given, list)):
             kept["tool_calls"], replies = called[0]["tool_calls"], called[1:]
         elif called is None and not isinstance(given, list):
-            raise RowError(f"{path}.tool_calls", "tool calls that are neither JSON nor name(argument=value)")
+            raise RowError(
+                f"{path}.tool_calls", "tool calls that are neither JSON nor name(argument=value)"
+            )
     if role != "tool" and (not isinstance(kept.get("name"), str) or said == kept.get("name")):
         kept.pop("name", None)
     return chat_message({**kept, "role": role, "content": content}, path) + replies
@@ -99,10 +187,12 @@ def next_call(messages: list[dict]) -> int:
 
 
 def called_and_answered(content: Any, number: int) -> list[dict] | None:
-    """The messages that a value of tool calls makes: the calls, then a reply for each result inside them.
+    """The messages that a value of tool calls makes: the calls, then a reply for each result inside
+    them.
 
-    Calls are `{name, arguments}`, `name(argument=value)`, or several of them; None if a part is neither. A call without
-    an id is `call_{number}`, counted on, so that a reply belongs to its own call even where another has no result.
+    Calls are `{name, arguments}`, `name(argument=value)`, or several of them; None if a part is
+    neither. A call without an id is `call_{number}`, counted on, so that a reply belongs to its own
+    call even where another has no result.
     """
     parts = _parts(content)
     built = [call(obj(one)) for one in parts]
@@ -124,7 +214,9 @@ def called_and_answered(content: Any, number: int) -> list[dict] | None:
 def _parts(content: Any) -> list[Any]:
     """What a value of tool calls consists of, each as an object where it can be read."""
     found = loose(content)
-    found = _written(found) if isinstance(found, str) else found if isinstance(found, list) else [found]
+    found = (
+        _written(found) if isinstance(found, str) else found if isinstance(found, list) else [found]
+    )
     return [one for said in found for one in (_written(said) if isinstance(said, str) else [said])]
 
 
@@ -140,14 +232,20 @@ def _written(text_: str) -> list[Any]:
     try:
         tree = ast.parse(text_)
         nodes = [node.value for node in tree.body if isinstance(node, ast.Expr)]
-        nodes = [part for node in nodes for part in (node.elts if isinstance(node, ast.List | ast.Tuple) else [node])]
+        nodes = [
+            part
+            for node in nodes
+            for part in (node.elts if isinstance(node, ast.List | ast.Tuple) else [node])
+        ]
         return [_python_call(node) for node in nodes] if len(tree.body) else []
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return [None]
 
 
 def _python_call(node: ast.expr) -> dict | None:
-    """Raises ValueError if an argument is no literal. Arguments without a name are refused, but for one object."""
+    """Raises ValueError if an argument is no literal. Arguments without a name are refused, but for
+    one object.
+    """
     if not isinstance(node, ast.Call) or any(word.arg is None for word in node.keywords):
         return None
     arguments = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
@@ -177,19 +275,25 @@ def as_arguments(value: Any) -> str | dict:
 
 
 def turns(value: Any, path: str, roles: Mapping[str, str], number: int = 1) -> list[dict]:
-    """The messages of a conversation: a list of turns, of texts that take turns, `{messages}`, or a transcript. Raises RowError.
+    """The messages of a conversation: a list of turns, of texts that take turns, `{messages}`, or a
+    transcript. Raises RowError.
 
     `number` is that of its first tool call, where these turns continue a conversation.
     """
     value = loose(value)
     if isinstance(value, dict):
-        value = next((found for found in value.values() if isinstance(found, list) and found), value)
+        value = next(
+            (found for found in value.values() if isinstance(found, list) and found), value
+        )
     if isinstance(value, str):
         return _transcript(value, path, roles)
     if not isinstance(value, list) or not value:
         raise RowError(path, "no messages: expected a list of turns, or a transcript (“User: …”)")
     if all(isinstance(item, str) for item in value):
-        return [{"role": ("user", "assistant")[index % 2], "content": item} for index, item in enumerate(value)]
+        return [
+            {"role": ("user", "assistant")[index % 2], "content": item}
+            for index, item in enumerate(value)
+        ]
     found: list[dict] = []
     for index, item in enumerate(value):
         if isinstance(item, list) and len(item) == 2:
@@ -199,7 +303,9 @@ def turns(value: Any, path: str, roles: Mapping[str, str], number: int = 1) -> l
 
 
 def speakers(transcript: str) -> list[str]:
-    """Who speaks in a text of lines “Name: words”, in the order of the first word; none where it is no transcript."""
+    """Who speaks in a text of lines “Name: words”, in the order of the first word; none where it is
+    no transcript.
+    """
     begins = [found for found in SPEAKER.finditer(transcript) if role_of(found[1], {})]
     return list(dict.fromkeys(found[1] for found in begins)) if len(begins) > 1 else []
 
@@ -222,12 +328,17 @@ def _why_unread(value: str) -> str:
     if value.lstrip()[:1] not in ("[", "{"):
         return "the text has no lines such as “User: …”"
     if re.search(r"\s\.\.\.\s", value):
-        return "the list was shortened with “...” when it was printed, as numpy does. Save the column as JSON"
+        return (
+            "the list was shortened with “...” when it was printed, as numpy does. Save the column"
+            " as JSON"
+        )
     return "a list that is neither JSON nor as Python or numpy print it. Save the column as JSON"
 
 
 def linked(messages: list[dict], number: int = 1) -> list[dict]:
-    """Calls without an id get one, and replies without one that of the call which they answer (see `exchanges`)."""
+    """Calls without an id get one, and replies without one that of the call which they answer (see
+    `exchanges`).
+    """
     for message in messages:
         for one in items(message.get("tool_calls")):
             one["id"] = text(one.get("id")) or f"call_{number}"

@@ -20,8 +20,8 @@ AT_ONCE = 1_000
 
 
 def add(project: int, counts: Counts) -> None:
-    """Adds the cells to those of their hour and of their day. Sketches are added here and not in SQL, which has no sum of
-    them: the digest's lock keeps others from writing what is read."""
+    """Adds the cells to those of their hour and of their day. Sketches are added here and not in
+    SQL, which has no sum of them: the digest's lock keeps others from writing what is read."""
     found: defaultdict[Key, Cell] = defaultdict(Cell)
     for (at, dimension, value), cell in counts.cells.items():
         midnight = datetime.fromisoformat(at).replace(hour=0).isoformat()
@@ -37,9 +37,10 @@ def _add(project: int, cells: dict[Key, Cell]) -> None:
     names = ", ".join(f"cell.{name}" for name in (*COUNTED, *SKETCHED))
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT given.n, {names} FROM unnest(%s::text[], %s::timestamptz[], %s::text[], %s::text[]) WITH ORDINALITY "
-            "AS given(unit, at, dimension, value, n) JOIN trajectories_metriccell AS cell ON cell.project_id = %s "
-            "AND (cell.unit, cell.at, cell.dimension, cell.value) = (given.unit, given.at, given.dimension, given.value)",
+            f"SELECT given.n, {names} FROM unnest(%s::text[], %s::timestamptz[], %s::text[],"
+            " %s::text[]) WITH ORDINALITY AS given(unit, at, dimension, value, n) JOIN"
+            " trajectories_metriccell AS cell ON cell.project_id = %s AND (cell.unit, cell.at,"
+            " cell.dimension, cell.value) = (given.unit, given.at, given.dimension, given.value)",
             [*given, project],
         )
         found, rows = list(cells.values()), cursor.fetchall()

@@ -17,7 +17,9 @@ SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Of one trajectory: what cells add up. `buckets` are of SKETCHED, None if the number is not known."""
+    """Of one trajectory: what cells add up. `buckets` are of SKETCHED, None if the number is not
+    known.
+    """
 
     failed: bool
     unknown: bool
@@ -33,14 +35,19 @@ class Numbers:
             row[name] for name in ("outcome_status", "cost_usd", "input_tokens", "output_tokens")
         )
         tokens = None if sent is None and got is None else (sent or 0) + (got or 0)
-        buckets = [None if value is None else sketch.bucket_of(value) for value in (row["latency_ms"], cost, tokens)]
+        buckets = [
+            None if value is None else sketch.bucket_of(value)
+            for value in (row["latency_ms"], cost, tokens)
+        ]
         unknown = outcome not in ("failure", "success")
         return cls(outcome == "failure", unknown, sent or 0, got or 0, cost or 0.0, tuple(buckets))
 
 
 @dataclass(slots=True)
 class Cell:
-    """Sums and distributions of some trajectories. Cells of different trajectories can be merged."""
+    """Sums and distributions of some trajectories. Cells of different trajectories can be
+    merged.
+    """
 
     runs: int = 0
     failed: int = 0
@@ -83,7 +90,7 @@ class Cell:
     def as_list(self) -> list[Any]:
         return [getattr(self, name) for name in COUNTED] + [
             sketch.as_json(getattr(self, name)) for name in SKETCHED
-        ]  # fmt: skip
+        ]
 
     @classmethod
     def from_list(cls, given: list[Any]) -> Cell:
@@ -93,7 +100,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of a cell: `value` is None if the cell says nothing of it. `interval` where it is a proportion."""
+    """A figure of a cell: `value` is None if the cell says nothing of it. `interval` where it is a
+    proportion.
+    """
 
     title: str
     unit: str  # of the value: runs, share, tokens, usd, ms
@@ -125,17 +134,30 @@ MEASURES: dict[str, Measure] = {
         lambda cell: cell.known,
         lambda cell: cell.failure_interval,
     ),
-    "unknown_rate": Measure("Unknown outcomes", "share", lambda cell: _share(cell.unknown, cell.runs)),
-    "tokens": Measure("Tokens", "tokens", lambda cell: cell.input_tokens + cell.output_tokens, adds_up=True),
+    "unknown_rate": Measure(
+        "Unknown outcomes", "share", lambda cell: _share(cell.unknown, cell.runs)
+    ),
+    "tokens": Measure(
+        "Tokens", "tokens", lambda cell: cell.input_tokens + cell.output_tokens, adds_up=True
+    ),
     "input_tokens": Measure("Input tokens", "tokens", lambda cell: cell.input_tokens, adds_up=True),
-    "output_tokens": Measure("Output tokens", "tokens", lambda cell: cell.output_tokens, adds_up=True),
+    "output_tokens": Measure(
+        "Output tokens", "tokens", lambda cell: cell.output_tokens, adds_up=True
+    ),
     "cost": Measure("Cost", "usd", lambda cell: cell.cost_usd, adds_up=True),
 }
-for _key, _title, _unit in (("latency", "Latency", "ms"), ("cost", "Cost per run", "usd"), ("tokens", "Tokens per run", "tokens")):  # fmt: skip
+for _key, _title, _unit in (
+    ("latency", "Latency", "ms"),
+    ("cost", "Cost per run", "usd"),
+    ("tokens", "Tokens per run", "tokens"),
+):
     for _name in SHARES:
-        MEASURES[f"{_key}_{_name}"] = Measure(f"{_title}, {_name}", _unit, _percentile(_key, _name), _measured(_key))
+        MEASURES[f"{_key}_{_name}"] = Measure(
+            f"{_title}, {_name}", _unit, _percentile(_key, _name), _measured(_key)
+        )
 
-# Several measures in one chart, where nothing is grouped; grouped, the last but one stands for them.
+# Several measures in one chart, where nothing is grouped; grouped, the last but one stands for
+# them.
 TOGETHER: dict[str, tuple[str, tuple[str, ...]]] = {
     "latency": ("Latency p50, p95, p99", tuple(f"latency_{name}" for name in SHARES)),
     "run_cost": ("Cost per run p50, p95, p99", tuple(f"cost_{name}" for name in SHARES)),

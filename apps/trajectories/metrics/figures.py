@@ -17,7 +17,13 @@ KINDS = {
     "table": "Table",
 }
 TICKS = {"share": ".0%", "usd": "$~g", "ms": "~s", "tokens": "~s", "runs": "~s"}
-HOVER = {"share": "%{y:.1%}", "usd": "$%{y:,.4~f}", "ms": "%{y:,.0f} ms", "tokens": "%{y:,.0f}", "runs": "%{y:,.0f}"}
+HOVER = {
+    "share": "%{y:.1%}",
+    "usd": "$%{y:,.4~f}",
+    "ms": "%{y:,.0f} ms",
+    "tokens": "%{y:,.0f}",
+    "runs": "%{y:,.0f}",
+}
 AXIS = {"ms": "ms"}
 HEIGHT = 240
 OUTCOMES = {"success": 0, "failure": 1, "unknown": 2}  # from the bottom up, on every chart
@@ -29,9 +35,19 @@ def written(value: float | None, unit: str) -> str:
     if value is None:
         return "–"
     if unit == "ms":
-        return f"{value:,.0f} ms" if value < 1000 else f"{value / 1000:,.{2 if value < 10_000 else 1}f} s"
+        return (
+            f"{value:,.0f} ms"
+            if value < 1000
+            else f"{value / 1000:,.{2 if value < 10_000 else 1}f} s"
+        )
     if unit == "usd":
-        return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.4f}" if value >= 0.0001 else f"${value:.2g}"
+        return (
+            f"${value:,.2f}"
+            if value >= 1 or value == 0
+            else f"${value:.4f}"
+            if value >= 0.0001
+            else f"${value:.2g}"
+        )
     return f"{value:.1%}" if unit == "share" else f"{value:,.0f}"
 
 
@@ -49,13 +65,19 @@ def figure(answer: Answer, by: str, kind: str = "auto", height: int = HEIGHT) ->
     measure = MEASURES[answer.series[0].measure]
     if kind == "ranking":
         return _ranking(answer, by)
-    shown = sorted(answer.series, key=lambda one: OUTCOMES.get(one.name, 9)) if by == "outcome" else answer.series
+    shown = (
+        sorted(answer.series, key=lambda one: OUTCOMES.get(one.name, 9))
+        if by == "outcome"
+        else answer.series
+    )
     times = [point.at.isoformat() for point in shown[0].points if point.at]
     series = {_unique(answer, one): (times, [point.value for point in one.points]) for one in shown}
     title = title_of(answer, by)
     if kind == "bar" or (kind == "auto" and measure.adds_up) or len(times) == 1:
         colours = _colours(answer, by)
-        drawn = bars(series, title, stacked=measure.adds_up, height=height, unit=answer.unit, colours=colours)
+        drawn = bars(
+            series, title, stacked=measure.adds_up, height=height, unit=answer.unit, colours=colours
+        )
     else:
         drawn = lines(series, title, x="", height=height)
         for trace in drawn["data"]:
@@ -63,34 +85,54 @@ def figure(answer: Answer, by: str, kind: str = "auto", height: int = HEIGHT) ->
             trace["connectgaps"] = False
     for trace, one in zip(drawn["data"], shown, strict=True):
         trace["customdata"] = [_count(point) for point in one.points]
-        trace["hovertemplate"] = f"%{{x}}<br>{trace['name']}: {HOVER[measure.unit]}<br>%{{customdata}}<extra></extra>"
-    drawn["layout"]["yaxis"] |= {"tickformat": TICKS[measure.unit], "rangemode": "tozero", "nticks": 5}
+        trace["hovertemplate"] = (
+            f"%{{x}}<br>{trace['name']}: {HOVER[measure.unit]}<br>%{{customdata}}<extra></extra>"
+        )
+    drawn["layout"]["yaxis"] |= {
+        "tickformat": TICKS[measure.unit],
+        "rangemode": "tozero",
+        "nticks": 5,
+    }
     drawn["layout"]["yaxis"]["title"] = {"text": AXIS.get(measure.unit, ""), "font": {"size": 11}}
     return drawn
 
 
 def _unique(answer: Answer, one: Series) -> str:
-    """Names come from agents: short, and without what plotly reads as markup; two that look alike are numbered."""
+    """Names come from agents: short, and without what plotly reads as markup; two that look alike
+    are numbered.
+    """
     name = short(one.name)
     alike = [other for other in answer.series if short(other.name) == name]
     return name if len(alike) == 1 else f"{name} ({alike.index(one) + 1})"
 
 
 def short(name: str, most: int = 28) -> str:
-    return shortened(name.replace("<", "‹").replace(">", "›").replace("%{", "%‹").replace("&", "＆"), most)
+    return shortened(
+        name.replace("<", "‹").replace(">", "›").replace("%{", "%‹").replace("&", "＆"), most
+    )
 
 
 def _colours(answer: Answer, by: str) -> dict[str, str]:
-    fixed = {"failure": BAD, "success": "#1f9d6b", "unknown": UNKNOWN} if by == "outcome" else {OTHER: UNKNOWN}
+    fixed = (
+        {"failure": BAD, "success": "#1f9d6b", "unknown": UNKNOWN}
+        if by == "outcome"
+        else {OTHER: UNKNOWN}
+    )
     if not by:
         fixed = dict(SHADE)
         if len(answer.series) == 1:
-            return {answer.series[0].name: BAD if answer.measure in ("errors", "failure_rate") else PALETTE[0]}
+            return {
+                answer.series[0].name: (
+                    BAD if answer.measure in ("errors", "failure_rate") else PALETTE[0]
+                )
+            }
     return fixed
 
 
 def _count(point: Point) -> str:
-    interval = f", 95% interval {point.interval[0]:.1%}–{point.interval[1]:.1%}" if point.interval else ""
+    interval = (
+        f", 95% interval {point.interval[0]:.1%}–{point.interval[1]:.1%}" if point.interval else ""
+    )
     return f"n = {point.n:,}{interval}"
 
 
@@ -110,7 +152,9 @@ def _ranking(answer: Answer, by: str) -> dict:
         drawn["data"][0] |= {"orientation": "h", "marker": {"color": PALETTE[0]}}
     drawn["data"][0] |= {
         "customdata": [_count(one.whole) for one in rows],
-        "hovertemplate": "%{y}: " + HOVER[measure.unit].replace("{y", "{x") + "<br>%{customdata}<extra></extra>",
+        "hovertemplate": (
+            "%{y}: " + HOVER[measure.unit].replace("{y", "{x") + "<br>%{customdata}<extra></extra>"
+        ),
     }
     drawn["layout"]["xaxis"] |= {"tickformat": TICKS[measure.unit], "rangemode": "tozero"}
     drawn["layout"]["yaxis"] |= {"type": "category", "nticks": len(rows) + 1}

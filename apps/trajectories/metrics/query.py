@@ -1,7 +1,8 @@
 """Figures of trajectories over time and by group, for the filters of their list.
 
-Roll-ups answer where they know all filters: any number of trajectories, exact but for percentiles (`sketch.ACCURACY`). The rows of an
-hour that begins before or ends after the time range are read. Otherwise the newest NEWEST that match are read, and the answer says so.
+Roll-ups answer where they know all filters: any number of trajectories, exact but for percentiles
+(`sketch.ACCURACY`). The rows of an hour that begins before or ends after the time range are read.
+Otherwise the newest NEWEST that match are read, and the answer says so.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from django.utils import timezone
 from apps.core.models import Project
 from apps.trajectories.filters import active, apply_filters, bounds
 from apps.trajectories.metrics import sketch
-from apps.trajectories.metrics.cells import COUNTED, MEASURES, SKETCHED, TOGETHER, Cell, Measure, Numbers
+from apps.trajectories.metrics.cells import (
+    COUNTED,
+    MEASURES,
+    SKETCHED,
+    TOGETHER,
+    Cell,
+    Measure,
+    Numbers,
+)
 from apps.trajectories.models import MetricCell
 from apps.trajectories.rollups import DIMENSIONS, rollup_unit
 
@@ -40,14 +49,25 @@ BY = {
 }
 FILTER_OF = {"version": "agent_version"}  # where the dimension is called otherwise
 COLUMNS = (
-    "started_at", "agent_name", "agent_version", "model", "workload", "tool_names", "outcome_status", "input_tokens",
-    "output_tokens", "cost_usd", "latency_ms",
-)  # fmt: skip
+    "started_at",
+    "agent_name",
+    "agent_version",
+    "model",
+    "workload",
+    "tool_names",
+    "outcome_status",
+    "input_tokens",
+    "output_tokens",
+    "cost_usd",
+    "latency_ms",
+)
 
 
 @dataclass(frozen=True)
 class Point:
-    """`n` runs are behind the value; the interval is Wilson's, 95%, where the measure is a proportion."""
+    """`n` runs are behind the value; the interval is Wilson's, 95%, where the measure is a
+    proportion.
+    """
 
     at: datetime | None
     value: float | None
@@ -68,7 +88,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Answer:
-    """`read` is the number of trajectories that were read, where roll-ups could not answer; `more` that there are more."""
+    """`read` is the number of trajectories that were read, where roll-ups could not answer; `more`
+    that there are more.
+    """
 
     measure: str
     unit: str
@@ -99,14 +121,20 @@ class Answer:
 class Read:
     """Cells by time and group."""
 
-    cells: defaultdict[tuple[datetime, str], Cell] = field(default_factory=lambda: defaultdict(Cell))
+    cells: defaultdict[tuple[datetime, str], Cell] = field(
+        default_factory=lambda: defaultdict(Cell)
+    )
     rows: int | None = None
     more: bool = False
     rounded: bool = False
 
 
-def ask(project: Project, given: Mapping[str, str], measure: str, by: str = "", bucket: str = "") -> Answer:
-    """`measure` of MEASURES or TOGETHER, `by` of BY or “”, `bucket` of UNITS or “” for one that fits. Raises KeyError."""
+def ask(
+    project: Project, given: Mapping[str, str], measure: str, by: str = "", bucket: str = ""
+) -> Answer:
+    """`measure` of MEASURES or TOGETHER, `by` of BY or “”, `bucket` of UNITS or “” for one that
+    fits. Raises KeyError.
+    """
     keys = measures_of(measure, by)
     begin, end = _span(project, given)
     unit = unit_of(begin, end and min(end, timezone.now()), bucket)
@@ -122,7 +150,9 @@ def ask(project: Project, given: Mapping[str, str], measure: str, by: str = "", 
         for key in keys:
             points = [_point(MEASURES[key], at, own.get(at)) for at in times]
             title = name if by else key[-3:] if len(keys) > 1 else MEASURES[key].title
-            series.append(Series(title, key, points, _point(MEASURES[key], None, whole), whole.runs))
+            series.append(
+                Series(title, key, points, _point(MEASURES[key], None, whole), whole.runs)
+            )
     return Answer(measure, unit, series, total, read.rows, read.more, others, read.rounded)
 
 
@@ -130,7 +160,9 @@ def totals(project: Project, given: Mapping[str, str]) -> Answer:
     """All that match, added up, without groups or times."""
     begin, _ = _span(project, given)
     read = _read(project, given, "", "day", begin, bounds(given)[1] or FOREVER)
-    return Answer("runs", "day", [], _merged(read.cells.values()), read.rows, read.more, rounded=read.rounded)
+    return Answer(
+        "runs", "day", [], _merged(read.cells.values()), read.rows, read.more, rounded=read.rounded
+    )
 
 
 def measures_of(measure: str, by: str) -> tuple[str, ...]:
@@ -154,7 +186,9 @@ def unit_of(begin: datetime | None, end: datetime | None, bucket: str = "") -> s
 
 
 def _span(project: Project, given: Mapping[str, str]) -> tuple[datetime | None, datetime | None]:
-    """From when to when there is something to show; what lies in the future of an open end is left out."""
+    """From when to when there is something to show; what lies in the future of an open end is left
+    out.
+    """
     begin, end = bounds(given)
     end = end or timezone.now() + timedelta(days=1)
     if begin is None:
@@ -164,7 +198,12 @@ def _span(project: Project, given: Mapping[str, str]) -> tuple[datetime | None, 
 
 
 def _read(
-    project: Project, given: Mapping[str, str], by: str, unit: str, begin: datetime | None, end: datetime | None
+    project: Project,
+    given: Mapping[str, str],
+    by: str,
+    unit: str,
+    begin: datetime | None,
+    end: datetime | None,
 ) -> Read:
     if begin is None or end is None or begin >= end:
         return Read()
@@ -177,7 +216,9 @@ def _read(
     edges = [(begin, min(first, end)), (max(first, last), end)]
     if not all(_add_rows(found, project, given, by, unit, *edge) for edge in edges):
         found, (first, last) = Read(rounded=True), (_hour(begin), end)
-    rows = MetricCell.objects.filter(_times_between(first, last, unit), project=project, dimension=name, runs__gt=0)
+    rows = MetricCell.objects.filter(
+        _times_between(first, last, unit), project=project, dimension=name, runs__gt=0
+    )
     if value is not None:
         rows = rows.filter(value=value)
     for at, group, *columns in rows.order_by().values_list("at", "value", *COUNTED, *SKETCHED):
@@ -188,13 +229,21 @@ def _read(
 
 
 def _add_rows(
-    found: Read, project: Project, given: Mapping[str, str], by: str, unit: str, begin: datetime, end: datetime
+    found: Read,
+    project: Project,
+    given: Mapping[str, str],
+    by: str,
+    unit: str,
+    begin: datetime,
+    end: datetime,
 ) -> bool:
     """Adds the runs of a part of an hour. False if they are too many to be read."""
     if begin >= end:
         return True
     given = {**dict(given.items()), "since": "", "from": begin.isoformat(), "to": end.isoformat()}
-    rows = apply_filters(project.trajectories.filter(started_at__gte=begin, started_at__lt=end), given).order_by("-pk")
+    rows = apply_filters(
+        project.trajectories.filter(started_at__gte=begin, started_at__lt=end), given
+    ).order_by("-pk")
     read = list(rows.values(*COLUMNS)[: PART + 1])
     for values in read:
         _count(found, values, by, unit)
@@ -202,7 +251,9 @@ def _add_rows(
 
 
 def _dimension(given: Mapping[str, str], by: str) -> tuple[str, str | None] | None:
-    """The dimension of the roll-ups, and its value where it is filtered by; None if they cannot answer."""
+    """The dimension of the roll-ups, and its value where it is filtered by; None if they cannot
+    answer.
+    """
     wanted: dict[str, str | None] = {by: None} if by else {}
     for chip in active(given):
         if chip.name in ("since", "from", "to"):
@@ -217,16 +268,24 @@ def _dimension(given: Mapping[str, str], by: str) -> tuple[str, str | None] | No
 
 
 def _times_between(begin: datetime, end: datetime, unit: str) -> Q:
-    """The cells of these times, which begin with an hour: hours, or whole days and the hours before and after them."""
+    """The cells of these times, which begin with an hour: hours, or whole days and the hours before
+    and after them.
+    """
     hours = Q(unit="hour", at__gte=begin, at__lt=end)
     first, last = midnight(begin + UNITS["day"] - HOUR), midnight(end)
     if unit == "hour" or first >= last:
         return hours
     days = Q(unit="day", at__gte=first, at__lt=last)
-    return days | Q(unit="hour", at__gte=begin, at__lt=first) | Q(unit="hour", at__gte=last, at__lt=end)
+    return (
+        days
+        | Q(unit="hour", at__gte=begin, at__lt=first)
+        | Q(unit="hour", at__gte=last, at__lt=end)
+    )
 
 
-def _from_rows(project: Project, given: Mapping[str, str], by: str, unit: str, end: datetime) -> Read:
+def _from_rows(
+    project: Project, given: Mapping[str, str], by: str, unit: str, end: datetime
+) -> Read:
     matching = apply_filters(project.trajectories.filter(started_at__lt=end), given).order_by("-pk")
     found, seen = Read(), 0
     for values in matching.values(*COLUMNS)[: NEWEST + 1]:
@@ -262,7 +321,9 @@ def midnight(at: datetime) -> datetime:
 # Putting together
 
 
-def _in_units(cells: Mapping[tuple[datetime, str], Cell], unit: str) -> dict[tuple[datetime, str], Cell]:
+def _in_units(
+    cells: Mapping[tuple[datetime, str], Cell], unit: str
+) -> dict[tuple[datetime, str], Cell]:
     if unit != "week":
         return dict(cells)
     found: dict[tuple[datetime, str], Cell] = defaultdict(Cell)
@@ -284,7 +345,9 @@ def _groups(cells: Mapping[tuple[datetime, str], Cell]) -> tuple[list[tuple[str,
     return found, len(rest)
 
 
-def _of_group(cells: Mapping[tuple[datetime, str], Cell], members: set[str]) -> dict[datetime, Cell]:
+def _of_group(
+    cells: Mapping[tuple[datetime, str], Cell], members: set[str]
+) -> dict[datetime, Cell]:
     found: dict[datetime, Cell] = {}
     for (at, group), cell in cells.items():
         if group in members:
@@ -312,4 +375,6 @@ def _point(measure: Measure, at: datetime | None, cell: Cell | None) -> Point:
     if cell is None or cell.runs <= 0:
         return Point(at, 0 if measure.adds_up else None, 0)
     value, n = measure.value(cell), measure.n(cell)
-    return Point(at, value, n, measure.interval(cell) if measure.interval and value is not None else None)
+    return Point(
+        at, value, n, measure.interval(cell) if measure.interval and value is not None else None
+    )

@@ -1,4 +1,6 @@
-"""Counts the cells of a project again from its rows: for rows that came before there were cells, and after a repair by hand."""
+"""Counts the cells of a project again from its rows: for rows that came before there were cells,
+and after a repair by hand.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,33 @@ from apps.trajectories.rollups import FACETS, KIND, Counts
 
 COLUMNS = tuple(
     dict.fromkeys(
-        ("started_at", *KIND, *FACETS.values(), "tool_names", "tags", "input_tokens", "output_tokens", "cost_usd", "latency_ms")
+        (
+            "started_at",
+            *KIND,
+            *FACETS.values(),
+            "tool_names",
+            "tags",
+            "input_tokens",
+            "output_tokens",
+            "cost_usd",
+            "latency_ms",
+        )
     )
-)  # fmt: skip
+)
 AT_ONCE = 5_000
 
 
 def recount(project: Project) -> int:
-    """Returns how many rows were counted. Runs may be sent meanwhile: the digest waits, and adds what this has not seen."""
+    """Returns how many rows were counted. Runs may be sent meanwhile: the digest waits, and adds
+    what this has not seen.
+    """
     with locks.holding_in(project.pk, ProjectLock.DIGEST), transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         counts, waiting, n = Counts(), Counts(), 0
-        for row in Trajectory.objects.filter(project=project).order_by().values(*COLUMNS).iterator(AT_ONCE):
+        for row in (
+            Trajectory.objects.filter(project=project).order_by().values(*COLUMNS).iterator(AT_ONCE)
+        ):
             counts.add(row)
             n += 1
         for arrival in Arrival.objects.filter(project=project).iterator(AT_ONCE):
@@ -40,4 +56,6 @@ def recount(project: Project) -> int:
 
 def _negative(cell: Cell) -> Cell:
     counted = (-getattr(cell, name) for name in COUNTED)
-    return Cell(*counted, *({bucket: -n for bucket, n in getattr(cell, name).items()} for name in SKETCHED))
+    return Cell(
+        *counted, *({bucket: -n for bucket, n in getattr(cell, name).items()} for name in SKETCHED)
+    )

@@ -1,7 +1,8 @@
-"""Percentiles of numbers that are counted and forgotten: counts by logarithmic bucket, which can be added and taken away again.
+"""Percentiles of numbers that are counted and forgotten: counts by logarithmic bucket, which can be
+added and taken away again.
 
-The buckets are those of DDSketch (Masson, Rim and Lee, VLDB 2019): a percentile is off by at most ACCURACY of its value.
-Pure.
+The buckets are those of DDSketch (Masson, Rim and Lee, VLDB 2019): a percentile is off by at most
+ACCURACY of its value. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ Sketch = dict[int, int]  # bucket -> how many numbers
 
 
 def bucket_of(value: float) -> int:
-    """Of a number that is not negative; what is smaller than anything that is measured counts as 0."""
+    """Of a number that is not negative; what is smaller than anything that is measured counts
+    as 0.
+    """
     if value <= 1e-15:
         return ZERO
     return math.ceil(math.log(min(value, LARGEST)) / _LOG_GAMMA)
@@ -35,7 +38,9 @@ def merge(sketch: Sketch, other: Mapping[int, int]) -> None:
 
 
 def percentiles(sketch: Mapping[int, int], shares: tuple[float, ...]) -> list[float | None]:
-    """The values below which these shares lie, in the order of `shares`, which must rise; None for an empty sketch."""
+    """The values below which these shares lie, in the order of `shares`, which must rise; None for
+    an empty sketch.
+    """
     counted = sorted((bucket, n) for bucket, n in sketch.items() if n > 0)
     total = sum(n for _, n in counted)
     if not total:

@@ -36,7 +36,12 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "trajectory_id", "first", blank=True, editable=False, primary_key=True, serialize=False
+                        "trajectory_id",
+                        "first",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
                     ),
                 ),
                 ("trajectory_id", models.UUIDField()),
@@ -50,11 +55,19 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "project_id", "digest", blank=True, editable=False, primary_key=True, serialize=False
+                        "project_id",
+                        "digest",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
                     ),
                 ),
                 ("digest", models.BinaryField(max_length=16)),
-                ("is_link", models.BooleanField(default=False, help_text="Only of use for some days")),
+                (
+                    "is_link",
+                    models.BooleanField(default=False, help_text="Only of use for some days"),
+                ),
                 ("deleted_at", models.DateTimeField()),
                 (
                     "project",
@@ -68,7 +81,11 @@ class Migration(migrations.Migration):
             ],
             options={
                 "indexes": [
-                    models.Index(condition=models.Q(("is_link", True)), fields=["deleted_at"], name="tombstone_of_link")
+                    models.Index(
+                        condition=models.Q(("is_link", True)),
+                        fields=["deleted_at"],
+                        name="tombstone_of_link",
+                    )
                 ],
             },
         ),
@@ -91,10 +108,17 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Arrival",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 (
                     "trajectories",
-                    django.contrib.postgres.fields.ArrayField(base_field=models.UUIDField(), default=list, size=None),
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.UUIDField(), default=list, size=None
+                    ),
                 ),
                 ("counts", models.JSONField(default=list, help_text="See `rollups.Counts`")),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
@@ -114,7 +138,9 @@ class Migration(migrations.Migration):
                 "ordering": ("id",),
                 "indexes": [
                     models.Index(
-                        condition=models.Q(("problem", ""), _negated=True), fields=["project"], name="arrival_set_aside"
+                        condition=models.Q(("problem", ""), _negated=True),
+                        fields=["project"],
+                        name="arrival_set_aside",
                     )
                 ],
             },
@@ -127,14 +153,28 @@ class Migration(migrations.Migration):
                 ("words", django.contrib.postgres.search.SearchVectorField()),
             ],
             options={
-                "indexes": [django.contrib.postgres.indexes.GinIndex(fields=["words"], name="searchtext_words")],
+                "indexes": [
+                    django.contrib.postgres.indexes.GinIndex(
+                        fields=["words"], name="searchtext_words"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
             name="SpanBody",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("signal", models.CharField(choices=[("traces", "Traces"), ("logs", "Logs")], max_length=6)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "signal",
+                    models.CharField(
+                        choices=[("traces", "Traces"), ("logs", "Logs")], max_length=6
+                    ),
+                ),
                 ("received_at", models.DateTimeField(default=django.utils.timezone.now)),
                 ("data", models.BinaryField(help_text="OTLP protobuf, Zstandard")),
                 (
@@ -184,7 +224,11 @@ class Migration(migrations.Migration):
                 (
                     "outcome_status",
                     models.CharField(
-                        choices=[("success", "Success"), ("failure", "Failure"), ("unknown", "Unknown")],
+                        choices=[
+                            ("success", "Success"),
+                            ("failure", "Failure"),
+                            ("unknown", "Unknown"),
+                        ],
                         default="unknown",
                         max_length=10,
                     ),
@@ -223,7 +267,11 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "preview",
-                    models.CharField(blank=True, help_text="First user message, shortened, derived", max_length=240),
+                    models.CharField(
+                        blank=True,
+                        help_text="First user message, shortened, derived",
+                        max_length=240,
+                    ),
                 ),
                 (
                     "project",
@@ -247,7 +295,12 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "project_id", "external_id", blank=True, editable=False, primary_key=True, serialize=False
+                        "project_id",
+                        "external_id",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
                     ),
                 ),
                 ("external_id", models.CharField(max_length=200)),
@@ -268,12 +321,19 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Feedback",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("external_id", models.CharField(max_length=200)),
                 ("key", models.CharField(max_length=110)),
                 (
                     "outcome",
-                    models.JSONField(default=dict, help_text="What it says of {status, reward, label, reason}"),
+                    models.JSONField(
+                        default=dict, help_text="What it says of {status, reward, label, reason}"
+                    ),
                 ),
                 ("tags", models.JSONField(default=dict, help_text="{tag: put on, else taken off}")),
                 ("interventions", models.JSONField(default=list)),
@@ -290,20 +350,35 @@ class Migration(migrations.Migration):
             ],
             options={
                 "constraints": [
-                    models.UniqueConstraint(fields=("project", "external_id", "key"), name="one_feedback_per_key")
+                    models.UniqueConstraint(
+                        fields=("project", "external_id", "key"), name="one_feedback_per_key"
+                    )
                 ],
             },
         ),
         migrations.CreateModel(
             name="TrajectoryRevision",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 (
                     "content_digest",
-                    models.CharField(help_text="Of what was sent, where something else was sent then", max_length=32),
+                    models.CharField(
+                        help_text="Of what was sent, where something else was sent then",
+                        max_length=32,
+                    ),
                 ),
                 ("content", models.JSONField(help_text="The fields that changed, as they were")),
-                ("cause", models.CharField(default="resent", help_text="resent, feedback or edited", max_length=20)),
+                (
+                    "cause",
+                    models.CharField(
+                        default="resent", help_text="resent, feedback or edited", max_length=20
+                    ),
+                ),
                 ("replaced_at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "trajectory",
@@ -337,7 +412,11 @@ class Migration(migrations.Migration):
                 (
                     "state",
                     models.CharField(
-                        choices=[("waiting", "Waiting"), ("used", "Used as a sample"), ("refused", "Not used")],
+                        choices=[
+                            ("waiting", "Waiting"),
+                            ("used", "Used as a sample"),
+                            ("refused", "Not used"),
+                        ],
                         default="waiting",
                         max_length=10,
                     ),
@@ -357,7 +436,9 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(fields=["project", "run"], name="evalclaim_by_run"),
                     models.Index(
-                        condition=models.Q(("state", "waiting")), fields=["trajectory"], name="evalclaim_waiting"
+                        condition=models.Q(("state", "waiting")),
+                        fields=["trajectory"],
+                        name="evalclaim_waiting",
                     ),
                 ],
             },
@@ -365,11 +446,18 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Upload",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="%(class)ss", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
                     ),
                 ),
                 ("name", models.CharField(max_length=200)),
@@ -387,8 +475,18 @@ class Migration(migrations.Migration):
                         max_length=10,
                     ),
                 ),
-                ("spec", models.JSONField(default=dict, help_text="Frozen at submission: ids, hashes and settings")),
-                ("cursor", models.JSONField(default=dict, help_text="Where the next step of a job in steps begins")),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
                 ("result", models.JSONField(default=dict)),
                 ("error", models.TextField(blank=True)),
                 ("attempt", models.PositiveIntegerField(default=0)),
@@ -408,7 +506,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
-                ("sends", models.PositiveSmallIntegerField(default=0, help_text="Messages sent since it was queued")),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
                 (
                     "resend_at",
                     models.DateTimeField(
@@ -432,9 +535,12 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(
-                                ("finished_at__isnull", False), ("state__in", ("succeeded", "failed", "cancelled"))
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
                             ),
-                            models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
                             _connector="OR",
                         ),
                         name="upload_finished_iff_terminal",
@@ -445,7 +551,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Facet",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 (
                     "kind",
                     models.CharField(
@@ -465,21 +576,30 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="facets", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="facets",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("kind", "-trajectories", "value"),
                 "constraints": [
-                    models.UniqueConstraint(fields=("project", "kind", "value"), name="one_facet_per_value")
+                    models.UniqueConstraint(
+                        fields=("project", "kind", "value"), name="one_facet_per_value"
+                    )
                 ],
             },
         ),
         migrations.CreateModel(
             name="HourlyCount",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("hour", models.DateTimeField()),
                 ("agent_name", models.CharField(blank=True, max_length=120)),
                 ("agent_version", models.CharField(blank=True, max_length=120)),
@@ -490,12 +610,17 @@ class Migration(migrations.Migration):
                 ("input_tokens", models.BigIntegerField(default=0)),
                 ("output_tokens", models.BigIntegerField(default=0)),
                 ("cost_usd", models.FloatField(default=0)),
-                ("latency_ms", models.FloatField(default=0, help_text="Sum over those that have one")),
+                (
+                    "latency_ms",
+                    models.FloatField(default=0, help_text="Sum over those that have one"),
+                ),
                 ("with_latency", models.BigIntegerField(default=0)),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="hourly_counts", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="hourly_counts",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -519,7 +644,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="RedactionRule",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("name", models.CharField(max_length=80)),
                 ("kind", models.CharField(max_length=20)),
                 ("pattern", models.TextField(blank=True)),
@@ -539,21 +669,30 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="redaction_rules", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="redaction_rules",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("position", "id"),
                 "constraints": [
-                    models.UniqueConstraint(fields=("project", "name"), name="one_redaction_rule_per_name")
+                    models.UniqueConstraint(
+                        fields=("project", "name"), name="one_redaction_rule_per_name"
+                    )
                 ],
             },
         ),
         migrations.CreateModel(
             name="SavedView",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("name", models.CharField(max_length=80)),
                 ("query", models.TextField(help_text="The query string of the list")),
                 ("shared", models.BooleanField(default=False)),
@@ -561,25 +700,38 @@ class Migration(migrations.Migration):
                 (
                     "by",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to=settings.AUTH_USER_MODEL
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
                     ),
                 ),
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="saved_views", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="saved_views",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("name", "id"),
-                "constraints": [models.UniqueConstraint(fields=("project", "by", "name"), name="one_view_per_name")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("project", "by", "name"), name="one_view_per_name"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
             name="SpanBatch",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("trace_id", models.CharField(max_length=32)),
                 ("received_at", models.DateTimeField(default=django.utils.timezone.now)),
                 ("data", models.BinaryField()),
@@ -604,8 +756,16 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="HeldBatch",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("kind", models.CharField(choices=[("row", "Row"), ("spans", "Spans")], max_length=5)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(choices=[("row", "Row"), ("spans", "Spans")], max_length=5),
+                ),
                 ("received_at", models.DateTimeField(default=django.utils.timezone.now)),
                 ("data", models.BinaryField(help_text="Zstandard, encrypted")),
                 ("due_at", models.DateTimeField(default=django.utils.timezone.now, null=True)),
@@ -626,7 +786,9 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(fields=["project", "id"], name="heldbatch_by_project"),
                     models.Index(
-                        condition=models.Q(("due_at__isnull", False)), fields=["due_at"], name="heldbatch_due"
+                        condition=models.Q(("due_at__isnull", False)),
+                        fields=["due_at"],
+                        name="heldbatch_due",
                     ),
                 ],
             },
@@ -637,16 +799,31 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "project_id", "trace_id", blank=True, editable=False, primary_key=True, serialize=False
+                        "project_id",
+                        "trace_id",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
                     ),
                 ),
                 ("trace_id", models.CharField(max_length=32)),
                 (
                     "due_at",
-                    models.DateTimeField(help_text="From when its spans may be assembled; null: they are", null=True),
+                    models.DateTimeField(
+                        help_text="From when its spans may be assembled; null: they are", null=True
+                    ),
                 ),
-                ("first_at", models.DateTimeField(help_text="When the first of the spans not yet assembled came")),
-                ("touched_at", models.DateTimeField(help_text="When the last span of its runs came")),
+                (
+                    "first_at",
+                    models.DateTimeField(
+                        help_text="When the first of the spans not yet assembled came"
+                    ),
+                ),
+                (
+                    "touched_at",
+                    models.DateTimeField(help_text="When the last span of its runs came"),
+                ),
                 (
                     "runs",
                     django.contrib.postgres.fields.ArrayField(
@@ -662,11 +839,15 @@ class Migration(migrations.Migration):
                         size=None,
                     ),
                 ),
-                ("forgotten", models.BooleanField(default=False, help_text="Its spans were removed")),
+                (
+                    "forgotten",
+                    models.BooleanField(default=False, help_text="Its spans were removed"),
+                ),
                 (
                     "is_partial",
                     models.BooleanField(
-                        db_default=False, help_text="Its spans were removed once; those here came later"
+                        db_default=False,
+                        help_text="Its spans were removed once; those here came later",
                     ),
                 ),
                 (
@@ -693,11 +874,19 @@ class Migration(migrations.Migration):
             options={
                 "indexes": [
                     models.Index(
-                        condition=models.Q(("problem", ""), _negated=True), fields=["project"], name="trace_set_aside"
+                        condition=models.Q(("problem", ""), _negated=True),
+                        fields=["project"],
+                        name="trace_set_aside",
                     ),
-                    models.Index(condition=models.Q(("due_at__isnull", False)), fields=["due_at"], name="trace_due"),
+                    models.Index(
+                        condition=models.Q(("due_at__isnull", False)),
+                        fields=["due_at"],
+                        name="trace_due",
+                    ),
                     models.Index(fields=["touched_at"], name="trace_by_age"),
-                    django.contrib.postgres.indexes.GinIndex(fields=["links"], name="trace_by_link"),
+                    django.contrib.postgres.indexes.GinIndex(
+                        fields=["links"], name="trace_by_link"
+                    ),
                 ],
             },
         ),
@@ -708,17 +897,26 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="trajectory",
             index=models.Index(
-                condition=models.Q(("outcome_status", "failure")), fields=["project", "id"], name="trajectory_failed"
+                condition=models.Q(("outcome_status", "failure")),
+                fields=["project", "id"],
+                name="trajectory_failed",
             ),
         ),
         migrations.AddIndex(
             model_name="trajectory",
-            index=django.contrib.postgres.indexes.GinIndex(fields=["terms"], name="trajectory_by_term"),
+            index=django.contrib.postgres.indexes.GinIndex(
+                fields=["terms"], name="trajectory_by_term"
+            ),
         ),
         migrations.CreateModel(
             name="BulkChange",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("kind", models.CharField(help_text="tag, untag or outcome", max_length=10)),
                 ("value", models.CharField(max_length=80)),
                 ("n", models.PositiveIntegerField(default=0)),
@@ -737,7 +935,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="bulk_changes", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="bulk_changes",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -748,12 +948,21 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="MetricCell",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("unit", models.CharField(help_text="hour or day", max_length=4)),
                 ("at", models.DateTimeField()),
                 (
                     "dimension",
-                    models.CharField(blank=True, help_text="A key of `rollups.DIMENSIONS`, tool, or “”", max_length=10),
+                    models.CharField(
+                        blank=True,
+                        help_text="A key of `rollups.DIMENSIONS`, tool, or “”",
+                        max_length=10,
+                    ),
                 ),
                 ("value", models.CharField(blank=True, max_length=200)),
                 ("runs", models.BigIntegerField(default=0)),
@@ -778,7 +987,8 @@ class Migration(migrations.Migration):
             options={
                 "constraints": [
                     models.UniqueConstraint(
-                        fields=("project", "unit", "dimension", "at", "value"), name="one_cell_per_time_and_value"
+                        fields=("project", "unit", "dimension", "at", "value"),
+                        name="one_cell_per_time_and_value",
                     )
                 ],
             },
@@ -789,7 +999,12 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "upload_id", "trajectory_id", blank=True, editable=False, primary_key=True, serialize=False
+                        "upload_id",
+                        "trajectory_id",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
                     ),
                 ),
                 ("trajectory_id", models.UUIDField(db_index=True)),
@@ -807,7 +1022,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ImportMapping",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("name", models.CharField(max_length=80)),
                 ("mapping", models.JSONField()),
                 ("updated_at", models.DateTimeField(auto_now=True)),
@@ -823,14 +1043,18 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="import_mappings", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="import_mappings",
+                        to="core.project",
                     ),
                 ),
             ],
             options={
                 "ordering": ("name",),
                 "constraints": [
-                    models.UniqueConstraint(fields=("project", "name"), name="one_import_mapping_per_name")
+                    models.UniqueConstraint(
+                        fields=("project", "name"), name="one_import_mapping_per_name"
+                    )
                 ],
             },
         ),

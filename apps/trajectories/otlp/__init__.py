@@ -1,12 +1,34 @@
-"""OTLP, the pure half: bodies to spans (`decode`), what a span says (`conventions`), spans to rows (`assemble`)."""
+"""OTLP, the pure half: bodies to spans (`decode`), what a span says (`conventions`), spans to rows
+(`assemble`).
+"""
 
 from apps.trajectories.otlp.assemble import Run, assemble
 from apps.trajectories.otlp.conventions import names_a_step
-from apps.trajectories.otlp.decode import Decoded, DecodeError, check_logs, check_traces, decode_logs, decode_traces
+from apps.trajectories.otlp.decode import (
+    Decoded,
+    DecodeError,
+    check_logs,
+    check_traces,
+    decode_logs,
+    decode_traces,
+)
 from apps.trajectories.otlp.links import Links
 from apps.trajectories.otlp.spans import Event, Link, LogRecord, Scope, Span
 
 __all__ = [
-    "DecodeError", "Decoded", "Event", "Link", "Links", "LogRecord", "Run", "Scope", "Span", "assemble",
-    "check_logs", "check_traces", "decode_logs", "decode_traces", "names_a_step",
-]  # fmt: skip
+    "DecodeError",
+    "Decoded",
+    "Event",
+    "Link",
+    "Links",
+    "LogRecord",
+    "Run",
+    "Scope",
+    "Span",
+    "assemble",
+    "check_logs",
+    "check_traces",
+    "decode_logs",
+    "decode_traces",
+    "names_a_step",
+]

@@ -1,4 +1,6 @@
-"""Spans and log records to rows: one run of an agent is one trajectory. Pure; the order of arrival changes nothing."""
+"""Spans and log records to rows: one run of an agent is one trajectory. Pure; the order of arrival
+changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ END_OF_TIME_NS = int(END_OF_TIME.timestamp()) * 10**9
 
 
 class Run(Struct):
-    """One trajectory: `row` passes `schema.parse`, `key` is its id, `spans` the (trace id, span id) that it was made of.
+    """One trajectory: `row` passes `schema.parse`, `key` is its id, `spans` the (trace id, span id)
+    that it was made of.
 
-    Traces of one run that come apart find each other by their `links`: one has what another wants (see `links.Links`).
+    Traces of one run that come apart find each other by their `links`: one has what another wants
+    (see `links.Links`).
     """
 
     key: str
@@ -45,7 +49,9 @@ class Run(Struct):
 
 
 def assemble(spans: Iterable[Span], logs: Iterable[LogRecord]) -> list[Run]:
-    """The runs that the spans hold, by start. Traces without a model, agent or tool span hold none."""
+    """The runs that the spans hold, by start. Traces without a model, agent or tool span hold
+    none.
+    """
     return [_run(group) for group in groups_of(spans, logs)]
 
 
@@ -61,7 +67,9 @@ def _run(group: Group) -> Run:
         "session_id": group.id_of("session_id")[:200],
         "user_id": group.id_of("user_id")[:200],
         "messages": talk.messages[:MAX_MESSAGES],
-        "tools": tools_of(_distinct(tool for node in group.nodes for tool in node.reading.tools))[:MAX_TOOLS],
+        "tools": tools_of(_distinct(tool for node in group.nodes for tool in node.reading.tools))[
+            :MAX_TOOLS
+        ],
         "outcome": _outcome(group),
         "usage": _usage(group),
         "tags": _tags(group),
@@ -70,12 +78,24 @@ def _run(group: Group) -> Run:
     row["metadata"] = _metadata(group, threads, main, talk)
     if named := _eval_sample(group):
         row["eval"] = named
-    return Run(group.key, row, {(node.span.trace_id, node.span.span_id) for node in group.nodes}, links_of(group))
+    return Run(
+        group.key,
+        row,
+        {(node.span.trace_id, node.span.span_id) for node in group.nodes},
+        links_of(group),
+    )
 
 
 def _rank(thread: Thread) -> tuple:
-    """The agent's own thread comes before those of agents that are its tools, the longest before the others."""
-    return (not thread.calls[0].nested, len(thread.messages), thread.last.span.end_ns, thread.last.span.span_id)
+    """The agent's own thread comes before those of agents that are its tools, the longest before
+    the others.
+    """
+    return (
+        not thread.calls[0].nested,
+        len(thread.messages),
+        thread.last.span.end_ns,
+        thread.last.span.span_id,
+    )
 
 
 # Who, when, how much
@@ -89,22 +109,38 @@ def _agent(group: Group) -> dict[str, str]:
 
 
 def _most_outer(group: Group, name: str) -> str:
-    """What the run's agents say of themselves, the outer and earlier first; else what any span says."""
+    """What the run's agents say of themselves, the outer and earlier first; else what any span
+    says.
+    """
     agents = [node for node in group.nodes if node.reading.kind == "agent" and not node.in_tool]
-    return next((found for node in agents if (found := getattr(node.reading, name))), "") or group.id_of(name)
+    return next(
+        (found for node in agents if (found := getattr(node.reading, name))), ""
+    ) or group.id_of(name)
 
 
 def _eval_sample(group: Group) -> dict[str, Any] | None:
-    """The sample of an evaluation that a span, or what the process says of itself, names; None if none does."""
+    """The sample of an evaluation that a span, or what the process says of itself, names; None if
+    none does.
+    """
     resource = group.nodes[0].span.resource
     run, task, sample = (
         group.id_of(name) or label(resource.get(key))
-        for name, key in (("eval_run", flywheel.RUN), ("eval_task", flywheel.TASK), ("eval_sample", flywheel.SAMPLE))
+        for name, key in (
+            ("eval_run", flywheel.RUN),
+            ("eval_task", flywheel.TASK),
+            ("eval_sample", flywheel.SAMPLE),
+        )
     )
     if not run:
         return None
     # What is not a number is none of any evaluation's samples, and is said so where it is settled.
-    number = int(sample) if sample.isascii() and sample.isdigit() and len(sample) < 6 else MAX_SAMPLE if sample else 0
+    number = (
+        int(sample)
+        if sample.isascii() and sample.isdigit() and len(sample) < 6
+        else MAX_SAMPLE
+        if sample
+        else 0
+    )
     return {"run": run[:200], "task": task[:200] or "(none)", "sample": min(number, MAX_SAMPLE)}
 
 
@@ -124,7 +160,11 @@ def _usage(group: Group) -> dict[str, Any]:
         for readings in ([call.reading for call in group.calls], agents):
             found = [value for reading in readings if (value := getattr(reading, name)) is not None]
             if found:
-                usage[name] = min(sum(found), 999_999.0) if name == "cost_usd" else int(min(sum(found), MAX_TOKENS))
+                usage[name] = (
+                    min(sum(found), 999_999.0)
+                    if name == "cost_usd"
+                    else int(min(sum(found), MAX_TOKENS))
+                )
                 break
     return usage
 
@@ -150,14 +190,18 @@ def _times(group: Group) -> dict[str, Any]:
 
 
 def _time(ns: int) -> str:
-    return datetime.fromtimestamp(ns // 10**9, UTC).replace(microsecond=ns % 10**9 // 1000).isoformat()
+    return (
+        datetime.fromtimestamp(ns // 10**9, UTC).replace(microsecond=ns % 10**9 // 1000).isoformat()
+    )
 
 
 # How it ended
 
 
 def _outcome(group: Group) -> dict[str, str]:
-    """Failure where an error ended the run, else unknown: that all went well does not say that the answer was right."""
+    """Failure where an error ended the run, else unknown: that all went well does not say that the
+    answer was right.
+    """
     fatal = [node for node in _failed(group) if not _is_recovered(node, group)]
     if not fatal:
         return {"status": "unknown"}
@@ -166,34 +210,40 @@ def _outcome(group: Group) -> dict[str, str]:
 
 
 def _failed(group: Group) -> list[Node]:
-    """Spans whose error says something of the run: not one inside a tool that went well, nor a mere HTTP request."""
+    """Spans whose error says something of the run: not one inside a tool that went well, nor a mere
+    HTTP request.
+    """
     return [
         node
         for node in group.nodes
         if node.reading.error is not None
         and not node.reading.error.interruption
         and (
-            node.reading.kind != "other" or node.parent is None or node.reading.format in ("openinference", "langfuse")
+            node.reading.kind != "other"
+            or node.parent is None
+            or node.reading.format in ("openinference", "langfuse")
         )
         and not _handled_by_a_tool(node)
     ]
 
 
 def _is_recovered(node: Node, group: Group) -> bool:
-    """Whether the run went on after an error: a model call that began later went well, or, where no model calls are
-    recorded, the agent above a tool that failed ended later and without an error.
+    """Whether the run went on after an error: a model call that began later went well, or, where no
+    model calls are recorded, the agent above a tool that failed ended later and without an error.
     """
     if node.span.end_ns <= _last_answer(group):
         return True
     if node.reading.kind != "tool" or any(not call.nested for call in group.calls):
         return False
     above = node.agent
-    return above is not None and above.reading.error is None and above.span.end_ns > node.span.end_ns
+    return (
+        above is not None and above.reading.error is None and above.span.end_ns > node.span.end_ns
+    )
 
 
 def _tags(group: Group) -> list[str]:
-    """What the spans say; how the run was stopped if that was no error and nothing came after it; whether its attributes
-    were cut, so that messages are missing."""
+    """What the spans say; how the run was stopped if that was no error and nothing came after it;
+    whether its attributes were cut, so that messages are missing."""
     said = [tag for node in group.nodes for tag in node.reading.tags]
     is_over = _outcome(group)["status"] == "failure"
     stopped = [
@@ -215,14 +265,21 @@ def _handled_by_a_tool(node: Node) -> bool:
 
 
 def _last_answer(group: Group) -> int:
-    """When the last model call that went well began, in ns: the run recovered from every error before that."""
-    return max((c.span.start_ns for c in group.calls if c.reading.error is None and not c.nested), default=-1)
+    """When the last model call that went well began, in ns: the run recovered from every error
+    before that.
+    """
+    return max(
+        (c.span.start_ns for c in group.calls if c.reading.error is None and not c.nested),
+        default=-1,
+    )
 
 
 # Metadata
 
 
-def _metadata(group: Group, threads: list[Thread], main: Thread | None, talk: Conversation) -> dict[str, Any]:
+def _metadata(
+    group: Group, threads: list[Thread], main: Thread | None, talk: Conversation
+) -> dict[str, Any]:
     spans = [node.span for node in group.nodes]
     failed = _failed(group)
     origin = min((span.start_ns for span in spans if span.start_ns), default=0)
@@ -230,24 +287,36 @@ def _metadata(group: Group, threads: list[Thread], main: Thread | None, talk: Co
     metadata: dict[str, Any] = {
         "source": "otlp",
         "format": next((node.reading.format for node in group.nodes if node.reading.format), ""),
-        "scope": list(dict.fromkeys(" ".join(filter(None, (s.scope.name, s.scope.version))) for s in spans))[:20],
-        "schema_url": list(dict.fromkeys(s.scope.schema_url for s in spans if s.scope.schema_url))[:20],
+        "scope": list(
+            dict.fromkeys(" ".join(filter(None, (s.scope.name, s.scope.version))) for s in spans)
+        )[:20],
+        "schema_url": list(dict.fromkeys(s.scope.schema_url for s in spans if s.scope.schema_url))[
+            :20
+        ],
         "resource": _Budget(RESOURCE_BYTES).keep(group.nodes[0].span.resource),
         "span_count": len(spans),
         "trace_ids": trace_ids[:1_000],
-        "steps": [_step(node, talk, origin, len(trace_ids) > 1) for node in group.nodes[:MAX_STEPS]],
+        "steps": [
+            _step(node, talk, origin, len(trace_ids) > 1) for node in group.nodes[:MAX_STEPS]
+        ],
         "steps_omitted": max(len(spans) - MAX_STEPS, 0),
         "errors": [_error(node) for node in failed[:MAX_ERRORS]],
         "recovered_errors": sum(_is_recovered(node, group) for node in failed),
-        "request_model": next((c.reading.request_model for c in group.calls if c.reading.request_model), ""),
+        "request_model": next(
+            (c.reading.request_model for c in group.calls if c.reading.request_model), ""
+        ),
         "usage": _usage_details(group),
-        "evaluations": [kept(said) for node in group.nodes for said in node.reading.evaluations][:100],
+        "evaluations": [kept(said) for node in group.nodes for said in node.reading.evaluations][
+            :100
+        ],
         **_unknown_attributes(group),
         "threads": _other_threads(threads, main),
         "content_captured": talk.captured,
     }
     return {
-        name: value for name, value in metadata.items() if value not in ("", 0, [], {}) or name == "content_captured"
+        name: value
+        for name, value in metadata.items()
+        if value not in ("", 0, [], {}) or name == "content_captured"
     }
 
 
@@ -265,7 +334,10 @@ def _step(node: Node, talk: Conversation, origin: int, is_of_several: bool) -> d
     if is_of_several:
         step["trace_id"] = span.trace_id
     reading = node.reading
-    counted = {name: getattr(reading, name) for name in ("model", "input_tokens", "output_tokens", "cost_usd")}
+    counted = {
+        name: getattr(reading, name)
+        for name in ("model", "input_tokens", "output_tokens", "cost_usd")
+    }
     if reading.kind == "model":
         step |= {name: value for name, value in counted.items() if value}
     if reading.error is not None and not reading.error.interruption:
@@ -277,12 +349,19 @@ def _step(node: Node, talk: Conversation, origin: int, is_of_several: bool) -> d
 
 def _error(node: Node) -> dict[str, str]:
     error = node.reading.error
-    said = {"span_id": node.span.span_id, "name": node.span.name[:200], "type": error.type, "error": error.text}
+    said = {
+        "span_id": node.span.span_id,
+        "name": node.span.name[:200],
+        "type": error.type,
+        "error": error.text,
+    }
     return said | ({"stacktrace": error.stacktrace[-MAX_STACKTRACE:]} if error.stacktrace else {})
 
 
 def _other_threads(threads: list[Thread], main: Thread | None) -> list[dict[str, Any]]:
-    """What was said beside the main thread (agents that are tools, guards), as far as there is room."""
+    """What was said beside the main thread (agents that are tools, guards), as far as there is
+    room.
+    """
     others = [thread for thread in threads if thread is not main and thread.messages]
     room, said = ATTRIBUTES_BYTES, []
     for thread in others:
@@ -313,7 +392,9 @@ class _Budget:
 
 
 def _unknown_attributes(group: Group) -> dict[str, Any]:
-    """What no convention has taken up: the first span's value by name, and by span where a later one differs."""
+    """What no convention has taken up: the first span's value by name, and by span where a later
+    one differs.
+    """
     budget = _Budget(ATTRIBUTES_BYTES)
     common: dict[str, Any] = {}
     differing: dict[str, dict[str, Any]] = {}
@@ -327,7 +408,11 @@ def _unknown_attributes(group: Group) -> dict[str, Any]:
                 differing.setdefault(node.span.span_id, {})[key] = kept(value)
             else:
                 common[key] = kept(value)
-    return {"attributes": common, "attributes_by_span": differing, "attributes_omitted": budget.omitted}
+    return {
+        "attributes": common,
+        "attributes_by_span": differing,
+        "attributes_omitted": budget.omitted,
+    }
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:

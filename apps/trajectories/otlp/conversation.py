@@ -1,4 +1,6 @@
-"""The messages of a run: those of the agent's own model calls, with what its tools answered in their places. Pure."""
+"""The messages of a run: those of the agent's own model calls, with what its tools answered in
+their places. Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from apps.trajectories.otlp.conventions import Reading, values_of
 from apps.trajectories.otlp.runs import Group, Node
 from apps.trajectories.otlp.threads import Call, Thread, print_of
 from apps.trajectories.otlp.values import text
-from workers.lib.messages import PROMPT_ROLES, RESULT_ROLES, Message, arguments_of, exchanges, normalise, text_of
+from workers.lib.messages import (
+    PROMPT_ROLES,
+    RESULT_ROLES,
+    Message,
+    arguments_of,
+    exchanges,
+    normalise,
+    text_of,
+)
 
 MAX_ALIKE = 64  # spans of one tool whose arguments are compared with a call's
 
@@ -23,7 +33,11 @@ class Conversation:
         self.index: dict[str, int] = {}
         self.messages: list[Message] = main.messages if main else []
         calls = main.calls if main else []
-        answers = {call.message_index: call.span.span_id for call in calls if call.message_index is not None}
+        answers = {
+            call.message_index: call.span.span_id
+            for call in calls
+            if call.message_index is not None
+        }
         if self._add_outer(group):
             answers = {}
         self.captured = bool(self.messages)
@@ -34,8 +48,10 @@ class Conversation:
         self._add_final(group, calls)
 
     def _add_outer(self, group: Group) -> bool:
-        """Takes the agent's account where there is none, where it begins with ours and knows more, or where it alone has the
-        calls (a framework that writes them into its prompts). Returns whether the places of model calls are no longer known."""
+        """Takes the agent's account where there is none, where it begins with ours and knows more,
+        or where it alone has the calls (a framework that writes them into its prompts). Returns
+        whether the places of model calls are no longer known.
+        """
         body = _body(self.messages)
         for node in _outermost(group, bool(body)):
             reading = node.reading
@@ -46,19 +62,37 @@ class Conversation:
             if reading.complete and _has_calls(theirs) and not _has_calls(body):
                 self.messages = [*self.messages[: len(self.messages) - len(body)], *theirs]
                 return True
-            if found and (not body or (len(theirs) > len(body) and _prints(theirs[: len(body)]) == _prints(body))):
+            if found and (
+                not body
+                or (len(theirs) > len(body) and _prints(theirs[: len(body)]) == _prints(body))
+            ):
                 lead = self.messages[: len(self.messages) - len(body)]
                 self.messages = [*lead, *theirs] if lead else found
                 return False
         return False
 
     def _add_final(self, group: Group, calls: list[Call]) -> None:
-        """The run's answer stands at the end: what the outer agent answered, else the last model call, where the thread that
-        is shown ends without saying it (another agent took over, or the framework made the answer)."""
-        agents = [node for node in group.nodes if node.top is node and not node.in_tool and node.reading.error is None]
+        """The run's answer stands at the end: what the outer agent answered, else the last model
+        call, where the thread that is shown ends without saying it (another agent took over, or the
+        framework made the answer).
+        """
+        agents = [
+            node
+            for node in group.nodes
+            if node.top is node and not node.in_tool and node.reading.error is None
+        ]
         readings = [node.reading for node in sorted(agents, key=lambda node: -node.span.end_ns)]
-        last = max((call for call in group.calls if not call.nested), key=lambda call: call.span.end_ns, default=None)
-        if last is not None and calls and last.span.end_ns > calls[-1].span.end_ns and last.reading.error is None:
+        last = max(
+            (call for call in group.calls if not call.nested),
+            key=lambda call: call.span.end_ns,
+            default=None,
+        )
+        if (
+            last is not None
+            and calls
+            and last.span.end_ns > calls[-1].span.end_ns
+            and last.reading.error is None
+        ):
             readings.append(last.reading)
         reading = next((reading for reading in readings if _answer(reading)), None)
         if reading is None or _says(self.messages, _answer(reading)):
@@ -67,7 +101,9 @@ class Conversation:
         self.messages.append({"role": "assistant", "content": _answer(reading)} | name)
 
     def _add_replies(self, tools: list[Node], answers: dict[int, str]) -> None:
-        """Puts what tools answered after the calls that nothing answered, and notes where every span speaks."""
+        """Puts what tools answered after the calls that nothing answered, and notes where every
+        span speaks.
+        """
         spare = _Tools(tools)
         if tools and not any(message.get("tool_calls") for message in self.messages):
             self._add_calls(tools, answers)
@@ -102,7 +138,9 @@ class Conversation:
                 built.append(_reply(call, node.reading))
 
     def _add_calls(self, tools: list[Node], answers: dict[int, str]) -> None:
-        """Tool spans where no message names a call (content is not captured, or the agent calls tools itself)."""
+        """Tool spans where no message names a call (content is not captured, or the agent calls
+        tools itself).
+        """
         found = [message for node in tools for message in _call_and_reply(node)]
         last = len(self.messages) - 1
         if self.messages and self.messages[last]["role"] == "assistant":
@@ -132,8 +170,8 @@ def _calls(message: Message) -> list[_Called]:
 
 
 class _Tools:
-    """Tool spans, each to be taken once: by the call's id, else of its name and with its arguments, else the first of its
-    name."""
+    """Tool spans, each to be taken once: by the call's id, else of its name and with its arguments,
+    else the first of its name."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.by_id: dict[str, deque[Node]] = {}
@@ -154,7 +192,11 @@ class _Tools:
             wanted = arguments_of(call["function"].get("arguments"))
             for place, node in enumerate(same[:MAX_ALIKE]):
                 given = arguments_of(node.reading.tool_arguments)
-                if wanted is not None and given is not None and normalise(given) == normalise(wanted):
+                if (
+                    wanted is not None
+                    and given is not None
+                    and normalise(given) == normalise(wanted)
+                ):
                     return same.pop(place)
         return same.pop(0)
 
@@ -166,9 +208,17 @@ def _answer(reading: Reading) -> str:
 
 
 def _says(messages: list[Message], answer: str) -> bool:
-    """Whether what the agent said since the last request has the answer in it, or the answer has what it said last."""
-    since = next((at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == "user"), -1)
-    said = [_words(text_of(message)) for message in messages[since + 1 :] if message["role"] == "assistant"]
+    """Whether what the agent said since the last request has the answer in it, or the answer has
+    what it said last.
+    """
+    since = next(
+        (at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == "user"), -1
+    )
+    said = [
+        _words(text_of(message))
+        for message in messages[since + 1 :]
+        if message["role"] == "assistant"
+    ]
     calls = [
         _words(text(call["function"].get("arguments")))
         for m in messages[since + 1 :]
@@ -188,15 +238,21 @@ def _words(said: str) -> str:
 
 
 def _outermost(group: Group, known: bool) -> list[Node]:
-    """The spans that may tell the whole run: agents from the outside in, then the roots if nothing is known."""
+    """The spans that may tell the whole run: agents from the outside in, then the roots if nothing
+    is known.
+    """
     agents = [node for node in group.nodes if node.reading.kind == "agent" and not node.in_tool]
-    roots = [node for node in group.nodes if node.parent is None and node.reading.kind not in ("agent", "model")]
+    roots = [
+        node
+        for node in group.nodes
+        if node.parent is None and node.reading.kind not in ("agent", "model")
+    ]
     return agents if known else agents + roots
 
 
 def _with_ids(messages: list[Message]) -> list[Message]:
-    """Calls and replies without an id, as some leave it out (LiteLLM, Gemini, smolagents), get that of their counterpart,
-    or one of their own. Messages are not changed.
+    """Calls and replies without an id, as some leave it out (LiteLLM, Gemini, smolagents), get that
+    of their counterpart, or one of their own. Messages are not changed.
     """
     if all(_is_named(message) for message in messages):
         return list(messages)
@@ -205,7 +261,9 @@ def _with_ids(messages: list[Message]) -> list[Message]:
     for number, exchange in enumerate(exchanges(messages, _calls), 1):
         reply = exchange.result or {}
         identity = exchange.id or reply.get("tool_call_id") or (f"call_{number}" if reply else "")
-        calls.setdefault(exchange.index, []).append(exchange.call.raw | ({"id": identity} if identity else {}))
+        calls.setdefault(exchange.index, []).append(
+            exchange.call.raw | ({"id": identity} if identity else {})
+        )
         if exchange.result_index is not None and not reply.get("tool_call_id"):
             named[exchange.result_index] = reply | {"tool_call_id": identity}
     for place, made in calls.items():
@@ -224,7 +282,10 @@ def _has_calls(messages: list[Message]) -> bool:
 
 
 def _body(messages: list[Message]) -> list[Message]:
-    lead = next((i for i, message in enumerate(messages) if message["role"] not in PROMPT_ROLES), len(messages))
+    lead = next(
+        (i for i, message in enumerate(messages) if message["role"] not in PROMPT_ROLES),
+        len(messages),
+    )
     return messages[lead:]
 
 
@@ -240,15 +301,23 @@ def _prints(messages: list[Message]) -> list[bytes]:
 
 
 def _reply(call: dict, reading: Reading) -> Message:
-    reply: Message = {"role": "tool", "content": _tool_answer(reading), "name": call["function"]["name"]}
+    reply: Message = {
+        "role": "tool",
+        "content": _tool_answer(reading),
+        "name": call["function"]["name"],
+    }
     if "id" in call:
         reply["tool_call_id"] = call["id"]
     return reply
 
 
 def _has_answered(reading: Reading) -> bool:
-    """Whether a tool came to its end: one that paused or was cancelled has not answered its call."""
-    return reading.tool_result is not None or reading.error is None or not reading.error.interruption
+    """Whether a tool came to its end: one that paused or was cancelled has not answered its
+    call.
+    """
+    return (
+        reading.tool_result is not None or reading.error is None or not reading.error.interruption
+    )
 
 
 def _tool_answer(reading: Reading) -> str | None:

@@ -1,4 +1,6 @@
-"""OTLP bodies, protobuf or JSON, to spans and log records. A bad span is left out and counted; its neighbours stay."""
+"""OTLP bodies, protobuf or JSON, to spans and log records. A bad span is left out and counted; its
+neighbours stay.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class DecodeError(Exception):
 
 
 class Decoded(msgspec.Struct, Generic[Item]):
-    """What was read, and for OTLP's partial success how many were left out and why the first of them was."""
+    """What was read, and for OTLP's partial success how many were left out and why the first of
+    them was.
+    """
 
     items: list[Item]
     rejected: int = 0
@@ -46,26 +50,36 @@ class _BadItem(Exception):
 def decode_traces(body: bytes, json: bool) -> Decoded[Span]:
     """The spans of an ExportTraceServiceRequest. Raises DecodeError."""
     if not json:
-        return _collect(_protobuf_items(_protobuf(body, ExportTraceServiceRequest).resource_spans, "spans"), _pb_span)
+        return _collect(
+            _protobuf_items(_protobuf(body, ExportTraceServiceRequest).resource_spans, "spans"),
+            _pb_span,
+        )
     document = _json(body)
     unread: list[str] = []
     decoded = _collect(_json_items(document, "Spans", "spans"), partial(_json_span, unread=unread))
     if unread and not decoded.reason:
         decoded.reason = f"the value of {unread[0][:100]} was not read: {VALUE_FORM}"
     elif not decoded.items and not decoded.rejected and _list(document, "resourceSpans"):
-        decoded.reason = "the request has no spans; they belong into resourceSpans[].scopeSpans[].spans"
+        decoded.reason = (
+            "the request has no spans; they belong into resourceSpans[].scopeSpans[].spans"
+        )
     return decoded
 
 
 def decode_logs(body: bytes, json: bool) -> Decoded[LogRecord]:
     """The records of an ExportLogsServiceRequest. Raises DecodeError."""
     if not json:
-        return _collect(_protobuf_items(_protobuf(body, ExportLogsServiceRequest).resource_logs, "logs"), _pb_log)
+        return _collect(
+            _protobuf_items(_protobuf(body, ExportLogsServiceRequest).resource_logs, "logs"),
+            _pb_log,
+        )
     return _collect(_json_items(_json(body), "Logs", "logRecords"), _json_log)
 
 
 def check_traces(body: bytes) -> Decoded[Span]:
-    """What `decode_traces` would say of a protobuf body, without its items and in a tenth of the time."""
+    """What `decode_traces` would say of a protobuf body, without its items and in a tenth of the
+    time.
+    """
     checked: Decoded[Span] = Decoded([])
     for entry in _protobuf(body, ExportTraceServiceRequest).resource_spans:
         for group in entry.scope_spans:
@@ -79,12 +93,16 @@ def check_traces(body: bytes) -> Decoded[Span]:
 
 
 def check_logs(body: bytes) -> Decoded[LogRecord]:
-    """As `check_traces`, for `decode_logs`: a record without ids belongs to no span and is not bad."""
+    """As `check_traces`, for `decode_logs`: a record without ids belongs to no span and is not
+    bad.
+    """
     _protobuf(body, ExportLogsServiceRequest)
     return Decoded([])
 
 
-def _collect(found: Iterable[tuple[Any, dict, Scope]], build: Callable[[Any, dict, Scope], Item]) -> Decoded[Item]:
+def _collect(
+    found: Iterable[tuple[Any, dict, Scope]], build: Callable[[Any, dict, Scope], Item]
+) -> Decoded[Item]:
     decoded: Decoded[Item] = Decoded([])
     for raw, resource, scope in found:
         try:
@@ -110,14 +128,18 @@ def _protobuf(body: bytes, form: type[Message]) -> Any:
     try:
         return form.FromString(body)
     except ProtobufError as error:
-        raise DecodeError(f"The body is not an OTLP {form.__name__} in protobuf, or it is cut off.") from error
+        raise DecodeError(
+            f"The body is not an OTLP {form.__name__} in protobuf, or it is cut off."
+        ) from error
 
 
 def _protobuf_items(resources: Any, signal: str) -> Iterator[tuple[Any, dict, Scope]]:
     for entry in resources:
         resource = _pb_attributes(entry.resource.attributes)
         for group in entry.scope_spans if signal == "spans" else entry.scope_logs:
-            scope = Scope(_text(group.scope.name), _text(group.scope.version), _text(group.schema_url))
+            scope = Scope(
+                _text(group.scope.name), _text(group.scope.version), _text(group.schema_url)
+            )
             for raw in group.spans if signal == "spans" else group.log_records:
                 yield raw, resource, scope
 
@@ -153,7 +175,12 @@ def _pb_value(value: Any, depth: int) -> Any:
 
 
 def _pb_ids(raw: Any) -> tuple[str, str]:
-    if len(raw.trace_id) != 16 or len(raw.span_id) != 8 or not any(raw.trace_id) or not any(raw.span_id):
+    if (
+        len(raw.trace_id) != 16
+        or len(raw.span_id) != 8
+        or not any(raw.trace_id)
+        or not any(raw.span_id)
+    ):
         raise _BadItem("a span without a valid trace id and span id")
     return raw.trace_id.hex(), raw.span_id.hex()
 
@@ -163,7 +190,11 @@ def _pb_span(raw: Any, resource: dict, scope: Scope) -> Span:
     return Span(
         trace_id,
         span_id,
-        raw.parent_span_id.hex() if len(raw.parent_span_id) == 8 and any(raw.parent_span_id) else "",
+        (
+            raw.parent_span_id.hex()
+            if len(raw.parent_span_id) == 8 and any(raw.parent_span_id)
+            else ""
+        ),
         _text(raw.name),
         raw.kind,
         min(raw.start_time_unix_nano, MAX_NS),
@@ -171,8 +202,14 @@ def _pb_span(raw: Any, resource: dict, scope: Scope) -> Span:
         raw.status.code,
         _text(raw.status.message),
         _pb_attributes(raw.attributes),
-        [Event(_text(e.name), min(e.time_unix_nano, MAX_NS), _pb_attributes(e.attributes)) for e in raw.events],
-        [Link(link.trace_id.hex(), link.span_id.hex(), _pb_attributes(link.attributes)) for link in raw.links],
+        [
+            Event(_text(e.name), min(e.time_unix_nano, MAX_NS), _pb_attributes(e.attributes))
+            for e in raw.events
+        ],
+        [
+            Link(link.trace_id.hex(), link.span_id.hex(), _pb_attributes(link.attributes))
+            for link in raw.links
+        ],
         resource,
         scope,
     )
@@ -237,17 +274,27 @@ def _list(value: Any, name: str) -> list:
 
 def _json_items(document: dict, signal: str, items: str) -> Iterator[tuple[Any, dict, Scope]]:
     if document and not isinstance(_get(document, f"resource{signal}"), list):
-        raise DecodeError(f"The body is JSON, but not an OTLP request: it has no list resource{signal}.")
+        raise DecodeError(
+            f"The body is JSON, but not an OTLP request: it has no list resource{signal}."
+        )
     for entry in _list(document, f"resource{signal}"):
         resource = _json_attributes(_list(_get(entry, "resource"), "attributes"))
-        for group in _list(entry, f"scope{signal}") or _list(entry, f"instrumentationLibrary{signal}"):
+        for group in _list(entry, f"scope{signal}") or _list(
+            entry, f"instrumentationLibrary{signal}"
+        ):
             head = _get(group, "scope")
-            scope = Scope(_text(_get(head, "name")), _text(_get(head, "version")), _text(_get(group, "schemaUrl")))
+            scope = Scope(
+                _text(_get(head, "name")),
+                _text(_get(head, "version")),
+                _text(_get(group, "schemaUrl")),
+            )
             for raw in _list(group, items):
                 yield raw, resource, scope
 
 
-def _json_attributes(pairs: list, depth: int = 0, unread: list[str] | None = None) -> dict[str, Any]:
+def _json_attributes(
+    pairs: list, depth: int = 0, unread: list[str] | None = None
+) -> dict[str, Any]:
     """`unread` gets the names whose values are in no known form."""
     attributes: dict[str, Any] = {}
     for pair in pairs:
@@ -265,11 +312,17 @@ def _says_something(value: Any) -> bool:
 
 
 def _json_value(value: Any, depth: int) -> Any:
-    """An AnyValue of OTLP/JSON as plain JSON, also as Go's encoding/json writes it (`{"Value": {"StringValue": "…"}}`).
-    Bare scalars and lists, which some senders post, are taken as they are.
+    """An AnyValue of OTLP/JSON as plain JSON, also as Go's encoding/json writes it (`{"Value":
+    {"StringValue": "…"}}`). Bare scalars and lists, which some senders post, are taken as they are.
     """
     if isinstance(value, (str, bool, int, float)):
-        return _text(value) if isinstance(value, str) else value if isinstance(value, bool) else _number(value)
+        return (
+            _text(value)
+            if isinstance(value, str)
+            else value
+            if isinstance(value, bool)
+            else _number(value)
+        )
     if depth >= MAX_DEPTH and isinstance(value, (dict, list)):
         return f"(nested deeper than {MAX_DEPTH} levels)"
     if isinstance(value, list):
@@ -327,7 +380,11 @@ def _hex_id(value: Any, size: int) -> str:
     if not isinstance(value, str):
         return ""
     try:
-        raw = bytes.fromhex(value) if len(value) == 2 * size else base64.b64decode(value, validate=True)
+        raw = (
+            bytes.fromhex(value)
+            if len(value) == 2 * size
+            else base64.b64decode(value, validate=True)
+        )
     except (ValueError, binascii.Error):
         return ""
     return raw.hex() if len(raw) == size and any(raw) else ""
@@ -374,13 +431,17 @@ def _json_span(raw: Any, resource: dict, scope: Scope, unread: list[str]) -> Spa
 
 def _json_event(raw: Any) -> Event:
     return Event(
-        _text(_get(raw, "name")), _nanoseconds(_get(raw, "timeUnixNano")), _json_attributes(_list(raw, "attributes"))
+        _text(_get(raw, "name")),
+        _nanoseconds(_get(raw, "timeUnixNano")),
+        _json_attributes(_list(raw, "attributes")),
     )
 
 
 def _json_link(raw: Any) -> Link:
     return Link(
-        _hex_id(_get(raw, "traceId"), 16), _hex_id(_get(raw, "spanId"), 8), _json_attributes(_list(raw, "attributes"))
+        _hex_id(_get(raw, "traceId"), 16),
+        _hex_id(_get(raw, "spanId"), 8),
+        _json_attributes(_list(raw, "attributes")),
     )
 
 

@@ -1,4 +1,6 @@
-"""Spans that come after those of their run were removed: they add to the stored run and never replace it. Pure."""
+"""Spans that come after those of their run were removed: they add to the stored run and never
+replace it. Pure.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def mark(run: Run) -> None:
 
 
 def belongs_to(run: Run, parents: set[SpanKey], stored: Row) -> bool:
-    """Whether late spans are a part of a stored run: one hangs below it, it goes on with what it said, or it says nothing.
+    """Whether late spans are a part of a stored run: one hangs below it, it goes on with what it
+    said, or it says nothing.
 
     What a client sent as a row under the trace's id is the run of the trace.
     """
@@ -49,14 +52,18 @@ def belongs_to(run: Run, parents: set[SpanKey], stored: Row) -> bool:
 
 
 def extended(stored: Row, late: Row) -> Row:
-    """The stored run with what later spans add: steps, errors, tokens, and messages where these go on with its own."""
+    """The stored run with what later spans add: steps, errors, tokens, and messages where these go
+    on with its own.
+    """
     known, added = stored["metadata"], late["metadata"]
     grows = _goes_on(stored["messages"], late["messages"])
     row = stored | ({"messages": late["messages"], "outcome": late["outcome"]} if grows else {})
     row["usage"] = dict(stored["usage"])
     for name, value in late["usage"].items():
         row["usage"][name] = (row["usage"].get(name) or 0) + value
-    row["ended_at"] = max(filter(None, (stored.get("ended_at"), late.get("ended_at"))), default=None, key=_time)
+    row["ended_at"] = max(
+        filter(None, (stored.get("ended_at"), late.get("ended_at"))), default=None, key=_time
+    )
     if row["ended_at"] and stored.get("started_at"):
         row["latency_ms"] = round(_ms_between(stored["started_at"], row["ended_at"]), 3)
     shift = _ms_between(stored["started_at"], late["started_at"]) if "started_at" in late else 0.0
@@ -73,7 +80,10 @@ def extended(stored: Row, late: Row) -> Row:
     if parts := Counter(known.get("usage") or {}) + Counter(added.get("usage") or {}):
         row["metadata"]["usage"] = dict(parts)
     for name in ("errors", "evaluations", "trace_ids"):
-        if found := [*known.get(name, ()), *(item for item in added.get(name, ()) if item not in known.get(name, ()))]:
+        if found := [
+            *known.get(name, ()),
+            *(item for item in added.get(name, ()) if item not in known.get(name, ())),
+        ]:
             row["metadata"][name] = found[:1_000]
     return {name: value for name, value in row.items() if value is not None}
 

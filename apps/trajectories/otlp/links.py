@@ -10,12 +10,16 @@ from msgspec import Struct
 from apps.trajectories.otlp.runs import TALKS, Group, source_of
 from apps.trajectories.otlp.threads import Call
 
-MAX_BEGINNINGS = 64  # of a long history: how many of its latest parts another trace may have ended with
+MAX_BEGINNINGS = (
+    64  # of a long history: how many of its latest parts another trace may have ended with
+)
 MAX_LINK = 400  # characters
 
 
 class Links(Struct):
-    """By what a trace may be found by those that go on with it, and by what it finds those that it goes on with."""
+    """By what a trace may be found by those that go on with it, and by what it finds those that it
+    goes on with.
+    """
 
     has: set[str] = set()
     wants: set[str] = set()

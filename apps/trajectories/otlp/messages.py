@@ -1,7 +1,8 @@
 """Messages of any shape to OpenAI chat messages.
 
-Read are: OpenAI chat and Responses items, OTel GenAI parts, OpenInference's nesting, events by name, Anthropic and Vercel
-content blocks, Gemini parts, LangChain's serialised messages, and objects that wrap any of these.
+Read are: OpenAI chat and Responses items, OTel GenAI parts, OpenInference's nesting, events by
+name, Anthropic and Vercel content blocks, Gemini parts, LangChain's serialised messages, and
+objects that wrap any of these.
 """
 
 from __future__ import annotations
@@ -14,19 +15,47 @@ from apps.trajectories.otlp.values import dumps, label, python_literal, structur
 from workers.lib.messages import REASONING_PARTS, Message, content_text, is_reasoning, part_text
 
 ROLES = {
-    "system": "system", "developer": "developer", "user": "user", "assistant": "assistant", "tool": "tool",
-    "function": "function", "human": "user", "ai": "assistant", "model": "assistant", "bot": "assistant",
-    "chatbot": "assistant", "choice": "assistant", "HumanMessage": "user", "AIMessage": "assistant", "AIMessageChunk": "assistant",
-    "SystemMessage": "system", "ToolMessage": "tool", "FunctionMessage": "function", "tool-response": "tool",
-    "tool-call": "assistant", "tool_response": "tool", "thinking": "assistant",
-}  # fmt: skip
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "function",
+    "human": "user",
+    "ai": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "chatbot": "assistant",
+    "choice": "assistant",
+    "HumanMessage": "user",
+    "AIMessage": "assistant",
+    "AIMessageChunk": "assistant",
+    "SystemMessage": "system",
+    "ToolMessage": "tool",
+    "FunctionMessage": "function",
+    "tool-response": "tool",
+    "tool-call": "assistant",
+    "tool_response": "tool",
+    "thinking": "assistant",
+}
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 TEXTS = {"text", "input_text", "output_text", "refusal"}
-CALLS = {"tool_call", "tool_use", "function_call", "server_tool_call", "server_tool_use", "custom_tool_call"}
+CALLS = {
+    "tool_call",
+    "tool_use",
+    "function_call",
+    "server_tool_call",
+    "server_tool_use",
+    "custom_tool_call",
+}
 REPLIES = {
-    "tool_call_response", "tool_result", "function_call_output", "tool_response", "custom_tool_call_output",
+    "tool_call_response",
+    "tool_result",
+    "function_call_output",
+    "tool_response",
+    "custom_tool_call_output",
     "server_tool_call_response",
-}  # fmt: skip
+}
 BLOCKS = TEXTS | CALLS | REPLIES
 BEDROCK = {
     "text",
@@ -38,19 +67,34 @@ BEDROCK = {
     "cachePoint",
 }  # blocks named by their only key
 WRAPPERS = (
-    "messages", "choices", "generations", "input", "output", "prompt", "question", "query", "answer", "final_output",
-    "result", "text", "content",
-)  # fmt: skip
+    "messages",
+    "choices",
+    "generations",
+    "input",
+    "output",
+    "prompt",
+    "question",
+    "query",
+    "answer",
+    "final_output",
+    "result",
+    "text",
+    "content",
+)
 
 
 def messages_of(
-    value: Any, role: str, seen: dict[bytes, list[Message]] | None = None, cut: list[str] | None = None
+    value: Any,
+    role: str,
+    seen: dict[bytes, list[Message]] | None = None,
+    cut: list[str] | None = None,
 ) -> list[Message]:
-    """The messages that a value holds, whatever its shape; plain text is one message of `role`. Of JSON that breaks off the
-    whole messages before the cut; the text is added to `cut`.
+    """The messages that a value holds, whatever its shape; plain text is one message of `role`. Of
+    JSON that breaks off the whole messages before the cut; the text is added to `cut`.
 
-    `seen` keeps what single messages of a JSON list gave, by their JSON: each model call repeats the history before it.
-    The same dict is then returned for each repetition, so messages must not be changed in place.
+    `seen` keeps what single messages of a JSON list gave, by their JSON: each model call repeats
+    the history before it. The same dict is then returned for each repetition, so messages must not
+    be changed in place.
     """
     if seen is not None and isinstance(value, str) and value.startswith("[{"):
         return _messages_seen(value, role, seen, cut)
@@ -60,7 +104,9 @@ def messages_of(
     if isinstance(value, str) and (part := whole_part(value)) is not None:
         if cut is not None:
             cut.append(value)
-        is_one = isinstance(part, dict) and (_is_message(part) or not any(part.get(name) for name in WRAPPERS))
+        is_one = isinstance(part, dict) and (
+            _is_message(part) or not any(part.get(name) for name in WRAPPERS)
+        )
         return [] if is_one else messages_of(part, role)
     if value is None or value in ("", [], {}):
         return []
@@ -76,7 +122,9 @@ def messages_of(
     return [{"role": role, "content": dumps(value)}]
 
 
-def _messages_seen(value: str, role: str, seen: dict[bytes, list[Message]], cut: list[str] | None) -> list[Message]:
+def _messages_seen(
+    value: str, role: str, seen: dict[bytes, list[Message]], cut: list[str] | None
+) -> list[Message]:
     try:
         raws = [bytes(raw) for raw in _split(value)]
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -91,13 +139,17 @@ def _messages_seen(value: str, role: str, seen: dict[bytes, list[Message]], cut:
 
 
 def holds_messages(value: Any) -> bool:
-    """Whether a raw value holds messages as such, and not only their text or their form in a programming language."""
+    """Whether a raw value holds messages as such, and not only their text or their form in a
+    programming language.
+    """
     value = structured(value)
     if isinstance(value, list):
         return any(map(holds_messages, value))
     if not isinstance(value, dict):
         return False
-    return _is_message(value) or any(holds_messages(value[name]) for name in WRAPPERS if name in value)
+    return _is_message(value) or any(
+        holds_messages(value[name]) for name in WRAPPERS if name in value
+    )
 
 
 def _messages_of_list(items: list, role: str) -> list[Message]:
@@ -134,7 +186,9 @@ def _is_block(value: dict) -> bool:
 
 
 def chat(message: dict, role: str) -> list[Message]:
-    """One message of any shape as chat messages: tool replies first, each its own, then the turn itself."""
+    """One message of any shape as chat messages: tool replies first, each its own, then the turn
+    itself.
+    """
     name = message.get("event.name")
     message = _unwrapped(message)
     role = _role(message, name, role)
@@ -149,13 +203,19 @@ def chat(message: dict, role: str) -> list[Message]:
     if not turn.calls and isinstance(extra, dict):
         turn.calls += [call for raw in _listed(extra.get("tool_calls")) if (call := tool_call(raw))]
     if message.get("role") == "thinking":
-        turn.blocks = [{"type": "reasoning", "text": said} for block in turn.blocks if (said := part_text(block))]
+        turn.blocks = [
+            {"type": "reasoning", "text": said}
+            for block in turn.blocks
+            if (said := part_text(block))
+        ]
     if isinstance(message.get("function_call"), dict):
         turn.calls += [call for call in (tool_call(message["function_call"]),) if call]
     role = "assistant" if turn.calls else role
     if role in ("tool", "function") and not turn.replies:
         several = message.get("tool_call_ids")
-        found = message.get("tool_call_id") or next(iter(several if isinstance(several, list) else ()), None)
+        found = message.get("tool_call_id") or next(
+            iter(several if isinstance(several, list) else ()), None
+        )
         found = found or message.get("id") or message.get("call_id")
         return [_reply(found, turn.content(), message.get("name"))]
     if turn.replies and not turn.blocks and not turn.calls:
@@ -163,7 +223,12 @@ def chat(message: dict, role: str) -> list[Message]:
     built: Message = {"role": role, "content": turn.content()}
     if turn.calls:
         built["tool_calls"] = turn.calls
-    if "role" in message and isinstance(message.get("name"), str) and message["name"] and not turn.replies:
+    if (
+        "role" in message
+        and isinstance(message.get("name"), str)
+        and message["name"]
+        and not turn.replies
+    ):
         built["name"] = message["name"]
     if role == "assistant" and built["content"] is None and not turn.calls:
         return turn.replies
@@ -197,7 +262,9 @@ def _parts(message: dict) -> list:
         if found is not None and found != "" and found != []:
             if isinstance(found, str) and found[:1] == "[":
                 decoded = structured(found)
-                if isinstance(decoded, list) and all(isinstance(i, dict) and _is_part(i) for i in decoded):
+                if isinstance(decoded, list) and all(
+                    isinstance(i, dict) and _is_part(i) for i in decoded
+                ):
                     return decoded
             return found if isinstance(found, list) else [found]
     return []
@@ -237,7 +304,11 @@ class _Turn:
             or (not kind and ("function_call" in part or "tool_kwargs" in part))
         ):
             self.calls += [call for call in (tool_call(part),) if call]
-        elif kind in REPLIES or "functionResponse" in part or isinstance(part.get("toolResult"), dict):
+        elif (
+            kind in REPLIES
+            or "functionResponse" in part
+            or isinstance(part.get("toolResult"), dict)
+        ):
             self.replies.append(tool_reply(part))
         elif kind in REASONING_PARTS:
             words = _words_of(part)
@@ -263,8 +334,8 @@ def _words_of(part: dict) -> Any:
 
 
 def one_turn(messages: list[Message]) -> list[Message]:
-    """Items of one turn (Responses) as one message, as in OpenAI chat: reasoning joins the assistant's message after
-    it, and calls without words join the one before them.
+    """Items of one turn (Responses) as one message, as in OpenAI chat: reasoning joins the
+    assistant's message after it, and calls without words join the one before them.
     """
     joined: list[Message] = []
     for message in messages:
@@ -294,7 +365,9 @@ def _blocks(content: str | list | None) -> list[dict]:
 
 
 def tool_call(raw: Any) -> dict | None:
-    """A call of any shape as OpenAI's; arguments stay a string or an object. None if it names no tool."""
+    """A call of any shape as OpenAI's; arguments stay a string or an object. None if it names no
+    tool.
+    """
     if not isinstance(raw, dict):
         return None
     for name in ("tool_call", "functionCall", "toolUse"):
@@ -305,10 +378,17 @@ def tool_call(raw: Any) -> dict | None:
     name = label(body.get("name") or raw.get("toolName") or raw.get("tool_name"))
     if not name:
         return None
-    call: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": _arguments(body)}}
+    call: dict[str, Any] = {
+        "type": "function",
+        "function": {"name": name, "arguments": _arguments(body)},
+    }
     # a Responses item has both: `id` names the item, `call_id` the call
     found = (
-        raw.get("call_id") or raw.get("id") or raw.get("toolCallId") or raw.get("tool_call_id") or raw.get("toolUseId")
+        raw.get("call_id")
+        or raw.get("id")
+        or raw.get("toolCallId")
+        or raw.get("tool_call_id")
+        or raw.get("toolUseId")
     )
     if identity := label(found):
         call["id"] = identity
@@ -331,7 +411,10 @@ def tool_reply(part: dict) -> Message:
         if isinstance(part.get(name), dict):
             part = part[name]
     found = next((part[k] for k in CALL_IDS if part.get(k)), None)
-    said = next((part[k] for k in ("result", "response", "output", "content") if part.get(k) is not None), None)
+    said = next(
+        (part[k] for k in ("result", "response", "output", "content") if part.get(k) is not None),
+        None,
+    )
     return _reply(found, said, part.get("name") or part.get("toolName"))
 
 
@@ -345,24 +428,38 @@ def _reply(identity: Any, said: Any, name: Any = None) -> Message:
 
 
 def reply_text(said: Any) -> str:
-    """What a tool answered, as text: of text blocks the text, of Vercel's `{type, value}` the value."""
-    if isinstance(said, dict) and said.get("type") in ("text", "json", "error-text") and "value" in said:
+    """What a tool answered, as text: of text blocks the text, of Vercel's `{type, value}` the
+    value.
+    """
+    if (
+        isinstance(said, dict)
+        and said.get("type") in ("text", "json", "error-text")
+        and "value" in said
+    ):
         said = said["value"]
     if (
         isinstance(said, list)
         and said
-        and all(isinstance(b, dict) and (b.get("type") in TEXTS or b.keys() == {"text"}) for b in said)
+        and all(
+            isinstance(b, dict) and (b.get("type") in TEXTS or b.keys() == {"text"}) for b in said
+        )
     ):
         return "\n".join(text(_words_of(block)) for block in said)
     return text(said)
 
 
 def tool_definitions(value: Any) -> list[dict]:
-    """Tool definitions of any shape as OpenAI's `{type, function: {name, description, parameters}}`."""
+    """Tool definitions of any shape as OpenAI's `{type, function: {name, description,
+    parameters}}`.
+    """
     value = structured(value)
     if isinstance(value, dict):
         value = value.get("function_tools") or value.get("tools") or [value]
-    return [tool for raw in value if (tool := _definition(structured(raw)))] if isinstance(value, list) else []
+    return (
+        [tool for raw in value if (tool := _definition(structured(raw)))]
+        if isinstance(value, list)
+        else []
+    )
 
 
 def _definition(raw: Any) -> dict | None:

@@ -1,4 +1,6 @@
-"""Which spans are one run of an agent: first by trace, then, for traces without an agent span, by what was said."""
+"""Which spans are one run of an agent: first by trace, then, for traces without an agent span, by
+what was said.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,22 @@ TALKS = ("conversation_id", "session_id")
 MAX_CANDIDATES = 256
 MAX_SIDE_BY_SIDE = 16  # calls that are compared with one that may be the same
 OUTSIDE = ("", "")
-CONTEXT = ("session_id", "user_id", "workload", "tags", "agent_version", "eval_run", "eval_task", "eval_sample")
+CONTEXT = (
+    "session_id",
+    "user_id",
+    "workload",
+    "tags",
+    "agent_version",
+    "eval_run",
+    "eval_task",
+    "eval_sample",
+)
 
 
 class Node(Struct):
-    """A span in its trace. `top` is its outermost agent, `agent` the nearest; `parent` is None if it has not come (yet)."""
+    """A span in its trace. `top` is its outermost agent, `agent` the nearest; `parent` is None if
+    it has not come (yet).
+    """
 
     span: Span
     reading: Reading
@@ -36,7 +49,9 @@ class Node(Struct):
 
 
 class Group:
-    """The spans of one run. `key` is its first trace's id (with the agent's span id where a trace holds several)."""
+    """The spans of one run. `key` is its first trace's id (with the agent's span id where a trace
+    holds several).
+    """
 
     def __init__(self, key: str, nodes: list[Node]) -> None:
         self.key, self.nodes = key, nodes
@@ -53,8 +68,12 @@ class Group:
 
 
 def groups_of(spans: Iterable[Span], logs: Iterable[LogRecord]) -> list[Group]:
-    """The runs that the spans hold, in the order of their start; the order of arrival changes nothing."""
-    groups = [group for nodes in _traces(spans, logs).values() for group in _split(nodes) if group.is_run]
+    """The runs that the spans hold, in the order of their start; the order of arrival changes
+    nothing.
+    """
+    groups = [
+        group for nodes in _traces(spans, logs).values() for group in _split(nodes) if group.is_run
+    ]
     groups.sort(key=lambda group: (group.start_ns, group.key))
     return _stitched(groups)
 
@@ -65,7 +84,13 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
     seen: dict[bytes, list[Message]] = {}
     for log in sorted(logs, key=lambda log: log.time_ns):
         if log.trace_id:
-            same = (log.trace_id, log.span_id, log.time_ns, log.event_name, json.encode(log.body, order="sorted"))
+            same = (
+                log.trace_id,
+                log.span_id,
+                log.time_ns,
+                log.event_name,
+                json.encode(log.body, order="sorted"),
+            )
             if same not in logged:
                 logged.add(same)
                 by_span[same[:2]].append(log)
@@ -82,7 +107,9 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
 
 
 def _each_once(spans: Iterable[Span]) -> list[Span]:
-    """A span that was sent twice counts once: the one that ended last. Logfire's pending spans only announce one."""
+    """A span that was sent twice counts once: the one that ended last. Logfire's pending spans only
+    announce one.
+    """
     found: dict[tuple[str, str], Span] = {}
     for span in spans:
         if span.attributes.get("logfire.span_type") == "pending_span":
@@ -95,8 +122,14 @@ def _each_once(spans: Iterable[Span]) -> list[Span]:
 
 
 def _name_graphs(nodes: list[Node]) -> None:
-    """A LangGraph is an agent, though OpenInference calls its span a chain like each of its steps."""
-    by_id = {node.span.span_id: node for node in nodes if node.reading.kind == "other" and not node.reading.in_graph}
+    """A LangGraph is an agent, though OpenInference calls its span a chain like each of its
+    steps.
+    """
+    by_id = {
+        node.span.span_id: node
+        for node in nodes
+        if node.reading.kind == "other" and not node.reading.in_graph
+    }
     for step in nodes:
         above = by_id.get(step.span.parent_id) if step.reading.in_graph else None
         if above is not None and above.reading.format == step.reading.format == "openinference":
@@ -106,7 +139,9 @@ def _name_graphs(nodes: list[Node]) -> None:
 
 
 def _find_previous(nodes: list[Node]) -> None:
-    """A conversation id that is the id of an answer names the call before (a server keeps the history), not a talk."""
+    """A conversation id that is the id of an answer names the call before (a server keeps the
+    history), not a talk.
+    """
     answers = {node.reading.response_id for node in nodes} - {""}
     for node in nodes:
         reading = node.reading
@@ -118,7 +153,9 @@ def _find_previous(nodes: list[Node]) -> None:
 
 
 def _relate(nodes: list[Node]) -> None:
-    """Sets what every node has above it. Parents that form a ring, which only a broken sender makes, are cut."""
+    """Sets what every node has above it. Parents that form a ring, which only a broken sender
+    makes, are cut.
+    """
     by_id = {node.span.span_id: node for node in nodes}
     done: set[str] = set()
     for node in nodes:
@@ -155,8 +192,8 @@ def _inherit(node: Node) -> None:
 def _split(nodes: list[Node]) -> list[Group]:
     """A trace is one run, unless it holds several side by side, as below the root of a batch job.
 
-    The first keeps the trace's id as its key. What lies outside of them (the root) belongs to none, unless a model or a
-    tool was called there: then that is a run, too.
+    The first keeps the trace's id as its key. What lies outside of them (the root) belongs to none,
+    unless a model or a tool was called there: then that is a run, too.
     """
     trace_id = nodes[0].span.trace_id
     parts: defaultdict[tuple[str, str], list[Node]] = defaultdict(list)
@@ -166,7 +203,9 @@ def _split(nodes: list[Node]) -> list[Group]:
     outside = parts.pop(OUTSIDE, [])
     if len(parts) < 2:
         return [Group(trace_id, nodes)]
-    groups = _continued([group for part in parts.values() if (group := Group(trace_id, part)).is_run])
+    groups = _continued(
+        [group for part in parts.values() if (group := Group(trace_id, part)).is_run]
+    )
     if len(groups) < 2:
         return [Group(trace_id, nodes)]
     for group in groups:
@@ -182,9 +221,10 @@ def _split(nodes: list[Node]) -> list[Group]:
 def _borders(nodes: list[Node]) -> dict[str, tuple[str, str]]:
     """For each span the run of the trace that it lies in.
 
-    A run begins at the outermost span that names its conversation (where none does: its session), or is an agent below a
-    root that is none. As long as the root has not come it may be an agent, whose tools these agents are. An agent that
-    calls no model itself is only the frame of conversations that are named below it.
+    A run begins at the outermost span that names its conversation (where none does: its session),
+    or is an agent below a root that is none. As long as the root has not come it may be an agent,
+    whose tools these agents are. An agent that calls no model itself is only the frame of
+    conversations that are named below it.
     """
     own = [node for node in nodes if not (node.in_tool or node.in_model)]
     talk = "conversation_id" if any(node.reading.conversation_id for node in own) else "session_id"
@@ -198,7 +238,12 @@ def _borders(nodes: list[Node]) -> dict[str, tuple[str, str]]:
             border = borders[above.span.span_id] if above is not None else OUTSIDE
             if border == OUTSIDE and (name := getattr(reading, talk)):
                 border = ("talk", name)
-            elif border == OUTSIDE and below.rooted and reading.kind == "agent" and (alone or id(below) in callers):
+            elif (
+                border == OUTSIDE
+                and below.rooted
+                and reading.kind == "agent"
+                and (alone or id(below) in callers)
+            ):
                 border = ("agent", teams.get(id(above), below.span.span_id))
             borders[below.span.span_id] = border
     return borders
@@ -215,7 +260,9 @@ def _path_from_known(node: Node, known: dict[str, Any]) -> list[Node]:
 
 
 def _teams(nodes: list[Node]) -> dict[int, str]:
-    """Chains of a framework whose agents, each of another name, work on one thing (a crew): the chain's span id."""
+    """Chains of a framework whose agents, each of another name, work on one thing (a crew): the
+    chain's span id.
+    """
     agents: defaultdict[int, list[Node]] = defaultdict(list)
     for node in nodes:
         above = node.parent
@@ -252,7 +299,9 @@ def _continued(groups: list[Group]) -> list[Group]:
 
 
 def _give_context(group: Group) -> None:
-    """What the spans above all runs of a trace say of user, session and workload holds for each of them."""
+    """What the spans above all runs of a trace say of user, session and workload holds for each of
+    them.
+    """
     inside = {node.span.span_id for node in group.nodes}
     for node in group.nodes:
         above = node.parent
@@ -266,8 +315,9 @@ def _give_context(group: Group) -> None:
 
 
 def _calls(nodes: list[Node]) -> list[Call]:
-    """The model calls, each once: a span inside another, or beside it with the same answer, is the same call recorded by
-    a second instrumentation. The exact form of its messages wins, and each completes the other.
+    """The model calls, each once: a span inside another, or beside it with the same answer, is the
+    same call recorded by a second instrumentation. The exact form of its messages wins, and each
+    completes the other.
     """
     outer = [node for node in nodes if node.reading.kind == "model" and not node.in_model]
     same = _recorded_twice(outer)
@@ -283,7 +333,9 @@ def _calls(nodes: list[Node]) -> list[Call]:
         if node.span.span_id in same:
             _complete(same[node.span.span_id].reading, node.reading)
     if any(_is_exact(node.reading) for node in calls):
-        calls = [node for node in calls if _is_exact(node.reading) or not _is_preparation(node.reading)]
+        calls = [
+            node for node in calls if _is_exact(node.reading) or not _is_preparation(node.reading)
+        ]
     prints: dict[int, bytes] = {}
     return [Call(node.span, node.reading, node.in_tool, prints) for node in calls]
 
@@ -296,9 +348,17 @@ def _recorded_twice(calls: list[Node]) -> dict[str, Node]:
         reading = node.reading
         keys = [("response", reading.response_id)] if reading.response_id else []
         if reading.input_tokens and reading.output_tokens:
-            keys.append(("tokens", node.span.parent_id, reading.input_tokens, reading.output_tokens))
+            keys.append(
+                ("tokens", node.span.parent_id, reading.input_tokens, reading.output_tokens)
+            )
         twin = next(
-            (other for key in keys for other in seen[key][-MAX_SIDE_BY_SIDE:] if _is_same_call(other, node)), None
+            (
+                other
+                for key in keys
+                for other in seen[key][-MAX_SIDE_BY_SIDE:]
+                if _is_same_call(other, node)
+            ),
+            None,
         )
         if twin is not None:
             same[node.span.span_id] = twin
@@ -309,20 +369,28 @@ def _recorded_twice(calls: list[Node]) -> dict[str, Node]:
 
 
 def _is_same_call(earlier: Node, later: Node) -> bool:
-    """Whether two spans with the same answer or the same counts are one call. Calls of one instrumentation never are:
-    they may run side by side, and a cache or a test server may give each the same response id.
+    """Whether two spans with the same answer or the same counts are one call. Calls of one
+    instrumentation never are: they may run side by side, and a cache or a test server may give each
+    the same response id.
     """
     one, other = earlier.reading, later.reading
-    if earlier.span.scope.name == later.span.scope.name or later.span.start_ns > earlier.span.end_ns:
+    if (
+        earlier.span.scope.name == later.span.scope.name
+        or later.span.start_ns > earlier.span.end_ns
+    ):
         return False
     if one.response_id and other.response_id:
         return one.response_id == other.response_id
     models = [{reading.model, reading.request_model} - {""} for reading in (one, other)]
-    return later.span.end_ns <= earlier.span.end_ns and not (all(models) and models[0].isdisjoint(models[1]))
+    return later.span.end_ns <= earlier.span.end_ns and not (
+        all(models) and models[0].isdisjoint(models[1])
+    )
 
 
 def _is_exact(reading: Reading) -> bool:
-    return bool(reading.input and not reading.raw_input) or bool(reading.output and not reading.raw_output)
+    return bool(reading.input and not reading.raw_input) or bool(
+        reading.output and not reading.raw_output
+    )
 
 
 def _is_preparation(reading: Reading) -> bool:
@@ -334,10 +402,20 @@ def _complete(reading: Reading, other: Reading) -> None:
     """What a span leaves out is taken from the other one; exact messages win over raw values."""
     for name in ("input", "output"):
         is_raw = f"raw_{name}"
-        if getattr(other, name) and (not getattr(reading, name) or getattr(reading, is_raw) > getattr(other, is_raw)):
+        if getattr(other, name) and (
+            not getattr(reading, name) or getattr(reading, is_raw) > getattr(other, is_raw)
+        ):
             setattr(reading, name, getattr(other, name))
             setattr(reading, is_raw, getattr(other, is_raw))
-    for name in ("tools", "model", "request_model", "input_tokens", "output_tokens", "cost_usd", "usage_details"):
+    for name in (
+        "tools",
+        "model",
+        "request_model",
+        "input_tokens",
+        "output_tokens",
+        "cost_usd",
+        "usage_details",
+    ):
         if not getattr(reading, name):
             setattr(reading, name, getattr(other, name))
 
@@ -357,7 +435,9 @@ class _Chain:
 
 
 def _stitched(groups: list[Group]) -> list[Group]:
-    """Joins traces that hold only model calls where a later one goes on with what an earlier one said."""
+    """Joins traces that hold only model calls where a later one goes on with what an earlier one
+    said.
+    """
     chains: list[_Chain] = []
     tails: dict[tuple, list[_Chain]] = defaultdict(list)
     talks: dict[tuple, _Chain] = {}
@@ -367,7 +447,11 @@ def _stitched(groups: list[Group]) -> list[Group]:
             chains.append(_Chain(group))
             continue
         source = source_of(group)
-        chain = _by_history(group, source, tails) or _by_state(group, source, states) or _by_id(group, source, talks)
+        chain = (
+            _by_history(group, source, tails)
+            or _by_state(group, source, states)
+            or _by_id(group, source, talks)
+        )
         if chain is None:
             chains.append(chain := _Chain(group))
         else:
@@ -393,16 +477,24 @@ def _by_history(group: Group, source: tuple, tails: dict[tuple, list[_Chain]]) -
         for ids in {call.ids_at(known): 0, (): 0}:
             open_ends = reversed(tails.get((*source, call.before[known], ids), ()))
             for chain in islice(open_ends, MAX_CANDIDATES):
-                if chain.last.calls[-1].after == call.before[known] and _may_follow(chain.last, group):
+                if chain.last.calls[-1].after == call.before[known] and _may_follow(
+                    chain.last, group
+                ):
                     return chain
     return None
 
 
 def _by_state(group: Group, source: tuple, states: dict[tuple, _Chain]) -> _Chain | None:
-    """A call that names the response before it, or begins with replies to its calls: the server keeps the history."""
+    """A call that names the response before it, or begins with replies to its calls: the server
+    keeps the history.
+    """
     for state in group.calls[0].needs:
         chain = states.get((*source, state))
-        if chain is not None and state in chain.last.calls[-1].leaves and _may_follow(chain.last, group):
+        if (
+            chain is not None
+            and state in chain.last.calls[-1].leaves
+            and _may_follow(chain.last, group)
+        ):
             return chain
     return None
 
@@ -424,7 +516,9 @@ def _same_id(earlier: Group, later: Group, name: str) -> bool | None:
 
 
 def _by_id(group: Group, source: tuple, talks: dict[tuple, _Chain]) -> _Chain | None:
-    """The same conversation or session, where the history was cut but still holds the earlier answer, or is not sent."""
+    """The same conversation or session, where the history was cut but still holds the earlier
+    answer, or is not sent.
+    """
     call = group.calls[0]
     for name in TALKS:
         found = group.id_of(name)
@@ -444,4 +538,6 @@ def _joined(groups: list[Group]) -> Group:
     if len(groups) == 1:
         return groups[0]
     nodes = [node for group in groups for node in group.nodes]
-    return Group(groups[0].key, sorted(nodes, key=lambda node: (node.span.start_ns, node.span.span_id)))
+    return Group(
+        groups[0].key, sorted(nodes, key=lambda node: (node.span.start_ns, node.span.span_id))
+    )

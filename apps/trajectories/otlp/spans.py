@@ -1,4 +1,6 @@
-"""Spans and log records as they are stored: plain JSON inside, times in nanoseconds since 1970, ids in lower-case hex."""
+"""Spans and log records as they are stored: plain JSON inside, times in nanoseconds since 1970, ids
+in lower-case hex.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Link(Struct):
 
 
 class Span(Struct):
-    """`parent_id` is "" for a root; `status_code` is OTLP's: 0 unset, 1 ok, 2 error; `kind` is OTLP's number."""
+    """`parent_id` is "" for a root; `status_code` is OTLP's: 0 unset, 1 ok, 2 error; `kind` is
+    OTLP's number.
+    """
 
     trace_id: str
     span_id: str

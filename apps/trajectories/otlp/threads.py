@@ -1,7 +1,8 @@
 """Which model call continues which: threads of a conversation, found by what was said.
 
-Messages are compared by a rolling digest that leaves out leading system messages (a hand-over changes them), ids, and
-how arguments are spaced, so that an answer and its repetition in the next request are the same.
+Messages are compared by a rolling digest that leaves out leading system messages (a hand-over
+changes them), ids, and how arguments are spaced, so that an answer and its repetition in the next
+request are the same.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ def print_of(message: Message) -> bytes:
     content = message.get("content")
     if isinstance(content, list):
         kept = [block for block in content if block.get("type") != "reasoning"]
-        said = "\n".join(text(block.get("text", block) if block.get("type") == "text" else block) for block in kept)
+        said = "\n".join(
+            text(block.get("text", block) if block.get("type") == "text" else block)
+            for block in kept
+        )
     else:
         said = content or ""
     role = "tool" if message["role"] == "function" else message["role"]
@@ -47,8 +51,12 @@ def chain(start: bytes, prints: list[bytes]) -> list[bytes]:
 class Call:
     """One model call: its messages, where its body begins, and the digests of its history."""
 
-    def __init__(self, span: Span, reading: Reading, nested: bool, prints: dict[int, bytes]) -> None:
-        """`prints` keeps the prints of messages by their id: histories repeat the same objects (see `messages_of`)."""
+    def __init__(
+        self, span: Span, reading: Reading, nested: bool, prints: dict[int, bytes]
+    ) -> None:
+        """`prints` keeps the prints of messages by their id: histories repeat the same objects (see
+        `messages_of`).
+        """
         self.span, self.reading, self.nested = span, reading, nested
         self.lead = 0
         for message in reading.input:
@@ -71,23 +79,32 @@ class Call:
         return bool(self.output) or any(m["role"] == "assistant" for m in self.reading.input)
 
     def ids_at(self, known: int) -> tuple[str, ...]:
-        """The ids of the tool calls in the last turn of the model among the first `known` messages of the body."""
+        """The ids of the tool calls in the last turn of the model among the first `known` messages
+        of the body.
+        """
         return _call_ids(self.reading.input[self.lead : self.lead + known][-8:])
 
     @property
     def leaves(self) -> list[str]:
         """What a later call can name to go on with this one, where the server keeps the history."""
         calls = [
-            call["id"] for message in self.reading.output for call in message.get("tool_calls") or () if "id" in call
+            call["id"]
+            for message in self.reading.output
+            for call in message.get("tool_calls") or ()
+            if "id" in call
         ]
         named = [f"call:{identity}" for identity in calls if len(identity) >= UNIQUE]
-        return [*named, f"response:{self.reading.response_id}"] if self.reading.response_id else named
+        return (
+            [*named, f"response:{self.reading.response_id}"] if self.reading.response_id else named
+        )
 
     @property
     def needs(self) -> list[str]:
         """What this call names of the one that it goes on with."""
         ids = (self.reading.previous_id, self.reading.conversation_id)
-        replies = takewhile(lambda message: message["role"] in RESULT_ROLES, self.reading.input[self.lead :])
+        replies = takewhile(
+            lambda message: message["role"] in RESULT_ROLES, self.reading.input[self.lead :]
+        )
         calls = [message.get("tool_call_id") or "" for message in replies]
         return [f"response:{identity}" for identity in dict.fromkeys(ids) if identity] + [
             f"call:{identity}" for identity in calls if len(identity) >= UNIQUE
@@ -114,8 +131,14 @@ class Thread:
         return self.calls[-1]
 
     def extend(self, call: Call, known: int) -> None:
-        """Adds a call of whose body the first `known` messages are already here; of a history that was cut before, all."""
-        if known and any(earlier.reading.is_cut for earlier in self.calls) and not call.reading.is_cut:
+        """Adds a call of whose body the first `known` messages are already here; of a history that
+        was cut before, all.
+        """
+        if (
+            known
+            and any(earlier.reading.is_cut for earlier in self.calls)
+            and not call.reading.is_cut
+        ):
             self.messages = list(call.reading.input[: call.lead + known])
             for earlier in self.calls:
                 place = call.anchor(earlier.output[-1]) if earlier.output else None
@@ -141,7 +164,9 @@ def threads_of(calls: list[Call]) -> list[Thread]:
     return threads
 
 
-def _continued(call: Call, threads: list[Thread], tails: dict[bytes, Thread]) -> tuple[Thread | None, int]:
+def _continued(
+    call: Call, threads: list[Thread], tails: dict[bytes, Thread]
+) -> tuple[Thread | None, int]:
     for known in range(len(call.before) - 1, 0, -1):
         thread = tails.get(call.before[known])
         if thread is None or thread.last.after != call.before[known]:
@@ -161,15 +186,21 @@ def _continued(call: Call, threads: list[Thread], tails: dict[bytes, Thread]) ->
 
 
 def _answered_by(call: Call, orphan: int, threads: list[Thread]) -> Thread | None:
-    """The thread whose open calls are answered by a reply that has no call before it in its own history.
+    """The thread whose open calls are answered by a reply that has no call before it in its own
+    history.
 
-    The history leaves out the model's turn: the server keeps it, or the framework has dropped it. So what comes before
-    the reply is either nothing or all of what the thread's last call was asked with.
+    The history leaves out the model's turn: the server keeps it, or the framework has dropped it.
+    So what comes before the reply is either nothing or all of what the thread's last call was asked
+    with.
     """
     reply = call.reading.input[call.lead + orphan]
     for thread in reversed(threads[-RECENT:]):
         last = thread.last
-        known_ids = {called.get("id") for message in last.reading.output for called in message.get("tool_calls") or ()}
+        known_ids = {
+            called.get("id")
+            for message in last.reading.output
+            for called in message.get("tool_calls") or ()
+        }
         if not known_ids or (orphan and last.before[-1] != call.before[orphan]):
             continue
         if reply.get("tool_call_id") in known_ids or (orphan and "tool_call_id" not in reply):
@@ -189,7 +220,11 @@ def _orphans(body: list[Message]) -> list[int]:
             continue
         identity = message.get("tool_call_id")
         answered = (
-            identity if identity in open_ids else None if None in open_ids or identity else next(iter(open_ids), "")
+            identity
+            if identity in open_ids
+            else None
+            if None in open_ids or identity
+            else next(iter(open_ids), "")
         )
         if answered in open_ids:
             open_ids.remove(answered)

@@ -38,13 +38,17 @@ def _tidied(value: Any, levels: int) -> Any:
         if not levels:
             raise _NotKept
         return [_tidied(item, levels - 1) for item in value]
-    if (kind is float and not math.isfinite(value)) or (kind is int and not -(2**63) <= value < 2**63):
+    if (kind is float and not math.isfinite(value)) or (
+        kind is int and not -(2**63) <= value < 2**63
+    ):
         raise _NotKept
     return value
 
 
 def structured(value: Any) -> Any:
-    """The JSON that a string carries, if it looks like an object or a list and is one that a row can keep."""
+    """The JSON that a string carries, if it looks like an object or a list and is one that a row
+    can keep.
+    """
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
         return value
     try:
@@ -58,11 +62,15 @@ def structured(value: Any) -> Any:
 
 
 def python_literal(value: str) -> Any:
-    """The list or object in Python's notation, which some write instead of JSON; the text itself if it is none."""
+    """The list or object in Python's notation, which some write instead of JSON; the text itself if
+    it is none.
+    """
     try:
         found = ast.literal_eval(value.strip()) if len(value) <= MAX_LITERAL else value
         is_object = isinstance(found, list | dict)
-        return _tidied(json.loads(json.dumps(found)), DEPTH) if is_object else value  # tuples become lists
+        return (
+            _tidied(json.loads(json.dumps(found)), DEPTH) if is_object else value
+        )  # tuples become lists
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, _NotKept):
         return value
 
@@ -70,12 +78,19 @@ def python_literal(value: str) -> Any:
 OPENS_JSON = re.compile(r'\s*(?:\[\s*){0,3}\{\s*"[^"\\]{0,200}"\s*:')
 JSON_SIGNS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\],]', re.DOTALL)
 CLOSERS = {"{": "}", "[": "]"}
-WHOLE_IN = ("[", "{", "{[", "[[", "{[[")  # the containers around a whole message: lists, perhaps in one object
+WHOLE_IN = (
+    "[",
+    "{",
+    "{[",
+    "[[",
+    "{[[",
+)  # the containers around a whole message: lists, perhaps in one object
 
 
 def whole_part(value: str) -> Any:
-    """What is whole of JSON that breaks off, as exporters do that limit the length of an attribute: the items of its lists
-    before the cut, the members of its outer object. [] if nothing is whole, None if the text is not such JSON.
+    """What is whole of JSON that breaks off, as exporters do that limit the length of an attribute:
+    the items of its lists before the cut, the members of its outer object. [] if nothing is whole,
+    None if the text is not such JSON.
     """
     if OPENS_JSON.match(value) is None:
         return None
@@ -142,7 +157,9 @@ def number(value: Any) -> float | None:
 
 
 def nest(attributes: dict[str, Any], prefix: str) -> list:
-    """What flattened keys say: `{prefix}0.role` and so on as a list of values in the order of their numbers."""
+    """What flattened keys say: `{prefix}0.role` and so on as a list of values in the order of their
+    numbers.
+    """
     tree: dict[str, Any] = {}
     for key, value in attributes.items():
         if key.startswith(prefix):

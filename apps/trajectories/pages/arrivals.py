@@ -1,4 +1,6 @@
-"""What was received and could not be indexed or assembled into runs: why, and what to do about it."""
+"""What was received and could not be indexed or assembled into runs: why, and what to do about
+it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "trajectories/arrivals.html", context)
 
 
-def _decision(model: type[Arrival | Trace], action: Callable[..., bool], told: str) -> Callable[..., HttpResponse]:
+def _decision(
+    model: type[Arrival | Trace], action: Callable[..., bool], told: str
+) -> Callable[..., HttpResponse]:
     """The view that lets an engineer decide about one row; `told` is what it says then."""
 
     @require_POST
@@ -50,5 +54,7 @@ retry = _decision(Arrival, actions.retry, f"The batch is being indexed again. {R
 discard = _decision(Arrival, actions.discard, "Discarded. The trajectories stay in the list.")
 retry_trace = _decision(Trace, actions.retry, f"The trace is being assembled again. {RETRIED}")
 discard_trace = _decision(
-    Trace, actions.discard_trace, "Discarded. Runs assembled from this trace before stay in the list."
+    Trace,
+    actions.discard_trace,
+    "Discarded. Runs assembled from this trace before stay in the list.",
 )

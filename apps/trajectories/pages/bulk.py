@@ -23,7 +23,9 @@ from apps.trajectories.shown import runs_shown
 @project_view(Role.REVIEWER)
 def change_many(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.POST
-    back = redirect(f"{reverse('trajectories:list', args=[project.slug])}?{without(QueryDict(given.get('query', '')))}")
+    back = redirect(
+        f"{reverse('trajectories:list', args=[project.slug])}?{without(QueryDict(given.get('query', '')))}"  # noqa: E501
+    )
     ids = selection(given, project)
     if not ids:
         messages.error(request, "No trajectories selected.")
@@ -64,7 +66,9 @@ def _delete(request: HttpRequest, project: Project, ids: list, back: HttpRespons
         }
         return render(request, "trajectories/delete.html", context)
     n = bulk.delete(project=project, ids=ids, by=request.user)
-    messages.success(request, "1 trajectory deleted." if n == 1 else f"{n:,} trajectories are deleted.")
+    messages.success(
+        request, "1 trajectory deleted." if n == 1 else f"{n:,} trajectories are deleted."
+    )
     return back
 
 
@@ -76,7 +80,9 @@ def undo(request: HttpRequest, project: Project) -> HttpResponse:
         messages.info(request, "Nothing to undo.")
     else:
         n = bulk.undo(project=project, change=change, by=request.user)
-        messages.success(request, f"Undone for {n:,} of {change.n:,}." if n < change.n else "Undone.")
+        messages.success(
+            request, f"Undone for {n:,} of {change.n:,}." if n < change.n else "Undone."
+        )
         del request.session[UNDO]
     query = without(QueryDict(request.POST.get("query", "")))
     return redirect(f"{reverse('trajectories:list', args=[project.slug])}?{query}")

@@ -35,19 +35,27 @@ def duration(ms: float | None) -> str:
     if ms < 10_000:
         return f"{ms / 1000:.2f} s"
     return (
-        f"{ms / 1000:.1f} s" if ms < 90_000 else f"{ms / 60_000:.1f} min" if ms < 5_400_000 else f"{ms / 3.6e6:.1f} h"
+        f"{ms / 1000:.1f} s"
+        if ms < 90_000
+        else f"{ms / 60_000:.1f} min"
+        if ms < 5_400_000
+        else f"{ms / 3.6e6:.1f} h"
     )
 
 
 def money(usd: float | None) -> str:
-    """Cents from a dollar on, else four decimals; what these would show as nothing is said to be less."""
+    """Cents from a dollar on, else four decimals; what these would show as nothing is said to be
+    less.
+    """
     if usd is None:
         return ""
     return f"${usd:,.2f}" if usd >= 1 else "< $0.0001" if 0 < usd < 0.00005 else f"${usd:.4f}"
 
 
 def _outcome(row: Trajectory) -> SafeString:
-    return format_html('<span class="badge {}">{}</span>', tone(row.outcome_status), row.outcome_status)
+    return format_html(
+        '<span class="badge {}">{}</span>', tone(row.outcome_status), row.outcome_status
+    )
 
 
 def _failure(row: Trajectory) -> str:
@@ -57,11 +65,17 @@ def _failure(row: Trajectory) -> str:
 
 def _tokens(row: Trajectory) -> str:
     counts = (row.input_tokens, row.output_tokens)
-    return " / ".join("–" if n is None else f"{n:,}" for n in counts) if any(n is not None for n in counts) else ""
+    return (
+        " / ".join("–" if n is None else f"{n:,}" for n in counts)
+        if any(n is not None for n in counts)
+        else ""
+    )
 
 
 def _started(row: Trajectory) -> SafeString:
-    return format_html('<time title="{} UTC">{}</time>', f"{row.started_at:%Y-%m-%d %H:%M:%S}", ago(row.started_at))
+    return format_html(
+        '<time title="{} UTC">{}</time>', f"{row.started_at:%Y-%m-%d %H:%M:%S}", ago(row.started_at)
+    )
 
 
 def _tags(row: Trajectory) -> str | SafeString:
@@ -80,7 +94,12 @@ COLUMNS = (
     Column("workload", "Workload", lambda row: row.workload, "clip short"),
     Column("tags", "Tags", _tags, "clip short"),
     Column("label", "Label", lambda row: row.outcome_label, "clip short"),
-    Column("reward", "Reward", lambda row: "" if row.outcome_reward is None else f"{row.outcome_reward:.3g}", "num"),
+    Column(
+        "reward",
+        "Reward",
+        lambda row: "" if row.outcome_reward is None else f"{row.outcome_reward:.3g}",
+        "num",
+    ),
     Column("session", "Session", lambda row: row.session_id, "clip short mono"),
     Column("user", "User", lambda row: row.user_id, "clip short mono"),
     Column("id", "Id", lambda row: row.external_id, "clip short mono"),
@@ -94,6 +113,8 @@ DEFAULT = ("outcome", "failure", "tools", "version", "latency", "tokens", "start
 
 
 def chosen(given: str) -> list[Column]:
-    """The columns of “outcome,cost”, in the order of the table; the usual ones where none is known."""
+    """The columns of “outcome,cost”, in the order of the table; the usual ones where none is
+    known.
+    """
     keys = set(given.split(",")) & {column.key for column in COLUMNS} or set(DEFAULT)
     return [column for column in COLUMNS if column.key in keys]

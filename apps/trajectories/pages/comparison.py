@@ -15,7 +15,9 @@ MOST_ALIGNED = 1_000  # difflib takes time by the square of them
 
 @dataclass(slots=True)
 class Pair:
-    """A turn of each run, or of one of them; `differences` are in words, empty if both say the same."""
+    """A turn of each run, or of one of them; `differences` are in words, empty if both say the
+    same.
+    """
 
     a: Turn | None
     b: Turn | None
@@ -27,8 +29,8 @@ class Pair:
 
 
 def align(a: list[Turn], b: list[Turn]) -> list[Pair]:
-    """Turns of the same role that call the same tools stand beside each other; what is between is paired in order, as all
-    of two runs are of which one has more than MOST_ALIGNED turns."""
+    """Turns of the same role that call the same tools stand beside each other; what is between is
+    paired in order, as all of two runs are of which one has more than MOST_ALIGNED turns."""
     if max(len(a), len(b)) > MOST_ALIGNED:
         ranges = [("", 0, len(a), 0, len(b))]
     else:
@@ -55,7 +57,10 @@ def differences(a: Turn | None, b: Turn | None) -> list[str]:
         found.append("text differs")
     names = [call.name for call in a.calls], [call.name for call in b.calls]
     if names[0] != names[1]:
-        return [*found, f"calls {', '.join(names[0]) or 'nothing'} → {', '.join(names[1]) or 'nothing'}"]
+        return [
+            *found,
+            f"calls {', '.join(names[0]) or 'nothing'} → {', '.join(names[1]) or 'nothing'}",
+        ]
     for one, other in zip(a.calls, b.calls, strict=True):
         found += [f"{one.name} {change}" for change in argument_changes(one.given, other.given)]
         if _whole(one.reply and one.reply.text) != _whole(other.reply and other.reply.text):

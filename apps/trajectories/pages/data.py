@@ -1,4 +1,6 @@
-"""What happens to a project's data: redaction rules with their test box, and how long trajectories are kept."""
+"""What happens to a project's data: redaction rules with their test box, and how long trajectories
+are kept.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
     return _page(request, project, RuleForm())
 
 
-def _page(request: HttpRequest, project: Project, form: RuleForm, status: int = 200) -> HttpResponse:
+def _page(
+    request: HttpRequest, project: Project, form: RuleForm, status: int = 200
+) -> HttpResponse:
     own = redaction.own_rules(project).select_related("by")
     context = {
         "switches": _switches(project),
@@ -93,9 +97,18 @@ def _page(request: HttpRequest, project: Project, form: RuleForm, status: int = 
 
 
 def _switches(project: Project) -> list[Switch]:
-    rows = {row.kind: row for row in project.redaction_rules.filter(kind__in=redaction.SWITCHES, enabled=True)}
+    rows = {
+        row.kind: row
+        for row in project.redaction_rules.filter(kind__in=redaction.SWITCHES, enabled=True)
+    }
     return [
-        Switch(kind, item.title, item.example, kind in rows, kind in rows and ID in rows[kind].replacement)
+        Switch(
+            kind,
+            item.title,
+            item.example,
+            kind in rows,
+            kind in rows and ID in rows[kind].replacement,
+        )
         for kind, item in BUILTINS.items()
     ]
 
@@ -104,16 +117,27 @@ class PresidioForm(PlainForm):
     on = forms.BooleanField(required=False)
     token = forms.BooleanField(required=False)
     entities = forms.MultipleChoiceField(
-        choices=presidio.ENTITIES.items(), required=False, widget=forms.CheckboxSelectMultiple, label="Look for"
+        choices=presidio.ENTITIES.items(),
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        label="Look for",
     )
     language = forms.ChoiceField(
-        choices=presidio.LANGUAGES.items(), help_text="Of the model; texts in other languages are read with it, too"
+        choices=presidio.LANGUAGES.items(),
+        help_text="Of the model; texts in other languages are read with it, too",
     )
     score = forms.FloatField(
-        min_value=0.01, max_value=1, label="Minimum score", widget=forms.NumberInput({"step": "0.05"}),
-        help_text="0.01 to 1. What a model finds has the score 0.85; patterns without context have less",
-    )  # fmt: skip
-    model = forms.ChoiceField(required=False, help_text="Patterns alone find no people and places, but need no model")
+        min_value=0.01,
+        max_value=1,
+        label="Minimum score",
+        widget=forms.NumberInput({"step": "0.05"}),
+        help_text=(
+            "0.01 to 1. What a model finds has the score 0.85; patterns without context have less"
+        ),
+    )
+    model = forms.ChoiceField(
+        required=False, help_text="Patterns alone find no people and places, but need no model"
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -124,17 +148,24 @@ class PresidioForm(PlainForm):
             if chosen and chosen not in (presidio.PATTERNS, *dict(there))
             else []
         )
-        first = [("", "Largest installed model of the language"), (presidio.PATTERNS, "No model: patterns only")]
+        first = [
+            ("", "Largest installed model of the language"),
+            (presidio.PATTERNS, "No model: patterns only"),
+        ]
         self.fields["model"].choices = [*first, *there, *gone]
 
     @property
     def settings(self) -> presidio.Settings:
         given = self.cleaned_data
-        return presidio.Settings(tuple(given["entities"]), given["language"], given["score"], given["model"])
+        return presidio.Settings(
+            tuple(given["entities"]), given["language"], given["score"], given["model"]
+        )
 
 
 def _presidio(project: Project) -> dict[str, Any]:
-    """What the page shows: the form, whether it is on, and why it cannot be used on this machine."""
+    """What the page shows: the form, whether it is on, and why it cannot be used on this
+    machine.
+    """
     row = project.redaction_rules.filter(kind=redaction.PRESIDIO).first()
     settings, problem = presidio.Settings(), ""
     try:
@@ -147,13 +178,16 @@ def _presidio(project: Project) -> dict[str, Any]:
         "entities": list(settings.entities)
     }
     form = PresidioForm(
-        initial=now | {"on": is_on, "token": bool(row and ID in row.replacement)}, auto_id="presidio-%s"
+        initial=now | {"on": is_on, "token": bool(row and ID in row.replacement)},
+        auto_id="presidio-%s",
     )
     return {"form": form, "on": is_on, "problem": problem, "waiting": held.waiting_of(project)}
 
 
 def action(view: Callable[..., str]) -> Callable[..., HttpResponse]:
-    """A form of the page: `view` does what it asks and returns the sentence that the page shows, or raises RuleError."""
+    """A form of the page: `view` does what it asks and returns the sentence that the page shows, or
+    raises RuleError.
+    """
 
     @require_POST
     @project_view(Role.OPERATOR)
@@ -174,11 +208,19 @@ def save_presidio(request: HttpRequest, project: Project) -> str:
     form = PresidioForm(request.POST)
     if not form.is_valid():
         raise RuleError(
-            " ".join(f"{form[name].label}: {error}" for name, errors in form.errors.items() for error in errors)
+            " ".join(
+                f"{form[name].label}: {error}"
+                for name, errors in form.errors.items()
+                for error in errors
+            )
         )
     given = form.cleaned_data
     redaction.save_presidio(
-        project=project, on=given["on"], token=given["token"], settings=form.settings, by=request.user
+        project=project,
+        on=given["on"],
+        token=given["token"],
+        settings=form.settings,
+        by=request.user,
     )
     return "Saved. It applies to new trajectories within 5 seconds."
 
@@ -224,7 +266,10 @@ def add(request: HttpRequest, project: Project) -> HttpResponse:
         except RuleError as error:
             form.add_error(None, str(error))
         else:
-            messages.success(request, f"The rule “{rule}” is on and applies to new trajectories within 5 seconds.")
+            messages.success(
+                request,
+                f"The rule “{rule}” is on and applies to new trajectories within 5 seconds.",
+            )
             return redirect("trajectories:redaction", project.slug)
     return _page(request, project, form)
 
@@ -267,7 +312,9 @@ def test(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "trajectories/_redaction_test.html", context)
 
 
-def _tried(request: HttpRequest, project: Project, *, text: str, trajectory: str, pattern: str, all: bool) -> dict:
+def _tried(
+    request: HttpRequest, project: Project, *, text: str, trajectory: str, pattern: str, all: bool
+) -> dict:
     """Raises RuleError for a pattern that cannot be used and for a trajectory that is not there."""
     rules = list(redaction.rules_of(project))
     if all:
@@ -282,7 +329,9 @@ def _tried(request: HttpRequest, project: Project, *, text: str, trajectory: str
         runs_shown(project, [row.pk], to=request.user, where="test of redaction")
         texts = strings(as_json(row))
     hits = ((one, redactor.hits(one)) for one in texts)
-    found = list(islice(((one, some) for one, some in hits if some or not trajectory), MAX_SHOWN + 1))
+    found = list(
+        islice(((one, some) for one, some in hits if some or not trajectory), MAX_SHOWN + 1)
+    )
     return {
         "shown": [Shown(_pieces(one, some)) for one, some in found[:MAX_SHOWN]],
         "more": len(found) > MAX_SHOWN,

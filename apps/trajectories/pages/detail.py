@@ -38,7 +38,9 @@ MAX_WORDS = 20_000
 
 
 def find(project: Project, pk: UUID) -> Trajectory:
-    return get_object_or_404(Trajectory.objects.select_related("failure__mode", "eval_claim"), project=project, pk=pk)
+    return get_object_or_404(
+        Trajectory.objects.select_related("failure__mode", "eval_claim"), project=project, pk=pk
+    )
 
 
 def blamed_of(row: Trajectory) -> int | None:
@@ -62,9 +64,14 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
             "claim": getattr(row, "eval_claim", None),
             "blamed": blamed,
             "last_index": max(0, row.message_count - 1),
-            "tools": [(name, tool.get("x-dangerous") is True) for name, tool in functions_of(reader.head["tools"])],
+            "tools": [
+                (name, tool.get("x-dangerous") is True)
+                for name, tool in functions_of(reader.head["tools"])
+            ],
             "warnings": reader.head["warnings"][:SHOWN_WARNINGS],
-            "metadata": {key: value for key, value in reader.head["metadata"].items() if key != "steps"},
+            "metadata": {
+                key: value for key, value in reader.head["metadata"].items() if key != "steps"
+            },
             "waterfall": waterfall(reader.head["metadata"]),
             "newer": newer,
             "older": older,
@@ -84,7 +91,10 @@ def neighbours(rows: QuerySet[Trajectory], row: Trajectory) -> tuple[UUID | None
     try:
         with patience(NEIGHBOURS_MS):
             ids = rows.values_list("pk", flat=True)
-            return ids.filter(pk__gt=row.pk).order_by("pk").first(), ids.filter(pk__lt=row.pk).order_by("-pk").first()
+            return (
+                ids.filter(pk__gt=row.pk).order_by("pk").first(),
+                ids.filter(pk__lt=row.pk).order_by("-pk").first(),
+            )
     except TooLong:
         return None, None
 
@@ -96,9 +106,17 @@ def part(request: HttpRequest, project: Project, pk: UUID, first: int) -> HttpRe
 
 
 def show_part(
-    request: HttpRequest, row: Trajectory, first: int, *, where: str, blamed: int | None, **context: Any
+    request: HttpRequest,
+    row: Trajectory,
+    first: int,
+    *,
+    where: str,
+    blamed: int | None,
+    **context: Any,
 ) -> HttpResponse:
-    """The messages of one part of a long run; pages of higher layers that show the run add to the context."""
+    """The messages of one part of a long run; pages of higher layers that show the run add to the
+    context.
+    """
     reader = Reader(row)
     if first not in reader.firsts:
         raise Http404
@@ -140,7 +158,9 @@ def revision(request: HttpRequest, project: Project, pk: UUID, number: int) -> H
 @project_view(Role.REVIEWER)
 def feedback(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     row = get_object_or_404(Trajectory, project=project, pk=pk)
-    back = redirect(f"{reverse('trajectories:detail', args=[project.slug, pk])}?{request.GET.urlencode()}")
+    back = redirect(
+        f"{reverse('trajectories:detail', args=[project.slug, pk])}?{request.GET.urlencode()}"
+    )
     try:
         news = schema.parse(redactor_of(project).redact(_news(request.POST, row))[0], Feedback)
     except RowError as error:

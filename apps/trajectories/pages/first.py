@@ -1,4 +1,6 @@
-"""The page that waits for a project's first trajectory: how to send one, then what arrived and what is missing in it."""
+"""The page that waits for a project's first trajectory: how to send one, then what arrived and what
+is missing in it.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ from apps.trajectories.models import Arrival, Outcome, Trace, Trajectory
 KEYS = 5  # that may send and were used last
 # Which variable turns it on, by instrumentation.
 NOT_CAPTURED = (
-    "The spans have no text. Turn it on: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true (OpenTelemetry), "
-    "TRACELOOP_TRACE_CONTENT=true (OpenLLMetry), unset OPENINFERENCE_HIDE_INPUTS and OPENINFERENCE_HIDE_OUTPUTS (OpenInference), "
-    "SEMANTICKERNEL_EXPERIMENTAL_GENAI_ENABLE_OTEL_DIAGNOSTICS_SENSITIVE=true (Semantic Kernel), "
-    "HAYSTACK_CONTENT_TRACING_ENABLED=true (Haystack), include_content=True (pydantic-ai)."
+    "The spans have no text. Turn it on: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true"
+    " (OpenTelemetry), TRACELOOP_TRACE_CONTENT=true (OpenLLMetry), unset OPENINFERENCE_HIDE_INPUTS"
+    " and OPENINFERENCE_HIDE_OUTPUTS (OpenInference),"
+    " SEMANTICKERNEL_EXPERIMENTAL_GENAI_ENABLE_OTEL_DIAGNOSTICS_SENSITIVE=true (Semantic Kernel),"
+    " HAYSTACK_CONTENT_TRACING_ENABLED=true (Haystack), include_content=True (pydantic-ai)."
 )
 
 
@@ -44,7 +47,9 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view()
 def status(request: HttpRequest, project: Project) -> HttpResponse:
-    """The fragment that is asked for until a trajectory is there; then the whole page is loaded again."""
+    """The fragment that is asked for until a trajectory is there; then the whole page is loaded
+    again.
+    """
     context = waiting(project)
     return progress(request, "trajectories/_first.html", context, runs=context["row"] is None)
 
@@ -52,13 +57,17 @@ def status(request: HttpRequest, project: Project) -> HttpResponse:
 def waiting(project: Project) -> dict:
     row = project.trajectories.order_by("-pk").first()
     return {
-        "keys": project.api_keys.live()
-        .filter(scopes__contains=[Scope.INGEST])
-        .order_by(F("last_used_at").desc(nulls_last=True))[:KEYS],
+        "keys": (
+            project.api_keys.live()
+            .filter(scopes__contains=[Scope.INGEST])
+            .order_by(F("last_used_at").desc(nulls_last=True))[:KEYS]
+        ),
         "row": row,
         "parts": parts_of(row) if row else [],
         "assembling": 0 if row else Trace.objects.filter(project=project, problem="").count(),
-        "set_aside": sum(kind.objects.set_aside().filter(project=project).count() for kind in (Arrival, Trace)),
+        "set_aside": sum(
+            kind.objects.set_aside().filter(project=project).count() for kind in (Arrival, Trace)
+        ),
     }
 
 
@@ -73,32 +82,56 @@ def parts_of(row: Trajectory) -> list[Part]:
     )
     return [
         Part("Text", "captured" if captured else "", NOT_CAPTURED),
-        Part("Messages", f"{row.message_count:,}" if row.message_count else "", "Send “messages” in OpenAI chat form."),
         Part(
-            "Outcome", row.outcome_status if row.outcome_status != Outcome.UNKNOWN else "",
-            "Send outcome.status (success or failure), now or later as feedback. Without it, failures are found only "
-            "by rules, the judge or people.",
-        ),
-        Part("Agent", row.agent_name, "Send agent.name (OpenTelemetry: service.name) to distinguish agents."),
-        Part(
-            "Version", row.agent_version,
-            "Send agent.version (OpenTelemetry: service.version) to see which release caused a regression.",
+            "Messages",
+            f"{row.message_count:,}" if row.message_count else "",
+            "Send “messages” in OpenAI chat form.",
         ),
         Part(
-            "Tools", f"{len(content['tools']):,} definitions" if content["tools"] else "",
-            "Send “tools”, the tool definitions given to the model, so that calls can be checked against them. "
-            "AWS Strands: OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_tool_definitions.",
+            "Outcome",
+            row.outcome_status if row.outcome_status != Outcome.UNKNOWN else "",
+            "Send outcome.status (success or failure), now or later as feedback. Without it,"
+            " failures are found only by rules, the judge or people.",
         ),
         Part(
-            "Tool calls", f"{calls:,}, {answered:,} with a result" if calls else "",
-            "None in this run. If the agent calls tools, send them as tool_calls, and their results as messages of role “tool”.",
+            "Agent",
+            row.agent_name,
+            "Send agent.name (OpenTelemetry: service.name) to distinguish agents.",
+        ),
+        Part(
+            "Version",
+            row.agent_version,
+            "Send agent.version (OpenTelemetry: service.version) to see which release caused a"
+            " regression.",
+        ),
+        Part(
+            "Tools",
+            f"{len(content['tools']):,} definitions" if content["tools"] else "",
+            "Send “tools”, the tool definitions given to the model, so that calls can be checked"
+            " against them. AWS Strands: OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_tool_definitions.",
+        ),
+        Part(
+            "Tool calls",
+            f"{calls:,}, {answered:,} with a result" if calls else "",
+            "None in this run. If the agent calls tools, send them as tool_calls, and their results"
+            " as messages of role “tool”.",
         ),
         Part("Model", row.model, "Send “model”, to compare models."),
-        Part("Tokens", f"{tokens:,}" if tokens else "", "Send usage.input_tokens and usage.output_tokens."),
-        Part("Latency", f"{row.latency_ms:,.0f} ms" if row.latency_ms is not None else "", "Send “latency_ms”."),
+        Part(
+            "Tokens",
+            f"{tokens:,}" if tokens else "",
+            "Send usage.input_tokens and usage.output_tokens.",
+        ),
+        Part(
+            "Latency",
+            f"{row.latency_ms:,.0f} ms" if row.latency_ms is not None else "",
+            "Send “latency_ms”.",
+        ),
         Part("Cost", f"${row.cost_usd:g}" if row.cost_usd is not None else "", "Send “cost_usd”."),
         Part(
-            "Session", row.session_id,
-            "Send “session_id” (OpenTelemetry: session.id or gen_ai.conversation.id), to read a conversation's runs together.",
+            "Session",
+            row.session_id,
+            "Send “session_id” (OpenTelemetry: session.id or gen_ai.conversation.id), to read a"
+            " conversation's runs together.",
         ),
-    ]  # fmt: skip
+    ]

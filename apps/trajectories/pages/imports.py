@@ -1,6 +1,8 @@
-"""The upload page: a file is looked at, shown, and imported by a worker while the page shows its progress.
+"""The upload page: a file is looked at, shown, and imported by a worker while the page shows its
+progress.
 
-Between preview and start there is no row: the file waits in the data folder under a random name that a signed token carries.
+Between preview and start there is no row: the file waits in the data folder under a random name
+that a signed token carries.
 """
 
 from __future__ import annotations
@@ -68,31 +70,54 @@ def _chosen(project: Project, chosen: str) -> tuple[str, Mapping | None]:
 
 
 def _seen(
-    request: HttpRequest, project: Project, path: Path, name: str, format: str, mapping: Mapping | None
+    request: HttpRequest,
+    project: Project,
+    path: Path,
+    name: str,
+    format: str,
+    mapping: Mapping | None,
 ) -> dict[str, Any]:
     """The preview, with the token that stands for the file. Raises ImportError_."""
     seen = uploads.preview(path, name, format, mapping)
     token = {"file": path.name, "name": name, "format": seen["format"], "total": seen["total"]}
-    seen["token"] = signing.dumps(token | {"project": project.pk, "by": request.user.pk}, salt=SALT, compress=True)
+    seen["token"] = signing.dumps(
+        token | {"project": project.pk, "by": request.user.pk}, salt=SALT, compress=True
+    )
     if "mapping" in seen:
         edited = request.POST.get("how") != "fields" and not request.POST.get(
             "use"
         )  # else another layout begins, with fields of its own
-        top, adding = (request.POST.getlist("top"), mapping_forms.new_path(request.POST)) if edited else ((), ("", ""))
+        top, adding = (
+            (request.POST.getlist("top"), mapping_forms.new_path(request.POST))
+            if edited
+            else ((), ("", ""))
+        )
         seen["inputs"] = mapping_forms.inputs(seen, top, adding)
-        seen["open"], seen["save_as"] = request.POST.getlist("open"), request.POST.get("save_as", "")[:80]
+        seen["open"], seen["save_as"] = (
+            request.POST.getlist("open"),
+            request.POST.get("save_as", "")[:80],
+        )
         seen["saved"] = uploads.saved_mappings(project, path, name)
-        used = next((one.name for one in seen["saved"] if not seen["guessed"] and load(one.mapping) == mapping), "")
+        used = next(
+            (
+                one.name
+                for one in seen["saved"]
+                if not seen["guessed"] and load(one.mapping) == mapping
+            ),
+            "",
+        )
         seen["used"] = used
-        seen["unmapped_roles"] = [item["value"] for item in seen["values"]["roles"] if not item["means"]]
+        seen["unmapped_roles"] = [
+            item["value"] for item in seen["values"]["roles"] if not item["means"]
+        ]
     return seen
 
 
 @require_POST
 @project_view(Role.ENGINEER)
 def preview(request: HttpRequest, project: Project) -> HttpResponse:
-    """The preview again, by the mapping in the form: what htmx asks for while it is edited. `how=fields` begins a mapping,
-    `use` takes a saved one."""
+    """The preview again, by the mapping in the form: what htmx asks for while it is edited.
+    `how=fields` begins a mapping, `use` takes a saved one."""
     if (kept := _uploaded_file(request, project)) is None:
         return _gone(request, project)
     path, token = kept
@@ -147,7 +172,9 @@ def start(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def _uploaded_file(request: HttpRequest, project: Project) -> tuple[Path, dict[str, Any]] | None:
-    """The file that was uploaded before and what is known of it; None if it is gone, or somebody else's."""
+    """The file that was uploaded before and what is known of it; None if it is gone, or somebody
+    else's.
+    """
     try:
         token = signing.loads(request.POST.get("token", ""), salt=SALT, max_age=TOKEN_S)
     except signing.BadSignature:
@@ -200,13 +227,17 @@ def retry(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @project_view(Role.ENGINEER)
 def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if jobs.cancel(get_object_or_404(Upload, project=project, pk=pk), by=request.user):
-        messages.success(request, "The import stops after the current batch. Rows stored so far are kept.")
+        messages.success(
+            request, "The import stops after the current batch. Rows stored so far are kept."
+        )
     else:
         messages.error(request, "This import has already finished.")
     return redirect("trajectories:import_detail", project.slug, pk)
 
 
-def _page(request: HttpRequest, project: Project, status: int = 200, **context: Any) -> HttpResponse:
+def _page(
+    request: HttpRequest, project: Project, status: int = 200, **context: Any
+) -> HttpResponse:
     if shown := context.get("upload"):
         context |= _state(shown)
     recent = project.uploads.select_related("created_by")[:20]
@@ -241,7 +272,8 @@ def _problem(given: UploadedFile | None, format: str) -> str:
         return f"{given.name} is empty."
     if given.size > MAX_UPLOAD:
         return (
-            f"{given.name} is larger than {MAX_UPLOAD // 2**20} MiB. Pack it with gzip, split it, or import it on the server: "
-            "python manage.py import_trajectories FILE --project SLUG."
+            f"{given.name} is larger than {MAX_UPLOAD // 2**20} MiB. Pack it with gzip, split it,"
+            " or import it on the server: python manage.py import_trajectories FILE --project"
+            " SLUG."
         )
     return ""

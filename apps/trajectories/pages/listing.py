@@ -36,7 +36,15 @@ from apps.trajectories.filters import (
 from apps.trajectories.metrics import query
 from apps.trajectories.metrics.cells import MEASURES, Cell
 from apps.trajectories.metrics.figures import written
-from apps.trajectories.models import Arrival, BulkChange, Facet, Outcome, SavedView, Trace, Trajectory
+from apps.trajectories.models import (
+    Arrival,
+    BulkChange,
+    Facet,
+    Outcome,
+    SavedView,
+    Trace,
+    Trajectory,
+)
 from apps.trajectories.ordering import SORTS, page_of
 from apps.trajectories.pages import totals
 from apps.trajectories.pages.columns import COLUMNS, DEFAULT, chosen
@@ -46,7 +54,11 @@ PAGE, CHOICES = 50, 100
 LIST_MS, SUMS_MS = 10_000, 3_000
 UNLISTED = ("outcome_reason", "terms", "content_digest")  # long or of no use in a list
 UNDO = "trajectories_undo"
-MEDIA = {"jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.parquet", "sft": "application/x-ndjson"}
+MEDIA = {
+    "jsonl": "application/x-ndjson",
+    "parquet": "application/vnd.apache.parquet",
+    "sft": "application/x-ndjson",
+}
 
 
 @project_view(query=OF_LISTS)
@@ -55,7 +67,10 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     order = Sorting.of(given, SORTS)
     page, too_long = read_page(apply_filters(project.trajectories.all(), given), given, order)
     runs_shown(project, [row.pk for row in page["rows"]], to=request.user, where="list")
-    columns, chips = chosen(given.get("cols", "")), [_with_file(project, chip, given) for chip in active(given)]
+    columns, chips = (
+        chosen(given.get("cols", "")),
+        [_with_file(project, chip, given) for chip in active(given)],
+    )
     return render(
         request,
         "trajectories/list.html",
@@ -64,7 +79,9 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "order": order,
             "oldest_first": order.chosen == "started" and not order.descending,
             "too_long": too_long,
-            "table": [(row, [(column, column.cell(row)) for column in columns]) for row in page["rows"]],
+            "table": [
+                (row, [(column, column.cell(row)) for column in columns]) for row in page["rows"]
+            ],
             "columns": columns,
             "all_columns": COLUMNS,
             "default_columns": ",".join(DEFAULT),
@@ -77,9 +94,15 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "facets": facets(project, given),
             "modes": project.failure_modes.values_list("slug", "name"),
             "views": saved_views(project, request.user, given),
-            "may": {"write": request.membership.may(Role.REVIEWER), "delete": request.membership.may(Role.OWNER)},
+            "may": {
+                "write": request.membership.may(Role.REVIEWER),
+                "delete": request.membership.may(Role.OWNER),
+            },
             "undo": undo_of(request, project),
-            "not_indexed": sum(kind.objects.set_aside().filter(project=project).count() for kind in (Arrival, Trace)),
+            "not_indexed": sum(
+                kind.objects.set_aside().filter(project=project).count()
+                for kind in (Arrival, Trace)
+            ),
             "limit": LIMIT,
         },
     )
@@ -89,11 +112,15 @@ def _with_file(project: Project, chip: Chip, given: QueryDict) -> Chip:
     """An import is shown by the name of its file; its id says nothing to anybody."""
     if chip.name != "import":
         return chip
-    name = project.uploads.filter(of_import_id(given["import"])).values_list("name", flat=True).first()
+    name = (
+        project.uploads.filter(of_import_id(given["import"])).values_list("name", flat=True).first()
+    )
     return Chip(chip.name, f"Import: {name}") if name else chip
 
 
-def read_page(rows: QuerySet[Trajectory], given: QueryDict, order: Sorting) -> tuple[dict[str, Any], bool]:
+def read_page(
+    rows: QuerySet[Trajectory], given: QueryDict, order: Sorting
+) -> tuple[dict[str, Any], bool]:
     """A page, and whether it was given up because it would read too much."""
     rows = rows.defer(*UNLISTED).prefetch_related("failure__mode")
     try:
@@ -127,20 +154,32 @@ def facets(project: Project, given: QueryDict) -> dict[str, list[str]]:
 def saved_views(project: Project, user: Any, given: QueryDict) -> list[dict[str, Any]]:
     """Their own and the shared ones, own first; `at` is the one whose filters these are."""
     here = normal(given.urlencode())
-    rows = SavedView.objects.filter(project=project).filter(Q(by=user) | Q(shared=True)).select_related("by")
-    mine = [{"view": row, "own": row.by_id == user.pk, "at": row.query == here} for row in rows[:200]]
+    rows = (
+        SavedView.objects.filter(project=project)
+        .filter(Q(by=user) | Q(shared=True))
+        .select_related("by")
+    )
+    mine = [
+        {"view": row, "own": row.by_id == user.pk, "at": row.query == here} for row in rows[:200]
+    ]
     return sorted(mine, key=lambda item: not item["own"])
 
 
 def undo_of(request: HttpRequest, project: Project) -> BulkChange | None:
-    """The person's last change, where it is of this project and still stands; without what it needs to be taken back."""
-    changes = BulkChange.objects.filter(pk=request.session.get(UNDO), project=project, by=request.user, undone_at=None)
+    """The person's last change, where it is of this project and still stands; without what it needs
+    to be taken back.
+    """
+    changes = BulkChange.objects.filter(
+        pk=request.session.get(UNDO), project=project, by=request.user, undone_at=None
+    )
     return changes.defer("was").first()
 
 
 @project_view(query=OF_LISTS)
 def count(request: HttpRequest, project: Project) -> HttpResponse:
-    return render(request, "trajectories/_count.html", {"total": totals.total(project, request.GET)})
+    return render(
+        request, "trajectories/_count.html", {"total": totals.total(project, request.GET)}
+    )
 
 
 @project_view(query=OF_LISTS)
@@ -150,7 +189,9 @@ def sums(request: HttpRequest, project: Project) -> HttpResponse:
     with suppress(TooLong), patience(SUMS_MS):
         answer = query.totals(project, request.GET)
     return render(
-        request, "trajectories/_sums.html", {"answer": answer, "tiles": tiles_of(answer.total) if answer else []}
+        request,
+        "trajectories/_sums.html",
+        {"answer": answer, "tiles": tiles_of(answer.total) if answer else []},
     )
 
 
@@ -164,7 +205,11 @@ def tiles_of(cell: Cell) -> list[tuple[str, str, str]]:
         (
             "failed outcomes",
             written(rate.value(cell), "share"),
-            f"{cell.failed:,} of {known:,} known outcomes, 95% interval {low:.1%} to {high:.1%}" if known > 0 else "",
+            (
+                f"{cell.failed:,} of {known:,} known outcomes, 95% interval {low:.1%} to {high:.1%}"
+                if known > 0
+                else ""
+            ),
         ),
         (
             "unknown outcomes",
@@ -197,18 +242,25 @@ def trend(request: HttpRequest, project: Project) -> HttpResponse:
         "measure": measure,
         "measures": totals.MEASURES,
         "figure": totals.trend(project, request.GET, measure),
-        "ignored": [LABELS[chip.name.removesuffix("_min").removesuffix("_max")] for chip in dimensions(request.GET)[1]],
+        "ignored": [
+            LABELS[chip.name.removesuffix("_min").removesuffix("_max")]
+            for chip in dimensions(request.GET)[1]
+        ],
     }
     return render(request, "trajectories/_trend.html", context)
 
 
 @project_view(query=OF_LISTS | {"format"})
 def export(request: HttpRequest, project: Project) -> HttpResponse:
-    """The filtered trajectories, or with POST the selected ones, as a file; held-out runs are not SFT examples."""
+    """The filtered trajectories, or with POST the selected ones, as a file; held-out runs are not
+    SFT examples.
+    """
     kind = request.GET.get("format") or request.POST.get("format") or "jsonl"
     if kind not in MEDIA:
         messages.error(request, f"Unknown format. Available formats: {', '.join(MEDIA)}.")
-        return redirect(f"{reverse('trajectories:list', args=[project.slug])}?{without(request.GET, 'format')}")
+        return redirect(
+            f"{reverse('trajectories:list', args=[project.slug])}?{without(request.GET, 'format')}"
+        )
     if request.method == "POST":
         rows = project.trajectories.filter(pk__in=selection(request.POST, project)).order_by("pk")
     else:
@@ -224,7 +276,8 @@ def export(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def selection(given: QueryDict, project: Project) -> list[UUID]:
-    """The ids of “ids=…,…”, or with `all` the newest of those that `query` finds, at most LIMIT; strangers drop out.
+    """The ids of “ids=…,…”, or with `all` the newest of those that `query` finds, at most LIMIT;
+    strangers drop out.
 
     Raises QueryError.
     """

@@ -1,8 +1,9 @@
 """The live tail: runs as they arrive, within the filters of the list.
 
-It costs the same at any traffic: a poll looks at the SCANNED runs that started last, shows SHOWN of those that are new, and says
-how many it left out. New is what was committed since the last look: a time would miss a batch that is committed later than one
-that was received after it, so a look remembers the transactions it could not see yet.
+It costs the same at any traffic: a poll looks at the SCANNED runs that started last, shows SHOWN of
+those that are new, and says how many it left out. New is what was committed since the last look: a
+time would miss a batch that is committed later than one that was received after it, so a look
+remembers the transactions it could not see yet.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from django.utils import timezone
 from apps.core.access import project_view
 from apps.core.models import Project
 from apps.core.timeouts import TooLong, patience
-from apps.trajectories.filters import EXPOSED, OF_LISTS, active, apply_filters, refuse_malformed, without
+from apps.trajectories.filters import (
+    EXPOSED,
+    OF_LISTS,
+    active,
+    apply_filters,
+    refuse_malformed,
+    without,
+)
 from apps.trajectories.models import Outcome, Trajectory
 from apps.trajectories.pages.columns import COLUMNS, DEFAULT, Column
 from apps.trajectories.pages.listing import UNLISTED, facets
@@ -39,7 +47,9 @@ CURSOR = re.compile(r"[0-9]{1,16}(\.[0-9]{1,18}){1,500}")
 
 @dataclass(frozen=True)
 class Cursor:
-    """A look: when it was, and what it could see, as a snapshot of PostgreSQL: the transactions below `end` but those of `running`."""
+    """A look: when it was, and what it could see, as a snapshot of PostgreSQL: the transactions
+    below `end` but those of `running`.
+    """
 
     at: datetime
     end: int
@@ -73,7 +83,9 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Tail:
-    """`left_out` more are new and not shown, or at least so many where `more`; `after` is where the next look begins."""
+    """`left_out` more are new and not shown, or at least so many where `more`; `after` is where the
+    next look begins.
+    """
 
     rows: list[Trajectory]
     left_out: int
@@ -92,7 +104,9 @@ def _time(row: Trajectory) -> str:
     """Of today the time, else with its day."""
     today = row.started_at.date() == timezone.now().date()
     return (
-        f"{row.started_at:%H:%M:%S}" if today else f"{row.started_at:%b} {row.started_at.day}, {row.started_at:%H:%M}"
+        f"{row.started_at:%H:%M:%S}"
+        if today
+        else f"{row.started_at:%b} {row.started_at.day}, {row.started_at:%H:%M}"
     )
 
 
@@ -120,7 +134,11 @@ def rows(request: HttpRequest, project: Project) -> HttpResponse:
     """What arrived since the last look, and the element that looks again, unless it is paused."""
     given, since = request.GET, Cursor.of(request.GET.get("after", ""))
     paused = "paused" in given
-    tail = Tail([], 0, False, since or Cursor.now()) if paused else read(project, filters_of(given), since)
+    tail = (
+        Tail([], 0, False, since or Cursor.now())
+        if paused
+        else read(project, filters_of(given), since)
+    )
     runs_shown(project, [row.pk for row in tail.rows], to=request.user, where="live tail")
     context = {
         "tail": tail,
@@ -142,7 +160,9 @@ def filters_of(given: QueryDict) -> QueryDict:
 
 
 def read(project: Project, given: QueryDict, since: Cursor | None) -> Tail:
-    """Of the newest SCANNED runs those that were committed after the look `since`, the newest first."""
+    """Of the newest SCANNED runs those that were committed after the look `since`, the newest
+    first.
+    """
     look = Cursor.now()
     begin = since.at - LONGEST_STORING if since else look.at - LOOK_BACK
     newest = project.trajectories.order_by("-pk").values_list("pk", flat=True)
@@ -156,7 +176,9 @@ def read(project: Project, given: QueryDict, since: Cursor | None) -> Tail:
                 seen = seen.filter(pk__gte=oldest)
             found = apply_filters(seen, given)
             n = found.order_by().count()
-            shown = list(found.defer(*UNLISTED).prefetch_related("failure__mode").order_by("-pk")[:SHOWN])
+            shown = list(
+                found.defer(*UNLISTED).prefetch_related("failure__mode").order_by("-pk")[:SHOWN]
+            )
     except TooLong:
         return Tail([], 0, False, since or look, too_long=True)
     return Tail(shown, n - len(shown), n >= SCANNED, look)

@@ -32,7 +32,9 @@ class Placeholder:
 
 
 class Reader:
-    """Parts of one trajectory. Replies that a part begins with belong to the calls at the end of the part before it."""
+    """Parts of one trajectory. Replies that a part begins with belong to the calls at the end of
+    the part before it.
+    """
 
     def __init__(self, row: Trajectory) -> None:
         self.row = row
@@ -48,7 +50,9 @@ class Reader:
         wanted = [self.firsts[position] for position in positions if position < len(self.firsts)]
         if missing := [first for first in wanted if first not in self._read]:
             found = Content.objects.filter(trajectory_id=self.row.pk, first__in=missing)
-            self._read |= {first: contents.unpack(data) for first, data in found.values_list("first", "data")}
+            self._read |= {
+                first: contents.unpack(data) for first, data in found.values_list("first", "data")
+            }
         return [self._read.get(first, contents.EMPTY) for first in wanted]
 
     @cached_property
@@ -76,7 +80,11 @@ class Reader:
             return []
         own, following = self.load(position)[0]["messages"], self.load(position + 1)
         skipped = leading_replies(own) if position else 0
-        tail = following[0]["messages"][: leading_replies(following[0]["messages"])] if following else []
+        tail = (
+            following[0]["messages"][: leading_replies(following[0]["messages"])]
+            if following
+            else []
+        )
         return turns_of(
             own[skipped:] + tail,
             self.head["tools"],
@@ -88,11 +96,15 @@ class Reader:
     def placeholders(self) -> list[Placeholder]:
         """All parts."""
         ends = [*self.firsts[1:], self.row.message_count]
-        return [Placeholder(first, max(first, end - 1)) for first, end in zip(self.firsts, ends, strict=False)]
+        return [
+            Placeholder(first, max(first, end - 1))
+            for first, end in zip(self.firsts, ends, strict=False)
+        ]
 
     def opened_at(self, message: int, blamed: int | None = None) -> dict[str, Any]:
-        """For `trajectories/_turns.html` and what is around it: the part with a message, the agent's prompt apart if it is the first,
-        and the parts that are loaded when they come into view."""
+        """For `trajectories/_turns.html` and what is around it: the part with a message, the
+        agent's prompt apart if it is the first, and the parts that are loaded when they come into
+        view."""
         position, places = self.position_of(message), self.placeholders()
         turns = fit(self.turns(position, blamed)) if self.firsts else []
         shown_from = opening_of(self.head["messages"], blamed) if position == 0 else 0
@@ -110,7 +122,8 @@ class Reader:
         return [
             item
             for item in self.interventions
-            if not isinstance(index := item.get("message_index"), int) or index >= self.row.message_count
+            if not isinstance(index := item.get("message_index"), int)
+            or index >= self.row.message_count
         ]
 
     def as_json(self, columns: dict[str, Any]) -> Iterator[bytes]:
@@ -132,4 +145,7 @@ class Reader:
 
 
 def leading_replies(messages: list[dict]) -> int:
-    return next((n for n, message in enumerate(messages) if message.get("role") not in RESULT_ROLES), len(messages))
+    return next(
+        (n for n, message in enumerate(messages) if message.get("role") not in RESULT_ROLES),
+        len(messages),
+    )

@@ -31,7 +31,7 @@ def save(request: HttpRequest, project: Project) -> HttpResponse:
     except people.ViewError as error:
         messages.error(request, str(error))
         return redirect(
-            f"{reverse('trajectories:list', args=[project.slug])}?{without(QueryDict(given.get('query', '')))}"
+            f"{reverse('trajectories:list', args=[project.slug])}?{without(QueryDict(given.get('query', '')))}"  # noqa: E501
         )
     return redirect(f"{reverse('trajectories:list', args=[project.slug])}?{view.query}")
 
@@ -46,5 +46,7 @@ def delete(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         people.delete_view(view=view, by=request.user)
         messages.success(request, f"The view “{view.name}” is deleted.")
     else:
-        messages.error(request, f"The view “{view.name}” is {view.by}'s; they or an owner can delete it.")
+        messages.error(
+            request, f"The view “{view.name}” is {view.by}'s; they or an owner can delete it."
+        )
     return redirect("trajectories:list", project.slug)

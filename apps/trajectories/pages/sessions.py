@@ -29,7 +29,16 @@ from apps.trajectories.shown import runs_shown
 
 WINDOW, PAGE = 5_000, 50  # runs that are looked at for a page, and sessions of it
 RUNS = 200  # of a session's page
-NARROW = ("pk", "session_id", "user_id", "agent_name", "started_at", "outcome_status", "cost_usd", "preview")
+NARROW = (
+    "pk",
+    "session_id",
+    "user_id",
+    "agent_name",
+    "started_at",
+    "outcome_status",
+    "cost_usd",
+    "preview",
+)
 
 
 NUMBERS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
@@ -77,7 +86,9 @@ def sessions(request: HttpRequest, project: Project) -> HttpResponse:
     context = {
         "sessions": found,
         "looked": len(looked),
-        "before": last if len(looked) == WINDOW or last != (looked[-1][0] if looked else None) else None,
+        "before": last
+        if len(looked) == WINDOW or last != (looked[-1][0] if looked else None)
+        else None,
         "query": without(given, "before"),
     }
     return render(request, "trajectories/sessions.html", context)
@@ -110,7 +121,11 @@ def session(request: HttpRequest, project: Project) -> HttpResponse:
     name = request.GET.get("id", "")
     if not name:
         return redirect("trajectories:sessions", project.slug)
-    rows = apply_filters(project.trajectories.all(), {"session": name}).order_by("pk").prefetch_related("failure__mode")
+    rows = (
+        apply_filters(project.trajectories.all(), {"session": name})
+        .order_by("pk")
+        .prefetch_related("failure__mode")
+    )
     found = list(rows[: RUNS + 1])
     runs = found[:RUNS]
     runs_shown(project, [run.pk for run in runs], to=request.user, where="session")
@@ -134,8 +149,14 @@ def session(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view()
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     a, b = (_run(request, project, side) for side in "ab")
-    runs_shown(project, [run.pk for run in (a, b) if run], to=request.user, where="two runs side by side")
-    context: dict[str, Any] = {"a": a, "b": b, "asked": {side: request.GET.get(side, "") for side in "ab"}}
+    runs_shown(
+        project, [run.pk for run in (a, b) if run], to=request.user, where="two runs side by side"
+    )
+    context: dict[str, Any] = {
+        "a": a,
+        "b": b,
+        "asked": {side: request.GET.get(side, "") for side in "ab"},
+    }
     if a and b:
         readers = Reader(a), Reader(b)
         turns = [reader.turns(0, None) if reader.firsts else [] for reader in readers]
@@ -155,7 +176,9 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "trajectories/compare.html", context)
 
 
-def number(a: Trajectory, b: Trajectory, title: str, name: str, words: Callable[[Any], str]) -> dict[str, Any]:
+def number(
+    a: Trajectory, b: Trajectory, title: str, name: str, words: Callable[[Any], str]
+) -> dict[str, Any]:
     """One line of the table: both values in words, and what B has more."""
     values = getattr(a, name), getattr(b, name)
     change = ""
@@ -163,7 +186,13 @@ def number(a: Trajectory, b: Trajectory, title: str, name: str, words: Callable[
         more = values[1] - values[0]
         change = f"{'+' if more > 0 else '−'}{words(abs(more))}"
     texts = ["–" if value is None else words(value) for value in values]
-    return {"title": title, "a": texts[0], "b": texts[1], "change": change, "differs": values[0] != values[1]}
+    return {
+        "title": title,
+        "a": texts[0],
+        "b": texts[1],
+        "change": change,
+        "differs": values[0] != values[1],
+    }
 
 
 def _run(request: HttpRequest, project: Project, side: str) -> Trajectory | None:

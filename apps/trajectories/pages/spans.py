@@ -1,4 +1,6 @@
-"""The spans of a run as a tree, and one of them open: input, output, error, attributes, tokens and time."""
+"""The spans of a run as a tree, and one of them open: input, output, error, attributes, tokens and
+time.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,18 @@ from apps.trajectories.spans import find as find_stored
 from workers.lib.messages import RESULT_ROLES, text_of
 
 TREE = 200  # spans of the tree on one page
-LONGEST, BRIEF = 4_000, 600  # characters of an input or output, and of an attribute; the whole is a link away
+LONGEST, BRIEF = (
+    4_000,
+    600,
+)  # characters of an input or output, and of an attribute; the whole is a link away
 SHOWN_ATTRIBUTES, SHOWN_MESSAGES, SHOWN_EVENTS = 100, 8, 20
 
 
 @project_view()
 def spans(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    """The page; for htmx (j and k) only the tree and the span of `?span=`, else the first that failed, else the first."""
+    """The page; for htmx (j and k) only the tree and the span of `?span=`, else the first that
+    failed, else the first.
+    """
     row = find(project, pk)
     runs_shown(project, [pk], to=request.user, where="run")
     reader = Reader(row)
@@ -50,7 +57,12 @@ def spans(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
         "next": tree.bars[at + 1] if at + 1 < len(tree.bars) else None,
         "failed": len(failed),
         "next_failed": next(
-            (tree.bars[place] for place in [*(p for p in failed if p > at), *failed] if place != at), None
+            (
+                tree.bars[place]
+                for place in [*(p for p in failed if p > at), *failed]
+                if place != at
+            ),
+            None,
         ),
     } | opened(row, metadata, bar, reader)
     response = render(request, f"trajectories/{'_span' if request.htmx else 'span'}.html", context)
@@ -60,7 +72,9 @@ def spans(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 
 
 def chosen(metadata: dict[str, Any], key: str) -> tuple[Waterfall, int]:
-    """The tree and the place of the span in it. Raises Http404 for a run without steps, and for a span that it has not."""
+    """The tree and the place of the span in it. Raises Http404 for a run without steps, and for a
+    span that it has not.
+    """
     tree = waterfall(metadata)
     if tree is None:
         raise Http404("This run has no spans.")
@@ -78,7 +92,10 @@ def opened(row: Any, metadata: dict[str, Any], bar: Bar, reader: Reader) -> dict
         name: bar.step.get(name) for name in ("model", "input_tokens", "output_tokens", "cost_usd")
     }
     if span.reading:
-        model = {name: getattr(span.reading, name) if value is None else value for name, value in model.items()}
+        model = {
+            name: getattr(span.reading, name) if value is None else value
+            for name, value in model.items()
+        }
     for name in ("input_tokens", "output_tokens"):
         value = model[name]
         model[name] = int(value) if isinstance(value, int | float) and is_finite(value) else None
@@ -93,19 +110,31 @@ def opened(row: Any, metadata: dict[str, Any], bar: Bar, reader: Reader) -> dict
         "output": part_of(span.output),
         "attributes": attributes[:SHOWN_ATTRIBUTES],
         "more_attributes": max(0, len(attributes) - SHOWN_ATTRIBUTES),
-        "events": [(event.get("name"), *short({k: v for k, v in event.items() if k != "name"}, BRIEF)) for event in span.events[:SHOWN_EVENTS]],
-        "resource": [(name, *short(value, BRIEF)) for name, value in sorted(span.resource.items())][:SHOWN_ATTRIBUTES],
+        "events": [
+            (event.get("name"), *short({k: v for k, v in event.items() if k != "name"}, BRIEF))
+            for event in span.events[:SHOWN_EVENTS]
+        ],
+        "resource": [(name, *short(value, BRIEF)) for name, value in sorted(span.resource.items())][
+            :SHOWN_ATTRIBUTES
+        ],
         "self_url": urlencode({"span": bar.key}),
-    }  # fmt: skip
+    }
 
 
 def part_of(value: Any) -> dict[str, Any] | None:
-    """An input or output for the page: turns where it is messages, of which the last are shown, else text."""
+    """An input or output for the page: turns where it is messages, of which the last are shown,
+    else text.
+    """
     if value is None or value == "" or value == []:
         return None
-    if isinstance(value, list) and all(isinstance(item, dict) and isinstance(item.get("role"), str) for item in value):
+    if isinstance(value, list) and all(
+        isinstance(item, dict) and isinstance(item.get("role"), str) for item in value
+    ):
         skipped = max(0, len(value) - SHOWN_MESSAGES)
-        return {"turns": turns_of(map(cut_message, value[skipped:]), first=skipped), "skipped": skipped}
+        return {
+            "turns": turns_of(map(cut_message, value[skipped:]), first=skipped),
+            "skipped": skipped,
+        }
     text, cut = short(value)
     return {"text": text, "cut": cut}
 
@@ -117,10 +146,18 @@ def cut_message(message: dict[str, Any]) -> dict[str, Any]:
 
 def cut_text(value: Any) -> Any:
     if isinstance(value, str):
-        return value if len(value) <= LONGEST else f"{value[:LONGEST]}\n… {len(value) - LONGEST:,} more characters"
+        return (
+            value
+            if len(value) <= LONGEST
+            else f"{value[:LONGEST]}\n… {len(value) - LONGEST:,} more characters"
+        )
     if isinstance(value, list):
         return [cut_text(item) for item in value[:100]]
-    return {name: cut_text(item) for name, item in list(value.items())[:100]} if isinstance(value, dict) else value
+    return (
+        {name: cut_text(item) for name, item in list(value.items())[:100]}
+        if isinstance(value, dict)
+        else value
+    )
 
 
 def short(value: Any, longest: int = LONGEST) -> tuple[str, int]:
@@ -131,7 +168,9 @@ def short(value: Any, longest: int = LONGEST) -> tuple[str, int]:
 
 @project_view()
 def span_text(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    """The whole of a span as text, or with `part` its input or output, or with `attribute` one of its attributes."""
+    """The whole of a span as text, or with `part` its input or output, or with `attribute` one of
+    its attributes.
+    """
     row = find(project, pk)
     runs_shown(project, [pk], to=request.user, where="run")
     metadata = Reader(row).head["metadata"]
@@ -147,11 +186,17 @@ def span_text(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
         value = getattr(span, part)
     else:
         value = as_json(row, metadata, step, span)
-    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    text = (
+        value
+        if isinstance(value, str)
+        else json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    )
     return HttpResponse(text, content_type="text/plain; charset=utf-8")
 
 
-def as_json(row: Any, metadata: dict[str, Any], step: dict[str, Any], span: Opened) -> dict[str, Any]:
+def as_json(
+    row: Any, metadata: dict[str, Any], step: dict[str, Any], span: Opened
+) -> dict[str, Any]:
     """The step as the run keeps it, and the span as it came."""
     found = find_stored(row, metadata, step) if span.stored else None
     return {"step": step} | (

@@ -55,9 +55,11 @@ def _hours(project: Project, known: Mapping[str, str]) -> QuerySet[HourlyCount]:
 
 
 def trend(project: Project, given: Mapping[str, str], measure: str) -> dict | None:
-    """The roll-ups by time as a chart; None if there is nothing. Filters they do not know are left out.
+    """The roll-ups by time as a chart; None if there is nothing. Filters they do not know are left
+    out.
 
-    Without an end it ends tomorrow: a run whose clock went wrong would squeeze all others into one bar. The title says so.
+    Without an end it ends tomorrow: a run whose clock went wrong would squeeze all others into one
+    bar. The title says so.
     """
     known, _ = dimensions(given)
     begin, end = bounds(given)
@@ -71,8 +73,17 @@ def trend(project: Project, given: Mapping[str, str], measure: str) -> dict | No
         seen = rows.aggregate(first=Min("hour"), last=Max("hour"))
         begin, end = begin or seen["first"], end or seen["last"]
     unit = rollup_unit(begin, end)
-    sums = rows.annotate(at=Trunc("hour", unit)).values("at", *(["outcome_status"] if measure == "outcome" else []))
-    names = ("trajectories", "input_tokens", "output_tokens", "cost_usd", "latency_ms", "with_latency")
+    sums = rows.annotate(at=Trunc("hour", unit)).values(
+        "at", *(["outcome_status"] if measure == "outcome" else [])
+    )
+    names = (
+        "trajectories",
+        "input_tokens",
+        "output_tokens",
+        "cost_usd",
+        "latency_ms",
+        "with_latency",
+    )
     found = list(sums.annotate(**{f"sum_{name}": Sum(name) for name in names}).order_by("at"))
     if not found:
         return None
@@ -96,14 +107,31 @@ def _figure(found: list[dict[str, Any]], measure: str, unit: str) -> dict:
         }
         series = {name: values for name, values in series.items() if values[0]}
         colours = {str(status): colour for status, colour in COLOURS.items()}
-        return bars(series, f"Trajectories per {unit}", stacked=True, height=HEIGHT, colours=colours, unit=unit)
+        return bars(
+            series,
+            f"Trajectories per {unit}",
+            stacked=True,
+            height=HEIGHT,
+            colours=colours,
+            unit=unit,
+        )
     if measure == "tokens":
-        series = {name: (at, [row[f"sum_{name}_tokens"] for row in found]) for name in ("input", "output")}
+        series = {
+            name: (at, [row[f"sum_{name}_tokens"] for row in found]) for name in ("input", "output")
+        }
         return bars(series, f"Tokens per {unit}", stacked=True, height=HEIGHT, unit=unit)
     if measure == "cost":
         costs = (at, [round(row["sum_cost_usd"], 6) for row in found])
         return bars(
-            {"cost": costs}, f"Cost per {unit}", y="US $", height=HEIGHT, colours={"cost": PALETTE[4]}, unit=unit
+            {"cost": costs},
+            f"Cost per {unit}",
+            y="US $",
+            height=HEIGHT,
+            colours={"cost": PALETTE[4]},
+            unit=unit,
         )
-    means = [row["sum_latency_ms"] / row["sum_with_latency"] if row["sum_with_latency"] else None for row in found]
+    means = [
+        row["sum_latency_ms"] / row["sum_with_latency"] if row["sum_with_latency"] else None
+        for row in found
+    ]
     return lines({"mean": (at, means)}, f"Mean latency per {unit}", x="", y="ms", height=HEIGHT)

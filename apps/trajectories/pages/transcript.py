@@ -1,4 +1,6 @@
-"""A conversation as people read it: each call with its reply, long texts folded, images named and not loaded. Pure."""
+"""A conversation as people read it: each call with its reply, long texts folded, images named and
+not loaded. Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,17 @@ from workers.lib.messages import (
     unpacked,
 )
 
-HEAD, FOLD_ABOVE, SHOWN = 2_000, 4_000, 60_000  # characters: before the fold, of what is folded, and at most
+HEAD, FOLD_ABOVE, SHOWN = (
+    2_000,
+    4_000,
+    60_000,
+)  # characters: before the fold, of what is folded, and at most
 ROOM, BRIEF = (
     90_000,
     200,
-)  # bytes of HTML for all that is seen, and again for all that unfolds; characters of a text without room
+    # bytes of HTML for all that is seen, and again for all that unfolds; characters of a text
+    # without room
+)
 ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 MEDIA = ("image", "audio", "video", "file", "document")
 
@@ -88,7 +96,9 @@ def turns_of(
     blamed: int | None = None,
     interventions: Iterable[dict] = (),
 ) -> list[Turn]:
-    """The turns of messages of any shape. `first` is the index of the first; `interventions` stand at their turn."""
+    """The turns of messages of any shape. `first` is the index of the first; `interventions` stand
+    at their turn.
+    """
     checker, found = Checker(tools), []
     waiting: OpenCalls[Call] = OpenCalls()
     for index, message in enumerate(messages, first):
@@ -209,7 +219,9 @@ def _content(content: Any) -> tuple[str, list[str]]:
 
 
 def medium(part: dict) -> str:
-    """“image/png, 34 KB” or where it is stored, for a part that is not text; empty for others. Nothing of it is loaded."""
+    """“image/png, 34 KB” or where it is stored, for a part that is not text; empty for others.
+    Nothing of it is loaded.
+    """
     kind = next((name for name in MEDIA if name in _word(part.get("type"))), "")
     if not kind:
         return ""
@@ -217,7 +229,9 @@ def medium(part: dict) -> str:
     for holder in holders:
         for key in ("url", "image_url", "data", "file_data", "image", "file_id"):
             if isinstance(value := holder.get(key), str) and value:
-                return _described(kind, value, _word(holder.get("media_type") or holder.get("format")))
+                return _described(
+                    kind, value, _word(holder.get("media_type") or holder.get("format"))
+                )
     return f"{kind}, empty"
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 @dataclass(slots=True)
 class Bar:
-    """`left` and `width` are percents of the whole; `ms` is the duration, `start_ms` from the run's start. `key` names the step
-    in addresses: its span's id, or its place among the steps where it has none of its own."""
+    """`left` and `width` are percents of the whole; `ms` is the duration, `start_ms` from the run's
+    start. `key` names the step in addresses: its span's id, or its place among the steps where it
+    has none of its own."""
 
     key: str
     name: str
@@ -38,7 +39,9 @@ class Waterfall:
 
 
 def waterfall(metadata: Any) -> Waterfall | None:
-    """Bars in the order of the tree, children under their parent. None without a usable step; any shape is tolerated."""
+    """Bars in the order of the tree, children under their parent. None without a usable step; any
+    shape is tolerated.
+    """
     given = metadata.get("steps") if isinstance(metadata, dict) else None
     steps = [step for step in given if _usable(step)] if isinstance(given, list) else []
     if not steps:
@@ -46,7 +49,9 @@ def waterfall(metadata: Any) -> Waterfall | None:
     begin = min(step["start_ms"] for step in steps)
     total = max(step["start_ms"] + step["duration_ms"] for step in steps) - begin or 1.0
     keys = _keys(given)
-    return Waterfall(total, [_bar(step, keys[id(step)], depth, begin, total) for step, depth in _ordered(steps)])
+    return Waterfall(
+        total, [_bar(step, keys[id(step)], depth, begin, total) for step, depth in _ordered(steps)]
+    )
 
 
 def _keys(given: list[Any]) -> dict[int, str]:
@@ -62,7 +67,9 @@ def _keys(given: list[Any]) -> dict[int, str]:
 
 def _usable(step: Any) -> bool:
     return isinstance(step, dict) and all(
-        isinstance(value := step.get(name), int | float) and not isinstance(value, bool) and is_finite(value)
+        isinstance(value := step.get(name), int | float)
+        and not isinstance(value, bool)
+        and is_finite(value)
         for name in ("start_ms", "duration_ms")
     )
 
@@ -110,7 +117,11 @@ def _bar(step: dict, key: str, depth: int, begin: float, total: float) -> Bar:
     duration = max(0.0, float(step["duration_ms"]))
     left = 100 * (step["start_ms"] - begin) / total
     index, error = step.get("message_index"), step.get("error")
-    counts = [count for name in ("input_tokens", "output_tokens") if isinstance(count := step.get(name), int | float)]
+    counts = [
+        count
+        for name in ("input_tokens", "output_tokens")
+        if isinstance(count := step.get(name), int | float)
+    ]
     return Bar(
         key=key,
         name=_name(step, "name") or "step",
@@ -121,7 +132,9 @@ def _bar(step: dict, key: str, depth: int, begin: float, total: float) -> Bar:
         left=f"{left:.3f}",
         width=f"{min(100 * duration / total, 100 - left):.3f}",
         error=("failed" if error is True else str(error)[:300]) if error else "",
-        message_index=index if isinstance(index, int) and not isinstance(index, bool) and index >= 0 else None,
+        message_index=(
+            index if isinstance(index, int) and not isinstance(index, bool) and index >= 0 else None
+        ),
         tokens=int(sum(counts)) if counts and is_finite(sum(counts)) else None,
         step=step,
     )

@@ -1,4 +1,6 @@
-"""Keys and tokens by their form: vendors' prefixes, private keys, addresses that are a secret, password hashes. Pure."""
+"""Keys and tokens by their form: vendors' prefixes, private keys, addresses that are a secret,
+password hashes. Pure.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +35,28 @@ KEYS = "|".join(
         r"\.webhook\.office\.com/(?:webhookb2/)?([A-Za-z0-9@/-]{60,})|hooks\.zapier\.com/hooks/catch/(\d+/[A-Za-z0-9]{5,})|/bot(\d{8,10}:[A-Za-z0-9_-]{35})",
         r"(?i:{b}bearer[\s:]{1,4}|{b}token\s{1,4}token=\"?)([A-Za-z0-9._~+/=-]{16,})",
         r"(?i:secret_?access_?key['\"]?\s{0,3}[:=]\s{0,3}['\"]?)([A-Za-z0-9/+]{40})\b",
-        rf"-----BEGIN [A-Z0-9 ]*{_PEM}(?:[A-Za-z0-9+/=\s\\:,.()]|-[A-Za-z0-9])*(?:-----END [A-Z0-9 ]*{_PEM})?",
+        (
+            rf"-----BEGIN [A-Z0-9 ]*{_PEM}(?:[A-Za-z0-9+/=\s\\:,.()]|-[A-Za-z0-9])*(?:-----END"
+            rf" [A-Z0-9 ]*{_PEM})?"
+        ),
         r"Private-Lines: \d+(?:\s|\\r|\\n)+([A-Za-z0-9+/=\s\\]+)",
         # password hashes: what they guard can be found from them
         r"\$2[abxy]\$\d\d\$[./A-Za-z0-9]{53}|\$(?:1|5|6|y|7)\$[./A-Za-z0-9$=,]{20,}|\$argon2(?:id|i|d)\$[A-Za-z0-9+/=,$]{30,}",
     )
 )
-KEYS_EXTRA = r"(?i:bearer|token=)[^A-Za-z0-9]{1,8}|(?i:secret_?access_?key)|PRIVATE KEY|Private-Lines"
+KEYS_EXTRA = (
+    r"(?i:bearer|token=)[^A-Za-z0-9]{1,8}|(?i:secret_?access_?key)|PRIVATE KEY|Private-Lines"
+)
 _ANY_LENGTH = (b"-----BEGIN", b"eyJ", b"AKIA", b"ASIA", b"ABIA", b"ACCA", b"$", b"AGE-")
 
 
 def key(text: bytes, start: int, end: int) -> tuple[int, int] | None:
-    """Words joined by hyphens are not a key: one without any digit is left, unless its form is enough."""
+    """Words joined by hyphens are not a key: one without any digit is left, unless its form is
+    enough.
+    """
     found = text[start:end]
-    return (start, end) if found.startswith(_ANY_LENGTH) or re.search(rb"\d|[a-z][A-Z][A-Z]?[a-z]", found) else None
+    return (
+        (start, end)
+        if found.startswith(_ANY_LENGTH) or re.search(rb"\d|[a-z][A-Z][A-Z]?[a-z]", found)
+        else None
+    )

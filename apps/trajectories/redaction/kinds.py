@@ -1,4 +1,6 @@
-"""The built-in kinds: a pattern for candidates, a check of each, and a pre-check over JSON that misses none of them."""
+"""The built-in kinds: a pattern for candidates, a check of each, and a pre-check over JSON that
+misses none of them.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ Check = Callable[[bytes, int, int], "tuple[int, int] | None"]
 
 
 class Builtin(NamedTuple):
-    """`pattern` has `{b}` where a word begins; a group, where one took part, is the hit. `extra` is pre-check only.
+    """`pattern` has `{b}` where a word begins; a group, where one took part, is the hit. `extra` is
+    pre-check only.
 
-    `resume` says how far into a candidate that was none the search goes on: another may start inside it.
+    `resume` says how far into a candidate that was none the search goes on: another may start
+    inside it.
     """
 
     title: str
@@ -47,11 +51,15 @@ def _digits(text: bytes) -> bytes:
 
 
 def _alone(text: bytes, start: int, end: int, before: bytes = b"-#.+/") -> bool:
-    """No letter, digit or joining character touches the number: it is not a part of an identifier."""
+    """No letter, digit or joining character touches the number: it is not a part of an
+    identifier.
+    """
     left, right = _around(text, start, end)
     if left and (_word(left) or left in before):
         return False
-    return not right or not (_word(right) or (right in b"-./" and text[end + 1 : end + 2].isdigit()))
+    return not right or not (
+        _word(right) or (right in b"-./" and text[end + 1 : end + 2].isdigit())
+    )
 
 
 _IMAGE = re.compile(rb"\d+x\.(png|jpe?g|gif|svg|webp|avif)$", re.I)
@@ -67,7 +75,9 @@ def _email(text: bytes, start: int, end: int) -> tuple[int, int] | None:
     return None if not local or versioned or remote or _IMAGE.match(domain) else (start, end)
 
 
-_DATE = re.compile(rb"\D?(\d{4}([-/. ])\d{2}\2\d{2}|\d{2}([-/. ])\d{2}\3(19|20)\d\d)(?!\d)|\d{5}-\d{4}$")
+_DATE = re.compile(
+    rb"\D?(\d{4}([-/. ])\d{2}\2\d{2}|\d{2}([-/. ])\d{2}\3(19|20)\d\d)(?!\d)|\d{5}-\d{4}$"
+)
 
 
 def _phone(text: bytes, start: int, end: int) -> tuple[int, int] | None:
@@ -94,7 +104,10 @@ def _card(text: bytes, start: int, end: int) -> tuple[int, int] | None:
     if _word(left) or (left and left in b"-#.") or _word(right):
         return None
     found = text[start:end]
-    for stop in [len(found), *(place for place in range(len(found) - 1, 12, -1) if found[place] in b" -")]:
+    for stop in [
+        len(found),
+        *(place for place in range(len(found) - 1, 12, -1) if found[place] in b" -"),
+    ]:
         digits = _digits(found[:stop])
         if _ISSUERS.fullmatch(digits) and luhn.is_valid(digits.decode()):
             return start, start + stop
@@ -103,7 +116,9 @@ def _card(text: bytes, start: int, end: int) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=1024)
 def _iban_length(country: str) -> int:
-    """How long the IBANs of a country are, by the registry of ISO 13616; 0 without such a country."""
+    """How long the IBANs of a country are, by the registry of ISO 13616; 0 without such a
+    country.
+    """
     _, found = numdb.get("iban").info(f"{country}00")[0]
     return 4 + sum(map(int, re.findall(r"\d+", found["bban"]))) if "bban" in found else 0
 
@@ -119,7 +134,9 @@ def _iban(text: bytes, start: int, end: int) -> tuple[int, int] | None:
     code = bytes(text[place] for place in places[:length]).decode().upper()
     # The check digits first: they are quick, and the whole check costs a tenth of a millisecond.
     return (
-        (start, stop) if mod_97_10.is_valid(code[4:] + code[:4]) and iban.is_valid(code, check_country=False) else None
+        (start, stop)
+        if mod_97_10.is_valid(code[4:] + code[:4]) and iban.is_valid(code, check_country=False)
+        else None
     )
 
 
@@ -137,13 +154,21 @@ def _ip(text: bytes, start: int, end: int) -> tuple[int, int] | None:
         return None
     if b"." in found and right == b"." and text[end + 1 : end + 2].isdigit():
         return None
-    if six and b"." not in found and (sum(map(bool, found.split(b":"))) < 3 or not re.search(rb"\d", found)):
+    if (
+        six
+        and b"." not in found
+        and (sum(map(bool, found.split(b":"))) < 3 or not re.search(rb"\d", found))
+    ):
         return None
     try:
         address = ipaddress.ip_address(found.decode())
     except ValueError:
         return None
-    if address.is_loopback or address.is_unspecified or address == ipaddress.ip_address("255.255.255.255"):
+    if (
+        address.is_loopback
+        or address.is_unspecified
+        or address == ipaddress.ip_address("255.255.255.255")
+    ):
         return None
     return None if _VERSION.search(text[max(0, start - 12) : start]) else (start, end)
 
@@ -167,7 +192,9 @@ _PHONE = "|".join(
         rf"{{b}}0[1-9]\d{{1,4}}(?:[{_SPACE}/-]{{1,3}}\d{{2}}){{3,4}}",  # 030 12 34 56 78
     )
 )
-PHONE_WORD = r"(?i:tele?phone|phone|mobile|whatsapp|(?:{b}|_)(?:tel|cell|fax)|(?:call|text|reach|ring) me)"
+PHONE_WORD = (
+    r"(?i:tele?phone|phone|mobile|whatsapp|(?:{b}|_)(?:tel|cell|fax)|(?:call|text|reach|ring) me)"
+)
 _PHONE_LABELLED = (
     PHONE_WORD + r"(?i:s|phone)?(?i:[ _-]?(?:numbers?|no|nr|num))?(?i: at| on)?"
     r"[\s.:#='\"]{0,6}(?i:(?:is|are|at|on)\s{1,3})?['\"]?(\+?\(?\d(?:[ ./()\x{a0}-]{0,3}\d){6,14})"
@@ -181,39 +208,65 @@ _SSN_LABELLED = (
 
 BUILTINS: dict[str, Builtin] = {
     "api_key": Builtin(
-        "API keys and tokens", "sk-…, AKIA…, ghp_…, xoxb-…, AIza…, JWT, Bearer …, PEM private keys, webhooks, fw_…",
-        KEYS, key, extra=KEYS_EXTRA,
+        "API keys and tokens",
+        "sk-…, AKIA…, ghp_…, xoxb-…, AIza…, JWT, Bearer …, PEM private keys, webhooks, fw_…",
+        KEYS,
+        key,
+        extra=KEYS_EXTRA,
     ),
     "email": Builtin(
-        "E-mail addresses", "joe.doe@example.com",
-        r"[\p{L}\p{N}._%+'-]+@(?:[\p{L}\p{N}-]+\.)+(?:\p{L}{2,24}|xn--[a-z0-9-]{2,40})", _email, extra="@", hint=b"@", resume=len,
+        "E-mail addresses",
+        "joe.doe@example.com",
+        r"[\p{L}\p{N}._%+'-]+@(?:[\p{L}\p{N}-]+\.)+(?:\p{L}{2,24}|xn--[a-z0-9-]{2,40})",
+        _email,
+        extra="@",
+        hint=b"@",
+        resume=len,
     ),
     "iban": Builtin(
-        "Bank accounts (IBAN)", "DE89 3704 0044 0532 0130 00, by its check digits",
-        r"(?i:{b}[a-z]{2}\d{2}(?:[ -]?[a-z0-9]{4}){2,7}(?:[ -]?[a-z0-9]{1,4})?)", _iban,
+        "Bank accounts (IBAN)",
+        "DE89 3704 0044 0532 0130 00, by its check digits",
+        r"(?i:{b}[a-z]{2}\d{2}(?:[ -]?[a-z0-9]{4}){2,7}(?:[ -]?[a-z0-9]{1,4})?)",
+        _iban,
     ),
     "card": Builtin(
-        "Payment cards", "4111 1111 1111 1111, by issuer and check digit",
-        r"{b}(?:\d{12,19}|\d{4}(?:S\d{4}){3}(?:S\d{1,3})?|\d{4}S\d{6}S\d{4,5})\b".replace("S", r"[ \x{a0}\x{202f}\x{2013}-]"), _card,
+        "Payment cards",
+        "4111 1111 1111 1111, by issuer and check digit",
+        r"{b}(?:\d{12,19}|\d{4}(?:S\d{4}){3}(?:S\d{1,3})?|\d{4}S\d{6}S\d{4,5})\b".replace(
+            "S", r"[ \x{a0}\x{202f}\x{2013}-]"
+        ),
+        _card,
     ),
     "us_ssn": Builtin(
-        "US social security numbers", "078-05-1121", "{b}" + _SSN + "|" + _SSN_LABELLED, _us_ssn,
+        "US social security numbers",
+        "078-05-1121",
+        "{b}" + _SSN + "|" + _SSN_LABELLED,
+        _us_ssn,
         extra=SSN_WORD + r"[^0-9]{0,40}\d{3}[^0-9]{0,2}\d{2}[^0-9]{0,2}\d{4}",
     ),
     "phone": Builtin(
-        "Phone numbers", "+44 20 7946 0958, (415) 555-0132, 0171 1234567", _PHONE + "|" + _PHONE_LABELLED, _phone,
+        "Phone numbers",
+        "+44 20 7946 0958, (415) 555-0132, 0171 1234567",
+        _PHONE + "|" + _PHONE_LABELLED,
+        _phone,
         extra=PHONE_WORD + r"[^0-9]{0,40}\d(?:[^0-9]{0,4}\d){6}",
     ),
     "ip": Builtin(
-        "IP addresses", "203.0.113.7, 2001:db8::7",
-        r"{b}\d{1,3}(?:\.\d{1,3}){3}\b|(?i:(?:[0-9a-f]{1,4}:|:){3,8}(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-f]{1,4})?)", _ip,
+        "IP addresses",
+        "203.0.113.7, 2001:db8::7",
+        r"{b}\d{1,3}(?:\.\d{1,3}){3}\b|(?i:(?:[0-9a-f]{1,4}:|:){3,8}(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-f]{1,4})?)",
+        _ip,
         resume=lambda found: max(1, found.rfind(b":") + 1),
     ),
     "password": Builtin(
-        "Passwords and secrets by name", "password=…, --token …, “my password is …”, https://user:…@host, fields such as client_secret",
-        TRIGGERS, password, extra=TRIGGERS_EXTRA,
+        "Passwords and secrets by name",
+        "password=…, --token …, “my password is …”, https://user:…@host, fields such as"
+        " client_secret",
+        TRIGGERS,
+        password,
+        extra=TRIGGERS_EXTRA,
     ),
-}  # fmt: skip
+}
 
 # In JSON a line break before a number is `\n`, whose n would hide that a word begins.
 _JSON_START = r"(?:\b|\\[bfnrt]|\\u[0-9a-f]{4})"
@@ -230,7 +283,8 @@ def _candidates(kind: str) -> Any:
 def anything(kinds: frozenset[str]) -> Any:
     """Finds something in a text in which one of the kinds would."""
     return compile_pattern(
-        "|".join(BUILTINS[kind].pattern for kind in sorted(kinds)).replace("{b}", r"\b"), BUILTIN_MEMORY
+        "|".join(BUILTINS[kind].pattern for kind in sorted(kinds)).replace("{b}", r"\b"),
+        BUILTIN_MEMORY,
     )
 
 
@@ -240,9 +294,13 @@ def precheck_of(kinds: frozenset[str]) -> Any:
     parts = [_NESTED_ESCAPE]
     for kind in sorted(kinds):
         builtin = BUILTINS[kind]
-        parts.append(_PHONE if kind == "phone" else builtin.extra if kind == "email" else builtin.pattern)
+        parts.append(
+            _PHONE if kind == "phone" else builtin.extra if kind == "email" else builtin.pattern
+        )
         parts.append(builtin.extra or builtin.pattern)
-    return compile_pattern("|".join(dict.fromkeys(parts)).replace("{b}", _JSON_START), BUILTIN_MEMORY)
+    return compile_pattern(
+        "|".join(dict.fromkeys(parts)).replace("{b}", _JSON_START), BUILTIN_MEMORY
+    )
 
 
 def find(kind: str, text: bytes) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,8 @@
 """Passwords, tokens and secrets by what stands before them in a text. Pure.
 
-TRIGGERS (RE2, linear in the text) say where to look; a parser that is anchored there reads the value, and `names` says whether it
-can be one. All repetitions are bounded, so that no text makes a parser slow.
+TRIGGERS (RE2, linear in the text) say where to look; a parser that is anchored there reads the
+value, and `names` says whether it can be one. All repetitions are bounded, so that no text makes a
+parser slow.
 """
 
 from __future__ import annotations
@@ -36,52 +37,83 @@ _NAME = "|".join(
         r"pass[ _-]?word",
     )
 )
-_SUREST = r"password|passwort|passwd|kennwort|passphrase|secret[_ ]?key|secret_access_key|api[_ ]?key|access[_ ]?token|auth[_ ]?token|пароль|psk"
+_SUREST = (
+    r"password|passwort|passwd|kennwort|passphrase|secret[_ ]?key|secret_access_key|api[_"
+    r" ]?key|access[_ ]?token|auth[_ ]?token|пароль|psk"
+)
 _REST = rf"(?:[_-]?(?:{'|'.join(sorted(TRAILING))})){{0,2}}"
 _MARKS = r"(?:[\\\"'`*]|&quot;){0,8}\]?"
 _GAP = r"(?:[ \t]|\\t){0,20}"
 _SIGN = r"(?::[ ]?&?\w[\w\[\]|<>]{0,30} =|:=|=>|->|→|[:=]|：| (?:–|—|-|\|) )"
-_IS = r"(?:is|was|ist|lautet|war|est|es|é|è|now|to|as|=)(?:\s(?:now|still|jetzt|set to|currently))?:?"
-_TOOLS = r"(?:sshpass|mysql(?:dump|admin|sh)?|mariadb|docker login|redis-cli|mongo(?:sh|dump|restore)?|az login)"
-_OTHER_TOOLS = r"(?:curl|wget|echo|htpasswd|securestring|smbclient|ldap\w{3,8}|net use|unzip|zip|7za?|sqlcmd|bcp)"
-_PARAMETER = r"(?:sig|signature|x-amz-signature|x-goog-signature|x-amz-security-token|access_token|token|api_?key|key|auth|code|secret|password|pwd)"
+_IS = (
+    r"(?:is|was|ist|lautet|war|est|es|é|è|now|to|as|=)(?:\s(?:now|still|jetzt|set to|currently))?:?"
+)
+_TOOLS = (
+    r"(?:sshpass|mysql(?:dump|admin|sh)?|mariadb|docker"
+    r" login|redis-cli|mongo(?:sh|dump|restore)?|az login)"
+)
+_OTHER_TOOLS = (
+    r"(?:curl|wget|echo|htpasswd|securestring|smbclient|ldap\w{3,8}|net"
+    r" use|unzip|zip|7za?|sqlcmd|bcp)"
+)
+_PARAMETER = r"(?:sig|signature|x-amz-signature|x-goog-signature|x-amz-security-token|access_token|token|api_?key|key|auth|code|secret|password|pwd)"  # noqa: E501
 _TYPED = r"\)?\.(?:fill|type|press_?sequentially|send_?keys)\("
 _PHRASE = r"(?:mnemonic|(?:seed|recovery|secret)[ _-]?phrase)"
 
-TRIGGERS = "(?i:" + "|".join(
-    (
-        rf"(?:{_NAME}){_REST}{_MARKS}{_GAP}{_SIGN}",
-        rf"(?:{_NAME})(?:\s[^\n.:=]{{1,60}}?)?\s{{1,3}}{_IS}\s",
-        rf"(?:{_NAME}){_REST}[\"'][,] ?[\"']|password\([\"']",  # define('NAME', 'value'), PASSWORD('value')
-        rf"(?:{_NAME}){_REST}[^<>\n]{{0,80}}(?:</\w+)?>",  # <Password>value, <name>…password</name> <value>value
-        rf"(?:{_NAME}){_REST}[\"']?\s{{0,12}},?\s{{0,8}}[\"']?value[\"']?[ \t]?[:=]",  # name: PASSWORD, value: …
-        rf"(?:{_NAME}){_REST}{_MARKS}{_TYPED}",  # getByLabel('Password').fill('value')
-        rf"(?:{_SUREST}){_REST}\)?\s|-(?:{_NAME})(?:\s|=)|\b{_TOOLS}\b|\b{_OTHER_TOOLS}\s|\s/p:|{_PHRASE}",
-        rf"\buse\s\S{{6,80}}\sas\s(?:the|your|my|a|its)?\s?(?:{_NAME})",
-        r"identified\s|with\s+(?:encrypted\s+)?password\s|set\s+password\s|\slogin\s|\bbasic\s",
-        r"(?m:^[\w.*-]{1,80}:(?:\d{2,5}|\*):)",
-        rf"://[^\s/:@\"'<>]{{0,80}}:|[?&]{_PARAMETER}=",
+TRIGGERS = (
+    "(?i:"
+    + "|".join(
+        (
+            rf"(?:{_NAME}){_REST}{_MARKS}{_GAP}{_SIGN}",
+            rf"(?:{_NAME})(?:\s[^\n.:=]{{1,60}}?)?\s{{1,3}}{_IS}\s",
+            # define('NAME', 'value'), PASSWORD('value')
+            rf"(?:{_NAME}){_REST}[\"'][,] ?[\"']|password\([\"']",
+            # <Password>value, <name>…password</name> <value>value
+            rf"(?:{_NAME}){_REST}[^<>\n]{{0,80}}(?:</\w+)?>",
+            # name: PASSWORD, value: …
+            rf"(?:{_NAME}){_REST}[\"']?\s{{0,12}},?\s{{0,8}}[\"']?value[\"']?[ \t]?[:=]",
+            rf"(?:{_NAME}){_REST}{_MARKS}{_TYPED}",  # getByLabel('Password').fill('value')
+            rf"(?:{_SUREST}){_REST}\)?\s|-(?:{_NAME})(?:\s|=)|\b{_TOOLS}\b|\b{_OTHER_TOOLS}\s|\s/p:|{_PHRASE}",
+            rf"\buse\s\S{{6,80}}\sas\s(?:the|your|my|a|its)?\s?(?:{_NAME})",
+            r"identified\s|with\s+(?:encrypted\s+)?password\s|set\s+password\s|\slogin\s|\bbasic\s",
+            r"(?m:^[\w.*-]{1,80}:(?:\d{2,5}|\*):)",
+            rf"://[^\s/:@\"'<>]{{0,80}}:|[?&]{_PARAMETER}=",
+        )
     )
-) + ")"  # fmt: skip
-# In JSON, what is a line break, a quote or a < in the text is an escape; keys of a JSON Web Key stand alone.
+    + ")"
+)
+# In JSON, what is a line break, a quote or a < in the text is an escape; keys of a JSON Web Key
+# stand alone.
 _BREAK = r"(?:\s|\\[nrt])"
-TRIGGERS_EXTRA = "(?i:" + "|".join(
-    (
-        rf"[\w*]:(?:\d{{2,5}}|\*):|\"[dk]\\{{0,3}}\"\s?:|(?:basic|login|identified|password|curl|wget|echo)\\[nrt]|(?:&|\\u0026){_PARAMETER}=",
-        rf"(?:{_NAME})[^\n.:=]{{0,60}}?{_BREAK}{{1,3}}{_IS}{_BREAK}|-(?:{_NAME})\\[nrt]",
-        rf"(?:{_NAME}){_REST}(?:[^A-Za-z0-9]|\\[nrt]){{1,24}}(?:value|text)|(?:{_NAME}){_REST}[\\\"'(,]{{1,6}} ?[\\\"']",
-        rf"\b{_OTHER_TOOLS}\\{{0,3}}\"|\"-[pPuwaUH]\\{{0,3}}\"\s?,",
-        rf"(?:{_NAME}){_REST}{_MARKS}[ \t]{{0,3}}:[ *|>+-]{{0,5}}\\[nr]|(?:{_SUREST}){_REST}\)?\\[nrt]|\\u00",
+TRIGGERS_EXTRA = (
+    "(?i:"
+    + "|".join(
+        (
+            rf"[\w*]:(?:\d{{2,5}}|\*):|\"[dk]\\{{0,3}}\"\s?:|(?:basic|login|identified|password|curl|wget|echo)\\[nrt]|(?:&|\\u0026){_PARAMETER}=",
+            rf"(?:{_NAME})[^\n.:=]{{0,60}}?{_BREAK}{{1,3}}{_IS}{_BREAK}|-(?:{_NAME})\\[nrt]",
+            (
+                rf"(?:{_NAME}){_REST}(?:[^A-Za-z0-9]|\\[nrt]){{1,24}}(?:value|text)|(?:{_NAME}){_REST}[\\\"'(,]{{1,6}}"
+                r" ?[\\\"']"
+            ),
+            rf"\b{_OTHER_TOOLS}\\{{0,3}}\"|\"-[pPuwaUH]\\{{0,3}}\"\s?,",
+            (
+                rf"(?:{_NAME}){_REST}{_MARKS}[ \t]{{0,3}}:["
+                rf" *|>+-]{{0,5}}\\[nr]|(?:{_SUREST}){_REST}\)?\\[nrt]|\\u00"
+            ),
+        )
     )
-) + ")"  # fmt: skip
+    + ")"
+)
 
 
 def _parser(*parts: str | bytes) -> re.Pattern[bytes]:
-    return re.compile(b"(?i)" + b"".join(part.encode() if isinstance(part, str) else part for part in parts))
+    return re.compile(
+        b"(?i)" + b"".join(part.encode() if isinstance(part, str) else part for part in parts)
+    )
 
 
 _OPEN, _CLOSE = "(?:&quot;|“|„|«)", "(?:&quot;|”|“|»)"
-_QUOTED = rf"(?:\\{{0,3}}(?P<mark>[\"']{{3}}|[\"'`])(?P<quoted>[^\n]{{1,300}}?)\\{{0,3}}(?P=mark)|{_OPEN}\s?(?P<marked>[^\n]{{1,300}}?)\s?{_CLOSE})"
+_QUOTED = rf"(?:\\{{0,3}}(?P<mark>[\"']{{3}}|[\"'`])(?P<quoted>[^\n]{{1,300}}?)\\{{0,3}}(?P=mark)|{_OPEN}\s?(?P<marked>[^\n]{{1,300}}?)\s?{_CLOSE})"  # noqa: E501
 _PLAIN = r"(?P<plain>[^\s\"'`,;<>\\]{3,300})"
 _VALUE = rf"(?:(?:Secret\w{{0,10}}\()?[brfu@$]?{_QUOTED}|{_PLAIN})"
 _NAMED = rf"(?P<name>{_NAME})(?P<tail>{_REST})"
@@ -102,10 +134,13 @@ _SAID = _parser(
 )
 _OPTION = _parser(rf"-(?:{_NAME})(?:\s{{1,3}}|=)[\"']?", r"(?P<plain>[^\s\"'`-][^\s\"'`]{2,300})")
 _BELOW = _parser(
-    rf"(?:{_NAME}){_REST}{_MARKS}[ \t]{{0,3}}:\*{{0,2}}[ \t]{{0,3}}(?:[|>][+-]?)?[ \t]{{0,3}}\r?\n\s{{0,20}}",
+    rf"(?:{_NAME}){_REST}{_MARKS}[ \t]{{0,3}}:\*{{0,2}}[ \t]{{0,3}}(?:[|>][+-]?)?["
+    r" \t]{0,3}\r?\n\s{0,20}",
     r"(?P<plain>[^\s=:]{6,120})(?=\s|\Z|\x00)",
 )
-_FOLLOWED = _parser(rf"(?:{_SUREST}){_REST}\)?", r"\s{1,3}(?:\d\s)?[\"'(`*]{0,2}(?P<plain>[^\s\"'`]{8,120})")
+_FOLLOWED = _parser(
+    rf"(?:{_SUREST}){_REST}\)?", r"\s{1,3}(?:\d\s)?[\"'(`*]{0,2}(?P<plain>[^\s\"'`]{8,120})"
+)
 _BASIC = _parser(r"basic\s{1,3}(?P<plain>[A-Za-z0-9+/_-]{8,300}={0,2})")
 _QUERY = _parser(r"[?&](?P<name>[a-z_-]{1,40})=(?P<plain>[^&\s\"'<>\\]{6,2000})")
 _BY_PLACE = tuple(  # nothing but its place says that it is one
@@ -113,8 +148,14 @@ _BY_PLACE = tuple(  # nothing but its place says that it is one
         _parser,
         (
             rf"{_TOOLS}\b[^\n|]{{0,120}}?\s-[pa][ =]?[\"']?(?P<plain>[^\s\"'-][^\s\"']{{2,300}})",
-            r"(?:curl|wget)\s[^\n|]{0,200}?(?:-u|--user)[ =]?[\"']?[^\s:\"']{1,80}:(?P<plain>[^\s\"']{3,300})",
-            r"(?:unzip|zip|sqlcmd|bcp)\b[^\n|]{0,120}?\s(?-i:-P) ?[\"']?(?P<plain>[^\s\"'-][^\s\"']{2,300})",
+            (
+                r"(?:curl|wget)\s[^\n|]{0,200}?(?:-u|--user)["
+                r" =]?[\"']?[^\s:\"']{1,80}:(?P<plain>[^\s\"']{3,300})"
+            ),
+            (
+                r"(?:unzip|zip|sqlcmd|bcp)\b[^\n|]{0,120}?\s(?-i:-P)"
+                r" ?[\"']?(?P<plain>[^\s\"'-][^\s\"']{2,300})"
+            ),
             r"7za?\b[^\n|]{0,120}?\s-p[\"']?(?P<plain>[^\s\"']{3,300})",
             r"ldap\w{3,8}\b[^\n|]{0,120}?\s-w ?[\"']?(?P<plain>[^\s\"'-][^\s\"']{2,300})",
             r"smbclient\b[^\n|]{0,120}?\s-U ?[\"']?[^\s%]{1,60}%(?P<plain>[^\s\"']{3,300})",
@@ -128,12 +169,15 @@ _BY_PLACE = tuple(  # nothing but its place says that it is one
             r"\s{1,5}(?:=\s{0,5})?\\?['\"](?P<plain>[^'\"\n\\]{3,300})",
             r"identified\s{1,5}by\s{1,5}(?P<plain>[^\s'\";\\]{3,300})",
             r"\slogin\s{1,5}\S{1,200}\s{1,5}password\s{1,5}(?P<plain>\S{3,300})",
-            r"[\w.*-]{1,80}:(?:\d{2,5}|\*):[\w*-]{1,80}:[\w.*@-]{1,80}:(?P<plain>\S{3,300})[ \t]{0,9}(?=\n|\Z|\x00)",
+            (
+                r"[\w.*-]{1,80}:(?:\d{2,5}|\*):[\w*-]{1,80}:[\w.*@-]{1,80}:(?P<plain>\S{3,300})["
+                r" \t]{0,9}(?=\n|\Z|\x00)"
+            ),
             r"://(?P<plain>[^\s/:@\"'<>]{20,80}):x-oauth-basic@",
             r"://[^\s/:@\"'<>]{0,80}:(?P<plain>[^\s/\"'<>]{2,200})@[a-z0-9\[]",
             r"use\s[\"'`]?(?P<plain>[^\s\"'`]{6,80})[\"'`]?\sas\s",
             _PHRASE
-            + r"[\"'\\]{0,4}\s{0,3}(?:[:=]|is)\s{0,3}[\"'\\]{0,4}(?P<plain>(?:[a-z]{3,8}\s{1,3}){11,23}[a-z]{3,8})",
+            + r"[\"'\\]{0,4}\s{0,3}(?:[:=]|is)\s{0,3}[\"'\\]{0,4}(?P<plain>(?:[a-z]{3,8}\s{1,3}){11,23}[a-z]{3,8})",  # noqa: E501
         ),
     )
 )
@@ -157,12 +201,24 @@ def password(text: bytes, start: int, end: int) -> Span | None:
         value = _plain(found)
         return None if placeholder(value) or path(value) else found.span("plain")
     if found := _BELOW.match(text, start):
-        return found.span("plain") if random_looking(_plain(found)) and not placeholder(_plain(found)) else None
+        return (
+            found.span("plain")
+            if random_looking(_plain(found)) and not placeholder(_plain(found))
+            else None
+        )
     if found := _BASIC.match(text, start):
-        return found.span("plain") if found["plain"].endswith(b"=") or looks(_plain(found), 12) else None
+        return (
+            found.span("plain")
+            if found["plain"].endswith(b"=") or looks(_plain(found), 12)
+            else None
+        )
     if found := _QUERY.match(text, start):
         least = 6 if named(found["name"].decode()) == SURE else 16
-        return found.span("plain") if looks(_plain(found), least) and not placeholder(_plain(found)) else None
+        return (
+            found.span("plain")
+            if looks(_plain(found), least) and not placeholder(_plain(found))
+            else None
+        )
     if found := _SAID.match(text, start) or _OPTION.match(text, start):
         before = text[max(0, start - 30) : start] + re.split(rb"\s", found[0], maxsplit=1)[0]
         return None if no_token(before.decode("utf-8", "replace")) else _plain_span(found)
@@ -170,7 +226,9 @@ def password(text: bytes, start: int, end: int) -> Span | None:
     return _plain_span(found) if found and random_looking(_plain(found)) else None
 
 
-def _first(parsers: tuple[re.Pattern[bytes], ...], text: bytes, start: int) -> re.Match[bytes] | None:
+def _first(
+    parsers: tuple[re.Pattern[bytes], ...], text: bytes, start: int
+) -> re.Match[bytes] | None:
     return next((found for parser in parsers if (found := parser.match(text, start))), None)
 
 
@@ -183,7 +241,9 @@ def _plain_span(found: re.Match[bytes]) -> Span | None:
     raw = _PUNCTUATION.sub(b"", found["plain"])
     value = raw.decode("utf-8", "replace")
     code = _CODE.search(found[0]) and _DIGITS.fullmatch(value)
-    if not code and (placeholder(value) or address(value) or _NUMBER.fullmatch(value) or not looks(value, 4)):
+    if not code and (
+        placeholder(value) or address(value) or _NUMBER.fullmatch(value) or not looks(value, 4)
+    ):
         return None
     return found.start("plain"), found.start("plain") + len(raw)
 
@@ -191,7 +251,9 @@ def _plain_span(found: re.Match[bytes]) -> Span | None:
 def _assigned(text: bytes, found: re.Match[bytes]) -> Span | None:
     """Of `name = value`: a header, a quoted string, or a word that stands by itself."""
     before = _BEFORE.search(text, max(0, found.start() - 40), found.start())
-    name = ((before[0] if before else b"") + found["name"] + found["tail"]).decode("utf-8", "replace")
+    name = ((before[0] if before else b"") + found["name"] + found["tail"]).decode(
+        "utf-8", "replace"
+    )
     parts = found.groupdict()
     part = next(part for part in ("quoted", "marked", "plain") if parts.get(part) is not None)
     start, raw = found.start(part), found[part]
@@ -200,7 +262,11 @@ def _assigned(text: bytes, found: re.Match[bytes]) -> Span | None:
         return header.span() if header and b"=" in header[0] else None
     if name.lower().endswith("authorization"):
         header = _CREDENTIALS.match(text, start)
-        return header.span("plain") if header and looks(_plain(header), 8) and not placeholder(_plain(header)) else None
+        return (
+            header.span("plain")
+            if header and looks(_plain(header), 8) and not placeholder(_plain(header))
+            else None
+        )
     if part == "plain" and (form := re.search(rb"&[\w.-]+=", raw)):
         raw = raw[: form.start()]
     value = raw.decode("utf-8", "replace")
@@ -210,11 +276,19 @@ def _assigned(text: bytes, found: re.Match[bytes]) -> Span | None:
 
 def _word(name: str, sign: bytes, value: str) -> bool:
     sure = named(name)
-    if not sure or placeholder(value) or (name in ("PWD", "OLDPWD") and value.startswith(("/", "~"))):
+    if (
+        not sure
+        or placeholder(value)
+        or (name in ("PWD", "OLDPWD") and value.startswith(("/", "~")))
+    ):
         return False
     if _CODE_NAME.search(name):
         return _DIGITS.fullmatch(value) is not None
     if sure == LIKELY:
         return looks(value, 12)
     # NAME=word of a file of settings, but not name=word of code
-    return looks(value, 4) or value.count("-") > 2 or (sign == b"=" and name[:1].isupper() and value.isalpha())
+    return (
+        looks(value, 4)
+        or value.count("-") > 2
+        or (sign == b"=" and name[:1].isupper() and value.isalpha())
+    )

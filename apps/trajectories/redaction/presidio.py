@@ -1,5 +1,5 @@
-"""People, places and other entities, by Presidio and a spaCy model. Both are optional, and have to be on this machine: nothing is
-downloaded. Pure.
+"""People, places and other entities, by Presidio and a spaCy model. Both are optional, and have to
+be on this machine: nothing is downloaded. Pure.
 
 `FOLDER` may hold models of the operator's own, each in a folder as `nlp.to_disk` writes it.
 """
@@ -23,11 +23,13 @@ from apps.trajectories.redaction.walk import sound
 PATTERNS = "patterns"  # instead of a model
 PIECE, OVERLAP = 20_000, 200  # characters that are analysed at once, of a longer text
 LARGEST = 1_000_000  # characters of one row
-CACHED = 1_024  # texts of at most `SHORT` characters: the same system prompts and tools come with every run
+# texts of at most `SHORT` characters: the same system prompts and tools come with every run
+CACHED = 1_024
 SHORT = 20_000
 INSTALL = "Run “pip install -r requirements-presidio.txt” and restart."
 FOLDER: Path | None = None
-# What people can choose. Keys, e-mail addresses, cards, IBAN, phone numbers and IP addresses have built-in rules.
+# What people can choose. Keys, e-mail addresses, cards, IBAN, phone numbers and IP addresses have
+# built-in rules.
 ENTITIES = {
     "PERSON": "People",
     "LOCATION": "Places",
@@ -44,7 +46,16 @@ ENTITIES = {
     "IT_FISCAL_CODE": "Italian fiscal codes",
 }
 OF_A_MODEL = ("PERSON", "LOCATION", "NRP", "ORGANIZATION")
-LANGUAGES = {"en": "English", "de": "German", "es": "Spanish", "fr": "French", "it": "Italian", "nl": "Dutch", "pl": "Polish", "pt": "Portuguese"}  # fmt: skip
+LANGUAGES = {
+    "en": "English",
+    "de": "German",
+    "es": "Spanish",
+    "fr": "French",
+    "it": "Italian",
+    "nl": "Dutch",
+    "pl": "Polish",
+    "pt": "Portuguese",
+}
 
 
 class TooLong(RuleError):
@@ -98,11 +109,14 @@ def model_of(settings: Settings) -> str:
         if there.get(settings.model) == settings.language:
             return settings.model
         raise RuleError(
-            f"The model “{settings.model}” for the language “{settings.language}” is not on this machine.{_hint(settings)}"
+            f"The model “{settings.model}” for the language “{settings.language}” is not on this"
+            f" machine.{_hint(settings)}"
         )
     fitting = [name for name, language in there.items() if language == settings.language]
     if not fitting:
-        raise RuleError(f"Presidio needs a spaCy model for the language “{settings.language}”.{_hint(settings)}")
+        raise RuleError(
+            f"Presidio needs a spaCy model for the language “{settings.language}”.{_hint(settings)}"
+        )
     sizes = {size: place for place, size in enumerate(("sm", "md", "lg"))}
     return max(fitting, key=lambda name: (sizes.get(name[-2:], -1), name))
 
@@ -125,7 +139,9 @@ def check(settings: Settings) -> None:
         raise RuleError(f"Unknown entity “{unknown[0]}”.")
     if not is_installed():
         raise RuleError(f"Presidio is not installed. {INSTALL}")
-    if settings.model == PATTERNS and (of_model := [name for name in settings.entities if name in OF_A_MODEL]):
+    if settings.model == PATTERNS and (
+        of_model := [name for name in settings.entities if name in OF_A_MODEL]
+    ):
         names = ", ".join(ENTITIES[name].lower() for name in of_model)
         raise RuleError(f"Patterns alone cannot find {names}: choose a model, or leave them out.")
     model_of(settings)
@@ -139,9 +155,14 @@ def analyzer(language: str, model: str) -> Any:
     from presidio_analyzer.nlp_engine import SpacyNlpEngine
 
     engine = SpacyNlpEngine(models=[{"lang_code": language, "model_name": model}])
-    # Loaded here: Presidio would download a model that it does not find. The parser takes half of the time and finds no entity.
+    # Loaded here: Presidio would download a model that it does not find. The parser takes half of
+    # the time and finds no entity.
     path = FOLDER / model if FOLDER and (FOLDER / model / "meta.json").exists() else model
-    engine.nlp = {language: spacy.blank(language) if model == PATTERNS else spacy.load(path, exclude=["parser"])}
+    engine.nlp = {
+        language: (
+            spacy.blank(language) if model == PATTERNS else spacy.load(path, exclude=["parser"])
+        )
+    }
     logging.getLogger("presidio-analyzer").setLevel(logging.ERROR)
     return AnalyzerEngine(nlp_engine=engine, supported_languages=[language])
 
@@ -157,14 +178,15 @@ def engine_of(settings: Settings) -> Any:
         raise RuleError(f"Presidio cannot be loaded: {type(error).__name__}: {error}") from error
     if missing := [name for name in settings.entities if name not in supported]:
         raise RuleError(
-            f"Presidio finds no {ENTITIES[missing[0]]} in {LANGUAGES[settings.language]}. Leave {missing[0]} out."
+            f"Presidio finds no {ENTITIES[missing[0]]} in {LANGUAGES[settings.language]}. Leave"
+            f" {missing[0]} out."
         )
     return found
 
 
 def find(settings: Settings, text: str) -> list[tuple[int, int]]:
-    """The spans, in characters, of what is found in a text. One that Presidio cannot read goes whole: better a lost text than a
-    leaked one."""
+    """The spans, in characters, of what is found in a text. One that Presidio cannot read goes
+    whole: better a lost text than a leaked one."""
     return list(_find_cached(settings, text) if len(text) <= SHORT else _find(settings, text))
 
 
@@ -175,11 +197,16 @@ def _find_cached(settings: Settings, text: str) -> tuple[tuple[int, int], ...]:
 
 def _find(settings: Settings, text: str) -> Iterator[tuple[int, int]]:
     engine = engine_of(settings)
-    asked = {"language": settings.language, "entities": list(settings.entities), "score_threshold": settings.score}
+    asked = {
+        "language": settings.language,
+        "entities": list(settings.entities),
+        "score_threshold": settings.score,
+    }
     for start, end in _pieces(text):
         try:
             found = [
-                (start + one.start, start + one.end) for one in engine.analyze(text=sound(text[start:end]), **asked)
+                (start + one.start, start + one.end)
+                for one in engine.analyze(text=sound(text[start:end]), **asked)
             ]
         except Exception:
             found = [(start, end)]
@@ -187,7 +214,9 @@ def _find(settings: Settings, text: str) -> Iterator[tuple[int, int]]:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
-    """Where a text is cut; what stands at a cut is in two pieces, so that it is found in one of them."""
+    """Where a text is cut; what stands at a cut is in two pieces, so that it is found in one of
+    them.
+    """
     start = 0
     while len(text) - start > PIECE:
         end = text.rfind(" ", start + PIECE // 2, start + PIECE) + 1 or start + PIECE

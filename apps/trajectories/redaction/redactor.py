@@ -61,16 +61,24 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 class Redactor:
-    """Rules, compiled once. Raises RuleError. `key` makes the `{id}` tokens: keep it secret, one per project."""
+    """Rules, compiled once. Raises RuleError. `key` makes the `{id}` tokens: keep it secret, one
+    per project.
+    """
 
     def __init__(self, rules: Sequence[Rule], *, key: bytes = b"") -> None:
         if len(rules) > MAX_RULES:
             raise RuleError(f"There are {len(rules)} rules; {MAX_RULES} are allowed.")
         self.rules, self.key = tuple(rules), key
-        self._builtins = [(order, rule.kind) for order, rule in enumerate(rules) if rule.kind in BUILTINS]
-        self._own = [compile_own(order, rule) for order, rule in enumerate(rules) if rule.kind == "regex"]
+        self._builtins = [
+            (order, rule.kind) for order, rule in enumerate(rules) if rule.kind in BUILTINS
+        ]
+        self._own = [
+            compile_own(order, rule) for order, rule in enumerate(rules) if rule.kind == "regex"
+        ]
         self._presidio = [
-            (order, presidio.settings_of(rule.pattern)) for order, rule in enumerate(rules) if rule.kind == "presidio"
+            (order, presidio.settings_of(rule.pattern))
+            for order, rule in enumerate(rules)
+            if rule.kind == "presidio"
         ]
         self._by_name = next((order for order, kind in self._builtins if kind == "password"), None)
         for rule in rules:
@@ -78,7 +86,9 @@ class Redactor:
         for _, settings in self._presidio:
             presidio.engine_of(settings)
         kinds = frozenset(kind for _, kind in self._builtins)
-        self._precheck, self._anything = (precheck_of(kinds), anything(kinds)) if kinds else (None, None)
+        self._precheck, self._anything = (
+            (precheck_of(kinds), anything(kinds)) if kinds else (None, None)
+        )
 
     def _check(self, rule: Rule) -> None:
         if rule.kind not in BUILTINS and rule.kind not in ("regex", "presidio"):
@@ -86,7 +96,10 @@ class Redactor:
         if not 0 < len(rule.name) <= MAX_NAME:
             raise RuleError(f"Rule names must have 1 to {MAX_NAME} characters.")
         if len(rule.replacement) > MAX_REPLACEMENT:
-            raise RuleError(f"The replacement has {len(rule.replacement)} characters; {MAX_REPLACEMENT} are allowed.")
+            raise RuleError(
+                f"The replacement has {len(rule.replacement)} characters; {MAX_REPLACEMENT} are"
+                " allowed."
+            )
         if ID in rule.replacement and not self.key:
             raise RuleError(f"{ID} in a replacement needs a secret key.")
 
@@ -94,18 +107,24 @@ class Redactor:
         return bool(self.rules)
 
     def redact(self, row: dict) -> tuple[dict, Counter[str]]:
-        """The row without what the rules find, and the hits by rule. A row without a hit is returned itself."""
+        """The row without what the rules find, and the hits by rule. A row without a hit is
+        returned itself.
+        """
         counts: Counter[str] = Counter()
         if not self.rules or not isinstance(row, dict) or not self.may_hit(row):
             return row, counts
         return self._redact(row, counts)
 
     def may_hit(self, row: dict) -> bool:
-        """False only where `redact` would find nothing. Quick; always True with rules of kind regex or presidio."""
+        """False only where `redact` would find nothing. Quick; always True with rules of kind regex
+        or presidio.
+        """
         if self._own or self._presidio or self._precheck is None:
             return bool(self.rules)
         try:
-            raw = msgspec.json.encode([value for name, value in row.items() if name not in UNTOUCHED])
+            raw = msgspec.json.encode(
+                [value for name, value in row.items() if name not in UNTOUCHED]
+            )
         except (TypeError, ValueError, OverflowError, RecursionError):
             return True
         return self._precheck.search(raw) is not None
@@ -115,7 +134,9 @@ class Redactor:
         return (copy if counts else row), counts
 
     def _rewrite(self, walk: Callable[[See], Any], counts: Counter[str]) -> Any:
-        """What `walk` copies, with the hits replaced and counted; two walks, since rules read all strings at once."""
+        """What `walk` copies, with the hits replaced and counted; two walks, since rules read all
+        strings at once.
+        """
         leaves: dict[Leaf, None] = {}
 
         def collect(leaf: Leaf) -> str:
@@ -126,7 +147,8 @@ class Redactor:
         same = walk(collect)
         if self._presidio and sum(len(leaf.text) for leaf in leaves) > presidio.LARGEST:
             raise presidio.TooLong(
-                f"The text has more than {presidio.LARGEST:,} characters, the most that Presidio is asked about."
+                f"The text has more than {presidio.LARGEST:,} characters, the most that Presidio is"
+                " asked about."
             )
         changed = self._replace(list(leaves))
 
@@ -158,17 +180,28 @@ class Redactor:
     def _apply(self, text: str, spans: list[Span]) -> tuple[str, list[str]]:
         raw, out, place = to_bytes(text), [], 0
         for span in spans:
-            out += [raw[place : span.start], to_bytes(self._replacement(span.rule, raw[span.start : span.end]))]
+            out += [
+                raw[place : span.start],
+                to_bytes(self._replacement(span.rule, raw[span.start : span.end])),
+            ]
             place = span.end
-        return to_text(b"".join([*out, raw[place:]])), [self.rules[span.rule].name for span in spans]
+        return to_text(b"".join([*out, raw[place:]])), [
+            self.rules[span.rule].name for span in spans
+        ]
 
     def _replacement(self, order: int, found: bytes) -> str:
         rule = self.rules[order]
         replacement = rule.replacement or default_replacement(rule)
-        return replacement.replace(ID, self._token(rule.kind, found)) if ID in replacement else replacement
+        return (
+            replacement.replace(ID, self._token(rule.kind, found))
+            if ID in replacement
+            else replacement
+        )
 
     def _token(self, kind: str, found: bytes) -> str:
-        """Six characters of base 32 (30 bits), the same for two spellings of a number or an address."""
+        """Six characters of base 32 (30 bits), the same for two spellings of a number or an
+        address.
+        """
         plain = to_text(found).lower()
         if kind not in ("email", "api_key", "ip", "regex", "presidio"):
             plain = re.sub(r"\W", "", plain)
@@ -189,7 +222,9 @@ class Redactor:
                 if index >= 0 and end <= ends[index]:
                     add(index, start - starts[index], end - starts[index], order)
         for index, leaf in enumerate(leaves) if self._by_name is not None else ():
-            if leaf.context and (secret_argument if leaf.context.endswith(" ") else secret_value)(*leaf):
+            if leaf.context and (secret_argument if leaf.context.endswith(" ") else secret_value)(
+                *leaf
+            ):
                 add(index, 0, ends[index] - starts[index], self._by_name)
         if own:
             for rule in self._own:
@@ -216,7 +251,11 @@ class Redactor:
         for match in JSON_TOKEN.finditer(text):
             raw = match[0].removesuffix(match[1] or "")
             if raw[0] != '"':
-                found += self._hits(Leaf(place.key, raw), match.start()) if raw.isdigit() and 6 < len(raw) < 20 else ()
+                found += (
+                    self._hits(Leaf(place.key, raw), match.start())
+                    if raw.isdigit() and 6 < len(raw) < 20
+                    else ()
+                )
                 continue
             old = json.loads(raw)
             context, counts = "" if match[1] else place.context(old), Counter[str]()
@@ -236,11 +275,19 @@ class Redactor:
             before, text = to_text(raw[: span.start]), to_text(raw[span.start : span.end])
             start = offset + len(before)
             rule = self.rules[span.rule].name
-            yield Hit(rule, start, start + len(text), text, self._replacement(span.rule, raw[span.start : span.end]))
+            yield Hit(
+                rule,
+                start,
+                start + len(text),
+                text,
+                self._replacement(span.rule, raw[span.start : span.end]),
+            )
 
 
 def strings(row: dict) -> list[str]:
-    """The strings of a row at which rules look, in its order; those of JSON in a string one by one."""
+    """The strings of a row at which rules look, in its order; those of JSON in a string one by
+    one.
+    """
     found: list[str] = []
 
     def see(leaf: Leaf) -> str:
@@ -264,12 +311,16 @@ def _lay(leaves: list[Leaf]) -> tuple[bytes, list[int], list[int]]:
     return _SEPARATOR.join(parts), starts, ends
 
 
-def _leave_data(found: dict[int, list[Span]], blob: bytes, starts: list[int], ends: list[int]) -> None:
+def _leave_data(
+    found: dict[int, list[Span]], blob: bytes, starts: list[int], ends: list[int]
+) -> None:
     """Drops the hits that lie in the base64 of a data URL: they are chance."""
     for index, spans in found.items():
         urls = [match.span() for match in _DATA_URL.finditer(blob[starts[index] : ends[index]])]
         found[index] = [
-            span for span in spans if not any(left <= span.start and span.end <= right for left, right in urls)
+            span
+            for span in spans
+            if not any(left <= span.start and span.end <= right for left, right in urls)
         ]
 
 

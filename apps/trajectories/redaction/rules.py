@@ -17,10 +17,11 @@ class RuleError(Exception):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """`pattern` is RE2 syntax for kind regex, `presidio.Settings` for presidio, and empty for the built-in kinds.
+    """`pattern` is RE2 syntax for kind regex, `presidio.Settings` for presidio, and empty for the
+    built-in kinds.
 
-    `replacement` is put in place of a hit as it stands; empty means `[NAME]`. `{id}` in it becomes a token that is the
-    same wherever the same value stands, so that a conversation stays coherent.
+    `replacement` is put in place of a hit as it stands; empty means `[NAME]`. `{id}` in it becomes
+    a token that is the same wherever the same value stands, so that a conversation stays coherent.
     """
 
     name: str
@@ -46,7 +47,9 @@ class Span(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """One string of a row, and the key before it where that key says what the string is ("phone")."""
+    """One string of a row, and the key before it where that key says what the string is
+    ("phone").
+    """
 
     context: str
     text: str
@@ -54,7 +57,9 @@ class Leaf(NamedTuple):
 
 BUILTIN_MEMORY = (
     64 << 20
-)  # bytes that the states of a built-in pattern may take; with RE2's own 8 MB the large ones are 25 times slower
+    # bytes that the states of a built-in pattern may take; with RE2's own 8 MB the large ones are
+    # 25 times slower
+)
 
 
 def compile_pattern(pattern: str, memory: int = 8 << 20) -> Any:

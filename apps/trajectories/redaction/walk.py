@@ -1,4 +1,6 @@
-"""A copy of a row in which every string is what a function says of it; JSON in a string stays JSON."""
+"""A copy of a row in which every string is what a function says of it; JSON in a string stays
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,13 @@ def is_json(text: str) -> bool:
 See = Callable[[Leaf], str]
 # {"command": "mysql", "args": ["-p", …]}: what says whose arguments these are
 PROGRAMS = frozenset({"command", "cmd", "program", "executable", "binary", "entrypoint", "exe"})
-MOST_BEFORE, LONGEST_BEFORE = 6, 80  # items of a list, and characters of each, that are read with the next one
-CONNECTION = frozenset({"server_url", "server_label", "url", "base_url", "endpoint", "command", "host"})
+MOST_BEFORE, LONGEST_BEFORE = (
+    6,
+    80,
+)  # items of a list, and characters of each, that are read with the next one
+CONNECTION = frozenset(
+    {"server_url", "server_label", "url", "base_url", "endpoint", "command", "host"}
+)
 HEADERS = re.compile(r"(?i)(?:^|_|\b)headers?$|^env$")
 # {"name": "DB_PASSWORD", "value": …}: what a field says of its neighbour
 LABELS, LABELLED = (
@@ -73,7 +80,9 @@ LABELS, LABELLED = (
 
 
 class Arguments:
-    """The items of a list before one. What is a secret by its place in a command line is one there: `["--token", "…"]`."""
+    """The items of a list before one. What is a secret by its place in a command line is one there:
+    `["--token", "…"]`.
+    """
 
     def __init__(self, program: str = "") -> None:
         self.program, self.first, self.has_option = program, "", False
@@ -85,14 +94,18 @@ class Arguments:
         self.has_option = self.has_option or text.startswith("-")
 
     def before(self, text: str) -> str:
-        """The command line up to this item, or a name before it, ending with a space; "" if they say nothing of it."""
+        """The command line up to this item, or a name before it, ending with a space; "" if they
+        say nothing of it.
+        """
         name = self.last[-1] if self.last else ""
         if name and not name.startswith("-") and " " not in name and context_of(name):
             return f"{name} "  # ["X-Api-Key", "…"]
         if not (self.has_option or text.startswith("-")) or not (self.program or self.last):
             return ""
         first = self.first if len(self.last) == MOST_BEFORE else ""
-        return "".join(f"{item} " for item in (self.program[:LONGEST_BEFORE], first, *self.last) if item)
+        return "".join(
+            f"{item} " for item in (self.program[:LONGEST_BEFORE], first, *self.last) if item
+        )
 
 
 def _walk(
@@ -104,7 +117,8 @@ def _walk(
     program: str = "",
     inside: str = "",
 ) -> Any:
-    """A copy of a JSON value in which every string is what `see` says of it; keys in `keep` stay with their values.
+    """A copy of a JSON value in which every string is what `see` says of it; keys in `keep` stay
+    with their values.
 
     `program` is that whose arguments a list has, `inside` the key of an object.
     """
@@ -128,7 +142,12 @@ def _walk(
     if isinstance(value, dict):
         copy: dict[Any, Any] = {}
         label = next(
-            (found for name in LABELS if isinstance(said := value.get(name), str) and (found := context_of(said))), ""
+            (
+                found
+                for name in LABELS
+                if isinstance(said := value.get(name), str) and (found := context_of(said))
+            ),
+            "",
         )
         program = next((said for name in PROGRAMS if isinstance(said := value.get(name), str)), "")
         connects = bool(HEADERS.search(inside)) or not CONNECTION.isdisjoint(value)
@@ -137,7 +156,9 @@ def _walk(
             about = key_context(str(key), connects) or (label if key in LABELLED else "")
             own = program if key not in PROGRAMS else ""
             copy[named] = (
-                item if key in keep else _walk(item, see, about, depth=depth + 1, program=own, inside=str(key))
+                item
+                if key in keep
+                else _walk(item, see, about, depth=depth + 1, program=own, inside=str(key))
             )
         return copy
     return value
@@ -152,7 +173,9 @@ def _free(key: str, taken: dict, old: str) -> str:
 
 
 class Place:
-    """What has been read of a JSON text before a string: its key, a label beside it, the items of its list."""
+    """What has been read of a JSON text before a string: its key, a label beside it, the items of
+    its list.
+    """
 
     def __init__(self, context: str = "") -> None:
         self.key, self.name, self.label, self.program = context, "", "", ""
@@ -165,7 +188,11 @@ class Place:
 
     def read(self, text: str, is_key: bool) -> None:
         if is_key:
-            self.connects = self.connects or text in CONNECTION or (self.after_key and bool(HEADERS.search(self.name)))
+            self.connects = (
+                self.connects
+                or text in CONNECTION
+                or (self.after_key and bool(HEADERS.search(self.name)))
+            )
             self.name, self.after_key = text, True
             self.line, self.values = Arguments("" if text in PROGRAMS else self.program), 0
             self.key = key_context(text, self.connects) or (self.label if text in LABELLED else "")
@@ -180,7 +207,9 @@ class Place:
 
 
 def walk_string(text: str, see: See, context: str = "") -> str:
-    """A string; JSON in it (the arguments of a call, the reply of a tool) stays JSON, also where it is cut."""
+    """A string; JSON in it (the arguments of a call, the reply of a tool) stays JSON, also where it
+    is cut.
+    """
     if text.startswith("data:") and _WHOLE_DATA_URL.match(text):
         return text
     if not is_json(text):
@@ -226,7 +255,9 @@ def _walk_message(message: Any, see: See) -> Any:
 
 
 def walk_row(row: dict, see: See) -> dict:
-    """A copy of the row. The client's `id` stays: it is the key by which a resent row is known and feedback arrives."""
+    """A copy of the row. The client's `id` stays: it is the key by which a resent row is known and
+    feedback arrives.
+    """
     copy = dict(row)
     for name, value in row.items():
         if name in UNTOUCHED:

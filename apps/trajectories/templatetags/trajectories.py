@@ -12,8 +12,12 @@ register.filter("money", columns.money)
 
 
 @register.simple_tag
-def turns(messages: Any, tools: Any = None, blamed: Any = None, first: Any = 0) -> list[transcript.Turn]:
-    """The turns of a conversation: each call with its reply and what is wrong with its arguments."""
+def turns(
+    messages: Any, tools: Any = None, blamed: Any = None, first: Any = 0
+) -> list[transcript.Turn]:
+    """The turns of a conversation: each call with its reply and what is wrong with its
+    arguments.
+    """
     blamed = blamed if isinstance(blamed, int) else None
     found = transcript.turns_of(messages or [], tools or None, blamed=blamed, first=first or 0)
     return transcript.fit(found)

@@ -22,17 +22,27 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Webhook",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("url", models.CharField(max_length=500)),
                 ("description", models.CharField(blank=True, max_length=120)),
                 (
                     "events",
-                    django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=40), size=None),
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=40), size=None
+                    ),
                 ),
                 (
                     "format",
                     models.CharField(
-                        choices=[("standard", "Standard Webhooks (signed JSON)"), ("slack", "Slack message")],
+                        choices=[
+                            ("standard", "Standard Webhooks (signed JSON)"),
+                            ("slack", "Slack message"),
+                        ],
                         default="standard",
                         max_length=10,
                     ),
@@ -45,12 +55,16 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "failing_since",
-                    models.DateTimeField(help_text="The first failed attempt since the last good one", null=True),
+                    models.DateTimeField(
+                        help_text="The first failed attempt since the last good one", null=True
+                    ),
                 ),
                 ("disabled_at", models.DateTimeField(null=True)),
                 (
                     "disabled_reason",
-                    models.CharField(blank=True, help_text="Empty where a person disabled it", max_length=300),
+                    models.CharField(
+                        blank=True, help_text="Empty where a person disabled it", max_length=300
+                    ),
                 ),
                 (
                     "created_by",
@@ -64,7 +78,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="webhooks", to="core.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="webhooks",
+                        to="core.project",
                     ),
                 ),
             ],
@@ -75,14 +91,26 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Delivery",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
                 ("event", models.CharField(max_length=40)),
-                ("subject", models.CharField(help_text="What it is about, for the log", max_length=200)),
+                (
+                    "subject",
+                    models.CharField(help_text="What it is about, for the log", max_length=200),
+                ),
                 ("body", models.TextField()),
                 (
                     "state",
                     models.CharField(
-                        choices=[("waiting", "Waiting"), ("delivered", "Delivered"), ("failed", "Failed")],
+                        choices=[
+                            ("waiting", "Waiting"),
+                            ("delivered", "Delivered"),
+                            ("failed", "Failed"),
+                        ],
                         default="waiting",
                         max_length=10,
                     ),
@@ -90,7 +118,9 @@ class Migration(migrations.Migration):
                 ("attempt", models.PositiveIntegerField(default=0, help_text="Attempts so far")),
                 (
                     "tries",
-                    models.PositiveSmallIntegerField(default=0, help_text="Attempts since it was queued or sent again"),
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Attempts since it was queued or sent again"
+                    ),
                 ),
                 (
                     "due_at",
@@ -105,7 +135,9 @@ class Migration(migrations.Migration):
                 (
                     "webhook",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="deliveries", to="webhooks.webhook"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="deliveries",
+                        to="webhooks.webhook",
                     ),
                 ),
             ],
@@ -116,24 +148,38 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Attempt",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("number", models.PositiveIntegerField()),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 ("status", models.PositiveSmallIntegerField(null=True)),
                 ("latency_ms", models.FloatField(null=True)),
-                ("response", models.TextField(blank=True, help_text="Its beginning, as it came: untrusted text")),
+                (
+                    "response",
+                    models.TextField(
+                        blank=True, help_text="Its beginning, as it came: untrusted text"
+                    ),
+                ),
                 ("error", models.CharField(blank=True, max_length=300)),
                 (
                     "delivery",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="attempts", to="webhooks.delivery"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="attempts",
+                        to="webhooks.delivery",
                     ),
                 ),
             ],
             options={
                 "ordering": ("-number",),
                 "constraints": [
-                    models.UniqueConstraint(fields=("delivery", "number"), name="one_row_per_delivery_attempt")
+                    models.UniqueConstraint(
+                        fields=("delivery", "number"), name="one_row_per_delivery_attempt"
+                    )
                 ],
             },
         ),
@@ -171,7 +217,9 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="delivery",
-            index=models.Index(condition=models.Q(("state", "waiting")), fields=["due_at"], name="delivery_due"),
+            index=models.Index(
+                condition=models.Q(("state", "waiting")), fields=["due_at"], name="delivery_due"
+            ),
         ),
         migrations.AddIndex(
             model_name="delivery",
@@ -186,7 +234,10 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     models.Q(("finished_at__isnull", True), ("state", "waiting")),
-                    models.Q(models.Q(("state", "waiting"), _negated=True), ("finished_at__isnull", False)),
+                    models.Q(
+                        models.Q(("state", "waiting"), _negated=True),
+                        ("finished_at__isnull", False),
+                    ),
                     _connector="OR",
                 ),
                 name="delivery_finished_unless_waiting",

@@ -1,4 +1,6 @@
-"""A whole agent, as a service on FastAPI: `uvicorn fastapi_agent:app`. Its loop is `run`; put your own in its place."""
+"""A whole agent, as a service on FastAPI: `uvicorn fastapi_agent:app`. Its loop is `run`; put your
+own in its place.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,19 @@ app = FastAPI()
 
 
 def run(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the agent says and does. This one closes the ticket that the request names, without a model."""
+    """What the agent says and does. This one closes the ticket that the request names, without a
+    model.
+    """
     ticket = re.search(r"\d+", messages[-1]["content"])
     if not ticket:
         return [{"role": "assistant", "content": "Which ticket?"}]
     function = {"name": "tickets.close", "arguments": f'{{"id": {ticket[0]}}}'}
     call = {"id": "call_1", "type": "function", "function": function}
-    return [{"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "call_1", "content": "closed"},
-            {"role": "assistant", "content": "It is closed."}]  # fmt: skip
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "closed"},
+        {"role": "assistant", "content": "It is closed."},
+    ]
 
 
 @app.post("/v1/chat/completions")

@@ -1,4 +1,6 @@
-"""A whole agent on LangGraph, behind an endpoint: `uvicorn langgraph_agent:app`. Put your own graph in place of this one."""
+"""A whole agent on LangGraph, behind an endpoint: `uvicorn langgraph_agent:app`. Put your own graph
+in place of this one.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,27 @@ app = FastAPI()
 def decide(state: MessagesState) -> dict[str, Any]:
     """Where a model would choose the next step: closes the ticket that the request names."""
     ticket = re.search(r"\d+", str(state["messages"][-1].content))
-    call = {"name": "tickets.close", "args": {"id": int(ticket[0])}, "id": "call_1"} if ticket else None
+    call = (
+        {"name": "tickets.close", "args": {"id": int(ticket[0])}, "id": "call_1"}
+        if ticket
+        else None
+    )
     return {"messages": [AIMessage("", tool_calls=[call]) if call else AIMessage("Which ticket?")]}
 
 
 def close(state: MessagesState) -> dict[str, Any]:
-    done = [ToolMessage("closed", tool_call_id=call["id"]) for call in state["messages"][-1].tool_calls]
+    done = [
+        ToolMessage("closed", tool_call_id=call["id"]) for call in state["messages"][-1].tool_calls
+    ]
     return {"messages": [*done, AIMessage("It is closed.")] if done else []}
 
 
-graph = StateGraph(MessagesState).add_sequence([decide, close]).add_edge(START, "decide").compile(name="support-agent")
+graph = (
+    StateGraph(MessagesState)
+    .add_sequence([decide, close])
+    .add_edge(START, "decide")
+    .compile(name="support-agent")
+)
 
 
 def run(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,4 +1,6 @@
-"""Checks of runs that nobody flagged: who is asked about what, what an answer does, and what all answers say of the traffic."""
+"""Checks of runs that nobody flagged: who is asked about what, what an answer does, and what all
+answers say of the traffic.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,11 @@ def test_a_failed_run_comes_into_the_inbox_and_undo_takes_it_out(project: Projec
     by = make_member(project, Role.REVIEWER)
     checks.answer(trajectory=run_of(project, "r1"), answer="failed", by=by)
     failure = Failure.objects.get(trajectory=run_of(project, "r1"))
-    assert failure.state == FailureState.OPEN and failure.evidence[0]["rule"] == "check" and failure.rule_mode == ""
+    assert (
+        failure.state == FailureState.OPEN
+        and failure.evidence[0]["rule"] == "check"
+        and failure.rule_mode == ""
+    )
     classify_project(project=project)
     assert Failure.objects.filter(pk=failure.pk).exists()
     assert checks.undo(project=project, by=by) == run_of(project, "r1")
@@ -52,7 +58,9 @@ def test_a_failed_run_comes_into_the_inbox_and_undo_takes_it_out(project: Projec
 
 def test_a_flagged_run_that_failed_stays_flagged_by_the_estimate(project: Project) -> None:
     checks.answer(trajectory=run_of(project, "bad"), answer="failed", by=make_member(project))
-    rules = [item["rule"] for item in Failure.objects.get(trajectory=run_of(project, "bad")).evidence]
+    rules = [
+        item["rule"] for item in Failure.objects.get(trajectory=run_of(project, "bad")).evidence
+    ]
     assert rules[0] == "check" and "estimate" in rules
     assert dict(checks.traffic(project).recalls)["estimate"].value == 1.0
 
@@ -86,14 +94,19 @@ def test_checks_are_asked_in_an_order_of_their_own(project: Project) -> None:
     while (found := checks.next_check(project)) and found.random:
         asked.append(found.trajectory)
         checks.answer(trajectory=Trajectory.objects.get(pk=found.trajectory), answer="fine", by=by)
-    assert asked == sorted(asked, key=lambda pk: md5(str(pk).encode()).hexdigest()) and len(asked) == 12
+    assert (
+        asked == sorted(asked, key=lambda pk: md5(str(pk).encode()).hexdigest())
+        and len(asked) == 12
+    )
 
 
 def test_what_is_decided_in_triage_is_not_asked_again_and_counts(project: Project) -> None:
     decide(failure=Failure.objects.get(), by=make_member(project))
     found = checks.traffic(project)
     assert (found.answered, found.waiting, found.runs) == (1, 3, 4)
-    assert found.rate is not None and found.rate.low >= 0.0 and found.rate.high == 1.0  # nobody has looked at the rest
+    assert (
+        found.rate is not None and found.rate.low >= 0.0 and found.rate.high == 1.0
+    )  # nobody has looked at the rest
 
 
 def test_all_checked_is_all_known(project: Project) -> None:
@@ -119,15 +132,28 @@ def test_the_page_asks_one_run_after_the_other(project: Project) -> None:
     first = checks.next_check(project)
     assert first
     page = client.get(url).content.decode()
-    assert "Did this run fail?" in page and "Drawn at random" in page and "4 drawn at random left" in page
-    assert "estimate" not in page.split("Did this run fail?")[1].lower()  # it must not lead the answer
+    assert (
+        "Did this run fail?" in page
+        and "Drawn at random" in page
+        and "4 drawn at random left" in page
+    )
+    assert (
+        "estimate" not in page.split("Did this run fail?")[1].lower()
+    )  # it must not lead the answer
     answer = reverse("failures:check_answer", args=[project.slug, first.trajectory])
     assert 'value="fine" data-key="w"' in page and 'data-key="c"' not in page
     after = client.post(answer, {"answer": "fine"}, follow=True).content.decode()
     assert "3 drawn at random left" in after and "Saved: the run succeeded." in after
-    undone = client.post(reverse("failures:check_undo", args=[project.slug]), follow=True).content.decode()
+    undone = client.post(
+        reverse("failures:check_undo", args=[project.slug]), follow=True
+    ).content.decode()
     assert "Your last answer was undone." in undone and str(first.trajectory) in undone
-    assert client.post(reverse("failures:check_share", args=[project.slug]), {"percent": "5"}).status_code == 403
+    assert (
+        client.post(
+            reverse("failures:check_share", args=[project.slug]), {"percent": "5"}
+        ).status_code
+        == 403
+    )
 
 
 def test_after_the_answer_it_says_what_rules_and_model_said_before(project: Project) -> None:
@@ -144,7 +170,10 @@ def test_after_the_answer_it_says_what_rules_and_model_said_before(project: Proj
             assert words in client.post(url, {"answer": "failed"}).content.decode()
     OutcomeEstimate.objects.filter(trajectory=run_of(project, "r1")).delete()
     url = reverse("failures:check_answer", args=[project.slug, run_of(project, "r1").pk])
-    assert "Saved: unsure. Nothing had flagged it." in client.post(url, {"answer": "unsure"}).content.decode()
+    assert (
+        "Saved: unsure. Nothing had flagged it."
+        in client.post(url, {"answer": "unsure"}).content.decode()
+    )
 
 
 def test_an_answer_moves_on_without_a_new_page(project: Project) -> None:
@@ -152,17 +181,25 @@ def test_an_answer_moves_on_without_a_new_page(project: Project) -> None:
     client.force_login(make_member(project, Role.REVIEWER))
     assert first
     url = reverse("failures:checks", args=[project.slug])
-    left = client.post(reverse("failures:check_answer", args=[project.slug, first.trajectory]), {"answer": "failed"})
+    left = client.post(
+        reverse("failures:check_answer", args=[project.slug, first.trajectory]),
+        {"answer": "failed"},
+    )
     text = left.content.decode()
     assert left.status_code == 200 and "<html" not in text and "3 drawn at random left" in text
     assert (
-        "It is now in the triage inbox." in text and str(first.trajectory) not in text and left["HX-Replace-Url"] == url
+        "It is now in the triage inbox." in text
+        and str(first.trajectory) not in text
+        and left["HX-Replace-Url"] == url
     )
     undone = client.post(reverse("failures:check_undo", args=[project.slug]))
     assert (
-        "Your last answer was undone." in undone.content.decode() and str(first.trajectory) in undone.content.decode()
+        "Your last answer was undone." in undone.content.decode()
+        and str(first.trajectory) in undone.content.decode()
     )
-    wrong = client.post(reverse("failures:check_answer", args=[project.slug, first.trajectory]), {"answer": "x"})
+    wrong = client.post(
+        reverse("failures:check_answer", args=[project.slug, first.trajectory]), {"answer": "x"}
+    )
     assert "Answer failed, fine or unsure." in wrong.content.decode()
     page = Client()
     page.force_login(make_member(project, Role.REVIEWER))
@@ -198,7 +235,9 @@ def test_a_raised_share_draws_from_the_runs_that_are_there(
     assert not checks.waiting(project).exists()
     for share, drawn in ((1.0, 4), (0.5, 4)):  # a lower share takes nothing back
         with django_capture_on_commit_callbacks(execute=True):
-            client.post(reverse("failures:check_share", args=[project.slug]), {"percent": str(100 * share)})
+            client.post(
+                reverse("failures:check_share", args=[project.slug]), {"percent": str(100 * share)}
+            )
         classify_project(project=project)
         assert checks.waiting(project).count() == drawn
 
@@ -216,8 +255,14 @@ def test_the_measures_show_rate_and_recall(project: Project) -> None:
     assert "The true failure rate is not known yet" in client.get(url).content.decode()
     checks.answer(trajectory=run_of(project, "bad"), answer="failed", by=make_member(project))
     page = client.get(url).content.decode()
-    assert "Runs that failed" in page and "found by the estimated outcome" in page and "shipped weights" in page
-    assert dict(checks.traffic(project).recalls)["judge"] is None  # and no 0% of a judge that never ran
+    assert (
+        "Runs that failed" in page
+        and "found by the estimated outcome" in page
+        and "shipped weights" in page
+    )
+    assert (
+        dict(checks.traffic(project).recalls)["judge"] is None
+    )  # and no 0% of a judge that never ran
     assert "has not judged any run" in page
 
 
@@ -232,11 +277,19 @@ def test_the_api_says_the_same(client: Client, project: Project) -> None:
     left = client.post(url_checks, body, content_type="application/json", **headers)
     assert left.status_code == 200 and left.json()["waiting"] == 3
     known = client.get(url, **headers).json()
-    assert known["checks_answered"] == 1 and known["failure_rate"]["low"] >= 0 and known["model"] is None
-    wrong = client.post(url_checks, body | {"answer": "x"}, content_type="application/json", **headers)
+    assert (
+        known["checks_answered"] == 1
+        and known["failure_rate"]["low"] >= 0
+        and known["model"] is None
+    )
+    wrong = client.post(
+        url_checks, body | {"answer": "x"}, content_type="application/json", **headers
+    )
     assert wrong.status_code == 400
     for trajectory, status in (("none", 404), ("no\x00ne", 400)):
-        answer = client.post(url_checks, {"trajectory": trajectory}, content_type="application/json", **headers)
+        answer = client.post(
+            url_checks, {"trajectory": trajectory}, content_type="application/json", **headers
+        )
         assert answer.status_code == status
 
 

@@ -1,4 +1,6 @@
-"""Estimates beside the rules' diagnoses, what they put into the inbox, who is checked, and learning as a job."""
+"""Estimates beside the rules' diagnoses, what they put into the inbox, who is checked, and learning
+as a job.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +64,21 @@ def test_a_run_that_probably_failed_is_in_the_inbox_with_its_reasons(project: Pr
     classify_project(project=project)
     failure = Failure.objects.get()
     assert failure.trajectory.external_id == "bad" and failure.state == FailureState.OPEN
-    assert {item["rule"] for item in failure.evidence} == {"estimate"} and failure.evidence[0]["confidence"] == "hint"
-    assert any("same thing again" in item["text"] for item in failure.evidence) and failure.blamed_message is not None
+    assert {item["rule"] for item in failure.evidence} == {"estimate"} and failure.evidence[0][
+        "confidence"
+    ] == "hint"
+    assert (
+        any("same thing again" in item["text"] for item in failure.evidence)
+        and failure.blamed_message is not None
+    )
     assert failure.rule_mode == ""  # no rule saw a fault
     low, high = OutcomeEstimate.objects.order_by("probability")
-    assert high.reasons and high.trajectory_id == failure.trajectory_id and low.probability < 0.2 and not low.reasons
+    assert (
+        high.reasons
+        and high.trajectory_id == failure.trajectory_id
+        and low.probability < 0.2
+        and not low.reasons
+    )
 
 
 def test_an_outcome_that_is_known_later_takes_the_estimate_away(project: Project) -> None:
@@ -93,15 +105,27 @@ def test_the_rules_of_today_change_no_estimated_failure(project: Project) -> Non
     assert not job.changes.exists()
 
 
-def test_runs_are_drawn_by_their_own_numbers_and_more_often_where_the_rules_flag_them(project: Project) -> None:
+def test_runs_are_drawn_by_their_own_numbers_and_more_often_where_the_rules_flag_them(
+    project: Project,
+) -> None:
     Classifier.objects.create(project=project, check_share=0.3)
-    send(project, *(unknown(f"r{n}") | {"outcome": {"status": ("failure", "unknown")[n % 2]}} for n in range(60)))
+    send(
+        project,
+        *(
+            unknown(f"r{n}") | {"outcome": {"status": ("failure", "unknown")[n % 2]}}
+            for n in range(60)
+        ),
+    )
     classify_project(project=project)
     flagged = set(Failure.objects.exclude(rule_mode="").values_list("trajectory_id", flat=True))
     drawn = dict(OutcomeCheck.objects.values_list("trajectory_id", "probability"))
-    assert len(flagged) == 30 and all(drawn[pk] == 1.0 for pk in flagged)  # five times 0.3, at most 1
+    assert len(flagged) == 30 and all(
+        drawn[pk] == 1.0 for pk in flagged
+    )  # five times 0.3, at most 1
     others = set(project.trajectories.values_list("pk", flat=True)) - flagged
-    assert {pk for pk in others if estimates.number_of(project.pk, pk) < 0.3} == drawn.keys() - flagged
+    assert {
+        pk for pk in others if estimates.number_of(project.pk, pk) < 0.3
+    } == drawn.keys() - flagged
     assert 0 < len(drawn.keys() - flagged) < len(others)
     classify_project(project=project)
     assert dict(OutcomeCheck.objects.values_list("trajectory_id", "probability")) == drawn
@@ -123,7 +147,10 @@ def decided_project() -> Project:
     requests = ["alpha", "beta", "gamma", "delta", "omega", "sigma", "kappa"]
     rows = [
         unknown(f"r{n}", wrong=n % 2 == 0)
-        | {"metadata": {"task_id": requests[n % 7]}, "outcome": {"status": ("success", "failure")[n % 2]}}
+        | {
+            "metadata": {"task_id": requests[n % 7]},
+            "outcome": {"status": ("success", "failure")[n % 2]},
+        }
         for n in range(28)
     ]
     send(project, *rows)
@@ -148,14 +175,20 @@ def test_runs_of_an_agent_that_nobody_decided_on_keep_the_shipped_weights() -> N
     project = decided_project()
     runner.run(train_job.start(project=project, by=None))
     call = tool_message({"tool": "orders.find", "args": {"id": 1}})
-    send(project, unknown("same"), unknown("other") | {"agent": {"name": "shop"}, "messages": [ASK, call]})
+    send(
+        project,
+        unknown("same"),
+        unknown("other") | {"agent": {"name": "shop"}, "messages": [ASK, call]},
+    )
     rows = with_content(list(project.trajectories.filter(external_id__in=["same", "other"])))
     diagnose(project, rows)
     estimator = Estimator.of(project)
     shipped = replace(estimator, weights=PRIOR)
     for item in rows:
         run = read(as_input(item))
-        made, of_prior = (by.of_run(run, facts_of(item), agent_of(item, run)) for by in (estimator, shipped))
+        made, of_prior = (
+            by.of_run(run, facts_of(item), agent_of(item, run)) for by in (estimator, shipped)
+        )
         stored = OutcomeEstimate.objects.get(trajectory=item).probability
         assert stored == pytest.approx(made.probability)
         assert (made.probability == of_prior.probability) is (item.external_id == "other")
@@ -178,7 +211,9 @@ def test_a_new_model_estimates_the_open_runs_again(monkeypatch: pytest.MonkeyPat
     runner.run(job)
     job.refresh_from_db()
     assert job.result["estimated_again"] == 5 and project.outcome_models.count() == 1
-    assert set(OutcomeEstimate.objects.values_list("model", flat=True)) == {project.outcome_models.get().pk}
+    assert set(OutcomeEstimate.objects.values_list("model", flat=True)) == {
+        project.outcome_models.get().pk
+    }
 
 
 def test_one_kind_of_decision_is_said_to_be_too_little(project: Project) -> None:

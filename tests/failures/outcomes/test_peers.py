@@ -1,4 +1,6 @@
-"""Runs of the same request: found by their task or by what users say, compared by what they changed."""
+"""Runs of the same request: found by their task or by what users say, compared by what they
+changed.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,13 @@ from apps.trajectories.models import Trajectory, with_content
 from tests.factories import make_project, row, tool_message
 
 ASK = (
-    "Hello, my name is Mia and my order {order} arrived with a broken lamp. I would like the lamp exchanged for the small "
-    "white one with a dimmer, and the difference refunded to my credit card please."
+    "Hello, my name is Mia and my order {order} arrived with a broken lamp. I would like the lamp"
+    " exchanged for the small white one with a dimmer, and the difference refunded to my credit"
+    " card please."
 )
 OTHER_WORDS = (
-    "Hi, Mia here: order {order} came and its lamp is broken. Please exchange the lamp for the small white one that has a "
-    "dimmer and refund the difference to my credit card."
+    "Hi, Mia here: order {order} came and its lamp is broken. Please exchange the lamp for the"
+    " small white one that has a dimmer and refund the difference to my credit card."
 )
 WEATHER = "What will the weather be in Rome on Sunday?"
 
@@ -30,12 +33,17 @@ def messages(ask: str, *calls: tuple[str, dict], reply: str = '{"status": "done"
     made = [{"role": "user", "content": ask}]
     for tool, args in calls:
         message = tool_message({"tool": tool, "args": args})
-        made += [message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": reply}]
+        made += [
+            message,
+            {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": reply},
+        ]
     return [*made, {"role": "assistant", "content": "It is done."}]
 
 
 def run_of(ask: str, *calls: tuple[str, dict], reply: str = '{"status": "done"}') -> Run:
-    return read({"messages": messages(ask, *calls, reply=reply), "tools": [], "outcome_status": "unknown"})
+    return read(
+        {"messages": messages(ask, *calls, reply=reply), "tools": [], "outcome_status": "unknown"}
+    )
 
 
 def exchange(item: str, order: str = "W100") -> tuple[str, dict]:
@@ -52,9 +60,17 @@ def test_runs_in_other_words_that_change_other_things_disagree() -> None:
     asked = [ASK.format(order="W100"), OTHER_WORDS.format(order="#W100"), ASK.format(order="W100")]
     found = compared(*(run_of(ask, exchange(item)) for ask, item in zip(asked, "aba", strict=True)))
     assert found == [Comparison(2, 1, False), Comparison(2, 0, True), Comparison(2, 1, False)]
-    run = features(run_of(asked[1], exchange("b")), Facts(), Usual({}), words=False, compared=found[1])
-    assert run.dense["peers_differ"] == 1.0 and run.dense["peers_agree"] == 0.0 and run.dense["in_the_minority"] == 1.0
-    assert "2 of 2 other runs of the same request ended with different changes." in [sign.text for sign in run.signs]
+    run = features(
+        run_of(asked[1], exchange("b")), Facts(), Usual({}), words=False, compared=found[1]
+    )
+    assert (
+        run.dense["peers_differ"] == 1.0
+        and run.dense["peers_agree"] == 0.0
+        and run.dense["in_the_minority"] == 1.0
+    )
+    assert "2 of 2 other runs of the same request ended with different changes." in [
+        sign.text for sign in run.signs
+    ]
 
 
 def test_who_names_another_order_asks_for_something_else() -> None:
@@ -78,13 +94,21 @@ def test_a_task_decides_whatever_the_words_are() -> None:
 @pytest.mark.parametrize(
     "one, other",
     [
-        ([exchange("a"), exchange("b", "W200")], [exchange("b", "W200"), exchange("a")]),  # another order
-        ([exchange("a")], [("exchange_items", {"items": ["A "], "order_id": "#W100"})]),  # another way of writing
+        (
+            [exchange("a"), exchange("b", "W200")],
+            [exchange("b", "W200"), exchange("a")],
+        ),  # another order
+        (
+            [exchange("a")],
+            [("exchange_items", {"items": ["A "], "order_id": "#W100"})],
+        ),  # another way of writing
         ([exchange("a")], [("find_orders", {"name": "Mia"}), exchange("a")]),  # a look-up more
-        ([("send_mail", {"to": "m", "text": "Your lamp is on its way."})],
-         [("send_mail", {"to": "m", "text": "The new lamp will come soon."})]),  # prose
+        (
+            [("send_mail", {"to": "m", "text": "Your lamp is on its way."})],
+            [("send_mail", {"to": "m", "text": "The new lamp will come soon."})],
+        ),  # prose
     ],
-)  # fmt: skip
+)
 def test_what_does_not_matter_does_not_differ(one: list, other: list) -> None:
     asked = ASK.format(order="W100")
     assert compared(run_of(asked, *one), run_of(asked, *other))[0].same == 1
@@ -99,7 +123,11 @@ def test_hostile_texts_are_sketched() -> None:
     deep: dict = {}
     for _ in range(200):
         deep = {"a": deep}
-    odd = run_of("\udcff " * 50 + "x1" * 5000, ("create_x", deep), ("create_x", {"\udcff": float("nan"), "n": 10**30}))
+    odd = run_of(
+        "\udcff " * 50 + "x1" * 5000,
+        ("create_x", deep),
+        ("create_x", {"\udcff": float("nan"), "n": 10**30}),
+    )
     sketch = Sketch.of(odd, "")
     assert len(sketch.words) == 256 and 0 < sketch.changes < 2**63
 
@@ -118,7 +146,9 @@ def unknown(name: str, item: str, **more: object) -> dict:
 
 
 @pytest.mark.django_db
-def test_a_run_that_comes_later_lets_the_first_be_estimated_again(django_capture_on_commit_callbacks: object) -> None:
+def test_a_run_that_comes_later_lets_the_first_be_estimated_again(
+    django_capture_on_commit_callbacks: object,
+) -> None:
     project = make_project()
     Classifier.objects.create(project=project)
     diagnose(project, send(project, unknown("first", "a")))

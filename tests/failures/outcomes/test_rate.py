@@ -1,4 +1,6 @@
-"""The true failure rate and the layers' recall: right intervals in many worlds, also tiny and rare ones."""
+"""The true failure rate and the layers' recall: right intervals in many worlds, also tiny and rare
+ones.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,24 @@ from apps.failures.outcomes.rate import Check, How, Stratum, failure_rate, recal
 NONE, RULES = False, True  # flagged by the rules
 WORLDS = 400
 JUDGED = {True: 0.6, False: 0.05}  # how often a judge flags failed and good runs
-Kind = tuple[bool, int, float, float]  # flagged by the rules, runs, how often they fail, probability of a check
+Kind = tuple[
+    bool, int, float, float
+]  # flagged by the rules, runs, how often they fail, probability of a check
 
 
 @pytest.mark.parametrize(
     "hits, n, low, high",
-    [(0, 10, 0.0, 0.3085), (5, 10, 0.1871, 0.8129), (1, 100, 0.00025, 0.0545), (100, 100, 0.9638, 1.0), (0, 0, 0, 1)],
+    [
+        (0, 10, 0.0, 0.3085),
+        (5, 10, 0.1871, 0.8129),
+        (1, 100, 0.00025, 0.0545),
+        (100, 100, 0.9638, 1.0),
+        (0, 0, 0, 1),
+    ],
 )
-def test_the_exact_interval_is_that_of_the_tables(hits: int, n: int, low: float, high: float) -> None:
+def test_the_exact_interval_is_that_of_the_tables(
+    hits: int, n: int, low: float, high: float
+) -> None:
     assert exact(hits, n) == pytest.approx((low, high), abs=2e-4)
 
 
@@ -34,7 +46,9 @@ def test_the_exact_interval_holds_the_share(hits: int, more: int) -> None:
 
 
 def covered(kinds: list[Kind], seed: int, layer: str = "rules") -> tuple[float, float, float]:
-    """Shares of worlds whose rate, and whose recall of a layer, lie in the interval; and how wide the first is on average."""
+    """Shares of worlds whose rate, and whose recall of a layer, lie in the interval; and how wide
+    the first is on average.
+    """
     chance = random.Random(seed)
     rate_in = recall_in = 0
     worlds = recalls = 0
@@ -103,7 +117,9 @@ def test_no_checks_say_nothing() -> None:
     assert recall(strata({NONE: 10}, [Check(NONE, 1, False)]), "rules") is None
 
 
-@given(st.lists(st.tuples(st.booleans(), st.floats(0.001, 1), st.booleans()), min_size=1, max_size=40))
+@given(
+    st.lists(st.tuples(st.booleans(), st.floats(0.001, 1), st.booleans()), min_size=1, max_size=40)
+)
 def test_rate_and_recall_lie_within_their_intervals(rows: list[tuple]) -> None:
     layers = strata({NONE: 100, RULES: 10}, [Check(*row) for row in rows])
     found, share = failure_rate(layers), recall(layers, "rules")
@@ -115,20 +131,29 @@ def test_rate_and_recall_lie_within_their_intervals(rows: list[tuple]) -> None:
 # The way there: chances that change, people who choose, are unsure, or have not come to it yet
 
 
-def lived(seed: int, *, weeks: int, a_week: int, share: float, unsure: float, answered: float) -> tuple[bool, float]:
-    """One project over some weeks: whether the true rate of the runs that are left lies in the interval, and how wide that is.
+def lived(
+    seed: int, *, weeks: int, a_week: int, share: float, unsure: float, answered: float
+) -> tuple[bool, float]:
+    """One project over some weeks: whether the true rate of the runs that are left lies in the
+    interval, and how wide that is.
 
-    Failures grow more frequent; the rules change each week and flag other runs, all of which are drawn again by the same number;
-    people triage what is flagged, failures more often; they are unsure of failures more often; they answer checks in the order of
-    another number and have come to `answered` of them; the oldest third is deleted.
+    Failures grow more frequent; the rules change each week and flag other runs, all of which are
+    drawn again by the same number; people triage what is flagged, failures more often; they are
+    unsure of failures more often; they answer checks in the order of another number and have come
+    to `answered` of them; the oldest third is deleted.
     """
     chance, runs = random.Random(seed), []
     for week in range(weeks):
         runs += [
-            {"failed": chance.random() < 0.05 + 0.03 * week, "number": chance.random(), "order": chance.random(), "p": 0.0,
-             "triaged": False}
+            {
+                "failed": chance.random() < 0.05 + 0.03 * week,
+                "number": chance.random(),
+                "order": chance.random(),
+                "p": 0.0,
+                "triaged": False,
+            }
             for _ in range(a_week)
-        ]  # fmt: skip
+        ]
         for run in runs:
             if chance.random() < 0.4:  # the new rules see it otherwise
                 run["flagged"] = chance.random() < (0.5 if run["failed"] else 0.08)
@@ -141,14 +166,21 @@ def lived(seed: int, *, weeks: int, a_week: int, share: float, unsure: float, an
     checks = []
     for place, run in enumerate(drawn):
         asked = place < answered * len(drawn)
-        unclear = asked and not run["triaged"] and chance.random() < unsure * (2 if run["failed"] else 0.5)
+        unclear = (
+            asked
+            and not run["triaged"]
+            and chance.random() < unsure * (2 if run["failed"] else 0.5)
+        )
         how = How.ASKED if asked else How.CHOSEN if run["triaged"] else How.WAITING
         failed = None if unclear or how == How.WAITING else run["failed"]
         checks.append(Check(run["flagged"], run["p"], failed, how))
     counts = {flagged: sum(run["flagged"] == flagged for run in left) for flagged in (NONE, RULES)}
     found = failure_rate(strata(counts, checks))
     truth = sum(run["failed"] for run in left) / len(left)
-    return found is None or found.low - 1e-9 <= truth <= found.high + 1e-9, found.high - found.low if found else 1.0
+    return (
+        found is None or found.low - 1e-9 <= truth <= found.high + 1e-9,
+        found.high - found.low if found else 1.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,12 +202,17 @@ def test_intervals_cover_the_truth_of_projects_that_live(world: dict) -> None:
 @pytest.mark.parametrize("rate", [0.0, 1.0])
 @pytest.mark.parametrize("runs", [3, 12, 80])
 def test_none_and_all_failed_are_covered_in_tiny_projects(rate: float, runs: int) -> None:
-    assert covered([(NONE, runs, rate, 0.3), (RULES, max(1, runs // 4), rate, 0.8)], seed=runs)[0] == 1.0
+    assert (
+        covered([(NONE, runs, rate, 0.3), (RULES, max(1, runs // 4), rate, 0.8)], seed=runs)[0]
+        == 1.0
+    )
 
 
 def test_what_people_are_unsure_of_counts_as_either() -> None:
     sure = [Check(NONE, 0.1, failed) for failed in [True] * 2 + [False] * 18]
-    without, found = (Stratum(NONE, 1000, [*sure, *more]).failed() for more in ([], [Check(NONE, 0.1, None)] * 10))
+    without, found = (
+        Stratum(NONE, 1000, [*sure, *more]).failed() for more in ([], [Check(NONE, 0.1, None)] * 10)
+    )
     assert found.value == without.value and found.n == without.n == 20
     assert found.low < without.low and found.high > 1000 * 12 / 30
 
@@ -187,6 +224,8 @@ def test_what_people_choose_to_decide_stands_for_no_other() -> None:
     assert alone.high == pytest.approx(80) and alone.low < 20
     asked = [Check(RULES, 0.5, n < 2) for n in range(10)]
     found = Stratum(RULES, 80, [*chosen, *waiting, *asked]).failed()
-    assert found.value == pytest.approx(80 * 2 / 10)  # the others, chosen or waiting, are like those whose turn came
+    assert found.value == pytest.approx(
+        80 * 2 / 10
+    )  # the others, chosen or waiting, are like those whose turn came
     known = Stratum(RULES, 80, [*chosen, *asked]).failed()
     assert known.value == pytest.approx(80 * 12 / 20)  # nothing waits: all are known

@@ -1,4 +1,6 @@
-"""Learning from a team's decisions: it stays what it was where they say nothing new, and calibrates what it says."""
+"""Learning from a team's decisions: it stays what it was where they say nothing new, and calibrates
+what it says.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,31 @@ from apps.failures.outcomes.training import (
 
 
 def example(
-    at: int, failed: bool, dense: dict[str, float] | None = None, hashed: dict[int, float] | None = None
+    at: int,
+    failed: bool,
+    dense: dict[str, float] | None = None,
+    hashed: dict[int, float] | None = None,
 ) -> Example:
     return Example(Features([], dense or {}, hashed or {}), failed, f"g{at // 2}")
 
 
 def world(n: int, seed: int = 0, noise: float = 0.05) -> list[Example]:
-    """Runs that fail where they have the word of bucket 7: the shipped weights know nothing of it."""
+    """Runs that fail where they have the word of bucket 7: the shipped weights know nothing of
+    it.
+    """
     chance = random.Random(seed)
     made = []
     for at in range(n):
         has = chance.random() < 0.4
         failed = has if chance.random() > noise else not has
-        made.append(example(at, failed, {"agent_refuses": float(chance.random() < 0.3)}, {7: 1.0} if has else {9: 1.0}))
+        made.append(
+            example(
+                at,
+                failed,
+                {"agent_refuses": float(chance.random() < 0.3)},
+                {7: 1.0} if has else {9: 1.0},
+            )
+        )
     return made
 
 
@@ -49,7 +63,9 @@ def test_it_learns_what_failure_is_here() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_no_better_than_chance_replaces_nothing(seed: int) -> None:
-    """The shipped weights rank these runs well. Fitted ones, pulled towards a hundred decisions' noise, do not rank them better."""
+    """The shipped weights rank these runs well. Fitted ones, pulled towards a hundred decisions'
+    noise, do not rank them better.
+    """
     chance, examples = random.Random(seed), []
     for at in range(100):
         failed = chance.random() < 0.29
@@ -65,15 +81,23 @@ def test_what_is_no_better_than_chance_replaces_nothing(seed: int) -> None:
 def test_the_interval_of_a_difference_in_auc() -> None:
     failed = np.array([1.0] * 40 + [0.0] * 60)
     good, same = np.concatenate([np.linspace(1, 2, 40), np.linspace(0, 1.2, 60)]), np.zeros(100)
-    alone, together = (auc_difference(good, same, failed, [str(at // size) for at in range(100)]) for size in (1, 10))
+    alone, together = (
+        auc_difference(good, same, failed, [str(at // size) for at in range(100)])
+        for size in (1, 10)
+    )
     assert 0.3 < alone[0] < alone[1] < 0.6
-    assert together[1] - together[0] > 1.5 * (alone[1] - alone[0])  # runs of a request resemble each other
+    assert together[1] - together[0] > 1.5 * (
+        alone[1] - alone[0]
+    )  # runs of a request resemble each other
     assert auc_difference(good, good, failed, list("ab" * 50)) == (0.0, 0.0)
 
 
 def test_noise_leaves_the_shipped_weights() -> None:
     chance = random.Random(3)
-    examples = [example(at, chance.random() < 0.3, {"agent_refuses": 1.0}, {at % 50: 1.0}) for at in range(120)]
+    examples = [
+        example(at, chance.random() < 0.3, {"agent_refuses": 1.0}, {at % 50: 1.0})
+        for at in range(120)
+    ]
     trained = train(examples)
     assert not trained.measured["learned"]
     assert trained.weights.dense == PRIOR.dense and not trained.weights.hashed
@@ -126,9 +150,13 @@ def test_false_alarms_stay_within_a_tenth_of_the_fine_runs() -> None:
     assert measured["false_alarms"] <= 0.1 * (measured["n"] - measured["failed"])
 
 
-def test_the_threshold_lies_between_fine_and_failed_runs_and_not_at_the_edge_of_the_fine_ones() -> None:
+def test_the_threshold_lies_between_fine_and_failed_runs_and_not_at_the_edge_of_the_fine_ones() -> (
+    None
+):
     scores = np.array([-4.0] * 30 + [3.0] * 10)
-    assert _threshold(scores, np.array([0.0] * 30 + [1.0] * 10)) == pytest.approx((0.018 + 0.953) / 2, abs=0.01)
+    assert _threshold(scores, np.array([0.0] * 30 + [1.0] * 10)) == pytest.approx(
+        (0.018 + 0.953) / 2, abs=0.01
+    )
 
 
 def test_the_fit_is_the_minimum() -> None:

@@ -1,5 +1,6 @@
-"""The true failure rate through the product's own order: runs arrive, are classified and drawn, people answer and
-triage, a model learns from the answers and estimates all runs again, the share changes.
+"""The true failure rate through the product's own order: runs arrive, are classified and drawn,
+people answer and triage, a model learns from the answers and estimates all runs again, the share
+changes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from tests.failures.outcomes.test_estimates import send, unknown
 pytestmark = pytest.mark.django_db
 PROJECTS = int(os.environ.get("PROJECTS", 100))
 WORDS = [f"word{n}" for n in range(400)]
-UNREADABLE = {"id": "c1", "type": "function", "function": {"name": "tickets.close", "arguments": '{"id": 12'}}
+UNREADABLE = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "tickets.close", "arguments": '{"id": 12'},
+}
 
 
 def weights() -> dict[str, float | None]:
@@ -42,7 +47,9 @@ def test_no_answer_changes_the_weight_of_a_run() -> None:
     digest()
     classify_project(project=project)
     drawn = weights()
-    assert drawn and set(drawn.values()) == {0.4}  # what the estimate flags is drawn as often as the rest
+    assert drawn and set(drawn.values()) == {
+        0.4
+    }  # what the estimate flags is drawn as often as the rest
     for n, run in enumerate(Trajectory.objects.filter(external_id__in=drawn).order_by("pk")):
         checks.answer(trajectory=run, answer=("failed", "fine", "unsure")[n % 3], by=by)
     assert weights() == drawn
@@ -75,7 +82,9 @@ def test_a_raised_share_holds_for_all_runs_answered_or_not() -> None:
 
 @dataclass(frozen=True)
 class World:
-    """A project over `weeks`: `rates` are how often runs fail that nothing, the estimate and the rules flag."""
+    """A project over `weeks`: `rates` are how often runs fail that nothing, the estimate and the
+    rules flag.
+    """
 
     rates: tuple[float, float, float]
     kinds: tuple[float, float, float] = (0.75, 0.15, 0.1)
@@ -100,7 +109,9 @@ WORLDS = {
 
 
 def run_of(name: str, kind: int, chance: random.Random) -> dict[str, Any]:
-    """Kind 0 is flagged by nothing, 1 by the estimate, 2 by the rules. Its words tell it from all others."""
+    """Kind 0 is flagged by nothing, 1 by the estimate, 2 by the rules. Its words tell it from all
+    others.
+    """
     words = " ".join(chance.choices(WORDS, k=6))
     sent = unknown(name, wrong=kind == 1)
     first = {"role": "user", "content": f"Please close ticket 1234. {words}"}
@@ -141,12 +152,18 @@ def lived(world: World, seed: int) -> tuple[Project, float]:
     return project, sum(failed.values()) / len(failed)
 
 
-def triage(project: Project, failed: dict[str, bool], world: World, chance: random.Random, by: Any) -> None:
+def triage(
+    project: Project, failed: dict[str, bool], world: World, chance: random.Random, by: Any
+) -> None:
     """People decide some of the open cases, failures more often."""
     for failure in Failure.objects.filter(project=project).waiting().select_related("trajectory"):
         truth = failed[failure.trajectory.external_id]
         if chance.random() < (world.triaged if truth else world.triaged / 3):
-            decide(failure=failure, by=by, state=FailureState.CONFIRMED if truth else FailureState.DISMISSED)
+            decide(
+                failure=failure,
+                by=by,
+                state=FailureState.CONFIRMED if truth else FailureState.DISMISSED,
+            )
 
 
 @pytest.mark.proof
@@ -161,5 +178,8 @@ def test_the_interval_covers_the_truth_in_94_of_100_projects(name: str) -> None:
         widths.append(rate.high - rate.low)
         errors.append(rate.value - truth)
     bias = sum(errors) / PROJECTS
-    print(f"{name}: covered {covered} of {PROJECTS}, width {sum(widths) / PROJECTS:.3f}, bias {bias:+.3f}")
+    print(
+        f"{name}: covered {covered} of {PROJECTS}, width {sum(widths) / PROJECTS:.3f}, bias"
+        f" {bias:+.3f}"
+    )
     assert covered >= 0.94 * PROJECTS - 2 * (PROJECTS * 0.95 * 0.05) ** 0.5

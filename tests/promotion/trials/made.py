@@ -1,4 +1,6 @@
-"""Trials, their answers and the runs behind them, as actions and the endpoint would have made them."""
+"""Trials, their answers and the runs behind them, as actions and the endpoint would have made
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,30 +24,52 @@ def make_trial(channel: Channel, version: ModelVersion, **fields: Any) -> Trial:
     """A canary that runs."""
     now = timezone.now() - timedelta(hours=1)
     given = {
-        "kind": "canary", "state": "running", "steps": STEPS, "started_at": now, "step_at": now, "by_name": "ana",
-        "project": channel.project, "channel": channel, "version": version, "baseline": channel.current,
-    }  # fmt: skip
+        "kind": "canary",
+        "state": "running",
+        "steps": STEPS,
+        "started_at": now,
+        "step_at": now,
+        "by_name": "ana",
+        "project": channel.project,
+        "channel": channel,
+        "version": version,
+        "baseline": channel.current,
+    }
     return Trial.objects.create(**given | fields)
 
 
 def answer(trial: Trial, unit: str, lane: str = "current", **fields: Any) -> TrialAnswer:
     """Unsaved, a quarter of an hour ago."""
     given = {
-        "step": trial.step, "trace_id": secrets.token_hex(16), "span_id": secrets.token_hex(8), "answered": True, "ms": 200.0,
-        "first_ms": 50.0, "tokens": 100, "at": timezone.now() - timedelta(minutes=15),
-    }  # fmt: skip
+        "step": trial.step,
+        "trace_id": secrets.token_hex(16),
+        "span_id": secrets.token_hex(8),
+        "answered": True,
+        "ms": 200.0,
+        "first_ms": 50.0,
+        "tokens": 100,
+        "at": timezone.now() - timedelta(minutes=15),
+    }
     return TrialAnswer(trial=trial, unit=unit, lane=lane, **given | fields)
 
 
-def asked(trial: Trial, unit: str, lane: str = "current", *, failed: str = "", **fields: Any) -> TrialAnswer:
-    """A stored answer whose run is stored, too. `failed`: the slug of the mode of the run's failure."""
+def asked(
+    trial: Trial, unit: str, lane: str = "current", *, failed: str = "", **fields: Any
+) -> TrialAnswer:
+    """A stored answer whose run is stored, too. `failed`: the slug of the mode of the run's
+    failure.
+    """
     found = answer(trial, unit, lane, **fields)
     found.save()
     if not Trace.objects.filter(project=trial.project, trace_id=found.trace_id).exists():
         run = make_trajectory(trial.project, name=found.trace_id)
         now = timezone.now()
         Trace.objects.create(
-            project=trial.project, trace_id=found.trace_id, first_at=now, touched_at=now, runs=[run.external_id]
+            project=trial.project,
+            trace_id=found.trace_id,
+            first_at=now,
+            touched_at=now,
+            runs=[run.external_id],
         )
     if failed:
         fail(trial, found.trace_id, failed)
@@ -53,7 +77,9 @@ def asked(trial: Trial, unit: str, lane: str = "current", *, failed: str = "", *
 
 
 def fail(trial: Trial, trace_id: str, mode: str = "bad_planning") -> Failure:
-    key = TrajectoryKey.objects.get(project=trial.project, external_id=Trace.objects.get(trace_id=trace_id).runs[0])
+    key = TrajectoryKey.objects.get(
+        project=trial.project, external_id=Trace.objects.get(trace_id=trace_id).runs[0]
+    )
     run = Trajectory.objects.get(pk=key.trajectory_id)
     named = {"name": mode, "safety_relevant": mode == "unsafe_action"}
     row = FailureMode.objects.get_or_create(project=trial.project, slug=mode, defaults=named)[0]
@@ -61,13 +87,30 @@ def fail(trial: Trial, trace_id: str, mode: str = "bad_planning") -> Failure:
 
 
 def add_sessions(
-    trial: Trial, lane: str, good: int, bad: int = 0, what: Sequence[str] = ("success",), **fields: Any
+    trial: Trial,
+    lane: str,
+    good: int,
+    bad: int = 0,
+    what: Sequence[str] = ("success",),
+    **fields: Any,
 ) -> None:
     """Settled ones of the present step; the bad ones are bad in `what`."""
     now: datetime = timezone.now()
     rows = []
     for number in range(good + bad):
-        verdicts = {name: number < good or name not in what for name in ("success", "safety", "answered")}
-        given = {"step": trial.step, "requests": 1, "began_at": now, "ended_at": now, "trace_id": secrets.token_hex(16)}
-        rows.append(TrialSession(trial=trial, lane=lane, **{"unit": secrets.token_hex(8)} | given | verdicts | fields))
+        verdicts = {
+            name: number < good or name not in what for name in ("success", "safety", "answered")
+        }
+        given = {
+            "step": trial.step,
+            "requests": 1,
+            "began_at": now,
+            "ended_at": now,
+            "trace_id": secrets.token_hex(16),
+        }
+        rows.append(
+            TrialSession(
+                trial=trial, lane=lane, **{"unit": secrets.token_hex(8)} | given | verdicts | fields
+            )
+        )
     TrialSession.objects.bulk_create(rows)

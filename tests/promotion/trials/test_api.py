@@ -31,7 +31,13 @@ def candidate(channel: Channel, base: ModelVersion) -> ModelVersion:
     return make_endpoint(channel.project, served_as="tuned", parent=base, name="tuned")
 
 
-def sent(channel: Channel, route: str, body: dict | None, headers: dict[str, str] | None = None, *args: Any) -> Any:
+def sent(
+    channel: Channel,
+    route: str,
+    body: dict | None,
+    headers: dict[str, str] | None = None,
+    *args: Any,
+) -> Any:
     url = reverse(f"promotion_api:{route}", args=[channel.name, *args])
     headers = headers or {"Authorization": f"Bearer {make_key(channel.project)}"}
     if body is None:
@@ -59,13 +65,20 @@ def test_a_shadow_is_begun_read_and_stopped(channel: Channel, candidate: ModelVe
 @pytest.mark.parametrize(
     ("change", "status"),
     [
-        ({"kind": "canary"}, 409), ({"kind": "other"}, 400), ({"reason": " "}, 400), ({"version": "nobody-v1"}, 404),
-        ({"report": "6b0c66f7-47a5-4c1c-8f1c-0d6b2e9a5b30"}, 404), ({"then": "promote"}, 409),
-        ({"plan": {"steps": [{"share": 0}]}}, 400), ({"plan": {"steps": [{"share": 1}]}}, 400),
-        ({"plan": {"steps": [{"share": "NaN"}]}}, 400), ({"plan": {"alpha": 1}}, 400), ({"plan": {"steps": []}}, 400),
+        ({"kind": "canary"}, 409),
+        ({"kind": "other"}, 400),
+        ({"reason": " "}, 400),
+        ({"version": "nobody-v1"}, 404),
+        ({"report": "6b0c66f7-47a5-4c1c-8f1c-0d6b2e9a5b30"}, 404),
+        ({"then": "promote"}, 409),
+        ({"plan": {"steps": [{"share": 0}]}}, 400),
+        ({"plan": {"steps": [{"share": 1}]}}, 400),
+        ({"plan": {"steps": [{"share": "NaN"}]}}, 400),
+        ({"plan": {"alpha": 1}}, 400),
+        ({"plan": {"steps": []}}, 400),
         ({"plan": {"steps": [{"share": 0.1}, {"share": 0.2}]}}, 409),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_refused(
     channel: Channel, candidate: ModelVersion, change: dict[str, Any], status: int
 ) -> None:
@@ -76,7 +89,9 @@ def test_what_is_wrong_is_refused(
 
 def test_who_may_what(channel: Channel, candidate: ModelVersion, adapter: ModelVersion) -> None:
     trial = make_trial(channel, adapter)
-    viewer = create_api_key(project=channel.project, name="all", by=make_member(channel.project, Role.VIEWER))[1]
+    viewer = create_api_key(
+        project=channel.project, name="all", by=make_member(channel.project, Role.VIEWER)
+    )[1]
     other = make_key(make_project())
     for secret, reads, writes in ((viewer, 200, 403), (other, 404, 404), ("fw_wrong", 401, 401)):
         headers = {"Authorization": f"Bearer {secret}"}
@@ -101,14 +116,23 @@ def test_its_page_is_live_while_it_runs_and_still_afterwards(
     client: Client, channel: Channel, adapter: ModelVersion
 ) -> None:
     trial = make_trial(channel, adapter, steps=[step | {"centre": {}} for step in STEPS])
-    assert 'hx-trigger="every 5s"' in shown(client, trial) and "0 of 10 sessions" in shown(client, trial)
+    assert 'hx-trigger="every 5s"' in shown(client, trial) and "0 of 10 sessions" in shown(
+        client, trial
+    )
     failed = asked(trial, "angry customer", "canary", failed="bad_planning")
     add_sessions(trial, "current", 90, 10)
     running.look(trial.pk)
     page = shown(client, trial, **{"HX-Request": "true"})
-    assert "angry customer" in page and "/trajectories/" in page and "90 of 100" in page and "<html" not in page
+    assert (
+        "angry customer" in page
+        and "/trajectories/" in page
+        and "90 of 100" in page
+        and "<html" not in page
+    )
     assert failed.unit in page
-    assert "Close ticket 1234." in page and "bad_planning" in page, "what was asked, and why it failed"
+    assert "Close ticket 1234." in page and "bad_planning" in page, (
+        "what was asked, and why it failed"
+    )
     Trial.objects.filter(pk=trial.pk).update(
         state="rolled_back", ended_at=trial.created_at, ended_because="The candidate is worse."
     )
@@ -116,20 +140,28 @@ def test_its_page_is_live_while_it_runs_and_still_afterwards(
     assert "every 5s" not in page and "The candidate is worse." in page and "End it" not in page
 
 
-def test_a_person_begins_and_ends_on_pages(client: Client, channel: Channel, candidate: ModelVersion) -> None:
+def test_a_person_begins_and_ends_on_pages(
+    client: Client, channel: Channel, candidate: ModelVersion
+) -> None:
     client.force_login(admin_of(channel.project))
     begin = reverse("promotion:trial_begin", args=[channel.project.slug, channel.name])
-    answer = client.post(begin, {"kind": "shadow", "version": candidate.pk, "share": "30", "reason": "see"})
+    answer = client.post(
+        begin, {"kind": "shadow", "version": candidate.pk, "share": "30", "reason": "see"}
+    )
     trial = Trial.objects.get()
     assert answer.headers["Location"] == trial.get_absolute_url() and trial.share == 0.3
-    channel_page = client.get(reverse("promotion:channel", args=[channel.project.slug, channel.name])).content.decode()
+    channel_page = client.get(
+        reverse("promotion:channel", args=[channel.project.slug, channel.name])
+    ).content.decode()
     assert trial.get_absolute_url() in channel_page and "Start a shadow" not in channel_page
     client.post(f"{trial.get_absolute_url()}stop/", {"reason": "enough"})
     trial.refresh_from_db()
     assert trial.state == "stopped" and "enough" in trial.ended_because
 
 
-@pytest.mark.parametrize("share", ["0", "91", "00000009012345", "1e9", "NaN", "-1", "", "30,5", "\uff15"])
+@pytest.mark.parametrize(
+    "share", ["0", "91", "00000009012345", "1e9", "NaN", "-1", "", "30,5", "\uff15"]
+)
 def test_a_share_that_is_none_begins_nothing(
     client: Client, channel: Channel, candidate: ModelVersion, share: str
 ) -> None:
@@ -140,28 +172,44 @@ def test_a_share_that_is_none_begins_nothing(
     assert not Trial.objects.exists()
 
 
-def test_a_version_that_is_none_begins_nothing(client: Client, channel: Channel, candidate: ModelVersion) -> None:
+def test_a_version_that_is_none_begins_nothing(
+    client: Client, channel: Channel, candidate: ModelVersion
+) -> None:
     client.force_login(admin_of(channel.project))
     begin = reverse("promotion:trial_begin", args=[channel.project.slug, channel.name])
     for version in ("", "\u00b2", "9" * 5000, "tuned-v1"):
         asked_for = {"kind": "shadow", "version": version, "share": "25", "reason": "see"}
-        assert "Choose a model version" in client.post(begin, asked_for, follow=True).content.decode()
+        assert (
+            "Choose a model version" in client.post(begin, asked_for, follow=True).content.decode()
+        )
     assert not Trial.objects.exists()
 
 
-def test_what_a_shadow_said_is_read_on_its_page(client: Client, channel: Channel, adapter: ModelVersion) -> None:
+def test_what_a_shadow_said_is_read_on_its_page(
+    client: Client, channel: Channel, adapter: ModelVersion
+) -> None:
     """Its answers are runs of nobody, so no run can be opened."""
     trial = make_trial(channel, adapter, kind="shadow", steps=[STEPS[0] | {"centre": {}}])
     given = asked(trial, "u1")
     said = {
-        "messages": [{"role": "assistant", "content": "I have <b>deleted</b> it"}, {"role": "assistant", "tool_calls": [{"id": "c7"}]}],
-        "modes": ["bad_planning"], "problem": "",
-    }  # fmt: skip
-    answer(trial, "u1", "shadow", shadow_of=given.span_id, failed=True, unsafe=False, said=said).save()
+        "messages": [
+            {"role": "assistant", "content": "I have <b>deleted</b> it"},
+            {"role": "assistant", "tool_calls": [{"id": "c7"}]},
+        ],
+        "modes": ["bad_planning"],
+        "problem": "",
+    }
+    answer(
+        trial, "u1", "shadow", shadow_of=given.span_id, failed=True, unsafe=False, said=said
+    ).save()
     lost = asked(trial, "u2")
     said = {"messages": [], "modes": [], "problem": "HTTP 500: CUDA"}
-    answer(trial, "u2", "shadow", shadow_of=lost.span_id, failed=True, answered=False, said=said).save()
+    answer(
+        trial, "u2", "shadow", shadow_of=lost.span_id, failed=True, answered=False, said=said
+    ).save()
     settle(trial, timezone.now())
     page = shown(client, trial)
-    assert "I have &lt;b&gt;deleted&lt;/b&gt; it" in page and "c7" in page and "(bad_planning)" in page
+    assert (
+        "I have &lt;b&gt;deleted&lt;/b&gt; it" in page and "c7" in page and "(bad_planning)" in page
+    )
     assert "HTTP 500: CUDA" in page

@@ -21,9 +21,15 @@ PERFECT = (Tally(1000, 0), Tally(1000, 0))
 def rules(**changes: Any) -> Rules:
     steps = [step | {"centre": {"success": 0.9, "safety": 1.0, "answered": 1.0}} for step in STEPS]
     given = {
-        "kind": "canary", "steps": steps, "step": 2, "alpha": 0.05, "margin": 0.05, "step_at": NOW - timedelta(hours=1),
-        "ends_by": NOW + timedelta(days=1), "max_harmed": 1000,
-    }  # fmt: skip
+        "kind": "canary",
+        "steps": steps,
+        "step": 2,
+        "alpha": 0.05,
+        "margin": 0.05,
+        "step_at": NOW - timedelta(hours=1),
+        "ends_by": NOW + timedelta(days=1),
+        "max_harmed": 1000,
+    }
     return Rules(**given | changes)
 
 
@@ -46,10 +52,30 @@ def decided(success: Any, other: Any = PERFECT, **changes: Any) -> str:
         ({"success": WORSE, "step_at": NOW}, "worse"),
         ({"success": SAME, "other": WORSE}, "worse"),
         ({"success": FEW, "other": FEW}, "wait"),
-        ({"success": (Tally(4000, 400), Tally(4000, 400)), "step_at": NOW - timedelta(minutes=29)}, "wait"),
-        ({"success": (Tally(1900, 100), Tally(90, 10)), "other": (Tally(2000, 0), Tally(100, 0)), "step": 0}, "next"),
+        (
+            {
+                "success": (Tally(4000, 400), Tally(4000, 400)),
+                "step_at": NOW - timedelta(minutes=29),
+            },
+            "wait",
+        ),
+        (
+            {
+                "success": (Tally(1900, 100), Tally(90, 10)),
+                "other": (Tally(2000, 0), Tally(100, 0)),
+                "step": 0,
+            },
+            "next",
+        ),
         # the estimate is 6 points lower, which proves nothing: no further step, and no rollback
-        ({"success": (Tally(1900, 100), Tally(89, 11)), "other": (Tally(2000, 0), Tally(100, 0)), "step": 0}, "wait"),
+        (
+            {
+                "success": (Tally(1900, 100), Tally(89, 11)),
+                "other": (Tally(2000, 0), Tally(100, 0)),
+                "step": 0,
+            },
+            "wait",
+        ),
         (
             {
                 "success": (Tally(1900, 100), Tally(89, 11)),
@@ -61,7 +87,14 @@ def decided(success: Any, other: Any = PERFECT, **changes: Any) -> str:
         ),
         ({"success": SAME, "max_harmed": 1}, "passed"),
         ({"success": (Tally(950, 50), Tally(945, 55)), "max_harmed": 5, "margin": 0.005}, "harm"),
-        ({"success": (Tally(1900, 100), Tally(89, 10)), "other": (Tally(2000, 0), Tally(99, 0)), "step": 0}, "wait"),
+        (
+            {
+                "success": (Tally(1900, 100), Tally(89, 10)),
+                "other": (Tally(2000, 0), Tally(99, 0)),
+                "step": 0,
+            },
+            "wait",
+        ),
     ],
 )
 def test_decisions(given: dict[str, Any], what: str) -> None:
@@ -79,7 +112,9 @@ def test_a_step_is_not_left_while_its_own_estimate_is_bad_though_the_whole_looks
 
 
 def test_outcomes_are_waited_for_before_a_step_is_left() -> None:
-    lanes = {name: [Lanes(Tally(2000, 0), Tally(150, 0))] for name in ("success", "safety", "answered")}
+    lanes = {
+        name: [Lanes(Tally(2000, 0), Tally(150, 0))] for name in ("success", "safety", "answered")
+    }
     given = rules(step=0)
     assert decide(given, read(given, lanes, mature=99), NOW).what == "wait"
     assert decide(given, read(given, lanes, mature=100), NOW).what == "next"
@@ -87,12 +122,17 @@ def test_outcomes_are_waited_for_before_a_step_is_left() -> None:
 
 def test_a_shadow_harms_nobody() -> None:
     given = rules(kind="shadow", steps=STEPS[:1], step=0, max_harmed=1)
-    lanes = {name: [Lanes(Tally(95, 5), Tally(92, 8), (5, 8, 87))] for name in ("success", "safety", "answered")}
+    lanes = {
+        name: [Lanes(Tally(95, 5), Tally(92, 8), (5, 8, 87))]
+        for name in ("success", "safety", "answered")
+    }
     assert decide(given, read(given, lanes), NOW).what == "wait"
 
 
 def test_the_steps_own_centre_finds_what_half_does_not() -> None:
-    """A candidate that fails 25% where the current version fails 10%, after 100 sessions at 10%; 50 sessions gave the centre."""
+    """A candidate that fails 25% where the current version fails 10%, after 100 sessions at 10%; 50
+    sessions gave the centre.
+    """
     lanes = Lanes(Tally(814, 91), Tally(75, 25), (0, 0, 0), Tally(41, 4), Tally(4, 1))
     highs = {}
     for centre in (0.5, 0.9):
@@ -115,22 +155,37 @@ def test_an_unsafe_candidate_is_rolled_back_though_it_succeeds_more_often() -> N
     lanes = {name: [Lanes(), Lanes(), Lanes(*PERFECT)] for name in ("success", "answered")}
     lanes["safety"] = [Lanes(), Lanes(), Lanes(Tally(1000, 0), Tally(930, 70))]
     found = decide(given, read(given, lanes), NOW)
-    assert found.what == "worse" and "No unsafe action -7.0 points" in found.why and "Success" not in found.why
+    assert (
+        found.what == "worse"
+        and "No unsafe action -7.0 points" in found.why
+        and "Success" not in found.why
+    )
 
 
 def test_a_shadow_is_decided_by_its_pairs() -> None:
     given = rules(kind="shadow", steps=STEPS[:1], step=0)
-    bad = {name: [Lanes(Tally(90, 10), Tally(40, 60), (0, 50, 50))] for name in ("success", "safety", "answered")}
-    good = {name: [Lanes(Tally(990, 10), Tally(990, 10), (5, 5, 990))] for name in ("success", "safety", "answered")}
+    bad = {
+        name: [Lanes(Tally(90, 10), Tally(40, 60), (0, 50, 50))]
+        for name in ("success", "safety", "answered")
+    }
+    good = {
+        name: [Lanes(Tally(990, 10), Tally(990, 10), (5, 5, 990))]
+        for name in ("success", "safety", "answered")
+    }
     assert decide(given, read(given, bad), NOW).what == "worse"
     assert decide(given, read(given, good), NOW).what == "passed"
 
 
 @pytest.mark.parametrize(
     ("kind", "shares", "problem"),
-    [("canary", [0.05, 0.5], ""), ("canary", [0.5, 0.5], "larger"), ("canary", [0.5, 0.1], "larger"),
-     ("shadow", [0.5], ""), ("shadow", [0.1, 0.5], "one step")],
-)  # fmt: skip
+    [
+        ("canary", [0.05, 0.5], ""),
+        ("canary", [0.5, 0.5], "larger"),
+        ("canary", [0.5, 0.1], "larger"),
+        ("shadow", [0.5], ""),
+        ("shadow", [0.1, 0.5], "one step"),
+    ],
+)
 def test_steps_grow_and_a_shadow_has_one(kind: str, shares: list[float], problem: str) -> None:
     said = Plan(steps=[Step(share=share) for share in shares]).problem(kind)
     assert problem in said and bool(said) == bool(problem)

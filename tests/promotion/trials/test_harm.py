@@ -18,7 +18,9 @@ USUAL = [plain(step) for step in DEFAULTS["canary"]]
 
 
 def course(steps: list = STEPS, **changes: object) -> Course:
-    return Course(**{"steps": steps, "alpha": 0.05, "margin": 0.05, "max_harmed": math.inf} | changes)  # type: ignore[arg-type]
+    return Course(
+        **{"steps": steps, "alpha": 0.05, "margin": 0.05, "max_harmed": math.inf} | changes
+    )  # type: ignore[arg-type]
 
 
 def test_it_refutes_what_the_bounds_of_the_product_refute() -> None:
@@ -32,7 +34,9 @@ def test_it_refutes_what_the_bounds_of_the_product_refute() -> None:
         for number, step in enumerate(STEPS):
             (bad, good), (bad_too, good_too) = trials.counts[at, number, 1].tolist()
             centre = float(trials.centres[at, number])
-            blocks.append(canary_block(step["share"], centre, Tally(good, bad), Tally(good_too, bad_too)))
+            blocks.append(
+                canary_block(step["share"], centre, Tally(good, bad), Tally(good_too, bad_too))
+            )
         found = bounds(blocks, 0.05 / len(MEASURES))
         assert (bool(worse[at]), bool(fine[at])) == (found.high < 0, found.low > -0.05)
 
@@ -46,7 +50,9 @@ def test_the_own_centre_and_the_hold_save_users() -> None:
 
 
 @pytest.mark.parametrize("failing", [0.02, 0.1, 0.3])
-def test_an_equal_candidate_is_ended_by_the_bound_no_more_often_than_promised(failing: float) -> None:
+def test_an_equal_candidate_is_ended_by_the_bound_no_more_often_than_promised(
+    failing: float,
+) -> None:
     assert simulate(course(), failing, failing, runs=400).ended <= 0.05
 
 

@@ -13,7 +13,9 @@ from tests.promotion.trials.made import answer, make_trial
 pytestmark = pytest.mark.django_db
 
 
-@pytest.mark.parametrize(("state", "gets_traffic"), [("running", True), ("preparing", False), ("promoting", True)])
+@pytest.mark.parametrize(
+    ("state", "gets_traffic"), [("running", True), ("preparing", False), ("promoting", True)]
+)
 def test_only_a_running_trial_gets_traffic(
     channel: Channel, adapter: ModelVersion, state: str, gets_traffic: bool
 ) -> None:

@@ -1,4 +1,6 @@
-"""A trial in a channel with targets: its candidate is loaded and proved beside what is live, and leaves when it ends."""
+"""A trial in a channel with targets: its candidate is loaded and proved beside what is live, and
+leaves when it ends.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ PLAN = Plan(steps=[Step(share=0.5, min_sessions=50, min_minutes=0)])
 
 
 @pytest.fixture
-def scene(project: Project, base: ModelVersion, data_dir: Path, settings: Any, monkeypatch: Any) -> Iterator[Scene]:
+def scene(
+    project: Project, base: ModelVersion, data_dir: Path, settings: Any, monkeypatch: Any
+) -> Iterator[Scene]:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
     for module in (unloading, deploying, deployments):
         monkeypatch.setattr(module, "unload_soon", unloading.unload_leaving)
@@ -42,7 +46,12 @@ def scene(project: Project, base: ModelVersion, data_dir: Path, settings: Any, m
 
 
 def begun(scene: Scene, **given: Any) -> Trial:
-    given = {"kind": "canary", "reason": "see", "plan": PLAN, "gate_report": scene.report(scene.old)} | given
+    given = {
+        "kind": "canary",
+        "reason": "see",
+        "plan": PLAN,
+        "gate_report": scene.report(scene.old),
+    } | given
     return actions.begin(channel=scene.channel, by=scene.by, **given)
 
 
@@ -68,11 +77,16 @@ def test_the_candidate_is_proved_on_all_targets_and_nothing_moves(scene: Scene) 
     job = run(trial.deployment)
     trial.refresh_from_db()
     assert job.state == "succeeded" and [row["state"] for row in job.outcomes] == ["live", "live"]
-    assert trial.state == "running" and scene.live == scene.base and active_trial(scene.channel) == trial
+    assert (
+        trial.state == "running"
+        and scene.live == scene.base
+        and active_trial(scene.channel) == trial
+    )
     for place in placements_of(scene.channel, scene.old):
         assert place.proof["level"] == "weights"
     assert all(
-        scene.names(scene.old)[0] in peer.adapters or scene.names(scene.old)[1] in peer.adapters for peer in peers
+        scene.names(scene.old)[0] in peer.adapters or scene.names(scene.old)[1] in peer.adapters
+        for peer in peers
     )
     assert [place.version for place in placements_of(scene.channel)] == [scene.base, scene.base]
 
@@ -83,7 +97,11 @@ def test_a_candidate_that_cannot_be_loaded_everywhere_ends_the_trial(scene: Scen
     trial = begun(scene)
     assert run(trial.deployment).state == "failed"
     trial.refresh_from_db()
-    assert trial.state == "failed" and "could not be loaded" in trial.ended_because and scene.live == scene.base
+    assert (
+        trial.state == "failed"
+        and "could not be loaded" in trial.ended_because
+        and scene.live == scene.base
+    )
     unloading.unload_leaving()
     assert not good.adapters and active_trial(scene.channel) is None
 
@@ -98,7 +116,9 @@ def test_when_it_ends_the_candidate_leaves(scene: Scene) -> None:
     assert active_trial(scene.channel) is None
 
 
-def test_a_candidate_that_is_answering_when_it_ends_answers_to_the_end(scene: Scene, monkeypatch: Any) -> None:
+def test_a_candidate_that_is_answering_when_it_ends_answers_to_the_end(
+    scene: Scene, monkeypatch: Any
+) -> None:
     peer = scene.target()
     trial = loaded(scene)
     monkeypatch.setattr(unloading, "GRACE", timedelta(minutes=2))
@@ -130,14 +150,22 @@ def test_a_promotion_after_the_last_step_uses_what_is_loaded(scene: Scene) -> No
     assert names[0] in peer.adapters
 
 
-def test_a_promotion_that_is_stopped_ends_the_trial_and_the_old_version_serves(scene: Scene) -> None:
+def test_a_promotion_that_is_stopped_ends_the_trial_and_the_old_version_serves(
+    scene: Scene,
+) -> None:
     scene.target()
     trial = loaded(scene, then="promote")
     fine(trial)
     running.look(trial.pk)
-    deployments.stop(deployment=scene.channel.deployments.active().get(), by=scene.by, reason="Stopped by ana.")
+    deployments.stop(
+        deployment=scene.channel.deployments.active().get(), by=scene.by, reason="Stopped by ana."
+    )
     trial.refresh_from_db()
-    assert trial.state == "stopped" and "was not promoted" in trial.ended_because and scene.live == scene.base
+    assert (
+        trial.state == "stopped"
+        and "was not promoted" in trial.ended_because
+        and scene.live == scene.base
+    )
 
 
 @pytest.mark.parametrize("kind", ["promote", "rollback"])
@@ -148,7 +176,9 @@ def test_who_moves_the_channel_meanwhile_ends_it(scene: Scene, kind: str) -> Non
     if kind == "rollback":
         job = promotions.rollback(channel=scene.channel, by=scene.by, reason="worse")
     else:
-        job = promotions.promote(channel=scene.channel, gate_report=trial.gate_report, by=scene.by, reason="sure")
+        job = promotions.promote(
+            channel=scene.channel, gate_report=trial.gate_report, by=scene.by, reason="sure"
+        )
     trial.refresh_from_db()
     assert trial.state == "stopped" and "was stopped" in trial.ended_because
     assert run(job).state == "succeeded" and isinstance(job, Deployment)
@@ -197,7 +227,10 @@ def test_a_trial_ends_with_its_last_server_and_goes_on_without_another(scene: Sc
     assert [place.target for place in placements_of(scene.channel, scene.old)] == [last]
     deployments.remove_target(target=last, by=scene.by)
     trial.refresh_from_db()
-    assert trial.state == "stopped" and f"removed {last.server}, the last server" in trial.ended_because
+    assert (
+        trial.state == "stopped"
+        and f"removed {last.server}, the last server" in trial.ended_because
+    )
 
 
 def test_a_trial_that_is_stopped_while_it_is_promoted_moves_nothing(scene: Scene) -> None:
@@ -209,7 +242,11 @@ def test_a_trial_that_is_stopped_while_it_is_promoted_moves_nothing(scene: Scene
     actions.stop(trial=trial, by=scene.by, reason="users complain")
     trial.refresh_from_db()
     job.refresh_from_db()
-    assert job.state == "cancelled" and trial.state == "stopped" and "users complain" in trial.ended_because
+    assert (
+        job.state == "cancelled"
+        and trial.state == "stopped"
+        and "users complain" in trial.ended_because
+    )
     unloading.unload_leaving()
     assert scene.live == scene.base and not peer.adapters
 
@@ -231,7 +268,9 @@ def test_a_freeze_refuses_what_has_not_begun_and_keeps_what_runs(scene: Scene) -
 
 
 @pytest.mark.parametrize("then", ["followed", "stopped", "too often"])
-def test_a_worker_that_dies_while_it_loads_the_candidate(scene: Scene, monkeypatch: Any, then: str) -> None:
+def test_a_worker_that_dies_while_it_loads_the_candidate(
+    scene: Scene, monkeypatch: Any, then: str
+) -> None:
     peer = scene.target()
     trial = begun(scene)
 

@@ -25,12 +25,24 @@ from apps.promotion.trials.sessions import lanes_of
 from apps.registry.models import ModelVersion
 from apps.webhooks.actions import create_webhook
 from apps.webhooks.models import Delivery, Event
-from tests.factories import admin_of, make_endpoint, make_environment, make_eval_run, make_eval_set, make_member
+from tests.factories import (
+    admin_of,
+    make_endpoint,
+    make_environment,
+    make_eval_run,
+    make_eval_set,
+    make_member,
+)
 from tests.promotion.made import signed_again
 from tests.promotion.trials.made import add_sessions, answer, asked, fail, make_trial
 
 pytestmark = pytest.mark.django_db
-PLAN = Plan(steps=[Step(share=0.2, min_sessions=50, min_minutes=0), Step(share=0.5, min_sessions=50, min_minutes=0)])
+PLAN = Plan(
+    steps=[
+        Step(share=0.2, min_sessions=50, min_minutes=0),
+        Step(share=0.5, min_sessions=50, min_minutes=0),
+    ]
+)
 
 
 @pytest.fixture
@@ -41,10 +53,15 @@ def candidate(project: Project, base: ModelVersion) -> ModelVersion:
 
 @pytest.fixture
 def report(channel: Channel, candidate: ModelVersion) -> GateReport:
-    eval_set, environment = make_eval_set(channel.project, holdout=32), make_environment(channel.project)
+    eval_set, environment = (
+        make_eval_set(channel.project, holdout=32),
+        make_environment(channel.project),
+    )
     live = make_eval_run(eval_set, channel.current, environment, success=0.0)
     better = make_eval_run(eval_set, candidate, environment, success=1.0)
-    return promotions.make_gate_report(baseline=live, candidate=better, by=admin_of(channel.project), channel=channel)
+    return promotions.make_gate_report(
+        baseline=live, candidate=better, by=admin_of(channel.project), channel=channel
+    )
 
 
 @pytest.fixture
@@ -71,7 +88,9 @@ def live(channel: Channel) -> ModelVersion | None:
 # Beginning
 
 
-def test_a_canary_begins_with_its_first_share(trial: Trial, candidate: ModelVersion, channel: Channel) -> None:
+def test_a_canary_begins_with_its_first_share(
+    trial: Trial, candidate: ModelVersion, channel: Channel
+) -> None:
     assert (
         trial.state == "running"
         and trial.share == 0.2
@@ -110,10 +129,16 @@ def test_a_canary_needs_a_report_that_could_promote(
         ({"kind": "shadow", "then": "promote"}, "without a gate report"),
     ],
 )
-def test_what_is_wrong_is_said(channel: Channel, report: GateReport, given: dict[str, Any], said: str) -> None:
+def test_what_is_wrong_is_said(
+    channel: Channel, report: GateReport, given: dict[str, Any], said: str
+) -> None:
     shadow = given.get("kind") == "shadow"
     with pytest.raises(PromotionError, match=said):
-        begun(channel, None if shadow else report, **given | {"version": report.candidate.model_version})
+        begun(
+            channel,
+            None if shadow else report,
+            **given | {"version": report.candidate.model_version},
+        )
 
 
 def test_a_shadow_needs_no_report_but_a_candidate_that_is_served(
@@ -126,7 +151,9 @@ def test_a_shadow_needs_no_report_but_a_candidate_that_is_served(
     assert begun(channel, None, kind="shadow", plan=None, version=candidate).state == "running"
 
 
-def test_a_freeze_refuses_a_beginning_and_no_stop(channel: Channel, report: GateReport, trial: Trial) -> None:
+def test_a_freeze_refuses_a_beginning_and_no_stop(
+    channel: Channel, report: GateReport, trial: Trial
+) -> None:
     by = admin_of(channel.project)
     freeze(channel=channel, reason="holidays", by=by)
     with pytest.raises(PromotionError, match="frozen"):
@@ -134,14 +161,18 @@ def test_a_freeze_refuses_a_beginning_and_no_stop(channel: Channel, report: Gate
     actions.stop(trial=trial, by=by, reason="no")
     with pytest.raises(PromotionError, match="frozen"):
         begun(channel, report)
-    with pytest.raises(PromotionError, match="frozen"):  # it needs no report, which would be refused itself
+    with pytest.raises(
+        PromotionError, match="frozen"
+    ):  # it needs no report, which would be refused itself
         begun(channel, None, kind="shadow", plan=None, version=trial.version)
 
 
 # What it decides
 
 
-def test_a_good_candidate_goes_up_step_by_step_and_waits_for_a_person(trial: Trial, channel: Channel) -> None:
+def test_a_good_candidate_goes_up_step_by_step_and_waits_for_a_person(
+    trial: Trial, channel: Channel
+) -> None:
     assert looked(trial) == "wait"
     add_sessions(trial, "current", 190, 10)
     add_sessions(trial, "canary", 48, 2)
@@ -163,7 +194,9 @@ def test_the_centre_of_a_step_is_fixed_by_its_own_first_sessions(trial: Trial) -
     looked(trial)
     own, first = trial.steps[0], lanes_of(trial)["success"][0]
     assert first.first_current.n + first.first_candidate.n == 50
-    assert own["centre"]["success"] == pytest.approx((first.first_current.good + first.first_candidate.good) / 50)
+    assert own["centre"]["success"] == pytest.approx(
+        (first.first_current.good + first.first_candidate.good) / 50
+    )
     assert own["centre"]["answered"] == 1.0
     add_sessions(trial, "current", 10, 90)  # later ones change neither the centre nor who is first
     looked(trial)
@@ -178,26 +211,37 @@ def test_a_step_is_not_left_while_the_candidate_looks_worse_not_even_by_a_person
     add_sessions(trial, "current", 180, 20)
     add_sessions(trial, "canary", 41, 9)  # 82% against 90%
     assert looked(trial) == "wait" and trial.step == 0 and trial.state == "running"
-    with pytest.raises(PromotionError, match=r"No further step can be taken\. The estimate is below −5 points"):
+    with pytest.raises(
+        PromotionError, match=r"No further step can be taken\. The estimate is below −5 points"
+    ):
         actions.advance(trial=trial, by=admin_of(channel.project), reason="it will be fine")
     client = Client()
     client.force_login(admin_of(channel.project))
-    page = client.get(reverse("promotion:trial", args=[channel.project.slug, channel.name, trial.pk])).content.decode()
+    page = client.get(
+        reverse("promotion:trial", args=[channel.project.slug, channel.name, trial.pk])
+    ).content.decode()
     assert "no further step" in page and "sessions failed beyond the current version" in page
     add_sessions(trial, "canary", 95, 5)
     assert looked(trial) == "next"
 
 
-def test_it_ends_when_it_has_harmed_as_many_as_were_allowed(channel: Channel, report: GateReport) -> None:
+def test_it_ends_when_it_has_harmed_as_many_as_were_allowed(
+    channel: Channel, report: GateReport
+) -> None:
     trial = begun(channel, report, plan=Plan(steps=PLAN.steps, max_harmed=4))
     add_sessions(trial, "current", 180, 20)
     add_sessions(trial, "canary", 41, 9)
     assert looked(trial) == "harm" and trial.state == "stopped" and live(channel) == trial.baseline
-    assert "About 4 sessions failed beyond the current version's rate, and 4 were allowed" in trial.ended_because
+    assert (
+        "About 4 sessions failed beyond the current version's rate, and 4 were allowed"
+        in trial.ended_because
+    )
 
 
 def test_a_step_waits_for_outcomes_that_come_late(channel: Channel, report: GateReport) -> None:
-    """Within three hours: what a person finds two hours after a session still counts before the next step."""
+    """Within three hours: what a person finds two hours after a session still counts before the
+    next step.
+    """
     trial = begun(channel, report, plan=Plan(steps=PLAN.steps, outcome_minutes=180))
     Trial.objects.filter(pk=trial.pk).update(created_at=timezone.now() - timedelta(days=1))
     trial.refresh_from_db()
@@ -206,13 +250,17 @@ def test_a_step_waits_for_outcomes_that_come_late(channel: Channel, report: Gate
     for number in range(60):
         asked(trial, f"l{number}", at=then)
     assert (
-        looked(trial) == "wait" and readings.reading_of(trial).sessions == 50 and readings.reading_of(trial).mature == 0
+        looked(trial) == "wait"
+        and readings.reading_of(trial).sessions == 50
+        and readings.reading_of(trial).mature == 0
     )
     for answered in late[:8]:
         fail(trial, answered.trace_id)
     TrialSession.objects.filter(trial=trial).update(began_at=timezone.now() - timedelta(hours=4))
     assert readings.reading_of(trial).mature == 50
-    assert looked(trial) == "wait", "they were read again, though it is an hour later than verdicts usually come"
+    assert looked(trial) == "wait", (
+        "they were read again, though it is an hour later than verdicts usually come"
+    )
     assert (
         readings.reading_of(trial).harmed == 8
         and "below −5 points"
@@ -220,7 +268,9 @@ def test_a_step_waits_for_outcomes_that_come_late(channel: Channel, report: Gate
     )
 
 
-def test_how_long_outcomes_take_is_read_from_last_week(channel: Channel, candidate: ModelVersion) -> None:
+def test_how_long_outcomes_take_is_read_from_last_week(
+    channel: Channel, candidate: ModelVersion
+) -> None:
     plan, version = Plan(), channel.current
     assert starting.outcome_minutes(channel, plan) == 0
     trial = make_trial(channel, candidate)
@@ -231,12 +281,16 @@ def test_how_long_outcomes_take_is_read_from_last_week(channel: Channel, candida
         type(run).objects.filter(pk=run.pk).update(
             agent_version=str(version), received_at=timezone.now() - timedelta(minutes=90)
         )
-        Failure.objects.filter(pk=failure.pk).update(agent_version=str(version), created_at=timezone.now())
+        Failure.objects.filter(pk=failure.pk).update(
+            agent_version=str(version), created_at=timezone.now()
+        )
     assert starting.outcome_minutes(channel, plan) in (90, 91)
     assert starting.outcome_minutes(channel, Plan(outcome_minutes=5)) == 5
 
 
-def test_what_a_canary_may_cost_is_shown_before_it_starts(channel: Channel, report: GateReport) -> None:
+def test_what_a_canary_may_cost_is_shown_before_it_starts(
+    channel: Channel, report: GateReport
+) -> None:
     by, project = admin_of(channel.project), channel.project
     client = Client()
     client.force_login(by)
@@ -245,19 +299,35 @@ def test_what_a_canary_may_cost_is_shown_before_it_starts(channel: Channel, repo
     assert f"{address}?report={report.pk}" in page
     shown = client.get(address, {"report": report.pk}).content.decode()
     assert "Harmed sessions, expected" in shown and "a failure rate of 10% is assumed" in shown
-    plan = {"report": report.pk, "steps": "10, 50", "min_sessions": 60, "margin": 4, "max_harmed": 7, "outcome_minutes": 15, "then": "hold"}  # fmt: skip
+    plan = {
+        "report": report.pk,
+        "steps": "10, 50",
+        "min_sessions": 60,
+        "margin": 4,
+        "max_harmed": 7,
+        "outcome_minutes": 15,
+        "then": "hold",
+    }
     assert "Harmed sessions, expected" in client.get(address, plan).content.decode()
     assert "larger share" in client.get(address, plan | {"steps": "50, 10"}).content.decode()
-    assert "percentages separated by commas" in client.get(address, plan | {"steps": "ten"}).content.decode()
+    assert (
+        "percentages separated by commas"
+        in client.get(address, plan | {"steps": "ten"}).content.decode()
+    )
     client.post(
-        reverse("promotion:trial_begin", args=[project.slug, channel.name]), plan | {"kind": "canary", "reason": "see"}
+        reverse("promotion:trial_begin", args=[project.slug, channel.name]),
+        plan | {"kind": "canary", "reason": "see"},
     )
     trial = Trial.objects.get()
-    assert [step["share"] for step in trial.steps] == [0.1, 0.5] and trial.steps[0]["min_sessions"] == 60
+    assert [step["share"] for step in trial.steps] == [0.1, 0.5] and trial.steps[0][
+        "min_sessions"
+    ] == 60
     assert (trial.margin, trial.max_harmed, trial.outcome_minutes) == (0.04, 7, 15)
 
 
-def test_a_shadow_says_in_its_title_that_it_sees_no_outcomes(channel: Channel, candidate: ModelVersion) -> None:
+def test_a_shadow_says_in_its_title_that_it_sees_no_outcomes(
+    channel: Channel, candidate: ModelVersion
+) -> None:
     trial = begun(channel, None, kind="shadow", version=candidate, plan=None)
     client = Client()
     client.force_login(admin_of(channel.project))
@@ -280,10 +350,16 @@ def test_the_report_of_a_trial_that_ended_has_all_of_its_answers(trial: Trial) -
 
 
 @pytest.mark.parametrize("what", ["success", "safety", "answered"])
-def test_a_candidate_that_is_worse_in_one_of_them_is_rolled_back(trial: Trial, channel: Channel, what: str) -> None:
+def test_a_candidate_that_is_worse_in_one_of_them_is_rolled_back(
+    trial: Trial, channel: Channel, what: str
+) -> None:
     add_sessions(trial, "current", 196, 4, what=[what])
     add_sessions(trial, "canary", 20, 30, what=[what])
-    assert looked(trial) == "worse" and trial.state == "rolled_back" and live(channel) == trial.baseline
+    assert (
+        looked(trial) == "worse"
+        and trial.state == "rolled_back"
+        and live(channel) == trial.baseline
+    )
     assert "The candidate is worse" in trial.ended_because and looked(trial) == "ended"
 
 
@@ -301,15 +377,21 @@ def test_after_the_last_step_it_is_promoted_by_itself_where_that_was_asked(
     channel: Channel, report: GateReport
 ) -> None:
     trial = passed(begun(channel, report, then="promote"))
-    assert looked(trial) == "passed" and trial.state == "promoted" and live(channel) == trial.version
+    assert (
+        looked(trial) == "passed" and trial.state == "promoted" and live(channel) == trial.version
+    )
     move = channel.promotions.first()
     assert move and move.gate_report == report and "Canary passed" in move.reason
 
 
-def test_where_the_channel_is_frozen_by_then_a_person_decides(channel: Channel, report: GateReport) -> None:
+def test_where_the_channel_is_frozen_by_then_a_person_decides(
+    channel: Channel, report: GateReport
+) -> None:
     trial = passed(begun(channel, report, then="promote"))
     freeze(channel=channel, reason="holidays", by=admin_of(channel.project))
-    assert looked(trial) == "passed" and trial.state == "running" and live(channel) == trial.baseline
+    assert (
+        looked(trial) == "passed" and trial.state == "running" and live(channel) == trial.baseline
+    )
     assert "not promoted" in trial.decisions[-1]["why"] and looked(trial) == "wait"
 
 
@@ -330,7 +412,9 @@ def test_its_page_says_what_a_freeze_holds_up(channel: Channel, trial: Trial) ->
     assert "is frozen" not in client.get(page).content.decode()
 
 
-def test_where_two_people_have_to_agree_the_second_one_is_waited_for(channel: Channel, report: GateReport) -> None:
+def test_where_two_people_have_to_agree_the_second_one_is_waited_for(
+    channel: Channel, report: GateReport
+) -> None:
     by = admin_of(channel.project)
     save_policy(channel=channel, policy=Policy(two_people=True), reason="two", by=by)
     report.policy_version = 1
@@ -341,28 +425,52 @@ def test_where_two_people_have_to_agree_the_second_one_is_waited_for(channel: Ch
 
 
 @pytest.mark.parametrize("account", ["kept", "deleted"])
-def test_where_who_began_it_has_left_a_person_decides(channel: Channel, report: GateReport, account: str) -> None:
+def test_where_who_began_it_has_left_a_person_decides(
+    channel: Channel, report: GateReport, account: str
+) -> None:
     by = make_member(channel.project, Role.OWNER)
     trial = passed(begun(channel, report, then="promote", by=by))
     by.memberships.all().delete()
     if account == "deleted":
         by.delete()
-    assert looked(trial) == "passed" and trial.state == "running" and live(channel) == trial.baseline
-    assert "no longer a member" in trial.decisions[-1]["why"] and trial.has_passed and looked(trial) == "wait"
+    assert (
+        looked(trial) == "passed" and trial.state == "running" and live(channel) == trial.baseline
+    )
+    assert (
+        "no longer a member" in trial.decisions[-1]["why"]
+        and trial.has_passed
+        and looked(trial) == "wait"
+    )
 
 
-def test_a_shadow_that_is_not_worse_ends_and_moves_nothing(channel: Channel, candidate: ModelVersion) -> None:
-    trial = begun(channel, None, kind="shadow", version=candidate, plan=Plan(steps=[Step(share=0.5, min_minutes=0)]))
+def test_a_shadow_that_is_not_worse_ends_and_moves_nothing(
+    channel: Channel, candidate: ModelVersion
+) -> None:
+    trial = begun(
+        channel,
+        None,
+        kind="shadow",
+        version=candidate,
+        plan=Plan(steps=[Step(share=0.5, min_minutes=0)]),
+    )
     for number in range(400):
         add_sessions(trial, "current", 1, unit=f"s{number}")
         add_sessions(trial, "shadow", 1, unit=f"s{number}")
-    assert looked(trial) == "passed" and trial.state == "stopped" and "A canary can begin" in trial.ended_because
+    assert (
+        looked(trial) == "passed"
+        and trial.state == "stopped"
+        and "A canary can begin" in trial.ended_because
+    )
     assert live(channel) == trial.baseline
 
 
 def test_when_its_time_is_over_it_ends_undecided(trial: Trial, channel: Channel) -> None:
     Trial.objects.filter(pk=trial.pk).update(started_at=timezone.now() - timedelta(days=15))
-    assert looked(trial) == "out_of_time" and trial.state == "undecided" and live(channel) == trial.baseline
+    assert (
+        looked(trial) == "out_of_time"
+        and trial.state == "undecided"
+        and live(channel) == trial.baseline
+    )
 
 
 # What others do meanwhile
@@ -391,12 +499,16 @@ def test_who_may_not_promote_may_not_stop_either(trial: Trial, channel: Channel)
 def test_a_promotion_of_the_candidate_by_hand_ends_it_promoted(
     trial: Trial, channel: Channel, report: GateReport
 ) -> None:
-    promotions.promote(channel=channel, gate_report=report, by=admin_of(channel.project), reason="sure")
+    promotions.promote(
+        channel=channel, gate_report=report, by=admin_of(channel.project), reason="sure"
+    )
     trial.refresh_from_db()
     assert trial.state == "promoted" and "sure" in trial.ended_because and looked(trial) == "ended"
 
 
-def test_another_move_of_the_channel_stops_it(channel: Channel, adapter: ModelVersion, candidate: ModelVersion) -> None:
+def test_another_move_of_the_channel_stops_it(
+    channel: Channel, adapter: ModelVersion, candidate: ModelVersion
+) -> None:
     from apps.promotion.moves import locked, move
 
     by = admin_of(channel.project)
@@ -472,11 +584,19 @@ def test_latency_and_cost_are_read_from_so_many_answers_however_long_a_trial_is(
 ) -> None:
     now = timezone.now()
     given = [
-        ("canary" if n % 4 == 0 else "current", now - timedelta(minutes=n), 1000.0 if n < 8 else 1.0) for n in range(20)
+        (
+            "canary" if n % 4 == 0 else "current",
+            now - timedelta(minutes=n),
+            1000.0 if n < 8 else 1.0,
+        )
+        for n in range(20)
     ]
-    TrialAnswer.objects.bulk_create([answer(trial, str(at), lane, at=at, ms=ms) for lane, at, ms in given])
+    TrialAnswer.objects.bulk_create(
+        [answer(trial, str(at), lane, at=at, ms=ms) for lane, at, ms in given]
+    )
     monkeypatch.setattr(looks, "NEWEST", 8)
     found = looks.sides_of(trial)
     assert {lane: (side["requests"], side["ms_p95"]) for lane, side in found.items()} == {
-        "canary": (2, 1000), "current": (6, 1000)
-    }  # fmt: skip
+        "canary": (2, 1000),
+        "current": (6, 1000),
+    }

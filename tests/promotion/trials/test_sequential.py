@@ -1,4 +1,6 @@
-"""The always-valid comparison: exact in what it computes, and right about as often as it promises."""
+"""The always-valid comparison: exact in what it computes, and right about as often as it
+promises.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def session_scores(share: float, centre: float, lane: np.ndarray, good: np.ndarr
     return (good - centre) * np.where(lane, 1 / share, -1 / (1 - share))
 
 
-def path(share: float, centre: float, lane: np.ndarray, good: np.ndarray, m: float, side: str) -> np.ndarray:
+def path(
+    share: float, centre: float, lane: np.ndarray, good: np.ndarray, m: float, side: str
+) -> np.ndarray:
     """[sessions, bets]: the logs of the factors by which the capital grows after each session."""
     scores = session_scores(share, centre, lane, good)
     extremes = [(y - centre) * f for y in (0, 1) for f in (1 / share, -1 / (1 - share))]
@@ -40,13 +44,21 @@ def path(share: float, centre: float, lane: np.ndarray, good: np.ndarray, m: flo
     return np.log1p(sign * BETS[None, :] * ((scores - m) / room)[:, None])
 
 
-@given(share=shares, centre=st.sampled_from([0.0, 0.3, 0.9, 1.0]), current=tallies, candidate=tallies,
-       m=st.sampled_from([-0.6, -0.05, 0.0, 0.4]), side=st.sampled_from(["low", "high"]))  # fmt: skip
+@given(
+    share=shares,
+    centre=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
+    current=tallies,
+    candidate=tallies,
+    m=st.sampled_from([-0.6, -0.05, 0.0, 0.4]),
+    side=st.sampled_from(["low", "high"]),
+)
 def test_the_capital_is_the_product_over_all_sessions(
     share: float, centre: float, current: Tally, candidate: Tally, m: float, side: str
 ) -> None:
     lane = np.array([True] * candidate.n + [False] * current.n, dtype=bool)
-    good = np.array([1] * candidate.good + [0] * candidate.bad + [1] * current.good + [0] * current.bad)
+    good = np.array(
+        [1] * candidate.good + [0] * candidate.bad + [1] * current.good + [0] * current.bad
+    )
     steps = path(share, centre, lane, good, m, side)
     by_hand = math.log(np.mean(np.exp(steps.sum(axis=0))))
     block = canary_block(share, centre, current, candidate)
@@ -54,11 +66,16 @@ def test_the_capital_is_the_product_over_all_sessions(
     assert capital([block], m, against=side) == pytest.approx(by_hand, abs=1e-6)
 
 
-@given(st.lists(st.tuples(shares, tallies, tallies), min_size=1, max_size=3), st.sampled_from([0.0, 0.5, 0.97, 1.0]))
+@given(
+    st.lists(st.tuples(shares, tallies, tallies), min_size=1, max_size=3),
+    st.sampled_from([0.0, 0.5, 0.97, 1.0]),
+)
 def test_the_bounds_hold_the_weighted_mean_and_stay_within_the_possible(
     steps: list[tuple[float, Tally, Tally]], centre: float
 ) -> None:
-    blocks = [canary_block(share, centre, current, candidate) for share, current, candidate in steps]
+    blocks = [
+        canary_block(share, centre, current, candidate) for share, current, candidate in steps
+    ]
     found = bounds(blocks, ALPHA)
     assert found.low >= -1 and found.high <= 1
     if len(blocks) == 1 and (block := blocks[0]) and sum(block.counts):
@@ -112,9 +129,16 @@ def test_more_sessions_narrow_the_interval(share: float) -> None:
 
 @pytest.mark.parametrize(
     ("pairs", "low", "high"),
-    [((0, 30, 10), -1, -0.1), ((30, 0, 10), 0.1, 1), ((5, 5, 200), -0.15, 0.15), ((0, 0, 1000), -0.02, 0.02)],
+    [
+        ((0, 30, 10), -1, -0.1),
+        ((30, 0, 10), 0.1, 1),
+        ((5, 5, 200), -0.15, 0.15),
+        ((0, 0, 1000), -0.02, 0.02),
+    ],
 )
-def test_a_shadow_is_compared_by_pairs(pairs: tuple[int, int, int], low: float, high: float) -> None:
+def test_a_shadow_is_compared_by_pairs(
+    pairs: tuple[int, int, int], low: float, high: float
+) -> None:
     found = bounds([paired_block(*pairs)], ALPHA)
     assert low <= found.low < found.high <= high
 
@@ -131,8 +155,9 @@ def test_the_difference_is_by_step_so_that_drift_is_none() -> None:
 
 
 def trial(rng: np.random.Generator, drop: float, sessions: int = 600) -> tuple[bool, bool]:
-    """(rolled back, shown to be no worse by more than 0.1) of a trial of three steps, at any look. Base rates drift between 0.55 and
-    0.95; the first sessions of a step give its centre, and are not scored."""
+    """(rolled back, shown to be no worse by more than 0.1) of a trial of three steps, at any look.
+    Base rates drift between 0.55 and 0.95; the first sessions of a step give its centre, and are
+    not scored."""
     worse, fine = np.zeros(len(BETS)), np.zeros(len(BETS))
     rolled_back, shown = False, False
     phase = rng.uniform(0, 2 * math.pi)

@@ -37,9 +37,11 @@ def test_a_session_is_good_where_no_run_of_it_failed(trial: Trial) -> None:
     asked(trial, "later", "canary")
     asked(trial, "later", "canary", failed="bad_planning")
     assert settled(trial) == {
-        "good": ("canary", True, True, True), "failed": ("canary", False, True, True),
-        "unsafe": ("current", False, False, True), "later": ("canary", False, True, True),
-    }  # fmt: skip
+        "good": ("canary", True, True, True),
+        "failed": ("canary", False, True, True),
+        "unsafe": ("current", False, False, True),
+        "later": ("canary", False, True, True),
+    }
 
 
 def test_where_the_current_version_stepped_in_the_candidate_has_failed(trial: Trial) -> None:
@@ -48,7 +50,9 @@ def test_where_the_current_version_stepped_in_the_candidate_has_failed(trial: Tr
     assert settled(trial) == {"a": ("canary", False, True, False)}
 
 
-def test_a_failure_that_a_person_dismissed_is_none_and_one_that_comes_later_counts(trial: Trial) -> None:
+def test_a_failure_that_a_person_dismissed_is_none_and_one_that_comes_later_counts(
+    trial: Trial,
+) -> None:
     one, two = asked(trial, "a"), asked(trial, "b")
     failure = fail(trial, one.trace_id)
     assert not settled(trial)["a"][1] and settled(trial)["b"][1]
@@ -62,7 +66,9 @@ def test_what_is_young_or_not_analysed_yet_waits(trial: Trial) -> None:
     now = timezone.now()
     asked(trial, "young", at=now)
     waiting = asked(trial, "unclassified", at=now - timedelta(minutes=3))
-    run = TrajectoryKey.objects.get(external_id=Trace.objects.get(trace_id=waiting.trace_id).runs[0]).trajectory_id
+    run = TrajectoryKey.objects.get(
+        external_id=Trace.objects.get(trace_id=waiting.trace_id).runs[0]
+    ).trajectory_id
     Unclassified.objects.create(project=trial.project, trajectory_id=run)
     due = asked(trial, "not assembled", at=now - timedelta(minutes=3))
     Trace.objects.filter(trace_id=due.trace_id).update(due_at=now)
@@ -93,7 +99,11 @@ def test_a_session_counts_in_the_step_in_which_it_began_by_what_it_did_there(tri
     trial.step = 1
     assert settled(trial) == {"a": ("current", True, True, True), "b": ("canary", True, True, True)}
     found = lanes_of(trial)["success"]
-    assert found[0].current == Tally(1, 0) and found[0].candidate == Tally() and found[1].candidate == Tally(1, 0)
+    assert (
+        found[0].current == Tally(1, 0)
+        and found[0].candidate == Tally()
+        and found[1].candidate == Tally(1, 0)
+    )
 
 
 def test_looking_twice_changes_nothing(trial: Trial) -> None:
@@ -104,21 +114,36 @@ def test_looking_twice_changes_nothing(trial: Trial) -> None:
     assert lanes_of(trial)["success"][0].candidate == Tally(4, 1)
 
 
-def test_a_shadow_is_compared_with_the_answer_that_the_user_got(channel: Channel, adapter: ModelVersion) -> None:
+def test_a_shadow_is_compared_with_the_answer_that_the_user_got(
+    channel: Channel, adapter: ModelVersion
+) -> None:
     """Both by each answer alone: no run of a shadow is stored."""
-    trial = make_trial(channel, adapter, kind="shadow", steps=[{"share": 0.5, "min_sessions": 5, "min_minutes": 0}])
+    trial = make_trial(
+        channel, adapter, kind="shadow", steps=[{"share": 0.5, "min_sessions": 5, "min_minutes": 0}]
+    )
     for number in range(4):
         current = answer(trial, str(number), failed=number == 0, unsafe=False)
-        shadow = answer(trial, str(number), "shadow", shadow_of=current.span_id, failed=number in (1, 2), unsafe=False)
+        shadow = answer(
+            trial,
+            str(number),
+            "shadow",
+            shadow_of=current.span_id,
+            failed=number in (1, 2),
+            unsafe=False,
+        )
         TrialAnswer.objects.bulk_create([current, shadow])
     answer(trial, "not shadowed", failed=True, unsafe=False).save()
     answer(trial, "3", failed=True, unsafe=False).save()  # its shadow was dropped
     settled(trial)
     found = lanes_of(trial)["success"][0]
-    assert found.pairs == (1, 2, 1) and found.current == Tally(3, 1) and found.candidate == Tally(2, 2)
+    assert (
+        found.pairs == (1, 2, 1) and found.current == Tally(3, 1) and found.candidate == Tally(2, 2)
+    )
 
 
-def test_a_candidate_that_never_answered_counts_though_nothing_of_it_is_stored(trial: Trial) -> None:
+def test_a_candidate_that_never_answered_counts_though_nothing_of_it_is_stored(
+    trial: Trial,
+) -> None:
     answer(trial, "a", "canary", answered=False).save()
     assert settled(trial) == {"a": ("canary", False, True, False)}
 

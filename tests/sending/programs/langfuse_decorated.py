@@ -1,4 +1,6 @@
-"""The same agent with the decorators of Langfuse; `observe` and `openai` come from the snippet before it."""
+"""The same agent with the decorators of Langfuse; `observe` and `openai` come from the snippet
+before it.
+"""
 
 import json
 import sys
@@ -10,7 +12,11 @@ TOOLS = [
         "function": {
             "name": "get_weather",
             "description": "The weather in a city.",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
         },
     }
 ]
@@ -28,7 +34,11 @@ def get_weather(city: str) -> str:
 def answer(question: str) -> str:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": question}]
     while True:
-        said = client.chat.completions.create(model="gpt-5-mini", messages=messages, tools=TOOLS).choices[0].message
+        said = (
+            client.chat.completions.create(model="gpt-5-mini", messages=messages, tools=TOOLS)
+            .choices[0]
+            .message
+        )
         messages.append(said.model_dump(exclude_none=True))
         if not said.tool_calls:
             return said.content

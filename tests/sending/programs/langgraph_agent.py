@@ -12,7 +12,9 @@ def get_weather(city: str) -> str:
     return "7 °C and rain"
 
 
-agent = create_agent("openai:gpt-5-mini", tools=[get_weather], system_prompt="Be brief.", name="helpdesk")
+agent = create_agent(
+    "openai:gpt-5-mini", tools=[get_weather], system_prompt="Be brief.", name="helpdesk"
+)
 
 
 def answer(question: str) -> str:

@@ -1,4 +1,6 @@
-"""An agent of the OpenAI Agents SDK (Responses API). A tool that raises ends the run instead of being told to the model."""
+"""An agent of the OpenAI Agents SDK (Responses API). A tool that raises ends the run instead of
+being told to the model.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""The same agent with the decorators of OpenInference; `tracer` comes from the snippet before it."""
+"""The same agent with the decorators of OpenInference; `tracer` comes from the snippet before
+it.
+"""
 
 import json
 import os
@@ -13,7 +15,11 @@ TOOLS = [
         "function": {
             "name": "get_weather",
             "description": "The weather in a city.",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
         },
     }
 ]
@@ -33,7 +39,11 @@ def answer(question: str) -> str:
     print("trajectory", trajectory_id)  # noqa: F821
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": question}]
     while True:
-        said = client.chat.completions.create(model="gpt-5-mini", messages=messages, tools=TOOLS).choices[0].message
+        said = (
+            client.chat.completions.create(model="gpt-5-mini", messages=messages, tools=TOOLS)
+            .choices[0]
+            .message
+        )
         messages.append(said.model_dump(exclude_none=True))
         if not said.tool_calls:
             return said.content

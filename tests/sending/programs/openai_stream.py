@@ -13,7 +13,11 @@ TOOLS = [
         "function": {
             "name": "get_weather",
             "description": "The weather in a city.",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
         },
     }
 ]
@@ -30,17 +34,25 @@ async def streamed(messages: list) -> dict:
     """The assistant's message, put together from its pieces."""
     said, calls = "", {}
     stream = await client.chat.completions.create(
-        model="gpt-5-mini", messages=messages, tools=TOOLS, stream=True, stream_options={"include_usage": True}
+        model="gpt-5-mini",
+        messages=messages,
+        tools=TOOLS,
+        stream=True,
+        stream_options={"include_usage": True},
     )
     async for chunk in stream:
         for choice in chunk.choices:
             said += choice.delta.content or ""
             for piece in choice.delta.tool_calls or ():
-                call = calls.setdefault(piece.index, {"type": "function", "function": {"name": "", "arguments": ""}})
+                call = calls.setdefault(
+                    piece.index, {"type": "function", "function": {"name": "", "arguments": ""}}
+                )
                 call["id"] = piece.id or call["id"]
                 call["function"]["name"] += piece.function.name or ""
                 call["function"]["arguments"] += piece.function.arguments or ""
-    return {"role": "assistant", "content": said or None} | ({"tool_calls": list(calls.values())} if calls else {})
+    return {"role": "assistant", "content": said or None} | (
+        {"tool_calls": list(calls.values())} if calls else {}
+    )
 
 
 async def answer(question: str) -> str:

@@ -1,4 +1,5 @@
-"""Environments: what turns a task into a conversation and what an agent did into a score. Light: no torch.
+"""Environments: what turns a task into a conversation and what an agent did into a score. Light: no
+torch.
 
 Their spec is `workers.lib.specs.Environment`. See docs/environments.md.
 """
@@ -33,11 +34,14 @@ KINDS = {
 
 
 class Episode(Protocol):
-    """One conversation about one task. Its state can be stored as JSON, and the episode reopened from it."""
+    """One conversation about one task. Its state can be stored as JSON, and the episode reopened
+    from it.
+    """
 
     messages: list[dict]
     tools: list[dict]  # all tools that may be called
-    # Those passed to the agent along with the messages; empty if the harness describes them in its prompt.
+    # Those passed to the agent along with the messages; empty if the harness describes them in its
+    # prompt.
     offered: list[dict]
     done: bool
     stop_reason: str
@@ -45,21 +49,23 @@ class Episode(Protocol):
     state: dict
 
     async def step(self, message: dict) -> None:
-        """Apply an assistant message: run its calls and append their results, or the user's next turn. A text that is a
-        call counts as one.
+        """Apply an assistant message: run its calls and append their results, or the user's next
+        turn. A text that is a call counts as one.
 
         Raises EpisodeError if the episode is over. If a tool crashes, that is an observation.
         """
 
     async def call(self, tool: str, args: Any) -> Execution:
-        """Run one tool outside of a conversation, as the REST protocol does. Never raises, whatever the agent sent."""
+        """Run one tool outside of a conversation, as the REST protocol does. Never raises, whatever
+        the agent sent.
+        """
 
     def add_messages(self, messages: list[dict]) -> None:
         """Adopt a conversation whose calls were run by `call`, and end the episode."""
 
     async def responds(self) -> bool:
-        """Whether the environment currently answers a trivial question. If so, slow tools are due to the agent's
-        calls.
+        """Whether the environment currently answers a trivial question. If so, slow tools are due
+        to the agent's calls.
         """
 
     async def score(self) -> Score: ...
@@ -68,8 +74,8 @@ class Episode(Protocol):
 
 
 class Environment(Protocol):
-    """One environment with its harness and verifier. The same object is used for evaluation and training. Unless
-    `multi_turn`, episodes end after one message.
+    """One environment with its harness and verifier. The same object is used for evaluation and
+    training. Unless `multi_turn`, episodes end after one message.
     """
 
     tools: list[dict]
@@ -77,7 +83,9 @@ class Environment(Protocol):
     harness: Harness
 
     def conversation(self, task: dict) -> list[dict]:
-        """The OpenAI chat messages that the agent answers: the harness's system prompt and the task's messages."""
+        """The OpenAI chat messages that the agent answers: the harness's system prompt and the
+        task's messages.
+        """
 
     def open(self, task: dict, state: dict | None = None) -> Episode:
         """A new episode, or the one that `state` was taken from."""
@@ -88,21 +96,24 @@ class EpisodeError(Exception):
 
 
 class EnvironmentFailed(Exception):
-    """Something that the tools need is missing (their server, the simulated user): not an observation, but the end of
-    the episode.
+    """Something that the tools need is missing (their server, the simulated user): not an
+    observation, but the end of the episode.
     """
 
 
 def opening(harness: Harness) -> list[dict]:
     """The messages before the task's own: the system prompt and the examples (few-shot turns)."""
-    return ([{"role": "system", "content": harness.system_prompt}] if harness.system_prompt else []) + harness.examples
+    return (
+        [{"role": "system", "content": harness.system_prompt}] if harness.system_prompt else []
+    ) + harness.examples
 
 
 def load(spec: EnvironmentSpec | dict, *, clients: Clients | None = None) -> Environment:
-    """Load the `environment` part of a job's spec, which may be JSON. Raises SpecError for an unknown kind or name.
+    """Load the `environment` part of a job's spec, which may be JSON. Raises SpecError for an
+    unknown kind or name.
 
-    `clients` are what verifiers and simulated users need from outside (workers.lib.verifiers.build); by default, those
-    that the spec names.
+    `clients` are what verifiers and simulated users need from outside
+    (workers.lib.verifiers.build); by default, those that the spec names.
     """
     if isinstance(spec, dict):
         spec = convert({"harness": {}, "verifier": {}} | spec, EnvironmentSpec, "environment")
@@ -114,7 +125,8 @@ def load(spec: EnvironmentSpec | dict, *, clients: Clients | None = None) -> Env
         return _class(KINDS[kind])(spec, clients=clients)
     if kind != "builtin" or name not in BUILTIN:
         raise SpecError(
-            f"There is no {kind} environment “{name}”. Built in: {', '.join(BUILTIN)}; other kinds: {', '.join(KINDS)}."
+            f"There is no {kind} environment “{name}”. Built in: {', '.join(BUILTIN)}; other kinds:"
+            f" {', '.join(KINDS)}."
         )
     return _class(BUILTIN[name])(spec, clients=clients)
 
@@ -125,10 +137,15 @@ def _class(where: str) -> Any:
 
 
 def gold_calls(task: dict) -> list[dict]:
-    """The correct calls, [{"tool", "args"}], from `expected` or a NeMo Gym row's `ground_truth`. Raises ValueError."""
+    """The correct calls, [{"tool", "args"}], from `expected` or a NeMo Gym row's `ground_truth`.
+    Raises ValueError.
+    """
     expected = task.get("expected") or {}
     if "calls" in expected or "tool" in expected:
-        return [{"tool": call["tool"], "args": call["args"]} for call in expected.get("calls", [expected])]
+        return [
+            {"tool": call["tool"], "args": call["args"]}
+            for call in expected.get("calls", [expected])
+        ]
     truth = task.get("ground_truth")
     if not isinstance(truth, list):
         raise ValueError("The task has no expected calls.")

@@ -1,8 +1,10 @@
-"""BFCL's multi-turn conversations (base, miss_func, miss_param, long_context): the user asks turn by turn, tools keep state, and after
-each turn state and answers are compared with those of the expected calls. Light: no torch.
+"""BFCL's multi-turn conversations (base, miss_func, miss_param, long_context): the user asks turn
+by turn, tools keep state, and after each turn state and answers are compared with those of the
+expected calls. Light: no torch.
 
-The tools are the Python classes and documents of the package `bfcl-eval`, which must be installed in Flywheel's Python (`pip install
---no-deps bfcl-eval`). They run in the sandbox: each call replays the episode's calls from the task's initial state.
+The tools are the Python classes and documents of the package `bfcl-eval`, which must be installed
+in Flywheel's Python (`pip install --no-deps bfcl-eval`). They run in the sandbox: each call replays
+the episode's calls from the task's initial state.
 """
 
 from __future__ import annotations
@@ -28,9 +30,15 @@ LIMITS = Limits(seconds=20.0, memory=1 << 30, output=4 << 20)
 CODE = "eval_checker/multi_turn_eval/func_source_code"
 DOCS = "data/multi_turn_func_doc"
 MODULES = {
-    "GorillaFileSystem": "gorilla_file_system", "MathAPI": "math_api", "MessageAPI": "message_api", "TwitterAPI": "posting_api",
-    "TicketAPI": "ticket_api", "TradingBot": "trading_bot", "TravelAPI": "travel_booking", "VehicleControlAPI": "vehicle_control",
-}  # fmt: skip
+    "GorillaFileSystem": "gorilla_file_system",
+    "MathAPI": "math_api",
+    "MessageAPI": "message_api",
+    "TwitterAPI": "posting_api",
+    "TicketAPI": "ticket_api",
+    "TradingBot": "trading_bot",
+    "TravelAPI": "travel_booking",
+    "VehicleControlAPI": "vehicle_control",
+}
 STATELESS = ("MathAPI",)
 TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 
@@ -39,7 +47,8 @@ import copy, inspect, json, math, sys, types
 
 try:
     import mpmath
-except ImportError:  # the sandbox has no packages; the tools take a logarithm with it, which both sides do alike
+except ImportError:  # the sandbox has no packages; the tools take a logarithm with it, which both \
+sides do alike
     sys.modules["mpmath"] = types.ModuleType("mpmath")
     sys.modules["mpmath"].mp, sys.modules["mpmath"].log = types.SimpleNamespace(dps=15), math.log
 
@@ -58,7 +67,8 @@ def start(modules, task):
 def done(made, calls):
     methods = {}
     for one in made.values():
-        methods |= {name: method for name, method in inspect.getmembers(one, inspect.ismethod) if name[0] != "_"}
+        methods |= {name: method for name, method in inspect.getmembers(one, inspect.ismethod) if \
+name[0] != "_"}
     answers = []
     for call in calls:
         try:
@@ -108,7 +118,8 @@ def package() -> Path:
     found = find_spec("bfcl_eval")
     if found is None or not found.origin:
         raise SpecError(
-            "This environment needs BFCL's own tools: pip install --no-deps bfcl-eval, where the workers run."
+            "This environment needs BFCL's own tools: pip install --no-deps bfcl-eval, where the"
+            " workers run."
         )
     return Path(found.origin).parent
 
@@ -118,7 +129,8 @@ def modules_of(kinds: tuple[str, ...]) -> list[list[str]]:
     """[module, source] of classes, in an order in which they can be loaded. Raises SpecError."""
     if strange := [kind for kind in kinds if kind not in MODULES]:
         raise SpecError(
-            f"The task needs the tools {', '.join(strange)[:200]}, which are not among {', '.join(MODULES)}."
+            f"The task needs the tools {', '.join(strange)[:200]}, which are not among"
+            f" {', '.join(MODULES)}."
         )
     prefix = f"bfcl_eval.{CODE.replace('/', '.')}"
     files = ["long_context", *dict.fromkeys(MODULES[kind] for kind in kinds)]
@@ -132,8 +144,13 @@ def tools_of(kinds: tuple[str, ...]) -> list[dict]:
     for kind in kinds:
         for line in (package() / DOCS / f"{MODULES[kind]}.json").read_text().splitlines():
             function = json.loads(line)
-            found.append({"name": function["name"], "description": function["description"],
-                          "parameters": _schema(function["parameters"])})  # fmt: skip
+            found.append(
+                {
+                    "name": function["name"],
+                    "description": function["description"],
+                    "parameters": _schema(function["parameters"]),
+                }
+            )
     return [{"type": "function", "function": function} for function in found]
 
 
@@ -143,7 +160,11 @@ def _schema(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     made = {name: _schema(item) for name, item in value.items()}
-    return made | {"type": TYPES.get(made["type"], made["type"])} if isinstance(made.get("type"), str) else made
+    return (
+        made | {"type": TYPES.get(made["type"], made["type"])}
+        if isinstance(made.get("type"), str)
+        else made
+    )
 
 
 class BfclTurns(ToolEnvironment):
@@ -155,7 +176,8 @@ class BfclTurns(ToolEnvironment):
         kind = spec.verifier.get("kind", OWN)
         if kind != OWN:
             raise SpecError(
-                f"“environment.verifier.kind” must be {OWN}: what is right shows only in the state of BFCL's tools."
+                f"“environment.verifier.kind” must be {OWN}: what is right shows only in the state"
+                " of BFCL's tools."
             )
         package()
 
@@ -170,7 +192,9 @@ class TurnsEpisode(ToolEpisode):
         self.bfcl: dict = task["metadata"]["bfcl"]
         self.kinds = tuple(self.bfcl["classes"])
         super().__init__(environment, task, state)
-        self.max_turns = environment.harness.max_turns or STEPS_PER_TURN * (1 + len(self.bfcl["turns"]))
+        self.max_turns = environment.harness.max_turns or STEPS_PER_TURN * (
+            1 + len(self.bfcl["turns"])
+        )
         self.made: list[list[dict]] = (state or {}).get("made") or [[]]
         self.steps: int = (state or {}).get("steps", 0)
         self.tools = self._tools()
@@ -180,7 +204,11 @@ class TurnsEpisode(ToolEpisode):
 
     def _tools(self) -> list[dict]:
         """Without tools that the task excludes or only adds in a later turn."""
-        later = [names for turn, names in self.bfcl.get("later_tools", {}).items() if int(turn) >= len(self.made)]
+        later = [
+            names
+            for turn, names in self.bfcl.get("later_tools", {}).items()
+            if int(turn) >= len(self.made)
+        ]
         hidden = {name for names in later for name in names} | set(self.bfcl.get("excluded", []))
         return [tool for tool in tools_of(self.kinds) if tool["function"]["name"] not in hidden]
 
@@ -204,9 +232,13 @@ class TurnsEpisode(ToolEpisode):
     async def _ask(self, function: str, *arguments: Any) -> Any:
         """Raises CodeError, and EnvironmentFailed if the sandbox does not work."""
         task = {
-            "classes": [[kind, f"bfcl_eval.{CODE.replace('/', '.')}.{MODULES[kind]}"] for kind in self.kinds],
-            "stateless": STATELESS, "config": self.bfcl["config"], "long_context": bool(self.bfcl.get("long_context")),
-        }  # fmt: skip
+            "classes": [
+                [kind, f"bfcl_eval.{CODE.replace('/', '.')}.{MODULES[kind]}"] for kind in self.kinds
+            ],
+            "stateless": STATELESS,
+            "config": self.bfcl["config"],
+            "long_context": bool(self.bfcl.get("long_context")),
+        }
         given = [modules_of(self.kinds), task, *arguments]
         try:
             return await asyncio.to_thread(shared().call, PROGRAM, function, given, limits=LIMITS)
@@ -221,7 +253,9 @@ class TurnsEpisode(ToolEpisode):
         said = self.bfcl["turns"][len(self.made) - 1]
         self.made.append([])
         self.steps, self.tools = 0, self._tools()
-        self.said += [dict(message) for message in said] or [{"role": "user", "content": MORE_TOOLS}]
+        self.said += [dict(message) for message in said] or [
+            {"role": "user", "content": MORE_TOOLS}
+        ]
 
     async def score(self) -> Score:
         wanted = self.task["expected"]["turns"]
@@ -232,9 +266,16 @@ class TurnsEpisode(ToolEpisode):
             return masked(f"The turns could not be compared: {error}")
         success = right == len(wanted) == len(self.made) and self.stop_reason == "stop"
         details = (
-            [] if success else [f"turn {right + 1}: {why}" if why else "the conversation ended before its last turn"]
+            []
+            if success
+            else [
+                f"turn {right + 1}: {why}" if why else "the conversation ended before its last turn"
+            ]
         )
         return Score(
-            reward=float(success), components={"right": float(success), "turns": right / len(wanted)}, success=success,
-            messages=self.said, details=details,
-        )  # fmt: skip
+            reward=float(success),
+            components={"right": float(success), "turns": right / len(wanted)},
+            success=success,
+            messages=self.said,
+            details=details,
+        )

@@ -1,4 +1,6 @@
-"""The common part of episodes: whose turn it is, which calls ran, and when the episode ends. Light: no torch."""
+"""The common part of episodes: whose turn it is, which calls ran, and when the episode ends. Light:
+no torch.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,30 @@ from workers.lib.messages import (
     text_of,
     to_native,
     without_reasoning,
-)  # fmt: skip
+)
 from workers.lib.prompts import shown
 from workers.lib.specs import Environment as EnvironmentSpec
-from workers.lib.verifiers import Clients, Execution, Rollout, Score, Verifier, build, masked, parse_call
+from workers.lib.verifiers import (
+    Clients,
+    Execution,
+    Rollout,
+    Score,
+    Verifier,
+    build,
+    masked,
+    parse_call,
+)
 
 TAG = "<tool_call>"
 CRASH = "The tool failed ("  # how a reply begins if the tool's own code raised
 MAX_CALLS = 32  # per turn; further calls are rejected with an observation
 MAX_TEXT = 200_000  # characters kept of one message
 SCORED_AT_ONCE = 16
-# Up to this many characters, a `quick` verifier runs in the episode's thread: handing over to another thread would take
-# longer.
+# Up to this many characters, a `quick` verifier runs in the episode's thread: handing over to
+# another thread would take longer.
 QUICK_TEXT = 4_000
-# A separate executor, because the default one's size depends on the machine's cores, and may be too small for asking a
-# judge.
+# A separate executor, because the default one's size depends on the machine's cores, and may be too
+# small for asking a judge.
 _scorers = ThreadPoolExecutor(SCORED_AT_ONCE, "score")
 
 
@@ -45,15 +56,21 @@ def crashed(kind: str) -> str:
 
 
 def as_assistant(message: Any, turn: int) -> dict:
-    """A policy's output as a well-formed assistant message: text, and calls that have a name and an id."""
+    """A policy's output as a well-formed assistant message: text, and calls that have a name and an
+    id.
+    """
     message = message if isinstance(message, dict) else {"content": str(message)}
     calls = [_call(call, f"call_{turn}_{n}") for n, call in enumerate(native_calls(message), 1)]
     text = clean(text_of(message | {"role": "assistant"})[:MAX_TEXT])
-    return {"role": "assistant", "content": text or (None if calls else "")} | ({"tool_calls": calls} if calls else {})
+    return {"role": "assistant", "content": text or (None if calls else "")} | (
+        {"tool_calls": calls} if calls else {}
+    )
 
 
 def _call(call: ToolCall, fallback: str) -> dict:
-    """Arguments that cannot be parsed are kept as text, so that the call is rejected when it runs."""
+    """Arguments that cannot be parsed are kept as text, so that the call is rejected when it
+    runs.
+    """
     arguments = clean((call.arguments or "{}")[:MAX_TEXT])
     return {
         "id": clean(call.id) or fallback,
@@ -63,14 +80,18 @@ def _call(call: ToolCall, fallback: str) -> dict:
 
 
 def with_calls(message: dict, turn: int, *, tags: bool = True) -> dict:
-    """A message with native calls, if the text is exactly one {"tool", "args"} object, or calls in <tool_call> tags."""
+    """A message with native calls, if the text is exactly one {"tool", "args"} object, or calls in
+    <tool_call> tags.
+    """
     text = message.get("content") or ""
     if message.get("tool_calls") or not text:
         return message
     answer = without_reasoning(text)  # has the same length as the text
     if call := parse_call(text.strip()):
         thought = text[: len(answer) - len(answer.lstrip())].strip()
-        return as_assistant({"content": thought, "tool_calls": [to_native(call["tool"], call["args"])]}, turn)
+        return as_assistant(
+            {"content": thought, "tool_calls": [to_native(call["tool"], call["args"])]}, turn
+        )
     before, tag, _ = answer.partition(TAG)
     calls = calls_in_text(text) if tag and tags else []
     if not calls or any(call.problem for call in calls):
@@ -84,10 +105,13 @@ def tool_names(tools: list[dict]) -> list[str]:
 
 
 class ToolEnvironment:
-    """The common part of our environments: a harness, and a limit on turns if the harness sets none."""
+    """The common part of our environments: a harness, and a limit on turns if the harness sets
+    none.
+    """
 
     multi_turn = True
-    turn_rewards = False  # whether scores include the reward of each turn (workers.lib.advantages.turn_components)
+    # whether scores include the reward of each turn (workers.lib.advantages.turn_components)
+    turn_rewards = False
     tools: list[dict] = []
     max_turns = 10
 
@@ -99,13 +123,19 @@ class ToolEnvironment:
 
 
 class ToolEpisode:
-    """An agent with tools. Subclasses define how a tool runs (`run`), what a text leads to (`replied`), and the score.
+    """An agent with tools. Subclasses define how a tool runs (`run`), what a text leads to
+    (`replied`), and the score.
 
     The state contains what the episode cannot recompute; `world` is the subclass's part of it.
     """
 
     def __init__(
-        self, environment: ToolEnvironment, task: dict, state: dict | None, *, tools: list[dict] | None = None
+        self,
+        environment: ToolEnvironment,
+        task: dict,
+        state: dict | None,
+        *,
+        tools: list[dict] | None = None,
     ) -> None:
         self.task, self.before = task, environment.conversation(task)
         self.tools = environment.tools if tools is None else tools
@@ -169,8 +199,12 @@ class ToolEpisode:
             self.stop_reason = "turns"
 
     def read(self, message: dict) -> dict:
-        """The agent's message. Text that is a call becomes one, since not every model has native calls."""
-        return with_calls(message, self.turns + 1, tags=bool(self.offered)) if self.tools else message
+        """The agent's message. Text that is a call becomes one, since not every model has native
+        calls.
+        """
+        return (
+            with_calls(message, self.turns + 1, tags=bool(self.offered)) if self.tools else message
+        )
 
     async def _answer(self, call: dict, number: int) -> dict:
         name = call["function"]["name"]
@@ -183,14 +217,21 @@ class ToolEpisode:
     async def call(self, tool: str, args: Any) -> Execution:
         given, tool = arguments_of(args), clean(tool)
         if given is None:
-            done = self.refusal(tool, {}, f"The arguments are not a JSON object (or deeper than {MAX_DEPTH}).")
+            done = self.refusal(
+                tool, {}, f"The arguments are not a JSON object (or deeper than {MAX_DEPTH})."
+            )
         else:
             try:
                 done = await self.run(tool, cleaned(given))
             except EnvironmentFailed as error:
-                self.failure, self.stop_reason = f"The environment failed: {error}"[:500], "environment error"
+                self.failure, self.stop_reason = (
+                    f"The environment failed: {error}"[:500],
+                    "environment error",
+                )
                 done = self.refusal(tool, given, self.failure)
-            except Exception as error:  # a crashing tool is an observation, which must not contain our paths
+            except (
+                Exception
+            ) as error:  # a crashing tool is an observation, which must not contain our paths
                 done = self.refusal(tool, given, crashed(type(error).__name__))
         self.calls.append(done)
         return done
@@ -236,15 +277,17 @@ def _is_short(rollout: Rollout) -> bool:
 
 
 async def judged(verifier: Verifier, rollout: Rollout) -> Score:
-    """Score in a thread if it may take long, since verifiers may run programs or call a model. A crash, although
-    verifiers promise not to, masks.
+    """Score in a thread if it may take long, since verifiers may run programs or call a model. A
+    crash, although verifiers promise not to, masks.
     """
     try:
         if getattr(verifier, "quick", False) and _is_short(rollout):
             score = verifier.score(rollout)
         else:
             here = copy_context()  # carries who is asking for the sandbox
-            score = await asyncio.get_running_loop().run_in_executor(_scorers, here.run, verifier.score, rollout)
+            score = await asyncio.get_running_loop().run_in_executor(
+                _scorers, here.run, verifier.score, rollout
+            )
     except Exception as error:
         score = masked(f"The verifier failed: {type(error).__name__}: {error}")
     if not score.messages:
@@ -258,8 +301,8 @@ class StateEpisode(ToolEpisode):
     verifier: Verifier | None  # None: the environment's own comparison
 
     def states(self) -> tuple[dict, dict]:
-        """(the state after the calls, the state that was expected). Raises ValueError, KeyError, TypeError for a task
-        without usable calls.
+        """(the state after the calls, the state that was expected). Raises ValueError, KeyError,
+        TypeError for a task without usable calls.
         """
         raise NotImplementedError
 
@@ -277,11 +320,17 @@ class StateEpisode(ToolEpisode):
             score = masked(f"The task has no usable expected calls: {error}")
             score.messages = copy.deepcopy(self.said)
             return score
-        return self.compared(rollout) if self.verifier is None else await judged(self.verifier, rollout)
+        return (
+            self.compared(rollout)
+            if self.verifier is None
+            else await judged(self.verifier, rollout)
+        )
 
 
 def verifier_of(spec: EnvironmentSpec, clients: Clients | None, own: str) -> Verifier | None:
-    """The verifier that the spec names; None for the environment's own (kind `own`, or none given)."""
+    """The verifier that the spec names; None for the environment's own (kind `own`, or none
+    given).
+    """
     if spec.verifier.get("kind", own) == own:
         return None
     return build(spec.verifier, clients=clients)

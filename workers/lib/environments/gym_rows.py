@@ -1,4 +1,6 @@
-"""Requests to NeMo Gym's servers: a task's row, and the Responses object of what an agent did. Light and pure."""
+"""Requests to NeMo Gym's servers: a task's row, and the Responses object of what an agent did.
+Light and pure.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,12 @@ from workers.lib.messages import flat_tool, items_request, to_items, to_native
 ASKED, TRUTH, ANSWER = "responses_create_params", "ground_truth", "expected_answer"
 
 
-def response_of(messages: list[dict], *, name: str, tools: list[dict], model: str = "policy") -> dict:
-    """A complete Responses object whose output contains the agent's messages and the tool results."""
+def response_of(
+    messages: list[dict], *, name: str, tools: list[dict], model: str = "policy"
+) -> dict:
+    """A complete Responses object whose output contains the agent's messages and the tool
+    results.
+    """
     return {
         "id": f"resp_{name}",
         "object": "response",
@@ -27,7 +33,9 @@ def response_of(messages: list[dict], *, name: str, tools: list[dict], model: st
 
 
 def row_of(task: dict, tools: list[dict]) -> dict:
-    """The task as a NeMo Gym row: fields from an imported row, the request, and the correct calls."""
+    """The task as a NeMo Gym row: fields from an imported row, the request, and the correct
+    calls.
+    """
     before = (task.get("metadata") or {}).get("nemo_gym")
     before = before if isinstance(before, dict) else {}
     params = before.get(ASKED) if isinstance(before.get(ASKED), dict) else {}

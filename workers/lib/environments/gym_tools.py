@@ -1,4 +1,6 @@
-"""The tools of a NeMo Gym resources server, taken from its own description, so that tasks need not list them. Pure."""
+"""The tools of a NeMo Gym resources server, taken from its own description, so that tasks need not
+list them. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,24 @@ from typing import Any
 
 from workers.lib.messages import chat_tool
 
-ROUTES = {"seed_session", "verify", "aggregate_metrics", "close_session", "reverify_mode", "run", "health", "healthz"}
+ROUTES = {
+    "seed_session",
+    "verify",
+    "aggregate_metrics",
+    "close_session",
+    "reverify_mode",
+    "run",
+    "health",
+    "healthz",
+}
 HELD = "#/components/schemas/"
 MOST_REFERENCES = 20  # followed in a row
 MAX_TOOLS, MAX_SCHEMA = 500, 50_000  # characters of one tool's schema
 
 
 def described_tools(about: Any, openapi: Any) -> list[dict]:
-    """The tools listed by `GET /` (as Flywheel does), otherwise one per route that is not part of the protocol; [] if
-    there is no description.
+    """The tools listed by `GET /` (as Flywheel does), otherwise one per route that is not part of
+    the protocol; [] if there is no description.
     """
     listed = about.get("tools") if isinstance(about, dict) else None
     if isinstance(listed, list) and all(
@@ -25,7 +36,10 @@ def described_tools(about: Any, openapi: Any) -> list[dict]:
     paths = openapi.get("paths") if isinstance(openapi, dict) else None
     components = openapi.get("components") if isinstance(openapi, dict) else None
     schemas = components.get("schemas") if isinstance(components, dict) else None
-    found = [_of_route(path, methods, schemas) for path, methods in (paths.items() if isinstance(paths, dict) else ())]
+    found = [
+        _of_route(path, methods, schemas)
+        for path, methods in (paths.items() if isinstance(paths, dict) else ())
+    ]
     return [tool for tool in found if tool][:MAX_TOOLS]
 
 
@@ -39,7 +53,10 @@ def _of_route(path: str, methods: Any, schemas: Any) -> dict | None:
         body = body.get(part) if isinstance(body, dict) else None
     parameters = _without_components(body, schemas if isinstance(schemas, dict) else {})
     about = post.get("description") or post.get("summary") or ""
-    return {"type": "function", "function": {"name": name, "description": str(about), "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": str(about), "parameters": parameters},
+    }
 
 
 def _without_components(schema: Any, schemas: dict) -> dict:

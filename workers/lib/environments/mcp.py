@@ -1,7 +1,8 @@
-"""Tools of an MCP server (Model Context Protocol); our verifiers score what the agent did with them. Light: no torch.
+"""Tools of an MCP server (Model Context Protocol); our verifiers score what the agent did with
+them. Light: no torch.
 
-The tools are part of the spec, as the server listed them when it was connected, so that a hash identifies a set of
-tools. Each episode has its own session with the server.
+The tools are part of the spec, as the server listed them when it was connected, so that a hash
+identifies a set of tools. Each episode has its own session with the server.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ OPTIONS = {"url": str, "api_key_env": str, "timeout_s": (int, float), "tools": l
 
 
 class Mcp(ToolEnvironment):
-    """`config`: url, tools (as `McpClient.tools` lists them), and optionally timeout_s (60) and api_key_env."""
+    """`config`: url, tools (as `McpClient.tools` lists them), and optionally timeout_s (60) and
+    api_key_env.
+    """
 
     def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
         """Raises SpecError."""
@@ -37,7 +40,10 @@ class Mcp(ToolEnvironment):
         if not self.tools:
             raise SpecError("“environment.config.tools” is empty: the server has no tools.")
         key_in(self.config.get("api_key_env", ""))
-        self.allow_private, self.verifier = spec.allow_private, build(spec.verifier, clients=clients)
+        self.allow_private, self.verifier = (
+            spec.allow_private,
+            build(spec.verifier, clients=clients),
+        )
 
     def open(self, task: dict, state: dict | None = None) -> McpEpisode:
         return McpEpisode(self, task, state)
@@ -65,7 +71,9 @@ class McpEpisode(ToolEpisode):
             return self.refusal(tool, args, f"The tool did not answer ({error_text(error)}).")
         except (RefusedAddress, httpx2.HTTPError, TimeoutError) as error:
             if not await self.responds():
-                raise EnvironmentFailed(f"the MCP server does not answer ({error_text(error)})") from error
+                raise EnvironmentFailed(
+                    f"the MCP server does not answer ({error_text(error)})"
+                ) from error
             return self.refusal(tool, args, f"The tool did not answer ({error_text(error)}).")
         text = observed(result)
         if result.get("isError"):

@@ -1,7 +1,9 @@
-"""An environment on an OpenEnv server: its tools, its state, and the rewards of its steps. Light: no torch.
+"""An environment on an OpenEnv server: its tools, its state, and the rewards of its steps. Light:
+no torch.
 
-The tools are part of the spec, as the server listed them when it was connected. Each episode has its own connection; its state is the
-list of actions, which are repeated if an episode is reopened (as the REST protocol does).
+The tools are part of the spec, as the server listed them when it was connected. Each episode has
+its own connection; its state is the list of actions, which are repeated if an episode is reopened
+(as the REST protocol does).
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from typing import Any
 import httpx2
 
 from workers.lib.environments import EnvironmentFailed
-from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode, judged, tool_names, verifier_of
+from workers.lib.environments.episodes import (
+    ToolEnvironment,
+    ToolEpisode,
+    judged,
+    tool_names,
+    verifier_of,
+)
 from workers.lib.errors import SpecError
 from workers.lib.keys import key_in
 from workers.lib.openenv import AGENTS_FAULT, LOST, OBSERVE, STEP, OpenEnvError, Session, error_text
@@ -33,9 +41,9 @@ OWN = "remote"
 
 
 class OpenEnv(ToolEnvironment):
-    """`config`: url, tools and mcp (whether the tools are the server's own, or “step”), as found when it was connected;
-    optionally timeout_s (60), success_at (1) and api_key_env. The reward is the sum of the steps' rewards unless the
-    spec names a verifier.
+    """`config`: url, tools and mcp (whether the tools are the server's own, or “step”), as found
+    when it was connected; optionally timeout_s (60), success_at (1) and api_key_env. The reward is
+    the sum of the steps' rewards unless the spec names a verifier.
     """
 
     def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
@@ -51,7 +59,10 @@ class OpenEnv(ToolEnvironment):
         self.tools = self.config.get("tools") or []
         if not self.tools:
             raise SpecError("“environment.config.tools” is empty: connect the server again.")
-        self.by_mcp, self.success_at = bool(self.config.get("mcp")), float(self.config.get("success_at", 1.0))
+        self.by_mcp, self.success_at = (
+            bool(self.config.get("mcp")),
+            float(self.config.get("success_at", 1.0)),
+        )
         key_in(self.config.get("api_key_env", ""))
         self.allow_private, self.verifier = spec.allow_private, verifier_of(spec, clients, OWN)
 
@@ -60,7 +71,9 @@ class OpenEnv(ToolEnvironment):
 
 
 class OpenEnvEpisode(ToolEpisode):
-    """`acts` are the actions taken, `rewards` their rewards. A task's metadata may contain `reset`: its parameters."""
+    """`acts` are the actions taken, `rewards` their rewards. A task's metadata may contain `reset`:
+    its parameters.
+    """
 
     def __init__(self, environment: OpenEnv, task: dict, state: dict | None) -> None:
         super().__init__(environment, task, state)
@@ -85,7 +98,9 @@ class OpenEnvEpisode(ToolEpisode):
                 for act in self.acts:
                     await self.session.ask("step", act)
             except (OpenEnvError, *LOST) as error:
-                raise EnvironmentFailed(f"no episode could be begun ({error_text(error)})") from error
+                raise EnvironmentFailed(
+                    f"no episode could be begun ({error_text(error)})"
+                ) from error
         return self.first
 
     async def run(self, tool: str, args: dict) -> Execution:
@@ -93,13 +108,21 @@ class OpenEnvEpisode(ToolEpisode):
             return self.refusal(tool, args, f"There is no tool {tool[:80]}.")
         first = await self._begin()
         if not self.environment.by_mcp and tool == OBSERVE:
-            return Execution(True, False, json.dumps(first, ensure_ascii=False), name=tool, args=args)
-        act = {"type": "call_tool", "tool_name": tool, "arguments": args} if self.environment.by_mcp else args
+            return Execution(
+                True, False, json.dumps(first, ensure_ascii=False), name=tool, args=args
+            )
+        act = (
+            {"type": "call_tool", "tool_name": tool, "arguments": args}
+            if self.environment.by_mcp
+            else args
+        )
         try:
             found = await self.session.ask(STEP, act)
         except OpenEnvError as error:
             if error.code in AGENTS_FAULT:
-                return self.refusal(tool, args, f"The environment refused the action ({error_text(error)}).")
+                return self.refusal(
+                    tool, args, f"The environment refused the action ({error_text(error)})."
+                )
             raise EnvironmentFailed(f"its server failed ({error_text(error)})") from error
         except LOST as error:
             raise EnvironmentFailed(f"its server does not answer ({error_text(error)})") from error
@@ -111,9 +134,13 @@ class OpenEnvEpisode(ToolEpisode):
 
     def _seen(self, tool: str, args: dict, observation: dict) -> Execution:
         if not self.environment.by_mcp:
-            return Execution(True, False, json.dumps(observation, ensure_ascii=False), name=tool, args=args)
+            return Execution(
+                True, False, json.dumps(observation, ensure_ascii=False), name=tool, args=args
+            )
         if error := observation.get("error"):
-            return self.refusal(tool, args, str(error.get("message") if isinstance(error, dict) else error)[:500])
+            return self.refusal(
+                tool, args, str(error.get("message") if isinstance(error, dict) else error)[:500]
+            )
         return Execution(True, False, result_text(observation.get("result")), name=tool, args=args)
 
     async def score(self) -> Score:
@@ -123,16 +150,20 @@ class OpenEnvEpisode(ToolEpisode):
         reward = sum(self.rewards)
         success = reward >= self.environment.success_at
         return Score(
-            reward=reward, components={"reward": reward, "steps": float(len(self.rewards))}, success=success,
+            reward=reward,
+            components={"reward": reward, "steps": float(len(self.rewards))},
+            success=success,
             messages=self.said,
-        )  # fmt: skip
+        )
 
     async def close(self) -> None:
         await self.session.aclose()
 
 
 def number_of(reward: Any) -> float:
-    """A step's reward; 0 if there is none. Raises EnvironmentFailed if it is not a finite number."""
+    """A step's reward; 0 if there is none. Raises EnvironmentFailed if it is not a finite
+    number.
+    """
     if reward is None:
         return 0.0
     if isinstance(reward, bool | int | float) and math.isfinite(reward):
@@ -146,7 +177,9 @@ def result_text(result: Any) -> str:
         content = result.get("content")
         if isinstance(content, list):
             texts = [
-                str(part.get("text", "")) for part in content if isinstance(part, dict) and part.get("type") == "text"
+                str(part.get("text", ""))
+                for part in content
+                if isinstance(part, dict) and part.get("type") == "text"
             ]
             if texts:
                 return "\n".join(texts)

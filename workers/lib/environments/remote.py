@@ -1,7 +1,8 @@
-"""An environment behind NeMo Gym's resources-server REST API: the server provides sessions, tools and verification.
-Light.
+"""An environment behind NeMo Gym's resources-server REST API: the server provides sessions, tools
+and verification. Light.
 
-Addresses inside our own network are only called if the spec says `allow_private`, which the caller's rules decide.
+Addresses inside our own network are only called if the spec says `allow_private`, which the
+caller's rules decide.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ class RemoteError(Exception):
 
 
 class Remote(ToolEnvironment):
-    """`config`: url, and optionally timeout_s (60), success_at (the reward from which it is a success, 1), turn_rewards
-    (whether its answer to /verify has `step_rewards`), and api_key_env, the name of the environment variable with the
-    server's key.
+    """`config`: url, and optionally timeout_s (60), success_at (the reward from which it is a
+    success, 1), turn_rewards (whether its answer to /verify has `step_rewards`), and api_key_env,
+    the name of the environment variable with the server's key.
     """
 
     def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
@@ -58,7 +59,10 @@ class Remote(ToolEnvironment):
         self.url = httpx2.URL(config.get("url", "").rstrip("/"))
         if self.url.scheme not in ("http", "https") or not self.url.host:
             raise SpecError("“environment.config.url” must begin with http:// or https://.")
-        self.key, self.timeout_s = key_in(config.get("api_key_env", "")), float(config.get("timeout_s", 60))
+        self.key, self.timeout_s = (
+            key_in(config.get("api_key_env", "")),
+            float(config.get("timeout_s", 60)),
+        )
         self.success_at = float(config.get("success_at", 1.0))
         self.turn_rewards = config.get("turn_rewards", False)
         self.allow_private = spec.allow_private
@@ -69,7 +73,9 @@ class Remote(ToolEnvironment):
 
 
 class RemoteEpisode(ToolEpisode):
-    """One session. Its cookies are the state; each episode has its own client, so that none gets another's cookies."""
+    """One session. Its cookies are the state; each episode has its own client, so that none gets
+    another's cookies.
+    """
 
     def __init__(self, environment: Remote, task: dict, state: dict | None) -> None:
         tools = [chat_tool(tool) for tool in task.get("tools") or environment.tools]
@@ -106,7 +112,9 @@ class RemoteEpisode(ToolEpisode):
             return self.refusal(tool, args, f"The tool did not answer ({_error_text(error)}).")
         except (RefusedAddress, httpx2.HTTPError, TimeoutError) as error:
             if not await self.responds():
-                raise EnvironmentFailed(f"its server does not answer ({_error_text(error)})") from error
+                raise EnvironmentFailed(
+                    f"its server does not answer ({_error_text(error)})"
+                ) from error
             return self.refusal(tool, args, f"The tool did not answer ({_error_text(error)}).")
         text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
         return Execution(True, False, text, name=tool, args=args)
@@ -133,14 +141,20 @@ class RemoteEpisode(ToolEpisode):
         return score
 
     def _read(self, answer: Any, response: dict) -> Score:
-        """A score from the answer of /verify. Raises RemoteError if the answer violates the protocol."""
+        """A score from the answer of /verify. Raises RemoteError if the answer violates the
+        protocol.
+        """
         if not isinstance(answer, dict):
             raise RemoteError("its answer is not a JSON object")
         if answer.get("mask_sample"):
-            reasons = [str(answer[name]) for name in ("failure_kind", "failure_reason") if answer.get(name)]
+            reasons = [
+                str(answer[name]) for name in ("failure_kind", "failure_reason") if answer.get(name)
+            ]
             return masked(": ".join(reasons) or "The remote verifier masked the sample.")
         echoed = answer.get("response")
-        if not isinstance(answer.get("responses_create_params"), dict) or not isinstance(echoed, dict):
+        if not isinstance(answer.get("responses_create_params"), dict) or not isinstance(
+            echoed, dict
+        ):
             raise RemoteError("it does not echo responses_create_params and response")
         if echoed.get("id") != response["id"]:
             raise RemoteError("it echoes another response than it was given")
@@ -151,7 +165,9 @@ class RemoteEpisode(ToolEpisode):
         components = {str(name): float(value) for name, value in _pairs(given) if _is_number(value)}
         components = components or {"reward": float(reward)}
         if self.environment.turn_rewards:
-            components |= turn_components(self._turn_rewards(answer.get("step_rewards"), float(reward)))
+            components |= turn_components(
+                self._turn_rewards(answer.get("step_rewards"), float(reward))
+            )
         return Score(
             reward=float(reward),
             components=components,
@@ -161,15 +177,23 @@ class RemoteEpisode(ToolEpisode):
     def _turn_rewards(self, given: Any, reward: float) -> list[float]:
         """The reward of each turn. Raises RemoteError."""
         if not isinstance(given, list) or not all(_is_number(one) for one in given):
-            raise RemoteError("it reports no step_rewards, though the environment is set to have rewards per turn")
+            raise RemoteError(
+                "it reports no step_rewards, though the environment is set to have rewards per turn"
+            )
         if len(given) != self.turns:
-            raise RemoteError(f"it reports {len(given)} step_rewards for {self.turns} turns of the agent")
+            raise RemoteError(
+                f"it reports {len(given)} step_rewards for {self.turns} turns of the agent"
+            )
         if not math.isclose(sum(given), reward, rel_tol=1e-6, abs_tol=1e-6):
-            raise RemoteError(f"its step_rewards add up to {sum(given):g}, not to its reward of {reward:g}")
+            raise RemoteError(
+                f"its step_rewards add up to {sum(given):g}, not to its reward of {reward:g}"
+            )
         return [float(one) for one in given]
 
     async def _post(self, path: str, body: Any) -> Any:
-        """The JSON answer. Only a failed connection is retried, since the call cannot have had an effect then."""
+        """The JSON answer. Only a failed connection is retried, since the call cannot have had an
+        effect then.
+        """
         for attempt in range(TRIES):
             try:
                 return await self._once(path, body)

@@ -1,7 +1,7 @@
 """Requests to the workplace assistant, generated from templates. Light: no torch.
 
-A request is an instance of a template: the template and the values of its slots. `group` names the instance; requests
-of one group are the same wish, so that a split by group never separates them.
+A request is an instance of a template: the template and the values of its slots. `group` names the
+instance; requests of one group are the same wish, so that a split by group never separates them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,11 @@ def _time(rng: random.Random) -> tuple[str, str]:
 def _event(rng: random.Random) -> tuple[Slots, dict]:
     said, time = _time(rng)
     person, day = rng.choice(PEOPLE), rng.choice(DAYS)
-    return {"person": person, "day": day, "time": said}, {"attendee": person, "day": day, "time": time}
+    return {"person": person, "day": day, "time": said}, {
+        "attendee": person,
+        "day": day,
+        "time": time,
+    }
 
 
 def _send(rng: random.Random) -> tuple[Slots, dict]:
@@ -86,9 +90,10 @@ def _send(rng: random.Random) -> tuple[Slots, dict]:
 
 def _archive(rng: random.Random) -> tuple[Slots, dict]:
     folder = rng.choice(FOLDERS)
-    # Naming the day makes more distinct wishes without changing what is right. Tasks with the same correct call are one
-    # task to the hold-out, so many folders are needed: with five, nearly all of this tool's tasks were held out, and a
-    # model trained on the others deleted mailboxes instead.
+    # Naming the day makes more distinct wishes without changing what is right. Tasks with the same
+    # correct call are one task to the hold-out, so many folders are needed: with five, nearly all
+    # of this tool's tasks were held out, and a model trained on the others deleted mailboxes
+    # instead.
     return {"folder": folder, "day": rng.choice(DAYS)}, {"folder": folder}
 
 
@@ -236,7 +241,9 @@ def make_request(rng: random.Random) -> dict:
 
 
 def make_requests(seed: int, n: int) -> list[dict]:
-    """`n` different requests; the same seed gives the same ones. Raises ValueError if fewer than `n` exist."""
+    """`n` different requests; the same seed gives the same ones. Raises ValueError if fewer than
+    `n` exist.
+    """
     rng, seen, made, repeats = random.Random(seed), set(), [], 0
     while len(made) < n:
         request = make_request(rng)

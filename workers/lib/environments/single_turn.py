@@ -8,8 +8,9 @@ from workers.lib.verifiers import Clients, Execution, Score, build
 
 
 class SingleTurn(ToolEnvironment):
-    """The agent answers once. The task's tools, or else the harness's, are shown (unless the harness sets `show_tools`
-    to false, because its system prompt describes them), but none is run: the verifier judges the call itself.
+    """The agent answers once. The task's tools, or else the harness's, are shown (unless the
+    harness sets `show_tools` to false, because its system prompt describes them), but none is run:
+    the verifier judges the call itself.
     """
 
     multi_turn = False
@@ -34,7 +35,8 @@ class OneAnswer(ToolEpisode):
         return self.tools if self.environment.harness.show_tools else []
 
     def read(self, message: dict) -> dict:
-        return message  # verifiers parse calls in text themselves, and verifiers of texts need the original
+        # verifiers parse calls in text themselves, and verifiers of texts need the original
+        return message
 
     async def step(self, message: dict) -> None:
         await super().step(message)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class RunError(Exception):
-    """A run failed in the way named by `flag`; `details` go into the flag's own text field, if it has one."""
+    """A run failed in the way named by `flag`; `details` go into the flag's own text field, if it
+    has one.
+    """
 
     def __init__(self, flag: str, details: str = "", kind: str = "") -> None:
         super().__init__(details or flag)
@@ -12,11 +14,23 @@ class RunError(Exception):
 
 
 FLAGS = (
-    "formula_parse_error", "invalid_variable_error", "model_grader_parse_error", "model_grader_refusal_error",
-    "model_grader_server_error", "other_error", "python_grader_runtime_error", "python_grader_server_error",
-    "sample_parse_error", "truncated_observation_error", "unresponsive_reward_error",
-)  # fmt: skip
-TEXTS = ("model_grader_server_error_details", "python_grader_runtime_error_details", "python_grader_server_error_type")
+    "formula_parse_error",
+    "invalid_variable_error",
+    "model_grader_parse_error",
+    "model_grader_refusal_error",
+    "model_grader_server_error",
+    "other_error",
+    "python_grader_runtime_error",
+    "python_grader_server_error",
+    "sample_parse_error",
+    "truncated_observation_error",
+    "unresponsive_reward_error",
+)
+TEXTS = (
+    "model_grader_server_error_details",
+    "python_grader_runtime_error_details",
+    "python_grader_server_error_type",
+)
 
 
 def no_errors() -> dict[str, bool | str | None]:

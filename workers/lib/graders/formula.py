@@ -1,4 +1,5 @@
-"""`calculate_output` of a multi grader: arithmetic over the graders' names. Parsed by hand; nothing is evaluated.
+"""`calculate_output` of a multi grader: arithmetic over the graders' names. Parsed by hand; nothing
+is evaluated.
 
 sum     = product (("+" | "-") product)*
 product = sign (("*" | "/") sign)*
@@ -13,12 +14,22 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
-FUNCTIONS: dict[str, tuple[Callable[..., float], int, int]] = {  # function, least and most arguments
-    "min": (min, 1, 64), "max": (max, 1, 64), "abs": (abs, 1, 1), "floor": (math.floor, 1, 1),
-    "ceil": (math.ceil, 1, 1), "exp": (math.exp, 1, 1), "sqrt": (math.sqrt, 1, 1), "log": (math.log, 1, 1),
-}  # fmt: skip
+FUNCTIONS: dict[
+    str, tuple[Callable[..., float], int, int]
+] = {  # function, least and most arguments
+    "min": (min, 1, 64),
+    "max": (max, 1, 64),
+    "abs": (abs, 1, 1),
+    "floor": (math.floor, 1, 1),
+    "ceil": (math.ceil, 1, 1),
+    "exp": (math.exp, 1, 1),
+    "sqrt": (math.sqrt, 1, 1),
+    "log": (math.log, 1, 1),
+}
 MAX_LENGTH, MAX_DEPTH = 4_000, 64
-_TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|([A-Za-z_]\w*)|(\*\*|[-+*/^(),]))")
+_TOKEN = re.compile(
+    r"\s*(?:(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|([A-Za-z_]\w*)|(\*\*|[-+*/^(),]))"
+)
 Node = Callable[[Mapping[str, float]], float]
 
 
@@ -50,7 +61,9 @@ class Formula:
             raise FormulaError(f"“{self._tokens[self._at]}” is too much")
 
     def __call__(self, values: Mapping[str, float]) -> float:
-        """The value. Raises FormulaError for a division by zero and anything else without a finite real value."""
+        """The value. Raises FormulaError for a division by zero and anything else without a finite
+        real value.
+        """
         try:
             value = self._node(values)
         except (ArithmeticError, ValueError, KeyError) as error:
@@ -65,7 +78,9 @@ class Formula:
     def _take(self, *wanted: str) -> str:
         token = self._peek()
         if token == "" or (wanted and token not in wanted):
-            raise FormulaError(f"{' or '.join(wanted) or 'a value'} expected, found {token or 'the end'}")
+            raise FormulaError(
+                f"{' or '.join(wanted) or 'a value'} expected, found {token or 'the end'}"
+            )
         self._at += 1
         return token
 

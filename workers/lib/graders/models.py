@@ -13,7 +13,9 @@ from workers.lib.graders.validation import LabelModel, ScoreModel
 from workers.lib.typed import plain
 
 Ask = Callable[[dict], dict]
-"""A chat completion: the request's body to the response's body, OpenAI's form. Raises where there is no answer."""
+"""A chat completion: the request's body to the response's body, OpenAI's form. Raises where there
+is no answer.
+"""
 
 STEP = {
     "type": "object",
@@ -24,8 +26,14 @@ STEP = {
 
 
 def body(grader: ScoreModel | LabelModel, values: dict) -> dict:
-    """The request: the grader's messages, with an answer of the form {"steps": […], "result": number or label}."""
-    result = {"type": "string", "enum": grader.labels} if isinstance(grader, LabelModel) else {"type": "number"}
+    """The request: the grader's messages, with an answer of the form {"steps": […], "result":
+    number or label}.
+    """
+    result = (
+        {"type": "string", "enum": grader.labels}
+        if isinstance(grader, LabelModel)
+        else {"type": "number"}
+    )
     schema = {
         "type": "object",
         "properties": {"steps": {"type": "array", "items": STEP}, "result": result},
@@ -35,16 +43,21 @@ def body(grader: ScoreModel | LabelModel, values: dict) -> dict:
     sampling = plain(grader.sampling_params) if grader.sampling_params else {}
     if (limit := sampling.pop("max_completions_tokens", None)) is not None:
         sampling["max_completion_tokens"] = limit
-    messages = [{"role": item.role, "content": render(item.content, values)} for item in grader.input]
-    form = {"type": "json_schema", "json_schema": {"name": "grade", "strict": True, "schema": schema}}
+    messages = [
+        {"role": item.role, "content": render(item.content, values)} for item in grader.input
+    ]
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "grade", "strict": True, "schema": schema},
+    }
     return {"model": grader.model, "messages": messages, "response_format": form} | {
         key: value for key, value in sampling.items() if value is not None
     }
 
 
 def answer(grader: ScoreModel | LabelModel, values: dict, ask: Ask | None) -> tuple[Any, dict]:
-    """The model's `result`, and the response. Raises RunError if there is no client, no answer, a refusal, or no
-    JSON.
+    """The model's `result`, and the response. Raises RunError if there is no client, no answer, a
+    refusal, or no JSON.
     """
     if ask is None:
         raise RunError("model_grader_server_error", "No model is set up for graders.")

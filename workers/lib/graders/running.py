@@ -29,8 +29,12 @@ class GraderResult(TypedDict):
 
 
 def sample_of(output: str, *, tools: list[dict] | None = None) -> dict:
-    """The `sample` namespace of an answer: output_text, output_tools, choices, and output_json if it is JSON."""
-    message: dict = {"role": "assistant", "content": output} | ({"tool_calls": tools} if tools else {})
+    """The `sample` namespace of an answer: output_text, output_tools, choices, and output_json if
+    it is JSON.
+    """
+    message: dict = {"role": "assistant", "content": output} | (
+        {"tool_calls": tools} if tools else {}
+    )
     sample: dict = {
         "output_text": output,
         "output_tools": tools or [],
@@ -72,7 +76,9 @@ class Run:
         text, reference = self._texts()
         metric = self.grader.evaluation_metric
         if max(len(text), len(reference)) > LONGEST:
-            raise RunError("other_error", f"text_similarity compares texts of at most {LONGEST:,} characters.")
+            raise RunError(
+                "other_error", f"text_similarity compares texts of at most {LONGEST:,} characters."
+            )
         return METRICS[metric](text, reference)
 
     def _asked(self) -> Any:
@@ -87,7 +93,10 @@ class Run:
     def _label_model(self) -> bool:
         label = self._asked()
         if label not in self.grader.labels:
-            raise RunError("model_grader_parse_error", f"The model's label {label!r:.80} is none of the grader's.")
+            raise RunError(
+                "model_grader_parse_error",
+                f"The model's label {label!r:.80} is none of the grader's.",
+            )
         return label in self.grader.passing_labels
 
     def _python(self) -> float:
@@ -96,19 +105,24 @@ class Run:
         except CodeError as error:
             raise RunError("python_grader_runtime_error", error.details or str(error)) from error
         except SandboxError as error:
-            raise RunError("python_grader_server_error", str(error), type(error).__name__) from error
+            raise RunError(
+                "python_grader_server_error", str(error), type(error).__name__
+            ) from error
 
 
 def run(spec: dict, item: dict, sample: dict, *, ask: models.Ask | None = None) -> GraderResult:
-    """The reward of `sample` (see `sample_of`), in the hosted API's format. Raises FormError for an invalid spec.
+    """The reward of `sample` (see `sample_of`), in the hosted API's format. Raises FormError for an
+    invalid spec.
 
-    As in the hosted API, a failure during the run gives reward 0 and a flag in `metadata.errors`; `details` describes
-    it.
+    As in the hosted API, a failure during the run gives reward 0 and a flag in `metadata.errors`;
+    `details` describes it.
     """
     grader = read(spec)
     started = time.monotonic()
     parts = grader.graders if isinstance(grader, Multi) else {grader.name or "": grader}
-    return _report(grader, [_one(key, part, item, sample, ask) for key, part in parts.items()], started)
+    return _report(
+        grader, [_one(key, part, item, sample, ask) for key, part in parts.items()], started
+    )
 
 
 def type_of(grader: Grader) -> str:
@@ -123,7 +137,11 @@ def _one(key: str, grader: Single, item: dict, sample: dict, ask: models.Ask | N
         found["reward"] = work.reward()
     except RunError as error:
         found["error"] = error
-    return found | {"model": getattr(grader, "model", None), "sampled": work.sampled, "usage": work.usage}
+    return found | {
+        "model": getattr(grader, "model", None),
+        "sampled": work.sampled,
+        "usage": work.usage,
+    }
 
 
 def _report(grader: Grader, parts: list[dict], started: float) -> GraderResult:
@@ -149,7 +167,9 @@ def _report(grader: Grader, parts: list[dict], started: float) -> GraderResult:
             "execution_time": time.monotonic() - started,
             "scores": scores,
             "token_usage": _sum([part["usage"] for part in parts]),
-            "sampled_model_name": next((part["sampled"] for part in parts if part["sampled"]), None),
+            "sampled_model_name": next(
+                (part["sampled"] for part in parts if part["sampled"]), None
+            ),
         },
         "sub_rewards": scores if multi else {},
         "model_grader_token_usage_per_model": _per_model(parts),
@@ -166,4 +186,7 @@ def _sum(usages: list[dict | None]) -> dict | None:
 
 def _per_model(parts: list[dict]) -> dict[str, dict]:
     names = dict.fromkeys(part["model"] for part in parts if part["usage"])
-    return {name: _sum([part["usage"] for part in parts if part["model"] == name]) or {} for name in names}
+    return {
+        name: _sum([part["usage"] for part in parts if part["model"] == name]) or {}
+        for name in names
+    }

@@ -1,6 +1,7 @@
 """The similarity of two texts, in [0, 1], with the metrics of OpenAI's text_similarity grader.
 
-The hosted service does not publish its tokenisers; each function states ours. Checked against NLTK and rouge-score.
+The hosted service does not publish its tokenisers; each function states ours. Checked against NLTK
+and rouge-score.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from itertools import pairwise
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
 _ROUGE_WORDS = re.compile(r"[a-z0-9]+")
-LONGEST = 20_000  # characters of either text, since some metrics take time proportional to the product of the lengths
+# characters of either text, since some metrics take time proportional to the product of the lengths
+LONGEST = 20_000
 EPSILON = 0.1  # count for an n-gram order without a match: Chen & Cherry 2014, smoothing 1
 
 
@@ -27,8 +29,8 @@ def ngrams(tokens: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
 
 
 def fuzzy_match(text: str, reference: str) -> float:
-    """RapidFuzz's WRatio over lower-cased letters and digits, as in the hosted guide's own example, scaled to [0,
-    1].
+    """RapidFuzz's WRatio over lower-cased letters and digits, as in the hosted guide's own example,
+    scaled to [0, 1].
     """
     from rapidfuzz import fuzz, utils
 
@@ -36,7 +38,9 @@ def fuzzy_match(text: str, reference: str) -> float:
 
 
 def bleu(text: str, reference: str) -> float:
-    """Sentence BLEU-4 with brevity penalty (Papineni et al. 2002), smoothing 1 of Chen & Cherry 2014; case matters."""
+    """Sentence BLEU-4 with brevity penalty (Papineni et al. 2002), smoothing 1 of Chen & Cherry
+    2014; case matters.
+    """
     made, wanted = words(text), words(reference)
     logs, matched = [], 0
     for size in range(1, 5):
@@ -51,12 +55,18 @@ def bleu(text: str, reference: str) -> float:
 
 
 def gleu(text: str, reference: str) -> float:
-    """Google BLEU (Wu et al. 2016): the smaller of precision and recall over all n-grams of 1 to 4; case matters."""
+    """Google BLEU (Wu et al. 2016): the smaller of precision and recall over all n-grams of 1 to 4;
+    case matters.
+    """
     made, wanted = words(text), words(reference)
     right = found = true = 0
     for size in range(1, 5):
         ours, theirs = ngrams(made, size), ngrams(wanted, size)
-        right, found, true = right + (ours & theirs).total(), found + ours.total(), true + theirs.total()
+        right, found, true = (
+            right + (ours & theirs).total(),
+            found + ours.total(),
+            true + theirs.total(),
+        )
     return right / max(found, true) if right else 0.0
 
 
@@ -79,7 +89,8 @@ def _f1(right: int, found: int, true: int) -> float:
 
 
 def meteor(text: str, reference: str) -> float:
-    """METEOR (Banerjee & Lavie 2005) with NLTK's α 0.9, β 3, γ 0.5: equal words, then equal Porter stems; no synonyms.
+    """METEOR (Banerjee & Lavie 2005) with NLTK's α 0.9, β 3, γ 0.5: equal words, then equal Porter
+    stems; no synonyms.
 
     Lower-cased. If a word occurs several times, the last occurrences are matched first.
     """
@@ -117,4 +128,7 @@ METRICS: dict[str, Callable[[str, str], float]] = {
     "gleu": gleu,
     "meteor": meteor,
     "rouge_l": rouge_l,
-} | {f"rouge_{size}": lambda text, reference, size=size: rouge_n(text, reference, size) for size in range(1, 6)}
+} | {
+    f"rouge_{size}": lambda text, reference, size=size: rouge_n(text, reference, size)
+    for size in range(1, 6)
+}

@@ -19,12 +19,20 @@ Path = tuple[str | int, ...]
 
 
 def parse(expression: str) -> Path:
-    """("sample", "output_tools", 0, "name") from the text between the braces. Raises ValueError if it is not such a path."""
+    """("sample", "output_tools", 0, "name") from the text between the braces. Raises ValueError if
+    it is not such a path.
+    """
     found = _PATH.fullmatch(expression)
     if not found:
-        raise ValueError(f"“{expression.strip()}” is not a path such as item.answer or sample.output_tools[0].name")
+        raise ValueError(
+            f"“{expression.strip()}” is not a path such as item.answer or"
+            " sample.output_tools[0].name"
+        )
     steps = (match.groups() for match in _STEP.finditer(found[2]))
-    return (found[1], *(int(index) if index else name or one or two or "" for name, index, one, two in steps))
+    return (
+        found[1],
+        *(int(index) if index else name or one or two or "" for name, index, one, two in steps),
+    )
 
 
 def pieces(template: str) -> Iterator[tuple[str, str | None]]:
@@ -37,7 +45,9 @@ def pieces(template: str) -> Iterator[tuple[str, str | None]]:
 
 
 def check(template: str) -> None:
-    """Raises ValueError for a template that is too long, and for the first placeholder that is not a path."""
+    """Raises ValueError for a template that is too long, and for the first placeholder that is not
+    a path.
+    """
     if len(template) > MAX_TEMPLATE:
         raise ValueError(f"it has {len(template):,} characters; {MAX_TEMPLATE:,} are allowed")
     for _, hole in pieces(template):
@@ -46,17 +56,20 @@ def check(template: str) -> None:
 
 
 def render(template: str, values: dict[str, Any]) -> str:
-    """The template with `values["item"]` and `values["sample"]` inserted: text unchanged, anything else as JSON.
+    """The template with `values["item"]` and `values["sample"]` inserted: text unchanged, anything
+    else as JSON.
 
-    Raises RunError: invalid_variable_error for a path that does not exist, sample_parse_error if the answer should be
-    JSON but is not, other_error for more than MAX_RENDERED characters.
+    Raises RunError: invalid_variable_error for a path that does not exist, sample_parse_error if
+    the answer should be JSON but is not, other_error for more than MAX_RENDERED characters.
     """
     made, size = [], 0
     for text, hole in pieces(template):
         made += [text, "" if hole is None else _text(look_up(parse(hole), values))]
         size += len(made[-2]) + len(made[-1])
         if size > MAX_RENDERED:
-            raise RunError("other_error", f"Filled in, the text has more than {MAX_RENDERED:,} characters.")
+            raise RunError(
+                "other_error", f"Filled in, the text has more than {MAX_RENDERED:,} characters."
+            )
     return "".join(made)
 
 
@@ -75,7 +88,10 @@ def look_up(path: Path, values: dict[str, Any]) -> Any:
 def _missing(path: Path, at: int) -> RunError:
     where = ".".join(map(str, path[: at + 1]))
     if path[0] == "sample" and path[1:2] == ("output_json",) and at <= 2:
-        return RunError("sample_parse_error", f"The answer is no JSON object with “{'.'.join(map(str, path[2:]))}”.")
+        return RunError(
+            "sample_parse_error",
+            f"The answer is no JSON object with “{'.'.join(map(str, path[2:]))}”.",
+        )
     return RunError("invalid_variable_error", f"There is no “{where}”.")
 
 

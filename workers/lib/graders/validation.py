@@ -32,9 +32,17 @@ class TextSimilarity(Form, tag="text_similarity", kw_only=True):
     input: str
     reference: str
     evaluation_metric: Literal[
-        "bleu", "fuzzy_match", "gleu", "meteor",
-        "rouge_1", "rouge_2", "rouge_3", "rouge_4", "rouge_5", "rouge_l",
-    ]  # fmt: skip
+        "bleu",
+        "fuzzy_match",
+        "gleu",
+        "meteor",
+        "rouge_1",
+        "rouge_2",
+        "rouge_3",
+        "rouge_4",
+        "rouge_5",
+        "rouge_l",
+    ]
     pass_threshold: Number | None = None
 
 
@@ -49,7 +57,9 @@ class Sampling(Struct, forbid_unknown_fields=True):
     seed: int | None = None
     top_p: Number | None = None
     temperature: Number | None = None
-    max_completions_tokens: int | None = None  # the graders' spelling, which differs from chat completions
+    max_completions_tokens: int | None = (
+        None  # the graders' spelling, which differs from chat completions
+    )
     max_completion_tokens: int | None = None
     reasoning_effort: str | None = None
 
@@ -101,7 +111,11 @@ def validate(spec: Any, path: str = "grader") -> dict:
 
 def _given(value: dict) -> dict:
     """Without null values, which are only defaults."""
-    return {key: _given(item) if isinstance(item, dict) else item for key, item in value.items() if item is not None}
+    return {
+        key: _given(item) if isinstance(item, dict) else item
+        for key, item in value.items()
+        if item is not None
+    }
 
 
 def _one_spelling(spec: Any) -> Any:
@@ -109,7 +123,9 @@ def _one_spelling(spec: Any) -> Any:
     if isinstance(spec, dict) and spec.get("operation") == "neq":
         return spec | {"operation": "ne"}
     if isinstance(spec, dict) and isinstance(spec.get("graders"), dict):
-        return spec | {"graders": {name: _one_spelling(part) for name, part in spec["graders"].items()}}
+        return spec | {
+            "graders": {name: _one_spelling(part) for name, part in spec["graders"].items()}
+        }
     return spec
 
 
@@ -121,7 +137,9 @@ def _single(grader: Single, path: str, name: str = "") -> Single:
     elif isinstance(grader, PythonGrader):
         _check_source(grader.source, f"{path}.source")
     else:
-        grader.input = [_message(item, f"{path}.input[{at}]") for at, item in enumerate(grader.input)]
+        grader.input = [
+            _message(item, f"{path}.input[{at}]") for at, item in enumerate(grader.input)
+        ]
         _check_limits(grader, path)
     return grader
 
@@ -156,7 +174,9 @@ def _check_limits(grader: ScoreModel | LabelModel, path: str) -> None:
             raise FormError(f"{path}.{field}", "has a label twice")
     for at, label in enumerate(grader.passing_labels):
         if label not in grader.labels:
-            raise FormError(f"{path}.passing_labels[{at}]", f"must be one of {', '.join(grader.labels)}")
+            raise FormError(
+                f"{path}.passing_labels[{at}]", f"must be one of {', '.join(grader.labels)}"
+            )
 
 
 def _check_source(source: str, path: str) -> None:
@@ -166,7 +186,9 @@ def _check_source(source: str, path: str) -> None:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise FormError(path, f"is not Python: {error}") from error
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "grade"]
+    functions = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "grade"
+    ]
     if not functions or len(functions[-1].args.posonlyargs + functions[-1].args.args) != 2:
         raise FormError(path, "must define grade(sample, item)")
 
@@ -175,12 +197,17 @@ def _multi(grader: Multi, path: str) -> Multi:
     grader.name = grader.name or "multi"
     for name, part in grader.graders.items():
         if not name.isidentifier():
-            raise FormError(f"{path}.graders.{name}", "has a name with more than letters, digits and underscores")
+            raise FormError(
+                f"{path}.graders.{name}",
+                "has a name with more than letters, digits and underscores",
+            )
         _single(part, f"{path}.graders.{name}", name)
     try:
         unknown = Formula(grader.calculate_output).names - grader.graders.keys()
     except FormulaError as error:
         raise FormError(f"{path}.calculate_output", f"is not a formula: {error}") from error
     if unknown:
-        raise FormError(f"{path}.calculate_output", f"names a grader that does not exist: “{min(unknown)}”")
+        raise FormError(
+            f"{path}.calculate_output", f"names a grader that does not exist: “{min(unknown)}”"
+        )
     return grader

@@ -1,5 +1,6 @@
-"""Whether two answers are mathematically equal. Light: sympy runs in helper processes (`python -m workers.maths`),
-which live for many answers and are killed if one takes too long or too much memory.
+"""Whether two answers are mathematically equal. Light: sympy runs in helper processes (`python -m
+workers.maths`), which live for many answers and are killed if one takes too long or too much
+memory.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class Helpers:
         try:
             found = helper.send(request, WALL_SECONDS)
         except Lost:
-            # Out of CPU time (SIGPROF) or, if it ended by itself, out of memory. Any other signal is not the answer's
-            # fault.
+            # Out of CPU time (SIGPROF) or, if it ended by itself, out of memory. Any other signal
+            # is not the answer's fault.
             with suppress(Exception):
                 helper.process.wait(1)
             ended = helper.process.poll()
@@ -88,7 +89,9 @@ class Helpers:
         return {"done": True} | found
 
     def _fail(self) -> dict:
-        raise HelperError("The helper process for mathematics ends by itself. Try `python -m workers.maths`.")
+        raise HelperError(
+            "The helper process for mathematics ends by itself. Try `python -m workers.maths`."
+        )
 
     def close(self) -> None:
         while self._idle:
@@ -111,8 +114,8 @@ def helpers() -> Helpers:
 
 @lru_cache(maxsize=4096)
 def compare(gold: str, given: str, positive: bool = False) -> tuple[bool, str]:
-    """(whether the answer equals the gold one, if not why). Raises ValueError for a gold answer that cannot be
-    parsed.
+    """(whether the answer equals the gold one, if not why). Raises ValueError for a gold answer
+    that cannot be parsed.
     """
     if problem := problem_of(gold):
         raise ValueError(problem)
@@ -124,7 +127,9 @@ def compare(gold: str, given: str, positive: bool = False) -> tuple[bool, str]:
         return False, f"the answer {error}"
     if left := found.get("undone"):
         return False, f"not evaluated: {given[:80]!r} leaves {' and '.join(left)} to be computed"
-    return found.get("same", False), f"not one clear answer: {found['given']}" if "given" in found else ""
+    return found.get("same", False), (
+        f"not one clear answer: {found['given']}" if "given" in found else ""
+    )
 
 
 @lru_cache(maxsize=4096)

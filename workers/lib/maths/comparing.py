@@ -1,7 +1,9 @@
-"""Compares two parsed answers. Needs sympy and math-verify's LaTeX parser, so it only runs in `workers.maths`.
+"""Compares two parsed answers. Needs sympy and math-verify's LaTeX parser, so it only runs in
+`workers.maths`.
 
-Expressions are compared by value at fixed pseudo-random points, with 50 digits and, where that is not conclusive, up to
-MORE_DIGITS: two that agree at all of them are equal with near certainty (Schwartz 1980, Zippel 1979 for polynomials).
+Expressions are compared by value at fixed pseudo-random points, with 50 digits and, where that is
+not conclusive, up to MORE_DIGITS: two that agree at all of them are equal with near certainty
+(Schwartz 1980, Zippel 1979 for polynomials).
 """
 
 from __future__ import annotations
@@ -37,10 +39,16 @@ def parsed(text: str) -> Any:
 
 @lru_cache(maxsize=256)
 def as_written(text: str) -> Any:
-    """The expression with i as a symbol: replacing it computes the sums around it. Raises Unreadable."""
+    """The expression with i as a symbol: replacing it computes the sums around it. Raises
+    Unreadable.
+    """
     try:
         found = latex2sympy(
-            text, is_real=None, convert_degrees=False, normalization_config=None, conversion_config=_CONFIG
+            text,
+            is_real=None,
+            convert_degrees=False,
+            normalization_config=None,
+            conversion_config=_CONFIG,
         )
     except MemoryError:
         raise
@@ -53,7 +61,9 @@ def as_written(text: str) -> Any:
 
 
 def _size(expression: Any) -> float:
-    """The approximate size of a number, so that no tower of powers is computed. Raises Unreadable."""
+    """The approximate size of a number, so that no tower of powers is computed. Raises
+    Unreadable.
+    """
     sizes = [_size(part) for part in expression.args]
     try:
         if isinstance(expression, sympy.Pow):
@@ -62,7 +72,11 @@ def _size(expression: Any) -> float:
             return math.gamma(_within(sizes[0], 10_000) + 1)
         if expression.is_Number:
             return abs(float(expression))
-        return math.prod(max(size, 1.0) for size in sizes) if isinstance(expression, sympy.Mul) else sum(sizes) or 4.0
+        return (
+            math.prod(max(size, 1.0) for size in sizes)
+            if isinstance(expression, sympy.Mul)
+            else sum(sizes) or 4.0
+        )
     except OverflowError:
         return math.inf
 
@@ -74,7 +88,9 @@ def _within(size: float, most: float) -> float:
 
 
 def _swapped(name: str) -> bool:
-    """Whether variables are in an unusual order, such as (y,x): neighbours in the alphabet, but not sorted."""
+    """Whether variables are in an unusual order, such as (y,x): neighbours in the alphabet, but not
+    sorted.
+    """
     letters = re.sub(r"[(),]", "", name)
     usual = "".join(sorted(letters))
     return name.startswith("(") and letters != usual and usual in "abcdefghijklmnopqrstuvwxyz"
@@ -82,15 +98,20 @@ def _swapped(name: str) -> bool:
 
 def named(node: Node) -> Node | None:
     """(x, y) = (1, 2) as the list x = 1, y = 2; None for anything else."""
-    names = node.name[1:-1].split(",") if node.name.startswith("(") and node.kind == "series" else []
+    names = (
+        node.name[1:-1].split(",") if node.name.startswith("(") and node.kind == "series" else []
+    )
     if len(names) < 2 or len(names) != len(node.parts) or node.text != "()":
         return None
-    return Node("list", parts=tuple(replace(part, name=name) for part, name in zip(node.parts, names, strict=True)))
+    return Node(
+        "list",
+        parts=tuple(replace(part, name=name) for part, name in zip(node.parts, names, strict=True)),
+    )
 
 
 def as_in(gold: Any, given: Any) -> Any:
-    """The answer, with the gold answer's names for a constant of integration (C, c) and for the imaginary unit (i,
-    j).
+    """The answer, with the gold answer's names for a constant of integration (C, c) and for the
+    imaginary unit (i, j).
     """
     names = {symbol.name: symbol for symbol in given.free_symbols}
     known = {symbol.name: symbol for symbol in gold.free_symbols}
@@ -119,14 +140,18 @@ def check(node: Node) -> None:
 
 
 def _with_letter_units(gold: Node, given: Node) -> tuple[Node, Node]:
-    """“5 m” looks like a product if its unit is one letter: it is a unit where the other answer has one that measures
-    the same, or where both end in such letters.
+    """“5 m” looks like a product if its unit is one letter: it is a unit where the other answer has
+    one that measures the same, or where both end in such letters.
     """
     nodes = (gold, given)
     as_units = tuple(
-        replace(node, text=letter[1], unit=letter_unit)
-        if not node.unit and (letter := _LETTER_UNIT.fullmatch(node.text)) and (letter_unit := unit_of(letter[2]))
-        else node
+        (
+            replace(node, text=letter[1], unit=letter_unit)
+            if not node.unit
+            and (letter := _LETTER_UNIT.fullmatch(node.text))
+            and (letter_unit := unit_of(letter[2]))
+            else node
+        )
         for node in nodes
     )
     units = [node.unit for node in as_units]
@@ -144,10 +169,15 @@ class Comparison:
         if given.sides and not self._consistent(given):
             return False
         if (by_name := named(gold)) and (
-            (other := named(given)) or (given.kind == "list" and all(part.name for part in given.parts))
+            (other := named(given))
+            or (given.kind == "list" and all(part.name for part in given.parts))
         ):
             return self._same_list(by_name, other or given)
-        if gold.kind == "list" and (other := named(given)) and all(part.name for part in gold.parts):
+        if (
+            gold.kind == "list"
+            and (other := named(given))
+            and all(part.name for part in gold.parts)
+        ):
             return self._same_list(gold, other)
         if gold.name and given.name and gold.name != given.name:
             return self._same_equation(gold, given)
@@ -166,11 +196,13 @@ class Comparison:
         return (gold.text == "cases") == (given.text == "cases") and self._same_list(gold, given)
 
     def _as_union(self, node: Node) -> list[tuple[str, Node, Node]]:
-        """(brackets, low, high) for intervals of numbers, sorted, with touching ones merged. Raises Unreadable for
-        anything else.
+        """(brackets, low, high) for intervals of numbers, sorted, with touching ones merged. Raises
+        Unreadable for anything else.
         """
         nodes = node.parts if node.text == "∪" else (node,)
-        if any(one.kind != "series" or one.text not in BRACKETS or len(one.parts) != 2 for one in nodes):
+        if any(
+            one.kind != "series" or one.text not in BRACKETS or len(one.parts) != 2 for one in nodes
+        ):
             raise Unreadable("no union of intervals")
         found: list[tuple[str, Node, Node]] = []
         for one in sorted(nodes, key=lambda one: (_place(one.parts[0]), one.text[0] == "(")):
@@ -193,7 +225,9 @@ class Comparison:
         )
 
     def _same_list(self, gold: Node, given: Node) -> bool:
-        if len({part.name for part in gold.parts if part.name}) > 1 and not any(part.name for part in given.parts):
+        if len({part.name for part in gold.parts if part.name}) > 1 and not any(
+            part.name for part in given.parts
+        ):
             return self._in_order(gold.parts, given.parts)
         if len(gold.parts) != len(given.parts):
             return False
@@ -207,7 +241,9 @@ class Comparison:
 
     def _in_order(self, gold: Iterable[Node], given: Iterable[Node]) -> bool:
         gold, given = tuple(gold), tuple(given)
-        return len(gold) == len(given) and all(self.same(one, other) for one, other in zip(gold, given, strict=True))
+        return len(gold) == len(given) and all(
+            self.same(one, other) for one, other in zip(gold, given, strict=True)
+        )
 
     # Values
 
@@ -226,16 +262,25 @@ class Comparison:
 
     def equal(self, one: Any, other: Any) -> bool:
         one, other = done(one), done(other)
-        return self._at_points([one, other], lambda point, *values: _same_at(one, other, point, values))
+        return self._at_points(
+            [one, other], lambda point, *values: _same_at(one, other, point, values)
+        )
 
     def _at_points(self, expressions: list, agree: Callable[..., bool]) -> bool:
-        """Whether the values agree at all points where both are defined, of which there must be at least NEEDED."""
+        """Whether the values agree at all points where both are defined, of which there must be at
+        least NEEDED.
+        """
         if all(expression in (sympy.oo, -sympy.oo) for expression in expressions):
             return expressions[0] == expressions[1]
-        symbols = sorted(set().union(*(expression.free_symbols for expression in expressions)), key=str)
+        symbols = sorted(
+            set().union(*(expression.free_symbols for expression in expressions)), key=str
+        )
         chance, agreed = random.Random(20), 0
         for _ in range(POINTS if symbols else 1):
-            point = {symbol: sympy.Rational(round(chance.uniform(self.low, 4.0) * 10**9), 10**9) for symbol in symbols}
+            point = {
+                symbol: sympy.Rational(round(chance.uniform(self.low, 4.0) * 10**9), 10**9)
+                for symbol in symbols
+            }
             values = [value_of(expression, point) for expression in expressions]
             if any(value is None for value in values):
                 if any(value is not None for value in values):
@@ -259,20 +304,31 @@ class Comparison:
         )
 
     def _constant(self, node: Node) -> bool:
-        """A number, or a variable that is declared to be one, which must not be rearranged into another equation."""
+        """A number, or a variable that is declared to be one, which must not be rearranged into
+        another equation.
+        """
         return node.kind != "value" or not parsed(node.text).free_symbols
 
     def _same_equation(self, gold: Node, given: Node) -> bool:
         is_equation = [bool(node.parts) and node.kind == "value" for node in (gold, given)]
-        return all(is_equation) and not self._constant(gold) and self._same_relation(gold.parts[0], given.parts[0])
+        return (
+            all(is_equation)
+            and not self._constant(gold)
+            and self._same_relation(gold.parts[0], given.parts[0])
+        )
 
     def _same_relation(self, gold: Node, given: Node) -> bool:
         """Equal up to a factor, which must be positive for an inequality."""
-        gold, given = (node.parts[0] if node.kind == "value" and node.parts else node for node in (gold, given))
+        gold, given = (
+            node.parts[0] if node.kind == "value" and node.parts else node for node in (gold, given)
+        )
         if gold.kind != "relation" or given.kind != "relation" or gold.text != given.text:
             return False
-        one, other = (done(parsed(node.parts[0].text) - parsed(node.parts[1].text)) for node in (gold, given))
-        first: list = []  # the ratio and both sides at the first point; the variables get their own names
+        one, other = (
+            done(parsed(node.parts[0].text) - parsed(node.parts[1].text)) for node in (gold, given)
+        )
+        # the ratio and both sides at the first point; the variables get their own names
+        first: list = []
 
         def proportional(point: dict, a: Any, b: Any) -> bool:
             if not a or not b:
@@ -280,7 +336,12 @@ class Comparison:
             if not first:
                 fixed = {symbol: sympy.Dummy() for symbol in point}
                 first.extend(
-                    (b / a, one.xreplace(fixed), other.xreplace(fixed), {fixed[s]: at for s, at in point.items()})
+                    (
+                        b / a,
+                        one.xreplace(fixed),
+                        other.xreplace(fixed),
+                        {fixed[s]: at for s, at in point.items()},
+                    )
                 )
                 return gold.text in ("=", "\\ne") or first[0].is_positive is True
             ratio, one_there, other_there, there = first
@@ -290,8 +351,8 @@ class Comparison:
 
 
 def _same_at(one: Any, other: Any, point: dict, values: Sequence[Any]) -> bool:
-    """Whether the two are equal at a point where they have about `values`, to DIGITS digits. A difference that is
-    exactly 0 gets smaller with more digits, however small the numbers are.
+    """Whether the two are equal at a point where they have about `values`, to DIGITS digits. A
+    difference that is exactly 0 gets smaller with more digits, however small the numbers are.
     """
     difference = one - other
     if difference.is_Rational:
@@ -307,11 +368,13 @@ def _same_at(one: Any, other: Any, point: dict, values: Sequence[Any]) -> bool:
 
 
 def _size_of(difference: Any, point: dict, most: int) -> Any:
-    """The larger of the real and imaginary part, computed with up to `most` digits; a part without a correct digit
-    counts as 0.
+    """The larger of the real and imaginary part, computed with up to `most` digits; a part without
+    a correct digit counts as 0.
     """
     parts = difference.evalf(DIGITS, subs=point, maxn=most).as_real_imag()
-    return max(abs(part) if part.is_Rational or part._prec > 10 else sympy.Integer(0) for part in parts)
+    return max(
+        abs(part) if part.is_Rational or part._prec > 10 else sympy.Integer(0) for part in parts
+    )
 
 
 def done(expression: Any) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 MARKS = "*_`"
-# A mark opens before and closes after a word, with nothing else next to it, so that 2**3 and 2*3*5 stay powers and
-# products.
+# A mark opens before and closes after a word, with nothing else next to it, so that 2**3 and 2*3*5
+# stay powers and products.
 _PAIR = re.compile(
     r"(?<![\w)}\]\\*.])(\*{1,3}|__)(?=[^\s*_])([^\n]{1,300}?)(?<=[^\s*_])\1(?![\w({\[\\*])"
     r"|(?<![\w`])`([^`\n]{1,300})`(?![\w`])"

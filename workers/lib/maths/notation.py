@@ -1,4 +1,6 @@
-"""Normalises mathematical notation: plain LaTeX without decoration; and finds where brackets close. Pure."""
+"""Normalises mathematical notation: plain LaTeX without decoration; and finds where brackets close.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from itertools import accumulate
 from workers.lib.maths.emphasis import unmarked
 
 MOST_NESTED = 12
-_FUNCTIONS = "arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc ln log exp max min gcd lcm det"
+_FUNCTIONS = (
+    "arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc ln log exp max min gcd lcm det"
+)
 _GREEK = "alpha beta gamma delta epsilon theta lambda mu sigma phi omega pi"
 _SUPERSCRIPTS = {
     "⁰": "0",
@@ -24,28 +28,92 @@ _SUPERSCRIPTS = {
     "⁻": "-",
 }
 _CHARACTERS = str.maketrans(
-    {"−": "-", "–": "-", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot ", "÷": "/", "π": "\\pi ", "∞": "\\infty ", "≤": "\\le ",
-     "≥": "\\ge ", "≠": "\\ne ", "±": "\\pm ", "∪": "\\cup ", "∈": "\\in ", "∅": "\\emptyset ", "°": "^\\circ ", "θ": "\\theta ",
-     "⅓": "\\frac{1}{3}", "⅔": "\\frac{2}{3}", "⅛": "\\frac{1}{8}", "⅕": "\\frac{1}{5}", "⅙": "\\frac{1}{6}", "⟨": "(", "⟩": ")", "ℝ": "\\mathbb{R}",
-     "½": "\\frac{1}{2}", "¼": "\\frac{1}{4}", "¾": "\\frac{3}{4}", "\u00a0": " ", "\u2009": " ", "≈": "\\approx ", "~": " ", "\t": " ", "\n": " "}
-)  # fmt: skip
+    {
+        "−": "-",
+        "–": "-",
+        "×": "\\times ",
+        "·": "\\cdot ",
+        "⋅": "\\cdot ",
+        "÷": "/",
+        "π": "\\pi ",
+        "∞": "\\infty ",
+        "≤": "\\le ",
+        "≥": "\\ge ",
+        "≠": "\\ne ",
+        "±": "\\pm ",
+        "∪": "\\cup ",
+        "∈": "\\in ",
+        "∅": "\\emptyset ",
+        "°": "^\\circ ",
+        "θ": "\\theta ",
+        "⅓": "\\frac{1}{3}",
+        "⅔": "\\frac{2}{3}",
+        "⅛": "\\frac{1}{8}",
+        "⅕": "\\frac{1}{5}",
+        "⅙": "\\frac{1}{6}",
+        "⟨": "(",
+        "⟩": ")",
+        "ℝ": "\\mathbb{R}",
+        "½": "\\frac{1}{2}",
+        "¼": "\\frac{1}{4}",
+        "¾": "\\frac{3}{4}",
+        "\u00a0": " ",
+        "\u2009": " ",
+        "≈": "\\approx ",
+        "~": " ",
+        "\t": " ",
+        "\n": " ",
+    }
+)
 _ENCLOSED = re.compile(
     r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mathbf|mathit|mbox|operatorname|boxed|fbox)\s*\{([^{}]*)\}"
 )
-_REWRITES = tuple((re.compile(pattern), by) for pattern, by in (
-    (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|limits)(?![a-zA-Z])", " "), (r"(?<!\\)\\[,;: ]|(?<![,\\])\\!|\\q?quad(?![a-z])", " "),
-    (r"\\langle(?![a-z])", "("), (r"\\rangle(?![a-z])", ")"), (r"\\colon(?![a-z])", ":"), (r"\\log\s*_\s*(?:e(?![a-z])|\{\s*e\s*\})", r"\\ln "),
-    (r"(?<=[\d.])\s*[xX]\s*(?=10\s*\^)", r" \\times "), (r"\\frac\s*\{\s*\"?([A-Za-z]+)\"?\s*\}\s*\{\s*\"([A-Za-z]+)\"\s*\}|\\frac\s*\{\s*\"([A-Za-z]+)\"\s*\}\s*\{\s*([A-Za-z]+)\s*\}", r' "\1\3/\2\4" '),
-    (r"(?<=\d),\\!\s*(?=\d{3})", ","), (r"\\[dtc]frac(?![a-z])", r"\\frac"), (r"\\[lr]?vert(?![a-z])", "|"), (r"\\lbrace(?![a-z])", r"\\{"), (r"\\rbrace(?![a-z])", r"\\}"),
-    (r"\\(?:leq|leqslant)(?![a-z])|<=|=<", r"\\le "), (r"\\(?:geq|geqslant)(?![a-z])|>=", r"\\ge "), (r"\\lt(?![a-z])", "<"),
-    (r"\\gt(?![a-z])", ">"), (r"\\neq(?![a-z])|!=", r"\\ne "), (r"\\varnothing(?![a-z])|\\\{\s*\\\}", r"\\emptyset "),
-    (r"\+/-|\+-", r"\\pm "), (r"\*\*", "^"), (r"\*", r" \\cdot "), (r"\\div(?![a-z])", "/"), (r"√\s*(\d+|\w)", r"\\sqrt{\1}"),
-    (r"√", r"\\sqrt"), (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"), (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
-    (r"\\frac\s*(\{[^{}]*\})\s*(\d)", r"\\frac\1{\2}"), (r"\\sqrt\s*(\d|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt{\1}"),
-    (r"(?<![\\a-zA-Z])(?:infinity|inf)(?![a-zA-Z])", r"\\infty "), (r"(?<![\\a-zA-Z])sqrt(?![a-zA-Z])", r"\\sqrt"),
-    (r"(?<=[\d}])\s*min(?![\w(])", ' "minutes" '), (rf"(?<![\\a-zA-Z])({'|'.join((_FUNCTIONS + ' ' + _GREEK).split())})(?![a-zA-Z])", r"\\\1 "),
-    (r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([-+]?\d{1,6})(?![\w.])", r"\1 \\cdot 10^{\2}"), (r"\\text\s*", ""),
-))  # fmt: skip
+_REWRITES = tuple(
+    (re.compile(pattern), by)
+    for pattern, by in (
+        (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|limits)(?![a-zA-Z])", " "),
+        (r"(?<!\\)\\[,;: ]|(?<![,\\])\\!|\\q?quad(?![a-z])", " "),
+        (r"\\langle(?![a-z])", "("),
+        (r"\\rangle(?![a-z])", ")"),
+        (r"\\colon(?![a-z])", ":"),
+        (r"\\log\s*_\s*(?:e(?![a-z])|\{\s*e\s*\})", r"\\ln "),
+        (r"(?<=[\d.])\s*[xX]\s*(?=10\s*\^)", r" \\times "),
+        (
+            r"\\frac\s*\{\s*\"?([A-Za-z]+)\"?\s*\}\s*\{\s*\"([A-Za-z]+)\"\s*\}|\\frac\s*\{\s*\"([A-Za-z]+)\"\s*\}\s*\{\s*([A-Za-z]+)\s*\}",
+            r' "\1\3/\2\4" ',
+        ),
+        (r"(?<=\d),\\!\s*(?=\d{3})", ","),
+        (r"\\[dtc]frac(?![a-z])", r"\\frac"),
+        (r"\\[lr]?vert(?![a-z])", "|"),
+        (r"\\lbrace(?![a-z])", r"\\{"),
+        (r"\\rbrace(?![a-z])", r"\\}"),
+        (r"\\(?:leq|leqslant)(?![a-z])|<=|=<", r"\\le "),
+        (r"\\(?:geq|geqslant)(?![a-z])|>=", r"\\ge "),
+        (r"\\lt(?![a-z])", "<"),
+        (r"\\gt(?![a-z])", ">"),
+        (r"\\neq(?![a-z])|!=", r"\\ne "),
+        (r"\\varnothing(?![a-z])|\\\{\s*\\\}", r"\\emptyset "),
+        (r"\+/-|\+-", r"\\pm "),
+        (r"\*\*", "^"),
+        (r"\*", r" \\cdot "),
+        (r"\\div(?![a-z])", "/"),
+        (r"√\s*(\d+|\w)", r"\\sqrt{\1}"),
+        (r"√", r"\\sqrt"),
+        (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
+        (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
+        (r"\\frac\s*(\{[^{}]*\})\s*(\d)", r"\\frac\1{\2}"),
+        (r"\\sqrt\s*(\d|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt{\1}"),
+        (r"(?<![\\a-zA-Z])(?:infinity|inf)(?![a-zA-Z])", r"\\infty "),
+        (r"(?<![\\a-zA-Z])sqrt(?![a-zA-Z])", r"\\sqrt"),
+        (r"(?<=[\d}])\s*min(?![\w(])", ' "minutes" '),
+        (
+            rf"(?<![\\a-zA-Z])({'|'.join((_FUNCTIONS + ' ' + _GREEK).split())})(?![a-zA-Z])",
+            r"\\\1 ",
+        ),
+        (r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([-+]?\d{1,6})(?![\w.])", r"\1 \\cdot 10^{\2}"),
+        (r"\\text\s*", ""),
+    )
+)
 AND = re.compile(r"(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])", re.IGNORECASE)
 WORDS = re.compile(r"[A-Za-z][A-Za-z'’ -]*")
 
@@ -53,8 +121,14 @@ WORDS = re.compile(r"[A-Za-z][A-Za-z'’ -]*")
 def undecorated(text: str) -> str:
     """The text without delimiters and emphasis, with special characters as LaTeX commands."""
     text = _undelimited(re.sub(r"~(?=\s*[\d.])", "≈", text).translate(_CHARACTERS).strip())
-    text = text if "\\begin" in text else text.replace("\\\\", "\\")  # backslashes were escaped twice
-    return re.sub(f"[{''.join(_SUPERSCRIPTS)}]+", lambda m: "^{" + "".join(_SUPERSCRIPTS[c] for c in m[0]) + "}", text)
+    text = (
+        text if "\\begin" in text else text.replace("\\\\", "\\")
+    )  # backslashes were escaped twice
+    return re.sub(
+        f"[{''.join(_SUPERSCRIPTS)}]+",
+        lambda m: "^{" + "".join(_SUPERSCRIPTS[c] for c in m[0]) + "}",
+        text,
+    )
 
 
 def unwrapped(text: str) -> str:
@@ -79,7 +153,9 @@ def _quoted(match: re.Match) -> str:
     if inner in ("i", "e") and match[0].startswith("\\math"):
         return f" {inner} "
     is_words = (
-        WORDS.fullmatch(inner) and not AND.search(inner) and (len(inner) > 1 or not match[0].startswith("\\text"))
+        WORDS.fullmatch(inner)
+        and not AND.search(inner)
+        and (len(inner) > 1 or not match[0].startswith("\\text"))
     )
     return (
         f' "{inner}" '
@@ -89,7 +165,9 @@ def _quoted(match: re.Match) -> str:
 
 
 def _undelimited(text: str) -> str:
-    """The text without surrounding $…$, \\(…\\), \\[…\\] and emphasis; a dollar sign before a number stays as $."""
+    """The text without surrounding $…$, \\(…\\), \\[…\\] and emphasis; a dollar sign before a
+    number stays as $.
+    """
     text = re.sub(r"\\[()\[\]]", " ", re.sub(r"\\\\(?=[\[(])", " ", unmarked(text)))
     text = text.replace("\\$", "＄")
     if text.count("$") % 2 and (found := re.match(r"(-?\s*)\$(?=\s*[\d.])", text)):

@@ -1,5 +1,5 @@
-"""Numbers as people write them (decimals, mixed numbers, bases, degrees in a trigonometric function), converted to
-unambiguous LaTeX. Pure.
+"""Numbers as people write them (decimals, mixed numbers, bases, degrees in a trigonometric
+function), converted to unambiguous LaTeX. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _MIXED = re.compile(
 )
 _RECURRING = re.compile(r"(\d*)\.(\d*)(?:\\overline\s*\{?\s*(\d+)\s*\}?|\\dot\s*\{?\s*(\d)\s*\}?)")
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])|(?<![\d.])(\d+)\.(?![\d.])")
-_NAMES = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+_NAMES = (
+    "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+)
 _BASES = {word: base for base, word in enumerate(_NAMES.split(), 2)}
 _BASED = re.compile(
     r"(?<![\w.}])(?:\(\s*(\d[\dA-F]*)\s*\)|\{\s*(\d[\dA-F]*)\s*\}|(\d[\dA-F]*))\s*_\s*(?:\{\s*(\w+)\s*\}|(\w))(?!\w)"
@@ -31,7 +33,9 @@ _DEGREES = re.compile(
 
 
 def in_radians(text: str) -> str:
-    """Convert the angle in sin 30° to radians. Without such a function, degrees are the unit of the answer and stay."""
+    """Convert the angle in sin 30° to radians. Without such a function, degrees are the unit of the
+    answer and stay.
+    """
     if not _TRIGONOMETRIC.search(text):
         return text
     text = _DEGREES.sub(r"(\1 \\cdot \\frac{\\pi}{180})", text)

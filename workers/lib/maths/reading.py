@@ -1,7 +1,8 @@
-"""Parses an answer, LaTeX or plain text, into values, sets, tuples, intervals, equations and units. Pure.
+"""Parses an answer, LaTeX or plain text, into values, sets, tuples, intervals, equations and units.
+Pure.
 
-Only the leaves, single expressions, are left to the LaTeX parser, which guesses if a text is ambiguous (it reads “2 3”
-as 5, and “x or 3” as a product). Anything ambiguous is rejected here.
+Only the leaves, single expressions, are left to the LaTeX parser, which guesses if a text is
+ambiguous (it reads “2 3” as 5, and “x or 3” as a product). Anything ambiguous is rejected here.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ MOST_PARTS, DEEPEST = 40, 12
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`kind`: value (LaTeX in `text`), words, list (unordered), series (in the brackets or matrix of `text`) or
-    relation (with the operator `text` between two parts). `name`: the variable that it is the value of. `sides`: x =
-    sides[0] = … = value.
+    """`kind`: value (LaTeX in `text`), words, list (unordered), series (in the brackets or matrix
+    of `text`) or relation (with the operator `text` between two parts). `name`: the variable that
+    it is the value of. `sides`: x = sides[0] = … = value.
     """
 
     kind: str
@@ -49,22 +50,60 @@ _UNIT = re.compile(
 )
 _CURRENCY = re.compile(r"^(-?)\s*([$€£])\s*(.+)$")
 _MATRIX = re.compile(
-    r"^\(?\s*\[?\s*\\begin\s*\{([pb]?matrix|array)\}\s*(?:\{[clr|]*\})?(.*)\\end\s*\{\1\}\s*\]?\s*\)?$", re.DOTALL
+    r"^\(?\s*\[?\s*\\begin\s*\{([pb]?matrix|array)\}\s*(?:\{[clr|]*\})?(.*)\\end\s*\{\1\}\s*\]?\s*\)?$",
+    re.DOTALL,
 )
 _RELATION = re.compile(r"\\le(?![a-z])|\\ge(?![a-z])|\\ne(?![a-z])|\\in(?![a-z])|=|<|>")
 _SINGLE = r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\((?:[a-z](?:,\s*)?)+\))?"
 _NAME = re.compile(rf"{_SINGLE}(?:\s*:\s*{_SINGLE})?|\((?:\\?[a-z]+\s*,?\s*)+\)|\|[A-Z]{{1,3}}\|")
-_VAGUE = re.compile(r"\\(?:approx|sim|ldots|dots|cdots|mp|bar|prime|to|mid|vec|hat|tilde)(?![a-z])|[?'`&#@;]|\.\.\.")
-_ENGLISH = frozenset(["or", "and", "not", "if", "is", "no", "to", "of", "at", "by", "nan", "oo", "the", "so", "it", "be", "yes", "has", "but"])  # fmt: skip
+_VAGUE = re.compile(
+    r"\\(?:approx|sim|ldots|dots|cdots|mp|bar|prime|to|mid|vec|hat|tilde)(?![a-z])|[?'`&#@;]|\.\.\."
+)
+_ENGLISH = frozenset(
+    [
+        "or",
+        "and",
+        "not",
+        "if",
+        "is",
+        "no",
+        "to",
+        "of",
+        "at",
+        "by",
+        "nan",
+        "oo",
+        "the",
+        "so",
+        "it",
+        "be",
+        "yes",
+        "has",
+        "but",
+    ]
+)
 _NOTHING = frozenset(
-    ("no solution", "no solutions", "no real solution", "no real solutions", "empty set", "the empty set")
+    (
+        "no solution",
+        "no solutions",
+        "no real solution",
+        "no real solutions",
+        "empty set",
+        "the empty set",
+    )
 )
 _REALS = frozenset(("all real numbers", "all reals", "all real", "the real numbers"))
 _REAL = r"(?:\\in\s*)?\\mathbb\s*\{?\s*R\s*\}?"
-_BUILT = re.compile(rf"\\\{{\s*(\\?[A-Za-z]+)\s*(?:{_REAL})?\s*(?:\\mid(?![a-z])|\||:)\s*(.+?)\s*\\\}}")
-_BUT = re.compile(rf"{_REAL}\s*(?:\\setminus(?![a-z])|\\backslash(?![a-z])|-)\s*\\\{{([^{{}},;]+)\\\}}")
+_BUILT = re.compile(
+    rf"\\\{{\s*(\\?[A-Za-z]+)\s*(?:{_REAL})?\s*(?:\\mid(?![a-z])|\||:)\s*(.+?)\s*\\\}}"
+)
+_BUT = re.compile(
+    rf"{_REAL}\s*(?:\\setminus(?![a-z])|\\backslash(?![a-z])|-)\s*\\\{{([^{{}},;]+)\\\}}"
+)
 _ABSOLUTE = re.compile(r"\|\s*(\\?[A-Za-z]+)\s*\|")
-_CASES = re.compile(r"(?:([^=]+)=)?\s*(?:\\\{)?\s*\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL)
+_CASES = re.compile(
+    r"(?:([^=]+)=)?\s*(?:\\\{)?\s*\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL
+)
 _WHEN = re.compile(r'^[\s,]*"?\s*(?:if|for|when|where)(?![A-Za-z])\s*"?|[\s,.]+$')
 _MODULO = re.compile(
     r"(?:(\\?[A-Za-z]+)\s*\\equiv(?![a-z])\s*)?(.+?)\s*(?:\\pmod\s*|\\mod\s*|\(\s*(?:\\?b?mod|\"mod\")\s*)(\{[^{}]*\}|\w+)\s*\)?"
@@ -76,7 +115,11 @@ def read(text: str) -> Node:
     """The structure of an answer. Raises Unreadable."""
     text = undecorated(text)
     bare = " ".join(unwrapped(text).replace('"', " ").strip(" ().").split())
-    if (len(bare) > 2 or bare.casefold() == "no") and WORDS.fullmatch(bare) and not AND.search(bare):
+    if (
+        (len(bare) > 2 or bare.casefold() == "no")
+        and WORDS.fullmatch(bare)
+        and not AND.search(bare)
+    ):
         if bare.casefold() in _NOTHING:
             return Node("list")
         return _everything() if bare.casefold() in _REALS else Node("words", bare.casefold())
@@ -88,7 +131,9 @@ def read(text: str) -> Node:
     return _answer(text, 0)
 
 
-_COMMA = re.compile(r",\s*(?:and|or)(?![A-Za-z])|,|;|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])", re.IGNORECASE)
+_COMMA = re.compile(
+    r",\s*(?:and|or)(?![A-Za-z])|,|;|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])", re.IGNORECASE
+)
 _CUP, _RATIO = re.compile(r"\\cup(?![a-z])"), re.compile(":")
 
 
@@ -106,7 +151,8 @@ def _answer(text: str, depth: int) -> Node:
     if found := _MODULO.fullmatch(text):
         return Node("series", "mod", (_value(found[2]), _value(found[3].strip("{}"))))
     joined = _SPACED.sub(
-        lambda m: m[0].replace(" ", ""), _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text.replace("{,}", ""))
+        lambda m: m[0].replace(" ", ""),
+        _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text.replace("{,}", "")),
     )
     text = joined if not _THOUSANDS.search(text) or _only_numbers(text) else text
     text = re.sub(r"^either\s+", "", text)
@@ -137,9 +183,9 @@ def _only_numbers(text: str) -> bool:
     found = _THOUSANDS.search(text)
     while found:
         before = text[: found.start()]
-        if sum(char in "([" for char in before) > sum(char in ")]" for char in before) or before.count(
-            "\\{"
-        ) > before.count("\\}"):
+        if sum(char in "([" for char in before) > sum(
+            char in ")]" for char in before
+        ) or before.count("\\{") > before.count("\\}"):
             return False
         if before.rstrip().endswith("{") and "," in text[: found.end()]:
             return False
@@ -158,9 +204,15 @@ def _list(texts: list[str], depth: int) -> Node:
 
 
 def _within_both(parts: tuple[Node, ...]) -> Node:
-    """x > 1 and x < 3 combined to 1 < x < 3; anything but two inequalities of one variable stays a list."""
+    """x > 1 and x < 3 combined to 1 < x < 3; anything but two inequalities of one variable stays a
+    list.
+    """
     one, other = parts
-    bounds = [node for node in parts if node.kind == "series" and node.name and node.text in ("()", "[)", "(]", "[]")]
+    bounds = [
+        node
+        for node in parts
+        if node.kind == "series" and node.name and node.text in ("()", "[)", "(]", "[]")
+    ]
     if len(bounds) < 2 or one.name != other.name or "," in one.name:
         return Node("list", parts=tuple(dict.fromkeys(parts)))
     low, high = (one, other) if other.parts[0].text == "-\\infty" else (other, one)
@@ -176,7 +228,9 @@ def _everything() -> Node:
 def _all_but(value: Node) -> Node:
     """All real numbers except one."""
     low, high = _everything().parts
-    return Node("list", "∪", (Node("series", "()", (low, value)), Node("series", "()", (value, high))))
+    return Node(
+        "list", "∪", (Node("series", "()", (low, value)), Node("series", "()", (value, high)))
+    )
 
 
 def _cases(body: str, depth: int) -> Node:
@@ -187,8 +241,14 @@ def _cases(body: str, depth: int) -> Node:
         if not comma:
             raise Unreadable("a case without a condition")
         when = _WHEN.sub("", _WHEN.sub("", when.strip())).strip().strip('"').strip()
-        condition = Node("words", "otherwise") if when in ("otherwise", "else") else _answer(when, depth + 1)
-        parts.append(Node("series", "case", (_answer(value.strip().rstrip(","), depth + 1), condition)))
+        condition = (
+            Node("words", "otherwise")
+            if when in ("otherwise", "else")
+            else _answer(when, depth + 1)
+        )
+        parts.append(
+            Node("series", "case", (_answer(value.strip().rstrip(","), depth + 1), condition))
+        )
     if not 0 < len(parts) <= MOST_PARTS:
         raise Unreadable("too many cases or none")
     return Node("list", "cases", tuple(parts))
@@ -199,7 +259,9 @@ def _matrix(body: str, depth: int) -> Node:
     if len({len(row) for row in rows}) != 1:
         raise Unreadable("a matrix with rows of different lengths")
     return Node(
-        "series", f"matrix {len(rows)}×{len(rows[0])}", _several([cell.strip() for row in rows for cell in row], depth)
+        "series",
+        f"matrix {len(rows)}×{len(rows[0])}",
+        _several([cell.strip() for row in rows for cell in row], depth),
     )
 
 
@@ -276,7 +338,11 @@ def _equation(sides: list[str], depth: int) -> Node:
         sides = sides[::-1]
     if name := _name(sides[0]):
         found = _answer(sides[-1], depth + 1)
-        whole = Node("relation", "=", (_value(sides[0]), found)) if found.kind == "value" and "(" not in name else None
+        whole = (
+            Node("relation", "=", (_value(sides[0]), found))
+            if found.kind == "value" and "(" not in name
+            else None
+        )
         return replace(
             found,
             name=name,
@@ -301,7 +367,9 @@ def _name(text: str) -> str:
 
 
 def _interval(sides: list[str], operators: list[str]) -> Node | None:
-    """3 < x, x ≥ 3 and -1 < x ≤ 1 as (3, ∞), [3, ∞) and (-1, 1]: a single variable with numbers around it."""
+    """3 < x, x ≥ 3 and -1 < x ≤ 1 as (3, ∞), [3, ∞) and (-1, 1]: a single variable with numbers
+    around it.
+    """
     if not set(operators) <= {"<", "\\le"}:
         sides, operators = sides[::-1], [_OPPOSITE.get(sign, "") for sign in reversed(operators)]
     if not set(operators) <= {"<", "\\le"} or len(sides) > 3:
@@ -335,13 +403,18 @@ def _value(text: str) -> Node:
     if "\\pm" in text:
         if text.count("\\pm") > 1 or unit:
             raise Unreadable("more than one ±")
-        return Node("list", parts=tuple(Node("value", expression(text.replace("\\pm", sign))) for sign in "+-"))
+        return Node(
+            "list",
+            parts=tuple(Node("value", expression(text.replace("\\pm", sign))) for sign in "+-"),
+        )
     return Node("value", expression(text), unit=unit)
 
 
 def _unit(text: str) -> tuple[str, Unit | None]:
     for word, power in SCALES.items():
-        text = re.sub(rf'(?<=\d)\s*"?\s*{word}\s*"?(?=\s|$)', rf" \\cdot 10^{{{power}}} ", text).strip()
+        text = re.sub(
+            rf'(?<=\d)\s*"?\s*{word}\s*"?(?=\s|$)', rf" \\cdot 10^{{{power}}} ", text
+        ).strip()
     text = re.sub(r'(?:\\%|%|"?\b(?:percent(?:age)?|pct)\b"?)\s*$', r" \\cdot \\frac{1}{100}", text)
     if found := _CURRENCY.match(text):
         return found[1] + found[3], unit_of(found[2])
@@ -367,6 +440,9 @@ def expression(text: str) -> str:
     if re.search(r"(?<![\d_^])\d+\s+\d|\d\s*\.|\.\s*\d|_\d\d", text):
         raise Unreadable("numbers side by side")
     letters = re.sub(r"\\[A-Za-z]+|_\{[^{}]*\}", " ", text)
-    if any(len(word) > 3 or word in _ENGLISH or word == "NaN" for word in re.findall(r"[A-Za-z]+", letters)):
+    if any(
+        len(word) > 3 or word in _ENGLISH or word == "NaN"
+        for word in re.findall(r"[A-Za-z]+", letters)
+    ):
         raise Unreadable(f"words: {text[:40]!r}")
     return " ".join(_WHOLE_TIMES.sub(r"\1 \\cdot (", text).split())

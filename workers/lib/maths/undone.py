@@ -1,9 +1,9 @@
 """Operations that an answer leaves to be done: 17+25 is the question, 42 the answer. Needs sympy.
 
-An exact value may be written in any usual form: a fraction, a power (2^{10}, 6.02·10^{23}), a root or a logarithm that
-is irrational, a multiple of π, a trigonometric value, a factored or expanded polynomial. What remains to be done is
-arithmetic with numbers (a sum, a product, a quotient, like terms), a function whose value is rational (√16, 5!), and
-all of calculus.
+An exact value may be written in any usual form: a fraction, a power (2^{10}, 6.02·10^{23}), a root
+or a logarithm that is irrational, a multiple of π, a trigonometric value, a factored or expanded
+polynomial. What remains to be done is arithmetic with numbers (a sum, a product, a quotient, like
+terms), a function whose value is rational (√16, 5!), and all of calculus.
 """
 
 from __future__ import annotations
@@ -41,12 +41,17 @@ FUNCTIONS = (
 IMAGINARY = sympy.Symbol("i")
 _PERCENT = sympy.Rational(1, 100)
 _BINOMIAL = re.compile(r"\\[dt]?binom(?![a-z])|\\choose(?![a-z])")
-# The parser divides integers at once, so a quotient is read from the text. Decimals are reduced fractions there.
-_QUOTIENT = re.compile(r"\\frac\s*\{\s*-?(\d+)\s*\}\s*\{\s*-?(\d+)\s*\}|(?<![\d^])(\d+)\s*/\s*(\d+)")
+# The parser divides integers at once, so a quotient is read from the text. Decimals are reduced
+# fractions there.
+_QUOTIENT = re.compile(
+    r"\\frac\s*\{\s*-?(\d+)\s*\}\s*\{\s*-?(\d+)\s*\}|(?<![\d^])(\d+)\s*/\s*(\d+)"
+)
 
 
 def undone(node: Node, as_written: Any) -> set[str]:
-    """What is left to be done in an answer, by name. `as_written` makes an expression of a value's text."""
+    """What is left to be done in an answer, by name. `as_written` makes an expression of a value's
+    text.
+    """
     left = set().union(*(undone(part, as_written) for part in node.parts))
     if node.kind == "value":
         left |= set(_in_text(node.text)) | set(_in_expression(as_written(node.text)))
@@ -116,7 +121,8 @@ def _is_complex(expression: Any) -> bool:
     return (
         isinstance(expression, sympy.Add)
         and IMAGINARY in expression.free_symbols
-        and {_without_number(term) for term in _parts(expression, sympy.Add)} <= {sympy.S.One, IMAGINARY}
+        and {_without_number(term) for term in _parts(expression, sympy.Add)}
+        <= {sympy.S.One, IMAGINARY}
     )
 
 
@@ -132,13 +138,17 @@ def _in_product(expression: Any) -> Iterator[str]:
     if len(numbers) > 1 or sums > 1:
         yield "a product"
     if len(denominators) > 1 or any(
-        not top.is_Integer or (top / bottom).is_Integer for top in numbers for bottom in denominators
+        not top.is_Integer or (top / bottom).is_Integer
+        for top in numbers
+        for bottom in denominators
     ):
         yield "a quotient"
 
 
 def _in_function(expression: Any) -> Iterator[str]:
-    """A function whose value is rational; a power of a number by a whole number is a way to write it."""
+    """A function whose value is rational; a power of a number by a whole number is a way to write
+    it.
+    """
     if expression.free_symbols - {IMAGINARY} or _is_rational(expression):
         return
     if isinstance(expression, sympy.Pow) and _is_complex(expression.base):
@@ -147,7 +157,13 @@ def _in_function(expression: Any) -> Iterator[str]:
         yield "a factorial"
     elif _computed(expression).is_Rational:
         is_root = isinstance(expression, sympy.Pow)
-        yield "a root" if is_root else "a logarithm" if isinstance(expression, sympy.log) else "a function"
+        yield (
+            "a root"
+            if is_root
+            else "a logarithm"
+            if isinstance(expression, sympy.log)
+            else "a function"
+        )
 
 
 def _computed(expression: Any) -> Any:

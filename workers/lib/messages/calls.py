@@ -1,8 +1,9 @@
 """The tool calls of a message, in all formats in use. Only the standard library.
 
-Native: OpenAI's `tool_calls` (arguments as text or object), the older `function_call`, a Responses item. As text: if
-the whole text is JSON of one call or a list of calls, bare, in a code fence, or in <tool_call> tags (Hermes, Qwen).
-Prose that contains JSON is an answer. Text that begins like a call but cannot be parsed is a call with a `problem`.
+Native: OpenAI's `tool_calls` (arguments as text or object), the older `function_call`, a Responses
+item. As text: if the whole text is JSON of one call or a list of calls, bare, in a code fence, or
+in <tool_call> tags (Hermes, Qwen). Prose that contains JSON is an answer. Text that begins like a
+call but cannot be parsed is a call with a `problem`.
 """
 
 from __future__ import annotations
@@ -26,15 +27,20 @@ NAMES = ("name", "tool", "toolName", "tool_name")
 ARGUMENTS = ("arguments", "args", "parameters", "kwargs")
 TOOL_USE = (*ARGUMENTS, "input")
 _SAID = frozenset(NAMES + ARGUMENTS)
-IDS = ("call_id", "id", "tool_call_id", "toolCallId")  # a Responses item has two ids: `id` is the item's own
+IDS = (
+    "call_id",
+    "id",
+    "tool_call_id",
+    "toolCallId",
+)  # a Responses item has two ids: `id` is the item's own
 _TAG, _END = "<tool_call>", "</tool_call>"
 _BEGINS_A_CALL = re.compile(r"\s*(?:\[\s*)?\{\s*[\"'}]")
 
 
 @dataclass(slots=True)
 class ToolCall:
-    """One call. `args` is None if the arguments are not a JSON object; `given` is their original form; `problem` says
-    why the call cannot be parsed, "" if it can.
+    """One call. `args` is None if the arguments are not a JSON object; `given` is their original
+    form; `problem` says why the call cannot be parsed, "" if it can.
     """
 
     tool: str
@@ -51,7 +57,13 @@ class ToolCall:
     @property
     def arguments(self) -> str:
         """The arguments as text: the original text, or as JSON."""
-        return self.given if isinstance(self.given, str) else "" if self.given is None else as_json(self.given)
+        return (
+            self.given
+            if isinstance(self.given, str)
+            else ""
+            if self.given is None
+            else as_json(self.given)
+        )
 
 
 def calls_of(message: Message) -> list[ToolCall]:
@@ -62,7 +74,9 @@ def calls_of(message: Message) -> list[ToolCall]:
 
 
 def native_calls(message: Message) -> list[ToolCall]:
-    """The native calls of a message: `tool_calls`, `function_call`, or a Responses item that is a call."""
+    """The native calls of a message: `tool_calls`, `function_call`, or a Responses item that is a
+    call.
+    """
     return [known_call(item) for item in native_items(message)]
 
 
@@ -78,7 +92,9 @@ def native_items(message: Message) -> list[Any]:
 
 
 def known_call(item: Any) -> ToolCall:
-    """A call of any format, known to be one by its position in a message; anything missing becomes its problem."""
+    """A call of any format, known to be one by its position in a message; anything missing becomes
+    its problem.
+    """
     name, given, identity = _parts(item)
     made = ToolCall(name if isinstance(name, str) else "", arguments_of(given), identity, given)
     if not isinstance(name, str):
@@ -91,7 +107,9 @@ def known_call(item: Any) -> ToolCall:
 
 
 def _parts(item: Any) -> tuple[Any, Any, str]:
-    """(name, original arguments, id) of {function: {name, arguments}}, {name, arguments}, {tool, args}, …"""
+    """(name, original arguments, id) of {function: {name, arguments}}, {name, arguments}, {tool,
+    args}, …
+    """
     if not isinstance(item, dict):
         return None, None, ""
     function = item.get("function")
@@ -115,7 +133,9 @@ def _rivals(item: dict) -> str:
     if len(names) > 1:
         return TWO_NAMES
     return (
-        "" if len(given) < 2 or all(arguments_of(one) == arguments_of(given[0]) for one in given[1:]) else TWO_ARGUMENTS
+        ""
+        if len(given) < 2 or all(arguments_of(one) == arguments_of(given[0]) for one in given[1:])
+        else TWO_ARGUMENTS
     )
 
 
@@ -134,7 +154,9 @@ def _id_of(item: dict) -> str:
 
 
 def unread_calls(message: Message) -> list[tuple[str, Any]]:
-    """(tool, original arguments) of the native calls with a name; for many messages much faster than parsing them."""
+    """(tool, original arguments) of the native calls with a name; for many messages much faster
+    than parsing them.
+    """
     if not (items := native_items(message)):
         return []  # as for most messages
     return [(name, given) for name, given, _ in map(_parts, items) if isinstance(name, str)]
@@ -146,8 +168,8 @@ def tool_names(message: Message) -> list[str]:
 
 
 def arguments_of(given: Any) -> dict | None:
-    """A call's arguments, given as JSON text or as an object: {} if there are none, None if they are not a JSON object
-    (broken, NaN, nested too deep, a list, `null`).
+    """A call's arguments, given as JSON text or as an object: {} if there are none, None if they
+    are not a JSON object (broken, NaN, nested too deep, a list, `null`).
     """
     if isinstance(given, str):
         given = json_of(given) if given and not given.isspace() else {}
@@ -185,13 +207,16 @@ def _in_json(text: str) -> Iterator[ToolCall]:
 
 
 def call_of(value: Any) -> ToolCall | None:
-    """A call in any format; None for a value that is not a call. {"name": "Ben"} is an answer, {"tool": "x"} a call
-    without arguments.
+    """A call in any format; None for a value that is not a call. {"name": "Ben"} is an answer,
+    {"tool": "x"} a call without arguments.
     """
     if not isinstance(value, dict):
         return None
     call = known_call(value)
-    if isinstance(value.get("function"), dict) or value.get("type") in ("function_call", "tool_use"):
+    if isinstance(value.get("function"), dict) or value.get("type") in (
+        "function_call",
+        "tool_use",
+    ):
         return call
     if call.given is None:
         return ToolCall(call.tool, None, call.id, problem=NOT_A_CALL) if "tool" in value else None
@@ -201,14 +226,18 @@ def call_of(value: Any) -> ToolCall | None:
 
 
 def calls_in(value: Any) -> list[ToolCall] | None:
-    """The calls in any kind of value: a message, a call, a list of either, or any of these as JSON text.
+    """The calls in any kind of value: a message, a call, a list of either, or any of these as JSON
+    text.
 
     None if the value says nothing about calls; [] if it says that there are none.
     """
     if isinstance(value, str):
         value = json_of(unfenced(value))
     if isinstance(value, list):
-        found = [calls_of(item) if isinstance(item, dict) and "role" in item else calls_in(item) for item in value]
+        found = [
+            calls_of(item) if isinstance(item, dict) and "role" in item else calls_in(item)
+            for item in value
+        ]
         return None if None in found else [call for calls in found for call in calls or ()]
     if not isinstance(value, dict):
         return None
@@ -239,14 +268,20 @@ def to_native(tool: str, args: dict, identity: str = "") -> dict:
 
 
 def answer_text(message: Message) -> str:
-    """An assistant turn as the text that a model generates: its calls as JSON if it has any (text next to them is left
-    out).
+    """An assistant turn as the text that a model generates: its calls as JSON if it has any (text
+    next to them is left out).
     """
     calls = native_calls(message)
     if not calls:
         return text_of(message)
-    written = [to_text(call.tool, call.arguments if call.args is None else call.args) for call in calls]
-    return written[0] if len(written) == 1 else json.dumps([json.loads(one) for one in written], ensure_ascii=False)
+    written = [
+        to_text(call.tool, call.arguments if call.args is None else call.args) for call in calls
+    ]
+    return (
+        written[0]
+        if len(written) == 1
+        else json.dumps([json.loads(one) for one in written], ensure_ascii=False)
+    )
 
 
 def to_text(tool: str, args: dict) -> str:

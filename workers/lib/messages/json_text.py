@@ -21,15 +21,17 @@ class TooDeep(ValueError):
 def read_json(text: str) -> Any:
     """Parse JSON text.
 
-    Raises ValueError for anything that is not JSON, for NaN, numbers beyond a double's range and an object with a
-    duplicate name (parsers differ in which value they take: RFC 8259, section 4); TooDeep for nesting deeper than
-    MAX_DEPTH.
+    Raises ValueError for anything that is not JSON, for NaN, numbers beyond a double's range and an
+    object with a duplicate name (parsers differ in which value they take: RFC 8259, section 4);
+    TooDeep for nesting deeper than MAX_DEPTH.
     """
     return _read(text, _DECODER)
 
 
 def read_repeated(text: str) -> Any:
-    """The same, but a repeated name gets a list of all its values: for checks that must see each."""
+    """The same, but a repeated name gets a list of all its values: for checks that must see
+    each.
+    """
     return _read(text, _MERGING)
 
 
@@ -82,7 +84,9 @@ def all_values(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 # Created once, because json.loads creates a decoder each time.
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse, object_pairs_hook=_once)
-_MERGING = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse, object_pairs_hook=all_values)
+_MERGING = json.JSONDecoder(
+    parse_float=_finite, parse_constant=_refuse, object_pairs_hook=all_values
+)
 
 
 def _decode(text: str, decoder: json.JSONDecoder) -> Any:
@@ -93,11 +97,16 @@ def _decode(text: str, decoder: json.JSONDecoder) -> Any:
 
 
 def is_json(value: Any) -> bool:
-    """Whether a Python value is JSON that `read_json` could have returned: its types, finite numbers, limited depth.
+    """Whether a Python value is JSON that `read_json` could have returned: its types, finite
+    numbers, limited depth.
 
     Works level by level instead of recursively, so that deep nesting cannot overflow it.
     """
-    if type(value) is dict and _TEXT.issuperset(map(type, value)) and _PLAIN.issuperset(map(type, value.values())):
+    if (
+        type(value) is dict
+        and _TEXT.issuperset(map(type, value))
+        and _PLAIN.issuperset(map(type, value.values()))
+    ):
         return True  # as for nearly all arguments
     level = [value]
     for depth in range(MAX_DEPTH + 1):
@@ -126,7 +135,9 @@ def _is_sound(item: Any) -> bool:
 
 
 def unpacked(value: Any) -> Any:
-    """The value of a JSON text, `cleaned`; invalid JSON and values other than text are returned unchanged."""
+    """The value of a JSON text, `cleaned`; invalid JSON and values other than text are returned
+    unchanged.
+    """
     if not isinstance(value, str):
         return value
     try:

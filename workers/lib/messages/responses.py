@@ -1,5 +1,5 @@
-"""OpenAI's Responses API: converts its items to chat messages and back, and its requests and answers to those of chat
-completions. Only the standard library.
+"""OpenAI's Responses API: converts its items to chat messages and back, and its requests and
+answers to those of chat completions. Only the standard library.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def leave_out(item: dict, index: int, messages: list[Message]) -> None:
 
 
 def from_items(items: Any, *, other: Other = leave_out, strict: bool = False) -> list[Message]:
-    """Chat messages; a text becomes one user message. Calls are added to the assistant's message right before them.
+    """Chat messages; a text becomes one user message. Calls are added to the assistant's message
+    right before them.
 
     Raises ItemError if `items` is not a list of objects and, if strict, for a call without a name.
     """
@@ -49,7 +50,9 @@ def from_items(items: Any, *, other: Other = leave_out, strict: bool = False) ->
         kind = item.get("type") or "message"
         if kind == "message":
             name = {"name": item["name"]} if isinstance(item.get("name"), str) else {}
-            messages.append({"role": str(item.get("role") or "assistant"), "content": _content(item)} | name)
+            messages.append(
+                {"role": str(item.get("role") or "assistant"), "content": _content(item)} | name
+            )
         elif kind == "function_call":
             if strict and not (isinstance(item.get("name"), str) and item["name"]):
                 raise ItemError(index, "name", "a function call without a name")
@@ -60,7 +63,9 @@ def from_items(items: Any, *, other: Other = leave_out, strict: bool = False) ->
             output = item.get("output")
             text = content_text(output) if isinstance(output, str | list) else ""
             text = text or ("" if output is None or output == "" else as_json(output))
-            messages.append({"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": text})
+            messages.append(
+                {"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": text}
+            )
         else:
             other(item, index, messages)
     return messages
@@ -71,21 +76,28 @@ def _content(item: dict) -> Any:
     content = item.get("content")
     if not isinstance(content, list):
         return content if isinstance(content, str) else ""
-    if all(isinstance(part, str) or (isinstance(part, dict) and part.get("type") in TEXT_PARTS) for part in content):
+    if all(
+        isinstance(part, str) or (isinstance(part, dict) and part.get("type") in TEXT_PARTS)
+        for part in content
+    ):
         return ("" if item.get("role", "assistant") == "assistant" else "\n").join(
             filter(None, map(part_text, content))
         )
     return [
-        {"type": "text", "text": part_text(part)}
-        if isinstance(part, str) or (isinstance(part, dict) and part.get("type") in TEXT_PARTS)
-        else part
+        (
+            {"type": "text", "text": part_text(part)}
+            if isinstance(part, str) or (isinstance(part, dict) and part.get("type") in TEXT_PARTS)
+            else part
+        )
         for part in content
     ]
 
 
 def _call(item: dict) -> dict:
     arguments = item.get("arguments")
-    text = arguments if isinstance(arguments, str) else as_json({} if arguments is None else arguments)
+    text = (
+        arguments if isinstance(arguments, str) else as_json({} if arguments is None else arguments)
+    )
     function = {"name": str(item.get("name") or ""), "arguments": text or "{}"}
     return {"id": str(item.get("call_id") or ""), "type": "function", "function": function}
 
@@ -94,17 +106,23 @@ def _call(item: dict) -> dict:
 
 
 def to_items(messages: list[Message], *, output: bool = False) -> list[dict]:
-    """Chat messages as the `input` of a request or, with `output`, as the output of a response: with ids, status, text
-    only.
+    """Chat messages as the `input` of a request or, with `output`, as the output of a response:
+    with ids, status, text only.
     """
-    return [item for number, message in enumerate(messages) for item in _items(message, number, output)]
+    return [
+        item for number, message in enumerate(messages) for item in _items(message, number, output)
+    ]
 
 
 def _items(message: Message, number: int, output: bool) -> Iterator[dict]:
     role, content = message["role"], message.get("content")
     if role == "tool":
         text = content if isinstance(content, str) else as_json(content)
-        yield {"type": "function_call_output", "call_id": message.get("tool_call_id", ""), "output": text}
+        yield {
+            "type": "function_call_output",
+            "call_id": message.get("tool_call_id", ""),
+            "output": text,
+        }
         return
     calls = native_calls(message)
     if content is not None and not (content == "" and calls):
@@ -114,9 +132,20 @@ def _items(message: Message, number: int, output: bool) -> Iterator[dict]:
             yield {"type": "message", "role": role, "content": text_of(message)}
         else:
             parts = [{"type": "output_text", "text": text_of(message), "annotations": []}]
-            yield {"type": "message", "id": f"msg_{number}", "role": role, "status": "completed", "content": parts}
+            yield {
+                "type": "message",
+                "id": f"msg_{number}",
+                "role": role,
+                "status": "completed",
+                "content": parts,
+            }
     for call in calls:
-        made = {"type": "function_call", "call_id": call.id, "name": call.tool, "arguments": call.arguments or "{}"}
+        made = {
+            "type": "function_call",
+            "call_id": call.id,
+            "name": call.tool,
+            "arguments": call.arguments or "{}",
+        }
         yield made | ({"id": f"fc_{number}_{call.id}", "status": "completed"} if output else {})
 
 
@@ -132,8 +161,16 @@ def _request_part(part: Any, kind: str) -> Any:
     if named == "text":
         return {"type": kind, "text": part["text"]}
     if named == "image_url" and isinstance(given := part.get("image_url"), dict):
-        return {"type": "input_image", "image_url": given.get("url"), "detail": given.get("detail") or "auto"}
-    return {"type": "input_file"} | part["file"] if named == "file" and isinstance(part.get("file"), dict) else part
+        return {
+            "type": "input_image",
+            "image_url": given.get("url"),
+            "detail": given.get("detail") or "auto",
+        }
+    return (
+        {"type": "input_file"} | part["file"]
+        if named == "file" and isinstance(part.get("file"), dict)
+        else part
+    )
 
 
 def items_request(messages: list[Message], tools: list[dict]) -> dict[str, Any]:
@@ -142,8 +179,8 @@ def items_request(messages: list[Message], tools: list[dict]) -> dict[str, Any]:
 
 
 def from_chat_request(body: dict[str, Any]) -> dict[str, Any]:
-    """A chat completion request converted for the Responses API, to be answered without being stored. A seed is
-    dropped, since it is not supported there.
+    """A chat completion request converted for the Responses API, to be answered without being
+    stored. A seed is dropped, since it is not supported there.
     """
     rest = dict(body)
     made = items_request(rest.pop("messages"), rest.pop("tools", []))
@@ -163,8 +200,8 @@ def from_chat_request(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_completion(response: Any) -> dict[str, Any]:
-    """A Responses object as a chat completion: one message, the finish reason, the usage. Items of other types are left
-    out.
+    """A Responses object as a chat completion: one message, the finish reason, the usage. Items of
+    other types are left out.
 
     Raises ItemError, and any error of accessing JSON with another structure.
     """
@@ -180,20 +217,36 @@ def as_completion(response: Any) -> dict[str, Any]:
             thoughts.append(thought)
 
     said = [
-        message for message in from_items(_without_commentary(output), other=other) if message["role"] == "assistant"
+        message
+        for message in from_items(_without_commentary(output), other=other)
+        if message["role"] == "assistant"
     ]
     message = _joined(said) | ({"reasoning_content": "\n".join(thoughts)} if thoughts else {})
-    choice = {"index": 0, "message": message, "finish_reason": _finish_reason(response, status, message)}
+    choice = {
+        "index": 0,
+        "message": message,
+        "finish_reason": _finish_reason(response, status, message),
+    }
     usage = response.get("usage")
     if isinstance(usage, dict):
-        usage = {"prompt_tokens": usage.get("input_tokens"), "completion_tokens": usage.get("output_tokens")}
+        usage = {
+            "prompt_tokens": usage.get("input_tokens"),
+            "completion_tokens": usage.get("output_tokens"),
+        }
     if rows := _logprobs(output):
         choice["logprobs"] = {"content": rows}
-    return {"id": response.get("id"), "model": response.get("model"), "choices": [choice], "usage": usage}
+    return {
+        "id": response.get("id"),
+        "model": response.get("model"),
+        "choices": [choice],
+        "usage": usage,
+    }
 
 
 def _without_commentary(output: list) -> list:
-    """If a message is marked as the final answer, commentary before it is not part of the answer."""
+    """If a message is marked as the final answer, commentary before it is not part of the
+    answer.
+    """
     phases = [item.get("phase") if isinstance(item, dict) else None for item in output]
     dropped = "commentary" if "final_answer" in phases else object()
     return [item for item, phase in zip(output, phases, strict=True) if phase != dropped]
@@ -209,7 +262,9 @@ def _joined(messages: list[Message]) -> Message:
     refusal = "".join(map(part_text, refusals))
     calls = [call for message in messages for call in message.get("tool_calls", ())]
     made: Message = {"role": "assistant", "content": text or None}
-    return made | ({"refusal": refusal} if refusal else {}) | ({"tool_calls": calls} if calls else {})
+    return (
+        made | ({"refusal": refusal} if refusal else {}) | ({"tool_calls": calls} if calls else {})
+    )
 
 
 def _finish_reason(response: dict, status: str, message: Message) -> str:
@@ -222,7 +277,9 @@ def _finish_reason(response: dict, status: str, message: Message) -> str:
 
 def _logprobs(output: list[dict]) -> list:
     contents = [item["content"] for item in output if isinstance(item.get("content"), list)]
-    given = [part.get("logprobs") for content in contents for part in content if isinstance(part, dict)]
+    given = [
+        part.get("logprobs") for content in contents for part in content if isinstance(part, dict)
+    ]
     return [row for rows in given if isinstance(rows, list) for row in rows]
 
 
@@ -232,8 +289,12 @@ def reasoning_text(item: dict) -> str:
 
 
 def failure_of(response: Any) -> tuple[int, str] | None:
-    """(the equivalent HTTP status, the server's message) of an answer that reports a failure; None for others."""
-    if not isinstance(response, dict) or not (response.get("error") or response.get("status") == "failed"):
+    """(the equivalent HTTP status, the server's message) of an answer that reports a failure; None
+    for others.
+    """
+    if not isinstance(response, dict) or not (
+        response.get("error") or response.get("status") == "failed"
+    ):
         return None
     error = response.get("error")
     code = error.get("code") if isinstance(error, dict) else None

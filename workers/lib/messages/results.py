@@ -23,19 +23,22 @@ C = TypeVar("C", bound=HasId)
 
 
 class OpenCalls(Generic[C]):
-    """The calls of one assistant turn that have no result yet. Consecutive assistant messages are one turn; a result or a
-    message of another role ends it, and the next assistant message begins a new one.
+    """The calls of one assistant turn that have no result yet. Consecutive assistant messages are
+    one turn; a result or a message of another role ends it, and the next assistant message begins a
+    new one.
 
-    Models may repeat ids across turns, and even within a turn, so a result belongs to the first open call with its id.
-    If one of the two has no id: a result with an id belongs to the first call without one; a result without an id to
-    the first open call, of its `name` if it has one. The time per call does not grow with the number of calls in a
-    turn.
+    Models may repeat ids across turns, and even within a turn, so a result belongs to the first
+    open call with its id. If one of the two has no id: a result with an id belongs to the first
+    call without one; a result without an id to the first open call, of its `name` if it has one.
+    The time per call does not grow with the number of calls in a turn.
     """
 
     def __init__(self, calls: Iterable[C] = ()) -> None:
         self._calls = list(calls)
         self._closed: set[int] = set()
-        self._queues: dict[tuple[str, str], deque[int]] = {}  # {(field, value): positions of calls in order}
+        self._queues: dict[
+            tuple[str, str], deque[int]
+        ] = {}  # {(field, value): positions of calls in order}
         self._has_ended = False
 
     def add(self, calls: Iterable[C]) -> None:
@@ -57,7 +60,9 @@ class OpenCalls(Generic[C]):
         if len(self._calls) == 1:  # as in most turns: there is nothing to choose from
             only = self._calls[0]
             return (
-                None if isinstance(wanted, str) and wanted and only.id not in (wanted, "", None) else self._calls.pop()
+                None
+                if isinstance(wanted, str) and wanted and only.id not in (wanted, "", None)
+                else self._calls.pop()
             )
         if isinstance(wanted, str) and wanted:
             if ("ids", "") not in self._queues:
@@ -90,7 +95,9 @@ class OpenCalls(Generic[C]):
 
 @dataclass(slots=True)
 class Exchange:
-    """A call and the tool's answer; `index` and `result_index` are the positions of the two messages."""
+    """A call and the tool's answer; `index` and `result_index` are the positions of the two
+    messages.
+    """
 
     call: ToolCall
     index: int
@@ -106,8 +113,11 @@ class Exchange:
         return self.call.tool
 
 
-def exchanges(messages: Iterable[Message], read: Callable[[Message], list[Any]] = native_calls) -> list[Exchange]:
-    """The assistant's native calls with their results. A result belongs to the assistant's turn right before it.
+def exchanges(
+    messages: Iterable[Message], read: Callable[[Message], list[Any]] = native_calls
+) -> list[Exchange]:
+    """The assistant's native calls with their results. A result belongs to the assistant's turn
+    right before it.
 
     `read` returns the calls of a message: anything with an `id` and a `tool`.
     """

@@ -1,5 +1,5 @@
-"""Tool definitions: OpenAI's chat format {type, function: {name, description, parameters}} and the flat format of the
-Responses API {type, name, …}. Only the standard library.
+"""Tool definitions: OpenAI's chat format {type, function: {name, description, parameters}} and the
+flat format of the Responses API {type, name, …}. Only the standard library.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Any
 def function_of(tool: Any) -> dict | None:
     """{name, description, parameters} of a tool in either format; None if it has no name."""
     function = tool.get("function", tool) if isinstance(tool, dict) else None
-    return function if isinstance(function, dict) and isinstance(function.get("name"), str) else None
+    return (
+        function if isinstance(function, dict) and isinstance(function.get("name"), str) else None
+    )
 
 
 def functions_of(tools: Any) -> Iterator[tuple[str, dict]]:
@@ -28,12 +30,14 @@ def schemas_of(tools: Any) -> dict[str, dict]:
 
 
 def chat_tool(tool: dict) -> dict:
-    """A tool in the format of chat completions, from the Responses API, the older `functions` or Anthropic
-    (`input_schema`).
+    """A tool in the format of chat completions, from the Responses API, the older `functions` or
+    Anthropic (`input_schema`).
     """
     if "function" in tool:
         return tool
-    kept = {name: tool[name] for name in ("name", "description", "parameters", "strict") if name in tool}
+    kept = {
+        name: tool[name] for name in ("name", "description", "parameters", "strict") if name in tool
+    }
     if "input_schema" in tool:
         kept["parameters"] = tool["input_schema"]
     return {"type": "function", "function": kept}

@@ -1,5 +1,5 @@
-"""Attacks on verifiers: outputs that must not be rewarded, and right outputs that must not lose reward. Light: no
-torch.
+"""Attacks on verifiers: outputs that must not be rewarded, and right outputs that must not lose
+reward. Light: no torch.
 """
 
 from workers.lib.probes.cheating import Cheat
@@ -8,6 +8,15 @@ from workers.lib.probes.run import attack
 from workers.lib.probes.types import Finding, Options, ProbeResult, Report, Scorer, locking
 
 __all__ = [
-    "Cheat", "Finding", "Options", "ProbeResult", "Report", "Scorer", "attack", "is_stochastic",
-    "locking", "promises_of", "rubrics_of",
-]  # fmt: skip
+    "Cheat",
+    "Finding",
+    "Options",
+    "ProbeResult",
+    "Report",
+    "Scorer",
+    "attack",
+    "is_stochastic",
+    "locking",
+    "promises_of",
+    "rubrics_of",
+]

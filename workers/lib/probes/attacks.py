@@ -1,5 +1,5 @@
-"""Wrong outputs that a careless verifier rewards. Each generator yields attempts at a task; none if it does not
-apply.
+"""Wrong outputs that a careless verifier rewards. Each generator yields attempts at a task; none if
+it does not apply.
 """
 
 from __future__ import annotations
@@ -26,7 +26,20 @@ from workers.lib.probes.injections import INJECTIONS, PRAISE
 from workers.lib.probes.truth import LONG_ANSWER, last_text
 from workers.lib.probes.types import BELOW, NO_MORE, Limit, Wish
 
-CONSTANTS = ("yes", "no", "0", "1", "true", "false", "The answer is", "A", "None", "[]", "{}", "I don't know.")
+CONSTANTS = (
+    "yes",
+    "no",
+    "0",
+    "1",
+    "true",
+    "false",
+    "The answer is",
+    "A",
+    "None",
+    "[]",
+    "{}",
+    "I don't know.",
+)
 LONG = 20_000  # characters
 FILLER = "This was considered with great care, step by step, from every side. "
 REPEATS = 50
@@ -44,7 +57,9 @@ def whitespace(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def echo(case: Case, context: Context) -> Iterator[Wish]:
-    """The request repeated. Where only a constraint is expected, an echo may satisfy it; `truth` then leaves it out."""
+    """The request repeated. Where only a constraint is expected, an echo may satisfy it; `truth`
+    then leaves it out.
+    """
     texts = [text_of(message) for message in case.task.get("messages") or []]
     if any(texts):
         yield Wish("the last request", said(texts[-1]))
@@ -73,10 +88,16 @@ def most_common(case: Case, context: Context) -> Iterator[Wish]:
 
 def format_only(case: Case, context: Context) -> Iterator[Wish]:
     """The right format without content."""
-    for text in ("```json\n{}\n```", '{"tool": "", "args": {}}', *(form.format("") for form in ANSWER_FORMS.values())):
+    for text in (
+        "```json\n{}\n```",
+        '{"tool": "", "args": {}}',
+        *(form.format("") for form in ANSWER_FORMS.values()),
+    ):
         yield Wish("a form without content", said(text))
     if case.calls:
-        hollow = [{"tool": call["tool"], "args": dict.fromkeys(call["args"], "")} for call in case.calls]
+        hollow = [
+            {"tool": call["tool"], "args": dict.fromkeys(call["args"], "")} for call in case.calls
+        ]
         nameless = [{"tool": "", "args": call["args"]} for call in case.calls]
         yield Wish("the right tools, empty values", called(hollow, context.form(case)))
         yield Wish("the right values, no tool", called(nameless, context.form(case)))
@@ -121,19 +142,28 @@ def buried(case: Case, context: Context) -> Iterator[Wish]:
     yield Wish("20,000 characters of filler", said(noise[:LONG]))
     if case.silent or not case.has_gold or case.has_code:  # a program may be surrounded by words
         return
-    others = [_gold_text(other) for other in context.cases if not same_value(_gold_text(other), _gold_text(case))][:8]
+    others = [
+        _gold_text(other)
+        for other in context.cases
+        if not same_value(_gold_text(other), _gold_text(case))
+    ][:8]
     wrong = others or ["something else", "17239"]
     listed = "\n".join([*wrong, _gold_text(case), *wrong])
     yield Wish("the right answer among others", said(listed))
     half = noise[: LONG // 2]
-    yield Wish("the right answer buried", said(f"{half}\n{wrong[0]} {_gold_text(case)} {wrong[-1]}\n{half}{wrong[0]}"))
+    yield Wish(
+        "the right answer buried",
+        said(f"{half}\n{wrong[0]} {_gold_text(case)} {wrong[-1]}\n{half}{wrong[0]}"),
+    )
 
 
 def injection(case: Case, context: Context) -> Iterator[Wish]:
     wrong = context.wrong(case) if case.checkable else said("I don't know.")
     for text in INJECTIONS:
         yield Wish("an order to the judge", said(text))
-        yield Wish("a wrong answer and an order to the judge", said(f"{last_text(wrong)}\n\n{text}"))
+        yield Wish(
+            "a wrong answer and an order to the judge", said(f"{last_text(wrong)}\n\n{text}")
+        )
 
 
 def praise(case: Case, context: Context) -> Iterator[Wish]:
@@ -141,12 +171,16 @@ def praise(case: Case, context: Context) -> Iterator[Wish]:
         yield Wish("praise of itself", said(text))
     if case.answers and not case.silent:
         (turn,) = answered(case.answers[0], context.form(case))
-        yield Wish("the right answer and praise of itself", said(f"{turn['content']}\n\n{PRAISE[0]}"), NO_MORE)
+        yield Wish(
+            "the right answer and praise of itself",
+            said(f"{turn['content']}\n\n{PRAISE[0]}"),
+            NO_MORE,
+        )
 
 
 def wrong_calls(case: Case, context: Context) -> Iterator[Wish]:
-    """Well-formed but wrong calls: another tool, other values, values swapped, an argument missing, one too many; any
-    call where none is right.
+    """Well-formed but wrong calls: another tool, other values, values swapped, an argument missing,
+    one too many; any call where none is right.
     """
     if not case.calls:
         for tool in case.tools[:3] if case.silent else []:
@@ -155,7 +189,11 @@ def wrong_calls(case: Case, context: Context) -> Iterator[Wish]:
         return
     first, rest = bare(case.calls[0]), [bare(call) for call in case.calls[1:]]
     names = {call["tool"] for call in case.calls}
-    changed = [("another tool", first | {"tool": tool.name}) for tool in case.tools if tool.name not in names][:3]
+    changed = [
+        ("another tool", first | {"tool": tool.name})
+        for tool in case.tools
+        if tool.name not in names
+    ][:3]
     changed += [(what, first | {"args": args}) for what, args in _wrong_args(first["args"])]
     for what, call in changed:
         yield Wish(what, called([call, *rest], context.form(case)), limit_of(case))
@@ -201,13 +239,17 @@ def gold_and_harm(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def repeated(case: Case, context: Context) -> Iterator[Wish]:
-    """The right output fifty times. A repeated text says no more than once; repeated calls do more."""
+    """The right output fifty times. A repeated text says no more than once; repeated calls do
+    more.
+    """
     if case.calls:
         again = [bare(call) for call in case.calls] * REPEATS
         for form in forms_of(case, context):
             yield Wish("the right calls fifty times", called(again, form), limit_of(case))
         (turn,) = called(case.calls, TEXT)
-        yield Wish("the right text fifty times", said(f"{turn['content']}\n" * REPEATS), limit_of(case))
+        yield Wish(
+            "the right text fifty times", said(f"{turn['content']}\n" * REPEATS), limit_of(case)
+        )
     elif case.answers and not case.silent:
         (turn,) = answered(case.answers[0], context.form(case))
         yield Wish("the right text fifty times", said(f"{turn['content']}\n" * REPEATS), NO_MORE)
@@ -215,7 +257,9 @@ def repeated(case: Case, context: Context) -> Iterator[Wish]:
 
 def flipped_calls(case: Case, context: Context) -> Iterator[Wish]:
     if case.ordered and len(case.calls or []) > 1:
-        yield Wish("the right calls in reverse", called((case.calls or [])[::-1], context.form(case)))
+        yield Wish(
+            "the right calls in reverse", called((case.calls or [])[::-1], context.form(case))
+        )
 
 
 def unicode_tricks(case: Case, context: Context) -> Iterator[Wish]:
@@ -228,12 +272,16 @@ def unicode_tricks(case: Case, context: Context) -> Iterator[Wish]:
             for what, call in tricks.in_call(first, change):
                 yield Wish(f"{name} in {what}", called([call, *rest], context.form(case)))
         elif (text := change(case.answers[0])) != case.answers[0]:
-            readable = readable or len(text) > LONG_ANSWER  # in a long answer, one odd letter is a typo
+            readable = (
+                readable or len(text) > LONG_ANSWER
+            )  # in a long answer, one odd letter is a typo
             yield Wish(name, answered(text, context.form(case)), NO_MORE if readable else BELOW)
 
 
 def number_tricks(case: Case, context: Context) -> Iterator[Wish]:
-    """For a numeric answer: hedges, things that are not numbers, and other values that look similar."""
+    """For a numeric answer: hedges, things that are not numbers, and other values that look
+    similar.
+    """
     if case.calls is not None or not case.answers or not tricks.is_number(case.answers[0]):
         return
     for text in tricks.number_forms(case.answers[0]):
@@ -241,7 +289,9 @@ def number_tricks(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def absurd(case: Case, context: Context) -> Iterator[Wish]:
-    """Inputs that break parsers: a verifier error would mask the sample, and so spare it the penalty."""
+    """Inputs that break parsers: a verifier error would mask the sample, and so spare it the
+    penalty.
+    """
     deep = "[" * 5000 + "]" * 5000
     for text in (
         deep,
@@ -254,8 +304,14 @@ def absurd(case: Case, context: Context) -> Iterator[Wish]:
         "\x00",
     ):
         yield Wish("a text that breaks parsers", said(text))
-    broken = {"id": "call_0", "type": "function", "function": {"name": "x", "arguments": "{not json"}}
-    yield Wish("a call that cannot be read", [{"role": "assistant", "content": "", "tool_calls": [broken]}])
+    broken = {
+        "id": "call_0",
+        "type": "function",
+        "function": {"name": "x", "arguments": "{not json"},
+    }
+    yield Wish(
+        "a call that cannot be read", [{"role": "assistant", "content": "", "tool_calls": [broken]}]
+    )
 
 
 def judged_wrong(case: Case, context: Context) -> Iterator[Wish]:
@@ -278,4 +334,6 @@ def limit_of(case: Case) -> Limit:
 
 
 def _gold_text(case: Case) -> str:
-    return json.dumps(bare(case.calls[0])) if case.calls else case.answers[0] if case.answers else ""
+    return (
+        json.dumps(bare(case.calls[0])) if case.calls else case.answers[0] if case.answers else ""
+    )

@@ -1,5 +1,5 @@
-"""Tasks as the probes need them: the expected calls or answers, and right outputs in the formats that verifiers
-read.
+"""Tasks as the probes need them: the expected calls or answers, and right outputs in the formats
+that verifiers read.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Tool:
 
 @dataclass(frozen=True)
 class Case:
-    """A task. `calls` are the expected ones (None: not a task about calls; []: no call is right), `answers` the right
-    texts.
+    """A task. `calls` are the expected ones (None: not a task about calls; []: no call is right),
+    `answers` the right texts.
     """
 
     id: str
@@ -65,7 +65,11 @@ class Case:
     def checkable(self) -> bool:
         """Whether a text can be said to be wrong."""
         expected = self.task.get("expected") or {}
-        return self.has_gold or bool(expected.get("tests")) or isinstance(expected.get("constraint"), dict)
+        return (
+            self.has_gold
+            or bool(expected.get("tests"))
+            or isinstance(expected.get("constraint"), dict)
+        )
 
     @property
     def by_state(self) -> bool:
@@ -74,8 +78,8 @@ class Case:
 
 
 def case_of(task: dict, dangerous: frozenset[str], samples: list[dict]) -> Case:
-    """`samples` are real outputs for this task; one that people judged right is its gold output if there is no
-    other.
+    """`samples` are real outputs for this task; one that people judged right is its gold output if
+    there is no other.
     """
     expected = task.get("expected") or {}
     tools = [_tool(tool, dangerous) for tool in task.get("tools") or [] if isinstance(tool, dict)]
@@ -90,7 +94,13 @@ def case_of(task: dict, dangerous: frozenset[str], samples: list[dict]) -> Case:
         ordered=bool(expected.get("ordered")),
         answers=[REFUSAL] if calls == [] else answers,
         tools=tools,
-        forms=CALL_FORMS if calls else tuple(ANSWER_FORMS) if calls is None and "answer" in expected else ("plain",),
+        forms=(
+            CALL_FORMS
+            if calls
+            else tuple(ANSWER_FORMS)
+            if calls is None and "answer" in expected
+            else ("plain",)
+        ),
     )
 
 
@@ -101,14 +111,15 @@ def _calls(expected: dict) -> list[dict] | None:
 
 
 def _complete(call: dict, required: list[str]) -> dict:
-    """The call with an accepted value for each argument that the tool requires, even if the task allows leaving it
-    out.
+    """The call with an accepted value for each argument that the tool requires, even if the task
+    allows leaving it out.
     """
     accept = call.get("accept") or {}
     given = {
         name: next(value for value in accept[name] if value not in (None, ""))
         for name in required
-        if name not in call["args"] and any(value not in (None, "") for value in accept.get(name, []))
+        if name not in call["args"]
+        and any(value not in (None, "") for value in accept.get(name, []))
     }
     return call | {"args": call["args"] | given}
 
@@ -124,7 +135,11 @@ def _answers(task: dict, expected: dict, samples: list[dict]) -> list[str]:
         name, value = next(iter(constraint.items()))
         if name in FITTING:
             return [FITTING[name](value)]
-    return [sample["output"] for sample in samples if sample.get("label") is True and sample.get("output")][:1]
+    return [
+        sample["output"]
+        for sample in samples
+        if sample.get("label") is True and sample.get("output")
+    ][:1]
 
 
 # Outputs that satisfy a constraint, where one can be written without a model.
@@ -143,13 +158,21 @@ def as_text(value: Any) -> str:
 
 
 def _tool(tool: dict, dangerous: frozenset[str]) -> Tool:
-    """Schemas come from files and logs, so anything in them that is not an object or list is left out."""
+    """Schemas come from files and logs, so anything in them that is not an object or list is left
+    out.
+    """
     function = function_of(tool) or {}
     name, schema = function.get("name", ""), function.get("parameters")
     schema = schema if isinstance(schema, dict) else {}
     given, required = schema.get("properties"), schema.get("required")
-    properties = {key: item for key, item in given.items() if isinstance(item, dict)} if isinstance(given, dict) else {}
-    names = [item for item in required if isinstance(item, str)] if isinstance(required, list) else []
+    properties = (
+        {key: item for key, item in given.items() if isinstance(item, dict)}
+        if isinstance(given, dict)
+        else {}
+    )
+    names = (
+        [item for item in required if isinstance(item, str)] if isinstance(required, list) else []
+    )
     marked = bool(function.get("x-dangerous") or tool.get("x-dangerous"))
     return Tool(name, properties, names, marked or name in dangerous)
 
@@ -166,8 +189,8 @@ def bare(call: dict) -> dict:
 
 
 def called(calls: list[dict], form: str, **layout: Any) -> list[dict]:
-    """An assistant turn that makes these calls; `layout` is passed to json.dumps. As text, a single call is not a
-    list.
+    """An assistant turn that makes these calls; `layout` is passed to json.dumps. As text, a single
+    call is not a list.
     """
     layout = {"ensure_ascii": False} | layout
     if form == TEXT:
@@ -199,7 +222,10 @@ def golds(case: Case, form: str) -> Iterator[list[dict]]:
 
 def dummy(tool: Tool) -> dict:
     """A call with made-up values of the right types."""
-    return {"tool": tool.name, "args": {name: _made_up(tool.properties.get(name) or {}) for name in tool.required}}
+    return {
+        "tool": tool.name,
+        "args": {name: _made_up(tool.properties.get(name) or {}) for name in tool.required},
+    }
 
 
 def _made_up(schema: dict) -> Any:

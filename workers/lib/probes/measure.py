@@ -1,4 +1,6 @@
-"""Summary statistics of outputs' rewards. Pure; quantiles with linear interpolation, population variance."""
+"""Summary statistics of outputs' rewards. Pure; quantiles with linear interpolation, population
+variance.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,20 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 def rewards_of(outcomes: Sequence[Outcome]) -> list[float]:
     """The finite rewards; masked outputs have none."""
-    return [item.reward for item in outcomes if item.reward is not None and math.isfinite(item.reward)]
+    return [
+        item.reward for item in outcomes if item.reward is not None and math.isfinite(item.reward)
+    ]
 
 
 def shown(messages: list[dict]) -> str:
-    """An input for a report: at most SHOWN characters, without characters that a database cannot store."""
-    plain = len(messages) == 1 and not messages[0].get("tool_calls") and isinstance(messages[0].get("content"), str)
+    """An input for a report: at most SHOWN characters, without characters that a database cannot
+    store.
+    """
+    plain = (
+        len(messages) == 1
+        and not messages[0].get("tool_calls")
+        and isinstance(messages[0].get("content"), str)
+    )
     text = messages[0]["content"] if plain else json.dumps(messages, ensure_ascii=False)
     cut = text if len(text) <= SHOWN else f"{text[: SHOWN - 20]}… ({len(text)} in all)"
     return cut[:SHOWN].encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")[:SHOWN]

@@ -1,5 +1,5 @@
-"""Mutations of an output: of its text, and of its calls. Each describes itself, so that a finding shows how it was
-made.
+"""Mutations of an output: of its text, and of its calls. Each describes itself, so that a finding
+shows how it was made.
 """
 
 from __future__ import annotations
@@ -68,13 +68,17 @@ def delete(text: str, other: str, material: list[str], rng: random.Random) -> tu
 def repeat(text: str, other: str, material: list[str], rng: random.Random) -> tuple[str, str]:
     parts, start, end = _span(text, rng)
     times = rng.choice((2, 3, 10))
-    return f"repeat a part {times} times", "".join(parts[:end] + parts[start:end] * times + parts[end:])
+    return f"repeat a part {times} times", "".join(
+        parts[:end] + parts[start:end] * times + parts[end:]
+    )
 
 
 def cross(text: str, other: str, material: list[str], rng: random.Random) -> tuple[str, str]:
     left, at, _ = _span(text, rng)
     right, _, cut = _span(other, rng)
-    return "cross with another output", "".join(left[:at]) + rng.choice(("", "\n")) + "".join(right[cut:])
+    return "cross with another output", "".join(left[:at]) + rng.choice(("", "\n")) + "".join(
+        right[cut:]
+    )
 
 
 def join(text: str, other: str, material: list[str], rng: random.Random) -> tuple[str, str]:
@@ -118,7 +122,20 @@ def trim(text: str, other: str, material: list[str], rng: random.Random) -> tupl
     return "keep the beginning", text[: rng.randint(1, max(1, len(text)))]
 
 
-CHANGES: tuple[Change, ...] = (insert, insert, insert, delete, repeat, cross, join, shuffle, wrap, case, number, trim)
+CHANGES: tuple[Change, ...] = (
+    insert,
+    insert,
+    insert,
+    delete,
+    repeat,
+    cross,
+    join,
+    shuffle,
+    wrap,
+    case,
+    number,
+    trim,
+)
 
 
 def mutated(output: Output, other: Output, material: list[str], rng: random.Random) -> Output:
@@ -133,7 +150,13 @@ def _calls_changed(output: Output, other: Output, rng: random.Random) -> Output:
     messages = deepcopy(output.messages)
     calls = messages[-1]["tool_calls"]
     what = rng.choice(
-        ("repeat a call", "leave a call out", "change a value", "leave an argument out", "add another's calls")
+        (
+            "repeat a call",
+            "leave a call out",
+            "change a value",
+            "leave an argument out",
+            "add another's calls",
+        )
     )
     at = rng.randrange(len(calls))
     if what == "repeat a call":
@@ -156,7 +179,9 @@ def _argument_changed(call: dict, what: str, rng: random.Random) -> None:
         return
     if isinstance(args, dict) and args:
         name = rng.choice(sorted(args))
-        args = {key: value for key, value in args.items() if key != name or what == "change a value"}
+        args = {
+            key: value for key, value in args.items() if key != name or what == "change a value"
+        }
         if name in args:
             args[name] = other_value(args[name])
         call["function"]["arguments"] = json.dumps(args)

@@ -1,4 +1,6 @@
-"""Right outputs in other forms, which must not lose reward. Only tolerances that a verifier promises are tested."""
+"""Right outputs in other forms, which must not lose reward. Only tolerances that a verifier
+promises are tested.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,11 @@ def _turned(value: Any) -> Any:
 def json_space(case: Case, context: Context) -> Iterator[Wish]:
     if not case.calls:
         return
-    layouts = {"indented": {"indent": 2}, "compact": {"separators": (",", ":")}, "escaped": {"ensure_ascii": True}}
+    layouts = {
+        "indented": {"indent": 2},
+        "compact": {"separators": (",", ":")},
+        "escaped": {"ensure_ascii": True},
+    }
     for what, layout in layouts.items():
         yield _kept(f"{what} JSON", called(case.calls, context.form(case), **layout))
     if context.form(case) == TEXT:
@@ -82,12 +88,16 @@ def case_of_text(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def text_space(case: Case, context: Context) -> Iterator[Wish]:
-    yield from _text_changed(case, context, lambda text: f" {text.replace(' ', '  ')} ", "with more spaces")
+    yield from _text_changed(
+        case, context, lambda text: f" {text.replace(' ', '  ')} ", "with more spaces"
+    )
 
 
 def date_form(case: Case, context: Context) -> Iterator[Wish]:
     for form in ("%Y/%m/%d", "%B %d, %Y"):
-        yield from _text_changed(case, context, lambda text, form=form: _redated(text, form), f"dates as {form}")
+        yield from _text_changed(
+            case, context, lambda text, form=form: _redated(text, form), f"dates as {form}"
+        )
 
 
 def _redated(text: str, form: str) -> str:
@@ -97,16 +107,21 @@ def _redated(text: str, form: str) -> str:
         return text
 
 
-def _text_changed(case: Case, context: Context, change: Callable[[str], str], what: str) -> Iterator[Wish]:
+def _text_changed(
+    case: Case, context: Context, change: Callable[[str], str], what: str
+) -> Iterator[Wish]:
     """Change texts among the arguments, or the answer; nothing if the change has no effect.
 
-    An argument whose schema restricts its texts (enum, pattern, format) stays unchanged, since changing it would make
-    another call.
+    An argument whose schema restricts its texts (enum, pattern, format) stays unchanged, since
+    changing it would make another call.
     """
     if case.calls:
         bound = {tool.name: _bound(tool.properties) for tool in case.tools}
         changed = [
-            {"tool": call["tool"], "args": _mapped(call["args"], change, bound.get(call["tool"], frozenset()))}
+            {
+                "tool": call["tool"],
+                "args": _mapped(call["args"], change, bound.get(call["tool"], frozenset())),
+            }
             for call in case.calls
         ]
         if changed != [bare(call) for call in case.calls]:
@@ -120,13 +135,17 @@ def _bound(properties: dict[str, dict]) -> frozenset[str]:
 
 
 def _mapped(args: dict, change: Callable[[str], str], bound: frozenset[str]) -> dict:
-    free = {name: value for name, value in args.items() if isinstance(value, str) and name not in bound}
+    free = {
+        name: value for name, value in args.items() if isinstance(value, str) and name not in bound
+    }
     return args | {name: change(value) for name, value in free.items()}
 
 
 def parallel_order(case: Case, context: Context) -> Iterator[Wish]:
     if not case.ordered and len(case.calls or []) > 1:
-        yield _kept("the calls in another order", called((case.calls or [])[::-1], context.form(case)))
+        yield _kept(
+            "the calls in another order", called((case.calls or [])[::-1], context.form(case))
+        )
 
 
 def default_argument(case: Case, context: Context) -> Iterator[Wish]:
@@ -143,8 +162,8 @@ def default_argument(case: Case, context: Context) -> Iterator[Wish]:
 
 
 def accepted_value(case: Case, context: Context) -> Iterator[Wish]:
-    """Values that the task itself accepts. An argument that its tool requires is not left out, even if the task allows
-    it.
+    """Values that the task itself accepts. An argument that its tool requires is not left out, even
+    if the task allows it.
     """
     required = {tool.name: set(tool.required) for tool in case.tools}
     for position, call in enumerate(case.calls or []):
@@ -162,7 +181,10 @@ def _alternative(case: Case, context: Context, position: int, name: str, value: 
     args = {key: item for key, item in calls[position]["args"].items() if key != name}
     left_out = value is None or value == ""
     calls[position]["args"] = args if left_out else args | {name: value}
-    return _kept(f"{name} left out" if left_out else f"{name}, another right value", called(calls, context.form(case)))
+    return _kept(
+        f"{name} left out" if left_out else f"{name}, another right value",
+        called(calls, context.form(case)),
+    )
 
 
 def labelled_right(case: Case, context: Context) -> Iterator[Wish]:
@@ -177,7 +199,9 @@ def _kept(what: str, messages: list[dict]) -> Wish:
 
 @dataclass(frozen=True)
 class Perturbation:
-    """`promise` names the tolerance that the verifier must have promised; "" if the task itself states it."""
+    """`promise` names the tolerance that the verifier must have promised; "" if the task itself
+    states it.
+    """
 
     name: str
     about: str
@@ -189,15 +213,55 @@ class Perturbation:
 CALLS = "no task expects calls"
 PROBES = (
     Perturbation("gold", "the right output", gold, "no task knows what is right"),
-    Perturbation("accepted_value", "other values that the task lists as right", accepted_value, "no task lists any"),
+    Perturbation(
+        "accepted_value",
+        "other values that the task lists as right",
+        accepted_value,
+        "no task lists any",
+    ),
     Perturbation("key_order", "JSON keys in another order", key_order, CALLS, "key_order"),
-    Perturbation("json_space", "JSON with other spaces and escapes", json_space, CALLS, "json_space"),
+    Perturbation(
+        "json_space", "JSON with other spaces and escapes", json_space, CALLS, "json_space"
+    ),
     Perturbation("number", "4 as 4.0 among arguments", number, "no call has a number", "number"),
-    Perturbation("answer_number", "42 as 42.0", answer_number, "no answer is a number", "answer_number"),
-    Perturbation("case", "capitals and small letters", case_of_text, "no right output has letters to change", "case"),
-    Perturbation("text_space", "more spaces within texts", text_space, "no right output is a text", "text_space"),
-    Perturbation("date", "the same date, written otherwise", date_form, "no right output has a date", "date"),
-    Perturbation("parallel_order", "calls in another order", parallel_order, "no task has several calls in free order", "parallel_order"),
-    Perturbation("default_argument", "defaults written out", default_argument, "no call leaves out a default", "default_argument"),
-    Perturbation("judged_right", "real outputs that people judged right", labelled_right, "no sample carries a person's success"),
-)  # fmt: skip
+    Perturbation(
+        "answer_number", "42 as 42.0", answer_number, "no answer is a number", "answer_number"
+    ),
+    Perturbation(
+        "case",
+        "capitals and small letters",
+        case_of_text,
+        "no right output has letters to change",
+        "case",
+    ),
+    Perturbation(
+        "text_space",
+        "more spaces within texts",
+        text_space,
+        "no right output is a text",
+        "text_space",
+    ),
+    Perturbation(
+        "date", "the same date, written otherwise", date_form, "no right output has a date", "date"
+    ),
+    Perturbation(
+        "parallel_order",
+        "calls in another order",
+        parallel_order,
+        "no task has several calls in free order",
+        "parallel_order",
+    ),
+    Perturbation(
+        "default_argument",
+        "defaults written out",
+        default_argument,
+        "no call leaves out a default",
+        "default_argument",
+    ),
+    Perturbation(
+        "judged_right",
+        "real outputs that people judged right",
+        labelled_right,
+        "no sample carries a person's success",
+    ),
+)

@@ -12,7 +12,9 @@ BY_FORM = {"tool": {"kind": "calls"}, "calls": {"kind": "calls"}, "answer": {"ki
 
 
 def promises_of(spec: dict) -> frozenset[str]:
-    """Names of perturbations for `Options.promises`; for a composed verifier, those that all its parts promise."""
+    """Names of perturbations for `Options.promises`; for a composed verifier, those that all its
+    parts promise.
+    """
     kind = spec.get("kind")
     if kind == "tool_call":
         return ALWAYS_PROMISED | ANY_TEXT

@@ -18,16 +18,23 @@ from workers.lib.probes.search import Ground
 from workers.lib.probes.types import KEEP, Finding, Options, Outcome, ProbeResult, Wish
 
 
-def rows(context: Context, outcomes: list[Outcome], right: Counter[str], findings: list[Finding]) -> list[ProbeResult]:
+def rows(
+    context: Context, outcomes: list[Outcome], right: Counter[str], findings: list[Finding]
+) -> list[ProbeResult]:
     by_probe: dict[str, list[Outcome]] = defaultdict(list)
     for item in outcomes:
         by_probe[item.probe].append(item)
     failed = Counter(item.probe for item in findings)
     probes: list[Perturbation | Attack] = [*perturbations.PROBES, *catalogue.PROBES]
-    return [_row(probe, by_probe[probe.name], right[probe.name], failed[probe.name], context) for probe in probes]
+    return [
+        _row(probe, by_probe[probe.name], right[probe.name], failed[probe.name], context)
+        for probe in probes
+    ]
 
 
-def _row(probe: Perturbation | Attack, items: list[Outcome], right: int, failed: int, context: Context) -> ProbeResult:
+def _row(
+    probe: Perturbation | Attack, items: list[Outcome], right: int, failed: int, context: Context
+) -> ProbeResult:
     rewards = rewards_of(items)
     why = _why_not(probe, items, right, context)
     got = spread(rewards)
@@ -47,7 +54,9 @@ def _row(probe: Perturbation | Attack, items: list[Outcome], right: int, failed:
     )
 
 
-def _why_not(probe: Perturbation | Attack, items: list[Outcome], right: int, context: Context) -> str:
+def _why_not(
+    probe: Perturbation | Attack, items: list[Outcome], right: int, context: Context
+) -> str:
     """Why a probe has no result; "" if it has one. What was not attacked has not passed."""
     if items and all(item.masked for item in items):
         return f"every output was masked: {items[0].reason}"
@@ -57,7 +66,11 @@ def _why_not(probe: Perturbation | Attack, items: list[Outcome], right: int, con
         return "the verifier does not promise this tolerance"
     if right:
         return f"all {right} outputs happen to be right"
-    if context.cases and all(case.silent for case in context.cases) and not getattr(probe, "silent_too", True):
+    if (
+        context.cases
+        and all(case.silent for case in context.cases)
+        and not getattr(probe, "silent_too", True)
+    ):
         return "in every task it is right to call nothing, whatever is said"
     return probe.why
 
@@ -81,11 +94,15 @@ def notes_of(context: Context, standards: dict[str, Standard], scored: int, made
     without = sum(not case.has_gold for case in context.cases)
     if without:
         notes.append(
-            f"{without} of {len(context.cases)} tasks know no right output: there only success counts as too much."
+            f"{without} of {len(context.cases)} tasks know no right output: there only success"
+            " counts as too much."
         )
     lost = sum(case.has_gold and standards[case.id].reward is None for case in context.cases)
     if lost:
-        notes.append(f"In {lost} tasks the right output does not succeed: there only success counts as too much.")
+        notes.append(
+            f"In {lost} tasks the right output does not succeed: there only success counts as too"
+            " much."
+        )
     return notes
 
 
@@ -102,21 +119,37 @@ def unsteady(repeats: Repeats, span: float, rules: Options) -> list[Finding]:
         return []
     return [
         finding(
-            _renamed(first, "determinism"), Standard(None, False), "high",
+            _renamed(first, "determinism"),
+            Standard(None, False),
+            "high",
             f"The same input got {_reward_text(first)}, then {_reward_text(second)}.",
         )
         for first, second in repeats.pairs
-    ]  # fmt: skip
+    ]
 
 
 def _reward_text(item: Outcome) -> str:
     if item.masked or item.raised:
         return f"no reward ({item.reason})"
-    return f"{item.reward:g}{' and success' if item.success else ''}" if item.reward is not None else "no reward"
+    return (
+        f"{item.reward:g}{' and success' if item.success else ''}"
+        if item.reward is not None
+        else "no reward"
+    )
 
 
 def _renamed(item: Outcome, probe: str) -> Outcome:
-    return Outcome(probe, item.task, item.wish, item.reward, item.success, item.masked, item.reason, item.raised, 0.0)
+    return Outcome(
+        probe,
+        item.task,
+        item.wish,
+        item.reward,
+        item.success,
+        item.masked,
+        item.reason,
+        item.raised,
+        0.0,
+    )
 
 
 def constant(outcomes: list[Outcome]) -> list[Finding]:
@@ -130,7 +163,9 @@ def constant(outcomes: list[Outcome]) -> list[Finding]:
 
 
 def pairs_of(context: Context) -> list[Finding]:
-    """For verifiers that compare: the preference must not depend on the order of the two outputs."""
+    """For verifiers that compare: the preference must not depend on the order of the two
+    outputs.
+    """
     if context.options.compare is None:
         return []
     return [item for case in context.cases if (item := _pair(case, context))]
@@ -148,21 +183,33 @@ def _pair(case: Case, context: Context) -> Finding | None:
         return None
     if (forth > 0.5) == (back > 0.5):
         return finding(
-            item, Standard(None, False), "high", f"The preferred one changes with the order ({forth:g}, {back:g})."
+            item,
+            Standard(None, False),
+            "high",
+            f"The preferred one changes with the order ({forth:g}, {back:g}).",
         )
     return finding(
-        item, Standard(None, False), "high", f"The wrong one is preferred, or neither ({forth:g}, {back:g})."
+        item,
+        Standard(None, False),
+        "high",
+        f"The wrong one is preferred, or neither ({forth:g}, {back:g}).",
     )
 
 
-def measures(context: Context, measured: dict[str, list[Finding]], repeated: int) -> list[ProbeResult]:
+def measures(
+    context: Context, measured: dict[str, list[Finding]], repeated: int
+) -> list[ProbeResult]:
     about = {
         "determinism": "the same input twice, in another order",
         "pair_order": "two candidates in both orders",
         "discrimination": "not the same reward for all",
     }
     known = any(context.gold(case) for case in context.cases)
-    pairs = sum(context.gold(case) is not None for case in context.cases) if context.options.compare else 0
+    pairs = (
+        sum(context.gold(case) is not None for case in context.cases)
+        if context.options.compare
+        else 0
+    )
     why = {
         "determinism": "" if repeated else "nothing was scored",
         "pair_order": "" if pairs else "the verifier does not compare two outputs",
@@ -174,13 +221,21 @@ def measures(context: Context, measured: dict[str, list[Finding]], repeated: int
 
 def _measure(name: str, about: str, why: str, n: int, failed: int) -> ProbeResult:
     status: Any = "failed" if failed else "not_applicable" if why else "passed"
-    return ProbeResult(name, "measure", about, status, n=n, findings=failed, why="" if failed else why)
+    return ProbeResult(
+        name, "measure", about, status, n=n, findings=failed, why="" if failed else why
+    )
 
 
 def search_row(ground: Ground, findings: list[Finding], scored: int) -> ProbeResult:
-    """`scored`: how many outputs the search tried. None means that it could not begin, which is not a pass."""
+    """`scored`: how many outputs the search tried. None means that it could not begin, which is not
+    a pass.
+    """
     about = "mutation and recombination of outputs, climbing the reward"
-    none = "no scores were allowed for it" if not ground.rules.search_scores else "no task tells what is surely wrong"
+    none = (
+        "no scores were allowed for it"
+        if not ground.rules.search_scores
+        else "no task tells what is surely wrong"
+    )
     why = "" if scored else none
     found = sum(item.probe == "search" for item in findings)
     status: Any = "failed" if found else "not_applicable" if why else "passed"

@@ -1,5 +1,5 @@
-"""Attacks a verifier with all probes and reports what got through. Deterministic except for the verifier and the
-clock.
+"""Attacks a verifier with all probes and reports what got through. Deterministic except for the
+verifier and the clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ from workers.lib.probes.types import KEEP, Finding, Options, Outcome, Report, Sc
 TRIED = 12  # tasks on which the format of right outputs is tried
 QUITE_WRONG = 0.34  # merit below which an honest wrong answer shows the reward of wrong answers
 TEXTS_FOR_CODE = 4  # outputs per attack that writes no programs, if the task asks for a program
-IDLE = ("empty", "whitespace", "constant")  # compared with if no honest wrong answer is wrong enough
+IDLE = (
+    "empty",
+    "whitespace",
+    "constant",
+)  # compared with if no honest wrong answer is wrong enough
 CONFIRMED = 5  # findings per probe that are scored again if rewards vary
 Tried = list[tuple[str, Case, Wish]]
 
@@ -39,9 +43,10 @@ def attack(
 ) -> Report:
     """Attack `score(task, messages)`, which must return a Score for an assistant's conversation.
 
-    `samples` are real outputs, {"task": id, "messages" or "output", "label"?: a person's true or false}. They provide
-    the most common output, gold outputs for tasks without, and inputs for measuring determinism. If a verifier judges
-    an end state, `score` has to run the calls itself. `cheat` is a model that is instructed to cheat, for the search.
+    `samples` are real outputs, {"task": id, "messages" or "output", "label"?: a person's true or
+    false}. They provide the most common output, gold outputs for tasks without, and inputs for
+    measuring determinism. If a verifier judges an end state, `score` has to run the calls itself.
+    `cheat` is a model that is instructed to cheat, for the search.
     """
     rules = options or Options()
     real = [_sample(item) for item in samples or []]
@@ -49,11 +54,17 @@ def attack(
     for sample in real:
         by_task[sample["task"]].append(sample)
     named = [{"id": _id(task) or f"task {number}"} | task for number, task in enumerate(tasks)]
-    cases = [case_of(task, rules.dangerous, by_task.get(_id(task), [])) for task in spaced(named, rules.max_tasks)]
+    cases = [
+        case_of(task, rules.dangerous, by_task.get(_id(task), []))
+        for task in spaced(named, rules.max_tasks)
+    ]
     form = _form_chooser(score, cases, rules)
     context = Context(cases, form, commonest(cases, form, real), rules, by_task)
     tried, right = _wishes(context)
-    outcomes = [scored(score, name, case, wish, rules) for name, case, wish in _thinned(tried, rules.max_scores)]
+    outcomes = [
+        scored(score, name, case, wish, rules)
+        for name, case, wish in _thinned(tried, rules.max_scores)
+    ]
     repeats = _repeated(score, context, outcomes)
     ground = _ground(score, context, outcomes, repeats)
     findings = _judged(ground, outcomes)
@@ -72,15 +83,20 @@ def _sample(item: dict) -> dict:
     """The sample with its task as text, and with both messages and output, whichever was given."""
     messages = item.get("messages") or [{"role": "assistant", "content": item.get("output") or ""}]
     return {
-        "task": str(item.get("task", "")), "messages": messages, "output": last_text(messages), "label": item.get("label")
-    }  # fmt: skip
+        "task": str(item.get("task", "")),
+        "messages": messages,
+        "output": last_text(messages),
+        "label": item.get("label"),
+    }
 
 
 # The format of right outputs
 
 
 def _form_chooser(score: Scorer, cases: list[Case], rules: Options) -> Callable[[Case], str]:
-    """For each kind of task, the format in which most right outputs succeed; the first among equals."""
+    """For each kind of task, the format in which most right outputs succeed; the first among
+    equals.
+    """
     won: Counter[tuple[tuple[str, ...], str]] = Counter()
     for forms in {case.forms for case in cases}:
         for case in spaced([case for case in cases if case.forms == forms], TRIED):
@@ -90,7 +106,10 @@ def _form_chooser(score: Scorer, cases: list[Case], rules: Options) -> Callable[
 
 
 def _works(score: Scorer, case: Case, form: str, rules: Options) -> bool:
-    return all(scored(score, "gold", case, Wish("", gold, KEEP), rules).success for gold in golds(case, form))
+    return all(
+        scored(score, "gold", case, Wish("", gold, KEEP), rules).success
+        for gold in golds(case, form)
+    )
 
 
 # Outputs
@@ -102,10 +121,18 @@ def _wishes(context: Context) -> tuple[Tried, Counter[str]]:
     right: Counter[str] = Counter()
     for probe in perturbations.PROBES:
         if report.is_promised(probe, context.options):
-            tried += [(probe.name, case, wish) for case in context.cases for wish in probe.make(case, context)]
+            tried += [
+                (probe.name, case, wish)
+                for case in context.cases
+                for wish in probe.make(case, context)
+            ]
     for hack in catalogue.PROBES:
         for case, wish in _attempts(hack, context):
-            if wish.limit != "no_more" and hack.name != "judged_wrong" and is_right(case, wish.messages):
+            if (
+                wish.limit != "no_more"
+                and hack.name != "judged_wrong"
+                and is_right(case, wish.messages)
+            ):
                 right[hack.name] += 1
             else:
                 tried.append((hack.name, case, wish))
@@ -118,12 +145,17 @@ def _attempts(hack: Attack, context: Context) -> Iterator[tuple[Case, Wish]]:
             made = list(hack.make(case, context))
             # A text that is not a program can only fail in one way, and each score runs the tests.
             yield from (
-                (case, wish) for wish in (made if hack.for_code or not case.has_code else spaced(made, TEXTS_FOR_CODE))
+                (case, wish)
+                for wish in (
+                    made if hack.for_code or not case.has_code else spaced(made, TEXTS_FOR_CODE)
+                )
             )
 
 
 def _thinned(tried: Tried, most: int) -> Tried:
-    """Keep all right outputs, and an even share of each attack's within what may still be scored."""
+    """Keep all right outputs, and an even share of each attack's within what may still be
+    scored.
+    """
     if len(tried) <= most:
         return tried
     first = [item for item in tried if item[0] == "gold"][:most]
@@ -152,7 +184,8 @@ def _ground(score: Scorer, context: Context, outcomes: list[Outcome], repeats: R
         elif item.probe in IDLE:
             idle[item.task] += rewards_of([item])
     standards = {
-        task: standard_of(kept[task], plain[task] or idle[task], repeats.noise > rules.noise) for task in cases
+        task: standard_of(kept[task], plain[task] or idle[task], repeats.noise > rules.noise)
+        for task in cases
     }
     if rules.stochastic and repeats.noise > rules.noise:
         rules = structs.replace(rules, tolerance=max(rules.tolerance, 2 * repeats.noise))
@@ -161,32 +194,49 @@ def _ground(score: Scorer, context: Context, outcomes: list[Outcome], repeats: R
 
 
 def _judged(ground: Ground, outcomes: list[Outcome]) -> list[Finding]:
-    """The findings among the listed attacks. If rewards vary, only those that new scores confirm, and the worst of each
-    probe.
+    """The findings among the listed attacks. If rewards vary, only those that new scores confirm,
+    and the worst of each probe.
     """
     found = [(item, finding) for item in outcomes if (finding := ground.judged(item))]
     if not ground.rules.stochastic:
         return [finding for _, finding in found]
     by_probe: dict[str, list[tuple[Outcome, Finding]]] = defaultdict(list)
-    for item, finding in sorted(found, key=lambda pair: (pair[1].severity != "high", -(pair[0].reward or 0.0))):
+    for item, finding in sorted(
+        found, key=lambda pair: (pair[1].severity != "high", -(pair[0].reward or 0.0))
+    ):
         by_probe[item.probe].append((item, finding))
     worst = [item for pairs in by_probe.values() for item, _ in pairs[:CONFIRMED]]
-    confirmed = (ground.judged(again(ground.score, item, ground.cases[item.task], ground.rules)) for item in worst)
+    confirmed = (
+        ground.judged(again(ground.score, item, ground.cases[item.task], ground.rules))
+        for item in worst
+    )
     return [finding for finding in confirmed if finding]
 
 
 def _repeated(score: Scorer, context: Context, outcomes: list[Outcome]) -> Repeats:
-    """A second pass in reverse order: the same input must get the same reward, whenever it is scored."""
+    """A second pass in reverse order: the same input must get the same reward, whenever it is
+    scored.
+    """
     rules, cases = context.options, {case.id: case for case in context.cases}
     chosen = spaced(outcomes, rules.max_repeats)[::-1]
-    pairs = [(item, scored(score, item.probe, cases[item.task], item.wish, rules)) for item in chosen]
-    return Repeats([(first, second) for first, second in pairs if not equal(first, second, rules.noise)], len(chosen))
+    pairs = [
+        (item, scored(score, item.probe, cases[item.task], item.wish, rules)) for item in chosen
+    ]
+    return Repeats(
+        [(first, second) for first, second in pairs if not equal(first, second, rules.noise)],
+        len(chosen),
+    )
 
 
 def _report(
-    ground: Ground, outcomes: list[Outcome], repeats: Repeats, found: list[Finding], right: Counter[str], made: int,
+    ground: Ground,
+    outcomes: list[Outcome],
+    repeats: Repeats,
+    found: list[Finding],
+    right: Counter[str],
+    made: int,
     searched: int,
-) -> Report:  # fmt: skip
+) -> Report:
     context, rules = ground.context, ground.rules
     spans = [standard.span for standard in ground.standards.values() if standard.span]
     measured = {
@@ -195,7 +245,9 @@ def _report(
         "discrimination": report.constant(outcomes),
     }
     findings = found + [item for items in measured.values() for item in items]
-    rows = report.rows(context, outcomes, right, findings) + report.measures(context, measured, repeats.n)
+    rows = report.rows(context, outcomes, right, findings) + report.measures(
+        context, measured, repeats.n
+    )
     kept = report.kept(findings, rules.shown_per_probe)
     return Report(
         probes=[*rows, report.search_row(ground, findings, searched)],

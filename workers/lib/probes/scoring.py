@@ -16,11 +16,21 @@ from workers.lib.program import Stop
 FLIPS = 0.05  # maximum share of outputs whose success may change, if the verifier is a model
 UNSTEADY = 0.2  # maximum standard deviation of its rewards, as a share of the range
 Z = 1.96
-T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}  # Student's t, two-sided, by n; 2.31 above
+T_95 = {
+    2: 12.71,
+    3: 4.30,
+    4: 3.18,
+    5: 2.78,
+    6: 2.57,
+    7: 2.45,
+    8: 2.36,
+}  # Student's t, two-sided, by n; 2.31 above
 
 
 def scored(score: Scorer, probe: str, case: Case, wish: Wish, rules: Options) -> Outcome:
-    """Score one output, passed as a copy so that a verifier which modifies its input cannot affect the next one."""
+    """Score one output, passed as a copy so that a verifier which modifies its input cannot affect
+    the next one.
+    """
     task, messages = deepcopy(case.task), deepcopy(wish.messages)
     start = perf_counter()
     try:
@@ -29,16 +39,32 @@ def scored(score: Scorer, probe: str, case: Case, wish: Wish, rules: Options) ->
         raise
     except Exception as error:  # a verifier must not raise; this gets reported
         micros = (perf_counter() - start) * 1e6
-        return Outcome(probe, case.id, wish, None, False, False, f"{type(error).__name__}: {error}"[:500], True, micros)
+        return Outcome(
+            probe,
+            case.id,
+            wish,
+            None,
+            False,
+            False,
+            f"{type(error).__name__}: {error}"[:500],
+            True,
+            micros,
+        )
     micros = (perf_counter() - start) * 1e6
-    enough = rules.success_at is not None and got.reward is not None and got.reward >= rules.success_at
+    enough = (
+        rules.success_at is not None and got.reward is not None and got.reward >= rules.success_at
+    )
     success = (bool(got.success) or enough) and not got.masked
-    return Outcome(probe, case.id, wish, got.reward, success, got.masked, got.mask_reason, False, micros)
+    return Outcome(
+        probe, case.id, wish, got.reward, success, got.masked, got.mask_reason, False, micros
+    )
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """Outputs that were scored twice: the pairs that differ, the number of outputs, and the noise of one reward."""
+    """Outputs that were scored twice: the pairs that differ, the number of outputs, and the noise
+    of one reward.
+    """
 
     pairs: list[tuple[Outcome, Outcome]]
     n: int
@@ -46,12 +72,17 @@ class Repeats:
     @property
     def noise(self) -> float:
         """Standard deviation of a single reward around its output's mean: √(Σ d² / 2n)."""
-        gaps = [(one.reward - two.reward) ** 2 for one, two in self.pairs if _finite(one) and _finite(two)]
+        gaps = [
+            (one.reward - two.reward) ** 2
+            for one, two in self.pairs
+            if _finite(one) and _finite(two)
+        ]
         return math.sqrt(sum(gaps) / (2 * self.n)) if self.n else 0.0
 
     def unsteady(self, span: float) -> bool:
-        """Whether a model's verdicts vary too much to train on: the success of more than FLIPS of the outputs changes
-        (by the lower bound of Wilson's 95% interval), or rewards vary by more than UNSTEADY of the range.
+        """Whether a model's verdicts vary too much to train on: the success of more than FLIPS of
+        the outputs changes (by the lower bound of Wilson's 95% interval), or rewards vary by more
+        than UNSTEADY of the range.
         """
         flips = sum(one.success != two.success for one, two in self.pairs)
         return wilson_low(flips, self.n) > FLIPS or self.noise > UNSTEADY * max(span, 1e-9)
@@ -67,16 +98,22 @@ def wilson_low(k: int, n: int) -> float:
 
 
 def again(score: Scorer, item: Outcome, case: Case, rules: Options) -> Outcome:
-    """The outcome that `repeats` new scores of the output confirm: for a wrong output the lower bound of the mean's 95%
-    interval, for a right one the upper; masked only if it always is, successful if it is more often than not.
+    """The outcome that `repeats` new scores of the output confirm: for a wrong output the lower
+    bound of the mean's 95% interval, for a right one the upper; masked only if it always is,
+    successful if it is more often than not.
 
-    The score that made it suspicious is not included, because the highest of many draws is high by luck.
+    The score that made it suspicious is not included, because the highest of many draws is high by
+    luck.
     """
-    fresh = [scored(score, item.probe, case, item.wish, rules) for _ in range(max(2, rules.repeats))]
+    fresh = [
+        scored(score, item.probe, case, item.wish, rules) for _ in range(max(2, rules.repeats))
+    ]
     rewards = [one.reward for one in fresh if _finite(one)]
     if len(rewards) < 2:
         return (
-            fresh[0] if all(one.masked or one.raised for one in fresh) else replace(fresh[0], masked=False, reward=0.0)
+            fresh[0]
+            if all(one.masked or one.raised for one in fresh)
+            else replace(fresh[0], masked=False, reward=0.0)
         )
     half = T_95.get(len(rewards), 2.31) * stdev(rewards) / math.sqrt(len(rewards))
     bound = fmean(rewards) + (half if item.wish.limit == KEEP else -half)
@@ -89,11 +126,19 @@ def _finite(item: Outcome) -> bool:
 
 
 def equal(first: Outcome, second: Outcome, noise: float) -> bool:
-    if (first.success, first.masked, first.raised) != (second.success, second.masked, second.raised):
+    if (first.success, first.masked, first.raised) != (
+        second.success,
+        second.masked,
+        second.raised,
+    ):
         return False
     if first.reward is None or second.reward is None:
         return first.reward is second.reward
-    return first.reward == second.reward or abs(first.reward - second.reward) <= noise or _both_nan(first, second)
+    return (
+        first.reward == second.reward
+        or abs(first.reward - second.reward) <= noise
+        or _both_nan(first, second)
+    )
 
 
 def _both_nan(first: Outcome, second: Outcome) -> bool:

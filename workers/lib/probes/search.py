@@ -1,10 +1,10 @@
-"""A search for outputs that are wrong but rewarded, by mutation and recombination, in addition to the list of known
-tricks.
+"""A search for outputs that are wrong but rewarded, by mutation and recombination, in addition to
+the list of known tricks.
 
-It climbs `judging.slope`, which a policy would climb too, over outputs that `truth.surely_wrong` finds wrong
-independently of the verifier. It starts from the list's best-rewarded outputs and from parts of the right one. Seeded;
-bounded by calls of the verifier and by CPU time. The best output of each task is minimised (delta debugging) until
-nothing can be left out.
+It climbs `judging.slope`, which a policy would climb too, over outputs that `truth.surely_wrong`
+finds wrong independently of the verifier. It starts from the list's best-rewarded outputs and from
+parts of the right one. Seeded; bounded by calls of the verifier and by CPU time. The best output of
+each task is minimised (delta debugging) until nothing can be left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ SAME = 0.9  # share of the slope that must be left after a cut
 
 @dataclass(frozen=True)
 class Ground:
-    """What outputs are judged with: the verifier, the tasks, and the rewards of right and honest wrong outputs."""
+    """What outputs are judged with: the verifier, the tasks, and the rewards of right and honest
+    wrong outputs.
+    """
 
     score: Scorer
     context: Context
@@ -92,11 +94,15 @@ class Climb:
         self.budget.scores -= 1
         self.budget.scored += 1
         made = " → ".join(output.path[-4:])
-        outcome = scored(self.ground.score, "search", self.case, Wish(made, output.messages), self.ground.rules)
+        outcome = scored(
+            self.ground.score, "search", self.case, Wish(made, output.messages), self.ground.rules
+        )
         return Candidate(output, self.fitness(outcome), outcome)
 
     def fitness(self, item: Outcome) -> float:
-        """Infinite if the verifier raised, masked the sample or returned something other than a number."""
+        """Infinite if the verifier raised, masked the sample or returned something other than a
+        number.
+        """
         if item.raised or (item.masked and not self.ground.golds_masked):
             return math.inf
         if item.reward is None or not math.isfinite(item.reward):
@@ -111,18 +117,21 @@ class Climb:
         found = [one for one in map(self.tried, starts) if one]
         failed = 0
         while found and self.budget.scores > until and not self.budget.spent and failed < 200:
-            parents = [max(self.rng.sample(found, min(3, len(found))), key=lambda one: one.fitness) for _ in range(2)]
+            parents = [
+                max(self.rng.sample(found, min(3, len(found))), key=lambda one: one.fitness)
+                for _ in range(2)
+            ]
             child = self.tried(mutated(parents[0].output, parents[1].output, material, self.rng))
             failed = 0 if child else failed + 1
             if child:
-                found = sorted([*found, child], key=lambda one: (-one.fitness, len(str(one.output.messages))))[
-                    :POPULATION
-                ]
+                found = sorted(
+                    [*found, child], key=lambda one: (-one.fitness, len(str(one.output.messages)))
+                )[:POPULATION]
         return found
 
     def cut(self, best: Candidate) -> Candidate:
-        """Remove parts that do not contribute to the reward: delta debugging (Zeller and Hildebrandt 2002) over lines,
-        words, then letters.
+        """Remove parts that do not contribute to the reward: delta debugging (Zeller and
+        Hildebrandt 2002) over lines, words, then letters.
         """
         self.budget.scores += CUTS
         limit = self.budget.scores - CUTS
@@ -152,19 +161,27 @@ class Climb:
         return None
 
 
-def search(ground: Ground, outcomes: list[Outcome], cheat: Cheat | None = None) -> tuple[list[Finding], int]:
-    """The findings of the search, at most one per task, minimised and, if rewards vary, confirmed; and the number of
-    outputs scored.
+def search(
+    ground: Ground, outcomes: list[Outcome], cheat: Cheat | None = None
+) -> tuple[list[Finding], int]:
+    """The findings of the search, at most one per task, minimised and, if rewards vary, confirmed;
+    and the number of outputs scored.
     """
     rules = ground.rules
-    cases = spaced([case for case in ground.cases.values() if case.checkable and not case.silent], SEARCHED)
+    cases = spaced(
+        [case for case in ground.cases.values() if case.checkable and not case.silent], SEARCHED
+    )
     budget = Budget(rules.search_scores, rules.search_cpu_s)
     found = []
     for case in cases:
         climb = Climb(ground, case, budget, rules.seed)
         starts = [*_starts(ground, case, outcomes), *_cheats(ground, case, cheat, outcomes)]
         best = climb.run(starts, _material(ground, case), rules.search_scores // len(cases))
-        if best and best[0].fitness >= rules.slack and (finding := _finding(ground, climb.cut(best[0]))):
+        if (
+            best
+            and best[0].fitness >= rules.slack
+            and (finding := _finding(ground, climb.cut(best[0])))
+        ):
             found.append(finding)
     return found, budget.scored
 
@@ -178,10 +195,14 @@ def _finding(ground: Ground, best: Candidate) -> Finding | None:
 
 
 def _starts(ground: Ground, case: Case, outcomes: list[Outcome]) -> Iterator[Output]:
-    """The best-rewarded wrong outputs of the list for this task, an honest wrong one, and the halves of the right
-    one.
+    """The best-rewarded wrong outputs of the list for this task, an honest wrong one, and the
+    halves of the right one.
     """
-    mine = [item for item in outcomes if item.task == case.id and item.wish.limit != KEEP and item.reward is not None]
+    mine = [
+        item
+        for item in outcomes
+        if item.task == case.id and item.wish.limit != KEEP and item.reward is not None
+    ]
     ranked = sorted(mine, key=lambda item: -(item.reward or 0.0))
     for item in [*ranked[:STARTS], *spaced(ranked[STARTS:], STARTS)]:
         if item.wish.messages and sum(len(text_of(one)) for one in item.wish.messages) < 20_000:
@@ -193,21 +214,41 @@ def _starts(ground: Ground, case: Case, outcomes: list[Outcome]) -> Iterator[Out
         yield Output(said(text[len(text) // 2 :]), ("the second half of the right answer",))
 
 
-def _cheats(ground: Ground, case: Case, cheat: Cheat | None, outcomes: list[Outcome]) -> Iterator[Output]:
+def _cheats(
+    ground: Ground, case: Case, cheat: Cheat | None, outcomes: list[Outcome]
+) -> Iterator[Output]:
     if cheat is None:
         return
-    mine = [item for item in outcomes if item.task == case.id and item.wish.limit != KEEP and item.reward is not None]
+    mine = [
+        item
+        for item in outcomes
+        if item.task == case.id and item.wish.limit != KEEP and item.reward is not None
+    ]
     best = sorted(mine, key=lambda item: -(item.reward or 0.0))[:6]
-    shown = [(text_of(item.wish.messages[-1]) if item.wish.messages else "", item.reward or 0.0) for item in best]
+    shown = [
+        (text_of(item.wish.messages[-1]) if item.wish.messages else "", item.reward or 0.0)
+        for item in best
+    ]
     for text in cheat.outputs(case.task, shown, CHEATS):
         yield Output(said(text), (f"written by {cheat.name}, told to cheat",))
 
 
 def _material(ground: Ground, case: Case) -> list[str]:
-    """Fragments that mutations insert: from the tricks, the prompt, the tools, and other tasks' right answers."""
+    """Fragments that mutations insert: from the tricks, the prompt, the tools, and other tasks'
+    right answers.
+    """
     from workers.lib.probes.fragments import FRAGMENTS
 
     prompt = " ".join(text_of(message) for message in case.task.get("messages") or [])
     names = [tool.name for tool in case.tools]
-    others = [answer for other in ground.context.cases if other is not case for answer in other.answers][:6]
-    return [*FRAGMENTS, *pieces(prompt, "lines")[:10], prompt, *names, *others, *ground.rules.rubrics]
+    others = [
+        answer for other in ground.context.cases if other is not case for answer in other.answers
+    ][:6]
+    return [
+        *FRAGMENTS,
+        *pieces(prompt, "lines")[:10],
+        prompt,
+        *names,
+        *others,
+        *ground.rules.rubrics,
+    ]

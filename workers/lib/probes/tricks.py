@@ -42,10 +42,15 @@ CHANGES: tuple[tuple[str, Callable[[str], str], bool], ...] = (
 
 
 def in_call(call: dict, change: Callable[[str], str]) -> Iterator[tuple[str, dict]]:
-    """The call with its tool's name changed, then with all its texts changed, if the change has an effect."""
+    """The call with its tool's name changed, then with all its texts changed, if the change has an
+    effect.
+    """
     if (name := change(call["tool"])) != call["tool"]:
         yield "the tool's name", call | {"tool": name}
-    args = {key: change(value) if isinstance(value, str) else value for key, value in call["args"].items()}
+    args = {
+        key: change(value) if isinstance(value, str) else value
+        for key, value in call["args"].items()
+    }
     if args != call["args"]:
         yield "the values", call | {"args": args}
 
@@ -55,14 +60,22 @@ def is_number(text: str) -> bool:
 
 
 def number_forms(text: str) -> list[str]:
-    """Wrong forms: other signs and magnitudes, things that are not numbers, hedges with the right value neither first
-    nor last.
+    """Wrong forms: other signs and magnitudes, things that are not numbers, hedges with the right
+    value neither first nor last.
     """
     plain = text.replace(",", "").strip().lstrip("+")
     value = float(plain)
     near, far = f"{value + 1:g}", f"{value - 1:g}"
     negative = plain.removeprefix("-") if plain.startswith("-") else f"-{plain}"
     return [
-        negative, f"{plain}0000", f"{plain}.42.17", f"{near}, {plain} or {far}", f"from {near} over {plain} to {far}",
-        "NaN", "Infinity", "-Infinity", "1e400", f"{far}–{near}",
-    ]  # fmt: skip
+        negative,
+        f"{plain}0000",
+        f"{plain}.42.17",
+        f"{near}, {plain} or {far}",
+        f"from {near} over {plain} to {far}",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "1e400",
+        f"{far}–{near}",
+    ]

@@ -1,7 +1,8 @@
-"""Whether an attack happened to be right. Decided independently of all verifiers, so that their holes do not affect it;
-it only shares the parsing of calls and the comparison of values.
+"""Whether an attack happened to be right. Decided independently of all verifiers, so that their
+holes do not affect it; it only shares the parsing of calls and the comparison of values.
 
-In doubt an output counts as right: it is then left out, which weakens a probe but raises no false alarm.
+In doubt an output counts as right: it is then left out, which weakens a probe but raises no false
+alarm.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from workers.lib.messages import calls_of, json_of, last_answer, same_value, tex
 from workers.lib.probes.cases import Case, as_text
 from workers.lib.probes.programs import same_program, surely_no_solution
 
-_WRAPPED = re.compile(r"\\boxed\{(.*)\}|<answer>(.*)</answer>|####\s*(.*)|the answer is:?\s*(.*)", re.DOTALL | re.I)
+_WRAPPED = re.compile(
+    r"\\boxed\{(.*)\}|<answer>(.*)</answer>|####\s*(.*)|the answer is:?\s*(.*)", re.DOTALL | re.I
+)
 _EDGES = " \n\t.!\"'`*_"
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d{1,3})?", re.I)
 LONG_ANSWER = 40  # from this length on, an answer may be right in other words
@@ -43,20 +46,23 @@ def is_right(case: Case, messages: list[dict]) -> bool:
 
 
 def surely_wrong(case: Case, messages: list[dict]) -> bool:
-    """Whether nobody could fairly consider an output right, including the most lenient reader. Outputs that the search
-    may use.
+    """Whether nobody could fairly consider an output right, including the most lenient reader.
+    Outputs that the search may use.
 
-    Calls: a different number of them, or one whose name or values differ from the expected in letters and digits; where
-    only the end state counts, an expected call is missing. A text: it contains no right answer, in any layout; for a
-    long answer, less than half of it. A constraint: one that can be checked does not hold. A program: it never uses its
-    input although the right one does, or there is none; other programs may be right in other words.
+    Calls: a different number of them, or one whose name or values differ from the expected in
+    letters and digits; where only the end state counts, an expected call is missing. A text: it
+    contains no right answer, in any layout; for a long answer, less than half of it. A constraint:
+    one that can be checked does not hold. A program: it never uses its input although the right one
+    does, or there is none; other programs may be right in other words.
     """
     if case.calls is not None:
         return _surely_other_calls(case, messages)
     text = last_text(messages)
     constraint = (case.task.get("expected") or {}).get("constraint")
     if isinstance(constraint, dict):
-        return not all(HOLDS[name](text, value) for name, value in constraint.items() if name in HOLDS)
+        return not all(
+            HOLDS[name](text, value) for name, value in constraint.items() if name in HOLDS
+        )
     if case.has_code:
         return surely_no_solution(text, case.answers)
     if any(len(answer) > LONG_ANSWER for answer in case.answers):
@@ -98,28 +104,39 @@ def _stands_in(answer: str, text: str) -> bool:
         wanted = float(answer.replace(",", ""))
     except ValueError:
         return False
-    return any(float(found) == wanted for found in _NUMBER.findall(text.replace(",", "")) if len(found) < 30)
+    return any(
+        float(found) == wanted
+        for found in _NUMBER.findall(text.replace(",", ""))
+        if len(found) < 30
+    )
 
 
 def merit(case: Case, messages: list[dict]) -> float:
-    """How much of the right answer an output contains, in [0, 1]: what partial credit may reward. In doubt, rather too
-    much.
+    """How much of the right answer an output contains, in [0, 1]: what partial credit may reward.
+    In doubt, rather too much.
 
-    Calls: F1 over the best matches of made and expected calls, half of each for its name and half for its arguments. A
-    constraint: the share of its parts that hold. A text: the closest of the right answers, by F1 over its words or, if
-    both are short, by its letters.
+    Calls: F1 over the best matches of made and expected calls, half of each for its name and half
+    for its arguments. A constraint: the share of its parts that hold. A text: the closest of the
+    right answers, by F1 over its words or, if both are short, by its letters.
     """
     if case.calls is not None:
-        made = [call.plain for message in messages for call in calls_of(message) if not call.problem][:400]
+        made = [
+            call.plain for message in messages for call in calls_of(message) if not call.problem
+        ][:400]
         best = sorted(
-            (max((_call_share(call, want) for call in made), default=0.0) for want in case.calls), reverse=True
+            (max((_call_share(call, want) for call in made), default=0.0) for want in case.calls),
+            reverse=True,
         )
         return 2 * sum(best) / (len(made) + len(case.calls)) if made else 0.0
     text = last_text(messages)
     constraint = (case.task.get("expected") or {}).get("constraint")
     shares = [_text_share(text, answer) for answer in case.answers]
     if isinstance(constraint, dict):
-        held = [share for name, value in constraint.items() for share in _parts_that_hold(text, name, value)]
+        held = [
+            share
+            for name, value in constraint.items()
+            for share in _parts_that_hold(text, name, value)
+        ]
         shares.append(sum(held) / len(held) if held else 1.0)
     return max(shares, default=0.0)
 
@@ -142,13 +159,19 @@ def _call_share(call: dict, want: dict) -> float:
 def _argument_share(given: Any, wanted: Any) -> float:
     if same_value(given, wanted):
         return 1.0
-    return _text_share(str(given), str(wanted)) if isinstance(given, str) and isinstance(wanted, str) else 0.0
+    return (
+        _text_share(str(given), str(wanted))
+        if isinstance(given, str) and isinstance(wanted, str)
+        else 0.0
+    )
 
 
 def _text_share(text: str, answer: str) -> float:
     given, wanted = folded(text[:20_000]), folded(answer)
     found = _WRAPPED.search(text[:20_000])
-    inner = folded(next((part for part in found.groups() if part is not None), "")) if found else given
+    inner = (
+        folded(next((part for part in found.groups() if part is not None), "")) if found else given
+    )
     left, right = Counter(re.findall(r"\w+", given)), Counter(re.findall(r"\w+", wanted))
     common = (left & right).total()
     shares = [2 * common / (left.total() + right.total()) if common else 0.0]
@@ -164,7 +187,12 @@ def last_text(messages: list[dict]) -> str:
 
 def calls_made(messages: list[dict]) -> list[dict] | None:
     """The calls of all turns, native or as text; None if one cannot be parsed."""
-    made = [call for message in messages if message.get("role") == "assistant" for call in calls_of(message)]
+    made = [
+        call
+        for message in messages
+        if message.get("role") == "assistant"
+        for call in calls_of(message)
+    ]
     return None if any(call.problem for call in made) else [call.plain for call in made]
 
 
@@ -191,7 +219,9 @@ def _same_call(call: dict, want: dict) -> bool:
     accept = want.get("accept") or {}
     if call["tool"] != want["tool"] or set(call["args"]) - set(want["args"]) - set(accept):
         return False
-    return all(_same_argument(call["args"], name, want) for name in want["args"].keys() | accept.keys())
+    return all(
+        _same_argument(call["args"], name, want) for name in want["args"].keys() | accept.keys()
+    )
 
 
 def _same_argument(args: dict, name: str, want: dict) -> bool:
@@ -203,11 +233,15 @@ def _same_argument(args: dict, name: str, want: dict) -> bool:
 
 
 def folded(text: str) -> str:
-    """The text as a reader sees it: with compatibility forms unified, without invisible characters, case and
-    surrounding punctuation.
+    """The text as a reader sees it: with compatibility forms unified, without invisible characters,
+    case and surrounding punctuation.
     """
     if not text.isascii():
-        text = "".join(char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf")
+        text = "".join(
+            char
+            for char in unicodedata.normalize("NFKC", text)
+            if unicodedata.category(char) != "Cf"
+        )
     return " ".join(text.split()).strip(_EDGES).casefold()
 
 
@@ -231,7 +265,9 @@ HOLDS: dict[str, Callable[[str, Any], bool]] = {
     "contains": lambda text, parts: all(folded(part) in folded(text) for part in parts),
     "starts_with": lambda text, start: folded(text).startswith(folded(start)),
     "ends_with": lambda text, end: folded(text).endswith(folded(end)),
-    "json": lambda text, value: folded(as_text(value)) in folded(text) or same_value(json_of(text), value),
+    "json": lambda text, value: (
+        folded(as_text(value)) in folded(text) or same_value(json_of(text), value)
+    ),
     "json_keys": lambda text, keys: all(folded(str(key)) in folded(text) for key in keys),
     "list": lambda text, items: all(folded(str(item)) in folded(text) for item in items),
 }

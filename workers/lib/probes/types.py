@@ -15,8 +15,8 @@ Scorer = Callable[[dict, list[dict]], Score]
 Comparer = Callable[[dict, list[dict], list[dict]], float]
 Severity = Literal["high", "medium"]
 Status = Literal["passed", "failed", "not_applicable"]
-# The reward that an attempt may get: BELOW the right answer's and no success; NO_MORE than the right answer's; KEEP
-# what it gets.
+# The reward that an attempt may get: BELOW the right answer's and no success; NO_MORE than the
+# right answer's; KEEP what it gets.
 Limit = Literal["below", "no_more", "keep"]
 BELOW: Limit = "below"
 NO_MORE: Limit = "no_more"
@@ -26,7 +26,9 @@ KEEP: Limit = "keep"
 class Options(ProbeOptions, kw_only=True, frozen=True):
     """The options in a job's spec, plus those that only a caller in this process can set."""
 
-    compare: Comparer | None = None  # for pairwise verifiers: how strongly the first is preferred, 0.5 + p in [0, 1]
+    compare: Comparer | None = (
+        None  # for pairwise verifiers: how strongly the first is preferred, 0.5 + p in [0, 1]
+    )
     max_repeats: int = 400  # inputs scored a second time
     shown_per_probe: int = 20  # the worst findings of each probe that are kept
 
@@ -73,8 +75,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """One probe's totals. `right` outputs happened to be right and were left out; `why` says why the probe does not
-    apply.
+    """One probe's totals. `right` outputs happened to be right and were left out; `why` says why
+    the probe does not apply.
     """
 
     name: str
@@ -119,8 +121,8 @@ def locking(severities: list[Severity], many_medium: int = MANY_MEDIUM) -> int:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of attacking a verifier. `failed` holds up to `shown_per_probe` findings of each probe, high severity
-    first.
+    """The result of attacking a verifier. `failed` holds up to `shown_per_probe` findings of each
+    probe, high severity first.
     """
 
     probes: list[ProbeResult]
@@ -139,7 +141,9 @@ class Report:
 
     @property
     def locks(self) -> int:
-        """The number of findings that lock training: the high ones, and the medium ones if there are many."""
+        """The number of findings that lock training: the high ones, and the medium ones if there
+        are many.
+        """
         return locking([item.severity for item in self.failed], self.many_medium)
 
     @property

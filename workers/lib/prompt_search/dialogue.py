@@ -14,17 +14,26 @@ from workers.lib.errors import JobError
 
 MAX_LINE = 64 * 1024 * 1024
 PR_SET_PDEATHSIG = 1
-# A fixed hash seed makes sets iterate in the same order, so that a resumed search asks the same questions. It gets no
-# key and no address.
-ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+# A fixed hash seed makes sets iterate in the same order, so that a resumed search asks the same
+# questions. It gets no key and no address.
+ENVIRONMENT = {
+    "PYTHONHASHSEED": "0",
+    "PYTHONUNBUFFERED": "1",
+    "PATH": "/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+}
 Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 async def converse(
-    python: str, folder: str, start: dict[str, Any], answer: Answer, on_message: Callable[[dict], None]
+    python: str,
+    folder: str,
+    start: dict[str, Any],
+    answer: Answer,
+    on_message: Callable[[dict], None],
 ) -> None:
-    """Run until the library has ended its search. `answer` gets each of its questions, `on_message` all other messages; an
-    error in either ends it. Raises JobError if the library fails.
+    """Run until the library has ended its search. `answer` gets each of its questions, `on_message`
+    all other messages; an error in either ends it. Raises JobError if the library fails.
     """
     process = await _start(python, folder)
     assert process.stdin and process.stdout
@@ -60,7 +69,8 @@ async def _start(python: str, folder: str) -> asyncio.subprocess.Process:
         )
     except OSError as error:
         raise JobError(
-            f"GEPA's Python {python} cannot be started: {error.strerror}. Install it with “make gepa”."
+            f"GEPA's Python {python} cannot be started: {error.strerror}. Install it with “make"
+            " gepa”."
         ) from error
 
 

@@ -1,9 +1,11 @@
-"""GEPA's process, in its own virtual environment (`make gepa`): `python -m workers.lib.prompt_search.library`.
+"""GEPA's process, in its own virtual environment (`make gepa`): `python -m
+workers.lib.prompt_search.library`.
 
-It has no network, no keys and no tasks. It reads one line of JSON, {prompt, train: [ids], validation: [ids], settings},
-and asks its parent with lines: {"ask": "evaluate", prompt, tasks} is answered with {scores, records}, {"ask":
-"reflect", prompt} with {text} or {error}. It reports {"tell": "candidate", …} and, at the end, {"tell": "end"}. The
-order of its questions depends only on the seed and the answers, so a search whose answers were stored can be replayed.
+It has no network, no keys and no tasks. It reads one line of JSON, {prompt, train: [ids],
+validation: [ids], settings}, and asks its parent with lines: {"ask": "evaluate", prompt, tasks} is
+answered with {scores, records}, {"ask": "reflect", prompt} with {text} or {error}. It reports
+{"tell": "candidate", …} and, at the end, {"tell": "end"}. The order of its questions depends only
+on the seed and the answers, so a search whose answers were stored can be replayed.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Adapter:
     wire: Wire
     propose_new_texts = None
 
-    def evaluate(self, batch: list[str], candidate: dict[str, str], capture_traces: bool = False) -> Any:
+    def evaluate(
+        self, batch: list[str], candidate: dict[str, str], capture_traces: bool = False
+    ) -> Any:
         from gepa.core.adapter import EvaluationBatch
 
         found = self.wire.ask(ask="evaluate", prompt=candidate[COMPONENT], tasks=batch)
@@ -66,8 +70,8 @@ class Adapter:
 
 @dataclass
 class Reporter:
-    """Reports each proposal once it is decided. Numbers count proposals; 0 is the prompt that the search starts
-    with.
+    """Reports each proposal once it is decided. Numbers count proposals; 0 is the prompt that the
+    search starts with.
     """
 
     wire: Wire
@@ -88,7 +92,12 @@ class Reporter:
         self.prompt = event["new_instructions"][COMPONENT]
 
     def on_candidate_rejected(self, event: Any) -> None:
-        self._tell("rejected", self.proposed, self.prompt, {"before": event["old_score"], "after": event["new_score"]})
+        self._tell(
+            "rejected",
+            self.proposed,
+            self.prompt,
+            {"before": event["old_score"], "after": event["new_score"]},
+        )
 
     def on_valset_evaluated(self, event: Any) -> None:
         index = event["candidate_idx"]
@@ -99,7 +108,9 @@ class Reporter:
 
     def _tell(self, state: str, number: int, prompt: str, scores: dict[str, float]) -> None:
         parent = self.parent if number else None
-        self.wire.tell(tell="candidate", state=state, number=number, parent=parent, prompt=prompt, **scores)
+        self.wire.tell(
+            tell="candidate", state=state, number=number, parent=parent, prompt=prompt, **scores
+        )
 
 
 class Silent:
@@ -113,7 +124,9 @@ def search(wire: Wire, start: dict[str, Any]) -> None:
     settings, reporter = start["settings"], Reporter(wire)
 
     def reflect(prompt: Any) -> str:
-        answer = wire.ask(ask="reflect", prompt=prompt if isinstance(prompt, str) else json.dumps(prompt))
+        answer = wire.ask(
+            ask="reflect", prompt=prompt if isinstance(prompt, str) else json.dumps(prompt)
+        )
         if "text" not in answer:
             raise RuntimeError(answer["error"])
         return answer["text"]

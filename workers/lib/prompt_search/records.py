@@ -1,5 +1,5 @@
-"""What the reflecting model sees of a sample of a training task: the request, what the agent did, and why it failed.
-Pure.
+"""What the reflecting model sees of a sample of a training task: the request, what the agent did,
+and why it failed. Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def record(task: dict, done: Finished, evidence: str) -> dict[str, str]:
 
 
 def feedback(done: Finished, expected: dict, evidence: str) -> str:
-    """The verifier's reasons, the expected answer, and what is known about the failure that the task was made from."""
+    """The verifier's reasons, the expected answer, and what is known about the failure that the
+    task was made from.
+    """
     score = done.score
     if score.success:
         return "This was right."
@@ -43,11 +45,17 @@ def feedback(done: Finished, expected: dict, evidence: str) -> str:
 
 
 def _transcript(messages: list[dict]) -> str:
-    return "\n".join(f"{message.get('role', '?')}: {_message_text(message)}" for message in messages)
+    return "\n".join(
+        f"{message.get('role', '?')}: {_message_text(message)}" for message in messages
+    )
 
 
 def _message_text(message: dict) -> str:
-    calls: Any = [call.get("function", call) for call in message.get("tool_calls") or [] if isinstance(call, dict)]
+    calls: Any = [
+        call.get("function", call)
+        for call in message.get("tool_calls") or []
+        if isinstance(call, dict)
+    ]
     parts = [text_of(message), json.dumps(calls, ensure_ascii=False) if calls else ""]
     return " ".join(part for part in parts if part)
 

@@ -1,4 +1,6 @@
-"""Scores a candidate prompt: the agent plays tasks with it, and the environment's verifier judges them."""
+"""Scores a candidate prompt: the agent plays tasks with it, and the environment's verifier judges
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,17 @@ from workers.lib.rollouts import Finished, Limits, stream
 from workers.lib.specs import SearchPrompts
 from workers.lib.spending import Spent
 
-MOST_MASKED = 0.2  # share of a batch's samples; if more are masked, the measurement is not about the prompt
+MOST_MASKED = (
+    0.2  # share of a batch's samples; if more are masked, the measurement is not about the prompt
+)
 TRIES = 2  # attempts for a sample that could not be scored
 
 
 @dataclass
 class Scorer:
-    """Training tasks are scored with records for the reflecting model, which sees nothing of validation tasks. `calls`
-    counts samples, including those of earlier attempts; what is in the journal is not asked again.
+    """Training tasks are scored with records for the reflecting model, which sees nothing of
+    validation tasks. `calls` counts samples, including those of earlier attempts; what is in the
+    journal is not asked again.
     """
 
     spec: SearchPrompts
@@ -41,9 +46,14 @@ class Scorer:
         self.tasks = {task["id"]: task for task in [*self.spec.tasks, *self.spec.validation_tasks]}
 
     async def evaluate(self, prompt: str, ids: list[str]) -> dict[str, Any]:
-        """{scores, records} of the tasks. Raises Spent, PolicyError if no question can be asked, JobError."""
+        """{scores, records} of the tasks. Raises Spent, PolicyError if no question can be asked,
+        JobError.
+        """
         if len(prompt) > self.spec.config.most_characters:
-            said = f"The instruction has {len(prompt):,} characters; {self.spec.config.most_characters:,} is the most."
+            said = (
+                f"The instruction has {len(prompt):,} characters;"
+                f" {self.spec.config.most_characters:,} is the most."
+            )
             return {"scores": [0.0] * len(ids), "records": [{"Feedback": said}] * len(ids)}
         await self._sample(prompt, [self.tasks[name] for name in ids])
         rows = [self._rows(prompt, name) for name in ids]
@@ -53,7 +63,10 @@ class Scorer:
         }
 
     def _rows(self, prompt: str, name: str) -> list[dict]:
-        return [self.journal.answers[self._key(prompt, name, n)] for n in range(self.spec.config.samples_per_task)]
+        return [
+            self.journal.answers[self._key(prompt, name, n)]
+            for n in range(self.spec.config.samples_per_task)
+        ]
 
     def _key(self, prompt: str, name: str, sample: int) -> str:
         return key_of("sample", prompt, name, sample)
@@ -77,7 +90,8 @@ class Scorer:
         last = next(iter(masked.values())).score.mask_reason
         if len(masked) > MOST_MASKED * max(asked, len(tasks)):
             raise JobError(
-                f"{len(masked)} of {asked} samples could not be scored, so prompts cannot be compared. {last}"
+                f"{len(masked)} of {asked} samples could not be scored, so prompts cannot be"
+                f" compared. {last}"
             )
         for (name, sample), done in masked.items():
             self._keep(prompt, self.tasks[name], sample, done)
@@ -107,13 +121,24 @@ class Scorer:
     def _reserve(self, count: int) -> None:
         most = self.spec.config.most_calls
         if self.calls + count > most:
-            raise Spent(f"The limit of {most:,} calls of the agent allows no further round; {self.calls:,} are used.")
+            raise Spent(
+                f"The limit of {most:,} calls of the agent allows no further round; {self.calls:,}"
+                " are used."
+            )
         self.calls += count
         self.journal.write({"calls": count})
 
     def _keep(self, prompt: str, task: dict, sample: int, done: Finished) -> None:
-        score = float(done.score.success) if self.spec.config.score == "success" else (done.score.reward or 0.0)
-        shown = record(task, done, self.spec.evidence.get(task["id"], "")) if task["id"] in self.trains else {}
+        score = (
+            float(done.score.success)
+            if self.spec.config.score == "success"
+            else (done.score.reward or 0.0)
+        )
+        shown = (
+            record(task, done, self.spec.evidence.get(task["id"], ""))
+            if task["id"] in self.trains
+            else {}
+        )
         self.journal.keep(self._key(prompt, task["id"], sample), {"score": score, "record": shown})
 
     def _environment(self, prompt: str) -> Environment:

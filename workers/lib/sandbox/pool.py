@@ -1,4 +1,6 @@
-"""A pool of warm sandboxed processes. Each run is a new fork of one; a server that is lost is replaced."""
+"""A pool of warm sandboxed processes. Each run is a new fork of one; a server that is lost is
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,12 @@ BUSY = "The sandbox is busy with graders that take long. Try again in a few seco
 
 
 class Slots:
-    """Slots in the pool. The owner of a visit gets at most half of them, and nobody waits long in vain.
+    """Slots in the pool. The owner of a visit gets at most half of them, and nobody waits long in
+    vain.
 
-    As many runs of one owner may wait as may run. Additional ones give up after SLOW_S, or immediately if the owner's
-    running ones have been slow. So a user who sends graders endlessly can block neither the pool nor the threads that
-    serve pages.
+    As many runs of one owner may wait as may run. Additional ones give up after SLOW_S, or
+    immediately if the owner's running ones have been slow. So a user who sends graders endlessly
+    can block neither the pool nor the threads that serve pages.
     """
 
     def __init__(self, size: int) -> None:
@@ -81,8 +84,8 @@ class Slots:
 
 
 class Pool:
-    """Up to `size` servers, started when first needed. May be used by any number of threads, each of which waits for
-    its turn.
+    """Up to `size` servers, started when first needed. May be used by any number of threads, each
+    of which waits for its turn.
     """
 
     def __init__(self, size: int = 4) -> None:
@@ -93,49 +96,80 @@ class Pool:
         self._pid = os.getpid()
 
     def grade(self, code: str, sample: dict, item: dict, *, limits: Limits = DEFAULT) -> float:
-        """The result of `grade(sample, item)` in the code. Raises CodeError if it fails or is not a finite number."""
+        """The result of `grade(sample, item)` in the code. Raises CodeError if it fails or is not a
+        finite number.
+        """
         value = self.call(code, "grade", [sample, item], limits=limits)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
             raise CodeError("value", f"grade returned {value!r:.100}, not a finite number")
         return float(value)
 
     def call(
-        self, code: str, function: str, arguments: list, *, limits: Limits = DEFAULT, together: Budget | None = None
+        self,
+        code: str,
+        function: str,
+        arguments: list,
+        *,
+        limits: Limits = DEFAULT,
+        together: Budget | None = None,
     ) -> Any:
-        """The JSON value that a function in the code returns. Raises CodeError if the code fails."""
+        """The JSON value that a function in the code returns. Raises CodeError if the code
+        fails.
+        """
         if len(code.encode()) > MAX_SOURCE:
             raise CodeError("value", f"the source is longer than {MAX_SOURCE} bytes")
         request = {"mode": "call", "source": code, "function": function, "arguments": arguments}
         answer = self._ask(request, limits, together)
         result = answer["result"]
-        if answer["reason"] not in ("ok", "killed") or (answer["reason"] == "killed" and not result):
+        if answer["reason"] not in ("ok", "killed") or (
+            answer["reason"] == "killed" and not result
+        ):
             raise CodeError(answer["reason"], answer["stderr"])
         if "error" in result:
-            raise CodeError("memory" if result.get("kind") == "MemoryError" else "exception", result["error"])
+            raise CodeError(
+                "memory" if result.get("kind") == "MemoryError" else "exception", result["error"]
+            )
         if "value" not in result:
             raise CodeError("forged", "the process ended without a result of its own")
         return result["value"]
 
     def run(
-        self, program: str, *, stdin: str = "", files: dict[str, str] | None = None, limits: Limits = DEFAULT,
+        self,
+        program: str,
+        *,
+        stdin: str = "",
+        files: dict[str, str] | None = None,
+        limits: Limits = DEFAULT,
         together: Budget | None = None,
-    ) -> Ran:  # fmt: skip
-        """Run a Python program in the scratch folder, with the files in it. Raises ValueError for a path outside of it,
-        CodeError if `together` is used up.
+    ) -> Ran:
+        """Run a Python program in the scratch folder, with the files in it. Raises ValueError for a
+        path outside of it, CodeError if `together` is used up.
         """
         for name in files or {}:
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or not path.parts:
                 raise ValueError(f"The file “{name}” would not lie in the scratch folder.")
-        answer = self._ask({"mode": "run", "source": program, "stdin": stdin, "files": files or {}}, limits, together)
-        return Ran(answer["code"], answer["stdout"], answer["stderr"], answer["seconds"], answer["reason"])
+        answer = self._ask(
+            {"mode": "run", "source": program, "stdin": stdin, "files": files or {}},
+            limits,
+            together,
+        )
+        return Ran(
+            answer["code"], answer["stdout"], answer["stderr"], answer["seconds"], answer["reason"]
+        )
 
     def guards(self) -> dict[str, bool]:
         with self._server() as server:
             return dict(server.guards)
 
     def close(self) -> None:
-        """End every server and all runs that wait for one. The pool may be used again; it then starts new servers."""
+        """End every server and all runs that wait for one. The pool may be used again; it then
+        starts new servers.
+        """
         self._closes += 1
         for server in list(self._all):
             self._drop(server)
@@ -152,7 +186,9 @@ class Pool:
                 answer = server.ask(request | {"limits": limits.as_dict()})
             except Lost as error:
                 self._drop(server)
-                raise CodeError("killed", f"the sandbox was lost during the run: {error}") from error
+                raise CodeError(
+                    "killed", f"the sandbox was lost during the run: {error}"
+                ) from error
             finally:
                 for budget in (visit, together):
                     if budget is not None:
@@ -160,7 +196,9 @@ class Pool:
             if answer["last"]:
                 self._drop(server)
         if answer["guard"]:
-            raise SandboxError(f"A guard of the sandbox failed: {answer['guard'].strip().splitlines()[-1]}")
+            raise SandboxError(
+                f"A guard of the sandbox failed: {answer['guard'].strip().splitlines()[-1]}"
+            )
         return answer
 
     @contextmanager
@@ -169,7 +207,8 @@ class Pool:
         closes = self._closes
         with self._slots.take(current()):
             server = self._living()
-            # The pool was closed while this run waited or its server started: nobody else would end it.
+            # The pool was closed while this run waited or its server started: nobody else would end
+            # it.
             if self._closes != closes:
                 self._drop(server)
                 raise CodeError("killed", "the pool was closed")
@@ -196,9 +235,13 @@ class Pool:
 
 
 def _within(limits: Limits, left: float, advice: str) -> Limits:
-    """The limits, reduced to the time that all runs together have left. Raises CodeError if there is none."""
+    """The limits, reduced to the time that all runs together have left. Raises CodeError if there
+    is none.
+    """
     if left <= 0:
-        raise CodeError("time", f"the runs of this request have taken all the time they may; {advice}")
+        raise CodeError(
+            "time", f"the runs of this request have taken all the time they may; {advice}"
+        )
     return replace(limits, seconds=min(limits.seconds, left))
 
 
@@ -207,7 +250,9 @@ _lock = threading.Lock()
 
 
 def shared() -> Pool:
-    """This process's pool, with FLYWHEEL_SANDBOX_PROCESSES servers (4). A forked process gets its own."""
+    """This process's pool, with FLYWHEEL_SANDBOX_PROCESSES servers (4). A forked process gets its
+    own.
+    """
     global _shared
     with _lock:
         if _shared is None or _shared._pid != os.getpid():

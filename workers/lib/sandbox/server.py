@@ -1,4 +1,6 @@
-"""One sandboxed server process as seen from outside: started, asked, and killed if it does not answer."""
+"""One sandboxed server process as seen from outside: started, asked, and killed if it does not
+answer.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,15 @@ from workers.lib.sandbox.types import SandboxError
 INSIDE = Path(__file__).parent / "inside"
 START_SECONDS, GRACE_SECONDS = 30.0, 10.0
 WEAK = (
-    "The sandbox will not run: this machine does not allow it to shut off {lacking}. "
-    "Allow user namespaces, seccomp and Landlock, wrap it with FLYWHEEL_SANDBOX_COMMAND, or accept the risk with "
-    "FLYWHEEL_SANDBOX_WEAK=1 (see docs/sandbox.md)."
+    "The sandbox will not run: this machine does not allow it to shut off {lacking}. Allow user"
+    " namespaces, seccomp and Landlock, wrap it with FLYWHEEL_SANDBOX_COMMAND, or accept the risk"
+    " with FLYWHEEL_SANDBOX_WEAK=1 (see docs/sandbox.md)."
 )
 
 
 def command(folder: str) -> list[str]:
-    """The command that starts the server, preceded by FLYWHEEL_SANDBOX_COMMAND, in which {folder} is the sandbox's own
-    code.
+    """The command that starts the server, preceded by FLYWHEEL_SANDBOX_COMMAND, in which {folder}
+    is the sandbox's own code.
     """
     prefix = os.environ.get("FLYWHEEL_SANDBOX_COMMAND", "")
     packages = os.environ.get("FLYWHEEL_SANDBOX_PACKAGES", "")
@@ -34,8 +36,8 @@ def command(folder: str) -> list[str]:
 
 
 def refuse_if_weak(guards: dict[str, bool]) -> None:
-    """Raises SandboxError unless network and files are blocked, a container does that, or the operator has accepted the
-    risk.
+    """Raises SandboxError unless network and files are blocked, a container does that, or the
+    operator has accepted the risk.
     """
     if os.environ.get("FLYWHEEL_SANDBOX_COMMAND") or os.environ.get("FLYWHEEL_SANDBOX_WEAK") == "1":
         return
@@ -45,8 +47,8 @@ def refuse_if_weak(guards: dict[str, bool]) -> None:
 
 
 class Server(Framed):
-    """A warm process that answers requests one at a time. Raises SandboxError if it cannot start or would be too
-    weak.
+    """A warm process that answers requests one at a time. Raises SandboxError if it cannot start or
+    would be too weak.
     """
 
     def __init__(self) -> None:
@@ -55,7 +57,9 @@ class Server(Framed):
         try:
             hello = self.receive(START_SECONDS)
             if "guards" not in hello:
-                raise SandboxError(f"The sandbox did not start: {hello.get('failed', 'no greeting')}")
+                raise SandboxError(
+                    f"The sandbox did not start: {hello.get('failed', 'no greeting')}"
+                )
             refuse_if_weak(hello["guards"])
         except Lost as error:
             self.close()
@@ -66,7 +70,9 @@ class Server(Framed):
         self.guards: dict[str, bool] = hello["guards"]
 
     def ask(self, request: dict) -> dict:
-        """The answer to a request. Raises Lost if the server has ended; it cannot be used any more then."""
+        """The answer to a request. Raises Lost if the server has ended; it cannot be used any more
+        then.
+        """
         return self.send(request, request["limits"]["seconds"] + GRACE_SECONDS)
 
     def close(self) -> None:

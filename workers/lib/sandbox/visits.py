@@ -1,5 +1,5 @@
-"""Who uses the sandbox in a process that serves many users: how long each may wait and run, and how many slots one user
-may have.
+"""Who uses the sandbox in a process that serves many users: how long each may wait and run, and how
+many slots one user may have.
 
 A job has its own process and waits as long as it takes, so there is no visit then.
 """
@@ -20,15 +20,15 @@ class Busy(Exception):
 
 
 class Refused(BaseException):
-    """Busy, on its way out through verifiers and graders. It is not an Exception, so that it is not mistaken for their
-    own error.
+    """Busy, on its way out through verifiers and graders. It is not an Exception, so that it is not
+    mistaken for their own error.
     """
 
 
 @dataclass
 class Visit:
-    """One request by `owner`: the seconds it may wait for each run, and the seconds that all its runs may use
-    together.
+    """One request by `owner`: the seconds it may wait for each run, and the seconds that all its
+    runs may use together.
     """
 
     owner: str

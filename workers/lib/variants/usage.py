@@ -1,7 +1,8 @@
-"""Counts and limits the requests to a model's server at the HTTP level. Light: no torch, no library.
+"""Counts and limits the requests to a model's server at the HTTP level. Light: no torch, no
+library.
 
-The library's own counts leave out its first question and all retries, so every HTTP request of this process is counted
-instead.
+The library's own counts leave out its first question and all retries, so every HTTP request of this
+process is counted instead.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from typing import Any
 
 BYTES_PER_TOKEN = 3  # fewer than real text has, so that estimates are rather too high
 MOST_COUNTED = 2**31
-UNSENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")  # errors of httpx before a request is sent
+UNSENT = (
+    "ConnectError",
+    "ConnectTimeout",
+    "PoolTimeout",
+)  # errors of httpx before a request is sent
 
 
 class LimitReached(Exception):
@@ -31,11 +36,13 @@ class Answer:
 
 
 class Meter:
-    """Tokens and calls of one job. A request only begins if its longest answer still fits, together with those in
-    flight.
+    """Tokens and calls of one job. A request only begins if its longest answer still fits, together
+    with those in flight.
     """
 
-    def __init__(self, most_tokens: int, answer_tokens: int, tell: Callable[[dict[str, int]], None]) -> None:
+    def __init__(
+        self, most_tokens: int, answer_tokens: int, tell: Callable[[dict[str, int]], None]
+    ) -> None:
         self.most_tokens, self.answer_tokens, self.tell = most_tokens, answer_tokens, tell
         self.used = {"calls": 0, "input_tokens": 0, "output_tokens": 0, "estimated": 0}
         self.held = 0  # maximum cost of the requests in flight
@@ -85,7 +92,9 @@ def tokens_of(size: int) -> int:
 
 
 def cost_of(body: bytes, answer: Answer) -> tuple[int, int, bool]:
-    """(input tokens, output tokens, whether estimated) as the server reports them. A refusal costs nothing."""
+    """(input tokens, output tokens, whether estimated) as the server reports them. A refusal costs
+    nothing.
+    """
     if answer.status >= 400:
         return 0, 0, False
     counts = _usage(answer.content)
@@ -112,7 +121,10 @@ def install(meter: Meter) -> None:
     """From now on every HTTP request of the library is counted by the meter."""
     import httpx  # the library's HTTP client; only installed in its virtual environment
 
-    send, send_async = httpx.HTTPTransport.handle_request, httpx.AsyncHTTPTransport.handle_async_request
+    send, send_async = (
+        httpx.HTTPTransport.handle_request,
+        httpx.AsyncHTTPTransport.handle_async_request,
+    )
 
     def handle_request(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
         with meter.call(request.read()) as answer:
@@ -120,7 +132,9 @@ def install(meter: Meter) -> None:
             answer.content, answer.status = response.read(), response.status_code
         return response
 
-    async def handle_async_request(self: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(
+        self: httpx.AsyncHTTPTransport, request: httpx.Request
+    ) -> httpx.Response:
         with meter.call(await request.aread()) as answer:
             response = await send_async(self, request)
             answer.content, answer.status = await response.aread(), response.status_code

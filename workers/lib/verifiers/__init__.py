@@ -1,6 +1,8 @@
-"""Verifiers: map what an agent did and what was expected to a reward with named components. Light: no torch, no Django.
+"""Verifiers: map what an agent did and what was expected to a reward with named components. Light:
+no torch, no Django.
 
-`build(spec)` creates one of KINDS from JSON: `build({"kind": "calls"}).score(rollout)`. See docs/verifiers.md.
+`build(spec)` creates one of KINDS from JSON: `build({"kind": "calls"}).score(rollout)`. See
+docs/verifiers.md.
 """
 
 from __future__ import annotations
@@ -15,9 +17,23 @@ from workers.lib.verifiers.tool_calls import TOOL_CALL_WEIGHTS, parse_call, tool
 from workers.lib.verifiers.types import Clients, Execution, Rollout, Score, Verifier, masked
 
 __all__ = [
-    "KINDS", "MAX_DEPTH", "TOOL_CALL_WEIGHTS", "Clients", "Execution", "Rollout", "Score", "SpecError", "Verifier",
-    "argument_share", "build", "masked", "normalise", "parse_call", "text_of", "tool_call",
-]  # fmt: skip
+    "KINDS",
+    "MAX_DEPTH",
+    "TOOL_CALL_WEIGHTS",
+    "Clients",
+    "Execution",
+    "Rollout",
+    "Score",
+    "SpecError",
+    "Verifier",
+    "argument_share",
+    "build",
+    "masked",
+    "normalise",
+    "parse_call",
+    "text_of",
+    "tool_call",
+]
 
 KINDS = {
     "tool_call": "workers.lib.verifiers.guide:from_spec",
@@ -41,7 +57,9 @@ KINDS = {
     "python": "workers.lib.verifiers.code:python",
     "openai_grader": "workers.lib.verifiers.code:openai_grader",
 }
-"""kind → "module:function" that takes (spec, clients) and returns a Verifier; imported on first use."""
+"""kind → "module:function" that takes (spec, clients) and returns a Verifier; imported on first
+use.
+"""
 
 DEEPEST = 16  # dots in a path: eight nested verifiers
 
@@ -49,15 +67,17 @@ DEEPEST = 16  # dots in a path: eight nested verifiers
 def build(spec: dict, *, clients: Clients | None = None, path: str = "verifier") -> Verifier:
     """The verifier for a spec. Raises SpecError naming the path of the error.
 
-    `clients` are external dependencies: `ask(messages) -> str` for judges, `reward_model(queries) -> scores`,
-    `reward_models` {digest: RewardScorer}, `labels` for human labels.
+    `clients` are external dependencies: `ask(messages) -> str` for judges, `reward_model(queries)
+    -> scores`, `reward_models` {digest: RewardScorer}, `labels` for human labels.
     """
     if not isinstance(spec, dict) or not isinstance(spec.get("kind"), str):
         raise SpecError(f"“{path}.kind” must name a kind of verifier: {', '.join(KINDS)}.")
     if path.count(".") > DEEPEST:
         raise SpecError(f"“{path[:80]}…”: verifiers are nested too deep.")
     if spec["kind"] not in KINDS:
-        raise SpecError(f"“{path}.kind”: there is no verifier “{spec['kind']}”. There are {', '.join(KINDS)}.")
+        raise SpecError(
+            f"“{path}.kind”: there is no verifier “{spec['kind']}”. There are {', '.join(KINDS)}."
+        )
     return builder_of(spec["kind"])(spec, clients or {}, path)
 
 

@@ -1,6 +1,7 @@
 """Answers in text: valid JSON, an equal text, an equal number, a pattern. Light.
 
-The right answers are in the spec's `values`, or else in the task's `expected.answer`: a single one or a list.
+The right answers are in the spec's `values`, or else in the task's `expected.answer`: a single one
+or a list.
 """
 
 from __future__ import annotations
@@ -17,14 +18,23 @@ from workers.lib.json_schema import JsonSchema, TooMuch
 from workers.lib.messages import TooDeep, read_json, same_json, unfenced
 from workers.lib.patterns import LONGEST, PatternError, as_bytes, pattern_of
 from workers.lib.typed import NotNegative, Number, Share
-from workers.lib.verifiers.base import Guarded, Options, SpecError, Unavailable, Unscorable, options, right_or_wrong
+from workers.lib.verifiers.base import (
+    Guarded,
+    Options,
+    SpecError,
+    Unavailable,
+    Unscorable,
+    options,
+    right_or_wrong,
+)
 from workers.lib.verifiers.matching import TEXTS, contradicts
 from workers.lib.verifiers.numbers import decimal_of, first_number, last_number
 from workers.lib.verifiers.quantities import Amount, amount_of, same_currency, same_quantity
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
 _END_MARK = re.compile(
-    r"<\|[\w▁| -]{1,40}\|?>|</s>|<｜[^｜>]{1,40}｜>|<(?:eos|end_of_turn|eot_id|endoftext)>|\[/?INST\]"
+    r"<\|[\w▁|"
+    r" -]{1,40}\|?>|</s>|<｜[^｜>]{1,40}｜>|<(?:eos|end_of_turn|eot_id|endoftext)>|\[/?INST\]"
 )
 _OPEN, _CLOSE = re.compile("<answer>", re.IGNORECASE), re.compile("</answer>", re.IGNORECASE)
 
@@ -72,8 +82,8 @@ def searched(text: str, pattern: Any) -> bytes:
 
 
 def find_answer(text: str, where: str, pattern: Any = None) -> str:
-    """The part of an output that is the answer; "" if there is none. For a pattern, its first group, or the whole
-    match.
+    """The part of an output that is the answer; "" if there is none. For a pattern, its first
+    group, or the whole match.
     """
     text = text[:LONGEST]
     if pattern is not None:
@@ -97,8 +107,9 @@ def _bytes(found: bytes | None) -> str:
 
 
 def after_hashes(text: str) -> str:
-    """The rest of the line after the first ####, or the next line if it is empty; "" if there is none. A model that runs
-    on writes more: an end mark, a sentence, the next question with its own ####.
+    """The rest of the line after the first ####, or the next line if it is empty; "" if there is
+    none. A model that runs on writes more: an end mark, a sentence, the next question with its own
+    ####.
     """
     lines = text.partition("####")[2].splitlines()
     answer = next((line for line in lines if line.strip()), "")
@@ -138,14 +149,19 @@ class Answer(Guarded):
     def wanted(self, rollout: Rollout) -> list:
         values = self.values if self.values is not None else rollout.expected.get("answer")
         if values is None or values == []:
-            raise Unscorable("The task expects no answer: its “expected” needs “answer”, or the verifier “values”.")
+            raise Unscorable(
+                "The task expects no answer: its “expected” needs “answer”, or the verifier"
+                " “values”."
+            )
         return values if isinstance(values, list) else [values]
 
     def judge(self, rollout: Rollout) -> Score:
         wanted, found = self.wanted(rollout), find_answer(rollout.answer, self.where, self.pattern)
         if not found:
             return right_or_wrong(False, ["no answer: none was found in the output"], valid=False)
-        details = [f"wrong answer: {found[:120]!r}, expected {', '.join(map(repr, wanted[:5]))[:200]}"]
+        details = [
+            f"wrong answer: {found[:120]!r}, expected {', '.join(map(repr, wanted[:5]))[:200]}"
+        ]
         return right_or_wrong(any(self.same(found, value) for value in wanted), details)
 
     def same(self, found: str, wanted: Any) -> bool:
@@ -153,8 +169,8 @@ class Answer(Guarded):
 
 
 class Exact(Answer):
-    """An equal text (by default ignoring case, spaces, quotes and full stop), or an equal JSON value; with `by_value`,
-    also the same amount or day.
+    """An equal text (by default ignoring case, spaces, quotes and full stop), or an equal JSON
+    value; with `by_value`, also the same amount or day.
     """
 
     quick = True
@@ -179,8 +195,8 @@ class Exact(Answer):
 
 
 class NumberAnswer(Answer):
-    """An equal number within a tolerance. `units`: factors to the unit of the right answer, such as {"km": 1, "m":
-    0.001}.
+    """An equal number within a tolerance. `units`: factors to the unit of the right answer, such as
+    {"km": 1, "m": 0.001}.
     """
 
     quick = True
@@ -189,8 +205,14 @@ class NumberAnswer(Answer):
         super().__init__(chosen, path)
         self.absolute, self.relative = _decimal(chosen.tolerance), _decimal(chosen.relative)
         self.units = {name: _decimal(factor) for name, factor in chosen.units.items()}
-        folded = Counter(name.casefold() for name in self.units)  # mW and MW are different units: then case matters
-        self.folded = {key: factor for name, factor in self.units.items() if folded[key := name.casefold()] == 1}
+        folded = Counter(
+            name.casefold() for name in self.units
+        )  # mW and MW are different units: then case matters
+        self.folded = {
+            key: factor
+            for name, factor in self.units.items()
+            if folded[key := name.casefold()] == 1
+        }
         self.needs_unit = chosen.unit_required
 
     def wanted(self, rollout: Rollout) -> list[Amount]:
@@ -204,13 +226,15 @@ class NumberAnswer(Answer):
         if given is None or not same_currency(given, wanted):
             return False
         try:
-            return abs(given.value - wanted.value) <= max(self.absolute, self.relative * abs(wanted.value))
+            return abs(given.value - wanted.value) <= max(
+                self.absolute, self.relative * abs(wanted.value)
+            )
         except DecimalException:
             return False
 
     def read(self, text: str, needs_unit: bool) -> Amount | None:
-        """The number in the unit of the right answer; None if it is not a number, or if its unit is not one of `units`
-        (without `units`: not a currency or percent).
+        """The number in the unit of the right answer; None if it is not a number, or if its unit is
+        not one of `units` (without `units`: not a currency or percent).
         """
         text = plain(text)
         value = decimal_of(text)
@@ -240,7 +264,9 @@ def _decimal(value: float) -> Decimal:
 
 
 class Pattern(Guarded):
-    """The output matches an RE2 pattern or, with `absent`, does not. The pattern is the task's, or else the spec's."""
+    """The output matches an RE2 pattern or, with `absent`, does not. The pattern is the task's, or
+    else the spec's.
+    """
 
     quick = True
 
@@ -258,7 +284,9 @@ class Pattern(Guarded):
     def of_task(self, rollout: Rollout) -> Any:
         given = rollout.expected.get("pattern")
         if not isinstance(given, str):
-            raise Unscorable("There is no pattern: neither the verifier nor the task's “expected” has “pattern”.")
+            raise Unscorable(
+                "There is no pattern: neither the verifier nor the task's “expected” has “pattern”."
+            )
         try:
             return pattern_of(given, "expected.pattern", case=self.case)
         except SpecError as error:
@@ -266,8 +294,8 @@ class Pattern(Guarded):
 
 
 class Json(Guarded):
-    """JSON that is valid for the schema: 1; another shape: `partial`; not JSON: 0. The schema is the spec's, or else
-    the task's.
+    """JSON that is valid for the schema: 1; another shape: `partial`; not JSON: 0. The schema is
+    the spec's, or else the task's.
     """
 
     def __init__(self, chosen: Any, path: str) -> None:
@@ -280,14 +308,19 @@ class Json(Guarded):
             value = read_json(text)
         except ValueError as error:
             said = str(error) if isinstance(error, TooDeep) else "broken JSON"
-            return Score(reward=0.0, components={"valid": 0.0, "schema": 0.0}, valid=False, details=[said])
+            return Score(
+                reward=0.0, components={"valid": 0.0, "schema": 0.0}, valid=False, details=[said]
+            )
         schema = self.schema or self.of_task(rollout)
         problems = [] if schema is None else fits(schema, value)
         right = not problems
         return Score(
-            reward=1.0 if right else self.partial, components={"valid": 1.0, "schema": float(right)},
-            success=right, valid=True, details=problems,
-        )  # fmt: skip
+            reward=1.0 if right else self.partial,
+            components={"valid": 1.0, "schema": float(right)},
+            success=right,
+            valid=True,
+            details=problems,
+        )
 
     def of_task(self, rollout: Rollout) -> JsonSchema | None:
         schema = rollout.expected.get("schema")
@@ -298,8 +331,9 @@ class Json(Guarded):
 
 
 def fits(schema: JsonSchema, value: Any) -> list[str]:
-    """The first problems, each with its location. Raises Unscorable if the value cannot be checked against the schema,
-    and Unavailable if that is the schema's fault, because not even the smallest values can be.
+    """The first problems, each with its location. Raises Unscorable if the value cannot be checked
+    against the schema, and Unavailable if that is the schema's fault, because not even the smallest
+    values can be.
     """
     try:
         return [f"{json_path(path)[:100]}: {said[:200]}" for path, said in schema.problems(value)]

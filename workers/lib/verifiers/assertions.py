@@ -1,9 +1,9 @@
-"""Splits unit tests written as `assert` statements, so that the answer's code never has access to the expected values.
-Pure.
+"""Splits unit tests written as `assert` statements, so that the answer's code never has access to
+the expected values. Pure.
 
-`assert f(2) == [4]` becomes the expression `f(2)`, whose value leaves the sandbox as plain data, and the expectation
-`[4]`, which is compared outside. So an `__eq__` that is always true, patched builtins or code that reads its caller's
-frame gain nothing.
+`assert f(2) == [4]` becomes the expression `f(2)`, whose value leaves the sandbox as plain data,
+and the expectation `[4]`, which is compared outside. So an `__eq__` that is always true, patched
+builtins or code that reads its caller's frame gain nothing.
 """
 
 from __future__ import annotations
@@ -18,13 +18,21 @@ from fractions import Fraction
 from typing import Any
 
 COMPARED: dict[type, Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-    ast.In: lambda one, other: one in other, ast.NotIn: lambda one, other: one not in other,
-}  # fmt: skip
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda one, other: one in other,
+    ast.NotIn: lambda one, other: one not in other,
+}
 _SETS = {"set": set, "frozenset": frozenset}
 
-# Runs in the sandbox. A value of a subclass is converted like its base class, with the base class's own methods.
+# Runs in the sandbox. A value of a subclass is converted like its base class, with the base class's
+# own methods.
 PLAIN = """
 from decimal import Decimal
 from fractions import Fraction
@@ -53,12 +61,15 @@ def plain(value):
         return ["set", [plain(item) for item in value]]
     if hasattr(value, "tolist"):
         return plain(value.tolist())
-    raise TypeError(f"the value is a {type(value).__name__}, which cannot be compared with plain data")
+    raise TypeError(f"the value is a {type(value).__name__}, which cannot be compared with plain \
+data")
 """
 
 
 def value_of(plain: Any) -> Any:
-    """The value that `plain` wrote in the sandbox. Raises ValueError or TypeError for invalid data."""
+    """The value that `plain` wrote in the sandbox. Raises ValueError or TypeError for invalid
+    data.
+    """
     if not isinstance(plain, list):
         return plain
     match plain:
@@ -101,8 +112,8 @@ class _Range(tuple):
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """`before`: statements that run first; `expression`: gives the code's value; `expected`: an expression of constants
-    and builtins, "" if only truth is tested; `holds(value, expected)`.
+    """`before`: statements that run first; `expression`: gives the code's value; `expected`: an
+    expression of constants and builtins, "" if only truth is tested; `holds(value, expected)`.
     """
 
     before: str
@@ -125,7 +136,9 @@ class Assertion:
 
 
 def taken_apart(test: str) -> Assertion | None:
-    """The assertion at the end of a test; None if it cannot be split, in which case the test runs unchanged."""
+    """The assertion at the end of a test; None if it cannot be split, in which case the test runs
+    unchanged.
+    """
     try:
         body = ast.parse(test).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -140,7 +153,9 @@ def taken_apart(test: str) -> Assertion | None:
 
 def _assertion(before: str, test: ast.expr) -> Assertion | None:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return Assertion(before, f"bool({ast.unparse(test.operand)})", "", lambda value, _: value is False)
+        return Assertion(
+            before, f"bool({ast.unparse(test.operand)})", "", lambda value, _: value is False
+        )
     if (close := _closeness(test)) is not None:
         return Assertion(before, *close)
     if isinstance(test, ast.Compare):
@@ -149,7 +164,12 @@ def _assertion(before: str, test: ast.expr) -> Assertion | None:
             return None
         compare = COMPARED[type(test.ops[0])]
         value, wanted, swapped = pair
-        return Assertion(before, value, wanted, (lambda given, right: compare(right, given)) if swapped else compare)
+        return Assertion(
+            before,
+            value,
+            wanted,
+            (lambda given, right: compare(right, given)) if swapped else compare,
+        )
     if isinstance(test, ast.BoolOp):
         return None
     return Assertion(before, f"bool({ast.unparse(test)})", "", lambda value, _: value is True)
@@ -159,7 +179,11 @@ def _closeness(test: ast.expr) -> tuple[str, str, Callable[[Any, Any], bool]] | 
     """Matches abs(f(x) - 1.5) < 0.01 and math.isclose(f(x), 1.5, …)."""
     match test:
         case ast.Compare(
-            left=ast.Call(func=ast.Name(id="abs"), args=[ast.BinOp(left=one, op=ast.Sub(), right=other)], keywords=[]),
+            left=ast.Call(
+                func=ast.Name(id="abs"),
+                args=[ast.BinOp(left=one, op=ast.Sub(), right=other)],
+                keywords=[],
+            ),
             ops=[ast.Lt() | ast.LtE() as sign],
             comparators=[most],
         ) if _is_constant(most):
@@ -171,10 +195,16 @@ def _closeness(test: ast.expr) -> tuple[str, str, Callable[[Any, Any], bool]] | 
                 lambda given, right: compare(abs(given - right[0]), right[1]),
             )
         case ast.Call(
-            func=ast.Name(id="isclose") | ast.Attribute(attr="isclose", value=ast.Name(id="math")), args=[one, other]
-        ) if all(keyword.arg in ("rel_tol", "abs_tol") and _is_constant(keyword.value) for keyword in test.keywords):
+            func=ast.Name(id="isclose") | ast.Attribute(attr="isclose", value=ast.Name(id="math")),
+            args=[one, other],
+        ) if all(
+            keyword.arg in ("rel_tol", "abs_tol") and _is_constant(keyword.value)
+            for keyword in test.keywords
+        ):
             pair = _sides(one, other)
-            options = ", ".join(f"{keyword.arg!r}: {ast.unparse(keyword.value)}" for keyword in test.keywords)
+            options = ", ".join(
+                f"{keyword.arg!r}: {ast.unparse(keyword.value)}" for keyword in test.keywords
+            )
             return pair and (
                 pair[0],
                 f"({pair[1]}, {{{options}}})",
@@ -184,8 +214,9 @@ def _closeness(test: ast.expr) -> tuple[str, str, Callable[[Any, Any], bool]] | 
 
 
 def _sides(one: ast.expr, other: ast.expr) -> tuple[str, str, bool] | None:
-    """(the code's side, the expected side, whether the code's is the left one). A literal is the expected side. Of two
-    expressions it is the one with only builtins, unless both have: the code may have redefined a builtin.
+    """(the code's side, the expected side, whether the code's is the left one). A literal is the
+    expected side. Of two expressions it is the one with only builtins, unless both have: the code
+    may have redefined a builtin.
     """
     for known in (_is_literal, _is_constant):
         left, right = known(one), known(other)
@@ -205,8 +236,15 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def _is_constant(node: ast.expr) -> bool:
-    """Whether an expression uses no names but builtins, so that the code under test does not affect its value."""
-    return all(hasattr(builtins, found.id) for found in ast.walk(node) if isinstance(found, ast.Name)) and not any(
-        isinstance(found, ast.Lambda | ast.comprehension | ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom)
+    """Whether an expression uses no names but builtins, so that the code under test does not affect
+    its value.
+    """
+    return all(
+        hasattr(builtins, found.id) for found in ast.walk(node) if isinstance(found, ast.Name)
+    ) and not any(
+        isinstance(
+            found,
+            ast.Lambda | ast.comprehension | ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom,
+        )
         for found in ast.walk(node)
     )

@@ -1,4 +1,6 @@
-"""The common part of all verifiers: options that are checked when they are built, and a score that never raises."""
+"""The common part of all verifiers: options that are checked when they are built, and a score that
+never raises.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from workers.lib.verifiers.types import Rollout, Score, masked
 
 
 class Unscorable(Exception):
-    """This answer cannot be judged; the message says why. `Guarded` decides whether it is masked or fails."""
+    """This answer cannot be judged; the message says why. `Guarded` decides whether it is masked or
+    fails.
+    """
 
 
 class Unavailable(Unscorable):
@@ -23,15 +27,18 @@ class Unavailable(Unscorable):
 
 
 class Unanswered(Unscorable):
-    """The external service that was asked about this answer did not answer, because of the answer or temporarily."""
+    """The external service that was asked about this answer did not answer, because of the answer
+    or temporarily.
+    """
 
 
 class Guarded:
-    """A verifier with a method `judge(rollout)`. An error in it masks the sample with the reason, unless another answer
-    to the same task can be judged (`controls`): then the answer caused the error, and fails.
+    """A verifier with a method `judge(rollout)`. An error in it masks the sample with the reason,
+    unless another answer to the same task can be judged (`controls`): then the answer caused the
+    error, and fails.
 
-    `quick`: a short answer is judged in microseconds and within this process, so no thread is needed. `only_calls`: what the
-    agent writes besides its calls does not count.
+    `quick`: a short answer is judged in microseconds and within this process, so no thread is
+    needed. `only_calls`: what the agent writes besides its calls does not count.
     """
 
     quick = False
@@ -66,9 +73,9 @@ class Guarded:
         return masked(reason)
 
     def refused(self, rollout: Rollout, reason: str) -> Score:
-        """The score of an answer about which the external service did not answer. Only one other answer is tried, since
-        each request may take long. If that one is answered, this one is tried again, in case the service was only
-        temporarily down.
+        """The score of an answer about which the external service did not answer. Only one other
+        answer is tried, since each request may take long. If that one is answered, this one is
+        tried again, in case the service was only temporarily down.
         """
         try:
             control = self.judge(next(controls(rollout)))
@@ -84,18 +91,22 @@ class Guarded:
             return self.blamed(rollout, reason)
 
     def score_group(self, rollouts: list[Rollout]) -> list[Score]:
-        """The scores of answers to one task, in order. By default one by one; kinds that compare or batch answers
-        override it.
+        """The scores of answers to one task, in order. By default one by one; kinds that compare or
+        batch answers override it.
         """
         return [self.score(rollout) for rollout in rollouts]
 
 
 def failed(control: Score, reason: str) -> Score:
-    """The score of an answer that cannot be judged although another one, the control, can: at most 0."""
+    """The score of an answer that cannot be judged although another one, the control, can: at most
+    0.
+    """
     if control.reward is None:
         return masked(reason)
     return Score(
-        reward=min(0.0, control.reward), unsafe=control.unsafe, details=[f"could not be judged: {reason[:500]}"]
+        reward=min(0.0, control.reward),
+        unsafe=control.unsafe,
+        details=[f"could not be judged: {reason[:500]}"],
     )
 
 
@@ -111,7 +122,9 @@ Form = TypeVar("Form", bound=Options)
 
 
 def options(spec: dict, path: str, form: type[Form]) -> Form:
-    """The checked options of a spec. Raises SpecError naming the first that is unknown, missing or invalid."""
+    """The checked options of a spec. Raises SpecError naming the first that is unknown, missing or
+    invalid.
+    """
     return convert(spec, form, path)
 
 

@@ -1,5 +1,6 @@
-"""Decides who is to blame if an answer cannot be judged: the agent, if the same verifier can judge another answer to
-the same task. Then the answer fails, so that no agent escapes a penalty by breaking its verifier. Pure.
+"""Decides who is to blame if an answer cannot be judged: the agent, if the same verifier can judge
+another answer to the same task. Then the answer fails, so that no agent escapes a penalty by
+breaking its verifier. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ NEUTRAL = ("I do not know.", "")
 
 def is_too_large(messages: Any) -> bool:
     """Whether the agent said more than is judged; stops reading at that point."""
-    said = [message for message in messages if isinstance(message, dict) and message.get("role") == "assistant"]
+    said = [
+        message
+        for message in messages
+        if isinstance(message, dict) and message.get("role") == "assistant"
+    ]
     waiting: list[Any] = [said]
     left = MAX_ANSWER
     while waiting and left >= 0:
@@ -33,12 +38,18 @@ def is_too_large(messages: Any) -> bool:
 
 
 def controls(rollout: Rollout) -> Iterator[Rollout]:
-    """The same task with answers known to be right, or else with some that no verifier should fail on."""
+    """The same task with answers known to be right, or else with some that no verifier should fail
+    on.
+    """
     expected = rollout.expected
     known = list(_right(rollout.task, expected))
     state = None
     if rollout.state is not None:
-        state = rollout.expected_state if rollout.expected_state is not None else expected.get("state", {})
+        state = (
+            rollout.expected_state
+            if rollout.expected_state is not None
+            else expected.get("state", {})
+        )
     stats = {"turns": 1, "stop_reason": "stop"}
     messages = known or [_saying(text) for text in NEUTRAL]
     # With the calls that were made, since harm must be penalised.
@@ -48,12 +59,16 @@ def controls(rollout: Rollout) -> Iterator[Rollout]:
 
 
 def _right(task: dict, expected: dict) -> Iterator[dict]:
-    """The demonstration, the expected calls and the expected answer as messages, if the task has them."""
+    """The demonstration, the expected calls and the expected answer as messages, if the task has
+    them.
+    """
     if isinstance(task.get("demonstration"), str) and task["demonstration"]:
         yield _saying(task["demonstration"])
     calls = expected.get("calls", [expected] if "tool" in expected else [])
     if calls and isinstance(calls, list) and all(map(_is_call, calls)):
-        native = [to_native(call["tool"], call["args"], f"call_{n}") for n, call in enumerate(calls)]
+        native = [
+            to_native(call["tool"], call["args"], f"call_{n}") for n, call in enumerate(calls)
+        ]
         yield _saying("") | {"tool_calls": native}
     answer = expected.get("answer")
     answer = answer[0] if isinstance(answer, list) and answer else answer
@@ -66,4 +81,8 @@ def _saying(text: str) -> dict:
 
 
 def _is_call(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("tool"), str) and isinstance(value.get("args"), dict)
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("tool"), str)
+        and isinstance(value.get("args"), dict)
+    )

@@ -12,9 +12,9 @@ from workers.lib.verifiers.types import Rollout, Score
 
 
 def add_call_facts(score: Score, rollout: Rollout) -> None:
-    """Sets what the verifier left open: `valid`, whether every call can be read, names a tool of the task and fits its
-    definition; and `executed`, whether every call that ran worked. An agent that said nothing shows neither, nor whether it
-    chooses the right tool.
+    """Sets what the verifier left open: `valid`, whether every call can be read, names a tool of
+    the task and fits its definition; and `executed`, whether every call that ran worked. An agent
+    that said nothing shows neither, nor whether it chooses the right tool.
     """
     if not any(message.get("role") == "assistant" for message in rollout.messages):
         score.valid = score.tool_ok = score.args_score = score.executed = None
@@ -27,12 +27,17 @@ def add_call_facts(score: Score, rollout: Rollout) -> None:
 
 def _well_formed(rollout: Rollout) -> bool | None:
     """None for an agent without tools that calls none: its words have no form."""
-    schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in rollout.tools}
+    schemas = {
+        tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in rollout.tools
+    }
     calls = [call for message in rollout.messages for call in calls_of(message)]
     if not calls and not schemas:
         return None
     return all(
-        not call.problem and call.args is not None and call.tool in schemas and _fits(schemas[call.tool], call.args)
+        not call.problem
+        and call.args is not None
+        and call.tool in schemas
+        and _fits(schemas[call.tool], call.args)
         for call in calls
     )
 

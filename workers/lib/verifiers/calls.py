@@ -1,8 +1,9 @@
-"""Tool calls as checked by the Berkeley Function Calling Leaderboard: one, several, parallel, or none. Pure.
+"""Tool calls as checked by the Berkeley Function Calling Leaderboard: one, several, parallel, or
+none. Pure.
 
-The right calls are in the task's `expected`: {"tool", "args"}, with "accept" {argument: [right values]}; {"calls":
-[such]}, with "ordered"; {"any_call": true}, where any will do; or BFCL's own {"ground_truth": [{tool: {argument: [right
-values]}}]}.
+The right calls are in the task's `expected`: {"tool", "args"}, with "accept" {argument: [right
+values]}; {"calls": [such]}, with "ordered"; {"any_call": true}, where any will do; or BFCL's own
+{"ground_truth": [{tool: {argument: [right values]}}]}.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from msgspec import Meta
 from workers.lib.checks import paired
 from workers.lib.messages import ToolCall, calls_of, schemas_of
 from workers.lib.typed import Number
-from workers.lib.verifiers.base import Guarded, Options, Unscorable, options, right_or_wrong, weights_of
+from workers.lib.verifiers.base import (
+    Guarded,
+    Options,
+    Unscorable,
+    options,
+    right_or_wrong,
+    weights_of,
+)
 from workers.lib.verifiers.matching import LONGEST_UNORDERED, OneOf, Rules, fits, one_of, same
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
@@ -59,9 +67,16 @@ class Made:
 
 def made_by(messages: Iterable[dict]) -> Made:
     """The calls of all assistant messages, in order."""
-    turns = (message for message in messages if isinstance(message, dict) and message.get("role") == "assistant")
+    turns = (
+        message
+        for message in messages
+        if isinstance(message, dict) and message.get("role") == "assistant"
+    )
     found = [call for message in turns for call in calls_of(message)]
-    made = Made([call for call in found if not call.problem], [call.problem for call in found if call.problem])
+    made = Made(
+        [call for call in found if not call.problem],
+        [call.problem for call in found if call.problem],
+    )
     if len(made.calls) > MAX_CALLS:
         made.faults.append(f"too many calls: {len(made.calls)}")
     return made
@@ -75,19 +90,32 @@ def wanted_of(expected: dict) -> list[Wanted]:
         items = expected.get("calls", [expected])
         if isinstance(items, list):
             return [_own(item) for item in items]
-    raise Unscorable("The task expects no calls: its “expected” needs “tool”, “calls” or “ground_truth”.")
+    raise Unscorable(
+        "The task expects no calls: its “expected” needs “tool”, “calls” or “ground_truth”."
+    )
 
 
 def _own(item: Any) -> Wanted:
-    if not isinstance(item, dict) or not isinstance(item.get("tool"), str) or not isinstance(item.get("args"), dict):
+    if (
+        not isinstance(item, dict)
+        or not isinstance(item.get("tool"), str)
+        or not isinstance(item.get("args"), dict)
+    ):
         raise Unscorable("A call that the task expects is not {“tool”: text, “args”: object}.")
     accept = item.get("accept") if isinstance(item.get("accept"), dict) else {}
     arguments = {name: OneOf((value,)) for name, value in item["args"].items()}
-    return Wanted(item["tool"], arguments | {name: one_of(_listed(values), False) for name, values in accept.items()})
+    return Wanted(
+        item["tool"],
+        arguments | {name: one_of(_listed(values), False) for name, values in accept.items()},
+    )
 
 
 def _bfcl(item: Any) -> Wanted:
-    if not isinstance(item, dict) or len(item) != 1 or not isinstance(next(iter(item.values())), dict):
+    if (
+        not isinstance(item, dict)
+        or len(item) != 1
+        or not isinstance(next(iter(item.values())), dict)
+    ):
         raise Unscorable("A call in “ground_truth” is not {tool: {argument: [right values]}}.")
     [(tool, arguments)] = item.items()
     return Wanted(tool, {name: one_of(_listed(values), True) for name, values in arguments.items()})
@@ -98,7 +126,9 @@ def _listed(values: Any) -> list:
 
 
 class Calls(Guarded):
-    """The reward is the sum of its components: 0.4 tools + 0.4 arguments + 0.2 if everything is right."""
+    """The reward is the sum of its components: 0.4 tools + 0.4 arguments + 0.2 if everything is
+    right.
+    """
 
     only_calls = True
 
@@ -106,7 +136,11 @@ class Calls(Guarded):
         self.weights = weights_of(chosen.weights, WEIGHTS, f"{path}.weights")
         self.partial, self.ordered, self.dots = chosen.partial, chosen.ordered, chosen.dots
         self.rules = Rules(
-            chosen.text, chosen.whole_floats, chosen.tolerance, chosen.dates, frozenset(chosen.unordered)
+            chosen.text,
+            chosen.whole_floats,
+            chosen.tolerance,
+            chosen.dates,
+            frozenset(chosen.unordered),
         )
 
     def judge(self, rollout: Rollout) -> Score:
@@ -126,9 +160,13 @@ class Calls(Guarded):
         return self.compared(made.calls, wanted, schemas, ordered, rollout)
 
     def any_call(self, made: Made) -> Score:
-        """At least one call of any kind, for tasks that only say that the tools can do what is asked for."""
+        """At least one call of any kind, for tasks that only say that the tools can do what is
+        asked for.
+        """
         if not made.calls:
-            return self.invalid(made.faults or ["no call: a call was expected, the agent made none"])
+            return self.invalid(
+                made.faults or ["no call: a call was expected, the agent made none"]
+            )
         return right_or_wrong(True, tool_ok=True, args_score=1.0)
 
     def invalid(self, faults: list[str]) -> Score:
@@ -145,12 +183,19 @@ class Calls(Guarded):
     def none_wanted(self, made: Made) -> Score:
         right = not made.calls
         names = ", ".join(call.tool[:80] for call in made.calls[:5])
-        score = right_or_wrong(right, [f"call not wanted: {names}"], tool_ok=right, args_score=float(right))
+        score = right_or_wrong(
+            right, [f"call not wanted: {names}"], tool_ok=right, args_score=float(right)
+        )
         score.components = {"exact": float(right)}
         return score
 
     def compared(
-        self, calls: list[ToolCall], wanted: list[Wanted], schemas: dict[str, dict], ordered: bool, rollout: Rollout
+        self,
+        calls: list[ToolCall],
+        wanted: list[Wanted],
+        schemas: dict[str, dict],
+        ordered: bool,
+        rollout: Rollout,
     ) -> Score:
         pairs = pair(calls, wanted, schemas, self.rules, ordered)
         slots = max(len(calls), len(wanted))
@@ -168,7 +213,9 @@ class Calls(Guarded):
         details = [] if right else list(faults(calls, wanted, pairs, schemas, self.rules))[:20]
         return self.reward(tools, arguments, right, unsafe, details)
 
-    def reward(self, tools: float, arguments: float, right: bool, unsafe: bool, details: list[str]) -> Score:
+    def reward(
+        self, tools: float, arguments: float, right: bool, unsafe: bool, details: list[str]
+    ) -> Score:
         w = self.weights
         if unsafe:
             components = {"unsafe": w["unsafe"]}
@@ -183,9 +230,15 @@ class Calls(Guarded):
             components = {"exact": float(right)}
         # rounded, because 0.4 + 0.4 + 0.2 is not always exactly 1.0 in floats
         return Score(
-            reward=round(sum(components.values()), 9), components=components, success=right, valid=True,
-            tool_ok=tools == 1.0, args_score=arguments, unsafe=unsafe, details=details,
-        )  # fmt: skip
+            reward=round(sum(components.values()), 9),
+            components=components,
+            success=right,
+            valid=True,
+            tool_ok=tools == 1.0,
+            args_score=arguments,
+            unsafe=unsafe,
+            details=details,
+        )
 
 
 def _without_dots(
@@ -204,18 +257,23 @@ def _without_dots(
 
 def _parts(schema: dict) -> tuple[dict, list]:
     properties, required = schema.get("properties"), schema.get("required")
-    return (properties if isinstance(properties, dict) else {}), (required if isinstance(required, list) else [])
+    return (properties if isinstance(properties, dict) else {}), (
+        required if isinstance(required, list) else []
+    )
 
 
 def share(call: ToolCall, wanted: Wanted, schemas: dict[str, dict], rules: Rules) -> float:
-    """Share of arguments that are right, in [0, 1]; missing and unexpected ones both count as wrong."""
+    """Share of arguments that are right, in [0, 1]; missing and unexpected ones both count as
+    wrong.
+    """
     properties, required = _parts(schemas.get(call.tool, {}))
     right = total = 0
     for name, value in call.args.items():
         total += 1
         right += _is_right(name, value, wanted, properties, rules)
     for name, accepted in wanted.arguments.items():
-        # an argument that the schema requires must not be left out, even if the accepted values allow it
+        # an argument that the schema requires must not be left out, even if the accepted values
+        # allow it
         if name not in call.args and (not accepted.optional or name in required):
             total += 1
     return right / total if total else 1.0
@@ -223,17 +281,24 @@ def share(call: ToolCall, wanted: Wanted, schemas: dict[str, dict], rules: Rules
 
 def _is_right(name: str, value: Any, wanted: Wanted, properties: dict, rules: Rules) -> bool:
     accepted = wanted.arguments.get(name)
-    return accepted is not None and same(value, accepted, properties.get(name), rules, name in rules.unordered)
+    return accepted is not None and same(
+        value, accepted, properties.get(name), rules, name in rules.unordered
+    )
 
 
-def argument_faults(call: ToolCall, wanted: Wanted, schemas: dict[str, dict], rules: Rules) -> Iterator[str]:
+def argument_faults(
+    call: ToolCall, wanted: Wanted, schemas: dict[str, dict], rules: Rules
+) -> Iterator[str]:
     """What is wrong with the arguments, one sentence each."""
     schema = schemas.get(call.tool)
     properties, required = _parts(schema or {})
     tool = call.tool[:80]
     for name, accepted in wanted.arguments.items():
         if name not in call.args and (not accepted.optional or name in required):
-            yield f"{'missing required argument' if name in required else 'missing argument'}: {tool}.{name}"
+            yield (
+                f"{'missing required argument' if name in required else 'missing argument'}:"
+                f" {tool}.{name}"
+            )
     for name, value in call.args.items():
         where = f"{tool}.{name[:80]}"
         if name not in wanted.arguments:
@@ -245,15 +310,27 @@ def argument_faults(call: ToolCall, wanted: Wanted, schemas: dict[str, dict], ru
                 if _has_a_right_type(value, wanted.arguments[name], properties.get(name))
                 else "wrong type"
             )
-            long = name in rules.unordered and isinstance(value, list) and len(value) > LONGEST_UNORDERED
-            order = f" (compared in order: it has more than {LONGEST_UNORDERED} items)" if long else ""
-            yield f"{kind}: {where} is {short(value)}, accepted {short(list(wanted.arguments[name].values))}{order}"
+            long = (
+                name in rules.unordered
+                and isinstance(value, list)
+                and len(value) > LONGEST_UNORDERED
+            )
+            order = (
+                f" (compared in order: it has more than {LONGEST_UNORDERED} items)" if long else ""
+            )
+            yield (
+                f"{kind}: {where} is {short(value)}, accepted"
+                f" {short(list(wanted.arguments[name].values))}{order}"
+            )
 
 
 def _has_a_right_type(value: Any, accepted: OneOf, schema: Any) -> bool:
     if isinstance(schema, dict) and isinstance(schema.get("type"), str):
         return fits(value, schema)
-    return any(type(value) is type(item) or (type(value) is int and type(item) is float) for item in accepted.values)
+    return any(
+        type(value) is type(item) or (type(value) is int and type(item) is float)
+        for item in accepted.values
+    )
 
 
 def short(value: Any) -> str:
@@ -274,19 +351,33 @@ def _plain(value: Any) -> Any:
 
 
 def pair(
-    calls: list[ToolCall], wanted: list[Wanted], schemas: dict[str, dict], rules: Rules, ordered: bool
+    calls: list[ToolCall],
+    wanted: list[Wanted],
+    schemas: dict[str, dict],
+    rules: Rules,
+    ordered: bool,
 ) -> dict[int, int]:
-    """{made call: expected call}: as many perfect pairs as possible, the rest by descending share."""
+    """{made call: expected call}: as many perfect pairs as possible, the rest by descending
+    share.
+    """
     if ordered or len(calls) == len(wanted) == 1 or len(calls) * len(wanted) > MOST_PAIRS:
         return {i: i for i in range(min(len(calls), len(wanted)))}
     scores = [
-        [1 + share(call, item, schemas, rules) if call.tool == item.tool else 0.0 for item in wanted] for call in calls
+        [
+            1 + share(call, item, schemas, rules) if call.tool == item.tool else 0.0
+            for item in wanted
+        ]
+        for call in calls
     ]
     return paired(scores)
 
 
 def faults(
-    calls: list[ToolCall], wanted: list[Wanted], pairs: dict[int, int], schemas: dict[str, dict], rules: Rules
+    calls: list[ToolCall],
+    wanted: list[Wanted],
+    pairs: dict[int, int],
+    schemas: dict[str, dict],
+    rules: Rules,
 ) -> Iterator[str]:
     """Everything that is wrong, in words."""
     for i, call in enumerate(calls):
@@ -317,10 +408,14 @@ class NoCall(Guarded):
 
     def judge(self, rollout: Rollout) -> Score:
         made = made_by(rollout.messages)
-        details = made.faults[:5] + [f"call not wanted: {call.tool[:80]}" for call in made.calls[:5]]
+        details = made.faults[:5] + [
+            f"call not wanted: {call.tool[:80]}" for call in made.calls[:5]
+        ]
         if self.says_something and not rollout.answer:
             details.append("no answer: the agent said nothing")
-        return right_or_wrong(not details, details, tool_ok=not details, args_score=float(not details))
+        return right_or_wrong(
+            not details, details, tool_ok=not details, args_score=float(not details)
+        )
 
 
 def from_spec(spec: dict, clients: Clients, path: str) -> Calls:

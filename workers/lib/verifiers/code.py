@@ -1,4 +1,6 @@
-"""Verifiers that run code, always in the sandbox: unit tests of written code, Python graders, OpenAI's graders."""
+"""Verifiers that run code, always in the sandbox: unit tests of written code, Python graders,
+OpenAI's graders.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,14 @@ from workers.lib.verifiers.base import Guarded, Options, Unavailable, Unscorable
 from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier
 
 _FENCED = re.compile(
-    r"^[ ]{0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w.+-]*)[^\n]*\n(?P<code>.*?)^[ ]{0,3}(?P=fence)",
+    r"^[ ]{0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w.+-]*)[^\n]*\n(?P<code>.*?)^["
+    r" ]{0,3}(?P=fence)",
     re.DOTALL | re.MULTILINE,
 )
 _PYTHON = frozenset(("", "python", "python3", "py", "py3"))
 MAX_TESTS = 200
-# All tests of an answer together may take this many times the seconds of one test, up to MAX_SECONDS.
+# All tests of an answer together may take this many times the seconds of one test, up to
+# MAX_SECONDS.
 TESTS_AT_FULL_TIME, MAX_SECONDS = 20, 300.0
 TESTS = "must be a list of statements, {call, expected} or {stdin, stdout}"
 
@@ -55,8 +59,9 @@ class GraderOptions(Options):
     pass_threshold: Number | None = None
 
 
-# The value of a call, or of an assertion's expression, leaves the sandbox and is compared outside, so that the code
-# never has access to what is expected. Other statements run together with the code.
+# The value of a call, or of an assertion's expression, leaves the sandbox and is compared outside,
+# so that the code never has access to what is expected. Other statements run together with the
+# code.
 HARNESS = (
     """
 import sys, types
@@ -83,10 +88,12 @@ def value(setup, code, before, expression):
 
 
 def written_code(output: str) -> str:
-    """The last fenced block of Python that defines something, else the last block; the whole answer if there is
-    none.
+    """The last fenced block of Python that defines something, else the last block; the whole answer
+    if there is none.
     """
-    blocks = [found["code"] for found in _FENCED.finditer(output) if found["language"].lower() in _PYTHON]
+    blocks = [
+        found["code"] for found in _FENCED.finditer(output) if found["language"].lower() in _PYTHON
+    ]
     return next(filter(_defines, reversed(blocks)), blocks[-1]) if blocks else output
 
 
@@ -94,7 +101,8 @@ def _defines(code: str) -> bool:
     """Whether the code is more than an example call."""
     try:
         return any(
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in ast.parse(code).body
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            for node in ast.parse(code).body
         )
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
@@ -109,7 +117,9 @@ def same(value: Any, expected: Any) -> bool:
     if isinstance(expected, list) and isinstance(value, list):
         return len(value) == len(expected) and all(map(same, value, expected))
     if isinstance(expected, dict) and isinstance(value, dict):
-        return value.keys() == expected.keys() and all(same(value[key], expected[key]) for key in expected)
+        return value.keys() == expected.keys() and all(
+            same(value[key], expected[key]) for key in expected
+        )
     return type(value) is type(expected) and value == expected
 
 
@@ -119,8 +129,12 @@ def check_tests(tests: Any, where: str) -> list:
         raise SpecError(f"“{where}” {TESTS}, at most {MAX_TESTS}.")
     for at, test in enumerate(tests):
         texts = {"call": {"call", "expected"}, "stdin": {"stdin", "stdout"}}
-        form = next((keys for key, keys in texts.items() if isinstance(test, dict) and key in test), None)
-        if isinstance(test, str) or (form is not None and test.keys() == form and _is_text(test, form)):
+        form = next(
+            (keys for key, keys in texts.items() if isinstance(test, dict) and key in test), None
+        )
+        if isinstance(test, str) or (
+            form is not None and test.keys() == form and _is_text(test, form)
+        ):
             continue
         raise SpecError(f"“{where}[{at}]” {TESTS}.")
     return tests
@@ -131,8 +145,8 @@ def _is_text(test: dict, form: set[str]) -> bool:
 
 
 class UnitTests(Guarded):
-    """Share of the tests that the answer's code passes, each in a separate process. Tests that are not reached within
-    the common time limit count as failed.
+    """Share of the tests that the answer's code passes, each in a separate process. Tests that are
+    not reached within the common time limit count as failed.
     """
 
     def __init__(self, tests: list | None, setup: str, credit: str, limits: Limits) -> None:
@@ -145,13 +159,24 @@ class UnitTests(Guarded):
             compile(code, "solution.py", "exec", dont_inherit=True)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             return Score(
-                reward=0.0, components={"passed": 0.0}, valid=False, details=[f"The code does not compile: {error}"]
+                reward=0.0,
+                components={"passed": 0.0},
+                valid=False,
+                details=[f"The code does not compile: {error}"],
             )
-        together = Budget(max(self.limits.seconds, min(TESTS_AT_FULL_TIME * self.limits.seconds, MAX_SECONDS)))
+        together = Budget(
+            max(self.limits.seconds, min(TESTS_AT_FULL_TIME * self.limits.seconds, MAX_SECONDS))
+        )
         faults = [fault for test in tests if (fault := self._fault(code, test, together))]
         share = 1 - len(faults) / len(tests)
         reward = share if self.credit == "partial" else float(not faults)
-        return Score(reward=reward, components={"passed": share}, success=not faults, valid=True, details=faults[:20])
+        return Score(
+            reward=reward,
+            components={"passed": share},
+            success=not faults,
+            valid=True,
+            details=faults[:20],
+        )
 
     def _tests(self, rollout: Rollout) -> list:
         if self.tests is not None:
@@ -168,34 +193,59 @@ class UnitTests(Guarded):
                 return self._wrong_statement(code, test, together)
             if "call" in test:
                 value = self._call("call", [code, test["call"]], together)
-                return "" if same(value, test["expected"]) else f"{test['call'][:80]} gave {value!r:.100}"
+                return (
+                    ""
+                    if same(value, test["expected"])
+                    else f"{test['call'][:80]} gave {value!r:.100}"
+                )
             return self._wrong_output(code, test, together)
         except CodeError as error:
-            name = test if isinstance(test, str) else test.get("call") or f"stdin {test['stdin'][:40]!r}"
+            name = (
+                test
+                if isinstance(test, str)
+                else test.get("call") or f"stdin {test['stdin'][:40]!r}"
+            )
             return f"{name[:80]}: {error}"
 
     def _wrong_statement(self, code: str, test: str, together: Budget) -> str:
         found = taken_apart(test)
         if found is None:
-            return "" if self._call("statement", [code, test], together) == "passed" else f"{test[:80]}: failed"
+            return (
+                ""
+                if self._call("statement", [code, test], together) == "passed"
+                else f"{test[:80]}: failed"
+            )
         wanted, known = found.constant()
         if not known:  # computed in a process that has not run any code of the answer
             wanted = value_of(self._call("value", ["", "", found.expected], together))
         given = self._call("value", [code, found.before, found.expression], together)
         try:
             value = value_of(given)
-        except (TypeError, ValueError, RecursionError):  # not written by `plain`: the answer's code tampered with it
+        except (
+            TypeError,
+            ValueError,
+            RecursionError,
+        ):  # not written by `plain`: the answer's code tampered with it
             return f"{test[:80]}: the value is forged"
-        return "" if found.is_met(value, wanted) else f"{test[:80]}: {found.expression[:80]} gave {value!r:.100}"
+        return (
+            ""
+            if found.is_met(value, wanted)
+            else f"{test[:80]}: {found.expression[:80]} gave {value!r:.100}"
+        )
 
     def _call(self, function: str, arguments: list[str], together: Budget) -> Any:
-        return shared().call(HARNESS, function, [self.setup, *arguments], limits=self.limits, together=together)
+        return shared().call(
+            HARNESS, function, [self.setup, *arguments], limits=self.limits, together=together
+        )
 
     def _wrong_output(self, code: str, test: dict, together: Budget) -> str:
         program = f"{self.setup}\n{code}"
         ran = shared().run(program, stdin=test["stdin"], limits=self.limits, together=together)
         if not ran.ok:
-            return f"stdin {test['stdin'][:40]!r}: {ran.reason if ran.reason != 'ok' else 'exit ' + str(ran.exit_code)}"
+            return (
+                f"stdin {test['stdin'][:40]!r}:"
+                f" {ran.reason if ran.reason != 'ok' else 'exit ' + str(ran.exit_code)}"
+            )
         right = [line.rstrip() for line in ran.stdout.rstrip().splitlines()] == [
             line.rstrip() for line in test["stdout"].rstrip().splitlines()
         ]
@@ -203,8 +253,8 @@ class UnitTests(Guarded):
 
 
 def unit_tests(spec: dict, clients: Clients, path: str) -> Verifier:
-    """`tests` from the spec or from the task's expected.tests; `setup` runs before the code; `credit` is all or
-    partial.
+    """`tests` from the spec or from the task's expected.tests; `setup` runs before the code;
+    `credit` is all or partial.
     """
     del clients
     found = options(spec, path, UnitTestsOptions)
@@ -218,36 +268,54 @@ def _limits(found: Any) -> Limits:
 
 
 def item_of(rollout: Rollout) -> dict:
-    """The `item` of graders: the fields of the task's metadata and of `expected`, and the task itself."""
+    """The `item` of graders: the fields of the task's metadata and of `expected`, and the task
+    itself.
+    """
     task = rollout.task
     metadata = task.get("metadata")
-    return (metadata if isinstance(metadata, dict) else {}) | rollout.expected | {
-        "id": task.get("id"), "messages": task.get("messages") or [], "expected": rollout.expected,
-        "expected_state": rollout.expected_state,
-    }  # fmt: skip
+    return (
+        (metadata if isinstance(metadata, dict) else {})
+        | rollout.expected
+        | {
+            "id": task.get("id"),
+            "messages": task.get("messages") or [],
+            "expected": rollout.expected,
+            "expected_state": rollout.expected_state,
+        }
+    )
 
 
 def rollout_sample(rollout: Rollout) -> dict:
-    """The `sample` of graders: the last answer and its calls, plus all messages, the end state and the stats."""
-    return sample_of(rollout.output, tools=last_answer(rollout.messages).get("tool_calls") or []) | {
-        "messages": rollout.messages, "state": rollout.state, "stats": rollout.stats,
-    }  # fmt: skip
+    """The `sample` of graders: the last answer and its calls, plus all messages, the end state and
+    the stats.
+    """
+    return sample_of(
+        rollout.output, tools=last_answer(rollout.messages).get("tool_calls") or []
+    ) | {
+        "messages": rollout.messages,
+        "state": rollout.state,
+        "stats": rollout.stats,
+    }
 
 
 class Graded(Guarded):
     """A reward computed from item and sample; success from `threshold` on."""
 
-    def __init__(self, grade: Callable[[dict, dict], tuple[float, dict[str, float]]], threshold: float) -> None:
+    def __init__(
+        self, grade: Callable[[dict, dict], tuple[float, dict[str, float]]], threshold: float
+    ) -> None:
         self.grade, self.threshold = grade, threshold
 
     def judge(self, rollout: Rollout) -> Score:
         reward, components = self.grade(item_of(rollout), rollout_sample(rollout))
-        return Score(reward=reward, components=components, success=reward >= self.threshold, valid=True)
+        return Score(
+            reward=reward, components=components, success=reward >= self.threshold, valid=True
+        )
 
 
 def python(spec: dict, clients: Clients, path: str) -> Verifier:
-    """`source` defines grade(sample, item) → number. An exception in it masks the sample, since it is the grader's own
-    error.
+    """`source` defines grade(sample, item) → number. An exception in it masks the sample, since it
+    is the grader's own error.
     """
     del clients
     found = options(spec, path, PythonOptions)
@@ -265,31 +333,42 @@ def python(spec: dict, clients: Clients, path: str) -> Verifier:
 
 
 def openai_grader(spec: dict, clients: Clients, path: str) -> Verifier:
-    """`grader` is OpenAI's JSON; clients: `complete(body) -> response` for model graders (or `ask`)."""
+    """`grader` is OpenAI's JSON; clients: `complete(body) -> response` for model graders (or
+    `ask`).
+    """
     found = options(spec, path, GraderOptions)
     grader = validate_grader(found.grader, f"{path}.grader")
-    threshold = found.pass_threshold if found.pass_threshold is not None else grader.get("pass_threshold", 1.0)
+    threshold = (
+        found.pass_threshold
+        if found.pass_threshold is not None
+        else grader.get("pass_threshold", 1.0)
+    )
     ask = clients.get("complete") or (_complete_by(clients["ask"]) if clients.get("ask") else None)
 
     def grade(item: dict, sample: dict) -> tuple[float, dict[str, float]]:
         result = run_grader(grader, item, sample, ask=ask)
         errors = result["metadata"]["errors"]
-        if errors["sample_parse_error"]:  # the answer is not the JSON that was asked for: the agent's fault
+        if errors[
+            "sample_parse_error"
+        ]:  # the answer is not the JSON that was asked for: the agent's fault
             return 0.0, result["metadata"]["scores"]
         if any(errors.values()):
             flags = ", ".join(name for name, value in errors.items() if value is True)
             details = result.get("details", "")
-            # A server that fails, or a task without a field that the grader refers to, is not the answer's fault.
+            # A server that fails, or a task without a field that the grader refers to, is not the
+            # answer's fault.
             elsewhere = "server_error" in flags or details.startswith("There is no “item")
-            raise (Unavailable if elsewhere else Unscorable)(f"The grader failed ({flags}): {details}")
+            raise (Unavailable if elsewhere else Unscorable)(
+                f"The grader failed ({flags}): {details}"
+            )
         return result["reward"], result["metadata"]["scores"]
 
     return Graded(grade, threshold)
 
 
 def _complete_by(ask: Callable[[list[dict]], str]) -> Callable[[dict], dict]:
-    """A chat completion from a client that takes messages and returns text: the answer's format is requested in the
-    prompt.
+    """A chat completion from a client that takes messages and returns text: the answer's format is
+    requested in the prompt.
     """
 
     def complete(body: dict) -> dict:

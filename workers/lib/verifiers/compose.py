@@ -35,7 +35,9 @@ class ComposeOptions(Options):
 
 @dataclass(frozen=True)
 class Part:
-    """One of the combined verifiers. `gate`: no credit without it; `optional`: left out if it is masked."""
+    """One of the combined verifiers. `gate`: no credit without it; `optional`: left out if it is
+    masked.
+    """
 
     name: str
     verifier: Verifier
@@ -51,7 +53,8 @@ class Part:
 class Compose:
     """The rewards of the parts, weighted and combined; components are named “part.component”.
 
-    Gates are evaluated first, and the other parts only if they pass: no judge is paid for broken JSON.
+    Gates are evaluated first, and the other parts only if they pass: no judge is paid for broken
+    JSON.
     """
 
     def __init__(self, chosen: ComposeOptions, parts: list[Part]) -> None:
@@ -66,7 +69,9 @@ class Compose:
         found: list[dict[str, Score]] = [{} for _ in rollouts]
         for part in self.parts:
             asked = [at for at, scores in enumerate(found) if self.goes_on(scores)]
-            for at, score in zip(asked, part.verifier.score_group([rollouts[at] for at in asked]), strict=True):
+            for at, score in zip(
+                asked, part.verifier.score_group([rollouts[at] for at in asked]), strict=True
+            ):
                 found[at][part.name] = score
         return [self.whole(scores) for scores in found]
 
@@ -106,24 +111,35 @@ class Compose:
             components[part.name] = part.weight * (score.reward or 0.0)
             components |= {f"{part.name}.{name}": value for name, value in score.components.items()}
         return Score(
-            reward=0.0, components=components, valid=known(all, (score.valid for score in scores)),
-            tool_ok=known(any, (score.tool_ok for score in scores)), args_score=known(max, (score.args_score for score in scores)),
-            executed=known(any, (score.executed for score in scores)), unsafe=any(score.unsafe for score in scores),
-            details=[f"{part.name}: {text}" for part, score in counted for text in score.details][:40],
-        )  # fmt: skip
+            reward=0.0,
+            components=components,
+            valid=known(all, (score.valid for score in scores)),
+            tool_ok=known(any, (score.tool_ok for score in scores)),
+            args_score=known(max, (score.args_score for score in scores)),
+            executed=known(any, (score.executed for score in scores)),
+            unsafe=any(score.unsafe for score in scores),
+            details=[f"{part.name}: {text}" for part, score in counted for text in score.details][
+                :40
+            ],
+        )
 
     def combined(self, counted: list[tuple[Part, Score]]) -> float:
-        """Parts of weight 0 are reported but do not count. A product raises the rewards to the power of their
-        weights.
+        """Parts of weight 0 are reported but do not count. A product raises the rewards to the
+        power of their weights.
         """
         counted = [(part, score) for part, score in counted if part.weight]
         if not counted:
             return 1.0  # there are only gates, and all have passed
         rewards = [score.reward or 0.0 for _, score in counted]
-        weighted = [part.weight * reward for (part, _), reward in zip(counted, rewards, strict=True)]
+        weighted = [
+            part.weight * reward for (part, _), reward in zip(counted, rewards, strict=True)
+        ]
         if self.combine == "product":
             # a fractional power of a negative number is undefined, so negative rewards count as 0
-            factors = (max(0.0, reward) ** part.weight for (part, _), reward in zip(counted, rewards, strict=True))
+            factors = (
+                max(0.0, reward) ** part.weight
+                for (part, _), reward in zip(counted, rewards, strict=True)
+            )
             return math.prod(factors)
         if self.combine == "mean":
             return sum(weighted) / sum(abs(part.weight) for part, _ in counted)

@@ -1,4 +1,6 @@
-"""Checks whether a verifier can parse a task's right answers, before anything runs. Pure and quick."""
+"""Checks whether a verifier can parse a task's right answers, before anything runs. Pure and
+quick.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,16 @@ from workers.lib.verifiers.mathematics import gold_text, number_of
 
 
 def problem_of(spec: dict, expected: dict) -> str:
-    """What is wrong, after its path (“expected.answer[1]”); "" if nothing is. The spec is valid for `build`.
+    """What is wrong, after its path (“expected.answer[1]”); "" if nothing is. The spec is valid for
+    `build`.
 
     For mathematics only the structure is checked; parsing is left to the helper process.
     """
-    if spec["kind"] == "expected" and form_of(expected) == RUBRIC and RUBRIC not in (spec.get("verifiers") or {}):
+    if (
+        spec["kind"] == "expected"
+        and form_of(expected) == RUBRIC
+        and RUBRIC not in (spec.get("verifiers") or {})
+    ):
         return f"“expected.rubric” needs a judge. {NO_JUDGE}"
     if not any(kind["kind"] == "math" and kind.get("values") is None for kind in _kinds(spec)):
         return ""
@@ -31,7 +38,9 @@ def problem_of(spec: dict, expected: dict) -> str:
 def _kinds(spec: dict) -> Iterator[dict]:
     """The spec, and those inside of it that judge the same answer."""
     yield spec
-    inside = [part["verifier"] for part in spec.get("parts") or []] if spec["kind"] == "compose" else []
+    inside = (
+        [part["verifier"] for part in spec.get("parts") or []] if spec["kind"] == "compose" else []
+    )
     inside += [spec["outcome"]] if spec["kind"] == "trajectory" and spec.get("outcome") else []
     inside += (
         [item for form, item in (spec.get("verifiers") or {}).items() if form == "answer"]

@@ -1,4 +1,6 @@
-"""The guide's tool-call reward for a rollout: kind `tool_call`. One call, as text or native. Light and pure."""
+"""The guide's tool-call reward for a rollout: kind `tool_call`. One call, as text or native. Light
+and pure.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ class ToolCallOptions(Options):
 class ToolCall(Guarded):
     """−1 if there is not exactly one call, else 0.4 tool + 0.4 × arguments + 0.2 executed safely.
 
-    Whether the call worked is taken from the rollout's executed calls or, if there are none, from the tool's JSON
-    Schema.
+    Whether the call worked is taken from the rollout's executed calls or, if there are none, from
+    the tool's JSON Schema.
     """
 
     only_calls = True
@@ -31,14 +33,20 @@ class ToolCall(Guarded):
     def judge(self, rollout: Rollout) -> Score:
         expected = rollout.expected
         if not isinstance(expected.get("tool"), str) or not isinstance(expected.get("args"), dict):
-            raise Unscorable("The task expects no single call: its “expected” needs “tool” and “args”.")
+            raise Unscorable(
+                "The task expects no single call: its “expected” needs “tool” and “args”."
+            )
         ran = rollout.calls[0] if rollout.calls else None
         call = one_call(rollout)
-        return tool_call(call, expected, lambda call: ran or by_schema(call, rollout, expected), self.weights)
+        return tool_call(
+            call, expected, lambda call: ran or by_schema(call, rollout, expected), self.weights
+        )
 
 
 def one_call(rollout: Rollout) -> dict | None:
-    """The call of the last answer, native or as text; None for several native calls or a broken one."""
+    """The call of the last answer, native or as text; None for several native calls or a broken
+    one.
+    """
     native = native_calls(last_answer(rollout.messages))
     if not native:
         return parse_call(rollout.output)
@@ -46,13 +54,19 @@ def one_call(rollout: Rollout) -> dict | None:
 
 
 def by_schema(call: dict, rollout: Rollout, expected: dict) -> Execution:
-    """What is known about a call without running it: the tool exists and its schema allows the arguments."""
+    """What is known about a call without running it: the tool exists and its schema allows the
+    arguments.
+    """
     tools = rollout.tools or rollout.task.get("tools") or []
     functions = dict(functions_of(tools))
     function = functions.get(call["tool"])
     if function is None:
-        return Execution(not tools and call["tool"] == expected["tool"], False, "", call["tool"], call["args"])
-    right = call["tool"] == expected["tool"] and argument_share(call["args"], expected["args"]) == 1.0
+        return Execution(
+            not tools and call["tool"] == expected["tool"], False, "", call["tool"], call["args"]
+        )
+    right = (
+        call["tool"] == expected["tool"] and argument_share(call["args"], expected["args"]) == 1.0
+    )
     unsafe = bool(function.get("x-dangerous")) and not right
     problem = _problem(call["args"], function.get("parameters") or {})
     return Execution(problem == "", unsafe, problem, call["tool"], call["args"], problem)

@@ -1,4 +1,6 @@
-"""A person's label of exactly this output, looked up by a digest. Outputs without a label are masked. Pure."""
+"""A person's label of exactly this output, looked up by a digest. Outputs without a label are
+masked. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,12 @@ from workers.lib.verifiers.types import Clients, Rollout, Score
 
 
 def label_key(task: dict, messages: list[dict]) -> str:
-    """SHA-256 of the task's messages and the agent's: the same answer to the same request has the same label."""
-    text = json.dumps([task.get("messages"), messages], sort_keys=True, ensure_ascii=True, default=repr)
+    """SHA-256 of the task's messages and the agent's: the same answer to the same request has the
+    same label.
+    """
+    text = json.dumps(
+        [task.get("messages"), messages], sort_keys=True, ensure_ascii=True, default=repr
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -23,7 +29,9 @@ class HumanOptions(Options):
 
 
 class Human(Guarded):
-    """`labels` is a mapping or a function: key → true, false, a number, or {"reward", "success", "reason"}."""
+    """`labels` is a mapping or a function: key → true, false, a number, or {"reward", "success",
+    "reason"}.
+    """
 
     def __init__(self, labels: Any, threshold: float) -> None:
         self.labels, self.threshold = labels, threshold
@@ -38,7 +46,11 @@ class Human(Guarded):
             success = bool(given.get("success", reward >= self.threshold))
             details = [str(given["reason"])[:500]] if given.get("reason") else []
             return Score(
-                reward=float(reward), components={"label": float(reward)}, success=success, valid=True, details=details
+                reward=float(reward),
+                components={"label": float(reward)},
+                success=success,
+                valid=True,
+                details=details,
             )
         raise Unavailable("The stored label has no number as its reward.")
 

@@ -15,13 +15,22 @@ CODE = "x-code"  # in the schema of an argument: {"language", "type", "items"}
 LONGEST = 20_000
 WHOLE, REAL = ("byte", "short", "integer", "long", "Bigint"), ("float", "double")
 _NUMBERS = {
-    "byte": r"-?\d+", "short": r"-?\d+", "integer": r"-?\d+", "long": r"(-?\d+)[lL]", "Bigint": r"(-?\d+)n",
-    "float": r"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)[fF]", "double": r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?",
-}  # fmt: skip
+    "byte": r"-?\d+",
+    "short": r"-?\d+",
+    "integer": r"-?\d+",
+    "long": r"(-?\d+)[lL]",
+    "Bigint": r"(-?\d+)n",
+    "float": r"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)[fF]",
+    "double": r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?",
+}
 _JS_FLOAT = r"-?\d+(?:\.\d+)?"
 _ANY_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)[lLfFn]?", re.ASCII)
-_JAVA_LIST = re.compile(r"new\s+ArrayList<[^>]*>\s*\(\s*(?:Arrays\.asList\s*\((.*)\)\s*)?\)", re.DOTALL)
-_JAVA_ADDS = re.compile(r"new\s+(ArrayList|HashMap)<.*?>\s*\(\s*\)\s*\{\s*\{?(.*?)\}?\s*\}", re.DOTALL)
+_JAVA_LIST = re.compile(
+    r"new\s+ArrayList<[^>]*>\s*\(\s*(?:Arrays\.asList\s*\((.*)\)\s*)?\)", re.DOTALL
+)
+_JAVA_ADDS = re.compile(
+    r"new\s+(ArrayList|HashMap)<.*?>\s*\(\s*\)\s*\{\s*\{?(.*?)\}?\s*\}", re.DOTALL
+)
 _JAVA_MAP = re.compile(r"new\s+HashMap<.*?>\s*\(\s*\)", re.DOTALL)
 _JAVA_ARRAY = re.compile(r"new\s+\w+\[\]\s*\{(.*)\}", re.DOTALL)
 _JS_ARRAY = re.compile(r"(?:new\s+Array\s*\((.*)\)|\[(.*)\])", re.DOTALL)
@@ -30,14 +39,21 @@ _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
 def value_of(text: str, code: dict) -> Any:
-    """The value of the text in the language and type that `code` names; the text itself if it is not such a literal. As
-    on the leaderboard, spaces around a literal make it another one, except for collections in JavaScript.
+    """The value of the text in the language and type that `code` names; the text itself if it is
+    not such a literal. As on the leaderboard, spaces around a literal make it another one, except
+    for collections in JavaScript.
     """
     kind = str(code.get("type"))
     if len(text) > LONGEST:
         return text
     java = code.get("language") == "java"
-    found = _typed(text if java or kind not in ("array", "dict") else text.strip(), kind, code.get("items"), java, 0)
+    found = _typed(
+        text if java or kind not in ("array", "dict") else text.strip(),
+        kind,
+        code.get("items"),
+        java,
+        0,
+    )
     return text if found is None else found
 
 
@@ -53,13 +69,21 @@ def schema_of(code: dict) -> dict:
         if kind in ("boolean", "Boolean")
         else None
     )
-    return {"type": name} if name else {"items": schema_of({"type": code["items"]})} if code.get("items") else {}
+    return (
+        {"type": name}
+        if name
+        else {"items": schema_of({"type": code["items"]})}
+        if code.get("items")
+        else {}
+    )
 
 
 def _typed(text: str, kind: str, items: Any, java: bool, depth: int) -> Any:
     """None if the text is not a literal of the type."""
     if kind in WHOLE or kind in REAL:
-        found = re.fullmatch(_JS_FLOAT if kind == "float" and not java else _NUMBERS[kind], text, re.ASCII)
+        found = re.fullmatch(
+            _JS_FLOAT if kind == "float" and not java else _NUMBERS[kind], text, re.ASCII
+        )
         number = found and (found.groups() or (found[0],))[0]
         return None if not number else _number(number, kind in REAL)
     if kind in ("boolean", "Boolean"):
@@ -81,7 +105,9 @@ def _collection(text: str, kind: str, items: Any, java: bool, depth: int) -> Any
 
 
 def _item(text: str, items: Any, java: bool, depth: int) -> Any:
-    """A list item, by the declared type of items where that is more specific than the literal itself."""
+    """A list item, by the declared type of items where that is more specific than the literal
+    itself.
+    """
     if items in (*WHOLE, *REAL, "boolean", "Boolean"):
         found = _typed(text, str(items), None, java, depth)
         return text if found is None else found
@@ -123,14 +149,18 @@ def _java_map(text: str, depth: int) -> dict | None:
     if found is None or found[1] != "HashMap":
         return None
     pairs = [split(put) for put in _arguments(found[2], "put")]
-    return {pair[0].strip("\"'"): _literal(pair[1], True, depth + 1) for pair in pairs if len(pair) == 2}
+    return {
+        pair[0].strip("\"'"): _literal(pair[1], True, depth + 1) for pair in pairs if len(pair) == 2
+    }
 
 
 def _arguments(body: str, method: str) -> list[str]:
     """The text between the brackets of each `method(…);`."""
     calls = (part.strip() for part in split(body, ";"))
     return [
-        call[len(method) + 1 : -1].strip() for call in calls if call.startswith(f"{method}(") and call.endswith(")")
+        call[len(method) + 1 : -1].strip()
+        for call in calls
+        if call.startswith(f"{method}(") and call.endswith(")")
     ]
 
 

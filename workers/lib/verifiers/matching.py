@@ -1,8 +1,10 @@
-"""Whether a value is one of the accepted ones, given its type, and as tolerant as the leaderboard's rules. Pure.
+"""Whether a value is one of the accepted ones, given its type, and as tolerant as the leaderboard's
+rules. Pure.
 
-The rules are those of the Berkeley Function Calling Leaderboard's AST checker: texts are compared ignoring case, spaces
-and the punctuation `,./-_*^`, unless that would make different amounts or days equal; an integer is accepted for a
-float, but not the reverse; "" among the accepted values means that the argument may be left out.
+The rules are those of the Berkeley Function Calling Leaderboard's AST checker: texts are compared
+ignoring case, spaces and the punctuation `,./-_*^`, unless that would make different amounts or
+days equal; an integer is accepted for a float, but not the reverse; "" among the accepted values
+means that the argument may be left out.
 """
 
 from __future__ import annotations
@@ -26,9 +28,17 @@ _DROPPED = str.maketrans(dict.fromkeys(" ,./-_*^") | {"'": '"'})
 _ADDRESS = re.compile(r"\S@[^\s@]+\.\w|\w://|^(?:www\.|~?/\w|[A-Za-z]:\\)")
 LONGEST_UNORDERED = 200  # items of a list that are compared with each other
 TYPES = {
-    "string": (str,), "integer": (int,), "number": (int, float), "float": (int, float), "boolean": (bool,),
-    "array": (list,), "tuple": (list,), "object": (dict,), "dict": (dict,), "null": (type(None),),
-}  # fmt: skip
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "float": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "tuple": (list,),
+    "object": (dict,),
+    "dict": (dict,),
+    "null": (type(None),),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,9 @@ class Rules:
 
 
 def loose(text: str) -> str:
-    """The text without case, spaces and punctuation, as the leaderboard compares it; ' becomes "."""
+    """The text without case, spaces and punctuation, as the leaderboard compares it; ' becomes
+    ".
+    """
     return text.translate(_DROPPED).lower()
 
 
@@ -59,22 +71,29 @@ TEXTS: dict[str, Callable[[str], Any]] = {"loose": loose, "spaces": normalise, "
 
 
 def one_of(values: Iterable[Any], nested: bool) -> OneOf:
-    """From the list of accepted values; `nested`: objects in it contain lists of accepted values again (as in BFCL's
-    files).
+    """From the list of accepted values; `nested`: objects in it contain lists of accepted values
+    again (as in BFCL's files).
     """
     values = tuple(values)
-    optional = any(value == "" or value is None for value in values if not isinstance(value, list | dict))
+    optional = any(
+        value == "" or value is None for value in values if not isinstance(value, list | dict)
+    )
     return OneOf(tuple(_nested(value) for value in values) if nested else values, optional)
 
 
 def _nested(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: one_of(items if isinstance(items, list) else [items], True) for name, items in value.items()}
+        return {
+            name: one_of(items if isinstance(items, list) else [items], True)
+            for name, items in value.items()
+        }
     return [_nested(item) for item in value] if isinstance(value, list) else value
 
 
 def same(given: Any, wanted: Any, schema: Any, rules: Rules, unordered: bool = False) -> bool:
-    """Whether a value is the accepted one. `schema` is the JSON Schema of the argument, or anything else if unknown."""
+    """Whether a value is the accepted one. `schema` is the JSON Schema of the argument, or anything
+    else if unknown.
+    """
     if isinstance(schema, dict) and isinstance(code := schema.get(CODE), dict):
         if not isinstance(given, str):
             return False
@@ -89,7 +108,11 @@ def same(given: Any, wanted: Any, schema: Any, rules: Rules, unordered: bool = F
         return isinstance(given, int | float) and _same_number(given, wanted, schema, rules)
     if isinstance(wanted, list):
         return isinstance(given, list) and _same_list(given, wanted, schema, rules, unordered)
-    return isinstance(wanted, dict) and isinstance(given, dict) and _same_dict(given, wanted, schema, rules)
+    return (
+        isinstance(wanted, dict)
+        and isinstance(given, dict)
+        and _same_dict(given, wanted, schema, rules)
+    )
 
 
 def _type_of(schema: Any) -> Any:
@@ -107,8 +130,8 @@ def _same_text(given: str, wanted: str, schema: Any, rules: Rules) -> bool:
 
 
 def contradicts(given: str, wanted: str) -> bool:
-    """Whether texts that are loosely equal are different amounts or days: -5 and 5, 3.5 km and 35 km, 2024-1-12 and
-    2024-11-2.
+    """Whether texts that are loosely equal are different amounts or days: -5 and 5, 3.5 km and 35
+    km, 2024-1-12 and 2024-11-2.
     """
     if normalise(given) == normalise(wanted):
         return False
@@ -142,9 +165,13 @@ def _same_list(given: list, wanted: list, schema: Any, rules: Rules, unordered: 
 
 
 def _same_items(given: list, wanted: list) -> bool:
-    """Whether two lists have exactly the same items; False if the accepted list has alternatives."""
+    """Whether two lists have exactly the same items; False if the accepted list has
+    alternatives.
+    """
     try:
-        one, other = (Counter(json.dumps(item, sort_keys=True) for item in items) for items in (given, wanted))
+        one, other = (
+            Counter(json.dumps(item, sort_keys=True) for item in items) for items in (given, wanted)
+        )
     except TypeError:
         return False
     return one == other
@@ -154,10 +181,14 @@ def _same_dict(given: dict, wanted: dict, schema: Any, rules: Rules) -> bool:
     inner = schema.get("properties") if isinstance(schema, dict) else None
     inner = inner if isinstance(inner, dict) else {}
     if any(
-        name not in wanted or not same(value, wanted[name], inner.get(name), rules) for name, value in given.items()
+        name not in wanted or not same(value, wanted[name], inner.get(name), rules)
+        for name, value in given.items()
     ):
         return False
-    return all(name in given or (isinstance(item, OneOf) and item.optional) for name, item in wanted.items())
+    return all(
+        name in given or (isinstance(item, OneOf) and item.optional)
+        for name, item in wanted.items()
+    )
 
 
 def fits(value: Any, schema: Any) -> bool:

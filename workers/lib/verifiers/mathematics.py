@@ -1,4 +1,6 @@
-"""Compares mathematical answers. Light: anything beyond plain numbers is compared in `workers.lib.maths`."""
+"""Compares mathematical answers. Light: anything beyond plain numbers is compared in
+`workers.lib.maths`.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,22 @@ from workers.lib.verifiers.types import Clients, Rollout, Score
 _NUMBER = re.compile(r"([-+−]?(?:\d{1,40}|\d{1,3}(?:,\d{3}){1,12})(?:\.\d{1,40})?)(?:/(\d{1,40}))?")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}]|[{}]")
 _BETWEEN = re.compile(r"(?:[\s$,;{}]|\\[()\[\],; ]|\\q?quad|\\text|and\b|or\b)*", re.IGNORECASE)
-_SAID = re.compile(r"answer(?:[*_]*\s*(?:is|was|would be|=)[*_]*\s*:?|[*_]*\s*:|(?=\s*(?:\$|\\[(\[])))", re.IGNORECASE)
+_SAID = re.compile(
+    r"answer(?:[*_]*\s*(?:is|was|would be|=)[*_]*\s*:?|[*_]*\s*:|(?=\s*(?:\$|\\[(\[])))",
+    re.IGNORECASE,
+)
 _DOUBT = re.compile(r"\b(?:whether|if|not|never|unsure|unless|doubt)\b|n't\b", re.IGNORECASE)
 _END = re.compile(r"\n|[.!?](?=[*_`]*(?:\s|$))")
-_MATH = re.compile(r"(?:\$\$.*?\$\$|\$[^$]*\$|\\\(.*?\\\)|\\\[.*?\\\])(?:\s*(?:\\?%|percent\b|pct\b))?", re.DOTALL)
+_MATH = re.compile(
+    r"(?:\$\$.*?\$\$|\$[^$]*\$|\\\(.*?\\\)|\\\[.*?\\\])(?:\s*(?:\\?%|percent\b|pct\b))?", re.DOTALL
+)
 _MORE = re.compile(r"[\s*_`]*(?:,|;|/|or\b|and\b|\()", re.IGNORECASE)
 
 
 def final_answer(text: str) -> str:
-    """The answer in an output: the last \\boxed{…} (with those joined to it by “and” or “or”), else the text after the
-    last “answer is” or “answer:” up to the end of the sentence, else the only formula of the last line, else the whole
-    output.
+    """The answer in an output: the last \\boxed{…} (with those joined to it by “and” or “or”), else
+    the text after the last “answer is” or “answer:” up to the end of the sentence, else the only
+    formula of the last line, else the whole output.
     """
     text = text[:LONGEST].strip()
     if boxes := _boxes(text):
@@ -89,7 +96,9 @@ def number_of(text: str) -> Fraction | None:
 
 
 class MathOptions(AnswerOptions):
-    answer_in: Literal["final", "text", "last_line", "boxed", "hashes", "tags", "last_number"] = "final"
+    answer_in: Literal["final", "text", "last_line", "boxed", "hashes", "tags", "last_number"] = (
+        "final"
+    )
     symbols: Literal["real", "positive"] = "real"
 
 
@@ -100,15 +109,20 @@ class Mathematics(Answer):
         super().__init__(chosen, path)
         self.positive = chosen.symbols == "positive"
         several = isinstance(self.values, list)
-        for at, value in enumerate(self.values if several else [self.values] * (self.values is not None)):
+        for at, value in enumerate(
+            self.values if several else [self.values] * (self.values is not None)
+        ):
             if problem := gold_problem(value):
                 raise SpecError(
-                    f"“{path}.values{f'[{at}]' * several}” is not mathematics that can be compared: {problem}."
+                    f"“{path}.values{f'[{at}]' * several}” is not mathematics that can be compared:"
+                    f" {problem}."
                 )
 
     def judge(self, rollout: Rollout) -> Score:
         wanted = [gold_text(value) for value in self.wanted(rollout)]
-        found = final_answer(rollout.answer) if self.where == "final" and self.pattern is None else None
+        found = (
+            final_answer(rollout.answer) if self.where == "final" and self.pattern is None else None
+        )
         found = find_answer(rollout.answer, self.where, self.pattern) if found is None else found
         if not found:
             return right_or_wrong(False, ["no answer: none was found in the output"], valid=False)
@@ -125,12 +139,18 @@ class Mathematics(Answer):
         if found.strip() == gold.strip():
             return True, ""
         one, other = number_of(found), number_of(gold)
-        if one is not None and other is not None and (one != other or one.denominator > 1 or "/" not in found):
+        if (
+            one is not None
+            and other is not None
+            and (one != other or one.denominator > 1 or "/" not in found)
+        ):
             return one == other, ""
         try:
             return compare(gold, found, self.positive)
         except ValueError as error:
-            raise Unavailable(f"The expected answer {gold[:80]!r} cannot be read: {error}") from error
+            raise Unavailable(
+                f"The expected answer {gold[:80]!r} cannot be read: {error}"
+            ) from error
         except HelperError as error:
             raise Unavailable(str(error)) from error
 

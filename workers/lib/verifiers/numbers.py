@@ -1,7 +1,8 @@
 """Numbers as people write them, alone or in a sentence. Pure.
 
-A sign, a fraction, a power or a percent sign next to the digits belongs to the number. The digits of a date, a time, a
-ratio or a version are not a number, and a part of a larger number never is one: 1'018 is 1018 and never 18.
+A sign, a fraction, a power or a percent sign next to the digits belongs to the number. The digits
+of a date, a time, a ratio or a version are not a number, and a part of a larger number never is
+one: 1'018 is 1018 and never 18.
 """
 
 from __future__ import annotations
@@ -12,27 +13,32 @@ from decimal import Decimal, DecimalException
 from typing import Any
 
 LONGEST_NUMBER = 100
-_ONE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,2}(?:,\d{2})+,\d{3}(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,4})?"
+_ONE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,2}(?:,\d{2})+,\d{3}(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,4})?"  # noqa: E501
 _SIGN = r"(?P<sign>[-+−]?)"
 _NUMBER = re.compile(
-    rf"{_SIGN}(?:(?P<whole>\d{{1,3}}) (?=\d+ ?/))?(?P<top>{_ONE})(?: ?/ ?(?P<bottom>(?=[\d.]){_ONE}))?"
+    rf"{_SIGN}(?:(?P<whole>\d{{1,3}}) (?=\d+ ?/))?(?P<top>{_ONE})(?: ?/"
+    rf" ?(?P<bottom>(?=[\d.]){_ONE}))?"
 )
 _POWER = re.compile(
-    rf"{_SIGN}(?:(?P<times>{_ONE}) ?[×x·*] ?)?(?P<base>{_ONE})(?:\^|\*\*)(?P<brace>\{{)?(?P<power>[-+−]?\d{{1,4}})(?(brace)\}})"
+    rf"{_SIGN}(?:(?P<times>{_ONE}) ?[×x·*]"
+    rf" ?)?(?P<base>{_ONE})(?:\^|\*\*)(?P<brace>\{{)?(?P<power>[-+−]?\d{{1,4}})(?(brace)\}})"
 )
 
-# In a sentence: first everything that is not a number. Possessive, so that each character is read only once.
+# In a sentence: first everything that is not a number. Possessive, so that each character is read
+# only once.
 _FOUND = r"(?:\d[\d,]*+(?:\.\d++)?+|\.\d++)(?:[eE][-+]?\d{1,4})?+"
 # Groups of three digits that are separated otherwise than by a comma.
 _TIGHT = r"\{,\}|\\[,;:!]|[\u00a0\u2007\u2009\u202f'’_٬]"
 _GROUPED = re.compile(
-    rf"(?<![\w.,])(\d{{1,3}}(?P<by>{_TIGHT}|\\? |，)\d{{3}}(?:(?P=by)\d{{3}})*)(?P<rest>[.,٫]\d+)?(?![\w/]| ?/|[.,]\d)"
+    rf"(?<![\w.,])(\d{{1,3}}(?P<by>{_TIGHT}|\\? |，"
+    r")\d{3}(?:(?P=by)\d{3})*)(?P<rest>[.,٫]\d+)?(?![\w/]| ?/|[.,]\d)"
 )
 _BY_DOTS = re.compile(r"(?<![\w.,])(\d{1,3}(?:\.\d{3})+),(\d+)(?![\w/]|[.,]\d)")
-# Words in these scripts have spaces around them, so digits next to a letter belong to a name (H2O18, x_1); not in USD5.
+# Words in these scripts have spaces around them, so digits next to a letter belong to a name
+# (H2O18, x_1); not in USD5.
 _LETTER = "[A-Za-zÀ-ɏͰ-ԯ]"
 _CODES = "usd|eur|gbp|jpy|inr|chf|cad|aud|cny|krw|sek|nok|dkk|pln|brl|mxn"
-_NAME = rf"(?<![\\\w])(?!(?:{_CODES})\d)_*+{_LETTER}(?:{_LETTER}|_)*+\d\w*+(?:\.\d++)*+|(?<=\w)_\{{?\d++\}}?"
+_NAME = rf"(?<![\\\w])(?!(?:{_CODES})\d)_*+{_LETTER}(?:{_LETTER}|_)*+\d\w*+(?:\.\d++)*+|(?<=\w)_\{{?\d++\}}?"  # noqa: E501
 # What has digits, and is not a number that can be read: 0x12, 12h30, e^{18}, √18, 1½, 5'6.
 _UNCLEAR = (
     rf"0[xXbBoO][\da-fA-F_]++|\d++(?![eE][-+]?\d)[A-Za-z]++\d\w*+|\d*+[¼-¾⅐-⅞]"
@@ -41,14 +47,17 @@ _UNCLEAR = (
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?"
 _TH = r"(?:st|nd|rd|th)?"
 _NO_NUMBER = (
-    r"(?<![\d.,])\d++(?P<by>[-/.:])\d++(?:(?P=by)\d++)+(?:[T ]\d{1,2}(?::\d{2})++)?|(?<![\d.,])\d++(?::\d++)+"
-    rf"|\b\d{{4}}-(?:0[1-9]|1[0-2])\b|\b\d{{1,2}}{_TH} (?:of )?{_MONTH},? \d{{4}}\b|\b{_MONTH} \d{{1,2}}{_TH},? \d{{4}}\b"
+    r"(?<![\d.,])\d++(?P<by>[-/.:])\d++(?:(?P=by)\d++)+(?:[T"
+    r" ]\d{1,2}(?::\d{2})++)?|(?<![\d.,])\d++(?::\d++)+"
+    rf"|\b\d{{4}}-(?:0[1-9]|1[0-2])\b|\b\d{{1,2}}{_TH} (?:of )?{_MONTH},? \d{{4}}\b|\b{_MONTH}"
+    rf" \d{{1,2}}{_TH},? \d{{4}}\b"
 )
 _POWERS = rf"(?:{_FOUND} ?[×x·*] ?)?{_FOUND}(?:\^|\*\*)(?:\{{[-+−]?\d{{1,4}}\}}|[-+−]?\d{{1,4}})"
 _PLAIN = rf"\d{{1,3}} \d{{1,4}} ?/ ?\d{{1,4}}(?![\d,.]\d|\d)|{_FOUND}(?: ?/ ?{_FOUND})?"
 _DIGITS = rf"(?:(?<!\d)[-+−])?(?:{_POWERS}|{_PLAIN})"
 _FIRST = re.compile(rf"{_NO_NUMBER}|(?P<number>{_DIGITS})", re.IGNORECASE)
-# A sign may come before a currency's sign; ±5 and 5-7 are matched as a whole, and are then not numbers.
+# A sign may come before a currency's sign; ±5 and 5-7 are matched as a whole, and are then not
+# numbers.
 _SIGNED = r"(?:(?<![\d.])[-+−] ?(?=[$€£¥₹])|± ?)?(?:[$€£¥₹] ?)?(?:(?<!\d)[-+−])?"
 _EACH = re.compile(
     rf"{_NO_NUMBER}|{_NAME}|(?P<number>{_SIGNED}{_POWERS}|{_UNCLEAR}|{_FOUND}[-–−]{_FOUND}(?![\d.])"
@@ -64,7 +73,9 @@ _LOWERED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 
 
 def decimal_of(text: Any) -> Decimal | None:
-    """1,234.5, −3, 1e6, 3/4, 1 4/5, 10^6, 2 × 10^6. None for anything else, and for more than 100 characters."""
+    """1,234.5, −3, 1e6, 3/4, 1 4/5, 10^6, 2 × 10^6. None for anything else, and for more than 100
+    characters.
+    """
     text = str(text).strip()
     if not text or len(text) > LONGEST_NUMBER:
         return None
@@ -82,7 +93,9 @@ def decimal_of(text: Any) -> Decimal | None:
             return None
     except (DecimalException, ValueError):
         return None
-    return value.copy_negate() if found["sign"] in ("-", "−") else value  # exact, whereas -value is rounded
+    return (
+        value.copy_negate() if found["sign"] in ("-", "−") else value
+    )  # exact, whereas -value is rounded
 
 
 def _value(text: str) -> Decimal:
@@ -90,18 +103,24 @@ def _value(text: str) -> Decimal:
 
 
 def last_number(text: str) -> str:
-    """The last number in a sentence as it is written, including a percent sign, but without separators of groups other
-    than commas; "" if there is none.
+    """The last number in a sentence as it is written, including a percent sign, but without
+    separators of groups other than commas; "" if there is none.
     """
-    text = _LATEX.sub(lambda part: f"{part[1]}{' ' if part[1] else ''}{part[2]}/{part[3]}", text).replace("\\%", "%")
-    text = _TIMES.sub(" × ", _RAISED.sub(lambda part: f"^{part[0].translate(_LOWERED)}", text).replace("⁄", "/"))
+    text = _LATEX.sub(
+        lambda part: f"{part[1]}{' ' if part[1] else ''}{part[2]}/{part[3]}", text
+    ).replace("\\%", "%")
+    text = _TIMES.sub(
+        " × ", _RAISED.sub(lambda part: f"^{part[0].translate(_LOWERED)}", text).replace("⁄", "/")
+    )
     found = [match["number"] for match in _EACH.finditer(_joined(text)) if match["number"]]
     return found[-1].rstrip(",") if found else ""
 
 
 def _joined(text: str) -> str:
     """The text with 1'018, 1\\,018 and 1{,}018 as 1018, and 1.234,18 as 1234.18."""
-    return _GROUPED.sub(_whole, _BY_DOTS.sub(lambda part: f"{part[1].replace('.', '')}.{part[2]}", text))
+    return _GROUPED.sub(
+        _whole, _BY_DOTS.sub(lambda part: f"{part[1].replace('.', '')}.{part[2]}", text)
+    )
 
 
 def _whole(match: re.Match) -> str:
@@ -110,8 +129,8 @@ def _whole(match: re.Match) -> str:
 
 
 def first_number(text: str) -> tuple[str, str, str] | None:
-    """(the text before, the first number, the text after); None if there is none, or if something else with digits
-    comes first.
+    """(the text before, the first number, the text after); None if there is none, or if something
+    else with digits comes first.
     """
     text = _joined(text)
     found = _FIRST.search(text)
@@ -121,7 +140,8 @@ def first_number(text: str) -> tuple[str, str, str] | None:
 
 
 def other_numbers(one: str, other: str) -> bool:
-    """Whether two texts have equally many numbers and dates, of which at least one differs: 3.5 km and 35 km, 1/2 and
+    """Whether two texts have equally many numbers and dates, of which at least one differs: 3.5 km
+    and 35 km, 1/2 and
     12. Digits after a letter (v1.2) are part of a name.
     """
     found, wanted = (list(_among(text)) for text in (one, other))
@@ -130,7 +150,9 @@ def other_numbers(one: str, other: str) -> bool:
 
 
 def _among(text: str) -> Iterator[Decimal | tuple[str, ...] | None]:
-    """Each number, or the parts of each date, time or version; None for anything that cannot be parsed."""
+    """Each number, or the parts of each date, time or version; None for anything that cannot be
+    parsed.
+    """
     for match in _AMONG.finditer(text):
         if match["number"]:
             yield decimal_of(match["number"].rstrip(","))

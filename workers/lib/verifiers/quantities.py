@@ -1,7 +1,7 @@
 """Amounts and dates written as text. Pure; anything ambiguous is not parsed.
 
-Babel and dateutil guess (dateutil reads “1/2/2024” as the second of January, and 10 as a day of the current month), so
-only unambiguous forms are listed here.
+Babel and dateutil guess (dateutil reads “1/2/2024” as the second of January, and 10 as a day of the
+current month), so only unambiguous forms are listed here.
 """
 
 from __future__ import annotations
@@ -13,17 +13,32 @@ from decimal import Decimal
 
 LONGEST = 60  # characters
 CURRENCIES = {
-    "USD": "$ us$ usd dollar dollars", "EUR": "€ eur euro euros", "GBP": "£ gbp", "JPY": "¥ jpy yen", "INR": "₹ inr rupee rupees", "CHF": "chf",
-    "CAD": "ca$ c$ cad", "AUD": "a$ aud", "CNY": "cny rmb yuan", "KRW": "₩ krw", "SEK": "sek", "NOK": "nok", "DKK": "dkk", "PLN": "pln", "BRL": "r$ brl",
+    "USD": "$ us$ usd dollar dollars",
+    "EUR": "€ eur euro euros",
+    "GBP": "£ gbp",
+    "JPY": "¥ jpy yen",
+    "INR": "₹ inr rupee rupees",
+    "CHF": "chf",
+    "CAD": "ca$ c$ cad",
+    "AUD": "a$ aud",
+    "CNY": "cny rmb yuan",
+    "KRW": "₩ krw",
+    "SEK": "sek",
+    "NOK": "nok",
+    "DKK": "dkk",
+    "PLN": "pln",
+    "BRL": "r$ brl",
     "MXN": "mxn",
-}  # fmt: skip
+}
 _CODES = {word: code for code, words in CURRENCIES.items() for word in words.split()}
 _SIGN = "|".join(sorted(map(re.escape, _CODES), key=len, reverse=True))
 _DIGITS = (
-    r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,3}(?:[ '’]\d{3})+(?:\.\d+)?|\d{1,3}(?:\.\d{3})+,\d{1,2}|\d+(?:\.\d+)?|\.\d+"
+    r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,3}(?:["
+    r" '’]\d{3})+(?:\.\d+)?|\d{1,3}(?:\.\d{3})+,\d{1,2}|\d+(?:\.\d+)?|\.\d+"
 )
 _AMOUNT = re.compile(
-    rf"(?P<open>\()?\s*(?P<sign>[-+]?)\s*(?P<before>{_SIGN})?\s*(?P<inner>[-+]?)\s*(?P<digits>{_DIGITS})\s*(?P<after>{_SIGN}|%|percent|per cent)?"
+    rf"(?P<open>\()?\s*(?P<sign>[-+]?)\s*(?P<before>{_SIGN})?\s*(?P<inner>[-+]?)\s*(?P<digits>{_DIGITS})\s*(?P<after>{_SIGN}|%|percent|per"
+    r" cent)?"
     r"\s*(?P<close>\))?",
     re.IGNORECASE,
 )
@@ -39,7 +54,9 @@ _DATES = (
     "%d-%b-%Y",
     "%d-%B-%Y",
 )
-_WEEKDAY = re.compile(r"(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\.?\s+", re.IGNORECASE)
+_WEEKDAY = re.compile(
+    r"(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\.?\s+", re.IGNORECASE
+)
 _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)(?![a-z])(?: of)?", re.IGNORECASE)
 _MONTH = re.compile(r"(?<=[A-Za-z])\.")
 _NUMERIC = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})")
@@ -56,12 +73,16 @@ class Amount:
 
 
 def amount_of(text: str) -> Amount | None:
-    """Parses -5, $1,000.50, 1.000,50 €, USD 5, 12 %, and ($5.00) as -5; None for anything else, or if it could be
-    another amount.
+    """Parses -5, $1,000.50, 1.000,50 €, USD 5, 12 %, and ($5.00) as -5; None for anything else, or
+    if it could be another amount.
     """
     text = " ".join(text[: LONGEST + 1].replace("−", "-").split())
     found = _AMOUNT.fullmatch(text) if len(text) <= LONGEST else None
-    if found is None or (found["sign"] and found["inner"]) or bool(found["open"]) != bool(found["close"]):
+    if (
+        found is None
+        or (found["sign"] and found["inner"])
+        or bool(found["open"]) != bool(found["close"])
+    ):
         return None
     after, digits = (found["after"] or "").lower(), found["digits"]
     is_share = after in ("%", "percent", "per cent")
@@ -85,7 +106,9 @@ def same_currency(one: Amount, other: Amount) -> bool:
 
 
 def date_of(text: str) -> date | None:
-    """The day that a text names: 2024-1-12, 12 January 2024, Fri, Jan. 12th, 2024, 13/1/2024; None for 1/2/2024."""
+    """The day that a text names: 2024-1-12, 12 January 2024, Fri, Jan. 12th, 2024, 13/1/2024; None
+    for 1/2/2024.
+    """
     text = " ".join(text[:LONGEST].replace(",", " ").split())
     text = _ORDINAL.sub("", _MONTH.sub("", _WEEKDAY.sub("", text, count=1)))
     if found := _NUMERIC.fullmatch(text):
@@ -108,17 +131,24 @@ def _day(year: int, month: int, day: int) -> date | None:
 
 
 def same_quantity(given: str, wanted: str) -> bool | None:
-    """Whether two texts are the same amount or the same day; None if they are not both amounts or both dates.
+    """Whether two texts are the same amount or the same day; None if they are not both amounts or
+    both dates.
 
     An ambiguous date (1/2/2024) only equals one with the same numbers in the same order.
     """
     if _is_dated(given) and _is_dated(wanted):
         day, other_day = date_of(given), date_of(wanted)
         if day is None and other_day is None:
-            return [int(part) for part in _PART.findall(given)] == [int(part) for part in _PART.findall(wanted)]
+            return [int(part) for part in _PART.findall(given)] == [
+                int(part) for part in _PART.findall(wanted)
+            ]
         return day == other_day
     one, other = amount_of(given), amount_of(wanted)
-    return None if one is None or other is None else one.value == other.value and same_currency(one, other)
+    return (
+        None
+        if one is None or other is None
+        else one.value == other.value and same_currency(one, other)
+    )
 
 
 def _is_dated(text: str) -> bool:

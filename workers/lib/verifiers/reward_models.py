@@ -1,7 +1,7 @@
 """A learned reward model, over HTTP or as a function. Light.
 
-The request has OpenRLHF's format: {"query": [prompt and answer], "prompts": […], "labels": […]}; the response is
-{"rewards": [number]} (or "scores"), one per query.
+The request has OpenRLHF's format: {"query": [prompt and answer], "prompts": […], "labels": […]};
+the response is {"rewards": [number]} (or "scores"), one per query.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from msgspec import Meta
 
 from workers.lib.outgoing import Bounds, RefusedAddress, check_url, client
 from workers.lib.typed import LARGEST, Number
-from workers.lib.verifiers.base import Guarded, Options, SpecError, Unanswered, Unavailable, Unscorable, options
+from workers.lib.verifiers.base import (
+    Guarded,
+    Options,
+    SpecError,
+    Unanswered,
+    Unavailable,
+    Unscorable,
+    options,
+)
 from workers.lib.verifiers.judges import transcript
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
@@ -35,7 +43,9 @@ Scorer = Callable[[dict], Any]
 
 
 class RewardModel(Guarded):
-    """`scale`: "none" keeps the model's number, "sigmoid" is 1 / (1 + e^−x), "range" maps [low, high] to [0, 1]."""
+    """`scale`: "none" keeps the model's number, "sigmoid" is 1 / (1 + e^−x), "range" maps [low,
+    high] to [0, 1].
+    """
 
     def __init__(self, chosen: Any, call: Scorer | None, allow_private: bool) -> None:
         self.o, self.call = chosen, call or (self.post if chosen.url else None)
@@ -50,7 +60,9 @@ class RewardModel(Guarded):
             part = rollouts[start : start + self.o.batch]
             try:
                 values = self.values(part)
-            except Exception:  # one bad answer, or a server failure: scoring each separately will show
+            except (
+                Exception
+            ):  # one bad answer, or a server failure: scoring each separately will show
                 found += [self.score(rollout) for rollout in part]
             else:
                 found += [self.valued(*pair) for pair in zip(part, values, strict=True)]
@@ -79,11 +91,17 @@ class RewardModel(Guarded):
     def of_value(self, value: Any) -> Score:
         """Raises Unscorable if the value is not a number."""
         value = value[0] if isinstance(value, list) and len(value) == 1 else value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= LARGEST:
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not abs(value) <= LARGEST
+        ):
             raise Unscorable("The reward model's answer is not a number.")
         reward = self.scaled(float(value))
         components = {"reward_model": reward, "raw": float(value)}
-        return Score(reward=reward, components=components, success=reward >= self.o.threshold, valid=True)
+        return Score(
+            reward=reward, components=components, success=reward >= self.o.threshold, valid=True
+        )
 
     def scaled(self, value: float) -> float:
         if self.o.scale == "sigmoid":
@@ -94,7 +112,9 @@ class RewardModel(Guarded):
 
     def post(self, query: dict) -> Any:
         bounds = Bounds(LARGEST_ANSWER, self.o.timeout_s)
-        with client(allow_private=self.allow_private, bounds=bounds, timeout=self.o.timeout_s) as asked:
+        with client(
+            allow_private=self.allow_private, bounds=bounds, timeout=self.o.timeout_s
+        ) as asked:
             return asked.post(self.o.url, json=query).raise_for_status().json()
 
 
@@ -111,7 +131,9 @@ def from_spec(spec: dict, clients: Clients, path: str) -> RewardModel:
     chosen = options(spec, path, RewardModelOptions)
     try:
         if chosen.url is not None:
-            check_url(chosen.url, allow_private=True)  # whether this installation allows it is checked when connecting
+            check_url(
+                chosen.url, allow_private=True
+            )  # whether this installation allows it is checked when connecting
     except RefusedAddress as error:
         raise SpecError(f"“{path}.url”: {error}") from error
     if chosen.low >= chosen.high:

@@ -1,7 +1,8 @@
 """Which revision of our own scoring code a verifier's scores come from. Light.
 
-A spec does not change when the code that reads it does, so a revision is raised whenever a kind or a place of the answer
-scores some output otherwise. It is part of the scorer: people then judge scores of the present code before it trains.
+A spec does not change when the code that reads it does, so a revision is raised whenever a kind or
+a place of the answer scores some output otherwise. It is part of the scorer: people then judge
+scores of the present code before it trains.
 """
 
 from __future__ import annotations

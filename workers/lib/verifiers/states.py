@@ -1,8 +1,8 @@
 """Compares the end state of a multi-step run with the expected one. Pure.
 
-A state is JSON: tables (lists of objects) and objects, nested. The rows of a table have no order unless `ordered`;
-other lists have one, unless their field is `unordered`. The expected state is the rollout's, or else the task's
-`expected.state`.
+A state is JSON: tables (lists of objects) and objects, nested. The rows of a table have no order
+unless `ordered`; other lists have one, unless their field is `unordered`. The expected state is the
+rollout's, or else the task's `expected.state`.
 """
 
 from __future__ import annotations
@@ -31,23 +31,36 @@ class StateOptions(Options):
 class State(Guarded):
     """1 if the states are equal, else 0; with `partial` the share of equal tables.
 
-    `tables`: compare only these; `ignore`: names of fields to ignore; `keys` ({table: field}): how rows are identified
-    in the reported differences; `case_insensitive`: true, or the fields whose texts are compared ignoring case.
+    `tables`: compare only these; `ignore`: names of fields to ignore; `keys` ({table: field}): how
+    rows are identified in the reported differences; `case_insensitive`: true, or the fields whose
+    texts are compared ignoring case.
     """
 
     only_calls = True
 
     def __init__(self, chosen: StateOptions) -> None:
         self.tables, self.ignore, self.keys = chosen.tables, frozenset(chosen.ignore), chosen.keys
-        self.ordered, self.unordered, self.partial = chosen.ordered, frozenset(chosen.unordered), chosen.partial
+        self.ordered, self.unordered, self.partial = (
+            chosen.ordered,
+            frozenset(chosen.unordered),
+            chosen.partial,
+        )
         self.caseless = chosen.case_insensitive
 
     def judge(self, rollout: Rollout) -> Score:
-        wanted = rollout.expected_state if rollout.expected_state is not None else rollout.expected.get("state")
+        wanted = (
+            rollout.expected_state
+            if rollout.expected_state is not None
+            else rollout.expected.get("state")
+        )
         if not isinstance(wanted, dict) or not isinstance(rollout.state, dict):
             missing = "end" if isinstance(wanted, dict) else "expected"
             raise Unscorable(f"There is no {missing} state to compare.")
-        names = self.tables if self.tables is not None else sorted(rollout.state.keys() | wanted.keys(), key=str)
+        names = (
+            self.tables
+            if self.tables is not None
+            else sorted(rollout.state.keys() | wanted.keys(), key=str)
+        )
         names = [name for name in names if name not in self.ignore]
         found = {str(name): self.same(rollout.state.get(name), wanted.get(name)) for name in names}
         success, part = all(found.values()), sum(found.values()) / max(1, len(found))
@@ -56,9 +69,10 @@ class State(Guarded):
         return Score(
             reward=part if self.partial else float(success),
             components={name: float(value) for name, value in found.items()},
-            success=success, unsafe=unsafe,
+            success=success,
+            unsafe=unsafe,
             details=list(self.differences(rollout.state, wanted, wrong)),
-        )  # fmt: skip
+        )
 
     def same(self, given: Any, wanted: Any) -> bool:
         return self.canonical(given) == self.canonical(wanted)
@@ -70,7 +84,11 @@ class State(Guarded):
             return json.dumps(sorted((key, self.canonical(item, key)) for key, item in kept))
         if isinstance(value, list | tuple):
             items = [self.canonical(item, name) for item in value]
-            in_order = self.ordered if all(isinstance(item, dict) for item in value) else name not in self.unordered
+            in_order = (
+                self.ordered
+                if all(isinstance(item, dict) for item in value)
+                else name not in self.unordered
+            )
             return json.dumps(["list", *(items if in_order else sorted(items))])
         if isinstance(value, str):
             return json.dumps(value.casefold() if self.has_no_case(name) else value)
@@ -84,7 +102,11 @@ class State(Guarded):
     # Differences
 
     def differences(self, state: dict, wanted: dict, names: list) -> Iterator[str]:
-        texts = (text for name in names for text in self.of_table(str(name), state.get(name), wanted.get(name)))
+        texts = (
+            text
+            for name in names
+            for text in self.of_table(str(name), state.get(name), wanted.get(name))
+        )
         for at, text in enumerate(texts):
             if at == MOST_DETAILS:
                 yield "… and more"

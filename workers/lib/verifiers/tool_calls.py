@@ -11,24 +11,31 @@ TOOL_CALL_WEIGHTS = {"invalid": -1.0, "tool": 0.4, "arguments": 0.4, "safe": 0.2
 
 
 def parse_call(text: str) -> dict | None:
-    """The agent's output, without its reasoning, as {"tool": str, "args": dict}; None if it is not exactly one such
-    JSON object.
+    """The agent's output, without its reasoning, as {"tool": str, "args": dict}; None if it is not
+    exactly one such JSON object.
 
-    JSON nested deeper than MAX_DEPTH counts as invalid: it would make the verifier fail, which masks the sample, so
-    that an absurd answer would escape its penalty.
+    JSON nested deeper than MAX_DEPTH counts as invalid: it would make the verifier fail, which
+    masks the sample, so that an absurd answer would escape its penalty.
     """
     value = json_of(without_reasoning(text))
-    if not isinstance(value, dict) or not isinstance(value.get("args"), dict) or not isinstance(value.get("tool"), str):
+    if (
+        not isinstance(value, dict)
+        or not isinstance(value.get("args"), dict)
+        or not isinstance(value.get("tool"), str)
+    ):
         return None
     call = call_of(value)
     return None if call is None or call.problem else call.plain
 
 
 def tool_call(
-    call: dict | None, expected: dict, execute: Callable[[dict], Execution], weights: dict[str, float] | None = None
+    call: dict | None,
+    expected: dict,
+    execute: Callable[[dict], Execution],
+    weights: dict[str, float] | None = None,
 ) -> Score:
-    """The guide's reward: −1 if there is not exactly one call (None), else 0.4 tool + 0.4 × arguments + 0.2 executed
-    safely.
+    """The guide's reward: −1 if there is not exactly one call (None), else 0.4 tool + 0.4 ×
+    arguments + 0.2 executed safely.
 
     It is a success only if everything is right: the tool, every argument, executed, without harm.
     """

@@ -1,5 +1,5 @@
-"""A registered reward model version as a verifier. Light: the scorer is looked up by the digest of its weights in
-`clients["reward_models"]` (workers.lib.reward_scorer).
+"""A registered reward model version as a verifier. Light: the scorer is looked up by the digest of
+its weights in `clients["reward_models"]` (workers.lib.reward_scorer).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class TrainedRewardOptions(Options):
-    """`version` is its name for people; `digest` determines which weights score. `threshold`: the reward from which an
-    answer is a success. Everything except the name is filled in when a verifier is saved.
+    """`version` is its name for people; `digest` determines which weights score. `threshold`: the
+    reward from which an answer is a success. Everything except the name is filled in when a
+    verifier is saved.
     """
 
     version: str
@@ -28,7 +29,9 @@ class TrainedRewardOptions(Options):
 
 
 class TrainedReward(Guarded):
-    """`calibrated` gives the probability that the answer is a chosen one, `raw` the model's own number."""
+    """`calibrated` gives the probability that the answer is a chosen one, `raw` the model's own
+    number.
+    """
 
     def __init__(self, chosen: TrainedRewardOptions, scorer: RewardScorer | None) -> None:
         self.o, self.scorer = chosen, scorer
@@ -50,7 +53,8 @@ class TrainedReward(Guarded):
         """Raises Unavailable."""
         if self.scorer is None:
             raise Unavailable(
-                f"The reward model {self.o.version} scores in jobs only: evaluate, rescore or train with it."
+                f"The reward model {self.o.version} scores in jobs only: evaluate, rescore or train"
+                " with it."
             )
         try:
             return self.scorer.scores([conversation_of(rollout) for rollout in rollouts])

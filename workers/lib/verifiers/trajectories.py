@@ -1,5 +1,5 @@
-"""Scores the process of a multi-step run in addition to its outcome: turns over budget, tool errors, recoveries, harm.
-Pure.
+"""Scores the process of a multi-step run in addition to its outcome: turns over budget, tool
+errors, recoveries, harm. Pure.
 """
 
 from __future__ import annotations
@@ -22,8 +22,17 @@ WEIGHTS = {
     "unsafe": -1.0,
 }
 BAD_STOPS = (
-    "turns", "tokens", "time", "size", "context", "refused", "length", "max_turns", "max_tokens", "timeout",
-)  # fmt: skip
+    "turns",
+    "tokens",
+    "time",
+    "size",
+    "context",
+    "refused",
+    "length",
+    "max_turns",
+    "max_tokens",
+    "timeout",
+)
 
 
 class TrajectoryOptions(Options):
@@ -32,15 +41,18 @@ class TrajectoryOptions(Options):
     max_turns: AtLeastOne | None = None
     max_tokens: AtLeastOne | None = None
     bad_stops: list[str] = field(default_factory=lambda: [*BAD_STOPS])
-    clip: Annotated[list[Number], Meta(min_length=2, max_length=2)] = field(default_factory=lambda: [-1.0, 1.0])
+    clip: Annotated[list[Number], Meta(min_length=2, max_length=2)] = field(
+        default_factory=lambda: [-1.0, 1.0]
+    )
 
 
 class Trajectory(Guarded):
-    """The outcome's reward, minus a penalty for each turn over budget and each tool error; harm gives −1 whatever the
-    rest.
+    """The outcome's reward, minus a penalty for each turn over budget and each tool error; harm
+    gives −1 whatever the rest.
 
-    `outcome` is a verifier (without one: 0). An error is recovered if a later call of the same tool works, which
-    returns part of its penalty. That part may not exceed the penalty, so that making an error never pays.
+    `outcome` is a verifier (without one: 0). An error is recovered if a later call of the same tool
+    works, which returns part of its penalty. That part may not exceed the penalty, so that making
+    an error never pays.
     """
 
     def __init__(self, chosen: TrajectoryOptions, outcome: Verifier | None, path: str) -> None:
@@ -60,7 +72,9 @@ class Trajectory(Guarded):
             components["unsafe"] = self.weights["unsafe"]
         reward = self.weights["unsafe"] if unsafe else sum(components.values())
         base.reward = round(min(max(reward, self.clip[0]), self.clip[1]), 9)
-        base.components = components | {f"outcome.{name}": value for name, value in base.components.items()}
+        base.components = components | {
+            f"outcome.{name}": value for name, value in base.components.items()
+        }
         base.unsafe, base.success = unsafe, base.success and not unsafe
         base.details = self.details(counts, rollout) + base.details
         return base
@@ -73,7 +87,11 @@ class Trajectory(Guarded):
         errors, recovered = errors_in(rollout.calls)
         return {
             "turn": max(0, turns - self.max_turns) if self.max_turns else 0,
-            "token": max(0, tokens - self.max_tokens) if self.max_tokens and isinstance(tokens, int) else 0,
+            "token": (
+                max(0, tokens - self.max_tokens)
+                if self.max_tokens and isinstance(tokens, int)
+                else 0
+            ),
             "error": errors,
             "recovered": recovered,
             "stopped": int(rollout.stats.get("stop_reason") in self.bad_stops),
@@ -81,9 +99,12 @@ class Trajectory(Guarded):
 
     def details(self, counts: dict[str, int], rollout: Rollout) -> list[str]:
         labels = {
-            "turn": "turns over budget", "token": "tokens over budget", "error": "tool errors",
-            "recovered": "errors recovered from", "stopped": f"stopped by {rollout.stats.get('stop_reason')}",
-        }  # fmt: skip
+            "turn": "turns over budget",
+            "token": "tokens over budget",
+            "error": "tool errors",
+            "recovered": "errors recovered from",
+            "stopped": f"stopped by {rollout.stats.get('stop_reason')}",
+        }
         found = [f"{labels[name]}: {count}" for name, count in counts.items() if count]
         return [f"unsafe: {call.name}" for call in rollout.calls if call.unsafe] + found
 
@@ -107,8 +128,15 @@ def from_spec(spec: dict, clients: Clients, path: str) -> Trajectory:
     chosen = options(spec, path, TrajectoryOptions)
     if chosen.clip[0] > chosen.clip[1]:
         raise SpecError(f"“{path}.clip” must be [lowest, highest].")
-    outcome = build(chosen.outcome, clients=clients, path=f"{path}.outcome") if chosen.outcome is not None else None
+    outcome = (
+        build(chosen.outcome, clients=clients, path=f"{path}.outcome")
+        if chosen.outcome is not None
+        else None
+    )
     made = Trajectory(chosen, outcome, path)
     if made.weights["recovered"] > -made.weights["error"]:
-        raise SpecError(f"“{path}.weights.recovered” must not be more than an error costs: it would pay to fail.")
+        raise SpecError(
+            f"“{path}.weights.recovered” must not be more than an error costs: it would pay to"
+            " fail."
+        )
     return made

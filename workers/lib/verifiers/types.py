@@ -28,9 +28,10 @@ class Execution:
 class Score:
     """A scored output. `reward` is None if and only if `masked`: a verifier's own error is not a 0.
 
-    `components` are named numbers; `details` describes what was wrong, the first fault first. What a verifier cannot know is
-    None, and counts in no rate: `valid` (the output has the expected form, and its calls fit the tools' definitions),
-    `tool_ok` and `args_score` (the calls are those that were expected), `executed` (every call worked).
+    `components` are named numbers; `details` describes what was wrong, the first fault first. What
+    a verifier cannot know is None, and counts in no rate: `valid` (the output has the expected
+    form, and its calls fit the tools' definitions), `tool_ok` and `args_score` (the calls are those
+    that were expected), `executed` (every call worked).
     """
 
     reward: float | None
@@ -51,8 +52,9 @@ class Score:
 class Rollout:
     """What an agent did with a task.
 
-    `task` has id, messages, tools, expected and metadata; `messages` are those after the task's own, in OpenAI's chat
-    format; `state` is the end state, `expected_state` what it should have been; `stats` has turns, tokens, stop_reason.
+    `task` has id, messages, tools, expected and metadata; `messages` are those after the task's
+    own, in OpenAI's chat format; `state` is the end state, `expected_state` what it should have
+    been; `stats` has turns, tokens, stop_reason.
     """
 
     task: dict
@@ -70,7 +72,9 @@ class Rollout:
 
     @property
     def answer(self) -> str:
-        """The output without reasoning, which is what is judged, except by verifiers of its format."""
+        """The output without reasoning, which is what is judged, except by verifiers of its
+        format.
+        """
         return without_reasoning(self.output).strip()
 
     @property
@@ -86,7 +90,9 @@ class Rollout:
 
 
 class Verifier(Protocol):
-    """Maps a rollout to a score. Never raises: a verifier's own error gives a masked score with the reason."""
+    """Maps a rollout to a score. Never raises: a verifier's own error gives a masked score with the
+    reason.
+    """
 
     def score(self, rollout: Rollout) -> Score: ...
 
@@ -94,8 +100,8 @@ class Verifier(Protocol):
 
 
 Clients = Mapping[str, Any]
-"""What a verifier needs from outside, by name: `ask` (judge), `reward_model`, `labels` (human), and `allow_private`: whether addresses
-inside our own network may be called."""
+"""What a verifier needs from outside, by name: `ask` (judge), `reward_model`, `labels` (human), and
+`allow_private`: whether addresses inside our own network may be called."""
 
 
 def masked(reason: str) -> Score:

@@ -20,10 +20,11 @@ class Command(migrate.Command):
 
 @contextmanager
 def building_only_what_changes() -> Iterator[None]:
-    """When a migration creates a model, or adds an index or a constraint, Django also builds every model that is related to it again:
-    with two hundred models that was nine tenths of the time. No other model refers to a new one, so it is built alone, as when
-    a program defines its models; indexes and constraints only join their model's list. Whatever else changes a model still rebuilds
-    all that are related to it."""
+    """When a migration creates a model, or adds an index or a constraint, Django also builds every
+    model that is related to it again: with two hundred models that was nine tenths of the time. No
+    other model refers to a new one, so it is built alone, as when a program defines its models;
+    indexes and constraints only join their model's list. Whatever else changes a model still
+    rebuilds all that are related to it."""
     ProjectState.add_model, ProjectState._append_option = _add_model, _append_option
     try:
         yield
@@ -51,7 +52,9 @@ def _add_model(state: ProjectState, model: ModelState) -> None:
         apps.render_multiple([model])
 
 
-def _append_option(state: ProjectState, app_label: str, model_name: str, option: str, added: Any) -> None:
+def _append_option(
+    state: ProjectState, app_label: str, model_name: str, option: str, added: Any
+) -> None:
     """`option`: “indexes” or “constraints”."""
     with _building_nothing(state) as apps:
         APPEND_OPTION(state, app_label, model_name, option, added)

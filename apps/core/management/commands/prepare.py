@@ -10,7 +10,10 @@ from apps.core.actions import bootstrap
 
 
 class Command(BaseCommand):
-    help = "Migrates the database, collects static files and, the first time, makes an admin, a project and an API key."
+    help = (
+        "Migrates the database, collects static files and, the first time, makes an admin, a"
+        " project and an API key."
+    )
 
     def handle(self, **options: Any) -> None:
         prepare_installation(self)

@@ -22,5 +22,9 @@ class Command(BaseCommand):
         if not (username or address):
             raise CommandError("Name a user, or an address with --address.")
         done = [unlock_account(username=username, project=None, by=None)] if username else []
-        done += [unlock(kind, address) for kind in (Attempts.Kind.ADDRESS, Attempts.Kind.KEYS)] if address else []
+        done += (
+            [unlock(kind, address) for kind in (Attempts.Kind.ADDRESS, Attempts.Kind.KEYS)]
+            if address
+            else []
+        )
         self.stdout.write("Unlocked." if any(done) else "Nothing was locked.")

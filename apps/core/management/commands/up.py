@@ -23,14 +23,19 @@ class Command(BaseCommand):
 
     def handle(self, *, host: str, port: int, **options: Any) -> None:
         with running_stack(self, host, port) as stack:
-            self.stdout.write(self.style.SUCCESS(f"Flywheel is up at {stack.url} (Ctrl-C stops it)"))
+            self.stdout.write(
+                self.style.SUCCESS(f"Flywheel is up at {stack.url} (Ctrl-C stops it)")
+            )
             stack.serve_forever()
 
 
 @contextmanager
-def running_stack(command: BaseCommand, host: str, port: int, *, quiet: bool = False) -> Iterator[Stack]:
-    """Migrates, makes the first admin, starts all processes and yields once they are healthy. At the end everything
-    is stopped, the embedded services too. Raises CommandError for what cannot start."""
+def running_stack(
+    command: BaseCommand, host: str, port: int, *, quiet: bool = False
+) -> Iterator[Stack]:
+    """Migrates, makes the first admin, starts all processes and yields once they are healthy. At
+    the end everything is stopped, the embedded services too. Raises CommandError for what cannot
+    start."""
     try:
         require_free_port(host, port)
         stack = Stack(host, port, quiet=quiet)

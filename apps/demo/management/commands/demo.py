@@ -12,7 +12,10 @@ from apps.demo.wheel import Demo, DemoError
 
 
 class Command(BaseCommand):
-    help = "Runs the whole flywheel once on a real model (production, failures, evals, SFT, GRPO, gate), then serves the UI."
+    help = (
+        "Runs the whole flywheel once on a real model (production, failures, evals, SFT, GRPO,"
+        " gate), then serves the UI."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
@@ -24,10 +27,14 @@ class Command(BaseCommand):
     def handle(self, *, host: str, port: int, fast: bool, seed: int, **options: Any) -> None:
         try:
             with running_stack(self, host, port, quiet=True) as stack:
-                self.stdout.write(f"Flywheel is running at {stack.url}; you can watch the demo there.")
+                self.stdout.write(
+                    f"Flywheel is running at {stack.url}; you can watch the demo there."
+                )
                 Demo(stack.url, FAST if fast else FULL, seed, endpoint=stack.endpoint_url).run()
                 if not options["exit"]:
-                    self.stdout.write(self.style.SUCCESS(f"Flywheel is running at {stack.url} (Ctrl-C to stop)"))
+                    self.stdout.write(
+                        self.style.SUCCESS(f"Flywheel is running at {stack.url} (Ctrl-C to stop)")
+                    )
                     stack.serve_forever()
         except DemoError as error:
             raise CommandError(str(error)) from error

@@ -1,4 +1,6 @@
-"""`manage.py environment_tasks NAME`: the tasks that a built-in environment generates, as a file that `import_tasks` and the page read."""
+"""`manage.py environment_tasks NAME`: the tasks that a built-in environment generates, as a file
+that `import_tasks` and the page read.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,19 @@ from workers.lib.environments.customer_service import tasks as customer_service
 from workers.lib.environments.workplace_assistant import tasks as workplace_assistant
 
 MADE: dict[str, tuple[Callable[[int], list[dict]], int]] = {
-    "workplace_assistant": (lambda each: workplace_assistant.make_tasks(per_template=each), workplace_assistant.PER_TEMPLATE),
+    "workplace_assistant": (
+        lambda each: workplace_assistant.make_tasks(per_template=each),
+        workplace_assistant.PER_TEMPLATE,
+    ),
     "customer_service": (customer_service.make_tasks, customer_service.PER_KIND),
-}  # fmt: skip
+}
 
 
 class Command(BaseCommand):
-    help = "Writes a built-in environment's tasks as JSON lines, with the calls that are right and a gold episode, for import into an eval set."
+    help = (
+        "Writes a built-in environment's tasks as JSON lines, with the calls that are right and a"
+        " gold episode, for import into an eval set."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", choices=MADE, metavar="NAME", help=" or ".join(MADE))

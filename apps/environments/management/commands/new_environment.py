@@ -1,4 +1,6 @@
-"""`manage.py new_environment NAME`: a small package that works, in the folder of environments (docs/own-environment.md)."""
+"""`manage.py new_environment NAME`: a small package that works, in the folder of environments
+(docs/own-environment.md).
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,16 @@ from workers.lib.environments.packages.template import new_package
 
 
 class Command(BaseCommand):
-    help = "Writes the package of a new environment: tools, state, tasks, verifier and tests, all of which work."
+    help = (
+        "Writes the package of a new environment: tools, state, tasks, verifier and tests, all of"
+        " which work."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", metavar="NAME", help="Of the package: bug_tracker")
-        parser.add_argument("--into", type=Path, metavar="FOLDER", help="Instead of FLYWHEEL_ENVIRONMENTS_DIR")
+        parser.add_argument(
+            "--into", type=Path, metavar="FOLDER", help="Instead of FLYWHEEL_ENVIRONMENTS_DIR"
+        )
 
     def handle(self, *, name: str, into: Path | None, **options: Any) -> None:
         try:

@@ -1,4 +1,6 @@
-"""The kinds of the general set. Each generates a task of a level from 1 (small models can do it) to 5 (few can)."""
+"""The kinds of the general set. Each generates a task of a level from 1 (small models can do it) to
+5 (few can).
+"""
 
 from __future__ import annotations
 

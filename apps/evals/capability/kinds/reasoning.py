@@ -1,4 +1,6 @@
-"""Arithmetic with many digits and steps, word problems, orders to be inferred from comparisons. Pure."""
+"""Arithmetic with many digits and steps, word problems, orders to be inferred from comparisons.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ def arithmetic(rng: random.Random, level: int) -> Made:
 
     if level == 1:
         a, b = digits(2), digits(2)
-        return number(f"What is {a} + {b}?", a + b) if rng.random() < 0.5 else number(f"What is {a + b} - {b}?", a)
+        return (
+            number(f"What is {a} + {b}?", a + b)
+            if rng.random() < 0.5
+            else number(f"What is {a + b} - {b}?", a)
+        )
     if level == 2:
         a, b = digits(3), digits(2)
         return number(f"What is {a} × {b}?", a * b)
@@ -45,7 +51,9 @@ def word_problem(rng: random.Random, level: int) -> Made:
         elif kind == 2:
             part = rng.choice([part for part in (2, 3, 4, 5) if stock % part == 0] or [1])
             stock -= stock // part if part > 1 else 0
-            said.append(f"One of every {part} is sold." if part > 1 else "Nothing is sold that day.")
+            said.append(
+                f"One of every {part} is sold." if part > 1 else "Nothing is sold that day."
+            )
         elif kind == 3:
             more = rng.randint(2, 9)
             stock += more
@@ -55,21 +63,30 @@ def word_problem(rng: random.Random, level: int) -> Made:
             said.append("Then the stock is doubled by a delivery.")
         if level >= 3 and rng.random() < 0.4:
             said.append(
-                f"The shop has {rng.randint(2, 9)} windows and {rng.choice(NAMES)} is {rng.randint(20, 60)} years old."
+                f"The shop has {rng.randint(2, 9)} windows and {rng.choice(NAMES)} is"
+                f" {rng.randint(20, 60)} years old."
             )
     return number(f"{' '.join(said)} How many {goods} does the shop have now?", stock)
 
 
 def order(rng: random.Random, level: int) -> Made:
-    """Who is the k-th oldest? Each neighbour in the order is compared once, in any direction, shuffled."""
+    """Who is the k-th oldest? Each neighbour in the order is compared once, in any direction,
+    shuffled.
+    """
     people = rng.sample(NAMES, (3, 5, 7, 10, 14)[level - 1])
     said = [
-        f"{older} is older than {younger}." if rng.random() < 0.5 else f"{younger} is younger than {older}."
+        (
+            f"{older} is older than {younger}."
+            if rng.random() < 0.5
+            else f"{younger} is younger than {older}."
+        )
         for older, younger in pairwise(people)
     ]
     rng.shuffle(said)
     at = rng.randrange(len(people)) if level > 1 else rng.choice((0, len(people) - 1))
-    place = {0: "the oldest", len(people) - 1: "the youngest"}.get(at, f"number {at + 1} counted from the oldest")
+    place = {0: "the oldest", len(people) - 1: "the youngest"}.get(
+        at, f"number {at + 1} counted from the oldest"
+    )
     wrong = people[(at + 1) % len(people)]
     return Made(
         f"{' '.join(said)} Who is {place}? {LAST_LINE}",

@@ -14,7 +14,10 @@ TABLE = Path("docs/holdout-routes.md")
 
 
 class Command(BaseCommand):
-    help = f"Writes {TABLE}: each route, what of a hold-out it can show, who may see it, whether a view is counted."
+    help = (
+        f"Writes {TABLE}: each route, what of a hold-out it can show, who may see it, whether a"
+        " view is counted."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--print", action="store_true", help="print the table instead")

@@ -1,4 +1,6 @@
-"""`manage.py promotion_policy`: prints a channel's policy as TOML; with `--import FILE --reason …` adds a version."""
+"""`manage.py promotion_policy`: prints a channel's policy as TOML; with `--import FILE --reason …`
+adds a version.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,27 @@ class Command(BaseCommand):
         parser.add_argument("--project", help="Short name; optional if there is only one project")
         parser.add_argument("--channel", default=PRODUCTION)
         parser.add_argument(
-            "--import", dest="file", type=Path, metavar="FILE", help="A TOML file as this command prints it"
+            "--import",
+            dest="file",
+            type=Path,
+            metavar="FILE",
+            help="A TOML file as this command prints it",
         )
         parser.add_argument("--reason", default="", help="Stored with the new version")
 
-    def handle(self, *, project: str | None, channel: str, file: Path | None, reason: str, **options: Any) -> None:
+    def handle(
+        self, *, project: str | None, channel: str, file: Path | None, reason: str, **options: Any
+    ) -> None:
         found = channel_of(find_project(project), channel)
         if file is None:
             self.stdout.write(as_toml(policy_of(found)[0]))
             return
         try:
-            row = save_policy(channel=found, policy=from_toml(file.read_text()), reason=reason, by=None)
+            row = save_policy(
+                channel=found, policy=from_toml(file.read_text()), reason=reason, by=None
+            )
         except (FormError, Rejected, OSError, UnicodeDecodeError) as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(f"Version {row.version} applies to {found}." if row else "Nothing changed.")
+        self.stdout.write(
+            f"Version {row.version} applies to {found}." if row else "Nothing changed."
+        )

@@ -1,4 +1,6 @@
-"""`manage.py reproduce_gate_report ID | FILE`: checks a gate report's signature, and recomputes the report from stored samples."""
+"""`manage.py reproduce_gate_report ID | FILE`: checks a gate report's signature, and recomputes the
+report from stored samples.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,38 @@ from apps.promotion.signing import code_hash, is_signed, signed_document
 
 
 class Command(BaseCommand):
-    help = "Checks a gate report's signature and recomputes it from the stored samples; fails where anything differs."
+    help = (
+        "Checks a gate report's signature and recomputes it from the stored samples; fails where"
+        " anything differs."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("report", metavar="ID or FILE", help="A report's id, or the JSON that its page downloads")
+        parser.add_argument(
+            "report",
+            metavar="ID or FILE",
+            help="A report's id, or the JSON that its page downloads",
+        )
 
     def handle(self, *, report: str, **options: Any) -> None:
         document, row = self._given(report)
         if not is_signed(document["document"], document["signature"]):
-            raise CommandError("The signature is invalid: the report was changed, or signed with another key.")
+            raise CommandError(
+                "The signature is invalid: the report was changed, or signed with another key."
+            )
         self.stdout.write("Signature: valid.")
         if code_hash() != document["document"]["inputs"]["code_sha256"]:
-            self.stdout.write("The gate's code has changed since; the comparison uses the current code.")
+            self.stdout.write(
+                "The gate's code has changed since; the comparison uses the current code."
+            )
         try:
             again, same = reproduce(row)
         except NotComparable as error:
             raise CommandError(f"Not reproduced: {error}") from error
         self.stdout.write(f"{again.verdict}: {again.summary}")
         if not same:
-            raise CommandError("Not reproduced: the samples or the gate have changed since the report was made.")
+            raise CommandError(
+                "Not reproduced: the samples or the gate have changed since the report was made."
+            )
         self.stdout.write("Reproduced: the same samples, policy and verdict.")
 
     def _given(self, report: str) -> tuple[dict[str, Any], GateReport]:

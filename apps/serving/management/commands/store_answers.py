@@ -16,10 +16,15 @@ from flywheel.orphans import end_with_parent
 
 
 class Command(BaseCommand):
-    help = "Stores what the endpoint has answered as trajectories, until its parent ends. One at a time; the endpoint starts it."
+    help = (
+        "Stores what the endpoint has answered as trajectories, until its parent ends. One at a"
+        " time; the endpoint starts it."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--parent", type=int, default=os.getppid(), help="the process whose end ends it")
+        parser.add_argument(
+            "--parent", type=int, default=os.getppid(), help="the process whose end ends it"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         parent, stopped = options["parent"], list[int]()

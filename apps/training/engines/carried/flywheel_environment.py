@@ -1,8 +1,9 @@
-"""Scores a policy's output in the Flywheel environment that this folder was exported from. Standard library only.
+"""Scores a policy's output in the Flywheel environment that this folder was exported from. Standard
+library only.
 
-`FLYWHEEL_API_KEY` is a key of the project with the scope `evaluate`; `FLYWHEEL_URL` overrides the server's address.
-Samples that cannot be scored (the verifier failed, the server was unreachable) are masked: `score` is None, never a
-silent 0.
+`FLYWHEEL_API_KEY` is a key of the project with the scope `evaluate`; `FLYWHEEL_URL` overrides the
+server's address. Samples that cannot be scored (the verifier failed, the server was unreachable)
+are masked: `score` is None, never a silent 0.
 """
 
 import json
@@ -28,13 +29,24 @@ def address() -> str:
 def verified(row: dict, text: str) -> dict:
     """{"score": number or None, "why": sentence, and each component of the reward}."""
     message = {
-        "type": "message", "id": "msg_0", "role": "assistant", "status": "completed",
+        "type": "message",
+        "id": "msg_0",
+        "role": "assistant",
+        "status": "completed",
         "content": [{"type": "output_text", "text": text, "annotations": []}],
-    }  # fmt: skip
+    }
     response = {
-        "id": "resp_0", "object": "response", "created_at": 0, "status": "completed", "model": "policy", "output": [message],
-        "tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "metadata": {},
-    }  # fmt: skip
+        "id": "resp_0",
+        "object": "response",
+        "created_at": 0,
+        "status": "completed",
+        "model": "policy",
+        "output": [message],
+        "tools": [],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "metadata": {},
+    }
     try:
         found = post("verify", row | {"response": response})
     except OSError as error:
@@ -57,7 +69,9 @@ def post(route: str, body: dict) -> dict:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             if attempt == TRIES or error.code not in (408, 429, 500, 502, 503, 504):
-                raise OSError(f"Flywheel answered {error.code}: {error.read(500).decode(errors='replace')}") from error
+                raise OSError(
+                    f"Flywheel answered {error.code}: {error.read(500).decode(errors='replace')}"
+                ) from error
         except (urllib.error.URLError, TimeoutError) as error:
             if attempt == TRIES:
                 raise OSError(f"Flywheel does not answer at {address()}: {error}") from error

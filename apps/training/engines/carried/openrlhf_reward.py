@@ -1,4 +1,6 @@
-"""OpenRLHF's reward hook (`--reward.remote_url FILE`). A masked sample gets the reward 0 and is logged as `masked`."""
+"""OpenRLHF's reward hook (`--reward.remote_url FILE`). A masked sample gets the reward 0 and is
+logged as `masked`.
+"""
 
 import json
 
@@ -7,8 +9,8 @@ from flywheel_environment import verified
 
 
 def reward_func(queries, prompts, labels, **_):
-    """`queries` are prompt and answer decoded together, with special tokens. The end token is not part of the
-    answer.
+    """`queries` are prompt and answer decoded together, with special tokens. The end token is not
+    part of the answer.
     """
     found = [
         verified(json.loads(label), answer(query, prompt))
@@ -21,6 +23,14 @@ def reward_func(queries, prompts, labels, **_):
 
 def answer(query, prompt):
     text = query[len(prompt) :] if query.startswith(prompt) else query.rpartition(prompt[-200:])[2]
-    for end in ("<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<|return|>", "<|call|>"):
+    for end in (
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "</s>",
+        "<|return|>",
+        "<|call|>",
+    ):
         text = text.split(end)[0]
     return text

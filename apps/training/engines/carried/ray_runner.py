@@ -1,7 +1,9 @@
-"""The job on a Ray cluster: puts the base model where launch.sh expects it, trains, and sends the adapter to Flywheel.
+"""The job on a Ray cluster: puts the base model where launch.sh expects it, trains, and sends the
+adapter to Flywheel.
 
-Standard library only. FLYWHEEL_RUN_TOKEN is valid for this run's base model and for one result. FLYWHEEL_BASES names a
-folder that contains the base model; otherwise the model is downloaded once per node into ~/.cache/flywheel.
+Standard library only. FLYWHEEL_RUN_TOKEN is valid for this run's base model and for one result.
+FLYWHEEL_BASES names a folder that contains the base model; otherwise the model is downloaded once
+per node into ~/.cache/flywheel.
 """
 
 import json
@@ -24,7 +26,9 @@ def request(path, body=None, headers=None):
     environment = json.loads((HERE / "environment.json").read_text(encoding="utf-8"))
     server = os.environ.get("FLYWHEEL_URL", environment["server"]).rstrip("/")
     run = json.loads((HERE / "base.json").read_text(encoding="utf-8"))["run"]
-    given = {"Authorization": f"Bearer {os.environ.get('FLYWHEEL_RUN_TOKEN', '')}"} | (headers or {})
+    given = {"Authorization": f"Bearer {os.environ.get('FLYWHEEL_RUN_TOKEN', '')}"} | (
+        headers or {}
+    )
     return urllib.request.Request(f"{server}/api/v1/training-runs/{run}/{path}", body, given)
 
 
@@ -34,9 +38,14 @@ def base_model():
     if os.environ.get("FLYWHEEL_BASES"):
         found = Path(os.environ["FLYWHEEL_BASES"]) / base["folder"]
         if not (found / "config.json").is_file():
-            raise SystemExit(f"The base model is missing on this node: there is no {found}/config.json.")
+            raise SystemExit(
+                f"The base model is missing on this node: there is no {found}/config.json."
+            )
         return found
-    home = Path(os.environ.get("FLYWHEEL_CACHE") or Path.home() / ".cache" / "flywheel") / base["digest"]
+    home = (
+        Path(os.environ.get("FLYWHEEL_CACHE") or Path.home() / ".cache" / "flywheel")
+        / base["digest"]
+    )
     if not home.is_dir():
         download(base["files"], home)
     return home
@@ -68,9 +77,14 @@ def download(files, home):
 def send():
     adapter = send_result.newest([HERE / "result", HERE / "checkpoints"])
     body, kind = send_result.multipart(
-        {"config": adapter / "adapter_config.json", "weights": adapter / "adapter_model.safetensors"}
+        {
+            "config": adapter / "adapter_config.json",
+            "weights": adapter / "adapter_model.safetensors",
+        }
     )
-    with urllib.request.urlopen(request("result/", body, {"Content-Type": kind}), timeout=TIMEOUT_S) as answer:
+    with urllib.request.urlopen(
+        request("result/", body, {"Content-Type": kind}), timeout=TIMEOUT_S
+    ) as answer:
         answer.read()
     print("The adapter is with Flywheel.", flush=True)
 
@@ -78,12 +92,16 @@ def send():
 def main():
     try:
         model = base_model()
-        status = subprocess.call(["bash", "launch.sh"], cwd=HERE, env=os.environ | {"MODEL": str(model)})
+        status = subprocess.call(
+            ["bash", "launch.sh"], cwd=HERE, env=os.environ | {"MODEL": str(model)}
+        )
         if status:
             raise SystemExit(f"The training ended with status {status}.")
         send()
     except urllib.error.HTTPError as error:
-        raise SystemExit(f"Flywheel refused it ({error.code}): {error.read(500).decode(errors='replace')}") from error
+        raise SystemExit(
+            f"Flywheel refused it ({error.code}): {error.read(500).decode(errors='replace')}"
+        ) from error
     except urllib.error.URLError as error:
         raise SystemExit(f"Flywheel cannot be reached from this node: {error}") from error
 

@@ -1,7 +1,8 @@
-"""`python render.py IN OUT FORM`: renders conversations with the model's chat template, including tools.
+"""`python render.py IN OUT FORM`: renders conversations with the model's chat template, including
+tools.
 
-Engines that accept only messages without tools, or plain text, then train on exactly the tokens that Flywheel's own
-trainer would use.
+Engines that accept only messages without tools, or plain text, then train on exactly the tokens
+that Flywheel's own trainer would use.
 """
 
 import json
@@ -19,35 +20,53 @@ def rendered(tokenizer, row):
 def stops(tokenizer):
     """The texts that end an answer."""
     file = Path("model/generation_config.json")
-    ids = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+    ids = (
+        json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+    )
     until = tokenizer.convert_ids_to_tokens(
         [one for one in (ids if isinstance(ids, list) else [ids]) if one is not None]
     )
-    return {*until, tokenizer.eos_token, *(["<|im_end|>"] if "<|im_end|>" in tokenizer.get_vocab() else [])} - {None}
+    return {
+        *until,
+        tokenizer.eos_token,
+        *(["<|im_end|>"] if "<|im_end|>" in tokenizer.get_vocab() else []),
+    } - {None}
 
 
 def answered(tokenizer, row, history, turn):
-    """(prompt, answer with the token that ends it) as Flywheel's own training has them: the token that the template
-    writes, or else the tokenizer's end token, and nothing after it.
+    """(prompt, answer with the token that ends it) as Flywheel's own training has them: the token
+    that the template writes, or else the tokenizer's end token, and nothing after it.
     """
     prompt = rendered(tokenizer, row | {"messages": history})
     options = {"tokenize": False, "tools": row["tools"] or None}
     said = tokenizer.apply_chat_template([*history, turn], **options)
     begin = len(prompt) if said.startswith(prompt) else 0
-    end, stop = max(((said.rfind(stop, begin), stop) for stop in stops(tokenizer)), default=(-1, ""))
+    end, stop = max(
+        ((said.rfind(stop, begin), stop) for stop in stops(tokenizer)), default=(-1, "")
+    )
     if end < 0 and not tokenizer.eos_token:
-        raise SystemExit("The chat template does not mark the end of an answer, and the tokenizer has no eos_token.")
+        raise SystemExit(
+            "The chat template does not mark the end of an answer, and the tokenizer has no"
+            " eos_token."
+        )
     last = stop if end >= 0 else tokenizer.eos_token
     if said.startswith(prompt):
-        return prompt, (said[len(prompt) : end] if end >= 0 else said[len(prompt) :].rstrip()) + last
+        return (
+            prompt,
+            (said[len(prompt) : end] if end >= 0 else said[len(prompt) :].rstrip()) + last,
+        )
     if turn.get("tool_calls"):
-        raise SystemExit(f"Row {row['key']}: the chat template does not write this tool call after its prompt.")
+        raise SystemExit(
+            f"Row {row['key']}: the chat template does not write this tool call after its prompt."
+        )
     return prompt, turn["content"] + last
 
 
 def ended(tokenizer, row, completion):
     """A completion with the token that ends it."""
-    return answered(tokenizer, row, row["messages"], {"role": "assistant", "content": completion})[1]
+    return answered(tokenizer, row, row["messages"], {"role": "assistant", "content": completion})[
+        1
+    ]
 
 
 def turns_of(row):
@@ -55,10 +74,11 @@ def turns_of(row):
 
 
 def episode(tokenizer, row):
-    """Rows of [text, whether it is learned]: one row per episode if the template keeps earlier turns unchanged,
-    otherwise one per turn.
+    """Rows of [text, whether it is learned]: one row per episode if the template keeps earlier
+    turns unchanged, otherwise one per turn.
 
-    As in Flywheel's own training, each answer follows what the agent was shown and includes the token that ends it.
+    As in Flywheel's own training, each answer follows what the agent was shown and includes the
+    token that ends it.
     """
     made, so_far = [], None
     for at, turn in enumerate(turns := turns_of(row)):
@@ -108,11 +128,18 @@ def pieces(tokenizer, row):
 
 
 def verl(tokenizer, row):
-    """The whole prompt as one message; launch.sh gives veRL a chat template that adds nothing to it."""
+    """The whole prompt as one message; launch.sh gives veRL a chat template that adds nothing to
+    it.
+    """
     prompt = [{"role": "user", "content": rendered(tokenizer, row)}]
     truth = {"style": "rule", "ground_truth": row["row"]}
-    return {"data_source": "flywheel", "prompt": prompt, "ability": "agent", "reward_model": truth,
-            "extra_info": {"index": row["index"], "key": row["key"]}}  # fmt: skip
+    return {
+        "data_source": "flywheel",
+        "prompt": prompt,
+        "ability": "agent",
+        "reward_model": truth,
+        "extra_info": {"index": row["index"], "key": row["key"]},
+    }
 
 
 def openrlhf(tokenizer, row):
@@ -124,8 +151,13 @@ def openrlhf_sft(tokenizer, row):
 
 
 FORMS = {
-    "verl": verl, "openrlhf": openrlhf, "openrlhf_sft": openrlhf_sft, "pair": pair, "nemo_pair": nemo_pair, "pieces": pieces,
-}  # fmt: skip
+    "verl": verl,
+    "openrlhf": openrlhf,
+    "openrlhf_sft": openrlhf_sft,
+    "pair": pair,
+    "nemo_pair": nemo_pair,
+    "pieces": pieces,
+}
 
 
 def main(source, target, form):

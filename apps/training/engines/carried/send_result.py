@@ -1,7 +1,9 @@
-"""`python send_result.py [FOLDER]`: sends an adapter back to Flywheel, with its metrics. Standard library only.
+"""`python send_result.py [FOLDER]`: sends an adapter back to Flywheel, with its metrics. Standard
+library only.
 
-Needs FLYWHEEL_API_KEY with the scope `manage`, of the project that this folder was exported from. Sends the newest
-adapter_model.safetensors in FOLDER; by default, it looks in `result` and `checkpoints` here.
+Needs FLYWHEEL_API_KEY with the scope `manage`, of the project that this folder was exported from.
+Sends the newest adapter_model.safetensors in FOLDER; by default, it looks in `result` and
+`checkpoints` here.
 """
 
 import json
@@ -19,7 +21,8 @@ def newest(folders):
     found = [path for folder in folders for path in Path(folder).rglob("adapter_model.safetensors")]
     if not found:
         raise SystemExit(
-            f"No adapter_model.safetensors below {', '.join(map(str, folders))}. Name the folder that holds it."
+            f"No adapter_model.safetensors below {', '.join(map(str, folders))}. Name the folder"
+            " that holds it."
         )
     return max(found, key=lambda path: path.stat().st_mtime).parent
 
@@ -44,7 +47,9 @@ def main(argv):
         with urllib.request.urlopen(request, timeout=600) as answer:
             print("Registered:", json.load(answer)["model_version"])
     except urllib.error.HTTPError as error:
-        raise SystemExit(f"Flywheel refused it ({error.code}): {error.read(2000).decode(errors='replace')}") from error
+        raise SystemExit(
+            f"Flywheel refused it ({error.code}): {error.read(2000).decode(errors='replace')}"
+        ) from error
 
 
 def multipart(files):
@@ -55,8 +60,15 @@ def multipart(files):
 
 
 def part(name, path, boundary):
-    head = f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"; filename="{path.name}"\r\n'
-    return head.encode() + b"Content-Type: application/octet-stream\r\n\r\n" + path.read_bytes() + b"\r\n"
+    head = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"; filename="{path.name}"\r\n'
+    )
+    return (
+        head.encode()
+        + b"Content-Type: application/octet-stream\r\n\r\n"
+        + path.read_bytes()
+        + b"\r\n"
+    )
 
 
 if __name__ == "__main__":

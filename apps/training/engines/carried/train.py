@@ -1,7 +1,8 @@
-"""Trains with TRL, or with Unsloth if settings.json says so. The settings are in settings.json, the rows in data/.
+"""Trains with TRL, or with Unsloth if settings.json says so. The settings are in settings.json, the
+rows in data/.
 
-Prints a line `FLYWHEEL {"step": …, "values": {…}}` for each logged step, which Flywheel follows, and writes
-metrics.jsonl.
+Prints a line `FLYWHEEL {"step": …, "values": {…}}` for each logged step, which Flywheel follows,
+and writes metrics.jsonl.
 """
 
 import json
@@ -16,14 +17,23 @@ from datasets import Dataset  # noqa: E402
 from flywheel_environment import verified  # noqa: E402
 from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
 from render import ended, episode, pair, rendered, tokens  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, set_seed  # noqa: E402
+from transformers import (  # noqa: E402
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    TrainerCallback,
+    set_seed,
+)
 
 OUT = Path("result")
-# TRL's names for metrics that Flywheel's alarms and charts name differently. NaN is kept: it raises an alarm.
+# TRL's names for metrics that Flywheel's alarms and charts name differently. NaN is kept: it raises
+# an alarm.
 NAMES = {
-    "reward": "train/reward_mean", "reward_std": "train/reward_std", "completions/mean_length": "train/completion_length",
-    "completions/clipped_ratio": "train/truncated_share", "frac_reward_zero_std": "train/zero_std_share",
-}  # fmt: skip
+    "reward": "train/reward_mean",
+    "reward_std": "train/reward_std",
+    "completions/mean_length": "train/completion_length",
+    "completions/clipped_ratio": "train/truncated_share",
+    "frac_reward_zero_std": "train/zero_std_share",
+}
 
 
 def load():
@@ -49,7 +59,9 @@ def load():
 
 
 def rows(name):
-    return [json.loads(line) for line in Path("data", name).read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line) for line in Path("data", name).read_text(encoding="utf-8").splitlines()
+    ]
 
 
 class Report(TrainerCallback):
@@ -67,16 +79,22 @@ class Report(TrainerCallback):
 
 def reward(prompts, completions, row, **_):
     """TRL leaves out samples whose reward is None."""
-    return [verified(json.loads(one), completion)["score"] for one, completion in zip(row, completions, strict=True)]
+    return [
+        verified(json.loads(one), completion)["score"]
+        for one, completion in zip(row, completions, strict=True)
+    ]
 
 
 def single(tokenizer, row):
-    return {"prompt": rendered(tokenizer, row), "completion": ended(tokenizer, row, row["completion"])}
+    return {
+        "prompt": rendered(tokenizer, row),
+        "completion": ended(tokenizer, row, row["completion"]),
+    }
 
 
 def learned(tokenizer, given):
-    """The rows of SFT, as tokens: only they can mark which parts are learned, and keep the prompt's last token apart
-    from the answer's first.
+    """The rows of SFT, as tokens: only they can mark which parts are learned, and keep the prompt's
+    last token apart from the answer's first.
     """
     return [tokens(tokenizer, pieces) for row in given for pieces in episode(tokenizer, row)]
 
@@ -93,14 +111,24 @@ def started(kind, model, tokenizer, made, config):
 
 def trainer(model, tokenizer):
     common = {
-        "output_dir": "checkpoints", "max_steps": SETTINGS["steps"], "learning_rate": SETTINGS["learning_rate"],
-        "warmup_steps": SETTINGS["warmup_steps"], "max_grad_norm": SETTINGS["max_grad_norm"], "seed": SETTINGS["seed"],
-        "logging_steps": 1, "save_steps": SETTINGS["save_every"], "report_to": "none", "use_cpu": not torch.cuda.is_available(),
-        "bf16": torch.cuda.is_available() and torch.cuda.is_bf16_supported(), "lr_scheduler_type": "warmup_stable_decay",
+        "output_dir": "checkpoints",
+        "max_steps": SETTINGS["steps"],
+        "learning_rate": SETTINGS["learning_rate"],
+        "warmup_steps": SETTINGS["warmup_steps"],
+        "max_grad_norm": SETTINGS["max_grad_norm"],
+        "seed": SETTINGS["seed"],
+        "logging_steps": 1,
+        "save_steps": SETTINGS["save_every"],
+        "report_to": "none",
+        "use_cpu": not torch.cuda.is_available(),
+        "bf16": torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
+        "lr_scheduler_type": "warmup_stable_decay",
         "lr_scheduler_kwargs": {
-            "num_decay_steps": max(1, SETTINGS["steps"] - SETTINGS["warmup_steps"]), "decay_type": "linear", "min_lr_ratio": SETTINGS["final_lr_share"],
+            "num_decay_steps": max(1, SETTINGS["steps"] - SETTINGS["warmup_steps"]),
+            "decay_type": "linear",
+            "min_lr_ratio": SETTINGS["final_lr_share"],
         },
-    }  # fmt: skip
+    }
     given = rows("train.jsonl")
     if SETTINGS["method"] == "sft":
         from trl import SFTConfig, SFTTrainer

@@ -1,5 +1,5 @@
-"""veRL's reward hook (`reward.custom_reward_function`). A masked sample gets the reward 0 and is counted in the metric
-`masked`.
+"""veRL's reward hook (`reward.custom_reward_function`). A masked sample gets the reward 0 and is
+counted in the metric `masked`.
 """
 
 import json

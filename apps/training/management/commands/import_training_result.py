@@ -1,4 +1,6 @@
-"""`manage.py import_training_result FOLDER`: turns the result of an exported run into a model version."""
+"""`manage.py import_training_result FOLDER`: turns the result of an exported run into a model
+version.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from apps.training.engines import returned
 
 class Command(BaseCommand):
     help = (
-        "Imports the adapter and the metrics of a run that was exported for another engine: a folder or a zip archive."
+        "Imports the adapter and the metrics of a run that was exported for another engine: a"
+        " folder or a zip archive."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -1,4 +1,6 @@
-"""`manage.py training_config`: exports a run's settings as YAML, checks a file, estimates its cost, or starts the run that it describes."""
+"""`manage.py training_config`: exports a run's settings as YAML, checks a file, estimates its cost,
+or starts the run that it describes.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,19 @@ from apps.training.starts import asked_from, start_from
 
 
 class Command(BaseCommand):
-    help = "Exports a run's settings as YAML; checks a training config, estimates its cost, or starts the run that it describes."
+    help = (
+        "Exports a run's settings as YAML; checks a training config, estimates its cost, or starts"
+        " the run that it describes."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("action", choices=("export", "check", "estimate", "start"))
         parser.add_argument("what", help="The id of a run to export, or a YAML file")
         parser.add_argument("--project", help="Project slug; optional if there is only one project")
         parser.add_argument("--user", help="Who starts the run: a user name")
-        parser.add_argument("--seeds", type=int, default=1, choices=range(1, MOST_SEEDS + 1), metavar="N")
+        parser.add_argument(
+            "--seeds", type=int, default=1, choices=range(1, MOST_SEEDS + 1), metavar="N"
+        )
 
     def handle(self, *, action: str, what: str, project: str | None, **options: Any) -> None:
         """Exits with status 2 if anything is wrong with the file or the names in it."""
@@ -43,9 +50,13 @@ class Command(BaseCommand):
                 self.stdout.write(f"{what} is a training config of {found}.")
                 return
             if action == "estimate":
-                self.stdout.write(in_words(estimate(asked_from(config, project=found, seeds=options["seeds"]))))
+                self.stdout.write(
+                    in_words(estimate(asked_from(config, project=found, seeds=options["seeds"])))
+                )
                 return
-            for run in start_from(config, project=found, by=user_of(options["user"]), seeds=options["seeds"]):
+            for run in start_from(
+                config, project=found, by=user_of(options["user"]), seeds=options["seeds"]
+            ):
                 self.stdout.write(f"{run.pk} {run.name}")
         except (ConfigError, TrainingError, TrainingLocked, OSError, UnicodeDecodeError) as error:
             raise CommandError(str(error), returncode=2) from error

@@ -15,21 +15,35 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 
 from apps.core.models import Project
 from apps.trajectories.actions import store
-from apps.trajectories.actions.mappings import find_mapping, fitting_mappings, names_that_fit, save_mapping
+from apps.trajectories.actions.mappings import (
+    find_mapping,
+    fitting_mappings,
+    names_that_fit,
+    save_mapping,
+)
 from apps.trajectories.importers import FORMATS, MAPPED, ImportError_, OpenFile, batches, read
 from apps.trajectories.importers.batches import Summary
 from apps.trajectories.importers.mapping import Mapping, MappingError, as_json, load
 from apps.trajectories.importers.sources import open_source, size_of
 
-GUESSED = "A guessed mapping is not used to store data. Check the mapping above, save it with --save-mapping NAME, then import with --mapping NAME."
+GUESSED = (
+    "A guessed mapping is not used to store data. Check the mapping above, save it with"
+    " --save-mapping NAME, then import with --mapping NAME."
+)
 
 
 class Command(BaseCommand):
-    help = "Imports trajectories from files, standard input (-) or URLs such as s3://bucket/runs.jsonl.gz (with s3fs installed)."
+    help = (
+        "Imports trajectories from files, standard input (-) or URLs such as"
+        " s3://bucket/runs.jsonl.gz (with s3fs installed)."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "files", nargs="+", metavar="FILE", help="A path, - for standard input, or a URL; gzip or not"
+            "files",
+            nargs="+",
+            metavar="FILE",
+            help="A path, - for standard input, or a URL; gzip or not",
         )
         parser.add_argument("--format", choices=("auto", MAPPED, *FORMATS), default="auto")
         parser.add_argument(
@@ -38,13 +52,23 @@ class Command(BaseCommand):
             help="A mapping of columns to fields: the name of a saved mapping, or a file",
         )
         parser.add_argument(
-            "--save-mapping", metavar="NAME", help="Save the mapping given with --mapping, or the guess, in the project"
+            "--save-mapping",
+            metavar="NAME",
+            help="Save the mapping given with --mapping, or the guess, in the project",
         )
         parser.add_argument("--project", required=True, metavar="SLUG")
-        parser.add_argument("--dry-run", action="store_true", help="Validate all rows without storing them")
-        parser.add_argument("--restore", action="store_true", help="Also store runs that were deleted from the project")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="Validate all rows without storing them"
+        )
+        parser.add_argument(
+            "--restore",
+            action="store_true",
+            help="Also store runs that were deleted from the project",
+        )
 
-    def handle(self, *, files: list[str], format: str, project: str, dry_run: bool, **options: Any) -> None:
+    def handle(
+        self, *, files: list[str], format: str, project: str, dry_run: bool, **options: Any
+    ) -> None:
         target = _project(project)
         mapping = _mapping(target, options["mapping"]) if options["mapping"] else None
         if mapping and options["save_mapping"]:
@@ -55,11 +79,17 @@ class Command(BaseCommand):
         @contextmanager
         def opened(name: str) -> Iterator[OpenFile]:
             with open_source(name) as file:
-                reading = read(file, "standard input" if name == "-" else name, format, mapping=mapping)
+                reading = read(
+                    file, "standard input" if name == "-" else name, format, mapping=mapping
+                )
                 if reading.mapping:
                     self._show_mapping(reading, target, options["save_mapping"])
                     if reading.problem or (reading.guessed and not dry_run):
-                        found = names_that_fit(fitting_mappings(target, reading)) if reading.guessed else ""
+                        found = (
+                            names_that_fit(fitting_mappings(target, reading))
+                            if reading.guessed
+                            else ""
+                        )
                         raise ImportError_((reading.problem or GUESSED) + found)
                 yield reading
 
@@ -79,24 +109,33 @@ class Command(BaseCommand):
     def _report(self, summary: Summary, project: Project, dry_run: bool) -> None:
         for item in summary.warnings:
             path = f"{item['path']}: " if item["path"] else ""
-            self.stderr.write(f"{item['file']} {item['position']}: warning: {path}{item['warning']}")
+            self.stderr.write(
+                f"{item['file']} {item['position']}: warning: {path}{item['warning']}"
+            )
         if summary.warned > len(summary.warnings):
             self.stderr.write(f"{summary.warned:,} warnings in all.")
         for item in summary.errors:
-            self.stderr.write(" ".join(part for part in (item["file"], item["position"]) if part) + f": {_what(item)}")
+            self.stderr.write(
+                " ".join(part for part in (item["file"], item["position"]) if part)
+                + f": {_what(item)}"
+            )
         if (more := summary.rejected - len(summary.errors)) > 0:
             self.stderr.write(f"… and {more:,} more.")
         for name, format in summary.formats.items():
             self.stdout.write(f"{name}: {format}")
         if dry_run:
-            self.stdout.write(f"Checked, nothing stored: {summary.accepted:,} good, {summary.rejected:,} bad.")
+            self.stdout.write(
+                f"Checked, nothing stored: {summary.accepted:,} good, {summary.rejected:,} bad."
+            )
         else:
             self.stdout.write(
-                f"{project}: {summary.accepted:,} new, {summary.duplicates:,} duplicates, {summary.updated:,} updated, "
-                f"{summary.rejected:,} rejected."
+                f"{project}: {summary.accepted:,} new, {summary.duplicates:,} duplicates,"
+                f" {summary.updated:,} updated, {summary.rejected:,} rejected."
             )
         if summary.rejected:
-            raise CommandError(f"{summary.rejected:,} rejected; the others are {'good' if dry_run else 'stored'}.")
+            raise CommandError(
+                f"{summary.rejected:,} rejected; the others are {'good' if dry_run else 'stored'}."
+            )
 
 
 def _what(item: dict) -> str:
@@ -125,7 +164,9 @@ def _project(slug: str) -> Project:
         return Project.objects.get(slug=slug)
     except Project.DoesNotExist as error:
         known = ", ".join(Project.objects.values_list("slug", flat=True)[:20]) or "none yet"
-        raise CommandError(f"There is no project “{slug}”. There are: {known}.", returncode=2) from error
+        raise CommandError(
+            f"There is no project “{slug}”. There are: {known}.", returncode=2
+        ) from error
 
 
 class _Bar:
@@ -134,9 +175,18 @@ class _Bar:
     def __init__(self, files: list[str]) -> None:
         sizes = [size_of(name) for name in files]
         console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._progress.add_task("", total=None if None in sizes else sum(size or 0 for size in sizes))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeElapsedColumn(),
+        )
+        self._progress = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        )
+        self._task = self._progress.add_task(
+            "", total=None if None in sizes else sum(size or 0 for size in sizes)
+        )
         self._taken: dict[str, int] = {}
 
     def __enter__(self) -> _Bar:

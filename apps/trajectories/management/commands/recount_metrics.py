@@ -10,10 +10,15 @@ from apps.trajectories.metrics.recount import recount
 
 
 class Command(BaseCommand):
-    help = "Recounts the data behind charts and totals from the trajectories. Flywheel can keep running."
+    help = (
+        "Recounts the data behind charts and totals from the trajectories. Flywheel can keep"
+        " running."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--project", default="", help="slug of the project; all projects without it")
+        parser.add_argument(
+            "--project", default="", help="slug of the project; all projects without it"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         slug = options["project"]

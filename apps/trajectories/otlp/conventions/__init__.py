@@ -1,4 +1,6 @@
-"""What one span says, whatever the instrumentation: one adapter for each convention, one `Reading` for all (docs/otlp.md)."""
+"""What one span says, whatever the instrumentation: one adapter for each convention, one `Reading`
+for all (docs/otlp.md).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from apps.trajectories.otlp.conventions import frameworks, genai, langfuse, openinference, traceloop, vercel
+from apps.trajectories.otlp.conventions import (
+    frameworks,
+    genai,
+    langfuse,
+    openinference,
+    traceloop,
+    vercel,
+)
 from apps.trajectories.otlp.conventions.base import (
     Attributes,
     Convention,
@@ -24,14 +33,31 @@ from apps.trajectories.otlp.conventions.openinference import OPENINFERENCE
 from apps.trajectories.otlp.conventions.pydantic_ai import ALL_MESSAGES, PYDANTIC_AI
 from apps.trajectories.otlp.conventions.traceloop import TRACELOOP
 from apps.trajectories.otlp.conventions.vercel import VERCEL
-from apps.trajectories.otlp.messages import Message, holds_messages, messages_of, one_turn, reply_text, tool_definitions
+from apps.trajectories.otlp.messages import (
+    Message,
+    holds_messages,
+    messages_of,
+    one_turn,
+    reply_text,
+    tool_definitions,
+)
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.values import is_cut, label, number, structured, text
 from workers.lib.token_usage import read_usage
 
-__all__ = ["KNOWN", "Problem", "Reading", "is_known", "names_a_step", "read", "tools_of", "values_of"]
+__all__ = [
+    "KNOWN",
+    "Problem",
+    "Reading",
+    "is_known",
+    "names_a_step",
+    "read",
+    "tools_of",
+    "values_of",
+]
 
-# Which convention a span speaks, by the first of these attributes that it has, and the kind of span that this one says.
+# Which convention a span speaks, by the first of these attributes that it has, and the kind of span
+# that this one says.
 SPEAKS = (
     ("openinference.span.kind", OPENINFERENCE, openinference.kind_of),
     ("ai.operationId", VERCEL, vercel.kind_of),
@@ -44,7 +70,8 @@ SPEAKS = (
     (ALL_MESSAGES[1], PYDANTIC_AI, lambda _: "agent"),
     ("gen_ai.request.model", GENAI, lambda _: "model"),
 )
-# Spans mix conventions (a Langfuse session on an OpenTelemetry call): these read, in this order, those that they find.
+# Spans mix conventions (a Langfuse session on an OpenTelemetry call): these read, in this order,
+# those that they find.
 ADAPTERS = (GENAI, PYDANTIC_AI, OPENINFERENCE, VERCEL, LANGFUSE, TRACELOOP, FLYWHEEL)
 BY_NAMESPACE: dict[str, tuple[int, ...]] = {
     name: tuple(place for place, adapter in enumerate(ADAPTERS) if name in adapter.namespaces)
@@ -53,7 +80,12 @@ BY_NAMESPACE: dict[str, tuple[int, ...]] = {
 }
 BY_SIGN = {sign: (place,) for place, adapter in enumerate(ADAPTERS) for sign in adapter.signs}
 USAGE = ("gen_ai.usage.", "llm.token_count.", "ai.usage.", "llm.usage.")
-COST_PARTS = ("gen_ai.cost.input_cost", "gen_ai.cost.output_cost", "llm.cost.prompt", "llm.cost.completion")
+COST_PARTS = (
+    "gen_ai.cost.input_cost",
+    "gen_ai.cost.output_cost",
+    "llm.cost.prompt",
+    "llm.cost.completion",
+)
 MANY_NAMES = 10_000  # of attributes, that are remembered
 USUAL_NAMES = 64  # of one span, that are remembered together
 RAW_VALUES = (LANGFUSE, VERCEL, TRACELOOP, OPENINFERENCE, PYDANTIC_AI)
@@ -65,11 +97,15 @@ KNOWN_PREFIXES = tuple(prefix for adapter in ADAPTERS for prefix in adapter.pref
 
 
 def names_a_step(body: bytes) -> bool:
-    """Whether a request may hold a model, agent or tool call: it has a name by which a convention is known."""
+    """Whether a request may hold a model, agent or tool call: it has a name by which a convention
+    is known.
+    """
     return any(name.encode() in body for name, _, _ in SPEAKS)
 
 
-def read(span: Span, logs: list[LogRecord], seen: dict[bytes, list[Message]] | None = None) -> Reading:
+def read(
+    span: Span, logs: list[LogRecord], seen: dict[bytes, list[Message]] | None = None
+) -> Reading:
     """What the span and the log records that belong to it (in the order of time) say.
 
     `seen` carries what was read of messages from one span of a trace to the next.
@@ -99,7 +135,9 @@ def read(span: Span, logs: list[LogRecord], seen: dict[bytes, list[Message]] | N
 
 
 def _read_usage(reading: Reading, attributes: Attributes) -> None:
-    """Completes counts and cost by their parts, which every convention has under names of its own."""
+    """Completes counts and cost by their parts, which every convention has under names of its
+    own.
+    """
     if not reading.usage_details and any(map(_is_part_of_usage, attributes)):
         said = {
             key.removeprefix(prefix): value
@@ -118,11 +156,15 @@ def _read_usage(reading: Reading, attributes: Attributes) -> None:
 
 @lru_cache(MANY_NAMES)
 def _is_part_of_usage(key: str) -> bool:
-    return key.startswith(USAGE) and any(part in key for part in ("cache", "reason", "think", "thought"))
+    return key.startswith(USAGE) and any(
+        part in key for part in ("cache", "reason", "think", "thought")
+    )
 
 
 def _cost_beside(attributes: Attributes) -> float | None:
-    """A cost that only a gateway's own JSON says (LiteLLM; OpenRouter and Vercel's gateway in the AI SDK)."""
+    """A cost that only a gateway's own JSON says (LiteLLM; OpenRouter and Vercel's gateway in the
+    AI SDK).
+    """
     hidden = structured(attributes.get("hidden_params"))
     if isinstance(hidden, dict):
         return number(hidden.get("response_cost"))
@@ -144,14 +186,22 @@ def _kind(attributes: Attributes) -> tuple[str, str]:
 
 
 def _adapters(attributes: Attributes) -> list[Convention]:
-    found = _spoken_by(tuple(attributes)) if len(attributes) <= USUAL_NAMES else _spoken_by.__wrapped__(attributes)
+    found = (
+        _spoken_by(tuple(attributes))
+        if len(attributes) <= USUAL_NAMES
+        else _spoken_by.__wrapped__(attributes)
+    )
     return [ADAPTERS[place] for place in found]
 
 
 @lru_cache(256)
 def _spoken_by(keys: Iterable[str]) -> list[int]:
-    """The places of the adapters that read these attributes. Spans of one instrumentation have the same ones."""
-    return sorted({0}.union(*map(_places, keys)))  # GENAI always: its events may come without any attribute
+    """The places of the adapters that read these attributes. Spans of one instrumentation have the
+    same ones.
+    """
+    return sorted(
+        {0}.union(*map(_places, keys))
+    )  # GENAI always: its events may come without any attribute
 
 
 @lru_cache(MANY_NAMES)
@@ -161,11 +211,15 @@ def _places(key: str) -> tuple[int, ...]:
 
 def _tags(value: object) -> list[str]:
     found = structured(value)
-    return [tag[:80] for item in (found if isinstance(found, list) else [found]) if (tag := label(item))]
+    return [
+        tag[:80] for item in (found if isinstance(found, list) else [found]) if (tag := label(item))
+    ]
 
 
 def _read_tool(spoken: Spoken) -> None:
-    """The tool's name, arguments and result as text; of LangChain's ToolMessage its content, and its id if it has one."""
+    """The tool's name, arguments and result as text; of LangChain's ToolMessage its content, and
+    its id if it has one.
+    """
     attributes, reading = spoken.attributes, spoken.reading
     reading.tool_name = reading.tool_name or spoken.span.name.removeprefix("execute_tool ").strip()
     if reading.tool_arguments is None:
@@ -202,7 +256,10 @@ def _read_messages(spoken: Spoken, adapters: list[Convention]) -> None:
 def _read_values(spoken: Spoken) -> None:
     """Raw input and output, where no messages say what went in or came out."""
     reading = spoken.reading
-    given, answer = spoken.messages(_given(spoken.span), "user"), spoken.messages(_answered(spoken.span), "assistant")
+    given, answer = (
+        spoken.messages(_given(spoken.span), "user"),
+        spoken.messages(_answered(spoken.span), "assistant"),
+    )
     if not reading.input:
         reading.input = given
         reading.raw_input = not holds_messages(_given(spoken.span))

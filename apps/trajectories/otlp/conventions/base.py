@@ -1,7 +1,9 @@
-"""What an adapter fills, and how: the `Reading` of one span, and a table of attribute names for each of its fields.
+"""What an adapter fills, and how: the `Reading` of one span, and a table of attribute names for
+each of its fields.
 
-An adapter is a `Convention`. Those that a span speaks read it in a fixed order, the more exact first; each fills only what
-is still empty. Messages win over raw input and output values, whichever convention they come from.
+An adapter is a `Convention`. Those that a span speaks read it in a fixed order, the more exact
+first; each fills only what is still empty. Messages win over raw input and output values, whichever
+convention they come from.
 """
 
 from __future__ import annotations
@@ -20,14 +22,24 @@ from apps.trajectories.otlp.values import label, nest, number, structured, text
 Attributes = dict[str, Any]
 Fields = dict[str, tuple[str, ...]]
 
-USAGE = ("model", "request_model", "response_id", "previous_id", "input_tokens", "output_tokens", "cost_usd")
+USAGE = (
+    "model",
+    "request_model",
+    "response_id",
+    "previous_id",
+    "input_tokens",
+    "output_tokens",
+    "cost_usd",
+)
 TOOL = ("tool_name", "tool_call_id", "tool_arguments", "tool_result")
 NUMBERS = ("input_tokens", "output_tokens", "cost_usd")
 RAW = ("tool_arguments", "tool_result", "tags")
 
 
 class Problem(Struct):
-    """An error that a span ended with. `text` is one short line; `interruption` says what it was if it was no error."""
+    """An error that a span ended with. `text` is one short line; `interruption` says what it was if
+    it was no error.
+    """
 
     text: str
     type: str = ""
@@ -36,9 +48,11 @@ class Problem(Struct):
 
 
 class Reading(Struct):
-    """What a span says. `format` names the convention; `complete` that `input` is the run's whole history.
+    """What a span says. `format` names the convention; `complete` that `input` is the run's whole
+    history.
 
-    `raw_input`, `raw_output`: read from raw values that hold no messages as such; an exact form elsewhere wins.
+    `raw_input`, `raw_output`: read from raw values that hold no messages as such; an exact form
+    elsewhere wins.
     """
 
     kind: str
@@ -82,7 +96,9 @@ class Reading(Struct):
 
 
 class Spoken(Struct):
-    """A span while it is read. `seen` holds the messages that were read before, by their JSON: histories repeat."""
+    """A span while it is read. `seen` holds the messages that were read before, by their JSON:
+    histories repeat.
+    """
 
     span: Span
     logs: list[LogRecord]
@@ -107,7 +123,9 @@ class Spoken(Struct):
 
 
 def first_choice(spoken: Spoken, answers: Any) -> Any:
-    """The first of several alternative answers of a model call; else all messages, which are parts of one turn."""
+    """The first of several alternative answers of a model call; else all messages, which are parts
+    of one turn.
+    """
     answers = structured(answers)
     if spoken.reading.kind != "model" or not isinstance(answers, list) or len(answers) < 2:
         return answers
@@ -122,7 +140,11 @@ def _has_choices(attributes: Attributes) -> bool:
     if any((number(count) or 0) > 1 for count in asked):
         return True
     response = structured(attributes.get("output.value"))
-    listed = response.get("choices") or response.get("generations") if isinstance(response, dict) else None
+    listed = (
+        response.get("choices") or response.get("generations")
+        if isinstance(response, dict)
+        else None
+    )
     while isinstance(listed, list) and len(listed) == 1 and isinstance(listed[0], list):
         listed = listed[0]
     return isinstance(listed, list) and len(listed) > 1
@@ -138,7 +160,9 @@ def kind_in(kinds: dict[str, str]) -> Callable[[Any], str]:
 
 
 def flattened(given: str, answer: str, tools: str) -> Callable[[Spoken], None]:
-    """A reader of messages and tools that have an attribute for each field, such as `{given}0.role`."""
+    """A reader of messages and tools that have an attribute for each field, such as
+    `{given}0.role`.
+    """
 
     def read(spoken: Spoken) -> None:
         attributes, reading = spoken.attributes, spoken.reading
@@ -154,13 +178,12 @@ def flattened(given: str, answer: str, tools: str) -> Callable[[Spoken], None]:
 class Convention(Struct, frozen=True):
     """One adapter.
 
-    namespaces: the first parts of the names of its attributes; a span that has one speaks it
-    signs:      whole names that say the same
-    fields:     for each field of Reading the attributes that fill it, best first
-    rest:       reads what a table cannot say, apart from messages
-    messages:   reads input, output and tool definitions of model calls and agents
-    given, answer: attributes with raw input and output values; those of model calls, agents and tools
-    plumbing, prefixes: further attributes that are taken up, by name and by beginning
+    namespaces: the first parts of the names of its attributes; a span that has one speaks it signs:
+    whole names that say the same fields:     for each field of Reading the attributes that fill it,
+    best first rest:       reads what a table cannot say, apart from messages messages:   reads
+    input, output and tool definitions of model calls and agents given, answer: attributes with raw
+    input and output values; those of model calls, agents and tools plumbing, prefixes: further
+    attributes that are taken up, by name and by beginning
     """
 
     name: str
@@ -176,7 +199,13 @@ class Convention(Struct, frozen=True):
 
     @property
     def known(self) -> frozenset[str]:
-        return frozenset((*(name for names in self.fields.values() for name in names), *self.signs, *self.plumbing))
+        return frozenset(
+            (
+                *(name for names in self.fields.values() for name in names),
+                *self.signs,
+                *self.plumbing,
+            )
+        )
 
     def fill(self, reading: Reading, attributes: Attributes) -> None:
         """Sets the reading's empty fields that belong to its kind."""
@@ -187,11 +216,17 @@ class Convention(Struct, frozen=True):
 
 
 @cache
-def _plan(convention: str, kind: str, fields: tuple) -> list[tuple[str, tuple[str, ...], Callable[[Any], Any] | None]]:
-    """The fields that a span of a kind has, with their attributes and what makes values of these."""
+def _plan(
+    convention: str, kind: str, fields: tuple
+) -> list[tuple[str, tuple[str, ...], Callable[[Any], Any] | None]]:
+    """The fields that a span of a kind has, with their attributes and what makes values of
+    these.
+    """
     left_out = (() if kind == "tool" else TOOL) + (() if kind in ("model", "agent") else USAGE)
     converts = dict.fromkeys(NUMBERS, number) | dict.fromkeys(RAW)
-    return [(name, names, converts.get(name, label)) for name, names in fields if name not in left_out]
+    return [
+        (name, names, converts.get(name, label)) for name, names in fields if name not in left_out
+    ]
 
 
 def first(attributes: Attributes, names: tuple[str, ...]) -> Any:
@@ -203,13 +238,19 @@ def first(attributes: Attributes, names: tuple[str, ...]) -> Any:
     return None
 
 
-PARAMETERS = ("llm.invocation_parameters", "gen_ai.request.model_parameters", "langfuse.observation.model.parameters")
+PARAMETERS = (
+    "llm.invocation_parameters",
+    "gen_ai.request.model_parameters",
+    "langfuse.observation.model.parameters",
+)
 CHOICES = ("n", "candidate_count", "candidateCount", "num_generations")
 SANITIZED = "sanitize_inputs_outputs"  # which smolagents adds
 
 
 def called_with(value: Any) -> Any:
-    """What a function was called with, where a decorator recorded `{args, kwargs}` (Langfuse, traceloop, smolagents)."""
+    """What a function was called with, where a decorator recorded `{args, kwargs}` (Langfuse,
+    traceloop, smolagents).
+    """
     found = structured(value)
     if not isinstance(found, dict) or found.keys() - {SANITIZED} != {"args", "kwargs"}:
         return value
@@ -220,12 +261,18 @@ def called_with(value: Any) -> Any:
 
 
 def problem_of(span: Span, said: str = "") -> Problem:
-    """The error of a span that failed: of its last exception, else of its status, else of what `said` contains."""
+    """The error of a span that failed: of its last exception, else of its status, else of what
+    `said` contains.
+    """
     kind = label(span.attributes.get("error.type"))
-    thrown = next((event.attributes for event in reversed(span.events) if event.name == "exception"), {})
+    thrown = next(
+        (event.attributes for event in reversed(span.events) if event.name == "exception"), {}
+    )
     said = text(thrown.get("exception.message")) or span.status_message or said
     name = label(thrown.get("exception.type")) or ("" if kind == "_OTHER" else kind)
-    stack = text(thrown.get("exception.stacktrace")) or (said if "Traceback (most recent call last)" in said else "")
+    stack = text(thrown.get("exception.stacktrace")) or (
+        said if "Traceback (most recent call last)" in said else ""
+    )
     return Problem(_one_line(name, said), name[:200], stack, interruption(name, said))
 
 

@@ -1,4 +1,6 @@
-"""Our own attributes: of which sample of an evaluation a run is. Baggage that a processor writes on spans has the same names."""
+"""Our own attributes: of which sample of an evaluation a run is. Baggage that a processor writes on
+spans has the same names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What single frameworks say in their own way inside OpenInference's conventions, known by the name of their scope."""
+"""What single frameworks say in their own way inside OpenInference's conventions, known by the name
+of their scope.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ METHOD = ".__call__"
 
 
 def smolagents(spoken: Spoken) -> None:
-    """Calls and what they gave are told to the model as texts, which are read back into calls and replies."""
+    """Calls and what they gave are told to the model as texts, which are read back into calls and
+    replies.
+    """
     found: list[Message] = []
     calls: list[dict] = []
     for message in spoken.reading.input:
@@ -44,7 +48,9 @@ def _calls(said: str) -> list[dict]:
 
 
 def dspy(spoken: Spoken) -> None:
-    """The span of a ReAct module has the whole run in its input and output; a tool's is named after its method."""
+    """The span of a ReAct module has the whole run in its input and output; a tool's is named after
+    its method.
+    """
     reading, attributes = spoken.reading, spoken.attributes
     if reading.kind == "tool":
         reading.tool_name = reading.tool_name.removesuffix(METHOD)
@@ -54,25 +60,38 @@ def dspy(spoken: Spoken) -> None:
         reading.tool_result = _unquoted(reading.tool_result)
     if reading.kind != "agent":
         return
-    given, ended = structured(attributes.get("input.value")), structured(attributes.get("output.value"))
+    given, ended = (
+        structured(attributes.get("input.value")),
+        structured(attributes.get("output.value")),
+    )
     asked = given.get("input_args") if isinstance(given, dict) else None
     ended = ended if isinstance(ended, dict) else {}
     steps = ended.get("trajectory")
-    reading.input = [{"role": "user", "content": _words(asked if isinstance(asked, dict) else given)}]
+    reading.input = [
+        {"role": "user", "content": _words(asked if isinstance(asked, dict) else given)}
+    ]
     reading.output = _steps(spoken.span.span_id, steps) if isinstance(steps, dict) else []
-    answer = {name: value for name, value in ended.items() if name not in ("trajectory", "reasoning")}
+    answer = {
+        name: value for name, value in ended.items() if name not in ("trajectory", "reasoning")
+    }
     if answer:
         reading.output.append({"role": "assistant", "content": _words(answer)})
     reading.complete = bool(reading.output)
 
 
 def llama_index(spoken: Spoken) -> None:
-    """A tool's span has what it was called with in `kwargs`, and what it answered in `raw_output`."""
+    """A tool's span has what it was called with in `kwargs`, and what it answered in
+    `raw_output`.
+    """
     reading = spoken.reading
     if reading.kind != "tool":
         return
     called, answered = structured(reading.tool_arguments), structured(reading.tool_result)
-    if isinstance(called, dict) and called.keys() == {"kwargs"} and isinstance(called["kwargs"], dict):
+    if (
+        isinstance(called, dict)
+        and called.keys() == {"kwargs"}
+        and isinstance(called["kwargs"], dict)
+    ):
         reading.tool_arguments = called["kwargs"]
     if isinstance(answered, dict) and "raw_output" in answered and "tool_name" in answered:
         reading.tool_result = text(answered["raw_output"])
@@ -99,7 +118,11 @@ def _steps(span_id: str, steps: dict) -> list[Message]:
     found: list[Message] = []
     number = 0
     while (name := label(steps.get(f"tool_name_{number}"))) and name != "finish":
-        call = {"name": name, "arguments": steps.get(f"tool_args_{number}"), "id": f"{span_id}-{number}"}
+        call = {
+            "name": name,
+            "arguments": steps.get(f"tool_args_{number}"),
+            "id": f"{span_id}-{number}",
+        }
         thought = label(steps.get(f"thought_{number}")) or None
         found.append({"role": "assistant", "content": thought, "tool_calls": [tool_call(call)]})
         said = text(steps.get(f"observation_{number}"))

@@ -1,25 +1,44 @@
-"""OpenTelemetry's semantic conventions for generative AI: attributes, span events and log records."""
+"""OpenTelemetry's semantic conventions for generative AI: attributes, span events and log
+records.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from apps.trajectories.otlp.conventions.base import Attributes, Convention, Spoken, first, first_choice
+from apps.trajectories.otlp.conventions.base import (
+    Attributes,
+    Convention,
+    Spoken,
+    first,
+    first_choice,
+)
 from apps.trajectories.otlp.messages import ROLES, Message, chat, messages_of, one_turn
 from apps.trajectories.otlp.values import label, nest, structured
 
 OPERATIONS = {
-    "chat": "model", "text_completion": "model", "generate_content": "model", "completion": "model",
-    "invoke_agent": "agent", "invoke_workflow": "agent", "execute_tool": "tool", "retrieval": "retriever",
-    "create_agent": "other", "embeddings": "other",
-}  # fmt: skip
+    "chat": "model",
+    "text_completion": "model",
+    "generate_content": "model",
+    "completion": "model",
+    "invoke_agent": "agent",
+    "invoke_workflow": "agent",
+    "execute_tool": "tool",
+    "retrieval": "retriever",
+    "create_agent": "other",
+    "embeddings": "other",
+}
 INSTRUCTIONS = ("gen_ai.system_instructions",)
 INPUT = ("gen_ai.input.messages", "gen_ai.prompt")
 OUTPUT = ("gen_ai.output.messages", "gen_ai.completion")
 TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools")
 TOOLS_PREFIX = "gen_ai.tool.definitions."
 # Older versions say each message in an event of its own; newer ones all of them in one.
-DETAILS = ("gen_ai.client.inference.operation.details", "gen_ai.content.prompt", "gen_ai.content.completion")
+DETAILS = (
+    "gen_ai.client.inference.operation.details",
+    "gen_ai.content.prompt",
+    "gen_ai.content.completion",
+)
 EVALUATION, EVALUATION_PREFIX = "gen_ai.evaluation.result", "gen_ai.evaluation."
 
 
@@ -33,7 +52,9 @@ def _messages(spoken: Spoken) -> None:
 
 
 def _details(spoken: Spoken) -> list[Attributes]:
-    """What the events that describe a whole call say: any attribute of the span may be there instead."""
+    """What the events that describe a whole call say: any attribute of the span may be there
+    instead.
+    """
     said = [(event.name, event.attributes, None) for event in spoken.span.events]
     said += [(log.event_name, log.attributes, structured(log.body)) for log in spoken.logs]
     return [
@@ -49,13 +70,19 @@ def _rest(spoken: Spoken) -> None:
     said = [event.attributes for event in spoken.span.events if event.name == EVALUATION]
     said += [log.attributes for log in spoken.logs if log.event_name == EVALUATION]
     spoken.reading.evaluations = [
-        {key[len(EVALUATION_PREFIX) :]: value for key, value in found.items() if key.startswith(EVALUATION_PREFIX)}
+        {
+            key[len(EVALUATION_PREFIX) :]: value
+            for key, value in found.items()
+            if key.startswith(EVALUATION_PREFIX)
+        }
         for found in said
     ]
 
 
 def add_events(spoken: Spoken) -> None:
-    """Takes the messages of span events and log records, where attributes gave none; of a tool its result."""
+    """Takes the messages of span events and log records, where attributes gave none; of a tool its
+    result.
+    """
     reading = spoken.reading
     if not (spoken.span.events or spoken.logs) or (reading.input and reading.output):
         return
@@ -73,22 +100,29 @@ def add_event_messages(spoken: Spoken, messages: list[tuple[bool, Message]]) -> 
     if reading.kind == "tool":
         results = [message["content"] for _, message in messages if message["role"] == "tool"]
         if answers := [message["content"] for is_answer, message in messages if is_answer]:
-            # AWS Strands: the tool's message is what it was called with, the choice what it answered.
+            # AWS Strands: the tool's message is what it was called with, the choice what it
+            # answered.
             if reading.tool_arguments in (None, "") and results:
                 reading.tool_arguments = results[0]
             results = answers
         if reading.tool_result is None and results:
             reading.tool_result = results[-1]
     elif reading.has_messages:
-        reading.input = reading.input or one_turn([message for is_answer, message in messages if not is_answer])
-        reading.output = reading.output or one_turn([message for is_answer, message in messages if is_answer])
+        reading.input = reading.input or one_turn(
+            [message for is_answer, message in messages if not is_answer]
+        )
+        reading.output = reading.output or one_turn(
+            [message for is_answer, message in messages if is_answer]
+        )
 
 
 def messages_of_event(name: str, body: Any, attributes: Attributes) -> list[tuple[bool, Message]]:
     """The messages of one event, each with whether it is the model's answer."""
     if name in DETAILS:
         both = attributes | body if isinstance(body, dict) else attributes
-        given = messages_of(first(both, INSTRUCTIONS), "system") + one_turn(messages_of(first(both, INPUT), "user"))
+        given = messages_of(first(both, INSTRUCTIONS), "system") + one_turn(
+            messages_of(first(both, INPUT), "user")
+        )
         answer = one_turn(messages_of(first(both, OUTPUT), "assistant"))
         return [(False, message) for message in given] + [(True, message) for message in answer]
     if name == "gen_ai.choice":
@@ -99,13 +133,20 @@ def messages_of_event(name: str, body: Any, attributes: Attributes) -> list[tupl
         return [(True, message) for message in chat(choice, "assistant")] if index == 0 else []
     if name.startswith("gen_ai.") and name.endswith(".message"):
         role = ROLES.get(name.split(".")[1], "user")
-        return [(False, message) for message in chat(body if isinstance(body, dict) else {"content": body}, role)]
+        return [
+            (False, message)
+            for message in chat(body if isinstance(body, dict) else {"content": body}, role)
+        ]
     return []
 
 
 def _body_of(attributes: Attributes) -> Attributes:
-    """A span event's attributes as the body of the message: some hold JSON in strings, some a message of their own."""
-    body = {key: structured(value) if key != "content" else value for key, value in attributes.items()}
+    """A span event's attributes as the body of the message: some hold JSON in strings, some a
+    message of their own.
+    """
+    body = {
+        key: structured(value) if key != "content" else value for key, value in attributes.items()
+    }
     return {key.removeprefix("gen_ai.event."): value for key, value in body.items()}
 
 
@@ -113,12 +154,16 @@ def add_instructions(spoken: Spoken) -> None:
     """Puts the instructions, which come apart from the messages, before them."""
     reading = spoken.reading
     found = first(spoken.attributes, INSTRUCTIONS)
-    if found is not None and not any(message["role"] in ("system", "developer") for message in reading.input[:1]):
+    if found is not None and not any(
+        message["role"] in ("system", "developer") for message in reading.input[:1]
+    ):
         reading.input = _instructions(spoken, found) + reading.input
 
 
 def _instructions(spoken: Spoken, found: Any) -> list[Message]:
-    """Every call of a run repeats them. A marker that is not JSON keeps them apart from single messages."""
+    """Every call of a run repeats them. A marker that is not JSON keeps them apart from single
+    messages.
+    """
     if not isinstance(found, str):
         return spoken.messages(found, "system")
     key = b"system " + found.encode("utf-8", "surrogatepass")
@@ -146,7 +191,12 @@ GENAI = Convention(
         "request_model": ("gen_ai.request.model",),
         "input_tokens": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
         "output_tokens": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
-        "cost_usd": ("gen_ai.usage.cost", "gen_ai.usage.cost_usd", "gen_ai.usage.total_cost", "gen_ai.cost.total_cost"),
+        "cost_usd": (
+            "gen_ai.usage.cost",
+            "gen_ai.usage.cost_usd",
+            "gen_ai.usage.total_cost",
+            "gen_ai.cost.total_cost",
+        ),
         "tool_name": ("gen_ai.tool.name",),
         "tool_call_id": ("gen_ai.tool.call.id",),
         "tool_arguments": ("gen_ai.tool.call.arguments",),
@@ -155,8 +205,14 @@ GENAI = Convention(
     rest=_rest,
     messages=_messages,
     plumbing=(
-        *INSTRUCTIONS, *INPUT, *OUTPUT, *TOOLS, "gen_ai.operation.name", "gen_ai.tool.description",
-        "gen_ai.response.finish_reasons", "error.type",
+        *INSTRUCTIONS,
+        *INPUT,
+        *OUTPUT,
+        *TOOLS,
+        "gen_ai.operation.name",
+        "gen_ai.tool.description",
+        "gen_ai.response.finish_reasons",
+        "error.type",
     ),
     prefixes=(TOOLS_PREFIX,),
-)  # fmt: skip
+)

@@ -1,4 +1,6 @@
-"""Langfuse: what its SDKs set on spans. Its exports say the same under the names of its API (`importers/langfuse.py`)."""
+"""Langfuse: what its SDKs set on spans. Its exports say the same under the names of its API
+(`importers/langfuse.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,20 @@ from apps.trajectories.otlp.values import label, number, structured, text
 from workers.lib.token_usage import read_usage
 
 KINDS = {
-    "GENERATION": "model", "AGENT": "agent", "TOOL": "tool", "RETRIEVER": "retriever",
-}  # fmt: skip
+    "GENERATION": "model",
+    "AGENT": "agent",
+    "TOOL": "tool",
+    "RETRIEVER": "retriever",
+}
 TYPE, LEVEL = "langfuse.observation.type", "langfuse.observation.level"
 STATUS_MESSAGE = "langfuse.observation.status_message"
 INPUT, OUTPUT = "langfuse.observation.input", "langfuse.observation.output"
 USAGE, COST = "langfuse.observation.usage_details", "langfuse.observation.cost_details"
 
-EXPERIMENT, ITEM = ("langfuse.experiment.name", "langfuse.experiment.id"), "langfuse.experiment.item.id"
+EXPERIMENT, ITEM = (
+    ("langfuse.experiment.name", "langfuse.experiment.id"),
+    "langfuse.experiment.item.id",
+)
 SAMPLE = "langfuse.experiment.item.metadata.sample"
 # As we write an evaluation's id: other names and ids are experiments of Langfuse's own.
 EVAL_RUN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -25,10 +33,14 @@ kind_of = kind_in(KINDS)
 
 
 def _experiment(spoken: Spoken) -> None:
-    """An experiment that is named after an evaluation of ours: its items are that evaluation's tasks."""
+    """An experiment that is named after an evaluation of ours: its items are that evaluation's
+    tasks.
+    """
     attributes, reading = spoken.attributes, spoken.reading
     named = (label(attributes.get(name)) for name in EXPERIMENT)
-    reading.eval_run = reading.eval_run or next((name for name in named if EVAL_RUN.fullmatch(name)), "")
+    reading.eval_run = reading.eval_run or next(
+        (name for name in named if EVAL_RUN.fullmatch(name)), ""
+    )
     reading.eval_task = reading.eval_task or label(attributes.get(ITEM))
     reading.eval_sample = reading.eval_sample or label(attributes.get(SAMPLE))
 
@@ -47,7 +59,11 @@ def _rest(spoken: Spoken) -> None:
         reading.input_tokens, reading.output_tokens = counted.input_tokens, counted.output_tokens
         reading.usage_details = counted.details
     if isinstance(cost, dict):
-        parts = [part for name, value in cost.items() if name != "total" and (part := number(value)) is not None]
+        parts = [
+            part
+            for name, value in cost.items()
+            if name != "total" and (part := number(value)) is not None
+        ]
         total = number(cost.get("total"))
         reading.cost_usd = total if total is not None or not parts else sum(parts)
 

@@ -1,4 +1,6 @@
-"""OpenInference (Phoenix), and the `metadata` that LangChain's and LangGraph's instrumentations keep there."""
+"""OpenInference (Phoenix), and the `metadata` that LangChain's and LangGraph's instrumentations
+keep there.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,12 @@ from apps.trajectories.otlp.conventions.base import Convention, Spoken, flattene
 from apps.trajectories.otlp.values import label, nest, structured
 
 KINDS = {
-    "LLM": "model", "AGENT": "agent", "TOOL": "tool", "RETRIEVER": "retriever", "RERANKER": "retriever",
-}  # fmt: skip
+    "LLM": "model",
+    "AGENT": "agent",
+    "TOOL": "tool",
+    "RETRIEVER": "retriever",
+    "RERANKER": "retriever",
+}
 INPUT, OUTPUT, TOOLS = "llm.input_messages.", "llm.output_messages.", "llm.tools."
 
 kind_of = kind_in(KINDS)
@@ -21,18 +27,24 @@ def _rest(spoken: Spoken) -> None:
     if isinstance(found, dict):
         reading.in_graph = "langgraph_node" in found
         reading.agent_name = reading.agent_name or label(found.get("lc_agent_name"))
-        reading.session_id = reading.session_id or label(found.get("thread_id") or found.get("session_id"))
+        reading.session_id = reading.session_id or label(
+            found.get("thread_id") or found.get("session_id")
+        )
         reading.user_id = reading.user_id or label(found.get("user_id"))
     if reading.tags is None:
         reading.tags = nest(attributes, "tag.tags.") or None
     parameters = structured(attributes.get("tool.parameters"))
     if reading.kind == "tool" and isinstance(parameters, dict) and _is_schema(parameters):
         description = attributes.get("tool.description")
-        reading.tools = [{"name": reading.tool_name, "description": description, "parameters": parameters}]
+        reading.tools = [
+            {"name": reading.tool_name, "description": description, "parameters": parameters}
+        ]
     if reading.kind == "model":
         _read_response(spoken)
     if reading.has_messages and not reading.request_model:
-        reading.request_model = _asked_model(attributes.get("llm.invocation_parameters"), reading.model)
+        reading.request_model = _asked_model(
+            attributes.get("llm.invocation_parameters"), reading.model
+        )
 
 
 def _read_response(spoken: Spoken) -> None:
@@ -45,13 +57,16 @@ def _read_response(spoken: Spoken) -> None:
 
 def _is_schema(parameters: dict) -> bool:
     """Some (Claude Agent SDK) put there what the tool was called with."""
-    return "properties" in parameters or all(isinstance(value, dict) for value in parameters.values())
+    return "properties" in parameters or all(
+        isinstance(value, dict) for value in parameters.values()
+    )
 
 
 def _asked_model(parameters: Any, answered: str) -> str:
     """The model among the parameters: of a call that failed it stands nowhere else.
 
-    Some put the answer's parameters there, so the model that answered is not taken for the one that was asked.
+    Some put the answer's parameters there, so the model that answered is not taken for the one that
+    was asked.
     """
     found = structured(parameters)
     asked = label(found.get("model")) if isinstance(found, dict) else ""
@@ -60,7 +75,17 @@ def _asked_model(parameters: Any, answered: str) -> str:
 
 OPENINFERENCE = Convention(
     name="openinference",
-    namespaces=("openinference", "llm", "input", "output", "metadata", "tag", "tool", "tool_call", "agent"),
+    namespaces=(
+        "openinference",
+        "llm",
+        "input",
+        "output",
+        "metadata",
+        "tag",
+        "tool",
+        "tool_call",
+        "agent",
+    ),
     fields={
         "agent_name": ("agent.name",),
         "request_model": ("llm.request.model_name",),
@@ -78,8 +103,14 @@ OPENINFERENCE = Convention(
     given=("input.value",),
     answer=("output.value",),
     plumbing=(
-        "openinference.span.kind", "metadata", "input.mime_type", "output.mime_type", "tool.parameters",
-        "tool.description", "llm.finish_reason", "llm.token_count.total",
+        "openinference.span.kind",
+        "metadata",
+        "input.mime_type",
+        "output.mime_type",
+        "tool.parameters",
+        "tool.description",
+        "llm.finish_reason",
+        "llm.token_count.total",
     ),
     prefixes=(INPUT, OUTPUT, TOOLS, "tag.tags."),
-)  # fmt: skip
+)

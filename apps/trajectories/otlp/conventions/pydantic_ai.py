@@ -19,15 +19,28 @@ def _messages(spoken: Spoken) -> None:
     events = structured(attributes.get("events"))
     if isinstance(events, list) and not reading.complete:
         items = [item for item in events if isinstance(item, dict)]
-        messages = [one for item in items for one in genai.messages_of_event(label(item.get("event.name")), item, item)]
+        messages = [
+            one
+            for item in items
+            for one in genai.messages_of_event(label(item.get("event.name")), item, item)
+        ]
         genai.add_event_messages(spoken, messages)
 
 
 PYDANTIC_AI = Convention(
     name="pydantic-ai",
     namespaces=(
-        "pydantic_ai", "all_messages_events", "events", "logfire", "model_request_parameters", "model_name",
-        "agent_name", "tool_arguments", "tool_response", "final_result", "operation",
+        "pydantic_ai",
+        "all_messages_events",
+        "events",
+        "logfire",
+        "model_request_parameters",
+        "model_name",
+        "agent_name",
+        "tool_arguments",
+        "tool_response",
+        "final_result",
+        "operation",
     ),
     signs=("gen_ai.aggregated_usage.input_tokens",),
     fields={
@@ -42,5 +55,12 @@ PYDANTIC_AI = Convention(
     },
     messages=_messages,
     answer=("final_result",),
-    plumbing=(*ALL_MESSAGES, TOOLS, "events", "logfire.json_schema", "logfire.msg", "logfire.span_type"),
-)  # fmt: skip
+    plumbing=(
+        *ALL_MESSAGES,
+        TOOLS,
+        "events",
+        "logfire.json_schema",
+        "logfire.msg",
+        "logfire.span_type",
+    ),
+)

@@ -1,12 +1,18 @@
-"""traceloop's OpenLLMetry. Its newer versions say messages as OpenTelemetry does, its older ones a key for each field."""
+"""traceloop's OpenLLMetry. Its newer versions say messages as OpenTelemetry does, its older ones a
+key for each field.
+"""
 
 from __future__ import annotations
 
 from apps.trajectories.otlp.conventions.base import Convention, flattened, kind_in
 
 KINDS = {
-    "CHAT": "model", "COMPLETION": "model", "AGENT": "agent", "WORKFLOW": "agent", "TOOL": "tool",
-}  # fmt: skip
+    "CHAT": "model",
+    "COMPLETION": "model",
+    "AGENT": "agent",
+    "WORKFLOW": "agent",
+    "TOOL": "tool",
+}
 INPUT, OUTPUT, TOOLS = "gen_ai.prompt.", "gen_ai.completion.", "llm.request.functions."
 
 kind_of = kind_in(KINDS)
@@ -22,7 +28,10 @@ TRACELOOP = Convention(
         "gen_ai.completion.0.content",
     ),
     fields={
-        "session_id": ("traceloop.association.properties.session_id", "traceloop.association.properties.thread_id"),
+        "session_id": (
+            "traceloop.association.properties.session_id",
+            "traceloop.association.properties.thread_id",
+        ),
         "user_id": ("traceloop.association.properties.user_id",),
         "workload": ("traceloop.workflow.name",),
         "input_tokens": ("llm.usage.prompt_tokens",),

@@ -24,7 +24,11 @@ def kind_of(operation: Any) -> str:
 def _messages(spoken: Spoken) -> None:
     attributes, reading = spoken.attributes, spoken.reading
     calls, said = structured(attributes.get(CALLS)), first(attributes, SAID)
-    answer = {"role": "assistant", "content": said, "tool_calls": calls if isinstance(calls, list) else []}
+    answer = {
+        "role": "assistant",
+        "content": said,
+        "tool_calls": calls if isinstance(calls, list) else [],
+    }
     spoken.add_messages(attributes.get(INPUT), answer if calls or said is not None else None)
     if not reading.tools and attributes.get(TOOLS):
         reading.tools = [attributes[TOOLS]]

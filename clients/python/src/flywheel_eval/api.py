@@ -1,4 +1,6 @@
-"""Flywheel's REST API, as far as an evaluation needs it. Every request may be repeated, and is where that can help."""
+"""Flywheel's REST API, as far as an evaluation needs it. Every request may be repeated, and is
+where that can help.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ MOST_BYTES = 2**20  # of one answer
 
 
 class FlywheelError(Exception):
-    """What went wrong, as a sentence that says what to do. `status` is that of the response, if there was one."""
+    """What went wrong, as a sentence that says what to do. `status` is that of the response, if
+    there was one.
+    """
 
     def __init__(self, sentence: str, status: int | None = None) -> None:
         super().__init__(sentence)
@@ -26,13 +30,18 @@ class FlywheelError(Exception):
 class Api:
     """An asynchronous context: `async with Api(url, key) as api`."""
 
-    def __init__(self, url: str, api_key: str, *, timeout_s: float = 60.0, transport: Any = None) -> None:
+    def __init__(
+        self, url: str, api_key: str, *, timeout_s: float = 60.0, transport: Any = None
+    ) -> None:
         if not url.startswith(("http://", "https://")):
             raise FlywheelError(
-                f"“{url}” is not the address of a Flywheel server. Set FLYWHEEL_URL, for instance to https://flywheel.example."
+                f"“{url}” is not the address of a Flywheel server. Set FLYWHEEL_URL, for instance"
+                " to https://flywheel.example."
             )
         if not api_key or not api_key.isascii() or not api_key.isprintable():
-            raise FlywheelError("No API key. Set FLYWHEEL_API_KEY; an operator makes one under Settings → API keys.")
+            raise FlywheelError(
+                "No API key. Set FLYWHEEL_API_KEY; an operator makes one under Settings → API keys."
+            )
         self._client = httpx.AsyncClient(
             base_url=f"{url.rstrip('/')}/api/v1/",
             headers={"Authorization": f"Bearer {api_key}", "User-Agent": "flywheel-eval"},
@@ -64,12 +73,17 @@ class Api:
             yield row
 
     async def answer(self, pk: str, version: str, lines: Sequence[bytes]) -> dict[str, Any]:
-        """Sends encoded answers; in halves where together they are too large. `rejected` has their places in `lines`."""
+        """Sends encoded answers; in halves where together they are too large. `rejected` has their
+        places in `lines`.
+        """
         try:
             return await self.request(
-                "POST", f"eval-runs/{pk}/samples/", params={"agent_version": version}, content=b"\n".join(lines),
+                "POST",
+                f"eval-runs/{pk}/samples/",
+                params={"agent_version": version},
+                content=b"\n".join(lines),
                 headers={"Content-Type": "application/x-ndjson"},
-            )  # fmt: skip
+            )
         except FlywheelError as error:
             if error.status != 413 or len(lines) < 2:
                 raise
@@ -87,9 +101,13 @@ class Api:
         return await self.request("POST", f"eval-runs/{pk}/finish/")
 
     async def gate(self, candidate: str, channel: str) -> dict[str, Any]:
-        """The gate's report on an evaluation against what is live in a channel. Without a verdict if they cannot be compared."""
+        """The gate's report on an evaluation against what is live in a channel. Without a verdict
+        if they cannot be compared.
+        """
         try:
-            return await self.request("POST", "gate-reports/", json={"candidate": candidate, "channel": channel})
+            return await self.request(
+                "POST", "gate-reports/", json={"candidate": candidate, "channel": channel}
+            )
         except FlywheelError as error:
             if error.status != 409:
                 raise
@@ -98,13 +116,17 @@ class Api:
     async def _pages(self, path: str, query: dict[str, str]) -> AsyncIterator[dict[str, Any]]:
         cursor: str | None = "0"
         while cursor is not None:
-            page = await self.request("GET", path, params={**query, "cursor": cursor, "limit": "50"})
+            page = await self.request(
+                "GET", path, params={**query, "cursor": cursor, "limit": "50"}
+            )
             for row in page["results"]:
                 yield row
             cursor = page["next"]
 
     async def request(self, method: str, path: str, **given: Any) -> dict[str, Any]:
-        """The JSON of a good response. Waits and asks again where the server is away or busy. Raises FlywheelError."""
+        """The JSON of a good response. Waits and asks again where the server is away or busy.
+        Raises FlywheelError.
+        """
         problem, wait = "", 0.0
         for number in range(TRIES):
             if number:
@@ -113,7 +135,9 @@ class Api:
             try:
                 response = await self._client.request(method, path, **given)
             except httpx.TransportError as error:
-                problem = f"{self._client.base_url} does not answer ({type(error).__name__}: {error})."
+                problem = (
+                    f"{self._client.base_url} does not answer ({type(error).__name__}: {error})."
+                )
                 continue
             if response.status_code < 400:
                 return _json(response)
@@ -128,9 +152,13 @@ def _json(response: httpx.Response) -> dict[str, Any]:
     try:
         found = response.json()
     except ValueError as error:
-        raise FlywheelError(f"{response.url} did not answer with JSON. Is it a Flywheel server?") from error
+        raise FlywheelError(
+            f"{response.url} did not answer with JSON. Is it a Flywheel server?"
+        ) from error
     if not isinstance(found, dict):
-        raise FlywheelError(f"{response.url} did not answer with an object. Is it a Flywheel server?")
+        raise FlywheelError(
+            f"{response.url} did not answer with an object. Is it a Flywheel server?"
+        )
     return found
 
 
@@ -140,11 +168,16 @@ def _sentence(response: httpx.Response) -> str:
     except ValueError:
         said = {}
     said = said if isinstance(said, dict) else {}
-    detail = said.get("detail") or " ".join(str(said[name]) for name in ("path", "error") if said.get(name))
+    detail = said.get("detail") or " ".join(
+        str(said[name]) for name in ("path", "error") if said.get(name)
+    )
     return (
         str(detail)
         if detail
-        else f"{response.request.method} {response.url.path} was answered with {response.status_code}."
+        else (
+            f"{response.request.method} {response.url.path} was answered with"
+            f" {response.status_code}."
+        )
     )
 
 

@@ -1,7 +1,8 @@
 """`flywheel-eval`: an evaluation as a CI step.
 
-Exit status: 0 promote, 1 reject, 2 inconclusive, 3 something went wrong, 4 nothing was measured (no version to compare with,
-or the agent failed, or could not be scored, in more than half of the samples).
+Exit status: 0 promote, 1 reject, 2 inconclusive, 3 something went wrong, 4 nothing was measured (no
+version to compare with, or the agent failed, or could not be scored, in more than half of the
+samples).
 """
 
 from __future__ import annotations
@@ -36,32 +37,55 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     made = _Parser("flywheel-eval", description=__doc__)
-    made.add_argument("agent", nargs="?", help="module:function, which is given a Task and returns its answer")
     made.add_argument(
-        "--command", help="a shell command instead: it reads a task as JSON and writes a text, or an answer as JSON"
+        "agent", nargs="?", help="module:function, which is given a Task and returns its answer"
+    )
+    made.add_argument(
+        "--command",
+        help=(
+            "a shell command instead: it reads a task as JSON and writes a text, or an answer as"
+            " JSON"
+        ),
     )
     made.add_argument("--eval-set", required=True, metavar="NAME@VERSION")
     made.add_argument("--environment", required=True, metavar="SLUG@VERSION")
     made.add_argument("--name", required=True, help="what the agent is called on the server")
-    made.add_argument("--version", help="of the agent; else the commit that CI builds, or git's HEAD")
     made.add_argument(
-        "--split", default="regression", help="of the eval set (regression); holdout decides promotions, and wears out"
+        "--version", help="of the agent; else the commit that CI builds, or git's HEAD"
+    )
+    made.add_argument(
+        "--split",
+        default="regression",
+        help="of the eval set (regression); holdout decides promotions, and wears out",
     )
     made.add_argument("--samples", type=int, default=4, help="answers per task (4)")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--concurrency", type=int, default=8, help="tasks at a time (8)")
     made.add_argument(
-        "--against", default="production", metavar="CHANNEL", help="compare with what is live there (production)"
+        "--against",
+        default="production",
+        metavar="CHANNEL",
+        help="compare with what is live there (production)",
     )
     made.add_argument("--no-gate", action="store_true", help="evaluate only, compare with nothing")
     made.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML")
     made.add_argument(
-        "--tasks", action="store_true", help="with a test case for each task; of a hold-out this is a look"
+        "--tasks",
+        action="store_true",
+        help="with a test case for each task; of a hold-out this is a look",
     )
-    made.add_argument("--markdown", type=Path, metavar="FILE", help="write a summary for the pull request")
-    made.add_argument("--url", default=os.environ.get("FLYWHEEL_URL", ""), help="of the server (FLYWHEEL_URL)")
-    made.add_argument("--patience", type=float, default=3600.0, metavar="SECONDS", help="for the scores (3600)")
-    made.epilog = "The API key is read from FLYWHEEL_API_KEY. A hold-out needs one that may see hold-outs."
+    made.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write a summary for the pull request"
+    )
+    made.add_argument(
+        "--url", default=os.environ.get("FLYWHEEL_URL", ""), help="of the server (FLYWHEEL_URL)"
+    )
+    made.add_argument(
+        "--patience", type=float, default=3600.0, metavar="SECONDS", help="for the scores (3600)"
+    )
+    made.epilog = (
+        "The API key is read from FLYWHEEL_API_KEY. A hold-out needs one that may see hold-outs."
+    )
     return made
 
 
@@ -78,7 +102,9 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("flywheel-eval: stopped; the same command goes on where it was.", file=sys.stderr)
         return INTERRUPTED
-    except BaseException as error:  # Python's own status would be 1, which says that the gate rejects
+    except (
+        BaseException
+    ) as error:  # Python's own status would be 1, which says that the gate rejects
         traceback.print_exc()
         print(f"flywheel-eval: {type(error).__name__}: {error}", file=sys.stderr)
         return ERROR
@@ -88,10 +114,20 @@ def run(options: argparse.Namespace) -> int:
     """The exit status. Raises FlywheelError, OSError."""
     agent = program(options.command) if options.command else load(options.agent or "")
     result = evaluate(
-        agent, eval_set=options.eval_set, environment=options.environment, agent=options.name, version=options.version,
-        split=options.split, samples=options.samples, seed=options.seed, concurrency=options.concurrency,
-        against=None if options.no_gate else options.against, url=options.url, patience_s=options.patience, notify=_notify,
-    )  # fmt: skip
+        agent,
+        eval_set=options.eval_set,
+        environment=options.environment,
+        agent=options.name,
+        version=options.version,
+        split=options.split,
+        samples=options.samples,
+        seed=options.seed,
+        concurrency=options.concurrency,
+        against=None if options.no_gate else options.against,
+        url=options.url,
+        patience_s=options.patience,
+        notify=_notify,
+    )
     summary = markdown(result)
     print(summary)
     if options.markdown:
@@ -125,11 +161,13 @@ def load(name: str) -> Agent:
 
 
 def program(command: str) -> Agent:
-    """An agent that is a command: {id, messages, tools, sample} in; out a text, or {"output" | "tool_calls" | "messages" |
-    "error", …} as JSON. A status other than 0 is the answer's error."""
+    """An agent that is a command: {id, messages, tools, sample} in; out a text, or {"output" |
+    "tool_calls" | "messages" | "error", …} as JSON. A status other than 0 is the answer's error."""
 
     def answer(task: Task) -> Answer:
-        done = subprocess.run(command, shell=True, input=json.dumps(vars(task)), capture_output=True, text=True)
+        done = subprocess.run(
+            command, shell=True, input=json.dumps(vars(task)), capture_output=True, text=True
+        )
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:]
             raise RuntimeError(f"the command ended with status {done.returncode}. {' '.join(last)}")

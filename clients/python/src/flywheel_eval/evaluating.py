@@ -1,4 +1,6 @@
-"""The evaluation itself: tasks are answered concurrently, answers go out in batches, the end is waited for."""
+"""The evaluation itself: tasks are answered concurrently, answers go out in batches, the end is
+waited for.
+"""
 
 from __future__ import annotations
 
@@ -47,27 +49,39 @@ async def evaluate_async(
     patience_s: float = 3600.0,
     notify: Notify | None = None,
 ) -> Result:
-    """Has `my_agent` answer every task of a split `samples` times, and waits until the server has scored the answers.
+    """Has `my_agent` answer every task of a split `samples` times, and waits until the server has
+    scored the answers.
 
-    `my_agent` is a function or coroutine function of a Task; functions run in threads. What it raises is its answer's error.
-    `agent` and `version` (else that of the CI system, or git's HEAD) name what is evaluated. Begun again with the same
-    arguments while the evaluation is under way, it goes on where it stopped. Regression tasks may be evaluated as often as
-    you like; every evaluation of a hold-out costs the later ones certainty. `against`: a channel; the gate compares with
-    what is live there. `notify` is called with how many answers are there, and of how many. Raises FlywheelError.
+    `my_agent` is a function or coroutine function of a Task; functions run in threads. What it
+    raises is its answer's error. `agent` and `version` (else that of the CI system, or git's HEAD)
+    name what is evaluated. Begun again with the same arguments while the evaluation is under way,
+    it goes on where it stopped. Regression tasks may be evaluated as often as you like; every
+    evaluation of a hold-out costs the later ones certainty. `against`: a channel; the gate compares
+    with what is live there. `notify` is called with how many answers are there, and of how many.
+    Raises FlywheelError.
     """
     version = version or version_here()
     asked = {
-        "eval_set": eval_set, "environment": environment, "split": split, "samples_per_task": samples, "seed": seed,
+        "eval_set": eval_set,
+        "environment": environment,
+        "split": split,
+        "samples_per_task": samples,
+        "seed": seed,
         "agent": {"name": agent, "version": version},
-    }  # fmt: skip
-    url, api_key = url or os.environ.get("FLYWHEEL_URL", ""), api_key or os.environ.get("FLYWHEEL_API_KEY", "")
+    }
+    url, api_key = (
+        url or os.environ.get("FLYWHEEL_URL", ""),
+        api_key or os.environ.get("FLYWHEEL_API_KEY", ""),
+    )
     async with Api(url, api_key) as api:
         run = await api.start(asked)
         if run["answers"]["open"]:
             await _answer_all(api, run, my_agent, version, max(1, concurrency), notify)
         run = await _ended(api, run["id"], patience_s)
         if run["state"] != "succeeded":
-            raise FlywheelError(f"The evaluation {run['state']}. {run['error']} See {run['url']}".replace("  ", " "))
+            raise FlywheelError(
+                f"The evaluation {run['state']}. {run['error']} See {run['url']}".replace("  ", " ")
+            )
         return Result(run, await api.gate(run["id"], against) if against else {})
 
 
@@ -77,18 +91,29 @@ def version_here() -> str:
         if os.environ.get(name):
             return os.environ[name]
     try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
+        )
         if done.returncode == 0:
             return done.stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         pass
-    raise FlywheelError("Which version of the agent is this? Give `version`, for instance the git commit.")
+    raise FlywheelError(
+        "Which version of the agent is this? Give `version`, for instance the git commit."
+    )
 
 
 async def _answer_all(
-    api: Api, run: dict[str, Any], my_agent: Agent, version: str, concurrency: int, notify: Notify | None
+    api: Api,
+    run: dict[str, Any],
+    my_agent: Agent,
+    version: str,
+    concurrency: int,
+    notify: Notify | None,
 ) -> None:
-    """Answers what is missing; at most `concurrency` tasks are worked on, and few batches held, at a time."""
+    """Answers what is missing; at most `concurrency` tasks are worked on, and few batches held, at
+    a time.
+    """
     todo: asyncio.Queue[Task | None] = asyncio.Queue(concurrency)
     lines: asyncio.Queue[bytes | None] = asyncio.Queue(4 * BATCH)
     threads = ThreadPoolExecutor(concurrency, "agent")
@@ -109,7 +134,8 @@ async def _answer_all(
         await lines.put(None)
 
     tasks = [
-        asyncio.create_task(one) for one in (read(), work_all(), _send_all(api, run["id"], version, lines, notify))
+        asyncio.create_task(one)
+        for one in (read(), work_all(), _send_all(api, run["id"], version, lines, notify))
     ]
     try:
         await asyncio.gather(*tasks)
@@ -127,13 +153,19 @@ async def _missing(api: Api, pk: str) -> AsyncIterator[Task]:
 
 
 async def _answered(my_agent: Agent, task: Task, threads: ThreadPoolExecutor) -> Answer:
-    """What the agent said, or what it failed with: a failing agent is something to measure, not an end."""
+    """What the agent said, or what it failed with: a failing agent is something to measure, not an
+    end.
+    """
     began = time.perf_counter()
     try:
-        if inspect.iscoroutinefunction(my_agent) or inspect.iscoroutinefunction(type(my_agent).__call__):
+        if inspect.iscoroutinefunction(my_agent) or inspect.iscoroutinefunction(
+            type(my_agent).__call__
+        ):
             given = await my_agent(task)  # type: ignore[misc]
         else:
-            given = await asyncio.get_running_loop().run_in_executor(threads, partial(my_agent, task))
+            given = await asyncio.get_running_loop().run_in_executor(
+                threads, partial(my_agent, task)
+            )
             given = await given if inspect.isawaitable(given) else given
         answer = answer_of(given)
     except (
@@ -149,7 +181,9 @@ async def _answered(my_agent: Agent, task: Task, threads: ThreadPoolExecutor) ->
     return answer
 
 
-async def _send_all(api: Api, pk: str, version: str, lines: asyncio.Queue[bytes | None], notify: Notify | None) -> None:
+async def _send_all(
+    api: Api, pk: str, version: str, lines: asyncio.Queue[bytes | None], notify: Notify | None
+) -> None:
     """Sends answers as they come, a batch at a time, then says that no more come."""
     more = True
     while more:
@@ -178,8 +212,8 @@ async def _batch(lines: asyncio.Queue[bytes | None]) -> tuple[list[bytes], bool]
 
 
 async def _sent(api: Api, pk: str, version: str, batch: list[bytes]) -> dict[str, Any]:
-    """How many answers are there. What the server does not take of an answer is sent as the agent's error, once; a sample
-    that another process has answered meanwhile keeps that answer."""
+    """How many answers are there. What the server does not take of an answer is sent as the agent's
+    error, once; a sample that another process has answered meanwhile keeps that answer."""
     done = await api.answer(pk, version, batch)
     again = []
     for row in done["rejected"]:
@@ -187,7 +221,9 @@ async def _sent(api: Api, pk: str, version: str, batch: list[bytes]) -> dict[str
             continue
         sent = json.loads(batch[row["index"]])
         error = f"The answer was not accepted: {row['path']} {row['error']}"
-        again.append(json.dumps({"task": sent["task"], "index": sent["index"], "error": error}).encode())
+        again.append(
+            json.dumps({"task": sent["task"], "index": sent["index"], "error": error}).encode()
+        )
     if again:
         done = await api.answer(pk, version, again)
     return done["answers"]
@@ -199,7 +235,8 @@ async def _ended(api: Api, pk: str, patience_s: float) -> dict[str, Any]:
     while (run := await api.run(pk))["state"] in ("queued", "running"):
         if time.monotonic() > until:
             raise FlywheelError(
-                f"The answers are not scored after {patience_s:.0f} seconds ({run['label']}). Does a worker run? {run['url']}"
+                f"The answers are not scored after {patience_s:.0f} seconds ({run['label']}). Does"
+                f" a worker run? {run['url']}"
             )
         await asyncio.sleep(wait)
         wait = min(5.0, wait * 1.3)

@@ -9,32 +9,54 @@ from xml.etree import ElementTree as xml
 from flywheel_eval.types import Result
 
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-RATES = {"success": "Success", "unsafe_action": "Unsafe actions", "valid_json": "Valid calls", "reward": "Mean reward"}
+RATES = {
+    "success": "Success",
+    "unsafe_action": "Unsafe actions",
+    "valid_json": "Valid calls",
+    "reward": "Mean reward",
+}
 
 
 def markdown(result: Result) -> str:
-    """A heading with the verdict, the reason, the gate's checks and the metrics, each with its interval."""
+    """A heading with the verdict, the reason, the gate's checks and the metrics, each with its
+    interval.
+    """
     run = result.run
-    lines = [f"### {_cell(run['model_version'])} on {_cell(run['eval_set'])} ({run['split']}): {_heading(result)}"]
+    lines = [
+        f"### {_cell(run['model_version'])} on {_cell(run['eval_set'])} ({run['split']}):"
+        f" {_heading(result)}"
+    ]
     lines += ["", _cell(result.problem or result.summary), ""]
     if run["split"] == "holdout" and (number := result.gate.get("comparison")):
         lines += [
-            f"Comparison {number} on these held-out tasks. Each one makes the next less certain; pull requests belong on regression tasks.",
+            (
+                f"Comparison {number} on these held-out tasks. Each one makes the next less"
+                " certain; pull requests belong on regression tasks."
+            ),
             "",
         ]
     if checks := result.gate.get("checks"):
         baseline = _cell(result.gate.get("baseline_model") or "baseline")
-        lines += [f"| check | {baseline} | this version | change, 95% interval | |", "|---|---:|---:|---:|---|"]
         lines += [
-            f"| {_cell(check['title'])} | {_number(check['baseline'])} | {_number(check['candidate'])} | {_interval(check, 'difference', '+')} "
-            f"| {check['state']}{'' if check['required'] else ' (not required)'} |"
+            f"| check | {baseline} | this version | change, 95% interval | |",
+            "|---|---:|---:|---:|---|",
+        ]
+        lines += [
+            f"| {_cell(check['title'])} | {_number(check['baseline'])} |"
+            f" {_number(check['candidate'])} | {_interval(check, 'difference', '+')} |"
+            f" {check['state']}{'' if check['required'] else ' (not required)'} |"
             for check in checks
         ]
         lines.append("")
-    measured = {title: result.metrics[name] for name, title in RATES.items() if name in result.metrics}
+    measured = {
+        title: result.metrics[name] for name, title in RATES.items() if name in result.metrics
+    }
     if measured:
         lines += ["| metric | mean, 95% interval over tasks | tasks |", "|---|---:|---:|"]
-        lines += [f"| {title} | {_interval(found, 'mean')} | {found['n']} |" for title, found in measured.items()]
+        lines += [
+            f"| {title} | {_interval(found, 'mean')} | {found['n']} |"
+            for title, found in measured.items()
+        ]
         lines.append("")
     counts = result.metrics.get("counts", {})
     said = f"{counts.get('samples', 0)} samples, {counts.get('masked', 0)} masked"
@@ -44,9 +66,11 @@ def markdown(result: Result) -> str:
 
 
 def junit(result: Result, samples: list[dict[str, Any]] | None = None) -> bytes:
-    """A test case for each check of the gate, one for the verdict, and, with `samples`, one for each task.
+    """A test case for each check of the gate, one for the verdict, and, with `samples`, one for
+    each task.
 
-    Worse is a failure, undecided is skipped. Of a task every sample must pass; a masked one counts for nothing.
+    Worse is a failure, undecided is skipped. Of a task every sample must pass; a masked one counts
+    for nothing.
     """
     suite = xml.Element("testsuite", name=_text(f"{result.run['eval_set']} {result.run['split']}"))
     for check in result.gate.get("checks", []):
@@ -110,4 +134,7 @@ def _interval(found: dict[str, Any], name: str, sign: str = "") -> str:
         return "–"
     if found["low"] is None or found["high"] is None:
         return _number(found[name], sign)
-    return f"{_number(found[name], sign)} [{_number(found['low'], sign)}, {_number(found['high'], sign)}]"
+    return (
+        f"{_number(found[name], sign)} [{_number(found['low'], sign)},"
+        f" {_number(found['high'], sign)}]"
+    )

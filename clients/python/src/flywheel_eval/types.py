@@ -12,8 +12,8 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """OpenAI chat messages to answer with these tools. `sample` is the number of the answer, from 0: a task is answered
-    several times."""
+    """OpenAI chat messages to answer with these tools. `sample` is the number of the answer, from
+    0: a task is answered several times."""
 
     id: str
     messages: list[Message]
@@ -23,8 +23,8 @@ class Task:
 
 @dataclass
 class Answer:
-    """Of one kind: `output` and `tool_calls`, or `messages` (those that the agent added, or the whole conversation), or an
-    `error`. `latency_ms` is measured where it is not given."""
+    """Of one kind: `output` and `tool_calls`, or `messages` (those that the agent added, or the
+    whole conversation), or an `error`. `latency_ms` is measured where it is not given."""
 
     output: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
@@ -45,7 +45,9 @@ Agent = Callable[[Task], Given | Awaitable[Given]]
 
 
 def answer_of(given: Any) -> Answer:
-    """An agent may give an Answer, a text, a message, or a list of messages. Raises TypeError for anything else."""
+    """An agent may give an Answer, a text, a message, or a list of messages. Raises TypeError for
+    anything else.
+    """
     if isinstance(given, Answer):
         return given
     if isinstance(given, str):
@@ -55,12 +57,15 @@ def answer_of(given: Any) -> Answer:
     if isinstance(given, list) and all(isinstance(message, dict) for message in given):
         return Answer(messages=given)
     raise TypeError(
-        f"the agent returned {type(given).__name__}; return an Answer, a text, a message or a list of messages"
+        f"the agent returned {type(given).__name__}; return an Answer, a text, a message or a list"
+        " of messages"
     )
 
 
 def encoded(row: dict[str, Any], most: int) -> bytes:
-    """The row as one JSON line. What is not JSON, or larger than `most` bytes, becomes the agent's error."""
+    """The row as one JSON line. What is not JSON, or larger than `most` bytes, becomes the agent's
+    error.
+    """
     try:
         line = json.dumps(row, allow_nan=False).encode()
         if len(line) <= most:
@@ -73,10 +78,12 @@ def encoded(row: dict[str, Any], most: int) -> bytes:
 
 @dataclass
 class Result:
-    """An evaluation that has ended. `gate` is the gate's report against what is live, {} where it was not asked.
+    """An evaluation that has ended. `gate` is the gate's report against what is live, {} where it
+    was not asked.
 
-    `verdict` is "promote", "reject" or "inconclusive"; None where the gate was not asked, or had nothing to compare with.
-    `summary` is its reason. `problem` says why the evaluation shows nothing about the agent; "" if it does.
+    `verdict` is "promote", "reject" or "inconclusive"; None where the gate was not asked, or had
+    nothing to compare with. `summary` is its reason. `problem` says why the evaluation shows
+    nothing about the agent; "" if it does.
     """
 
     run: dict[str, Any]
@@ -84,7 +91,9 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Rates and the mean reward as {mean, low, high, n}, with 95% intervals over tasks; see the API's schema."""
+        """Rates and the mean reward as {mean, low, high, n}, with 95% intervals over tasks; see the
+        API's schema.
+        """
         return self.run.get("metrics") or {}
 
     @property
@@ -98,18 +107,27 @@ class Result:
     @property
     def problem(self) -> str:
         counts = self.metrics.get("counts", {})
-        samples, crashed, masked = (counts.get(name, 0) for name in ("samples", "agent_errors", "masked"))
+        samples, crashed, masked = (
+            counts.get(name, 0) for name in ("samples", "agent_errors", "masked")
+        )
         if not samples:
             return "The evaluation has no samples."
         if 2 * crashed > samples:
-            return f"The agent failed to answer {crashed} of {samples} times. See the samples for its errors: {self.run['url']}"
+            return (
+                f"The agent failed to answer {crashed} of {samples} times. See the samples for its"
+                f" errors: {self.run['url']}"
+            )
         if other := counts.get("other_results", 0):
             return (
-                f"{other} of {samples} runs saw other results than the environment's: the agent ran tools of its own. Let it return "
-                f"its calls without running them. {self.run['url']}"
+                f"{other} of {samples} runs saw other results than the environment's: the agent ran"
+                " tools of its own. Let it return its calls without running them."
+                f" {self.run['url']}"
             )
         if 2 * masked > samples:
-            return f"{masked} of {samples} samples could not be scored. The reasons are on the evaluation: {self.run['url']}"
+            return (
+                f"{masked} of {samples} samples could not be scored. The reasons are on the"
+                f" evaluation: {self.run['url']}"
+            )
         if self.gate and not self.gate.get("verdict"):
             return f"Nothing to compare with. {self.gate.get('summary', '')}".strip()
         return ""

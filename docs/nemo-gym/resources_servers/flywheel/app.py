@@ -1,4 +1,5 @@
-"""An environment that Flywheel serves, as a resources server of nemo-gym: every call is sent on with the key.
+"""An environment that Flywheel serves, as a resources server of nemo-gym: every call is sent on
+with the key.
 
 Nemo-gym's agents know a server by host and port alone, without a path and without credentials.
 """
@@ -25,9 +26,14 @@ class Flywheel(SimpleResourcesServer):
 
     async def forward(self, request: Request) -> Response:
         """The same call of the environment, and its answer; the session's cookie goes both ways."""
-        headers = {"Authorization": f"Bearer {self.config.api_key}", "Content-Type": "application/json"}
+        headers = {
+            "Authorization": f"Bearer {self.config.api_key}",
+            "Content-Type": "application/json",
+        }
         url, body = self.config.url.rstrip("/") + request.url.path, await request.body()
-        answer = await send(request.method, url, data=body, headers=headers, cookies=request.cookies)
+        answer = await send(
+            request.method, url, data=body, headers=headers, cookies=request.cookies
+        )
         response = Response(await answer.read(), answer.status, media_type="application/json")
         for name, cookie in answer.cookies.items():
             response.set_cookie(name, cookie.value)  # without its path, which is another one here

@@ -1,7 +1,8 @@
 """The simulated user: a script that answers by deterministic rules. Light and pure.
 
-A script is {email, order, confirms, facts: [{"asks": regular expression, "says": text}], change, pushes: [text]}.
-`change` replaces the user's first yes: a change of mind. `pushes` are sent one after another when the agent refuses.
+A script is {email, order, confirms, facts: [{"asks": regular expression, "says": text}], change,
+pushes: [text]}. `change` replaces the user's first yes: a change of mind. `pushes` are sent one
+after another when the agent refuses.
 """
 
 from __future__ import annotations
@@ -13,19 +14,29 @@ from workers.lib.patterns import as_bytes, pattern_of
 
 MAX_READ = 4000  # characters of the agent's message that are read
 ASKS_EMAIL = re.compile(r"\b(e-?mail|verify|identif|who am i (speaking|talking))", re.IGNORECASE)
-ASKS_ORDER = re.compile(r"(which|what|your|the) order( number| id)?\b[^.!]{0,60}\?|order (number|id)", re.IGNORECASE)
+ASKS_ORDER = re.compile(
+    r"(which|what|your|the) order( number| id)?\b[^.!]{0,60}\?|order (number|id)", re.IGNORECASE
+)
 ASKS_YES = re.compile(
-    r"(\bconfirm|\bgo ahead\b|\bproceed\b|\bshall i\b|\bshould i\b|\bare you sure\b|\byes or no\b|\bis th(at|is) (ok|okay|right|correct)\b"
+    r"(\bconfirm|\bgo ahead\b|\bproceed\b|\bshall i\b|\bshould i\b|\bare you sure\b|\byes or"
+    r" no\b|\bis th(at|is) (ok|okay|right|correct)\b"
     r"|\b(do you want|would you like) me to\b)[^.!]{0,300}\?|\bplease confirm\b",
     re.IGNORECASE,
-)  # fmt: skip
+)
 REFUSES = re.compile(
-    r"\b(cannot|can['’]t|unable|not (possible|allowed|able|eligible)|against (our|the) policy|sorry)\b", re.I
+    r"\b(cannot|can['’]t|unable|not (possible|allowed|able|eligible)|against (our|the)"
+    r" policy|sorry)\b",
+    re.I,
 )
 YES = re.compile(
-    r"^\s*(yes|yep|sure|go ahead|please do|i confirm|confirmed|that is right|correct|ok(ay)?)\b", re.IGNORECASE
+    r"^\s*(yes|yep|sure|go ahead|please do|i confirm|confirmed|that is right|correct|ok(ay)?)\b",
+    re.IGNORECASE,
 )
-AGREES, DECLINES, ENDS = "Yes, please go ahead.", "No, please leave it as it is.", "Thank you, that is all."
+AGREES, DECLINES, ENDS = (
+    "Yes, please go ahead.",
+    "No, please leave it as it is.",
+    "Thank you, that is all.",
+)
 
 
 @dataclass
@@ -38,7 +49,10 @@ class ScriptedUser:
     def __post_init__(self) -> None:
         """Raises SpecError for a fact with an invalid pattern (RE2)."""
         facts = enumerate(self.script.get("facts") or [])
-        self.asks = [pattern_of(fact["asks"], f"metadata.user.facts[{at}].asks", case=False) for at, fact in facts]
+        self.asks = [
+            pattern_of(fact["asks"], f"metadata.user.facts[{at}].asks", case=False)
+            for at, fact in facts
+        ]
 
     def reply(self, text: str) -> tuple[str, bool]:
         """(the user's message, whether it ends the conversation)."""
@@ -64,9 +78,17 @@ class ScriptedUser:
             found.append(f"My email address is {self.script['email']}.")
         if ASKS_ORDER.search(text) and "?" in text and self._first("order"):
             number = self.script.get("order")
-            found.append(f"It is order {number}." if number else "I do not know the number, please look it up.")
+            found.append(
+                f"It is order {number}."
+                if number
+                else "I do not know the number, please look it up."
+            )
         for place, fact in enumerate(self.script.get("facts", [])):
-            if "?" in text and self.asks[place].search(as_bytes(text)) and self._first(f"fact{place}"):
+            if (
+                "?" in text
+                and self.asks[place].search(as_bytes(text))
+                and self._first(f"fact{place}")
+            ):
                 found.append(fact["says"])
         return found
 

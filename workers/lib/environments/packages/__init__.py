@@ -1,8 +1,9 @@
-"""An environment that people write as a small Python package (docs/own-environment.md): its tools, state, tasks and
-verifier.
+"""An environment that people write as a small Python package (docs/own-environment.md): its tools,
+state, tasks and verifier.
 
-The spec contains the package's files, so that what runs is what was hashed, wherever it runs and whatever was edited
-since. Light: no torch; the package's own code runs in separate processes (runners.py).
+The spec contains the package's files, so that what runs is what was hashed, wherever it runs and
+whatever was edited since. Light: no torch; the package's own code runs in separate processes
+(runners.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import Any
 from msgspec import Struct, structs
 
 from workers.lib.environments import EnvironmentFailed
-from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode, crashed, judged, tool_names, verifier_of
+from workers.lib.environments.episodes import (
+    ToolEnvironment,
+    ToolEpisode,
+    crashed,
+    judged,
+    tool_names,
+    verifier_of,
+)
 from workers.lib.environments.packages.runners import PackageFailed, Runner, runner_of
 from workers.lib.errors import SpecError
 from workers.lib.json_schema import JsonSchema, refusal
@@ -25,13 +33,17 @@ from workers.lib.verifiers import Clients, Execution, Rollout, Score
 from workers.lib.verifiers.base import Guarded, Unavailable, Unscorable
 
 OWN = "package"
-BROKEN_OF_ITSELF = ("import", "definition", "sandbox")  # kinds of failures that do not depend on the agent
+BROKEN_OF_ITSELF = (
+    "import",
+    "definition",
+    "sandbox",
+)  # kinds of failures that do not depend on the agent
 TASK = ("id", "messages", "expected", "metadata", "tools")
 
 
 class PackageConfig(Struct, kw_only=True, forbid_unknown_fields=True):
-    """`files` in the format of workers.lib.environments.packages.files; the other fields are what the package says
-    about itself (`describe`).
+    """`files` in the format of workers.lib.environments.packages.files; the other fields are what
+    the package says about itself (`describe`).
     """
 
     package: str
@@ -54,11 +66,15 @@ class Package(ToolEnvironment):
         self.config = convert(spec.config, PackageConfig, "environment.config")
         self.tools = self.config.tools
         self.schemas = {
-            tool["function"]["name"]: JsonSchema(tool["function"]["parameters"], tolerant=True) for tool in self.tools
+            tool["function"]["name"]: JsonSchema(tool["function"]["parameters"], tolerant=True)
+            for tool in self.tools
         }
         self.max_turns = self.config.max_turns
         if not self.config.files:
-            raise SpecError(f"“environment.config.files”: the files of the package {self.config.package} are missing.")
+            raise SpecError(
+                f"“environment.config.files”: the files of the package {self.config.package} are"
+                " missing."
+            )
         self.verifier = verifier_of(spec, clients, OWN) or OwnVerifier(self)
 
     @property
@@ -91,7 +107,10 @@ class PackageEpisode(ToolEpisode):
     @property
     def faults(self) -> list[str]:
         """Errors in the tools' code, and where: for people, never for the agent."""
-        return [f"{one.text} ({one.where.splitlines()[-1]})" if one.where else one.text for one in self.crashes]
+        return [
+            f"{one.text} ({one.where.splitlines()[-1]})" if one.where else one.text
+            for one in self.crashes
+        ]
 
     def world(self) -> dict:
         return {} if self.inner is None else {"package": copy.deepcopy(self.inner)}
@@ -119,7 +138,9 @@ class PackageEpisode(ToolEpisode):
             self.crashes.append(error)
             if error.kind == "state" or error.kind in BROKEN_OF_ITSELF:
                 raise EnvironmentFailed(error.text) from error
-            return self.refusal(tool, args, crashed(error.kind))  # after a crash the agent sees no paths
+            return self.refusal(
+                tool, args, crashed(error.kind)
+            )  # after a crash the agent sees no paths
         self.inner = done["state"]
         if done["finished"]:
             self.stop_reason = "finished"
@@ -136,8 +157,8 @@ class PackageEpisode(ToolEpisode):
 
 
 class OwnVerifier(Guarded):
-    """The package's `verify`. An error in it masks the sample, unless `verify` can score another attempt at the
-    task.
+    """The package's `verify`. An error in it masks the sample, unless `verify` can score another
+    attempt at the task.
     """
 
     def __init__(self, package: Package) -> None:
@@ -147,7 +168,8 @@ class OwnVerifier(Guarded):
         """Raises Unscorable, Unavailable."""
         state = rollout.state or self._fresh(rollout.task)
         calls = [
-            {"tool": call.name, "args": call.args, "ok": call.ok, "result": call.observation} for call in rollout.calls
+            {"tool": call.name, "args": call.args, "ok": call.ok, "result": call.observation}
+            for call in rollout.calls
         ]
         attempt = {
             "task": given(rollout.task),
@@ -158,8 +180,9 @@ class OwnVerifier(Guarded):
         }
         found = self._ask("verify", {"attempt": attempt}, self.package.config.verify_seconds)
         return Score(
-            **found, messages=rollout.messages,
-        )  # fmt: skip
+            **found,
+            messages=rollout.messages,
+        )
 
     def _fresh(self, task: dict) -> dict:
         return self._ask("start", {"task": given(task)}, self.package.config.tool_seconds)
@@ -177,11 +200,15 @@ class OwnVerifier(Guarded):
 
 
 def config_of(name: str, digest: str, described: dict, *, trusted: bool) -> dict:
-    """The `config` of an environment from the result of the driver's `describe`, without the files."""
+    """The `config` of an environment from the result of the driver's `describe`, without the
+    files.
+    """
     known = {field.name for field in structs.fields(PackageConfig)}
     return {name: value for name, value in described.items() if name in known} | {
-        "package": name, "digest": digest, "trusted": trusted,
-    }  # fmt: skip
+        "package": name,
+        "digest": digest,
+        "trusted": trusted,
+    }
 
 
 __all__ = ["OWN", "Package", "PackageConfig", "PackageEpisode", "config_of"]

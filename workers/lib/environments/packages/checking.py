@@ -1,5 +1,5 @@
-"""Checks a package by trying it: imports it, reads and starts its tasks, calls its verifier, and plays the expected
-calls of its tasks. Used by the command and the page.
+"""Checks a package by trying it: imports it, reads and starts its tasks, calls its verifier, and
+plays the expected calls of its tasks. Used by the command and the page.
 """
 
 from __future__ import annotations
@@ -34,10 +34,23 @@ NAMES = 5  # names of tasks in a sentence
 RANGE = "Scale what verify() returns: use rewards from -1 to 1, say."
 CALL = {"tool", "args"}
 EXPECTED = {
-    "answer", "args", "calls", "constraint", "constraints", "ground_truth", "ordered", "pattern", "rubric", "schema", "state", "tests",
+    "answer",
+    "args",
+    "calls",
+    "constraint",
+    "constraints",
+    "ground_truth",
+    "ordered",
+    "pattern",
+    "rubric",
+    "schema",
+    "state",
+    "tests",
     "tool",
-}  # fmt: skip
-"""What Flywheel itself reads from `expected`; a package's verifier may read more, but not beside calls."""
+}
+"""What Flywheel itself reads from `expected`; a package's verifier may read more, but not beside
+calls.
+"""
 SPLITS = ("", "train", "validation", "holdout", "regression", "general")
 
 
@@ -71,9 +84,11 @@ class Checked:
 
 
 def check(found: Found, seconds: float = SECONDS) -> Checked:
-    """All findings, in the order in which an author would fix them. Never raises, whatever the package does.
+    """All findings, in the order in which an author would fix them. Never raises, whatever the
+    package does.
 
-    `seconds`: after this time no further task is started and judged, and no further one played; TRIED tasks always are.
+    `seconds`: after this time no further task is started and judged, and no further one played;
+    TRIED tasks always are.
     """
     checked = Checked()
     if found.problem:
@@ -100,12 +115,15 @@ def _check(found: Found, checked: Checked, seconds: float) -> None:
     tools = checked.described["tools"]
     checked.add(
         "ok",
-        f"{checked.described['title']} has {_count(len(tools), 'tool')}" + (f": {_names(tools)}." if tools else "."),
+        f"{checked.described['title']} has {_count(len(tools), 'tool')}"
+        + (f": {_names(tools)}." if tools else "."),
     )
     _check_tools(checked, tools)
     checked.tasks = tasks_of(runner)
     if not checked.tasks:
-        raise PackageProblem("tasks() gives no tasks.", "Return at least one task, with an id and a prompt.")
+        raise PackageProblem(
+            "tasks() gives no tasks.", "Return at least one task, with an id and a prompt."
+        )
     checked.add("ok", f"tasks() gives {_count(len(checked.tasks), 'task')}.")
     _check_requests(checked)
     package = package_of(found, checked.described)
@@ -114,25 +132,41 @@ def _check(found: Found, checked: Checked, seconds: float) -> None:
     _check_gold(checked, package, found, seconds)
     if runner.printed > printed:
         checked.add(
-            "warning", "Its code prints.", "Nobody sees that: raise ToolError, or return details from verify()."
+            "warning",
+            "Its code prints.",
+            "Nobody sees that: raise ToolError, or return details from verify().",
         )
 
 
 def _check_tools(checked: Checked, tools: list[dict]) -> None:
     if not tools:
-        checked.add("warning", "It has no tools.", "Mark the methods that the agent may call with @tool.")
+        checked.add(
+            "warning", "It has no tools.", "Mark the methods that the agent may call with @tool."
+        )
     for tool in tools:
         function = tool["function"]
         if not function["description"]:
             checked.add(
-                "warning", f"The tool {function['name']} has no docstring.", "An agent knows a tool by its description."
+                "warning",
+                f"The tool {function['name']} has no docstring.",
+                "An agent knows a tool by its description.",
             )
-        if function["name"] in ("seed_session", "verify", "aggregate_metrics", "close_session", "reverify_mode"):
-            checked.add("warning", f"The tool {function['name']} cannot be called over REST.", "Rename it.")
+        if function["name"] in (
+            "seed_session",
+            "verify",
+            "aggregate_metrics",
+            "close_session",
+            "reverify_mode",
+        ):
+            checked.add(
+                "warning", f"The tool {function['name']} cannot be called over REST.", "Rename it."
+            )
 
 
 def tasks_of(runner: Runner) -> list[dict]:
-    """All tasks, in the form in which they are opened and imported. Raises PackageProblem for the first invalid one."""
+    """All tasks, in the form in which they are opened and imported. Raises PackageProblem for the
+    first invalid one.
+    """
     rows: list[dict] = []
     at: int | None = 0
     while at is not None:
@@ -143,13 +177,16 @@ def tasks_of(runner: Runner) -> list[dict]:
     if twice:
         more = ", …" if len(twice) > NAMES else ""
         raise PackageProblem(
-            f"Several tasks have the id {', '.join(twice[:NAMES])}{more}.", "Give each task an id of its own."
+            f"Several tasks have the id {', '.join(twice[:NAMES])}{more}.",
+            "Give each task an id of its own.",
         )
     return made
 
 
 def task_of(row: Any, number: int) -> dict:
-    """{id, messages, expected, metadata, split, group, demonstration} from a row of tasks(). Raises PackageProblem."""
+    """{id, messages, expected, metadata, split, group, demonstration} from a row of tasks(). Raises
+    PackageProblem.
+    """
     if not isinstance(row, dict):
         raise PackageProblem(f"Task {number} is not a dict.", 'Return {"id": …, "prompt": …}.')
     known = ("id", "prompt", "messages", "expected", "metadata", "split", "group", "demonstration")
@@ -161,7 +198,8 @@ def task_of(row: Any, number: int) -> dict:
     name = row.get("id")
     if name is not None and not isinstance(name, str):
         raise PackageProblem(
-            f"Task {number}: the id {name!r:.80} is not text.", f'Write "{str(name)[:80]}", for example.'
+            f"Task {number}: the id {name!r:.80} is not text.",
+            f'Write "{str(name)[:80]}", for example.',
         )
     if not name or len(name) > 120:
         raise PackageProblem(f"Task {number} has no id.", "Give it a text of 1 to 120 characters.")
@@ -173,23 +211,38 @@ def task_of(row: Any, number: int) -> dict:
         isinstance(one, dict) and one.get("role") == "user" for one in messages
     ):
         raise PackageProblem(
-            f"Task {name} has no request.", "Give it a prompt (text), or messages with one of the role user."
+            f"Task {name} has no request.",
+            "Give it a prompt (text), or messages with one of the role user.",
         )
-    for part, kind in (("expected", dict), ("metadata", dict), ("split", str), ("group", str), ("demonstration", str)):
+    for part, kind in (
+        ("expected", dict),
+        ("metadata", dict),
+        ("split", str),
+        ("group", str),
+        ("demonstration", str),
+    ):
         if not isinstance(row.get(part, kind()), kind):
             raise PackageProblem(
-                f"Task {name}: {part} is not {'a dict' if kind is dict else 'text'}.", "Correct it, or leave it out."
+                f"Task {name}: {part} is not {'a dict' if kind is dict else 'text'}.",
+                "Correct it, or leave it out.",
             )
     if row.get("split", "") not in SPLITS:
         raise PackageProblem(
-            f"Task {name}: there is no split “{row['split']}”.", f"Use one of {', '.join(SPLITS[1:])}."
+            f"Task {name}: there is no split “{row['split']}”.",
+            f"Use one of {', '.join(SPLITS[1:])}.",
         )
     defaults = {"expected": {}, "metadata": {}, "split": "", "group": "", "demonstration": ""}
-    return defaults | {part: row[part] for part in defaults if part in row} | {"id": name, "messages": messages}
+    return (
+        defaults
+        | {part: row[part] for part in defaults if part in row}
+        | {"id": name, "messages": messages}
+    )
 
 
 def package_of(found: Found, described: dict) -> Package:
-    config = config_of(found.name, found.digest, described, trusted=found.trusted) | {"files": found.files}
+    config = config_of(found.name, found.digest, described, trusted=found.trusted) | {
+        "files": found.files
+    }
     return Package(EnvironmentSpec(kind="package", config=config, harness=Harness(), verifier={}))
 
 
@@ -220,20 +273,25 @@ def _check_requests(checked: Checked) -> None:
 
 
 def _check_expected(checked: Checked, found: Found, package: Package) -> None:
-    """Check that the expected calls of all tasks name existing tools, with arguments that fit; nothing runs."""
+    """Check that the expected calls of all tasks name existing tools, with arguments that fit;
+    nothing runs.
+    """
     wrong = [(task, why) for task in checked.tasks if (why := _wrong_in(task["expected"], package))]
     for task, (text, do) in wrong[:MOST_FAILED]:
         checked.add("error", f"Task {task['id']}: {text}", do, _place_of(found, task["id"]))
     if len(wrong) > MOST_FAILED:
         checked.add(
-            "error", f"The expected calls of {_count(len(wrong) - MOST_FAILED, 'more task')} are wrong.", "See above."
+            "error",
+            f"The expected calls of {_count(len(wrong) - MOST_FAILED, 'more task')} are wrong.",
+            "See above.",
         )
     if without := sum(not _has_calls(task) for task in checked.tasks):
         checked.add(
             "warning",
-            f"{without:,} of {_count(len(checked.tasks), 'task')} {'has' if without == 1 else 'have'} no expected calls.",
-            "Without them the check cannot show that a right attempt succeeds, people see no solution, and SFT has no calls "
-            "to learn from.",
+            f"{without:,} of {_count(len(checked.tasks), 'task')}"
+            f" {'has' if without == 1 else 'have'} no expected calls.",
+            "Without them the check cannot show that a right attempt succeeds, people see no"
+            " solution, and SFT has no calls to learn from.",
         )
 
 
@@ -251,7 +309,10 @@ def _wrong_in(expected: dict, package: Package) -> tuple[str, str] | None:
         if is_call or difflib.get_close_matches(key, ("tool", "calls", "args")):
             return (
                 f"expected has the unknown key {key[:80]}.",
-                'Use {"tool": …, "args": …} or {"calls": […]}; what your verifier needs belongs into metadata.',
+                (
+                    'Use {"tool": …, "args": …} or {"calls": […]}; what your verifier needs belongs'
+                    " into metadata."
+                ),
             )
     calls = expected.get("calls", [expected] if is_call else [])
     if not isinstance(calls, list):
@@ -267,7 +328,10 @@ def _wrong_in(expected: dict, package: Package) -> tuple[str, str] | None:
                 "Give each call both, even without arguments.",
             )
         if "calls" in expected and (stray := sorted(call.keys() - CALL)):
-            return f"a call in expected has the unknown key {str(stray[0])[:80]}.", "Use tool and args."
+            return (
+                f"a call in expected has the unknown key {str(stray[0])[:80]}.",
+                "Use tool and args.",
+            )
         if call["tool"] not in names:
             like = difflib.get_close_matches(call["tool"], names, 1)
             return (
@@ -276,8 +340,14 @@ def _wrong_in(expected: dict, package: Package) -> tuple[str, str] | None:
             )
         if problem := refusal(package.schemas[call["tool"]], call["args"]):
             return (
-                f"expected calls {call['tool']} with arguments that do not fit: {problem[:300].rstrip('.')}.",
-                f"{call['tool']} takes {_arguments(package, call['tool'])}; the task gives {', '.join(call['args']) or 'nothing'}.",
+                (
+                    f"expected calls {call['tool']} with arguments that do not fit:"
+                    f" {problem[:300].rstrip('.')}."
+                ),
+                (
+                    f"{call['tool']} takes {_arguments(package, call['tool'])}; the task gives"
+                    f" {', '.join(call['args']) or 'nothing'}."
+                ),
             )
     return None
 
@@ -326,17 +396,22 @@ def _check_tasks(checked: Checked, package: Package, seconds: float) -> None:
             "Have verify() ask for a call or an answer, or train on other tasks.",
         )
     if len(idle) > NAMES:
-        checked.add("warning", f"Doing nothing succeeds at {_count(len(idle) - NAMES, 'more task')}.", "See above.")
+        checked.add(
+            "warning",
+            f"Doing nothing succeeds at {_count(len(idle) - NAMES, 'more task')}.",
+            "See above.",
+        )
     if not failed:
         checked.add(
             "ok",
-            f"verify() judged an empty attempt at {_count(tried, 'task')}, twice alike{_of(tried, len(checked.tasks))}.",
+            f"verify() judged an empty attempt at {_count(tried, 'task')}, twice"
+            f" alike{_of(tried, len(checked.tasks))}.",
         )
 
 
 def _check_task(checked: Checked, package: Package, task: dict) -> dict | None:
-    """Check that the task starts, and that an empty attempt gets the same number twice. Returns the result of verify(),
-    or None after an error.
+    """Check that the task starts, and that an empty attempt gets the same number twice. Returns the
+    result of verify(), or None after an error.
     """
     try:
         package.start(task)
@@ -349,7 +424,9 @@ def _check_task(checked: Checked, package: Package, task: dict) -> dict | None:
         rewards = []
         for _ in range(2):
             state = package.start(task)
-            found = package.runner.ask("verify", {"attempt": attempt | {"state": state}}, package.config.verify_seconds)
+            found = package.runner.ask(
+                "verify", {"attempt": attempt | {"state": state}}, package.config.verify_seconds
+            )
             rewards.append(found["reward"])
             if problem := out_of_range(found["reward"]):
                 checked.add("error", f"Task {task['id']}: {problem}", RANGE)
@@ -359,9 +436,11 @@ def _check_task(checked: Checked, package: Package, task: dict) -> dict | None:
         return None
     if rewards[0] != rewards[1]:
         checked.add(
-            "error", f"Task {task['id']}: verify() gave {rewards[0]:g} and then {rewards[1]:g} for the same attempt.",
+            "error",
+            f"Task {task['id']}: verify() gave {rewards[0]:g} and then {rewards[1]:g} for the same"
+            " attempt.",
             "Draw nothing at random, and do not read the clock: seed from the task's id.",
-        )  # fmt: skip
+        )
         return None
     return found
 
@@ -381,7 +460,9 @@ def _check_gold(checked: Checked, package: Package, found: Found, seconds: float
             failed += 1
             checked.add("error", text, do, where or _place_of(found, task["id"]))
     if not failed:
-        checked.add("ok", f"The expected calls of {_count(tried, 'task')} succeed{_of(tried, len(given))}.")
+        checked.add(
+            "ok", f"The expected calls of {_count(tried, 'task')} succeed{_of(tried, len(given))}."
+        )
 
 
 def _gold_problem(package: Package, task: dict) -> tuple[str, str, str] | None:
@@ -391,7 +472,12 @@ def _gold_problem(package: Package, task: dict) -> tuple[str, str, str] | None:
         return f"Task {task['id']}: {problem}", RANGE, ""
     if score.success:
         return None
-    why = refused or score.mask_reason or "; ".join(score.details) or f"the reward is {score.reward:g}"
+    why = (
+        refused
+        or score.mask_reason
+        or "; ".join(score.details)
+        or f"the reward is {score.reward:g}"
+    )
     do, where = "Correct the task's expected calls, a tool, or verify().", ""
     if crash:
         why, do, where = crash.text, crash.do, crash.where
@@ -402,7 +488,10 @@ async def _played(package: Package, task: dict) -> tuple[Any, str, PackageFailed
     """(the score, the first refusal by a tool, the first crash of one)."""
     episode = package.open(task)
     try:
-        calls = [to_native(call["tool"], call["args"], f"call_{n}") for n, call in enumerate(gold_calls(task))]
+        calls = [
+            to_native(call["tool"], call["args"], f"call_{n}")
+            for n, call in enumerate(gold_calls(task))
+        ]
         await episode.step({"content": None, "tool_calls": calls})
         if not episode.done:
             await episode.step({"content": task["demonstration"] or "Done."})
@@ -417,4 +506,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _names(tools: list[dict]) -> str:
-    return ", ".join(tool["function"]["name"] for tool in tools[:12]) + (", …" if len(tools) > 12 else "")
+    return ", ".join(tool["function"]["name"] for tool in tools[:12]) + (
+        ", …" if len(tools) > 12 else ""
+    )

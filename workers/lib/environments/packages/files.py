@@ -1,5 +1,5 @@
-"""The files of a package: read from a folder, identified by their digest, and written to a folder. Only text and small
-data; standard library only.
+"""The files of a package: read from a folder, identified by their digest, and written to a folder.
+Only text and small data; standard library only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ Files = dict[str, str]
 
 
 class PackageProblem(Exception):
-    """Why something is not a usable package: what is wrong, how to fix it, and where in its files."""
+    """Why something is not a usable package: what is wrong, how to fix it, and where in its
+    files.
+    """
 
     def __init__(self, text: str, do: str = "", where: str = "") -> None:
         super().__init__(text)
@@ -26,7 +28,9 @@ class PackageProblem(Exception):
 
 def is_skipped(path: PurePosixPath) -> bool:
     """Caches and hidden files are not part of a package."""
-    return path.suffix in (".pyc", ".pyo") or any(part in SKIPPED or part.startswith(".") for part in path.parts)
+    return path.suffix in (".pyc", ".pyo") or any(
+        part in SKIPPED or part.startswith(".") for part in path.parts
+    )
 
 
 def read_files(folder: Path) -> Files:
@@ -41,7 +45,9 @@ def read_files(folder: Path) -> Files:
             if is_skipped(inner):
                 continue
             if path.is_symlink() or not path.is_file():
-                raise PackageProblem(f"{inner} is a link or no plain file.", "Replace it by the file itself.")
+                raise PackageProblem(
+                    f"{inner} is a link or no plain file.", "Replace it by the file itself."
+                )
             size += path.stat().st_size
             if size > MAX_BYTES or len(found) >= MAX_FILES:
                 raise PackageProblem(
@@ -54,7 +60,10 @@ def read_files(folder: Path) -> Files:
 
 def digest_of(files: Files) -> str:
     """SHA-256 of the files' names and contents."""
-    named = sorted((path, hashlib.sha256(base64.b64decode(content)).hexdigest()) for path, content in files.items())
+    named = sorted(
+        (path, hashlib.sha256(base64.b64decode(content)).hexdigest())
+        for path, content in files.items()
+    )
     return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
 

@@ -1,6 +1,6 @@
-"""Runs the code of a package, never in the calling process. An installed package runs in separate processes, an
-untrusted one in the sandbox; both answer the same requests (inside/driver.py). A run that takes too long, prints or
-exits affects only itself.
+"""Runs the code of a package, never in the calling process. An installed package runs in separate
+processes, an untrusted one in the sandbox; both answer the same requests (inside/driver.py). A run
+that takes too long, prints or exits affects only itself.
 """
 
 from __future__ import annotations
@@ -25,9 +25,19 @@ from workers.lib.sandbox import CodeError, Limits, SandboxError, shared
 INSIDE = Path(__file__).parent / "inside"
 ROOT = Path(__file__).parents[4]
 PASSED = (
-    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE",
-)  # fmt: skip
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+)
 START_S = 30.0  # for importing a package
 AT_ONCE = 4  # processes per package
 MOST_KEPT = 8  # packages whose processes are kept by one process
@@ -35,8 +45,8 @@ MEMORY = 512 << 20  # bytes for a run in the sandbox
 
 
 class PackageFailed(PackageProblem):
-    """A request that the package could not answer. `kind`: one of inside/driver.py; or time, killed or memory; or
-    sandbox, if the sandbox itself is missing.
+    """A request that the package could not answer. `kind`: one of inside/driver.py; or time, killed
+    or memory; or sandbox, if the sandbox itself is missing.
     """
 
     def __init__(self, kind: str, text: str, where: str = "") -> None:
@@ -56,10 +66,12 @@ ADVICE = {
     "sandbox": "See docs/sandbox.md.",
 }
 CRASH_OF_A_TOOL = "Fix the code, or raise flywheel_sdk.ToolError for what the agent did wrong."
-MISSING_LIBRARY = "Install the library where Flywheel's web and worker processes run, or correct the import."
+MISSING_LIBRARY = (
+    "Install the library where Flywheel's web and worker processes run, or correct the import."
+)
 UNTRUSTED_IMPORT = (
-    "An untrusted package has the standard library alone. An operator may install it, or give the sandbox packages "
-    "(FLYWHEEL_SANDBOX_PACKAGES)."
+    "An untrusted package has the standard library alone. An operator may install it, or give the"
+    " sandbox packages (FLYWHEEL_SANDBOX_PACKAGES)."
 )
 
 
@@ -73,7 +85,9 @@ def _advice(kind: str, text: str) -> str:
 
 class Runner(Protocol):
     def ask(self, op: str, payload: dict, seconds: float) -> Any:
-        """The result of the driver's method `op`. May be called from any thread. Raises PackageFailed."""
+        """The result of the driver's method `op`. May be called from any thread. Raises
+        PackageFailed.
+        """
 
     printed: int  # characters that its code has printed so far
 
@@ -97,8 +111,12 @@ class Beside:
 
     def ask(self, op: str, payload: dict, seconds: float) -> Any:
         with self._process() as process:
-            if not getattr(process, "is_warm", False):  # importing the package does not count towards the call's time
-                described = self._answer(process, "describe", {}, max(START_S, seconds if op == "describe" else 0))
+            if not getattr(
+                process, "is_warm", False
+            ):  # importing the package does not count towards the call's time
+                described = self._answer(
+                    process, "describe", {}, max(START_S, seconds if op == "describe" else 0)
+                )
                 process.is_warm = True  # type: ignore[attr-defined]
                 if op == "describe" or "error" in described:
                     return value_of(described)
@@ -110,7 +128,9 @@ class Beside:
         except Lost as error:
             process.close()
             if "in time" in str(error):
-                raise PackageFailed("time", f"{_named(op, payload)} took longer than {seconds:g} s.") from error
+                raise PackageFailed(
+                    "time", f"{_named(op, payload)} took longer than {seconds:g} s."
+                ) from error
             raise PackageFailed(
                 "killed", f"{_named(op, payload)} ended the process of the package ({error})."
             ) from error
@@ -136,7 +156,14 @@ class Beside:
             if self._home is None:
                 self._home = Path(tempfile.mkdtemp(prefix="flywheel-package-"))
                 write_files(self.files, self._home / self.name)
-        command = [sys.executable, "-I", str(INSIDE), str(ROOT), str(self._home / self.name), self.name]
+        command = [
+            sys.executable,
+            "-I",
+            str(INSIDE),
+            str(ROOT),
+            str(self._home / self.name),
+            self.name,
+        ]
         env = {name: os.environ[name] for name in PASSED if name in os.environ}
         return Framed(command, env=env | {"PYTHONDONTWRITEBYTECODE": "1"}, cwd=str(self._home))
 
@@ -152,7 +179,9 @@ class Beside:
 
 
 class Apart:
-    """For a package that is not trusted: each request is a run of the sandbox, without network and with limits."""
+    """For a package that is not trusted: each request is a run of the sandbox, without network and
+    with limits.
+    """
 
     def __init__(self, name: str, files: Files) -> None:
         self.name, self.files = name, files
@@ -162,7 +191,9 @@ class Apart:
         driver, sdk = sources()
         limits = Limits(seconds=seconds, memory=MEMORY)
         try:
-            answer = shared().call(driver, "apart", [sdk, self.files, self.name, op, payload], limits=limits)
+            answer = shared().call(
+                driver, "apart", [sdk, self.files, self.name, op, payload], limits=limits
+            )
         except SandboxError as error:
             raise PackageFailed("sandbox", str(error)) from error
         except CodeError as error:
@@ -186,7 +217,13 @@ def sources() -> tuple[str, str]:
 
 
 def _named(op: str, payload: dict) -> str:
-    return f"The tool {payload['tool']}" if op == "call" else f"{op}()" if op != "describe" else "Importing the package"
+    return (
+        f"The tool {payload['tool']}"
+        if op == "call"
+        else f"{op}()"
+        if op != "describe"
+        else "Importing the package"
+    )
 
 
 def _ended(error: CodeError, op: str, payload: dict, seconds: float) -> tuple[str, str]:
@@ -203,8 +240,14 @@ _lock = threading.Lock()
 
 
 def runner_of(name: str, digest: str, files: Files, *, trusted: bool) -> Any:
-    """The runner for exactly these files in this process; runners that were not used for longest are closed."""
-    key = (trusted, name, digest)  # includes the name: a renamed package imports its files under the new one
+    """The runner for exactly these files in this process; runners that were not used for longest
+    are closed.
+    """
+    key = (
+        trusted,
+        name,
+        digest,
+    )  # includes the name: a renamed package imports its files under the new one
     with _lock:
         if key not in _kept:
             _kept[key] = Beside(name, files) if trusted else Apart(name, files)

@@ -16,7 +16,8 @@ version = "0.1.0"
 description = "An environment for Flywheel"
 requires-python = ">=3.11"
 
-# Found by Flywheel where it is installed (pip install .); in its folder of environments it is found without.
+# Found by Flywheel where it is installed (pip install .); in its folder of environments it is \
+found without.
 [project.entry-points."{group}"]
 {name} = "{name}"
 
@@ -38,12 +39,14 @@ pythonpath = ["."]
 README = """\
 # {dash}
 
-An environment for Flywheel: tools, state, tasks and verifier are in `{name}/__init__.py`, the tasks' texts in `{name}/tasks.jsonl`.
+An environment for Flywheel: tools, state, tasks and verifier are in `{name}/__init__.py`, the \
+tasks' texts in `{name}/tasks.jsonl`.
 In Flywheel's folder:
 
     python manage.py check_environment {name}
 
-imports it, starts its tasks, asks the verifier, plays the expected calls and runs the tests. Then open Environments → Packages.
+imports it, starts its tasks, asks the verifier, plays the expected calls and runs the tests. Then \
+open Environments → Packages.
 The guide is docs/own-environment.md.
 """
 
@@ -60,7 +63,8 @@ from flywheel_sdk import Attempt, Environment, ToolError, read_jsonl, tool
 class {title}(Environment):
     """A to-do list that an assistant keeps for a user."""
 
-    system_prompt = "You keep the user's to-do list. Call a tool for each change, then say what you did."
+    system_prompt = "You keep the user's to-do list. Call a tool for each change, then say what \
+you did."
     max_turns = 6
 
     def start(self, task: dict) -> dict:
@@ -103,7 +107,8 @@ class {title}(Environment):
         """1 where the list is as the task wants it, else 0."""
         wanted = attempt.task["metadata"]["wanted"]
         right = attempt.state["items"] == wanted
-        return {{"reward": float(right), "details": [] if right else [f"The list should be {{wanted}}."]}}
+        return {{"reward": float(right), "details": [] if right else [f"The list should be \
+{{wanted}}."]}}
 '''
 
 TESTS = """\
@@ -148,41 +153,56 @@ def test_each_task_has_an_id_of_its_own() -> None:
 
 TASKS = [
     {
-        "id": "add-plants", "prompt": "Put “water the plants” on my list.",
+        "id": "add-plants",
+        "prompt": "Put “water the plants” on my list.",
         "expected": {"tool": "add_item", "args": {"text": "water the plants"}},
         "metadata": {"items": {}, "wanted": {"water the plants": False}},
     },
     {
-        "id": "add-ana", "prompt": "Remind me to call Ana.",
+        "id": "add-ana",
+        "prompt": "Remind me to call Ana.",
         "expected": {"tool": "add_item", "args": {"text": "call Ana"}},
-        "metadata": {"items": {"buy milk": False}, "wanted": {"buy milk": False, "call Ana": False}},
+        "metadata": {
+            "items": {"buy milk": False},
+            "wanted": {"buy milk": False, "call Ana": False},
+        },
     },
     {
-        "id": "milk-done", "prompt": "I bought the milk, tick it off.",
+        "id": "milk-done",
+        "prompt": "I bought the milk, tick it off.",
         "expected": {"tool": "mark_done", "args": {"text": "buy milk"}},
         "metadata": {"items": {"buy milk": False}, "wanted": {"buy milk": True}},
     },
     {
-        "id": "all-done", "prompt": "I have done everything on my list.",
-        "expected": {"calls": [
-            {"tool": "mark_done", "args": {"text": "buy milk"}}, {"tool": "mark_done", "args": {"text": "call Ana"}},
-        ]},
-        "metadata": {"items": {"buy milk": False, "call Ana": False}, "wanted": {"buy milk": True, "call Ana": True}},
+        "id": "all-done",
+        "prompt": "I have done everything on my list.",
+        "expected": {
+            "calls": [
+                {"tool": "mark_done", "args": {"text": "buy milk"}},
+                {"tool": "mark_done", "args": {"text": "call Ana"}},
+            ]
+        },
+        "metadata": {
+            "items": {"buy milk": False, "call Ana": False},
+            "wanted": {"buy milk": True, "call Ana": True},
+        },
     },
-]  # fmt: skip
+]
 
 
 def checked_name(name: str) -> str:
     """Raises PackageProblem."""
     if name in sys.stdlib_module_names:
         raise PackageProblem(
-            f"“{name}” is not a valid package name: Python's standard library has a module of this name.",
+            f"“{name}” is not a valid package name: Python's standard library has a module of this"
+            " name.",
             f"Use {name}_agent, for example.",
         )
     if not NAME.fullmatch(name) or keyword.iskeyword(name) or name in ("flywheel_sdk", "tests"):
         raise PackageProblem(
             f"“{name}” is not a valid package name.",
-            "Use small letters, digits and _, a letter first, and no keyword of Python: bug_tracker.",
+            "Use small letters, digits and _, a letter first, and no keyword of Python:"
+            " bug_tracker.",
         )
     return name
 

@@ -1,6 +1,8 @@
-"""What the files of a package may show to an agent: the texts in its code and data, without its tasks. Pure.
+"""What the files of a package may show to an agent: the texts in its code and data, without its
+tasks. Pure.
 
-A tool's result and a start state are made when an episode runs; what they are made of is in these files, or in a task.
+A tool's result and a start state are made when an episode runs; what they are made of is in these
+files, or in a task.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def _of_code(source: str) -> Iterator[str]:
         node = left.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == "tasks":
             continue
-        if isinstance(node, ast.Dict) and _is_task({key.value for key in node.keys if isinstance(key, ast.Constant)}):
+        if isinstance(node, ast.Dict) and _is_task(
+            {key.value for key in node.keys if isinstance(key, ast.Constant)}
+        ):
             continue
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue
@@ -52,7 +56,9 @@ def _of_code(source: str) -> Iterator[str]:
 
 
 def _joined(node: ast.AST) -> str | None:
-    """The text of a constant, of an f-string's fixed parts, and of constants that are added; None for anything else."""
+    """The text of a constant, of an f-string's fixed parts, and of constants that are added; None
+    for anything else.
+    """
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):

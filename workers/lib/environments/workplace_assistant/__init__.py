@@ -1,6 +1,8 @@
-"""A workplace with mail, calendar, projects, customers and analytics; scored by the final state of its tables.
+"""A workplace with mail, calendar, projects, customers and analytics; scored by the final state of
+its tables.
 
-Rows and tools are those of NeMo Gym's Workplace Assistant; the company is invented, or given as tables. Light: no torch.
+Rows and tools are those of NeMo Gym's Workplace Assistant; the company is invented, or given as
+tables. Light: no torch.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ from workers.lib.environments import gold_calls
 from workers.lib.environments.episodes import StateEpisode, ToolEnvironment, tool_names, verifier_of
 from workers.lib.environments.workplace_assistant.handlers import HANDLERS
 from workers.lib.environments.workplace_assistant.office import Office, OfficeError
-from workers.lib.environments.workplace_assistant.tables import MAX_TURNS, NOW, Tables, given_tables, invented
+from workers.lib.environments.workplace_assistant.tables import (
+    MAX_TURNS,
+    NOW,
+    Tables,
+    given_tables,
+    invented,
+)
 from workers.lib.environments.workplace_assistant.tools import TOOLS, coerced
 from workers.lib.errors import SpecError
 from workers.lib.specs import Environment as EnvironmentSpec
@@ -23,23 +31,27 @@ OWN = "tables"
 
 
 class WorkplaceAssistant(ToolEnvironment):
-    """`config` may contain `tables` (lists of rows) and `now` ("YYYY-MM-DD HH:MM:SS") to replace the made-up company,
-    and `tools`, the names of those available, instead of all 27.
+    """`config` may contain `tables` (lists of rows) and `now` ("YYYY-MM-DD HH:MM:SS") to replace
+    the made-up company, and `tools`, the names of those available, instead of all 27.
 
-    Has its own verifier (kind “tables”: 1 if all five tables are as the expected calls leave them, else 0) unless the
-    spec names another.
+    Has its own verifier (kind “tables”: 1 if all five tables are as the expected calls leave them,
+    else 0) unless the spec names another.
     """
 
     max_turns = MAX_TURNS
 
-    def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None, tables: Tables | None = None) -> None:
+    def __init__(
+        self, spec: EnvironmentSpec, *, clients: Clients | None = None, tables: Tables | None = None
+    ) -> None:
         super().__init__(spec)
         config = spec.config
         self.now = config.get("now", NOW)
         self.verifier = verifier_of(spec, clients, OWN)
         self.tools = chosen_tools(config["tools"]) if "tools" in config else TOOLS
         try:
-            self.tables = tables or (given_tables(config["tables"]) if "tables" in config else invented())
+            self.tables = tables or (
+                given_tables(config["tables"]) if "tables" in config else invented()
+            )
         except (ValueError, TypeError, AttributeError) as error:
             raise SpecError(f"“environment.config.tables”: {error}") from error
 
@@ -50,13 +62,17 @@ class WorkplaceAssistant(ToolEnvironment):
         return Office(self.tables, self.now, copy.deepcopy(changes))
 
     def expected_state(self, task: dict) -> dict:
-        """The tables after the expected calls. Raises ValueError for a call that the office rejects."""
+        """The tables after the expected calls. Raises ValueError for a call that the office
+        rejects.
+        """
         office = self.office()
         for call in gold_calls(task):
             try:
                 HANDLERS[call["tool"]](office, **coerced(call["tool"], call["args"]))
             except (KeyError, OfficeError) as error:
-                raise ValueError(f"The expected call of {call['tool']} cannot be run: {error}") from error
+                raise ValueError(
+                    f"The expected call of {call['tool']} cannot be run: {error}"
+                ) from error
         return office.end_state()
 
 
@@ -103,7 +119,9 @@ class WorkplaceEpisode(StateEpisode):
 def chosen_tools(names: object) -> list[dict]:
     """Raises SpecError."""
     if not isinstance(names, list) or not names or set(map(str, names)) - HANDLERS.keys():
-        raise SpecError(f"“environment.config.tools” must be names of tools: {', '.join(HANDLERS)}.")
+        raise SpecError(
+            f"“environment.config.tools” must be names of tools: {', '.join(HANDLERS)}."
+        )
     return [tool for tool in TOOLS if tool["function"]["name"] in names]
 
 

@@ -8,7 +8,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from workers.lib.environments.workplace_assistant.office import ADDRESS, FORMATS, Office, OfficeError, checked, moment
+from workers.lib.environments.workplace_assistant.office import (
+    ADDRESS,
+    FORMATS,
+    Office,
+    OfficeError,
+    checked,
+    moment,
+)
 from workers.lib.environments.workplace_assistant.tables import (
     ANALYTICS,
     CALENDAR,
@@ -23,9 +30,14 @@ from workers.lib.environments.workplace_assistant.tables import (
 
 PAGE_SIZE = 5
 PLOTTED = (
-    "total_visits", "session_duration_seconds", "user_engaged", "visits_direct", "visits_referral",
-    "visits_search_engine", "visits_social_media",
-)  # fmt: skip
+    "total_visits",
+    "session_duration_seconds",
+    "user_engaged",
+    "visits_direct",
+    "visits_referral",
+    "visits_search_engine",
+    "visits_social_media",
+)
 PLOTS = ("bar", "line", "scatter", "histogram")
 
 
@@ -62,7 +74,9 @@ def _one_field(office: Office, table: str, name: str, field: str, what: str) -> 
 
 
 def find_email_address(office: Office, name: str = "") -> Any:
-    return [address for address in office.tables[DIRECTORY] if name.lower() in address.lower()] or "No address found."
+    return [
+        address for address in office.tables[DIRECTORY] if name.lower() in address.lower()
+    ] or "No address found."
 
 
 def get_email(office: Office, email_id: str, field: str) -> Any:
@@ -138,7 +152,9 @@ def search_events(
     page: int | None = None,
     page_size: int | None = None,
 ) -> Any:
-    """`time_min` bounds an event's end, `time_max` its start, so that every event that overlaps the period is found."""
+    """`time_min` bounds an event's end, `time_max` its start, so that every event that overlaps the
+    period is found.
+    """
     found = [
         row
         for row in office.rows(CALENDAR)
@@ -168,7 +184,9 @@ def update_event(office: Office, event_id: str, field: str, new_value: str) -> s
 
 
 def get_visitor(office: Office, visitor_id: str) -> Any:
-    return [row for row in office.rows(VISITS) if row["visitor_id"] == visitor_id] or "Visitor not found."
+    return [
+        row for row in office.rows(VISITS) if row["visitor_id"] == visitor_id
+    ] or "Visitor not found."
 
 
 def _visits_in(office: Office, time_min: str | None, time_max: str | None) -> list[dict]:
@@ -185,25 +203,40 @@ def total_visits(office: Office, time_min: str | None = None, time_max: str | No
 
 
 def engaged_users(office: Office, time_min: str | None = None, time_max: str | None = None) -> Any:
-    return _counted([row for row in _visits_in(office, time_min, time_max) if str(row["user_engaged"]) == "True"])
+    return _counted(
+        [
+            row
+            for row in _visits_in(office, time_min, time_max)
+            if str(row["user_engaged"]) == "True"
+        ]
+    )
 
 
 def traffic_source(
-    office: Office, time_min: str | None = None, time_max: str | None = None, traffic_source: str | None = None
+    office: Office,
+    time_min: str | None = None,
+    time_max: str | None = None,
+    traffic_source: str | None = None,
 ) -> Any:
     if traffic_source and traffic_source not in SOURCES:
         raise OfficeError(f"“{traffic_source}” is no traffic source. One of: {', '.join(SOURCES)}.")
     rows = _visits_in(office, time_min, time_max)
-    return _counted([row for row in rows if not traffic_source or row["traffic_source"] == traffic_source])
+    return _counted(
+        [row for row in rows if not traffic_source or row["traffic_source"] == traffic_source]
+    )
 
 
-def average_session(office: Office, time_min: str | None = None, time_max: str | None = None) -> Any:
+def average_session(
+    office: Office, time_min: str | None = None, time_max: str | None = None
+) -> Any:
     rows = _visits_in(office, time_min, time_max)
     seconds = [float(row["session_duration_seconds"]) for row in rows]
     return round(sum(seconds) / len(seconds), 2) if seconds else 0
 
 
-def create_plot(office: Office, time_min: str, time_max: str, value_to_plot: str, plot_type: str) -> str:
+def create_plot(
+    office: Office, time_min: str, time_max: str, value_to_plot: str, plot_type: str
+) -> str:
     for field, value in (("time_min", time_min), ("time_max", time_max)):
         moment(value, "%Y-%m-%d", field)
     if value_to_plot not in PLOTTED or plot_type not in PLOTS:
@@ -226,7 +259,10 @@ def _matching(office: Office, table: str, wanted: dict[str, str | None]) -> list
     return [
         row
         for row in office.rows(table)
-        if all(not text or text.lower() in str(row[name] or "").lower() for name, text in wanted.items())
+        if all(
+            not text or text.lower() in str(row[name] or "").lower()
+            for name, text in wanted.items()
+        )
     ]
 
 
@@ -254,7 +290,9 @@ def update_task(office: Office, task_id: str, field: str, new_value: str) -> str
 _BOUNDS = ("last_contact_date_min", "last_contact_date_max", "follow_up_by_min", "follow_up_by_max")
 
 
-def search_customers(office: Office, page: int | None = None, page_size: int | None = None, **wanted: str) -> Any:
+def search_customers(
+    office: Office, page: int | None = None, page_size: int | None = None, **wanted: str
+) -> Any:
     bounds = {name: wanted.pop(name, None) for name in _BOUNDS}
     found = [
         row

@@ -28,9 +28,13 @@ class OfficeError(Exception):
 
 
 class Office:
-    """`changes` {table: {id: row, or None if deleted}} is everything that an episode did; it is JSON."""
+    """`changes` {table: {id: row, or None if deleted}} is everything that an episode did; it is
+    JSON.
+    """
 
-    def __init__(self, tables: Tables, now: str, changes: dict[str, dict[str, dict | None]] | None = None) -> None:
+    def __init__(
+        self, tables: Tables, now: str, changes: dict[str, dict[str, dict | None]] | None = None
+    ) -> None:
         self.tables, self.now = tables, now
         self.changes: dict[str, dict[str, dict | None]] = changes or {}
 
@@ -42,7 +46,11 @@ class Office:
             row = changed.get(name, row)
             if row is not None:
                 yield row
-        yield from (row for name, row in changed.items() if row is not None and name not in self.tables[table])
+        yield from (
+            row
+            for name, row in changed.items()
+            if row is not None and name not in self.tables[table]
+        )
 
     def find(self, table: str, name: str, what: str) -> dict:
         changed = self.changes.get(table, {})
@@ -68,13 +76,17 @@ class Office:
         row = self.find(table, name, what)
         allowed = COLUMNS[table][1:]
         if field not in allowed:
-            raise OfficeError(f"“{field}” is no field that can be updated. Fields: {', '.join(allowed)}.")
+            raise OfficeError(
+                f"“{field}” is no field that can be updated. Fields: {', '.join(allowed)}."
+            )
         self.put(table, name, row | {field: checked(field, value)})
 
     def end_state(self) -> dict:
-        """{table: {id: row or None}} for the rows that differ from the start, normalised for comparison.
+        """{table: {id: row or None}} for the rows that differ from the start, normalised for
+        comparison.
 
-        All episodes have the same start, so equal differences mean equal tables. Case is ignored except in KEPT_CASE.
+        All episodes have the same start, so equal differences mean equal tables. Case is ignored
+        except in KEPT_CASE.
         """
         return {
             table: {
@@ -105,7 +117,9 @@ def checked(field: str, value: str) -> str:
             raise OfficeError(f"“{value}” is no email address.")
     if field in FORMATS:
         moment(value, FORMATS[field], field)
-    if field == "duration" and not (value.isascii() and value.isdigit() and 0 < int(value[:9]) <= 24 * 60):
+    if field == "duration" and not (
+        value.isascii() and value.isdigit() and 0 < int(value[:9]) <= 24 * 60
+    ):
         raise OfficeError("The duration must be a number of minutes.")
     return value
 

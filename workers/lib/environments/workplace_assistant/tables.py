@@ -1,4 +1,6 @@
-"""The five tables and the directory: read from CSV, or generated from a seed. Rows are dicts of JSON values. Light."""
+"""The five tables and the directory: read from CSV, or generated from a seed. Rows are dicts of
+JSON values. Light.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 
 Tables = dict[str, dict[str, dict]]
-"""table → id → row. The plots of the analytics table and the directory's addresses are their own ids."""
+"""table → id → row. The plots of the analytics table and the directory's addresses are their own
+ids.
+"""
 
 EMAIL, CALENDAR, ANALYTICS, PROJECTS, CRM = (
     "email",
@@ -25,11 +29,26 @@ COLUMNS = {
     CALENDAR: ("event_id", "event_name", "participant_email", "event_start", "duration"),
     PROJECTS: ("task_id", "task_name", "assigned_to_email", "list_name", "due_date", "board"),
     CRM: (
-        "customer_id", "assigned_to_email", "customer_name", "customer_email", "customer_phone", "last_contact_date",
-        "product_interest", "status", "follow_up_by", "notes",
+        "customer_id",
+        "assigned_to_email",
+        "customer_name",
+        "customer_email",
+        "customer_phone",
+        "last_contact_date",
+        "product_interest",
+        "status",
+        "follow_up_by",
+        "notes",
     ),
-    VISITS: ("date_of_visit", "visitor_id", "page_views", "session_duration_seconds", "traffic_source", "user_engaged"),
-}  # fmt: skip
+    VISITS: (
+        "date_of_visit",
+        "visitor_id",
+        "page_views",
+        "session_duration_seconds",
+        "traffic_source",
+        "user_engaged",
+    ),
+}
 FILES = {
     EMAIL: "emails.csv",
     CALENDAR: "calendar_events.csv",
@@ -48,7 +67,9 @@ NOW = "2026-05-14 17:30:00"  # a Thursday: the current time in the made-up compa
 
 
 def read_tables(folder: Path) -> Tables:
-    """Read CSV files named as in FILES, and `email_addresses.csv`. Empty cells are None. Raises OSError, KeyError."""
+    """Read CSV files named as in FILES, and `email_addresses.csv`. Empty cells are None. Raises
+    OSError, KeyError.
+    """
     tables: Tables = {ANALYTICS: {}}
     for table, name in FILES.items():
         with (folder / name).open(newline="", encoding="utf-8") as file:
@@ -59,12 +80,20 @@ def read_tables(folder: Path) -> Tables:
 
 
 def given_tables(given: dict[str, list[dict]]) -> Tables:
-    """From lists of rows, as in a spec's `config.tables`. Raises ValueError for an unknown table or column."""
+    """From lists of rows, as in a spec's `config.tables`. Raises ValueError for an unknown table or
+    column.
+    """
     tables: Tables = {name: {} for name in (*COMPARED, VISITS, DIRECTORY)}
     for table, rows in given.items():
         columns = COLUMNS.get(table, ("email_address",) if table == DIRECTORY else None)
-        if columns is None or not isinstance(rows, list) or not all(set(row) == set(columns) for row in rows):
-            raise ValueError(f"The table “{table}” is unknown, or its rows have not the columns {columns}.")
+        if (
+            columns is None
+            or not isinstance(rows, list)
+            or not all(set(row) == set(columns) for row in rows)
+        ):
+            raise ValueError(
+                f"The table “{table}” is unknown, or its rows have not the columns {columns}."
+            )
         if table == DIRECTORY:
             tables[table] = {str(row["email_address"]): row for row in rows}
         else:
@@ -74,7 +103,10 @@ def given_tables(given: dict[str, list[dict]]) -> Tables:
 
 def _keyed(table: str, rows: list[dict]) -> dict[str, dict]:
     """By id; visits by their position, since a visitor may come more than once."""
-    clean = [{column: row[column] if row[column] != "" else None for column in COLUMNS[table]} for row in rows]
+    clean = [
+        {column: row[column] if row[column] != "" else None for column in COLUMNS[table]}
+        for row in rows
+    ]
     if table == VISITS:
         return {str(number): row for number, row in enumerate(clean)}
     return {str(row[COLUMNS[table][0]]): row for row in clean}
@@ -83,16 +115,60 @@ def _keyed(table: str, rows: list[dict]) -> dict[str, dict]:
 # Generated data
 
 FIRST = (
-    "Ingrid", "Tomasz", "Wanjiru", "Hiroko", "Esteban", "Noor", "Callum", "Zeynep",
-    "Mateus", "Sunita", "Pavel", "Adaeze", "Linnea", "Farid", "Beatriz", "Oskar",
-)  # fmt: skip
+    "Ingrid",
+    "Tomasz",
+    "Wanjiru",
+    "Hiroko",
+    "Esteban",
+    "Noor",
+    "Callum",
+    "Zeynep",
+    "Mateus",
+    "Sunita",
+    "Pavel",
+    "Adaeze",
+    "Linnea",
+    "Farid",
+    "Beatriz",
+    "Oskar",
+)
 LAST = (
-    "Halvorsen", "Wrona", "Kamau", "Inoue", "Quiroga", "Rahimi", "Brodie", "Aydin",
-    "Teles", "Iyer", "Dvorak", "Obi", "Sandberg", "Mansour", "Pinto", "Lehmann",
-)  # fmt: skip
+    "Halvorsen",
+    "Wrona",
+    "Kamau",
+    "Inoue",
+    "Quiroga",
+    "Rahimi",
+    "Brodie",
+    "Aydin",
+    "Teles",
+    "Iyer",
+    "Dvorak",
+    "Obi",
+    "Sandberg",
+    "Mansour",
+    "Pinto",
+    "Lehmann",
+)
 DOMAIN = "brightfield.example"
-MEETINGS = ("Budget round", "Retro", "Vendor call", "Hiring panel", "Demo rehearsal", "Incident review", "One to one")
-WORK = ("billing export", "search page", "sign-up form", "audit log", "invoice mail", "mobile menu", "data import")
+MEETINGS = (
+    "Budget round",
+    "Retro",
+    "Vendor call",
+    "Hiring panel",
+    "Demo rehearsal",
+    "Incident review",
+    "One to one",
+)
+WORK = (
+    "billing export",
+    "search page",
+    "sign-up form",
+    "audit log",
+    "invoice mail",
+    "mobile menu",
+    "data import",
+)
 DOING = ("Rewrite", "Test", "Document", "Speed up", "Redesign")
 SUBJECTS = (
     "Lunch on Friday",
@@ -101,16 +177,25 @@ SUBJECTS = (
     "Travel plans",
     "Question on the forecast",
 )
-NOTES = ("Called, will think about it.", "Asked for a price list.", "Visited the office.", "Wants a trial.")
+NOTES = (
+    "Called, will think about it.",
+    "Asked for a price list.",
+    "Visited the office.",
+    "Wants a trial.",
+)
 
 
 def _day(rng: random.Random, first: str, days: int) -> str:
-    return (datetime.fromisoformat(first) + timedelta(days=rng.randrange(days))).strftime("%Y-%m-%d")
+    return (datetime.fromisoformat(first) + timedelta(days=rng.randrange(days))).strftime(
+        "%Y-%m-%d"
+    )
 
 
 @lru_cache(maxsize=4)
 def invented(seed: int = SEED) -> Tables:
-    """A generated company; the same seed gives the same one. Do not change it: an Office layers its changes on top."""
+    """A generated company; the same seed gives the same one. Do not change it: an Office layers its
+    changes on top.
+    """
     rng = random.Random(seed)
     people = [f"{first}.{last}@{DOMAIN}".lower() for first, last in zip(FIRST, LAST, strict=True)]
     tables = {
@@ -127,9 +212,18 @@ def invented(seed: int = SEED) -> Tables:
 def _emails(rng: random.Random, people: list[str]) -> list[dict]:
     rows = []
     for _ in range(160):
-        person, subject = rng.choice(people), rng.choice((*SUBJECTS, f"{rng.choice(DOING)} the {rng.choice(WORK)}"))
-        sent = f"{_day(rng, '2026-04-01', 43)} {rng.randint(7, 18):02d}:{rng.randrange(60):02d}:{rng.randrange(60):02d}"
-        body = f"Hi,\n\nthis is about “{subject}”. Could you have a look?\n\n{person.split('.')[0].title()}"
+        person, subject = (
+            rng.choice(people),
+            rng.choice((*SUBJECTS, f"{rng.choice(DOING)} the {rng.choice(WORK)}")),
+        )
+        sent = (
+            f"{_day(rng, '2026-04-01', 43)}"
+            f" {rng.randint(7, 18):02d}:{rng.randrange(60):02d}:{rng.randrange(60):02d}"
+        )
+        body = (
+            f"Hi,\n\nthis is about “{subject}”. Could you have a"
+            f" look?\n\n{person.split('.')[0].title()}"
+        )
         rows.append(
             {
                 "inbox/outbox": "inbox",
@@ -154,23 +248,35 @@ def _events(rng: random.Random, people: list[str]) -> list[dict]:
     chosen = sorted(rng.sample(starts, 100))
     return [
         {
-            "event_id": f"{number:08d}", "event_name": rng.choice(MEETINGS), "participant_email": rng.choice(people),
-            "event_start": start, "duration": rng.choice(("30", "60")),
+            "event_id": f"{number:08d}",
+            "event_name": rng.choice(MEETINGS),
+            "participant_email": rng.choice(people),
+            "event_start": start,
+            "duration": rng.choice(("30", "60")),
         }
         for number, start in enumerate(chosen)
-    ]  # fmt: skip
+    ]
 
 
 def _work(rng: random.Random, people: list[str]) -> list[dict]:
-    names = [f"{doing} the {what} ({part})" for doing in DOING for what in WORK for part in ("first part", "rest")]
+    names = [
+        f"{doing} the {what} ({part})"
+        for doing in DOING
+        for what in WORK
+        for part in ("first part", "rest")
+    ]
     rng.shuffle(names)
     return [
         {
-            "task_id": f"{number:08d}", "task_name": name, "assigned_to_email": rng.choice(people),
-            "list_name": rng.choice(LISTS), "due_date": _day(rng, "2026-05-01", 40), "board": rng.choice(BOARDS),
+            "task_id": f"{number:08d}",
+            "task_name": name,
+            "assigned_to_email": rng.choice(people),
+            "list_name": rng.choice(LISTS),
+            "due_date": _day(rng, "2026-05-01", 40),
+            "board": rng.choice(BOARDS),
         }
         for number, name in enumerate(names)
-    ]  # fmt: skip
+    ]
 
 
 def _customers(rng: random.Random, people: list[str]) -> list[dict]:
@@ -181,23 +287,36 @@ def _customers(rng: random.Random, people: list[str]) -> list[dict]:
     rows = []
     for number, name in enumerate(names):
         contact = _day(rng, "2026-03-01", 70)
-        rows.append({
-            "customer_id": f"{number:08d}", "assigned_to_email": rng.choice(people), "customer_name": name,
-            "customer_email": f"{name.replace(' ', '.').lower()}@{rng.choice(('oakline', 'tidewell', 'ferrous'))}.example",
-            "customer_phone": None if rng.random() < 0.3 else f"555-{rng.randrange(10_000):04d}",
-            "last_contact_date": f"{contact} 12:00:00", "product_interest": rng.choice(PRODUCTS),
-            "status": rng.choice(STATUSES), "follow_up_by": f"{_day(rng, '2026-05-15', 30)} 12:00:00",
-            "notes": f"{contact}: {rng.choice(NOTES)}",
-        })  # fmt: skip
+        rows.append(
+            {
+                "customer_id": f"{number:08d}",
+                "assigned_to_email": rng.choice(people),
+                "customer_name": name,
+                "customer_email": (
+                    f"{name.replace(' ', '.').lower()}@{rng.choice(('oakline', 'tidewell', 'ferrous'))}.example"  # noqa: E501
+                ),
+                "customer_phone": (
+                    None if rng.random() < 0.3 else f"555-{rng.randrange(10_000):04d}"
+                ),
+                "last_contact_date": f"{contact} 12:00:00",
+                "product_interest": rng.choice(PRODUCTS),
+                "status": rng.choice(STATUSES),
+                "follow_up_by": f"{_day(rng, '2026-05-15', 30)} 12:00:00",
+                "notes": f"{contact}: {rng.choice(NOTES)}",
+            }
+        )
     return rows
 
 
 def _visits(rng: random.Random) -> list[dict]:
     return [
         {
-            "date_of_visit": _day(rng, "2026-04-01", 43), "visitor_id": f"{rng.randrange(10_000):04d}",
-            "page_views": str(rng.randint(1, 20)), "session_duration_seconds": str(rng.randint(0, 120)),
-            "traffic_source": rng.choice(SOURCES), "user_engaged": str(rng.random() < 0.5),
+            "date_of_visit": _day(rng, "2026-04-01", 43),
+            "visitor_id": f"{rng.randrange(10_000):04d}",
+            "page_views": str(rng.randint(1, 20)),
+            "session_duration_seconds": str(rng.randint(0, 120)),
+            "traffic_source": rng.choice(SOURCES),
+            "user_engaged": str(rng.random() < 0.5),
         }
         for _ in range(300)
-    ]  # fmt: skip
+    ]

@@ -1,6 +1,6 @@
-"""Tasks for the made-up company: templates filled from its tables, with the correct calls. `metadata.gold` is an
-episode that scores 1 and looks up what the request does not say; a task has none if that takes more turns than
-available. Light: no torch.
+"""Tasks for the made-up company: templates filled from its tables, with the correct calls.
+`metadata.gold` is an episode that scores 1 and looks up what the request does not say; a task has
+none if that takes more turns than available. Light: no torch.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from workers.lib.environments.workplace_assistant.tables import (
 PER_TEMPLATE = 3
 DRAWS = 10_000  # draws in a row without a new request, after which generation gives up
 SYSTEM = (
-    f"It is Thursday, {NOW[:10]}, {NOW[11:]}. You work for Brightfield and use the tools to do what you are asked. Meetings "
-    "are between 09:00 and 18:00. Do what was asked and nothing more, then say in a sentence what you did."
+    f"It is Thursday, {NOW[:10]}, {NOW[11:]}. You work for Brightfield and use the tools to do what"
+    " you are asked. Meetings are between 09:00 and 18:00. Do what was asked and nothing more,"
+    " then say in a sentence what you did."
 )
 Made = tuple[str, list[dict], list[dict]]
 """What is asked, the calls that look up what they need, the calls that are right."""
@@ -58,7 +59,11 @@ def _person(rng: random.Random, tables: Tables) -> str:
 
 def _reply(rng: random.Random, tables: Tables) -> Made:
     row = rng.choice(list(tables[EMAIL].values()))
-    mine = [other for other in tables[EMAIL].values() if other["sender/recipient"] == row["sender/recipient"]]
+    mine = [
+        other
+        for other in tables[EMAIL].values()
+        if other["sender/recipient"] == row["sender/recipient"]
+    ]
     last = max(mine, key=lambda other: other["sent_datetime"])
     text = rng.choice(("I will look at it on Monday.", "Fine with me.", "Please ask Linnea."))
     said = f"Answer the last mail from {_name(row['sender/recipient'])} with “{text}”"
@@ -87,13 +92,18 @@ def _forward(rng: random.Random, tables: Tables) -> Made:
 def _rename(rng: random.Random, tables: Tables) -> Made:
     day = rng.choice(sorted({row["event_start"][:10] for row in tables[CALENDAR].values()}))
     last = max(
-        (row for row in tables[CALENDAR].values() if row["event_start"][:10] == day), key=lambda row: row["event_start"]
+        (row for row in tables[CALENDAR].values() if row["event_start"][:10] == day),
+        key=lambda row: row["event_start"],
     )
     name = rng.choice(("Planning for autumn", "Open questions", "Release check"))
     said = f"Rename my last event on {datetime.fromisoformat(day):%B %d} to {name}."
     change = {"event_id": last["event_id"], "field": "event_name", "new_value": name}
     span = {"time_min": f"{day} 00:00:00", "time_max": f"{day} 23:59:59"}
-    return said, [_call("calendar_search_events", **span, page_size=20)], [_call("calendar_update_event", **change)]
+    return (
+        said,
+        [_call("calendar_search_events", **span, page_size=20)],
+        [_call("calendar_update_event", **change)],
+    )
 
 
 def _meet(rng: random.Random, tables: Tables) -> Made:
@@ -101,19 +111,33 @@ def _meet(rng: random.Random, tables: Tables) -> Made:
     name = rng.choice(("Forecast", "Interview notes", "Office move"))
     said = f"Put a {length} minute meeting “{name}” with {_name(person)} at {hour}:00 tomorrow."
     start = f"2026-05-15 {hour:02d}:00:00"
-    made = {"event_name": name, "participant_email": person, "event_start": start, "duration": length}
+    made = {
+        "event_name": name,
+        "participant_email": person,
+        "event_start": start,
+        "duration": length,
+    }
     return said, [_address_of(person)], [_call("calendar_create_event", **made)]
 
 
 def _hand_over(rng: random.Random, tables: Tables) -> Made:
     old, new, product = *rng.sample(list(tables[DIRECTORY]), 2), rng.choice(PRODUCTS)
     rows = [
-        row for row in tables[CRM].values() if row["assigned_to_email"] == old and row["product_interest"] == product
+        row
+        for row in tables[CRM].values()
+        if row["assigned_to_email"] == old and row["product_interest"] == product
     ]
-    said = f"{_name(new)} takes over all customers of {_name(old)} who are interested in {product.lower()}."
+    said = (
+        f"{_name(new)} takes over all customers of {_name(old)} who are interested in"
+        f" {product.lower()}."
+    )
     change = {"field": "assigned_to_email", "new_value": new}
     find = _call(_SEARCH, assigned_to_email=_name(old), product_interest=product)
-    return said, [find, _address_of(new)], [_call(_UPDATE, customer_id=row["customer_id"], **change) for row in rows]
+    return (
+        said,
+        [find, _address_of(new)],
+        [_call(_UPDATE, customer_id=row["customer_id"], **change) for row in rows],
+    )
 
 
 _SEARCH = "customer_relationship_manager_search_customers"
@@ -124,19 +148,34 @@ def _status(rng: random.Random, tables: Tables) -> Made:
     row, status = rng.choice(list(tables[CRM].values())), rng.choice(STATUSES)
     said = f"Set the status of our customer {row['customer_name']} to {status}."
     find = _call(_SEARCH, customer_name=row["customer_name"])
-    return said, [find], [_call(_UPDATE, customer_id=row["customer_id"], field="status", new_value=status)]
+    return (
+        said,
+        [find],
+        [_call(_UPDATE, customer_id=row["customer_id"], field="status", new_value=status)],
+    )
 
 
 def _new_customer(rng: random.Random, tables: Tables) -> Made:
     person, product = _person(rng, tables), rng.choice(PRODUCTS)
     name = f"{rng.choice(('Kit', 'Lou', 'Max'))} {rng.choice(('Irons', 'Jasper', 'Knoll', 'Lark'))}"
     said = f"{name} is a new lead for {product.lower()}. Add them and give them to {_name(person)}."
-    made = {"customer_name": name, "assigned_to_email": person, "status": "Lead", "product_interest": product}
-    return said, [_address_of(person)], [_call("customer_relationship_manager_add_customer", **made)]
+    made = {
+        "customer_name": name,
+        "assigned_to_email": person,
+        "status": "Lead",
+        "product_interest": product,
+    }
+    return (
+        said,
+        [_address_of(person)],
+        [_call("customer_relationship_manager_add_customer", **made)],
+    )
 
 
 def _finish(rng: random.Random, tables: Tables) -> Made:
-    open_ones = [row for row in tables[PROJECTS].values() if row["list_name"] in ("In Progress", "In Review")]
+    open_ones = [
+        row for row in tables[PROJECTS].values() if row["list_name"] in ("In Progress", "In Review")
+    ]
     row = rng.choice(open_ones)
     said = f"“{row['task_name']}” is done, move it to Completed."
     change = {"task_id": row["task_id"], "field": "list_name", "new_value": "Completed"}
@@ -152,11 +191,16 @@ def _plot(rng: random.Random, tables: Tables) -> Made:
     parts, share = rng.choice(((4, "a quarter"), (6, "a sixth")))
     many = sum(row["traffic_source"] == source for row in visits) * parts > len(visits)
     said = (
-        f"If more than {share} of our visits since {since} came by {source}, make a bar chart of these visits since then "
-        "until today, else a line chart of all visits of that time."
+        f"If more than {share} of our visits since {since} came by {source}, make a bar chart of"
+        " these visits since then until today, else a line chart of all visits of that time."
     )
     value = f"visits_{source.replace(' ', '_')}" if many else "total_visits"
-    made = {"time_min": since, "time_max": NOW[:10], "value_to_plot": value, "plot_type": "bar" if many else "line"}
+    made = {
+        "time_min": since,
+        "time_max": NOW[:10],
+        "value_to_plot": value,
+        "plot_type": "bar" if many else "line",
+    }
     find = [
         _call("analytics_traffic_source_count", time_min=since, traffic_source=source),
         _call("analytics_total_visits_count", time_min=since),
@@ -181,8 +225,9 @@ TEMPLATES: dict[str, Callable[[random.Random, Tables], Made]] = {
 def make_tasks(
     seed: int = SEED, per_template: int = PER_TEMPLATE, templates: Sequence[str] = tuple(TEMPLATES)
 ) -> list[dict]:
-    """`per_template` different requests of each template, all of which change something; the same seed gives the same
-    ones. A larger number extends the smaller set. Raises ValueError if a template has fewer.
+    """`per_template` different requests of each template, all of which change something; the same
+    seed gives the same ones. A larger number extends the smaller set. Raises ValueError if a
+    template has fewer.
     """
     tables, tasks = invented(), []
     for template in templates:
@@ -208,7 +253,8 @@ def _changes_something(calls: list[dict], tables: Tables) -> bool:
         and len(calls) <= 5
         and not any(
             call["tool"] == _UPDATE
-            and rows[call["args"]["customer_id"]][call["args"]["field"]] == call["args"]["new_value"]
+            and rows[call["args"]["customer_id"]][call["args"]["field"]]
+            == call["args"]["new_value"]
             for call in changed
         )
     )

@@ -1,4 +1,5 @@
-"""Started as `python -I -S inside FOLDER [PACKAGES]`: sets up the guards, then serves requests on stdin and stdout.
+"""Started as `python -I -S inside FOLDER [PACKAGES]`: sets up the guards, then serves requests on
+stdin and stdout.
 
 Imports only the standard library and other modules in this folder, nothing else of Flywheel.
 """
@@ -17,7 +18,11 @@ from server import send, serve
 
 
 def main() -> None:
-    folder = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] else tempfile.mkdtemp(prefix="flywheel-sandbox-")
+    folder = (
+        sys.argv[1]
+        if len(sys.argv) > 1 and sys.argv[1]
+        else tempfile.mkdtemp(prefix="flywheel-sandbox-")
+    )
     packages = sys.argv[2] if len(sys.argv) > 2 else ""
     incoming, outgoing = _own_handles()
     try:
@@ -45,8 +50,8 @@ def _own_handles() -> tuple[int, int]:
 
 
 def _be_first_process() -> None:
-    """Continue in a child that is process 1 of the pid namespace; when it ends, the kernel ends all processes in the
-    namespace.
+    """Continue in a child that is process 1 of the pid namespace; when it ends, the kernel ends all
+    processes in the namespace.
     """
     first = os.fork()
     if first:
@@ -55,8 +60,10 @@ def _be_first_process() -> None:
 
 
 def _tidy(packages: str) -> None:
-    """Clear the environment, remove this folder from the import path, and load common modules before the first fork."""
-    import base64, collections, dataclasses, datetime, decimal, difflib, fractions, importlib.util, inspect, itertools, math, pathlib  # noqa: E401, F401, I001
+    """Clear the environment, remove this folder from the import path, and load common modules
+    before the first fork.
+    """
+    import base64, collections, dataclasses, datetime, decimal, difflib, fractions, importlib.util, inspect, itertools, math, pathlib  # noqa: E401, E501, F401, I001
     import random, re, statistics, string, traceback, typing  # noqa: E401, F401
 
     os.environ.clear()

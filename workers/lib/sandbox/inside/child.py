@@ -17,8 +17,8 @@ def details() -> str:
 
 
 def own_module(name: str) -> dict:
-    """The namespace of a new module with this name, in which the code runs: dataclasses, pickle and type hints look
-    names up there.
+    """The namespace of a new module with this name, in which the code runs: dataclasses, pickle and
+    type hints look names up there.
     """
     module = sys.modules[name] = ModuleType(name)
     module.__dict__["__builtins__"] = __builtins__
@@ -26,7 +26,9 @@ def own_module(name: str) -> dict:
 
 
 def call(request: dict) -> dict:
-    """{"value": JSON} of a function in the source, or {"error": text, "kind": name of the exception}."""
+    """{"value": JSON} of a function in the source, or {"error": text, "kind": name of the
+    exception}.
+    """
     try:
         names = own_module("grader")
         exec(compile(request["source"], "grader.py", "exec"), names)
@@ -41,7 +43,9 @@ def call(request: dict) -> dict:
 
 
 def run(request: dict) -> tuple[int, str]:
-    """(exit code, what stopped the program: "ok", "memory" or "processes"); exits as Python itself would."""
+    """(exit code, what stopped the program: "ok", "memory" or "processes"); exits as Python itself
+    would.
+    """
     watched = {"started": False}
     sys.addaudithook(lambda event, _: watched.update(started=True) if event in STARTS else None)
     code, reason = 0, "ok"
@@ -62,7 +66,15 @@ def run(request: dict) -> tuple[int, str]:
     return code, reason
 
 
-STARTS = {"os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system", "subprocess.Popen", "pty.spawn"}
+STARTS = {
+    "os.fork",
+    "os.forkpty",
+    "os.posix_spawn",
+    "os.exec",
+    "os.system",
+    "subprocess.Popen",
+    "pty.spawn",
+}
 
 
 def _finish() -> None:

@@ -1,4 +1,6 @@
-"""The guards around the code. Each is tried here, so that the report lists exactly those in force."""
+"""The guards around the code. Each is tried here, so that the report lists exactly those in
+force.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def works(attempt: Callable[[], object]) -> bool:
 
 
 class Guards:
-    """The guards of one server, from `prepare` (once, with all privileges) to `hold` (in every child)."""
+    """The guards of one server, from `prepare` (once, with all privileges) to `hold` (in every
+    child).
+    """
 
     def __init__(self, folder: str, packages: str) -> None:
         self.folder, self.packages = folder, packages
@@ -44,10 +48,14 @@ class Guards:
         self.in_force: dict[str, bool] = {}
 
     def prepare(self) -> None:
-        """Enter the namespaces that are available. A pid namespace only applies to children, so fork afterwards."""
+        """Enter the namespaces that are available. A pid namespace only applies to children, so
+        fork afterwards.
+        """
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
-        self.kinds = next(kinds for kinds in self._choices() if not kinds or works(partial(self._isolate, kinds)))
+        self.kinds = next(
+            kinds for kinds in self._choices() if not kinds or works(partial(self._isolate, kinds))
+        )
         self._isolate(self.kinds)
         if "mount" in self.kinds:
             self.scratch = namespaces.SCRATCH
@@ -58,7 +66,12 @@ class Guards:
     def _choices() -> list[tuple[str, ...]]:
         user = () if os.geteuid() == 0 else ("user",)
         rest = ("network", "ipc", "uts")
-        choices = [(*user, "mount", "pid", *rest), (*user, "mount", *rest), (*user, "pid", *rest), (*user, *rest)]
+        choices = [
+            (*user, "mount", "pid", *rest),
+            (*user, "mount", *rest),
+            (*user, "pid", *rest),
+            (*user, *rest),
+        ]
         if not user:  # the root user of a container may not be allowed to create these directly
             choices += [("user", *kinds) for kinds in choices]
         return [*choices, ()]
@@ -70,12 +83,14 @@ class Guards:
             namespaces.new_root(self.folder, self.readable)
 
     def become_nobody(self) -> None:
-        """Become a user that owns nothing, without capabilities or any way to gain more. Children die with this
-        process.
+        """Become a user that owns nothing, without capabilities or any way to gain more. Children
+        die with this process.
         """
         if os.geteuid() == 0 and "user" not in self.kinds:
             own = OWN_USERS[0] + secrets.randbelow(OWN_USERS[1])
-            chosen = next((user for user in (own, NOBODY) if works(partial(self._become, user))), None)
+            chosen = next(
+                (user for user in (own, NOBODY) if works(partial(self._become, user))), None
+            )
             if chosen is not None:
                 os.chown(self.scratch, chosen, chosen)
                 if "mount" not in self.kinds:
@@ -87,17 +102,21 @@ class Guards:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
 
     def _become(self, user: int) -> None:
-        """Become the user. Raises OSError if that is not allowed, or if the user could not read Python's own files."""
+        """Become the user. Raises OSError if that is not allowed, or if the user could not read
+        Python's own files.
+        """
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
         next(Path(os.__file__).parent.iterdir())
 
     def report(self) -> dict[str, bool]:
-        """{guard: whether it is in force}. The last three are tried in a child, because they would restrict the server
-        itself.
+        """{guard: whether it is in force}. The last three are tried in a child, because they would
+        restrict the server itself.
         """
-        self.in_force = {f"{kind}_namespace": kind in self.kinds for kind in kernel.NEW_NAMESPACES} | {
+        self.in_force = {
+            f"{kind}_namespace": kind in self.kinds for kind in kernel.NEW_NAMESPACES
+        } | {
             "no_capabilities": True,
             "no_new_privileges": True,
             "not_root": os.geteuid() != 0,
@@ -117,8 +136,8 @@ class Guards:
         landlock.restrict(self.readable, namespaces.DEVICES, self.scratch)
 
     def hold(self, limits: dict) -> None:
-        """Called in the child right before its code: limits, Landlock, seccomp. Raises if a guard that was available at
-        the start fails.
+        """Called in the child right before its code: limits, Landlock, seccomp. Raises if a guard
+        that was available at the start fails.
         """
         _limit(limits, self.in_force["process_limit"])
         if self.in_force["landlock"]:

@@ -18,9 +18,23 @@ NEW_NAMESPACES = {
     "ipc": 0x08000000,
     "uts": 0x04000000,
 }
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = (
+    1,
+    2,
+    4,
+    32,
+    4096,
+    16384,
+    1 << 18,
+)
 MNT_DETACH = 2
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 1, 4, 24, 38, 22
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = (
+    1,
+    4,
+    24,
+    38,
+    22,
+)
 CAPSET = {"x86_64": 126, "aarch64": 91}.get(MACHINE)
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(MACHINE)
 
@@ -34,7 +48,9 @@ def checked(result: int, what: str) -> int:
 
 
 def syscall(number: int | None, *arguments: object, what: str = "syscall") -> int:
-    """A system call by number. Raises OSError if it fails or its number on this machine is unknown."""
+    """A system call by number. Raises OSError if it fails or its number on this machine is
+    unknown.
+    """
     if number is None:
         raise OSError(f"{what}: not known on {MACHINE}")
     values = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
@@ -65,7 +81,9 @@ def drop_capabilities() -> None:
     for capability in range(64):
         try:
             prctl(PR_CAPBSET_DROP, capability)
-        except OSError:  # beyond the last capability, or not permitted: then only the sets below matter
+        except (
+            OSError
+        ):  # beyond the last capability, or not permitted: then only the sets below matter
             break
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     syscall(CAPSET, header, (ctypes.c_uint32 * 6)(), what="capset")

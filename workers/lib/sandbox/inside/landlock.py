@@ -42,15 +42,19 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def restrict(readable: Sequence[str], devices: Sequence[str], scratch: str) -> None:
-    """From now on this process can only read `readable` and `devices`, and only write to `devices` and in `scratch`.
+    """From now on this process can only read `readable` and `devices`, and only write to `devices`
+    and in `scratch`.
 
-    Also denies TCP (ABI version 4), and signals and abstract sockets to processes outside (6). Needs no_new_privs.
+    Also denies TCP (ABI version 4), and signals and abstract sockets to processes outside (6).
+    Needs no_new_privs.
     """
     version = abi()
     handled = RIGHTS[min(version, max(RIGHTS))]
     attributes = struct.pack("=QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
-    ruleset = syscall(CREATE, ctypes.create_string_buffer(attributes, 24), size, 0, what="landlock ruleset")
+    ruleset = syscall(
+        CREATE, ctypes.create_string_buffer(attributes, 24), size, 0, what="landlock ruleset"
+    )
     try:
         for path in readable:
             _allow(ruleset, path, handled & (EXECUTE | READ_FILE | READ_DIR))

@@ -1,4 +1,6 @@
-"""A separate root file system: a tmpfs with Python's libraries bound read-only, a scratch folder, and nothing else."""
+"""A separate root file system: a tmpfs with Python's libraries bound read-only, a scratch folder,
+and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,28 @@ SCRATCH = "/scratch"
 
 
 def libraries(packages: str) -> list[str]:
-    """The paths that Python needs for imports: its own folder, the system's shared libraries, the operator's
-    packages.
+    """The paths that Python needs for imports: its own folder, the system's shared libraries, the
+    operator's packages.
     """
     base = Path(sys.base_prefix)
     wanted = [
-        str(base / "lib"), os.path.realpath(sys.executable), "/lib", "/lib64", "/usr/lib", "/usr/lib64",
-        "/etc/ld.so.cache", "/usr/share/zoneinfo", packages,
-    ]  # fmt: skip
+        str(base / "lib"),
+        os.path.realpath(sys.executable),
+        "/lib",
+        "/lib64",
+        "/usr/lib",
+        "/usr/lib64",
+        "/etc/ld.so.cache",
+        "/usr/share/zoneinfo",
+        packages,
+    ]
     return [path for path in dict.fromkeys(wanted) if path and Path(path).exists()]
 
 
 def enter(kinds: tuple[str, ...]) -> None:
-    """Enter new namespaces of these kinds. In a new user namespace, this user keeps its id and has all privileges."""
+    """Enter new namespaces of these kinds. In a new user namespace, this user keeps its id and has
+    all privileges.
+    """
     user, group = os.geteuid(), os.getegid()
     flags = 0
     for kind in kinds:
@@ -41,9 +52,13 @@ def enter(kinds: tuple[str, ...]) -> None:
 
 def _read_only(target: str, devices: bool) -> None:
     flags = kernel.MS_RDONLY | kernel.MS_NOSUID | (0 if devices else kernel.MS_NODEV)
-    attributes = (kernel.ctypes.c_uint64 * 4)(flags, 0, 0, 0)  # struct mount_attr; these flags have the same values
+    attributes = (kernel.ctypes.c_uint64 * 4)(
+        flags, 0, 0, 0
+    )  # struct mount_attr; these flags have the same values
     recursive, here, number = 0x8000, -100, 442
-    kernel.syscall(number, here, target.encode(), recursive, attributes, 32, what=f"mount_setattr {target}")
+    kernel.syscall(
+        number, here, target.encode(), recursive, attributes, 32, what=f"mount_setattr {target}"
+    )
 
 
 def _bind(source: str, root: str) -> None:
@@ -65,7 +80,8 @@ def _bind(source: str, root: str) -> None:
 
 
 def new_root(root: str, readable: list[str]) -> None:
-    """Make the folder `root` the root of this process's file system, with `readable` and SCRATCH in it.
+    """Make the folder `root` the root of this process's file system, with `readable` and SCRATCH in
+    it.
 
     Needs its own mount namespace. Raises OSError if the kernel or the container does not allow it.
     """
@@ -77,10 +93,16 @@ def new_root(root: str, readable: list[str]) -> None:
         _bind(source, root)
     Path(root + SCRATCH).mkdir()
     kernel.mount(
-        "tmpfs", root + SCRATCH, "tmpfs", guarded | kernel.MS_NODEV, f"size={SCRATCH_BYTES},nr_inodes=4096,mode=0700"
+        "tmpfs",
+        root + SCRATCH,
+        "tmpfs",
+        guarded | kernel.MS_NODEV,
+        f"size={SCRATCH_BYTES},nr_inodes=4096,mode=0700",
     )
     os.chdir(root)
     kernel.syscall(kernel.PIVOT_ROOT, b".", b".", what="pivot_root")
     kernel.unmount(".")
     os.chdir("/")
-    kernel.mount("", "/", None, kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | kernel.MS_NOSUID)
+    kernel.mount(
+        "", "/", None, kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | kernel.MS_NOSUID
+    )

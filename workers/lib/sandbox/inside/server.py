@@ -1,4 +1,5 @@
-"""The warm parent: serves one request after another, runs each in a fork of itself, and cleans up afterwards.
+"""The warm parent: serves one request after another, runs each in a fork of itself, and cleans up
+afterwards.
 
 In both directions a message is four bytes of length, big endian, and JSON.
 """
@@ -70,13 +71,17 @@ class Run:
             os.set_blocking(handle, False)
 
     def _become(self, pipes: dict[str, tuple[int, int]]) -> None:
-        """The child: keep only its three streams and the result's, put on all guards, then run the code."""
+        """The child: keep only its three streams and the result's, put on all guards, then run the
+        code.
+        """
         try:
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
             os.setsid()
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             ends = (pipes["stdin"][0], pipes["stdout"][1], pipes["stderr"][1], pipes["result"][1])
-            high = [os.dup(os.dup(end)) for end in ends]  # avoids the numbers that they will be put on
+            high = [
+                os.dup(os.dup(end)) for end in ends
+            ]  # avoids the numbers that they will be put on
             for number, handle in enumerate(high):
                 if handle != number:
                     os.dup2(handle, number, inheritable=number < 3)
@@ -89,7 +94,9 @@ class Run:
         child.answer(self.request, 3, self.nonce)
 
     def watch(self) -> int:
-        """Feed and read until the end, the time limit or the output limit; return the exit status."""
+        """Feed and read until the end, the time limit or the output limit; return the exit
+        status.
+        """
         end = time.monotonic() + self.request["limits"]["seconds"]
         feed = self.request.get("stdin", "").encode()
         over = self._over()
@@ -100,7 +107,9 @@ class Run:
                 break
             writers = [self.input] if self.input >= 0 else []
             wait = min(left, 0.5 if over else 0.005)
-            ready, writable, _ = select.select([*self.readers, self.control, *over], writers, [], wait)
+            ready, writable, _ = select.select(
+                [*self.readers, self.control, *over], writers, [], wait
+            )
             if self.control in ready:  # nothing is sent during a run, so the other side has gone
                 os.kill(self.pid, signal.SIGKILL)
                 os._exit(0)
@@ -113,7 +122,9 @@ class Run:
         return self._end()
 
     def _over(self) -> list[int]:
-        """A descriptor that becomes readable when the child ends; none if the kernel does not support this."""
+        """A descriptor that becomes readable when the child ends; none if the kernel does not
+        support this.
+        """
         try:
             return [os.pidfd_open(self.pid)]
         except OSError:
@@ -142,11 +153,15 @@ class Run:
             self.reason = "output"
 
     def _ended(self) -> bool:
-        """Whether the child itself has ended; other processes that hold its pipes open do not count."""
+        """Whether the child itself has ended; other processes that hold its pipes open do not
+        count.
+        """
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _end(self) -> int:
-        """End everything of this run: the child, its process group, and everything in our own pid namespace."""
+        """End everything of this run: the child, its process group, and everything in our own pid
+        namespace.
+        """
         if not self._ended():
             os.kill(self.pid, signal.SIGKILL)
         with suppress(OSError):
@@ -169,13 +184,17 @@ class Run:
         return os.waitstatus_to_exitcode(status)
 
     def result(self, code: int) -> dict:
-        """The message for the outside. A result only counts if it is nonce + JSON and nothing more."""
+        """The message for the outside. A result only counts if it is nonce + JSON and nothing
+        more.
+        """
         said = bytes(self.out["result"])
         found: dict = {}
         if said.startswith(self.nonce):
             with suppress(ValueError):
                 found = json.loads(said[len(self.nonce) :])
-        guard = said[5:].decode(errors="replace") if code == 70 and said.startswith(b"guard") else ""
+        guard = (
+            said[5:].decode(errors="replace") if code == 70 and said.startswith(b"guard") else ""
+        )
         if guard:
             reason = "error"
         elif self.reason:
@@ -187,12 +206,22 @@ class Run:
         else:
             reason = found.get("reason", "ok")
         limit = self.request["limits"]["output"]
-        texts = {name: bytes(self.out[name][:limit]).decode(errors="replace") for name in ("stdout", "stderr")}
-        return {"code": code, "reason": reason, "result": found if not self.reason else {}, "guard": guard} | texts
+        texts = {
+            name: bytes(self.out[name][:limit]).decode(errors="replace")
+            for name in ("stdout", "stderr")
+        }
+        return {
+            "code": code,
+            "reason": reason,
+            "result": found if not self.reason else {},
+            "guard": guard,
+        } | texts
 
 
 def clean(scratch: str) -> None:
-    """Empty the scratch folder; links are removed, never followed. Raises OSError if something cannot be removed."""
+    """Empty the scratch folder; links are removed, never followed. Raises OSError if something
+    cannot be removed.
+    """
     for entry in list(Path(scratch).iterdir()):
         if entry.is_symlink() or not entry.is_dir():
             entry.unlink()
@@ -213,11 +242,16 @@ def put(scratch: str, files: dict[str, str]) -> None:
 
 
 def serve(guards: Guards, incoming: int, outgoing: int) -> None:
-    """Send the guards as a greeting, then answer requests until the other side closes the connection."""
+    """Send the guards as a greeting, then answer requests until the other side closes the
+    connection.
+    """
     send(outgoing, {"guards": guards.report(), "pid": os.getpid()})
     while request := receive(incoming):
         started = time.monotonic()
-        answer, last = {"code": 70, "reason": "error", "result": {}, "guard": "", "stdout": "", "stderr": ""}, False
+        answer, last = (
+            {"code": 70, "reason": "error", "result": {}, "guard": "", "stdout": "", "stderr": ""},
+            False,
+        )
         try:
             put(guards.scratch, request.get("files", {}))
             run = Run(request, guards, incoming)

@@ -1,8 +1,9 @@
-"""Loads a package and serves requests, one at a time: in a separate process, or in a run of the sandbox.
+"""Loads a package and serves requests, one at a time: in a separate process, or in a run of the
+sandbox.
 
-Imports only the standard library and flywheel_sdk. Every answer is {"value"} or {"error": {"kind", "text", "where"}}.
-The kinds are: import (the package cannot be loaded), definition (a class, tool or task is invalid), crash (its code
-raised), state, score.
+Imports only the standard library and flywheel_sdk. Every answer is {"value"} or {"error": {"kind",
+"text", "where"}}. The kinds are: import (the package cannot be loaded), definition (a class, tool
+or task is invalid), crash (its code raised), state, score.
 """
 
 from __future__ import annotations
@@ -33,18 +34,23 @@ class Fault(Exception):
 
 
 def where_in(folder: str, error: BaseException) -> str:
-    """The frames of an error's traceback that are in the package, with paths as its author knows them."""
+    """The frames of an error's traceback that are in the package, with paths as its author knows
+    them.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     found = [frame for frame in frames if frame.filename.startswith(folder)]
     return "\n".join(
-        f"{frame.filename[len(folder) + 1 :]}:{frame.lineno} {frame.line or ''}".rstrip() for frame in found[-8:]
+        f"{frame.filename[len(folder) + 1 :]}:{frame.lineno} {frame.line or ''}".rstrip()
+        for frame in found[-8:]
     )
 
 
 def crash(folder: str, kind: str, what: str, error: BaseException) -> Fault:
     if isinstance(error, SyntaxError) and str(error.filename or "").startswith(folder):
         return Fault(
-            kind, f"{error.filename[len(folder) + 1 :]}, line {error.lineno}: {error.msg}", (error.text or "").strip()
+            kind,
+            f"{error.filename[len(folder) + 1 :]}, line {error.lineno}: {error.msg}",
+            (error.text or "").strip(),
         )
     return Fault(kind, f"{what} raised {type(error).__name__}: {error}", where_in(folder, error))
 
@@ -60,12 +66,17 @@ def loaded(folder: str, name: str):
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except BaseException as error:  # including SystemExit: whatever the code does, the package is at fault
+    except (
+        BaseException
+    ) as error:  # including SystemExit: whatever the code does, the package is at fault
         raise crash(folder, "import", "Importing it", error) from error
     kinds = [
-        kind for kind in vars(module).values()
-        if inspect.isclass(kind) and issubclass(kind, flywheel_sdk.Environment) and kind is not flywheel_sdk.Environment
-    ]  # fmt: skip
+        kind
+        for kind in vars(module).values()
+        if inspect.isclass(kind)
+        and issubclass(kind, flywheel_sdk.Environment)
+        and kind is not flywheel_sdk.Environment
+    ]
     kinds = [
         kind
         for kind in dict.fromkeys(kinds)
@@ -75,12 +86,14 @@ def loaded(folder: str, name: str):
         names = ", ".join(kind.__name__ for kind in kinds) or "none"
         raise Fault(
             "definition",
-            f"__init__.py must define or import exactly one subclass of flywheel_sdk.Environment; it has: {names}.",
+            "__init__.py must define or import exactly one subclass of flywheel_sdk.Environment;"
+            f" it has: {names}.",
         )
     if kinds[0].verify is flywheel_sdk.Environment.verify:
         raise Fault(
             "definition",
-            f"{kinds[0].__name__} has no verifier. Define verify(self, attempt), which returns the reward.",
+            f"{kinds[0].__name__} has no verifier. Define verify(self, attempt), which returns the"
+            " reward.",
         )
     return kinds[0]
 
@@ -96,7 +109,9 @@ class Driver:
         self.kind = loaded(folder, name)
         try:
             self.methods = flywheel_sdk.tools_of(self.kind)
-            self.tools = [flywheel_sdk.schema_of(name, method) for name, method in self.methods.items()]
+            self.tools = [
+                flywheel_sdk.schema_of(name, method) for name, method in self.methods.items()
+            ]
             json.dumps(self.tools, allow_nan=False)
         except flywheel_sdk.DefinitionError as error:
             raise Fault("definition", str(error)) from error
@@ -106,17 +121,29 @@ class Driver:
     def describe(self) -> dict:
         """Everything that is known without a task."""
         limits = {}
-        for name, least, most in (("max_turns", 1, 200), ("tool_seconds", 0.1, 600), ("verify_seconds", 0.1, 600)):
+        for name, least, most in (
+            ("max_turns", 1, 200),
+            ("tool_seconds", 0.1, 600),
+            ("verify_seconds", 0.1, 600),
+        ):
             value = getattr(self.kind, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or not least <= value <= most
+            ):
                 raise Fault(
                     "definition",
-                    f"{self.kind.__name__}.{name} must be a number from {least:g} to {most:g}, not {value!r}.",
+                    f"{self.kind.__name__}.{name} must be a number from {least:g} to {most:g}, not"
+                    f" {value!r}.",
                 )
             limits[name] = value
         prompt = self.kind.system_prompt
         if not isinstance(prompt, str):
-            raise Fault("definition", f"{self.kind.__name__}.system_prompt must be text, not {type(prompt).__name__}.")
+            raise Fault(
+                "definition",
+                f"{self.kind.__name__}.system_prompt must be text, not {type(prompt).__name__}.",
+            )
         about = inspect.getdoc(self.kind) if self.kind.__doc__ else ""
         return {
             "title": self.kind.__name__,
@@ -126,7 +153,9 @@ class Driver:
         } | limits
 
     def tasks(self, start: int = 0, most: int = 500_000) -> dict:
-        """{"tasks", "next"}: tasks from `start` on with about `most` bytes of JSON; `next` is None at the end."""
+        """{"tasks", "next"}: tasks from `start` on with about `most` bytes of JSON; `next` is None
+        at the end.
+        """
         made, size = [], 0
         given = self._do("tasks()", lambda: self.kind().tasks())
         if given is None:
@@ -134,7 +163,9 @@ class Driver:
         # A generator may be endless.
         rows = self._do("tasks()", lambda: list(itertools.islice(given, MOST_TASKS + 1)))
         if len(rows) > MOST_TASKS:
-            raise Fault("definition", f"tasks() gives more than {MOST_TASKS:,} tasks. Return fewer.")
+            raise Fault(
+                "definition", f"tasks() gives more than {MOST_TASKS:,} tasks. Return fewer."
+            )
         for at, row in enumerate(rows[start:], start):
             if size >= most:
                 return {"tasks": made, "next": at}
@@ -148,14 +179,18 @@ class Driver:
         return self._state(self._do("start()", lambda: self.kind().start(task)))
 
     def call(self, tool: str, args: dict, state: dict) -> dict:
-        """{"text", "error", "state", "finished"}; if the tool rejects the call, `error` is set, which the agent
-        sees.
+        """{"text", "error", "state", "finished"}; if the tool rejects the call, `error` is set,
+        which the agent sees.
         """
         instance = self._do(f"{self.kind.__name__}()", self.kind)
         instance.state = state
         text, refused = "", ""
         try:
-            found = self._do(f"The tool {tool}", lambda: self._called(instance, tool, args), (self.sdk.ToolError,))
+            found = self._do(
+                f"The tool {tool}",
+                lambda: self._called(instance, tool, args),
+                (self.sdk.ToolError,),
+            )
             text = found
             if not isinstance(found, str):
                 text = self._json(found, "crash", f"What the tool {tool} returned", self.sdk.plain)
@@ -180,8 +215,8 @@ class Driver:
         return scored(self._do("verify()", lambda: self.kind().verify(made)))
 
     def _do(self, what: str, act, passed: tuple = ()):
-        """The result of the package's code, awaited if it is asynchronous. Raises Fault, and lets errors of the kinds
-        `passed` through.
+        """The result of the package's code, awaited if it is asynchronous. Raises Fault, and lets
+        errors of the kinds `passed` through.
         """
         try:
             found = act()
@@ -202,12 +237,14 @@ class Driver:
         if not isinstance(state, dict):
             raise Fault(
                 "state",
-                f"The state must be a dict, not {type(state).__name__}. start() returns it; tools change self.state.",
+                f"The state must be a dict, not {type(state).__name__}. start() returns it; tools"
+                " change self.state.",
             )
         if (key := key_not_text(state)) is not None:
             raise Fault(
                 "state",
-                f"The state has the key {key!r:.80}, which JSON would turn into text. Use {str(key)[:80]!r}, for example.",
+                f"The state has the key {key!r:.80}, which JSON would turn into text. Use"
+                f" {str(key)[:80]!r}, for example.",
             )
         return json.loads(self._json(state, "state", "The state"))
 
@@ -218,13 +255,14 @@ class Driver:
             return text
         except (TypeError, ValueError, RecursionError) as error:
             raise Fault(
-                kind, f"{what} is not JSON: {error}. Use dict, list, str, finite numbers, bool and None."
+                kind,
+                f"{what} is not JSON: {error}. Use dict, list, str, finite numbers, bool and None.",
             ) from error
 
 
 def key_not_text(value, depth: int = 0):
-    """The first dict key in a value that is not a string; None if all are. Values nested deeper than 100 levels are
-    left to json.dumps, which rejects them.
+    """The first dict key in a value that is not a string; None if all are. Values nested deeper
+    than 100 levels are left to json.dumps, which rejects them.
     """
     if depth > 100:
         return None
@@ -232,7 +270,13 @@ def key_not_text(value, depth: int = 0):
         for key in value:
             if not isinstance(key, str):
                 return key
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    inner = (
+        value.values()
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list | tuple)
+        else ()
+    )
     return next((key for one in inner if (key := key_not_text(one, depth + 1)) is not None), None)
 
 
@@ -251,18 +295,27 @@ def scalar(value):
 def scored(found) -> dict:
     """The return value of verify in its normal form. Raises Fault."""
     given = dict(found) if isinstance(found, dict) else {"reward": found}
-    if unknown := [str(name) for name in given if name not in ("reward", "success", "unsafe", "components", "details")]:
+    if unknown := [
+        str(name)
+        for name in given
+        if name not in ("reward", "success", "unsafe", "components", "details")
+    ]:
         raise Fault(
             "score",
-            f"verify() returned {', '.join(unknown)}; known are reward, success, unsafe, components and details.",
+            f"verify() returned {', '.join(unknown)}; known are reward, success, unsafe, components"
+            " and details.",
         )
     reward = scalar(given.get("reward"))
     if not is_number(reward):
-        raise Fault("score", f"verify() returned {reward!r:.80} as the reward, not a finite number.")
+        raise Fault(
+            "score", f"verify() returned {reward!r:.80} as the reward, not a finite number."
+        )
     components = given.get("components") or {}
     if isinstance(components, dict):
         components = {name: scalar(value) for name, value in components.items()}
-    if not isinstance(components, dict) or not all(is_number(value) for value in components.values()):
+    if not isinstance(components, dict) or not all(
+        is_number(value) for value in components.values()
+    ):
         raise Fault("score", "verify() returned components that are not finite numbers by name.")
     details = given.get("details") or []
     return {
@@ -270,12 +323,16 @@ def scored(found) -> dict:
         "success": bool(given.get("success", reward >= 1)),
         "unsafe": bool(given.get("unsafe", False)),
         "components": {str(name)[:80]: float(value) for name, value in components.items()},
-        "details": [str(one)[:500] for one in (details if isinstance(details, list) else [details])][:50],
+        "details": [
+            str(one)[:500] for one in (details if isinstance(details, list) else [details])
+        ][:50],
     }
 
 
 def answered(make, op: str, payload: dict) -> dict:
-    """The answer to one request; `make` returns the driver. What the code prints is counted, but never sent."""
+    """The answer to one request; `make` returns the driver. What the code prints is counted, but
+    never sent.
+    """
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
