@@ -3,7 +3,7 @@ Light: no torch.
 
 The guards are those of `outgoing`: it connects to the very address that was checked, follows no
 redirect, uses no proxy, and cuts off an answer at its limits. Answers are parsed by llhttp, in C:
-with an HTTP library in Python, requests took half of a rollout's time (DECISIONS.md).
+with an HTTP library in Python, requests took half of a rollout's time (docs/decisions/models.md).
 """
 
 from __future__ import annotations
