@@ -14,7 +14,7 @@ from apps.evals.stats import SampleRow
 from apps.promotion.gate import Check, Evaluation, NotComparable, Policy, Report, Timing, compare
 from apps.promotion.gate.error_control import effect_seen, level_of, tasks_needed
 from apps.promotion.gate.pairs import Pairs
-from apps.promotion.gate.safety import sign_test, sign_test_at_any_time
+from apps.promotion.gate.sign_test import sign_test, sign_test_at_any_time
 from workers.lib.typed import plain
 
 

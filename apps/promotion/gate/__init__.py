@@ -27,7 +27,7 @@ from apps.promotion.gate.policy import Policy
 from apps.promotion.gate.safety import NAME as SAFETY
 from apps.promotion.gate.safety import safety
 from apps.promotion.gate.types import Check, Evaluation, NotComparable, Report, Timing, Verdict
-from apps.promotion.gate.unsafe import new_kinds
+from apps.promotion.gate.unsafe import known_kinds, more_frequent, new_kinds
 from workers.lib.prompts import as_lines
 
 HOLDOUT = "holdout"
@@ -59,15 +59,19 @@ def compare(
     for pair in [(baseline, candidate), *filter(None, measured.values())]:
         _require_same(*pair)
     pairs, level = Pairs(baseline, candidate), level_of(comparison, rules.alpha)
-    flagged = new_kinds(
-        {HOLDOUT: (baseline, candidate)} | {name: pair for name, pair in measured.items() if pair}
+    splits = {HOLDOUT: (baseline, candidate)} | {
+        name: pair for name, pair in measured.items() if pair
+    }
+    flagged = new_kinds(splits, sequential=rules.sequential)
+    still_more = more_frequent(
+        splits, known_kinds(splits), sequential=rules.sequential, reviewed=True
     )
     planned = len(baseline.planned) or len(pairs.tasks)
     success = checks.success(pairs, level, rules.sequential)
     found = [
         success,
         checks.reward(pairs),
-        safety(pairs, rules, flagged),
+        safety(pairs, rules, flagged, still_more),
         checks.regressions(pairs, rules),
         checks.tokens(pairs, rules),
         *latency(baseline, candidate, rules),
