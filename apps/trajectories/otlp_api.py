@@ -97,7 +97,7 @@ def receive_traces(request: HttpRequest, key: ApiKey) -> Any:
 def receive_logs(request: HttpRequest, key: ApiKey) -> Any:
     found = _receive(request, key.project, SpanBody.Signal.LOGS)
     response = ExportLogsServiceResponse()
-    if found.rejected:
+    if found.reason:
         response.partial_success.rejected_log_records = found.rejected
         response.partial_success.error_message = found.reason
     return response
@@ -113,20 +113,22 @@ def _receive(request: HttpRequest, project: Project, signal: SpanBody.Signal) ->
         if not json and not quick_redactor_of(project) and not looks_for_names(project):
             checked = otlp.check_traces(body) if is_traces else otlp.check_logs(body)
             traces.keep_body(project=project, signal=signal, body=body)
-            return _with_warning(checked, body) if is_traces else checked
+            return (
+                _with_warning(checked, otlp.names_a_step(body)) if is_traces and body else checked
+            )
         found = otlp.decode_traces(body, json) if is_traces else otlp.decode_logs(body, json)
     except DecodeError as error:
         raise ValidationError({"detail": str(error)}) from error
     if is_traces:
         traces.keep(project=project, spans=found.items)
-        return _with_warning(found, body) if found.items else found
+        return _with_warning(found, otlp.are_steps(found.items)) if found.items else found
     traces.keep(project=project, logs=found.items)
     return found
 
 
-def _with_warning(received: Decoded, body: bytes) -> Decoded:
+def _with_warning(received: Decoded, has_step: bool) -> Decoded:
     """Says of spans that can give no run why not."""
-    if body and not received.reason and not otlp.names_a_step(body):
+    if not received.reason and not has_step:
         received.reason = NO_STEP
     return received
 

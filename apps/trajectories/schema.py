@@ -191,11 +191,10 @@ class Parsed:
         """What was sent as such, and what has no place of its own: parts of `usage`, and the sample
         of an evaluation.
         """
-        usage = self.value.get("usage") or {}
         details = {
             name: item
-            for name, item in usage.items()
-            if name not in Usage.__struct_fields__ and item is not None
+            for name, item in _usage_sent(self.value).items()
+            if item is not None and not _is_read(name, item)
         }
         found = ({"usage": details} if details else {}) | self.row.metadata
         return found | {EVAL: msgspec.to_builtins(self.row.eval)} if self.row.eval else found
@@ -227,9 +226,7 @@ def parse_row(given: Any) -> Parsed:
             raise RowError("", f"nested deeper than {MAX_DEPTH} levels")
     else:
         value = cleaner.clean(given)
-    value = _with_whole_counts(value)
-    row = _convert(value, Row)
-    settle_usage(row.usage, value.get("usage"))
+    row = _convert(_with_counts(value), Row)
     if row.outcome.success is not None:
         row.outcome.status = status_of(row.outcome.success, row.outcome.status)
     row.started_at, row.ended_at = (
@@ -239,54 +236,45 @@ def parse_row(given: Any) -> Parsed:
     return Parsed(row, value, cleaner.warnings + _usage_warnings(row, value) + warnings_of(row))
 
 
-def _with_whole_counts(value: Any) -> Any:
-    """The row without a null `usage`, and with its counts as integers, which some providers send as
-    10.0.
-    """
+def _with_counts(value: Any) -> Any:
+    """The row with the counts of its `usage`, under whatever names, and nothing else of it."""
     if not isinstance(value, dict) or "usage" not in value:
         return value
-    usage = value["usage"]
-    if usage is None:
-        return {name: item for name, item in value.items() if name != "usage"}
-    if not isinstance(usage, dict):
-        return value
-    whole = {
-        name: int(item)
-        for name, item in usage.items()
-        if isinstance(item, float) and item.is_integer()
-    }
-    whole.pop("cost_usd", None)
-    return value | {"usage": usage | whole} if whole else value
+    return value | {"usage": read_usage(value["usage"]).counts}
 
 
-def settle_usage(usage: Usage, sent: Any) -> None:
-    """Sets input, output and cost by what was sent, under whatever names. Raises RowError if two
-    names disagree.
-    """
-    for name, other in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
-        if (count := getattr(usage, other)) is not None:
-            if getattr(usage, name) not in (None, count):
-                raise RowError(
-                    f"usage.{other}", f"is {count}, but usage.{name} is {getattr(usage, name)}"
-                )
-            setattr(usage, name, count)
-    for name, value in read_usage(sent).counts.items():
-        setattr(usage, name, value)
+def _usage_sent(value: dict) -> dict[str, Any]:
+    """The members of the `usage` that came; what is no object is a member of its own."""
+    sent = value.get("usage")
+    return sent if isinstance(sent, dict) else {} if sent is None else {"sent": sent}
+
+
+def _is_read(name: str, sent: Any) -> bool:
+    """Whether a member of `usage` is a count or cost under one of our names."""
+    if name == "total_tokens":
+        return bool(read_usage({"input_tokens": sent}).counts)
+    return name in Usage.__struct_fields__ and bool(read_usage({name: sent}).counts)
 
 
 def _usage_warnings(row: Row, value: dict) -> list[dict]:
-    """Slips of the pen, and a usage of which nothing is known: providers add members, so none is
-    refused.
+    """Slips of the pen, and what cannot be read. None of it is refused: providers add members, and
+    a run is worth more than its count of tokens.
     """
-    sent, known = value.get("usage") or {}, Usage.__struct_fields__
-    warnings = [
-        {
-            "path": f"usage.{name}",
-            "warning": f"is kept in metadata.usage and not counted; did you mean “{close[0]}”?",
-        }
-        for name in sent
-        if name not in known and (close := get_close_matches(name, known, 1, cutoff=0.9))
-    ]
+    sent, known = _usage_sent(value), Usage.__struct_fields__
+    warnings = []
+    for name, item in sent.items():
+        if name not in known and (close := get_close_matches(name, known, 1, cutoff=0.9)):
+            problem = f"is kept in metadata.usage and not counted; did you mean “{close[0]}”?"
+        elif name in known and item is not None and not _is_read(name, item):
+            problem = "is not a number from 0 and is kept in metadata.usage, not counted"
+        else:
+            continue
+        warnings.append({"path": f"usage.{name}", "warning": problem})
+    for name, other in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
+        both = [sent[key] for key in (name, other) if sent.get(key) is not None]
+        if len(both) == 2 and both[0] != both[1]:
+            problem = f"differs from usage.{name}, which is counted"
+            warnings.append({"path": f"usage.{other}", "warning": problem})
     if sent and row.usage.input_tokens is row.usage.output_tokens is row.usage.cost_usd is None:
         warnings.append(
             {"path": "usage", "warning": "has no known counts; send input_tokens and output_tokens"}

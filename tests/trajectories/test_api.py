@@ -88,7 +88,6 @@ def test_feedback_keeps_the_correction(agent: Client, project: Project) -> None:
             "messages[0].tool_calls[0].function.name",
         ),
         ({"outcome": {"status": "great"}}, "outcome.status"),
-        ({"usage": {"input_tokens": -1}}, "usage.input_tokens"),
         ({"latency_ms": "fast"}, "latency_ms"),
         ({"id": ""}, "id"),
         ({"started_at": "yesterday"}, "started_at"),
@@ -96,8 +95,6 @@ def test_feedback_keeps_the_correction(agent: Client, project: Project) -> None:
         ({"surprise": 1}, "surprise"),
         ({"metadata": {"n": 10**40}}, "metadata.n"),
         ({"latency_ms": 1.7e308}, "latency_ms"),
-        ({"usage": {"input_tokens": 2**31}}, "usage.input_tokens"),
-        ({"usage": {"cost_usd": 1e6}}, "usage.cost_usd"),
         ({"outcome": {"reward": -1e300}}, "outcome.reward"),
         (
             {"interventions": [{"kind": "edit", "message_index": 10**6}]},
@@ -107,7 +104,6 @@ def test_feedback_keeps_the_correction(agent: Client, project: Project) -> None:
         ({"started_at": "0001-01-01T00:00:00+02:00"}, "started_at"),
         ({"started_at": "1970-01-01T00:00:00+00:01"}, "started_at"),
         ({"ended_at": "2100-12-31T23:59:59-00:01"}, "ended_at"),
-        ({"usage": {"prompt_tokens": 3, "input_tokens": 4}}, "usage.prompt_tokens"),
         ({"agent": {"id": "x"}}, "agent.id"),
         ({"outcome": {"success": False, "status": "success"}}, "outcome.success"),
     ],
@@ -328,6 +324,35 @@ def test_the_usage_of_any_provider_is_taken(
     stored = agent.get(f"{ONE}r/").json()
     assert (stored["usage"]["input_tokens"], stored["usage"]["output_tokens"]) == counts
     assert stored["metadata"].get("usage") == kept
+
+
+@pytest.mark.parametrize(
+    ("usage", "counts", "paths"),
+    [
+        ({"prompt_tokens": "100", "completion_tokens": "20"}, (100, 20), []),
+        ({"input_tokens": "1,024", "output_tokens": 2.0}, (1024, 2), []),
+        ({"prompt_tokens": "n/a", "completion_tokens": 20}, (None, 20), ["usage.prompt_tokens"]),
+        ({"input_tokens": -1, "output_tokens": 2**31}, (None, None), ["usage.input_tokens"]),
+        ({"input_tokens": True, "output_tokens": 7}, (None, 7), ["usage.input_tokens"]),
+        ({"input_tokens": 3, "cost_usd": 1e6}, (3, None), ["usage.cost_usd"]),
+        ({"input_tokens": 3, "prompt_tokens": 4}, (3, None), ["usage.prompt_tokens"]),
+        ("120 tokens", (None, None), ["usage"]),
+        ([{"prompt_tokens": 100}], (None, None), ["usage"]),
+    ],
+)
+def test_a_count_that_cannot_be_read_is_unknown_and_the_run_is_stored(
+    agent: Client, usage: Any, counts: tuple, paths: list[str]
+) -> None:
+    response = post(agent, ONE, row(name="r", usage=usage))
+    assert response.status_code == 201
+    assert [item["path"] for item in response.json()["warnings"]][: len(paths) or 1] == paths
+    stored = agent.get(f"{ONE}r/").json()
+    assert (stored["usage"]["input_tokens"], stored["usage"]["output_tokens"]) == counts
+
+
+def test_a_count_that_cannot_be_read_stays_in_the_metadata(agent: Client) -> None:
+    post(agent, ONE, row(name="r", usage={"prompt_tokens": "n/a", "completion_tokens": "20"}))
+    assert agent.get(f"{ONE}r/").json()["metadata"] == {"usage": {"prompt_tokens": "n/a"}}
 
 
 def test_a_usage_that_is_not_counted_is_told(agent: Client) -> None:

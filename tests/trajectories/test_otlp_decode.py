@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -174,6 +175,61 @@ def test_it_reads_what_go_and_rust_make_of_the_messages() -> None:
         }
     )
     assert decode_traces(pascal.encode(), json=True).items[0].name == "n"
+
+
+ANY, OBJECT = {"stringValue": "b"}, {"stringValue": '{"x": [1]}'}
+FORMS = {
+    "an object": {"a": "b", "n": 7, "o": {"x": [1]}},
+    "an object of AnyValues": {
+        "a": ANY,
+        "n": {"intValue": "7"},
+        "o": {"stringValue": '{"x": [1]}'},
+    },
+    "pairs": [["a", "b"], ["n", 7], ["o", {"x": [1]}]],
+    "typed values": [
+        {"key": "a", "value": {"type": "STRING", "value": "b"}},
+        {"key": "n", "value": {"type": "INT64", "value": 7}},
+        {"key": "o", "value": {"type": "STRING", "value": '{"x": [1]}'}},
+    ],
+    "halves of numbers": [
+        {"key": "a", "value": ANY},
+        {"key": "n", "value": {"intValue": {"low": 7, "high": 0, "unsigned": False}}},
+        {"key": "o", "value": OBJECT},
+    ],
+}
+
+
+@pytest.mark.parametrize("sent", FORMS.values(), ids=FORMS)
+def test_attributes_are_read_in_other_forms_of_json(sent: Any) -> None:
+    event = {"name": "e", "attributes": sent}
+    request = json.loads(body(span(attributes=sent, events=[event])))
+    request["resourceSpans"][0]["resource"]["attributes"] = sent
+    decoded = decode_traces(json.dumps(request).encode(), json=True)
+    read = decoded.items[0]
+    assert read.attributes == {"a": "b", "n": 7, "o": '{"x": [1]}'} and not decoded.reason
+    assert read.events[0].attributes == read.resource == read.attributes
+
+
+@pytest.mark.parametrize("sent", ["a=b", [{"name": "a", "value": "b"}], [{"a": "b"}]])
+def test_attributes_in_no_known_form_are_told(sent: Any) -> None:
+    decoded = decode_traces(body(span(attributes=sent)), json=True)
+    assert (decoded.items, decoded.rejected) == ([], 1) and "can be read" in decoded.reason
+    records = [{"attributes": sent, "traceId": TRACE}]
+    logs = {"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}
+    assert "was not read" in decode_logs(json.dumps(logs).encode(), json=True).reason
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda plain: f"0x{plain}",
+        lambda plain: list(bytes.fromhex(plain)),
+        lambda plain: {"type": "Buffer", "data": list(bytes.fromhex(plain))},
+    ],
+)
+def test_ids_are_read_in_other_forms(form: Callable[[str], Any]) -> None:
+    (read,) = decode_traces(body(span(traceId=form(TRACE), spanId=form(SPAN))), json=True).items
+    assert (read.trace_id, read.span_id) == (TRACE, SPAN)
 
 
 def test_values_that_are_not_read_are_told() -> None:

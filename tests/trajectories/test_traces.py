@@ -223,6 +223,11 @@ def test_a_body_that_gives_no_run_says_why(agent: Client) -> None:
     plain = chat(1, 2, [text("user", "Hi")], "Hello") | {"attributes": []}
     partial = send(agent, plain).json()["partialSuccess"]
     assert "rejectedSpans" not in partial and "No span of this request" in partial["errorMessage"]
+    unnamed = chat(1, 2, [text("user", "Hi")], "Hello")
+    unnamed["tags"] = unnamed.pop("attributes")
+    assert (
+        "No span of this request" in send(agent, unnamed).json()["partialSuccess"]["errorMessage"]
+    )
     assert send(agent, chat(1, 3, [text("user", "Hi")], "Hello")).json() == {}
     assert agent.post("/v1/traces", b"{}", content_type="application/json").json() == {}
 

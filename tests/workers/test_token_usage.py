@@ -192,6 +192,49 @@ USAGES: dict[str, tuple[dict[str, Any], tuple[int, int], dict[str, int]]] = {
         (1000, 60),
         {CACHE_READ: 900},
     ),
+    "counts as text": ({"prompt_tokens": "1,000", "completion_tokens": "60"}, (1000, 60), {}),
+    "LangChain.js": (
+        {"llmOutput": {"tokenUsage": {"promptTokens": 1000, "completionTokens": 60}}},
+        (1000, 60),
+        {},
+    ),
+    "a response with its headers": (
+        {"response_metadata": {"model": "m", "usage": {"inputTokens": 1000, "outputTokens": 60}}},
+        (1000, 60),
+        {},
+    ),
+    "llama.cpp": (
+        {"timings": {"prompt_n": 1000, "prompt_ms": 5.0, "predicted_n": 60, "predicted_ms": 9.1}},
+        (1000, 60),
+        {},
+    ),
+    "llama.cpp, its own endpoint": (
+        {"tokens_evaluated": 1000, "tokens_predicted": 60, "tokens_cached": 0},
+        (1000, 60),
+        {},
+    ),
+    "TGI": (
+        {"details": {"generated_tokens": 60, "prefill": [{"id": 1}] * 1000, "tokens": []}},
+        (1000, 60),
+        {},
+    ),
+    "vLLM": ({"num_prompt_tokens": 1000, "num_generation_tokens": 60}, (1000, 60), {}),
+    "OpenTelemetry's names": (
+        {"gen_ai.usage.input_tokens": 1000, "gen_ai.usage.output_tokens": 60},
+        (1000, 60),
+        {},
+    ),
+    "limits and speeds beside it": (
+        {
+            "max_tokens": 8,
+            "max_completion_tokens": 9,
+            "prompt_per_second": 7.0,
+            "prompt_tokens": 1000,
+            "completion_tokens": 60,
+        },
+        (1000, 60),
+        {},
+    ),
 }
 
 
@@ -226,7 +269,19 @@ def test_a_cost_is_read(usage: dict, cost: float | None) -> None:
 
 @pytest.mark.parametrize(
     "usage",
-    [None, [], "", {}, {"a": 1}, {"input_tokens": -1}, {"input_tokens": True}, {"input": "x"}],
+    [
+        None,
+        [],
+        "",
+        {},
+        {"a": 1},
+        {"input_tokens": -1},
+        {"input_tokens": True},
+        {"input": "x"},
+        {"max_tokens": 5},
+        {"prompt_per_second": 5.5},
+        {"prompt_time": 1, "completion_time": 2},
+    ],
 )
 def test_what_is_not_known_is_none(usage: Any) -> None:
     assert read_usage(usage).counts == {}

@@ -26,6 +26,7 @@ INPUT = (
     "prompttokencount",
     "inputtokencount",
     "promptevalcount",
+    "requesttokens",
     "input",
     "prompt",
 )
@@ -37,9 +38,21 @@ OUTPUT = (
     "outputtokencount",
     "generatedtokencount",
     "evalcount",
+    "responsetokens",
     "output",
     "completion",
 )
+# What others call them: `num_prompt_tokens` (vLLM), `prompt_n` and `tokens_evaluated` (llama.cpp),
+# `prefill_tokens` (TGI), `inputTextTokenCount` (Titan).
+LIKE_INPUT = re.compile(
+    r"prefill|(num|n|total)?(input|prompt|prefill)(text|eval)?(tokens?(count|n)|tokens|n|count)"
+    r"|tokens(in|input|prompt|evaluated)"
+)
+LIKE_OUTPUT = re.compile(
+    r"(num|n|total)?(output|completion|generated|generation|predicted|eval|new)(text)?"
+    r"(tokens?(count|n)|tokens|n|count)|tokens(out|output|completion|generated|predicted)"
+)
+NAMESPACE = re.compile(r"^(gen_ai|llm|ai)\.(usage|token_count)\.")
 TOTAL = ("totaltokens", "totaltokencount", "total")
 COST = ("costusd", "totalcostusd", "cost", "totalcost", "estimatedcost")
 APART = (
@@ -48,6 +61,9 @@ APART = (
     "cachewriteinputtokens",
 )  # beside Anthropic's `input_tokens`
 INSIDE = ("tokens", "billedunits", "usage", "usagemetadata")  # Cohere and whole responses
+GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
+MAX_DEPTH = 4  # of objects around the counts: a response, a client's `llmOutput`
+SIDES = ((INPUT, LIKE_INPUT), (OUTPUT, LIKE_OUTPUT))
 PARTS = (
     (CACHE_READ, re.compile("cacheread|cached|cachehit")),
     (CACHE_WRITE, re.compile("cachecreation|cachewrit")),
@@ -82,15 +98,9 @@ def read_usage(usage: Any, *, is_inclusive: bool = False) -> TokenUsage:
     """
     if not isinstance(usage, dict):
         return TokenUsage()
-    members = {_plain(name): value for name, value in list(usage.items())[:MAX_MEMBERS]}
-    if not any(name in members for name in (*INPUT, *OUTPUT)):
-        inner = next(
-            (members[name] for name in INSIDE if isinstance(members.get(name), dict)), None
-        )
-        if inner is not None:
-            return read_usage(inner, is_inclusive=is_inclusive)
+    members = _members_with_counts(usage, MAX_DEPTH) or _members(usage)
     details = {name: count for name, pattern in PARTS if (count := _part(members, pattern))}
-    input_name, output_name = (_first_name(members, names) for names in (INPUT, OUTPUT))
+    input_name, output_name = (_first_name(members, names, like) for names, like in SIDES)
     given, made = (_count(members.get(name)) for name in (input_name, output_name))
     total = next(
         (count for name in TOTAL if (count := _count(members.get(name))) is not None), None
@@ -105,6 +115,33 @@ def read_usage(usage: Any, *, is_inclusive: bool = False) -> TokenUsage:
             made + _unspoken(members, output_name, found.input_tokens, made, total), MAX_TOKENS
         )
     return found
+
+
+def _members(usage: dict) -> dict[str, Any]:
+    members = {
+        _plain(NAMESPACE.sub("", str(name))): value
+        for name, value in list(usage.items())[:MAX_MEMBERS]
+    }
+    if isinstance(prefill := members.get("prefill"), list) and prefill:  # TGI lists the tokens
+        members["prefill"] = len(prefill)
+    return members
+
+
+def _members_with_counts(usage: dict, levels: int) -> dict[str, Any]:
+    """The members of the object itself, else of the nearest one inside it, that has counts of input
+    or output; {} if none has.
+    """
+    members = _members(usage)
+    if any(_first_name(members, names, like) for names, like in SIDES):
+        return members
+    inner = [name for name, value in members.items() if isinstance(value, dict)]
+    inner.sort(key=lambda name: INSIDE.index(name) if name in INSIDE else len(INSIDE))
+    for name in inner if levels else ():
+        if name.endswith("details") and name != "details":
+            continue
+        if found := _members_with_counts(members[name], levels - 1):
+            return found
+    return {}
 
 
 def _beside(
@@ -145,8 +182,12 @@ def _plain(name: Any) -> str:
     return re.sub(r"[_\-. ]", "", str(name)).lower()
 
 
-def _first_name(members: dict, names: Iterable[str]) -> str:
-    return next((name for name in names if _count(members.get(name)) is not None), "")
+def _first_name(members: dict, names: Iterable[str], like: re.Pattern) -> str:
+    """The first of the names that has a count, else a member that is called in a similar way."""
+    usual = next((name for name in names if _count(members.get(name)) is not None), "")
+    return usual or next(
+        (name for name in members if like.fullmatch(name) and _count(members[name]) is not None), ""
+    )
 
 
 def _count(value: Any) -> int | None:
@@ -158,10 +199,13 @@ def _count(value: Any) -> int | None:
 
 
 def _number(value: Any) -> float | None:
+    """A number, also as text, with commas between thousands."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        number = float(value)
+        number = float(
+            value.replace(",", "") if isinstance(value, str) and GROUPED.fullmatch(value) else value
+        )
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None

@@ -3,7 +3,7 @@
 """
 
 from apps.trajectories.otlp.assemble import Run, assemble
-from apps.trajectories.otlp.conventions import names_a_step
+from apps.trajectories.otlp.conventions import are_steps, names_a_step
 from apps.trajectories.otlp.decode import (
     Decoded,
     DecodeError,
@@ -25,6 +25,7 @@ __all__ = [
     "Run",
     "Scope",
     "Span",
+    "are_steps",
     "assemble",
     "check_logs",
     "check_traces",

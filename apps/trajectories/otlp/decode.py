@@ -57,9 +57,13 @@ def decode_traces(body: bytes, json: bool) -> Decoded[Span]:
     document = _json(body)
     unread: list[str] = []
     decoded = _collect(_json_items(document, "Spans", "spans"), partial(_json_span, unread=unread))
-    if unread and not decoded.reason:
-        decoded.reason = f"the value of {unread[0][:100]} was not read: {VALUE_FORM}"
-    elif not decoded.items and not decoded.rejected and _list(document, "resourceSpans"):
+    _with_unread(decoded, unread)
+    if (
+        not decoded.reason
+        and not decoded.items
+        and not decoded.rejected
+        and _list(document, "resourceSpans")
+    ):
         decoded.reason = (
             "the request has no spans; they belong into resourceSpans[].scopeSpans[].spans"
         )
@@ -73,7 +77,15 @@ def decode_logs(body: bytes, json: bool) -> Decoded[LogRecord]:
             _protobuf_items(_protobuf(body, ExportLogsServiceRequest).resource_logs, "logs"),
             _pb_log,
         )
-    return _collect(_json_items(_json(body), "Logs", "logRecords"), _json_log)
+    unread: list[str] = []
+    records = _json_items(_json(body), "Logs", "logRecords")
+    return _with_unread(_collect(records, partial(_json_log, unread=unread)), unread)
+
+
+def _with_unread(decoded: Decoded[Item], names: list[str]) -> Decoded[Item]:
+    if names and not decoded.reason:
+        decoded.reason = f"the value of {names[0][:100]} was not read: {VALUE_FORM}"
+    return decoded
 
 
 def check_traces(body: bytes) -> Decoded[Span]:
@@ -278,7 +290,7 @@ def _json_items(document: dict, signal: str, items: str) -> Iterator[tuple[Any, 
             f"The body is JSON, but not an OTLP request: it has no list resource{signal}."
         )
     for entry in _list(document, f"resource{signal}"):
-        resource = _json_attributes(_list(_get(entry, "resource"), "attributes"))
+        resource = _json_attributes(_get(_get(entry, "resource"), "attributes"))
         for group in _list(entry, f"scope{signal}") or _list(
             entry, f"instrumentationLibrary{signal}"
         ):
@@ -292,28 +304,57 @@ def _json_items(document: dict, signal: str, items: str) -> Iterator[tuple[Any, 
                 yield raw, resource, scope
 
 
-def _json_attributes(
-    pairs: list, depth: int = 0, unread: list[str] | None = None
-) -> dict[str, Any]:
-    """`unread` gets the names whose values are in no known form."""
+def _json_attributes(sent: Any, depth: int = 0, unread: list[str] | None = None) -> dict[str, Any]:
+    """Attributes as OTLP's list of keys and values, as a list of pairs, or as a plain object.
+
+    `unread` gets the names whose values are in no known form.
+    """
     attributes: dict[str, Any] = {}
-    for pair in pairs:
-        if not isinstance(pair, dict) or not isinstance(key := _get(pair, "key"), str):
-            continue
-        key, value = _text(key), _get(pair, "value")
+    for key, value in _pairs(sent):
         attributes[key] = _json_value(value, depth)
         if unread is not None and attributes[key] is None and _says_something(value):
             unread.append(key)
+    if not attributes and unread is not None and _says_something(sent):
+        unread.append("attributes")
     return attributes
 
 
+def _pairs(sent: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(sent, dict):
+        values = {_text(key): value for key, value in sent.items()}
+        yield from ((key, _plain_value(value)) for key, value in values.items())
+        return
+    for pair in sent if isinstance(sent, list) else ():
+        if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str):
+            yield _text(pair[0]), _plain_value(pair[1])
+        elif isinstance(pair, dict) and isinstance(key := _get(pair, "key"), str):
+            yield _text(key), _get(pair, "value")
+
+
+def _plain_value(value: Any) -> Any:
+    """The value of a plain object. One that is an AnyValue is read as such, any other as JSON."""
+    if not isinstance(value, dict | list) or (isinstance(value, dict) and _is_any_value(value)):
+        return value
+    return {"stringValue": stdlib_json.dumps(value)}
+
+
+def _is_any_value(value: dict) -> bool:
+    names = {name.replace("_", "").lower() for name in value if isinstance(name, str)}
+    return len(value) == 1 and bool(
+        names & (SCALARS.keys() | {"value", "arrayvalue", "kvlistvalue"})
+    )
+
+
 def _says_something(value: Any) -> bool:
-    return isinstance(value, dict) and any(item is not None for item in value.values())
+    if isinstance(value, dict):
+        return any(item is not None for item in value.values())
+    return bool(value) if isinstance(value, list | str) else False
 
 
 def _json_value(value: Any, depth: int) -> Any:
     """An AnyValue of OTLP/JSON as plain JSON, also as Go's encoding/json writes it (`{"Value":
-    {"StringValue": "…"}}`). Bare scalars and lists, which some senders post, are taken as they are.
+    {"StringValue": "…"}}`). Bare scalars and lists, and `{"type": …, "value": …}`, which some
+    senders post, are taken as they are.
     """
     if isinstance(value, (str, bool, int, float)):
         return (
@@ -329,14 +370,17 @@ def _json_value(value: Any, depth: int) -> Any:
         return [_json_value(item, depth + 1) for item in value]
     if not isinstance(value, dict):
         return None
+    if value.keys() == {"type", "value"}:
+        return _json_value(value["value"], depth + 1)
     for name, item in value.items():
         kind = name.replace("_", "").lower() if item is not None else ""
         if kind == "value" and len(value) == 1:
             return _json_value(item, depth + 1) if isinstance(item, dict) else None
         if kind == "arrayvalue":
-            return [_json_value(inner, depth + 1) for inner in _list(item, "values")]
+            values = item if isinstance(item, list) else _list(item, "values")
+            return [_json_value(inner, depth + 1) for inner in values]
         if kind == "kvlistvalue":
-            return _json_attributes(_list(item, "values"), depth + 1)
+            return _json_attributes(_get(item, "values"), depth + 1)
         if kind in SCALARS:
             return SCALARS[kind](item)
     return None
@@ -347,7 +391,14 @@ def _number(value: int | float) -> int | float | str | None:
 
 
 def _integer(value: Any) -> int | str | None:
-    """An int64, which JSON carries as a string. What is none stays text."""
+    """An int64, which JSON carries as a string and protobufjs as two halves. What is none stays
+    text.
+    """
+    if isinstance(value, dict) and value.keys() >= {"low", "high"}:
+        low, high = value["low"], value["high"]
+        if not (isinstance(low, int) and isinstance(high, int)):
+            return None
+        value = (high << 32) + (low & 0xFFFFFFFF) if abs(high) < 2**31 else None
     if isinstance(value, (str, int, float)):
         try:
             number = int(value)
@@ -376,16 +427,21 @@ SCALARS: dict[str, Callable[[Any], Any]] = {
 
 
 def _hex_id(value: Any, size: int) -> str:
-    """An id of `size` bytes as hex, from hex or from base64; "" if it is neither, or all zero."""
-    if not isinstance(value, str):
-        return ""
+    """An id of `size` bytes as hex, from hex (also with `0x`, or as a UUID), from base64 or from a
+    list of bytes (Node's Buffer); "" if it is none of these, or all zero.
+    """
+    if isinstance(value, dict):
+        value = value.get("data")
     try:
-        raw = (
-            bytes.fromhex(value)
-            if len(value) == 2 * size
-            else base64.b64decode(value, validate=True)
-        )
-    except (ValueError, binascii.Error):
+        if isinstance(value, list):
+            raw = bytes(value) if len(value) == size else b""
+        elif isinstance(value, str):
+            plain = value.lower().removeprefix("0x").replace("-", "")
+            is_hex = len(plain) == 2 * size and not value.endswith("=")
+            raw = bytes.fromhex(plain) if is_hex else base64.b64decode(value, validate=True)
+        else:
+            return ""
+    except (ValueError, TypeError, binascii.Error):
         return ""
     return raw.hex() if len(raw) == size and any(raw) else ""
 
@@ -405,10 +461,9 @@ def _json_span(raw: Any, resource: dict, scope: Scope, unread: list[str]) -> Spa
     trace_id, span_id = _hex_id(_get(raw, "traceId"), 16), _hex_id(_get(raw, "spanId"), 8)
     if not trace_id or not span_id:
         raise _BadItem("a span without a valid trace id and span id")
-    status, pairs = _get(raw, "status"), _list(raw, "attributes")
-    here: list[str] = []
-    attributes = _json_attributes(pairs, unread=here)
-    if here and len(here) == len(attributes):
+    status, here = _get(raw, "status"), []
+    attributes = _json_attributes(_get(raw, "attributes"), unread=here)
+    if here and len(here) >= len(attributes):
         raise _BadItem(f"a span without any attribute that can be read: {VALUE_FORM}")
     unread += here
     return Span(
@@ -422,18 +477,18 @@ def _json_span(raw: Any, resource: dict, scope: Scope, unread: list[str]) -> Spa
         _enum(_get(status, "code"), STATUS),
         _text(_get(status, "message")),
         attributes,
-        [_json_event(event) for event in _list(raw, "events")],
+        [_json_event(event, unread) for event in _list(raw, "events")],
         [_json_link(link) for link in _list(raw, "links")],
         resource,
         scope,
     )
 
 
-def _json_event(raw: Any) -> Event:
+def _json_event(raw: Any, unread: list[str]) -> Event:
     return Event(
         _text(_get(raw, "name")),
         _nanoseconds(_get(raw, "timeUnixNano")),
-        _json_attributes(_list(raw, "attributes")),
+        _json_attributes(_get(raw, "attributes"), unread=unread),
     )
 
 
@@ -441,14 +496,14 @@ def _json_link(raw: Any) -> Link:
     return Link(
         _hex_id(_get(raw, "traceId"), 16),
         _hex_id(_get(raw, "spanId"), 8),
-        _json_attributes(_list(raw, "attributes")),
+        _json_attributes(_get(raw, "attributes")),
     )
 
 
-def _json_log(raw: Any, resource: dict, scope: Scope) -> LogRecord:
+def _json_log(raw: Any, resource: dict, scope: Scope, unread: list[str]) -> LogRecord:
     if not isinstance(raw, dict):
         raise _BadItem("a log record that is not an object")
-    attributes = _json_attributes(_list(raw, "attributes"))
+    attributes = _json_attributes(_get(raw, "attributes"), unread=unread)
     return LogRecord(
         _hex_id(_get(raw, "traceId"), 16),
         _hex_id(_get(raw, "spanId"), 8),

@@ -49,6 +49,7 @@ __all__ = [
     "KNOWN",
     "Problem",
     "Reading",
+    "are_steps",
     "is_known",
     "names_a_step",
     "read",
@@ -101,6 +102,14 @@ def names_a_step(body: bytes) -> bool:
     is known.
     """
     return any(name.encode() in body for name, _, _ in SPEAKS)
+
+
+def are_steps(spans: list[Span]) -> bool:
+    """As `names_a_step`, for spans that are read: whether one of them says its kind."""
+    return any(
+        _kind(span.attributes)[1] or frameworks.kind_of(span.scope.name, span.name)
+        for span in spans
+    )
 
 
 def read(
