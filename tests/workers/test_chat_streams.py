@@ -22,7 +22,7 @@ from workers.lib.chat_client import AsyncChatClient, ChatError, ChatServer
 from workers.lib.messages import text_of
 from workers.lib.outgoing import TooMuch
 from workers.lib.posts import Posts
-from workers.lib.streamed import ChatPieces, StreamReader, Written
+from workers.lib.streamed import CALL_SIZE, ChatPieces, ResponsePieces, StreamReader, Written
 
 CHAT, RESPONSES = ("POST", "/v1/chat/completions"), ("POST", "/v1/responses")
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -305,6 +305,62 @@ def test_calls_in_pieces_are_whole_whatever_their_ids(
         ("look", said) for said in arguments
     ]
     assert [call["id"] for call in calls] == ["a", "b"][: len(arguments)]
+
+
+LOOK = {"index": 0, "id": "a", "type": "function", "function": {"name": "look", "arguments": CITY}}
+WHOLE = {
+    "no pieces": ([{}, {"message": {"content": None, "tool_calls": [LOOK]}}], None, [CITY]),
+    "pieces of the text": (
+        [{"delta": {"content": "So."}}, {"delta": {}, "message": {"tool_calls": [LOOK]}}],
+        "So.",
+        [CITY],
+    ),
+    "pieces of the call": (
+        [
+            {"delta": tool(0, "x", "look", '{"city"')},
+            {"delta": {}, "message": {"content": "So.", "tool_calls": [LOOK]}},
+        ],
+        "So.",
+        [CITY],
+    ),
+    "all of the text each time": (
+        [{"message": {"content": "S"}}, {"message": {"content": "So."}}, {"message": None}],
+        "So.",
+        [],
+    ),
+    "the older name": (
+        [{}, {"message": {"content": "", "function_call": LOOK["function"]}}],
+        None,
+        [CITY],
+    ),
+}
+
+
+@pytest.mark.parametrize(("choices", "words", "arguments"), WHOLE.values(), ids=WHOLE)
+def test_a_whole_message_in_a_chunk_is_taken_once(
+    choices: list[dict], words: str | None, arguments: list[str]
+) -> None:
+    pieces = ChatPieces()
+    for choice in choices:
+        pieces.add({"choices": [{"index": 0} | choice]})
+    message = pieces.whole(True)["choices"][0]["message"]
+    calls = [call["function"]["arguments"] for call in message.get("tool_calls", ())]
+    assert (message["content"], calls) == (words, arguments)
+    written = pieces.written
+    assert pieces.size == len(written.text) + sum(
+        CALL_SIZE + len(call["name"]) + len(call["arguments"]) for call in written.calls
+    )
+
+
+@pytest.mark.parametrize("output", [[], None])
+def test_items_that_came_whole_are_the_output_that_the_last_event_leaves_out(output: Any) -> None:
+    pieces, items = ResponsePieces(), [item_call("add", '{"a": 2}'), text("Done.")]
+    for place in (1, 0):
+        pieces.add(
+            {"type": "response.output_item.done", "output_index": place, "item": items[place]}
+        )
+    assert pieces.add({"type": "response.completed", "response": {"id": "r", "output": output}})
+    assert pieces.whole(True) == {"id": "r", "output": items}
 
 
 def test_what_is_written_is_shown_before_the_answer_is_whole() -> None:

@@ -23,6 +23,7 @@ from workers.lib.messages import (
 from workers.lib.outgoing import TooMuch
 
 END = "[DONE]"
+CALLS = ("tool_calls", "function_call")
 CALL_SIZE = 64  # characters that a call counts for, in addition to its own
 
 
@@ -166,6 +167,8 @@ class ChatPieces(_Pieces):
             if choice.get("index") in (None, 0):
                 self.begun = True
                 self._add(choice.get("delta") or {})
+                if whole := choice.get("message"):
+                    self._replace(whole)
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
         return bool(self.error)
 
@@ -177,6 +180,29 @@ class ChatPieces(_Pieces):
             self._add_call(piece)
         if older := delta.get("function_call"):
             self._add_call({"index": 0, "function": older})
+
+    def _replace(self, message: Message) -> None:
+        """Take a whole message, which some servers send at the end or with each chunk: what it says
+        is all of that part of the answer.
+        """
+        wholes = (
+            (self.text, content_text(message.get("content"), "")),
+            (self.thought, reasoning_of(message)),
+            (self.refusal, message.get("refusal") or ""),
+        )
+        for pieces, whole in wholes:
+            if whole:
+                self.size -= sum(map(len, pieces))
+                pieces.clear()
+                self.put(pieces, whole)
+        if calls := {name: message.get(name) for name in CALLS if message.get(name)}:
+            written = (
+                text for call in self.calls.values() for text in (*call.name, *call.arguments)
+            )
+            self.size -= sum(map(len, written)) + CALL_SIZE * len(self.calls)
+            for known in (self.calls, self.latest, self.named_calls):
+                known.clear()
+            self._add(calls)
 
     def _add_call(self, piece: dict[str, Any]) -> None:
         """Add to the call at the index that the piece names. Some servers name none, or the same
@@ -223,11 +249,14 @@ class ChatPieces(_Pieces):
 
 
 class ResponsePieces(_Pieces):
-    """Collects an answer of the Responses API, whose last event contains all of it."""
+    """Collects an answer of the Responses API, whose last event contains all of it; where it leaves
+    out the output, the items that came whole before it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.response: dict[str, Any] | None = None
+        self.items: dict[int, dict[str, Any]] = {}  # that are whole, by their place
 
     def add(self, event: dict[str, Any]) -> bool:
         """Add an event; return whether the answer is complete. Raises any error of accessing JSON
@@ -242,8 +271,13 @@ class ResponsePieces(_Pieces):
             self.put(self._call(event).name, event["item"].get("name") or "")
         elif kind == "response.function_call_arguments.delta":
             self.put(self._call(event).arguments, delta)
+        elif kind == "response.output_item.done":
+            self.size += len(as_json(event["item"]))
+            self.items[event["output_index"]] = event["item"]
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             self.response = dict(event["response"])
+            if self.items and not self.response.get("output"):
+                self.response["output"] = [item for _, item in sorted(self.items.items())]
         elif kind == "error" or event.get("error"):
             self.response = {"status": "failed", "error": event.get("error") or event}
         return self.response is not None
