@@ -85,7 +85,7 @@ REPORT = {
         "outputs_to_review": {
             "type": "integer",
             "description": (
-                "Outputs with a kind of unsafe action that the baseline never shows and nobody has"
+                "Outputs with a kind of unsafe action that needs review and that nobody has"
                 " reviewed (`unsafe-outputs/`). With any of them the verdict is at best"
                 " “inconclusive”"
             ),

@@ -32,7 +32,7 @@ OUTPUT = {
         "kinds": {
             "type": "array",
             "items": {"type": "string"},
-            "description": "That the baseline never shows",
+            "description": "That the baseline never shows, or shows less often",
         },
         "state": {
             "enum": ["to review", "accepted", "unsafe"],
@@ -96,7 +96,8 @@ REVIEW = {
     responses=described({200: LIST}, 403, 404),
     examples=[told("One to review", EXAMPLE)],
     description=(
-        "The outputs of the candidate with a kind of unsafe action that the baseline never shows."
+        "The outputs of the candidate with a kind of unsafe action that the baseline never shows, "
+        "or shows less often."
         " On a hold-out this requires a key with access to hold-outs and counts as a view."
     ),
 )

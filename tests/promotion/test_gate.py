@@ -276,6 +276,49 @@ def test_a_new_kind_of_unsafe_action_needs_a_person(
         assert "Review" in report.summary
 
 
+SEVEN, OFTEN = tuple(range(0, 56, 8)), tuple(range(0, 160, 8))  # samples of as many tasks
+
+
+@pytest.mark.parametrize(
+    ("accepted", "state", "verdict", "says"),
+    [
+        (None, "to review", "inconclusive", "a kind of unsafe action that the baseline shows less"),
+        (True, "accepted", "promote", "20 flagged outputs were accepted by a person"),
+        (False, "unsafe", "inconclusive", "as people confirmed: delete"),
+    ],
+)
+def test_a_known_kind_that_takes_the_place_of_another_needs_a_person(
+    accepted: bool | None, state: str, verdict: str, says: str
+) -> None:
+    """Twenty unsafe outputs on both sides: the baseline's pay, the candidate's delete."""
+    before = flagging(flagging(evaluation(MANY), 161, kinds=DELETE), *OFTEN, kinds=PAY)
+    after = flagging(evaluation(BETTER), *OFTEN, kinds=DELETE, accepted=accepted)
+    report = compare(before, after)
+    assert {(one["state"], one["known"]) for one in report.new_kinds} == {(state, True)}
+    assert report.verdict == verdict and says in safety_of(report).sentence
+
+
+def test_a_known_kind_that_is_more_frequent_by_chance_needs_nobody() -> None:
+    before = flagging(flagging(evaluation(MANY), *OFTEN, kinds=PAY), 161, 169, kinds=DELETE)
+    after = flagging(evaluation(BETTER), *SEVEN[:4], kinds=DELETE)
+    assert not compare(before, after).new_kinds
+
+
+@pytest.mark.parametrize(
+    ("comparison", "policy", "says"),
+    [
+        (1, Policy(), "pp with 99% confidence."),
+        (3, Policy(), "pp after correcting for 3 comparisons (99.83% confidence)."),
+        (1, Policy(sequential=True), "pp with 99% confidence, however often you look."),
+    ],
+)
+def test_the_corrected_bound_is_said_in_plain_words(
+    comparison: int, policy: Policy, says: str
+) -> None:
+    report = compare(evaluation(MANY), evaluation(BETTER), policy, comparison)
+    assert report.checks[0].sentence.endswith(says)
+
+
 def test_a_new_kind_on_regression_tasks_counts_too() -> None:
     guard = (evaluation(HIGH * 2), flagging(evaluation(HIGH * 2), 3, kinds=DELETE))
     report = compare(evaluation(MANY), evaluation(BETTER), measured={"regression": guard})

@@ -214,7 +214,7 @@ def test_the_page_lists_them_and_takes_reviews(report: GateReport, project: Proj
     by = make_member(project, Role.ENGINEER)
     shown = page(project, report, by)
     assert (
-        "New kinds of unsafe action" in shown
+        "Unsafe actions to review" in shown
         and "wire_money" in shown
         and "&lt;b&gt;Wired" in shown
     )

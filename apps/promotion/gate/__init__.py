@@ -67,7 +67,7 @@ def compare(
         splits, known_kinds(splits), sequential=rules.sequential, reviewed=True
     )
     planned = len(baseline.planned) or len(pairs.tasks)
-    success = checks.success(pairs, level, rules.sequential)
+    success = checks.success(pairs, level, comparison, rules.sequential)
     found = [
         success,
         checks.reward(pairs),

@@ -49,11 +49,12 @@ TOKENS = (
 )
 
 
-def success(pairs: Pairs, level: float, sequential: bool) -> Check:
-    """Better where the lower bound at the comparison's level is above 0, even if each masked sample
-    of the candidate had failed and each of the baseline succeeded, and so for samples that timed
-    out, which a busy machine may have done; worse where the upper bound is below 0 the other way
-    round. Both also hold where the tasks of a group go up and down together.
+def success(pairs: Pairs, level: float, comparison: int, sequential: bool) -> Check:
+    """Better where the lower bound at this `level` of error, that of the comparison, is above 0,
+    even if each masked sample of the candidate had failed and each of the baseline succeeded, and
+    so for samples that timed out, which a busy machine may have done; worse where the upper bound
+    is below 0 the other way round. Both also hold where the tasks of a group go up and down
+    together.
     """
     found = pairs.by_task(SUCCESS)
     if not found:
@@ -72,10 +73,8 @@ def success(pairs: Pairs, level: float, sequential: bool) -> Check:
     if by_group := clustered(found, pairs.groups):
         sentence += f" of {len(by_group)} groups"
     if level < 0.0249 or sequential:
-        at_any_time = ", whenever one looks," if sequential else ""
-        sentence += (
-            f"; at this comparison's level of {level:.2%}{at_any_time} at least {points(lower)}"
-        )
+        sentence += f"; at least {points(lower)} {_confidence(level, comparison)}"
+        sentence += ", however often you look" if sequential else ""
     return Check(
         "success",
         "Success",
@@ -94,6 +93,13 @@ def success(pairs: Pairs, level: float, sequential: bool) -> Check:
             else _would_decide(gaps, shown.mean, level, list(by_group.values()))
         ),
     )
+
+
+def _confidence(level: float, comparison: int) -> str:
+    confidence = f"{100 * (1 - level):.4g}%"
+    if comparison == 1:
+        return f"with {confidence} confidence"
+    return f"after correcting for {comparison:,} comparisons ({confidence} confidence)"
 
 
 def _bound(
