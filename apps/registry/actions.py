@@ -27,6 +27,7 @@ from apps.registry.models import (
 )
 from apps.registry.servers import ServerError, check_address
 from workers.lib.folder_digest import sha256_of
+from workers.lib.lora_files import AdapterError, check_base_is_plain
 from workers.lib.prompts import checked_prompt
 from workers.lib.template_check import checked_apart
 
@@ -45,6 +46,10 @@ def check_base_folder(folder: Path) -> list[Path]:
         raise ModelError(f"The model folder {folder} is missing.")
     if not (folder / "config.json").is_file():
         raise ModelError(f"The model folder {folder} has no config.json.")
+    try:
+        check_base_is_plain(folder)
+    except AdapterError as error:
+        raise ModelError(str(error)) from error
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         raise ModelError(

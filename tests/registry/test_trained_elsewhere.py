@@ -421,6 +421,14 @@ def test_a_base_whose_weights_are_broken_or_links_is_refused(models: Path) -> No
         register_base_folder(project=project, name="b", folder=str(folder), by=None)
 
 
+@pytest.mark.parametrize("named", ["another", "base", None])
+def test_a_base_whose_folder_holds_an_adapter_is_refused(models: Path, named: str | None) -> None:
+    """Transformers would load the base that the adapter names, wherever that lies."""
+    (models / "base" / CONFIG).write_text(json.dumps(declaring(named)))
+    with pytest.raises(ModelError, match=f"holds {CONFIG}"):
+        register_base_folder(project=make_project(), name="b", folder=str(models / "base"), by=None)
+
+
 def test_an_adapter_needs_a_base_here(models: Path, base: ModelVersion) -> None:
     with pytest.raises(ModelError, match="not a base model in a folder"):
         register(base, adapter(models / "a"), parent=make_endpoint(base.project))

@@ -52,6 +52,18 @@ def with_more(adapter: Path, folder: Path, name: str, shape: tuple[int, ...]) ->
     return folder
 
 
+def test_a_base_whose_folder_holds_an_adapter_is_not_loaded(base: Path, tmp_path: Path) -> None:
+    """Transformers would load the base that it names, and apply the adapter."""
+    other = make_tiny_model(tmp_path / "other", tie_word_embeddings=False)
+    make_adapter(other, tmp_path / "adapter")
+    for name in (CONFIG, WEIGHTS):
+        (other / name).write_bytes((tmp_path / "adapter" / name).read_bytes())
+    config = json.loads((other / CONFIG).read_text())
+    (other / CONFIG).write_text(json.dumps(config | {"base_model_name_or_path": str(base)}))
+    with pytest.raises(JobError, match=f"holds {CONFIG}"):
+        load_base(other)
+
+
 FOREIGN = {
     "embedding": ("model.embed_tokens.weight", (259, 32)),
     "output": ("lm_head.weight", (259, 32)),

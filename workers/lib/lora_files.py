@@ -11,6 +11,7 @@ only the header is read.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -72,6 +73,19 @@ def check_files(folder: str | Path, head: str = "") -> tuple[dict[str, Any], Sha
     own = {f"{PREFIX}{head}.weight"} if head else set()
     check_layers({name: shape for name, shape in shapes.items() if name not in own}, config)
     return config, shapes
+
+
+def check_base_is_plain(folder: Path) -> None:
+    """Transformers applies an adapter that lies in a base's folder without a word, to the base that
+    the adapter names: another model than the registered weights, from anywhere on the disk.
+    Raises AdapterError.
+    """
+    if os.path.lexists(folder / CONFIG):
+        raise AdapterError(
+            f"The model folder {folder} holds {CONFIG}, so another base than its own weights could"
+            " be loaded, with an adapter. Move the adapter's files to a folder of their own and"
+            " register it as an adapter."
+        )
 
 
 def shapes_of(

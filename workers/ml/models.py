@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from workers.lib.errors import JobError, SpecError
-from workers.lib.lora_files import WEIGHTS, check_files
+from workers.lib.lora_files import WEIGHTS, check_base_is_plain, check_files
 from workers.lib.prompting import written_for
 from workers.lib.specs import Lora, Model
 from workers.ml import four_bit
@@ -57,6 +57,7 @@ def load_base(
         raise JobError(
             f"The model folder {folder} holds no safetensors; other weight files are not loaded."
         )
+    check_base_is_plain(folder)
     more: dict[str, Any] = {"num_labels": 1} if scalar_head else {}
     if in_4bit:
         more |= four_bit.quantization(dtype, device())
