@@ -56,15 +56,8 @@ def span_of(record: Record) -> Span:
     problem = problem_of(record, answer)
     refused = problem if record.status in CALLERS_FAULT and record.ended == "whole" else ""
     answered = _answer_messages(record, answer)
-    used, tags = read_usage(answer.get("usage")), list[str]()
-    counts = used.input_tokens, used.output_tokens
-    if None in counts and answered:
-        guess = usage.estimated(asked, answered)
-        counts = (
-            guess.input_tokens if counts[0] is None else counts[0],
-            guess.output_tokens if counts[1] is None else counts[1],
-        )
-        tags.append(ESTIMATED)
+    counts, is_estimate = _tokens(record, asked, answer)
+    tags = [ESTIMATED] if is_estimate else []
     tags += [LEFT] if record.ended == "left" else [REFUSED] if refused else []
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
@@ -95,7 +88,7 @@ def span_of(record: Record) -> Span:
         "flywheel.refused": refused,
         "langfuse.trace.tags": tags or None,
         **_usage(record, *counts),
-        **_parts(used),
+        **_parts(read_usage(answer.get("usage"))),
     }
     failed = "" if refused else problem
     return Span(
@@ -238,11 +231,26 @@ def _usage(record: Record, asked: int | None, answered: int | None) -> dict[str,
 
 
 def estimated_tokens(record: Record) -> int:
-    """Input and output tokens of an answer that reports none; 0 if the model did not answer."""
-    answer = answer_of(record)
-    if record.status != 200 or answer.get("error"):
-        return 0
-    return usage.estimated(_json(record.request), _answer_messages(record, answer)).tokens
+    """Input and output tokens of an answer that reports none; 0 if the model wrote nothing."""
+    counts, _ = _tokens(record, _json(record.request), answer_of(record))
+    return sum(count or 0 for count in counts)
+
+
+def _tokens(
+    record: Record, asked: dict[str, Any], answer: dict[str, Any]
+) -> tuple[tuple[int | None, int | None], bool]:
+    """(input, output), and whether one is an estimate: of what the server does not count, or counts
+    as hardly anything although the model wrote more.
+    """
+    used = read_usage(answer.get("usage"))
+    counts = used.input_tokens, used.output_tokens
+    text = usage.written_in(record.answer, stream=record.stream) if record.status == 200 else ""
+    if not text:
+        return counts, False
+    guess = usage.estimated(asked, text)
+    is_placeholder = usage.FEWEST * (counts[1] or 0) < guess.output_tokens
+    output = guess.output_tokens if is_placeholder else counts[1]
+    return (counts[0] or guess.input_tokens, output), is_placeholder or not counts[0]
 
 
 def failure_in(record: Record, answer: bytes, *, stream: bool) -> str:

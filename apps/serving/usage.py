@@ -4,11 +4,13 @@ Pure.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workers.lib.spending import Usage, count_of, estimate
+from workers.lib.streamed import Events
 
 INPUT = ("prompt_tokens", "input_tokens")
 OUTPUT = ("completion_tokens", "output_tokens")
@@ -17,32 +19,53 @@ USAGE = re.compile(rb'"usage"\s*:\s*\{')
 COUNTED = re.compile(rb'"((?:prompt|completion|input|output)_tokens)"\s*:\s*(\d{1,9})')
 TAIL = 16 * 1024  # bytes at the end of an answer that are searched for its usage
 ASKED = ("messages", "input", "instructions", "tools")
-MEDIA = (
-    "data",
-    "file_data",
-    "b64_json",
-    "encrypted_content",
-)  # fields whose length says nothing of tokens
+# Fields whose length says nothing of tokens.
+MEDIA = ("data", "file_data", "b64_json", "encrypted_content")
+ENVELOPE = ("id", "type", "role", "finish_reason", "logprobs", "status", "object", "usage", "model")
+FEWEST = 10  # a count of less than a tenth of what the texts suggest is a placeholder
 
 
 def reported_in(parts: Sequence[bytes]) -> int | None:
-    """All tokens of an answer, which is not parsed for that. None if it reports none."""
+    """All tokens of an answer, which is not parsed for that. None if it reports none for what the
+    model wrote; servers that do not count report 0.
+    """
     tail = b"".join(parts[-8:])[-TAIL:]
     starts = [match.start() for match in USAGE.finditer(tail)]
     if not starts:
         return None
-    found = {
+    counted = {
         name.decode(): int(count) for name, count in reversed(COUNTED.findall(tail, starts[-1]))
     }
-    counts = [count for count in _counts(found) if count is not None]
-    return sum(counts) if counts else None
+    asked, answered = _counts(counted)
+    return (asked or 0) + answered if answered else None
 
 
-def estimated(asked: dict[str, Any], answered: list[dict[str, Any]]) -> Usage:
-    """`asked`: the request's fields; `answered`: the messages of the answer."""
-    question = "\n".join(_texts([asked.get(name) for name in ASKED]))
-    answer = "\n".join(_texts([message | {"role": ""} for message in answered]))
-    return Usage(estimate(question), estimate(answer) if answered else 0)
+def estimated(asked: dict[str, Any], text: str) -> Usage:
+    """`asked`: the request's fields; `text`: what the model wrote."""
+    question = "\n".join(_texts([asked.get(name) for name in ASKED], MEDIA))
+    return Usage(estimate(question), estimate(text) if text else 0)
+
+
+def written_in(answer: bytes, *, stream: bool) -> str:
+    """All that a model wrote in an answer with status 200: every choice, in any field."""
+    if not stream:
+        return "\n".join(_written(_parsed(answer)))
+    return "".join(text for data in Events().feed(answer) for text in _written(_parsed(data)))
+
+
+def _written(event: Any) -> Iterator[str]:
+    """Of a whole answer, or of one event of a stream, of either API. The events with which the
+    Responses API repeats what it has streamed have no `delta`.
+    """
+    for name in ("choices", "output", "delta") if isinstance(event, dict) else ():
+        yield from _texts(event.get(name), (*MEDIA, *ENVELOPE))
+
+
+def _parsed(data: bytes | str) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _counts(used: dict[str, Any]) -> tuple[int | None, int | None]:
@@ -53,15 +76,15 @@ def _counts(used: dict[str, Any]) -> tuple[int | None, int | None]:
     return asked, answered
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in a JSON value, without pictures, sound and files."""
+def _texts(value: Any, but: Sequence[str]) -> Iterator[str]:
+    """All texts in a JSON value, without pictures, sound, files, and the fields `but`."""
     if isinstance(value, str):
         if value and not value.startswith("data:"):
             yield value
     elif isinstance(value, dict):
         for name, part in value.items():
-            if name not in MEDIA:
-                yield from _texts(part)
+            if name not in but:
+                yield from _texts(part, but)
     elif isinstance(value, list):
         for part in value:
-            yield from _texts(part)
+            yield from _texts(part, but)

@@ -364,6 +364,48 @@ def test_the_limit_of_tokens_holds_for_streams_of_any_server(
     assert 429 in [running.post(asked).status_code for _ in range(3)]
 
 
+def chunk(delta: Any, at: int = 0, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": at, "delta": delta}]} | more
+
+
+NOTHING = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+WORDS = [chunk({"content": "word "})] * 300
+UNCOUNTED: dict[str, list[dict[str, Any]]] = {
+    "0 at the end": [*WORDS, {"choices": [], "usage": NOTHING}],
+    "0 in each chunk": [chunk({"content": "word "}, usage=NOTHING)] * 300,
+    "no output": [*WORDS, {"choices": [], "usage": NOTHING | {"prompt_tokens": 11}}],
+    "only at its beginning": [{"choices": [], "usage": {"completion_tokens": 1}}, *WORDS],
+    "broken off by an error": [*WORDS, {"error": {"message": "out of memory", "code": 500}}],
+    "several choices": [chunk({"content": "word "}, at % 3) for at in range(300)],
+    "a field of another API": [{"choices": [{"index": 0, "text": "word "}]}] * 300,
+    "speech": [chunk({"audio": {"transcript": "word ", "data": "A" * 9}})] * 300,
+}
+
+
+@pytest.mark.parametrize("name", UNCOUNTED)
+@pytest.mark.parametrize("stream", [True, False])
+def test_whatever_a_model_wrote_counts_if_its_server_does_not_count_it(
+    running: Running, server: Make, name: str, stream: bool
+) -> None:
+    running.serve(alpha := server("alpha"), price=(1.0, 2.0))
+    events = UNCOUNTED[name]
+    if stream:
+        body = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+    else:  # the last chunk has the usage, the others each a choice
+        choices = [choice for event in events for choice in event.get("choices", ())]
+        body = json.dumps({"choices": choices, "usage": events[-1].get("usage")}).encode()
+    kind = b"text/event-stream" if stream else b"application/json"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n"
+    alpha.raw = head % (kind, len(body)) + body
+    running.limit(tokens=300)
+    asked = ask("Hi") | {"stream": stream}
+    assert [running.post(asked).status_code for _ in range(2)] == [200, 429]
+    attributes = span_of(running.records(1)[0]).attributes
+    assert 290 < attributes["gen_ai.usage.output_tokens"] < 1000
+    assert attributes["gen_ai.usage.cost"] > 0.0005
+    assert "tokens-estimated" in attributes["langfuse.trace.tags"]
+
+
 @pytest.mark.parametrize("status", [400, 422])
 def test_a_server_that_refuses_to_be_asked_for_usage_is_asked_without(
     running: Running, server: Make, status: int

@@ -61,6 +61,8 @@ def test_what_a_server_reports(used: Any, counts: tuple[int | None, int | None])
         ),
         ([{"choices": [{"delta": {"content": '"usage":{"prompt_tokens":9}'}}]}], None),
         ([{"usage": None}], None),
+        ([{"usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}}], None),
+        ([{"usage": {"prompt_tokens": 11, "completion_tokens": 0}}], None),
     ],
 )
 def test_the_usage_in_a_stream(events: list[dict], tokens: int | None) -> None:
@@ -72,7 +74,7 @@ def test_the_usage_in_a_stream(events: list[dict], tokens: int | None) -> None:
 
 def test_estimates_follow_the_texts_and_not_their_encoding() -> None:
     def question(content: Any) -> int:
-        return estimated({"messages": [{"role": "user", "content": content}]}, []).input_tokens
+        return estimated({"messages": [{"role": "user", "content": content}]}, "").input_tokens
 
     assert 1200 / 5 < question("word " * 240) < 1200 / 2
     assert question("слово " * 240) < 1500 and question("単語" * 240) < 1000
@@ -81,4 +83,4 @@ def test_estimates_follow_the_texts_and_not_their_encoding() -> None:
     ]
     sound = [{"type": "input_audio", "input_audio": {"data": "A" * 100_000, "format": "wav"}}]
     assert question(picture) < 50 and question(sound) < 50
-    assert estimated({}, [{"role": "assistant", "content": "word " * 240}]).output_tokens > 240
+    assert estimated({}, "word " * 240).output_tokens > 240
