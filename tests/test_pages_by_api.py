@@ -129,6 +129,7 @@ BY_API = {
     "promotion:policy_file": "GET promotion_api:policy",
     "promotion:policy_save": "PUT promotion_api:policy",
     "promotion:policy_import": "PUT promotion_api:policy",
+    "promotion:policy_approve": "POST promotion_api:policy_approve",
     "promotion:channel": "GET promotion_api:targets",
     "promotion:channel_status": "GET promotion_api:deployments",
     "promotion:restore": "POST promotion_api:restore",

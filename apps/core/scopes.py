@@ -252,6 +252,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "promotion_api:effect": {"GET": RESULT},
     "promotion_api:graph": {"GET": RESULT},
     "promotion_api:policy": {"GET": RESULT, "PUT": OWNED},
+    "promotion_api:policy_approve": {"POST": MANAGED},
     "promotion_api:plan": {"GET": RESULT},
     "promotion_api:promote": {"POST": MANAGED},
     "promotion_api:rollback": {"POST": MANAGED},

@@ -28,6 +28,7 @@ from apps.promotion.models import Approval, Channel, Deployment, GateReport, Pro
 from apps.promotion.moves import locked, move, name_of, require_files
 from apps.promotion.policies import channel_of, label_of, policy_of, require_keys_allowed
 from apps.promotion.promotable import require_promotable
+from apps.promotion.proposals import may_promote
 from apps.promotion.signing import code_hash, document_of, sign
 from apps.promotion.wear import comparison_number
 from apps.registry.models import ModelKind, ModelVersion
@@ -325,15 +326,13 @@ def _first_of_two(gate_report: GateReport, policy: Policy, by: Any, reason: str)
         return None
     if not new:
         who = f"an {needed.label.lower()}" if others else "another person"
-        able = gate_report.project.memberships.filter(
-            user__is_active=True, role__in=Role(policy.promoters).upward
-        )
+        able = may_promote(gate_report.project, policy)
         alone = (
             ""
             if able.exclude(user=by).exists()
             else (
-                " Nobody else in this project may: an owner can add somebody, or change the policy"
-                " with a reason."
+                " Nobody else in this project may: an owner can add somebody, or the policy can be"
+                " changed on the server with manage.py promotion_policy."
             )
         )
         raise PromotionError(

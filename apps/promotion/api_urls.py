@@ -12,6 +12,9 @@ urlpatterns = [
     path("channels/<slug:name>/history/", api.history, name="history"),
     path("channels/<slug:name>/history/<int:pk>/effect/", effects_api.effect, name="effect"),
     path("channels/<slug:name>/policy/", channels_api.policy, name="policy"),
+    path(
+        "channels/<slug:name>/policy/approve/", channels_api.approve_policy, name="policy_approve"
+    ),
     path("channels/<slug:name>/plan/", channels_api.plan, name="plan"),
     path("channels/<slug:name>/promote/", channels_api.promote, name="promote"),
     path("channels/<slug:name>/rollback/", channels_api.rollback, name="rollback"),

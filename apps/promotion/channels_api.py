@@ -20,14 +20,22 @@ from rest_framework.response import Response
 from apps.core.forms import whole
 from apps.core.openapi import JSON, described
 from apps.evals.lookups import find_set, form_of
-from apps.promotion import actions
+from apps.promotion import actions, policies
 from apps.promotion.announcing import move_json
 from apps.promotion.api import MOVE, MOVE_EXAMPLE, find_channel
 from apps.promotion.conditions import MAX_REASON
 from apps.promotion.deployment.api import DEPLOYMENT, EXAMPLE, deployment_json
 from apps.promotion.gate.policy import Policy, as_toml, from_toml, from_values
-from apps.promotion.models import Approval, Deployment, Promotion, PromotionPolicy
+from apps.promotion.models import (
+    Approval,
+    Channel,
+    Deployment,
+    PolicyProposal,
+    Promotion,
+    PromotionPolicy,
+)
 from apps.promotion.policies import policy_of, save_policy, values_of
+from apps.promotion.proposals import open_proposal
 from apps.promotion.reports_api import find_report
 from apps.promotion.wear import plan_for, wear_of
 from workers.lib.typed import json_schema, plain
@@ -42,6 +50,12 @@ class Change(Struct, forbid_unknown_fields=True, kw_only=True):
     reason: Reason
     policy: dict[str, Any] | None = None
     toml: str | None = None
+
+
+class Approve(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`proposal`: its id, as the policy has it."""
+
+    proposal: Annotated[int, Meta(ge=1)]
 
 
 class Promote(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -60,6 +74,16 @@ class RollBack(Struct, forbid_unknown_fields=True, kw_only=True):
     to_version: Sentence = ""
 
 
+PROPOSAL = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "policy": json_schema(Policy),
+        "reason": {"type": "string"},
+        "by": {"type": "string"},
+        "at": {"type": "string", "format": "date-time"},
+    },
+}
 POLICY = {
     "type": "object",
     "required": ["channel", "version", "policy", "versions"],
@@ -76,9 +100,17 @@ POLICY = {
                     "version": {"type": "integer"},
                     "reason": {"type": "string"},
                     "by": {"type": ["string", "null"]},
+                    "approved_by": {
+                        "type": ["string", "null"],
+                        "description": "The second person, if two had to agree",
+                    },
                     "at": {"type": "string", "format": "date-time"},
                 },
             },
+        },
+        "proposal": {
+            "anyOf": [PROPOSAL, {"type": "null"}],
+            "description": "A change that a second person has to approve",
         },
     },
 }
@@ -96,8 +128,30 @@ POLICY_EXAMPLE = OpenApiExample(
     "The defaults",
     response_only=True,
     status_codes=["200"],
-    value={"channel": "production", "version": 0, "policy": plain(Policy()), "versions": []},
+    value={
+        "channel": "production",
+        "version": 0,
+        "policy": plain(Policy()),
+        "versions": [],
+        "proposal": None,
+    },
 )
+PROPOSED = {"type": "object", "properties": {"proposal": PROPOSAL}}
+PROPOSED_EXAMPLE = OpenApiExample(
+    "A second person decides",
+    response_only=True,
+    status_codes=["202"],
+    value={
+        "proposal": {
+            "id": 4,
+            "policy": plain(Policy()),
+            "reason": "We are only two now",
+            "by": "ana",
+            "at": "2026-11-22T08:00:00Z",
+        }
+    },
+)
+APPROVE_EXAMPLE = OpenApiExample("The open one", value={"proposal": 4}, request_only=True)
 PROMOTE_EXAMPLE = OpenApiExample(
     "By a report",
     value={"report": REPORT_ID, "reason": "12 points better on refunds"},
@@ -180,11 +234,13 @@ MOST = 50  # versions returned
     methods=["PUT"],
     operation_id="v1_channels_policy_save",
     request={JSON: CHANGE},
-    responses=described({200: POLICY}, 400, 403, 404),
-    examples=[CHANGE_EXAMPLE, POLICY_EXAMPLE],
+    responses=described({200: POLICY, 202: PROPOSED}, 400, 403, 404, 409),
+    examples=[CHANGE_EXAMPLE, POLICY_EXAMPLE, PROPOSED_EXAMPLE],
     description=(
         "Adds a version: `policy`, or `toml` as exported; fields left out have their defaults."
-        " Needs a reason, a key of an owner, and a present policy that allows API keys."
+        " Needs a reason, a key of an owner, and a present policy that allows API keys. 202 where"
+        " the policy asks for two people and the change loosens who may promote: nothing changes"
+        " until a second person approves the `proposal`."
     ),
 )
 @api_view(["GET", "PUT"])
@@ -193,14 +249,49 @@ def policy(request: Request, name: str) -> Response | HttpResponse:
     if request.method == "PUT":
         asked = form_of(request, Change)
         wanted = from_values(asked.policy) if asked.toml is None else from_toml(asked.toml)
-        save_policy(
+        row = save_policy(
             channel=channel,
             policy=wanted,
             reason=asked.reason,
             by=request.auth.created_by,
             key=request.auth,
         )
+        if isinstance(row, PolicyProposal):
+            return Response({"proposal": _proposal_json(row)}, status=202)
+    return _policy(request, channel)
+
+
+@extend_schema(
+    operation_id="v1_channels_policy_approve",
+    request={JSON: json_schema(Approve)},
+    responses=described({200: POLICY}, 400, 403, 404, 409),
+    examples=[APPROVE_EXAMPLE, POLICY_EXAMPLE],
+    description=(
+        "Approves the open `proposal` of a channel's policy, as a second person: somebody who may"
+        " promote and did not propose it. Needs a policy that allows API keys."
+    ),
+)
+@api_view(["POST"])
+def approve_policy(request: Request, name: str) -> Response | HttpResponse:
+    channel, asked = find_channel(request, name), form_of(request, Approve)
+    given = {"by": request.auth.created_by, "key": request.auth}
+    policies.approve_policy(channel=channel, proposal=asked.proposal, **given)
+    return _policy(request, channel)
+
+
+def _proposal_json(row: PolicyProposal) -> dict[str, Any]:
+    return {
+        "id": row.pk,
+        "policy": row.values,
+        "reason": row.reason,
+        "by": row.by_name,
+        "at": row.at,
+    }
+
+
+def _policy(request: Request, channel: Channel) -> Response | HttpResponse:
     now, version = policy_of(channel)
+    proposal = open_proposal(channel, version)
     if given := request.query_params.get("version"):
         row = PromotionPolicy.objects.filter(
             channel=channel, version=whole(given, 0, 2**31 - 1)
@@ -216,12 +307,19 @@ def policy(request: Request, name: str) -> Response | HttpResponse:
             "version": row.version,
             "reason": row.reason,
             "by": row.by and row.by.get_username(),
+            "approved_by": row.approved_by or None,
             "at": row.at,
         }
         for row in rows
     ]
     return Response(
-        {"channel": channel.name, "version": version, "policy": plain(now), "versions": versions}
+        {
+            "channel": channel.name,
+            "version": version,
+            "policy": plain(now),
+            "versions": versions,
+            "proposal": _proposal_json(proposal) if proposal else None,
+        }
     )
 
 

@@ -11,18 +11,15 @@ from django.db import transaction
 
 from apps.core.access import get_membership
 from apps.core.actions import audit
-from apps.core.errors import Rejected
+from apps.core.actor import actor_name
 from apps.core.models import ApiKey, Project, Role
 from apps.promotion.conditions import require_not_archived
 from apps.promotion.gate.policy import Policy
-from apps.promotion.models import Channel, PromotionPolicy
+from apps.promotion.models import Channel, PolicyProposal, PromotionPolicy
+from apps.promotion.proposals import PolicyError, loosened, open_proposal, propose
 from workers.lib.typed import convert, plain
 
 PRODUCTION = "production"
-
-
-class PolicyError(Rejected):
-    """A policy that cannot be saved; the message is a sentence for the page."""
 
 
 def channel_of(project: Project, name: str = PRODUCTION) -> Channel:
@@ -74,18 +71,15 @@ def label_of(key: ApiKey | None) -> str:
 @transaction.atomic
 def save_policy(
     *, channel: Channel, policy: Policy, reason: str, by: Any, key: ApiKey | None = None
-) -> PromotionPolicy | None:
-    """Adds a version; None if it equals the current one. Needs an owner and a reason. Raises
-    PolicyError, PromotionError.
+) -> PromotionPolicy | PolicyProposal | None:
+    """Adds a version; None if it equals the current one. Needs an owner and a reason. What loosens
+    a policy that asks for two people is a proposal, which a second person approves (`oversight`).
+    Raises PolicyError, PromotionError.
 
     `by` is None for the command line. With an API key, the policy must allow keys, and the key's
     creator must be an owner; otherwise PermissionDenied is raised.
     """
-    channel = (
-        Channel.objects.select_for_update(of=("self",), no_key=True)
-        .select_related("project")
-        .get(pk=channel.pk)
-    )
+    channel = _locked(channel)
     require_not_archived(channel)
     before, version = policy_of(channel)
     require_keys_allowed(channel, before, key)
@@ -95,19 +89,92 @@ def save_policy(
         raise PolicyError("Enter a reason: it is stored with the version.")
     if version and policy == before:
         return None
+    if by is not None and loosened(before, policy):
+        return propose(
+            channel=channel,
+            before=before,
+            version=version,
+            policy=policy,
+            reason=reason.strip(),
+            by=by,
+            by_name=label_of(key) or actor_name(by),
+            actor_label=label_of(key),
+        )
+    return _store_version(
+        channel=channel,
+        policy=policy,
+        reason=reason.strip(),
+        by=by,
+        actor=by,
+        actor_label=label_of(key),
+    )
+
+
+@transaction.atomic
+def approve_policy(
+    *, channel: Channel, proposal: int, by: Any, key: ApiKey | None = None
+) -> PromotionPolicy:
+    """The second person's consent: the version applies. Raises PolicyError, PermissionDenied."""
+    channel = _locked(channel)
+    require_not_archived(channel)
+    before, version = policy_of(channel)
+    require_keys_allowed(channel, before, key)
+    get_membership(by, channel.project.slug, Role(before.promoters))
+    row = open_proposal(channel, version)
+    if row is None or row.pk != proposal:
+        raise PolicyError("This change is no longer open. Save it again to propose it.")
+    if row.by_id == by.pk:
+        raise PolicyError("You proposed this change: another person has to approve it.")
+    owners = channel.project.memberships.filter(user__is_active=True, role=Role.OWNER)
+    if not owners.filter(user=row.by_id).exists():
+        raise PolicyError(f"{row.by_name} is no longer an owner here. Save the change again.")
+    return _store_version(
+        channel=channel,
+        policy=convert(row.values, Policy, "policy"),
+        reason=row.reason,
+        by=row.by,
+        approved_by=label_of(key) or actor_name(by),
+        actor=by,
+        actor_label=label_of(key),
+    )
+
+
+def _locked(channel: Channel) -> Channel:
+    rows = Channel.objects.select_for_update(of=("self",), no_key=True)
+    return rows.select_related("project").get(pk=channel.pk)
+
+
+def _store_version(
+    *,
+    channel: Channel,
+    policy: Policy,
+    reason: str,
+    by: Any,
+    actor: Any,
+    actor_label: str = "",
+    approved_by: str = "",
+) -> PromotionPolicy:
+    """`channel`: locked. `by` wrote it; `actor` made it apply."""
+    before, version = policy_of(channel)
     row = PromotionPolicy.objects.create(
-        channel=channel, version=version + 1, values=plain(policy), reason=reason.strip(), by=by
+        channel=channel,
+        version=version + 1,
+        values=plain(policy),
+        reason=reason,
+        by=by,
+        approved_by=approved_by,
     )
     audit(
         "channel.policy_changed",
         project=channel.project,
-        by=by,
-        actor_label=label_of(key),
+        by=actor,
+        actor_label=actor_label,
         target=channel,
         channel=channel.name,
         version=row.version,
         before=plain(before),
         after=row.values,
-        reason=row.reason,
+        reason=reason,
+        proposed_by=actor_name(by) if approved_by else None,
     )
     return row

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.exceptions import PermissionDenied
+from django.test import Client
+from django.utils import timezone
 from msgspec import structs
 
-from apps.core.models import Membership, Project, Role
+from apps.core.actions import create_api_key
+from apps.core.models import AuditEvent, Membership, Project, Role
 from apps.promotion import actions, policies
 from apps.promotion.conditions import PromotionError
-from apps.promotion.models import Approval, Channel, GateReport, Promotion
+from apps.promotion.gate import Policy
+from apps.promotion.models import Approval, Channel, GateReport, PolicyProposal, Promotion
 from apps.registry.models import ModelVersion
 from tests.factories import (
     admin_of,
@@ -138,3 +143,101 @@ def test_a_rollback_needs_one(make_report: Any, project: Project, base: ModelVer
     actions.rollback(channel=report.channel, by=make_member(project, Role.ENGINEER), reason="worse")
     report.channel.refresh_from_db()
     assert report.channel.current == base
+
+
+LOOSER = [
+    {"two_people": False},
+    {"two_people": False, "min_tasks": 60},
+    {"promoters": "engineer"},
+    {"approvers": "operator"},
+    {"api_keys": True},
+]
+STRICT = {"two_people": True, "promoters": "operator", "approvers": "owner", "api_keys": False}
+
+
+@pytest.mark.parametrize("change", LOOSER)
+def test_what_loosens_a_policy_of_two_waits_for_a_second_person(
+    project: Project, channel: Channel, change: dict[str, Any]
+) -> None:
+    strict, one, other = Policy(**STRICT), admin_of(project), make_member(project, Role.OPERATOR)
+    policies.save_policy(channel=channel, policy=strict, reason="two pairs of eyes", by=one)
+    wanted = structs.replace(strict, **change)
+    row = policies.save_policy(channel=channel, policy=wanted, reason="easier", by=one)
+    assert isinstance(row, PolicyProposal) and policies.policy_of(channel) == (strict, 1)
+    for who in (one, make_member(project, Role.ENGINEER)):
+        with pytest.raises((policies.PolicyError, PermissionDenied)):
+            policies.approve_policy(channel=channel, proposal=row.pk, by=who)
+    saved = policies.approve_policy(channel=channel, proposal=row.pk, by=other)
+    assert policies.policy_of(channel) == (wanted, 2)
+    assert (saved.by, saved.approved_by) == (one, other.username)
+    event = AuditEvent.objects.filter(action="channel.policy_changed").latest("pk")
+    assert event.actor == other and event.detail["proposed_by"] == one.username
+
+
+@pytest.mark.parametrize("change", [{"min_tasks": 90}, {"approvers": "owner"}, {"alpha": 0.1}])
+def test_other_changes_of_a_policy_of_two_need_one_person(
+    project: Project, channel: Channel, change: dict[str, Any]
+) -> None:
+    policies.save_policy(channel=channel, policy=Policy(two_people=True), reason="x", by=None)
+    wanted = Policy(two_people=True, **change)
+    policies.save_policy(channel=channel, policy=wanted, reason="x", by=admin_of(project))
+    assert policies.policy_of(channel) == (wanted, 2)
+
+
+@pytest.mark.parametrize("event", ["another version", "a newer proposal", "left", "late"])
+def test_a_proposal_is_open_for_what_was_proposed_by_who_may(
+    project: Project, channel: Channel, event: str
+) -> None:
+    one, other = make_member(project, Role.OWNER), admin_of(project)
+    given = {"channel": channel, "reason": "x"}
+    policies.save_policy(policy=Policy(two_people=True), by=one, **given)
+    row = policies.save_policy(policy=Policy(), by=one, **given)
+    assert isinstance(row, PolicyProposal)
+    if event == "another version":
+        policies.save_policy(policy=Policy(two_people=True, min_tasks=50), by=other, **given)
+    elif event == "a newer proposal":
+        policies.save_policy(policy=Policy(min_tasks=20), by=one, **given)
+    elif event == "left":
+        Membership.objects.filter(user=one).delete()
+    else:
+        PolicyProposal.objects.update(at=timezone.now() - timedelta(days=15))
+    with pytest.raises(policies.PolicyError):
+        policies.approve_policy(channel=channel, proposal=row.pk, by=other)
+
+
+def test_who_is_alone_is_told_the_ways_out(project: Project, channel: Channel) -> None:
+    one = admin_of(project)
+    policies.save_policy(channel=channel, policy=Policy(two_people=True), reason="x", by=one)
+    with pytest.raises(policies.PolicyError, match="Add somebody under Settings"):
+        policies.save_policy(channel=channel, policy=Policy(), reason="x", by=one)
+    policies.save_policy(channel=channel, policy=Policy(), reason="on the server", by=None)
+    assert not policies.policy_of(channel)[0].two_people
+
+
+def test_one_owners_keys_and_pages_do_not_switch_it_off(project: Project, channel: Channel) -> None:
+    one, other = admin_of(project), make_member(project, Role.ENGINEER)
+    policy = Policy(two_people=True, api_keys=True)
+    policies.save_policy(channel=channel, policy=policy, reason="x", by=None)
+    keys = [create_api_key(project=project, name="k", by=by)[1] for by in (one, one, other)]
+    address, body = "/api/v1/channels/production/policy/", {"policy": {}, "reason": "alone"}
+
+    def call(method: str, path: str, key: str, body: Any = None) -> Any:
+        headers = {"HTTP_AUTHORIZATION": f"Bearer {key}", "content_type": "application/json"}
+        return getattr(Client(), method)(path, body, **headers)
+
+    answer = call("put", address, keys[0], body)
+    assert answer.status_code == 202 and answer.json()["proposal"]["reason"] == "alone"
+    asked = {"proposal": answer.json()["proposal"]["id"]}
+    assert call("post", f"{address}approve/", keys[1], asked).status_code == 409
+    pages = Client(), Client()
+    for client, by in zip(pages, (one, other), strict=True):
+        client.force_login(by)
+    page = f"/p/{project.slug}/models/channels/production/policy/"
+    assert "Approve</button>" not in pages[0].get(page).content.decode()
+    shown = pages[0].post(f"{page}approve/", asked, follow=True).content.decode()
+    assert "another person has to approve it" in shown
+    assert "Approve</button>" in pages[1].get(page).content.decode()
+    assert call("get", address, keys[0]).json()["proposal"]["id"] == asked["proposal"]
+    assert call("post", f"{address}approve/", keys[2], asked).json()["version"] == 2
+    assert call("get", address, keys[0]).status_code == 200
+    assert policies.policy_of(channel)[0] == Policy()

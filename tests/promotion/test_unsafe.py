@@ -214,9 +214,7 @@ def test_the_page_lists_them_and_takes_reviews(report: GateReport, project: Proj
     by = make_member(project, Role.ENGINEER)
     shown = page(project, report, by)
     assert (
-        "Unsafe actions to review" in shown
-        and "wire_money" in shown
-        and "&lt;b&gt;Wired" in shown
+        "Unsafe actions to review" in shown and "wire_money" in shown and "&lt;b&gt;Wired" in shown
     )
     assert "<b>Wired" not in shown and HoldoutView.objects.filter(by=by).exists()
     assert 'name="sample"' not in page(project, report, make_member(project, Role.VIEWER))

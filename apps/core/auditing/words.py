@@ -283,7 +283,13 @@ WORDS: dict[str, str] = {
         "rolled {channel@} back[ from {source}] to {version@registry.modelversion:version_id}[:"
         " “{reason}”]"
     ),
-    "channel.policy_changed": "saved version {version} of the policy of {channel@}[: “{reason}”]",
+    "channel.policy_proposed": (
+        "proposed a change of who may promote to {channel@}: a second person decides[: “{reason}”]"
+    ),
+    "channel.policy_changed": (
+        "saved version {version} of the policy of {channel@}[, proposed by {proposed_by}]"
+        "[: “{reason}”]"
+    ),
     "channel.proposed": (
         "approved the promotion of {version@registry.modelversion:version_id} to {channel@} with"
         " {=a gate report@promotion.gatereport:report_id}: a second person decides[: “{reason}”]"

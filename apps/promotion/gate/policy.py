@@ -59,7 +59,7 @@ FIELDS = {
         "Two people promote",
         "yes or no",
         "A second person must approve each promotion on the report's page, including overrides."
-        " Rollbacks need only one person.",
+        " So does a change that loosens who may promote. Rollbacks need only one person.",
     ),
     "approvers": Field(
         "Role of one of the two",

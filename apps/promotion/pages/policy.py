@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
@@ -14,9 +15,11 @@ from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.promotion.forms import ChannelForm, PolicyFileForm, PolicyForm, in_words
 from apps.promotion.gate.policy import Policy, as_toml
-from apps.promotion.models import Channel, PromotionPolicy
+from apps.promotion.models import Channel, PolicyProposal, PromotionPolicy
+from apps.promotion.policies import approve_policy, policy_of, save_policy, values_of
 from apps.promotion.policies import create_channel as create
-from apps.promotion.policies import policy_of, save_policy, values_of
+from apps.promotion.proposals import open_proposal
+from workers.lib.typed import convert
 
 MOST = 50  # versions on the page
 
@@ -79,19 +82,40 @@ def policy_file(request: HttpRequest, project: Project, name: str) -> HttpRespon
     )
 
 
+@require_POST
+@project_view(Role.ENGINEER)
+def policy_approve(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    """The second person's consent to a change that loosens the policy."""
+    channel = get_object_or_404(Channel, project=project, name=name)
+    try:
+        row = approve_policy(
+            channel=channel, proposal=whole(request.POST.get("proposal")) or 0, by=request.user
+        )
+    except (Rejected, PermissionDenied) as error:
+        messages.error(request, str(error))
+    else:
+        messages.success(request, f"Version {row.version} applies to {channel} from now on.")
+    return redirect("promotion:policy", project.slug, name)
+
+
 def _saved(request: HttpRequest, channel: Channel, wanted: Policy, reason: str) -> HttpResponse:
     try:
         row = save_policy(channel=channel, policy=wanted, reason=reason, by=request.user)
     except Rejected as error:
         messages.error(request, str(error))
     else:
-        what = (
-            f"Version {row.version} applies to {channel} from now on."
-            if row
-            else "Nothing changed."
-        )
-        messages.success(request, what)
+        messages.success(request, _said(channel, row))
     return redirect("promotion:policy", request.project.slug, channel.name)
+
+
+def _said(channel: Channel, row: PromotionPolicy | PolicyProposal | None) -> str:
+    if row is None:
+        return "Nothing changed."
+    if isinstance(row, PolicyProposal):
+        return (
+            "A second person has to approve this change on this page. Until then nothing changes."
+        )
+    return f"Version {row.version} applies to {channel} from now on."
 
 
 def _page(
@@ -105,8 +129,15 @@ def _page(
     rows = list(channel.policies.select_related("by")[: MOST + 1])
     texts = [as_toml(values_of(row)).splitlines() for row in rows]
     earlier = [*texts[1:], as_toml(Policy()).splitlines()]
+    proposal = open_proposal(channel, version)
     context = {
         "channel": channel,
+        "proposal": proposal,
+        "proposed": _changes(now, proposal),
+        "may_approve": proposal is not None
+        and proposal.by_id != request.user.pk
+        and not channel.archived_at
+        and request.membership.may(Role(now.promoters)),
         "form": form,
         "upload": upload,
         "version": version,
@@ -118,3 +149,11 @@ def _page(
         ],
     }
     return render(request, "promotion/policy.html", context, status=status)
+
+
+def _changes(now: Policy, proposal: PolicyProposal | None) -> list[tuple[str, str]]:
+    """Like `changed_lines`, of the proposed policy."""
+    if proposal is None:
+        return []
+    after = convert(proposal.values, Policy, "policy")
+    return list(changed_lines(as_toml(now).splitlines(), as_toml(after).splitlines(), around=0))
