@@ -17,6 +17,7 @@ import pytest
 
 from workers.lib.chat_client import MAX_BYTES, AsyncChatClient, ChatClient, ChatError, ChatServer
 from workers.lib.clients import chat_server
+from workers.lib.clocks import Clock
 from workers.lib.errors import SpecError
 from workers.lib.posts import Answer, TooLate
 from workers.lib.specs import ModelServer
@@ -332,3 +333,55 @@ def test_a_server_that_is_too_slow_for_so_many_questions_is_asked_fewer_at_a_tim
         assert not late and 40 < asked <= 40 + 16 + 8 + 4
     else:
         assert late and asked == 40, "a question that may be billed is asked once"
+
+
+LATE = ChatServer("http://127.0.0.1:9/v1", "m", allow_private=True)
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_server_that_answers_nothing_in_time_ends_the_job(patient: bool) -> None:
+    async def post(body: bytes, reader: Any) -> Answer:
+        await asyncio.sleep(0)
+        raise TooLate
+
+    async def no_wait(_: float) -> None:
+        await asyncio.sleep(0)
+
+    async def ask_many() -> list[Any]:
+        client = AsyncChatClient(LATE, concurrency=8, patient=patient)
+        client.posts.post, client.sleep = post, no_wait  # type: ignore[method-assign]
+        return await asyncio.gather(
+            *(client.ask({"messages": []}) for _ in range(20)), return_exceptions=True
+        )
+
+    errors = asyncio.run(ask_many())
+    assert any(error.final and "nothing can be measured there" in str(error) for error in errors)
+
+
+def test_waiting_for_a_turn_and_repeated_tries_are_not_the_agents_time() -> None:
+    """Where a server that answers one question at a time is asked two."""
+    seen: list[Any] = []
+
+    async def ask_both() -> None:
+        client, first = AsyncChatClient(LATE, concurrency=1, patient=True), asyncio.Event()
+
+        async def post(body: bytes, reader: Any) -> Answer:
+            seen.append(clock._limit.when())
+            await first.wait()
+            return Answer(200, b'{"choices": [{"message": {"content": "yes"}}]}')
+
+        client.posts.post = post  # type: ignore[method-assign]
+        other = asyncio.create_task(client.ask({"messages": []}))
+        clock = Clock(600)
+        async with clock.running():
+            second = asyncio.create_task(client.ask({"messages": []}))
+            while not client.turns.running or len(client.turns.free._waiters) < 1:
+                await asyncio.sleep(0)
+            seen.append(clock._limit.when())
+            first.set()
+            await asyncio.gather(other, second)
+            seen.append(clock._limit.when())
+
+    asyncio.run(ask_both())
+    *stopped, running = seen
+    assert stopped[1:] == [None, None] and running is not None

@@ -26,6 +26,7 @@ from typing import Any, Literal
 import msgspec
 from httpx2 import URL
 
+from workers.lib.clocks import current
 from workers.lib.errors import JobError
 from workers.lib.keys import RefusedKey, bearer, checked_key, hidden
 from workers.lib.loop_thread import LoopThread
@@ -37,6 +38,7 @@ from workers.lib.streamed import Show, StreamReader
 MAX_BYTES = 2 * 1024 * 1024  # of an answer
 TRIES, FIRST_WAIT_S, LONGEST_WAIT_S = 4, 0.5, 30.0
 RESPONDS_S = 30.0  # for an answer of a few tokens
+REST_S = 900.0  # for a server to finish what it was asked before
 FEW_TOKENS = 16  # OpenAI's Responses API accepts no smaller limit
 MAX_SAID = 300
 BUSY = (408, 409, 429)
@@ -74,7 +76,13 @@ class ChatServer:
     protocol: Literal["chat", "responses"] = "chat"
 
 
-SLOW_TRIES = 3  # of a question that took too long while others ran
+TRIES_ALONE = 2  # of a question that took too long without others beside it
+RAISED_AFTER = 4  # rounds of answers in time
+HOPELESS = 3  # questions without an answer in time, before any was in time
+HOPELESS_SERVER = (
+    "No question was answered in time, so nothing can be measured there. Use a faster server, a "
+    "higher max_seconds or fewer max_new_tokens in the environment."
+)
 
 
 class ChatError(JobError):
@@ -328,23 +336,32 @@ class ChatClient(_Chats):
 
 
 class _Turns:
-    """Lets at most `most` questions run at a time, and fewer once a server is too slow for so
-    many.
+    """Lets at most `most` questions run at a time, and fewer once a server is too slow for so many.
+
+    After many answers in time one more is let in, so that a single question without an end does
+    not slow down all others for good.
     """
 
     def __init__(self, most: int) -> None:
-        self.most, self.running, self.lowered = most, 0, 0
+        self.first = self.most = most
+        self.running = self.lowered = self.in_time = self.late = 0
+        self.has_answered = False
         self.free = asyncio.Condition()
 
-    async def __aenter__(self) -> None:
+    async def take(self) -> None:
         async with self.free:
             await self.free.wait_for(lambda: self.running < self.most)
             self.running += 1
 
-    async def __aexit__(self, *_: object) -> None:
+    async def release(self) -> None:
         async with self.free:
             self.running -= 1
             self.free.notify_all()
+
+    def answered(self) -> None:
+        self.has_answered, self.late, self.in_time = True, 0, self.in_time + 1
+        if self.in_time >= RAISED_AFTER * self.most and self.most < self.first:
+            self.most, self.in_time = self.most + 1, 0
 
     def lower(self, since: int) -> bool:
         """Halves the number, once for all questions that began when it had been lowered `since`
@@ -352,21 +369,27 @@ class _Turns:
         """
         if since == self.lowered and self.most > 1:
             self.most, self.lowered = self.most // 2, self.lowered + 1
+            self.late = self.in_time = 0
         return since < self.lowered
+
+    def is_hopeless(self) -> bool:
+        """Counts a question that was late for good: whether too many were, and none in time."""
+        self.late += 1
+        return not self.has_answered and self.late >= max(HOPELESS, self.most)
 
 
 class AsyncChatClient(_Chats):
     """The same for asyncio, with at most `concurrency` questions at a time.
 
-    `patient`: a question that took too long is asked again, up to SLOW_TRIES times and with half as
-    many others beside it, since the server may have worked on those. Not for servers that charge,
-    which may bill each try.
+    `patient`: a question that took too long is asked again, with half as many others beside it,
+    since the server may have worked on those. Not for servers that charge, which may bill each try.
+    Waiting for a turn, and tries that are repeated, do not count as the agent's time.
     """
 
     def __init__(self, server: ChatServer, *, concurrency: int = 64, patient: bool = False) -> None:
         super().__init__(server)
         self.sleep, self.patient = asyncio.sleep, patient
-        self.turns = _Turns(concurrency)
+        self.turns, self.resting, self.rested_at = _Turns(concurrency), asyncio.Lock(), 0.0
 
     async def aclose(self) -> None:
         await self.posts.aclose()
@@ -389,23 +412,66 @@ class AsyncChatClient(_Chats):
 
     async def _sent(self, body: dict[str, Any], show: Show | None) -> tuple[_Answered, float]:
         """The response and its milliseconds."""
-        tries = 0
+        alone = 0  # tries without others beside it
         while True:
-            async with self.turns:
-                lowered, others, began = (
-                    self.turns.lowered,
-                    self.turns.running - 1,
-                    time.perf_counter(),
-                )
-                try:
+            with current().stopped():
+                await self.turns.take()
+            lowered, others = self.turns.lowered, self.turns.running - 1
+            try:
+                came, seconds = await self._timed(body, show)
+                self.turns.answered()
+                return came, seconds * 1000
+            except ChatError as error:
+                if error.limit != "time":
+                    raise
+                late, others = error, max(others, self.turns.running - 1)
+            finally:
+                await self.turns.release()
+            alone += not others
+            fewer = others and self.turns.lower(lowered)
+            again = self.patient and (fewer or (self.turns.lowered and alone < TRIES_ALONE))
+            with current().stopped():
+                if again and await self._has_rested(time.monotonic()):
+                    continue
+            if self.turns.is_hopeless():
+                raise ChatError(f"{late} {HOPELESS_SERVER}", final=True, paid=True) from late
+            raise late
+
+    async def _has_rested(self, since: float) -> bool:
+        """Waits until the server answers again, which may still work on questions that were given
+        up. False if it does not; one that has answered before is given more time.
+        """
+        async with self.resting:
+            if self.rested_at > since:
+                return True
+            patience, wait = REST_S if self.turns.has_answered else RESPONDS_S, FIRST_WAIT_S
+            while not await self.responds():
+                if patience <= 0:
+                    return False
+                await self.sleep(wait)
+                patience, wait = patience - wait, min(2 * wait, LONGEST_WAIT_S)
+            self.rested_at = time.monotonic()
+            return True
+
+    async def _timed(self, body: dict[str, Any], show: Show | None) -> tuple[_Answered, float]:
+        """The response and its seconds. A patient client counts only those of a response, and
+        raises ChatError where the episode's time runs out, so that it can ask again.
+        """
+        clock, began = current(), time.perf_counter()
+        if not self.patient:
+            return await self.send(body, show), time.perf_counter() - began
+        with clock.stopped():
+            try:
+                async with asyncio.timeout(clock.left) as limit:
                     came = await self.send(body, show)
-                    return came, (time.perf_counter() - began) * 1000
-                except ChatError as error:
-                    tries += 1
-                    others = max(others, self.turns.running - 1)
-                    slow = self.patient and error.limit == "time" and others and tries <= SLOW_TRIES
-                    if not slow or not self.turns.lower(lowered):
-                        raise
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                said = f"{self.where} gave no answer within {clock.left:.3g} s."
+                raise ChatError(said, paid=True, limit="time") from None
+            seconds = time.perf_counter() - began
+            clock.spend(seconds)
+            return came, seconds
 
     async def responds(self) -> bool:
         """Whether the server currently answers a question of a few tokens. If so, a slow answer to

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 import uvloop
 
 from workers.lib.advantages import turn_rewards
+from workers.lib.clocks import Clock, Overtime
 from workers.lib.environments import Environment, Episode
 from workers.lib.environments.episodes import SCORED_AT_ONCE
 from workers.lib.messages import calls_of, last_answer, text_of
@@ -213,7 +214,7 @@ async def _turns(
     environment.
     """
     other = ""  # why what the agent says from here on cannot be replayed
-    agent, tools = _Clock(0 if policy.shares_time else limits.seconds), _Clock(limits.seconds)
+    agent, tools = Clock(0 if policy.shares_time else limits.seconds), Clock(limits.seconds)
     while not episode.done:
         if limits.turns and len(replies) >= limits.turns:
             raise _Ended("turns")
@@ -226,7 +227,7 @@ async def _turns(
                 reply = await policy.answer(
                     episode.messages, episode.offered, seed=seed, key=key, most=most
                 )
-        except _Overtime:
+        except Overtime:
             masks = (
                 ""
                 if await policy.responds()
@@ -242,7 +243,7 @@ async def _turns(
         try:
             async with tools.running():
                 await episode.step(reply.message)
-        except _Overtime:
+        except Overtime:
             masks = (
                 ""
                 if await episode.responds()
@@ -278,31 +279,6 @@ def _other_results(message: dict, episode: Episode, before: int) -> str:
                 " (docs/agents.md)."
             )
     return ""
-
-
-class _Overtime(Exception):
-    """A time limit is used up."""
-
-
-class _Clock:
-    """The seconds that one side of an episode has left; 0 is no limit."""
-
-    def __init__(self, seconds: float) -> None:
-        self.left = seconds or None
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        try:
-            async with asyncio.timeout(self.left) as clock:
-                yield
-        except TimeoutError:
-            if clock.expired():
-                raise _Overtime from None
-            raise
-        if self.left is not None:
-            self.left = max(0.0, self.left - (loop.time() - began))
 
 
 async def _score(episode: Episode, limits: Limits) -> Score:
