@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.lib.verifiers import KINDS, Execution, Rollout, Score, SpecError, build
+from workers.lib.verifiers.code import written_code
 from workers.lib.verifiers.human import label_key
+from workers.lib.verifiers.numbers import decimal_of, last_number
 
 
 def rollout(output: str, expected: dict | None = None, **rest: Any) -> Rollout:
@@ -947,3 +949,110 @@ def test_the_right_answer_is_always_right(answer: str) -> None:
 def test_every_kind_can_be_found() -> None:
     assert {spec["kind"] for spec in SPECS} <= KINDS.keys()
     assert {"unit_tests", "python", "openai_grader"} <= KINDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        # whatever separates the groups, in any script
+        ("Resultat: 2ʼ750", "2750"),
+        ("2´750 Stück", "2750"),
+        ("3′400′950", "3400950"),
+        ("3‘400‘950", "3400950"),
+        ("x = 2~750", "2750"),
+        ("2\\thinspace 750", "2750"),
+        ("2\\hspace{1mm}750", "2750"),
+        ("2&thinsp;750", "2750"),
+        ("2,\\!750", "2,750"),
+        ("2\\text{,}750", "2,750"),
+        ("2·750", "2750"),
+        ("2\u200b750 (soft: 2\u00ad750)", "2750"),
+        ("Die Summe ist 2.750.000", "2750000"),
+        ("答えは２，７５０です", "2,750"),
+        ("उत्तर २,७५० है", "2,750"),
+        ("الجواب ٢٬٧٥٠", "2,750"),
+        # words of size, share and sign
+        ("4 million", "4000000"),
+        ("$1.5M", "$1500000"),
+        ("1.5k", "1500"),
+        ("4 Milliarden", "4000000000"),
+        ("4 млн", "4000000"),
+        ("4万", "40000"),
+        ("4 juta rupiah", "4000000"),
+        ("4 triệu", "4000000"),
+        ("4 Prozent", "4%"),
+        ("4 por ciento", "4%"),
+        ("4 ％", "4 %"),
+        ("minus 4", "-4"),
+        ("负4", "-4"),
+        ("－4", "-4"),
+        ("Wynik: –4", "-4"),
+        # what looks like one of them
+        ("4 miles", "4"),
+        ("4 kg of millet", "4"),
+        ("4個", "4"),
+        ("4k", "4000"),
+        ("4 km", "4"),
+        ("The result is 4. I think so.", "4"),
+        ("3+4=7", "7"),
+        ("|3|4|", "4"),
+        ("是。4", "4"),
+        ("10.100.200.250", ""),
+    ],
+)
+def test_the_last_number_in_any_notation(text: str, number: str) -> None:
+    assert last_number(text) == number
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2;750",
+        "2∙750",
+        "2⋅750",
+        "2×750",
+        "2+750",
+        "6~750",
+        "6…750",
+        "②750",
+        "2₀750",
+        "½750",
+        "log₂750",
+        "∛750",
+        "√(750)",
+        "750‰",
+        "750‱",
+        "750π",
+        "750\\pi",
+        "750i",
+        "7万750",
+        "2°750",
+        "2،750",
+    ],
+)
+def test_a_part_of_something_larger_is_not_the_last_number(text: str) -> None:
+    assert decimal_of(last_number(text)) != 750
+
+
+SQUARE = "def square(x):\n    return x * x\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "1. Code:\n   - so:\n     ```python\n     def square(x):\n         return x * x\n     ```",
+        "> ```python\n> def square(x):\n>     return x * x\n> ```",
+        f"```python\n{SQUARE}",
+        f"```python3.12 copy\n{SQUARE}```",
+        f"```python\n{SQUARE}```\n```python\ndef test_square():\n    assert square(2) == 4\n```",
+        f"```python\n{SQUARE}```\n```python\ndef main():\n    print(square(2))\nmain()\n```",
+        "```python\nsquare = lambda x: x * x\n```\n```python\nprint(square(3))\n```",
+        "```python\nimport math\n```\n```python\ndef square(x):\n    return math.prod([x, x])\n```",
+        f"```python\ndef square(x):\n    return x + x\n```\nBetter:\n```python\n{SQUARE}```",
+        f"```python\n{SQUARE}```\n```python\n>>> square(2)\n4\n```",
+    ],
+)
+def test_the_program_of_an_answer(answer: str) -> None:
+    names: dict[str, Any] = {}
+    exec(written_code(answer), names)
+    assert names["square"](5) == 25

@@ -8,6 +8,7 @@ import ast
 import math
 import re
 from collections.abc import Callable
+from textwrap import dedent
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -23,12 +24,14 @@ from workers.lib.verifiers.assertions import PLAIN, taken_apart, value_of
 from workers.lib.verifiers.base import Guarded, Options, Unavailable, Unscorable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier
 
+# A block may be quoted or in a list, and the last one not closed.
 _FENCED = re.compile(
-    r"^[ ]{0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w.+-]*)[^\n]*\n(?P<code>.*?)^["
-    r" ]{0,3}(?P=fence)",
+    r"^(?P<lead>[ \t>]*)(?P<fence>`{3,}|~{3,})[ \t]*\{?\.?(?P<language>[\w.+-]*)[^\n]*\n"
+    r"(?P<code>.*?)(?:^[ \t>]*(?P=fence)|\Z)",
     re.DOTALL | re.MULTILINE,
 )
-_PYTHON = frozenset(("", "python", "python3", "py", "py3"))
+_PYTHON = re.compile(r"(?:i?py(?:thon)?[\d.]*)?", re.IGNORECASE)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 MAX_TESTS = 200
 # All tests of an answer together may take this many times the seconds of one test, up to
 # MAX_SECONDS.
@@ -88,24 +91,53 @@ def value(setup, code, before, expression):
 
 
 def written_code(output: str) -> str:
-    """The last fenced block of Python that defines something, else the last block; the whole answer
-    if there is none.
+    """The program in an answer: its last fenced block of Python that defines something other than
+    tests, else its last block, with the definitions of the other blocks around it, as in a
+    notebook; the whole answer if it has no block.
     """
     blocks = [
-        found["code"] for found in _FENCED.finditer(output) if found["language"].lower() in _PYTHON
+        dedent(re.sub(rf"^{re.escape(match['lead'])}", "", match["code"], flags=re.MULTILINE))
+        for match in _FENCED.finditer(output)
+        if _PYTHON.fullmatch(match["language"])
     ]
-    return next(filter(_defines, reversed(blocks)), blocks[-1]) if blocks else output
+    if len(blocks) < 2:
+        return blocks[0] if blocks else output
+    programs = [at for at, code in enumerate(blocks) if any(map(_is_program, _statements(code)))]
+    chosen = programs[-1] if programs else len(blocks) - 1
+    parts = (code if at == chosen else _definitions(code) for at, code in enumerate(blocks))
+    return "\n".join(filter(None, parts))
 
 
-def _defines(code: str) -> bool:
-    """Whether the code is more than an example call."""
+def _definitions(code: str) -> str:
+    """What a block defines and imports, as code; "" if it is not Python."""
     try:
-        return any(
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            for node in ast.parse(code).body
-        )
+        return "\n".join(map(ast.unparse, filter(_defines, _statements(code))))
+    except (RecursionError, MemoryError):
+        return ""
+
+
+def _statements(code: str) -> list[ast.stmt]:
+    """Those of a block; none if it is not Python."""
+    try:
+        return ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
+        return []
+
+
+def _defines(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.module != "__future__"  # which must come first
+    return isinstance(node, (ast.Import, *_DEFINITIONS)) or _names_function(node)
+
+
+def _is_program(node: ast.stmt) -> bool:
+    """Whether it defines a function or a class that is no test."""
+    is_test = isinstance(node, _DEFINITIONS) and node.name.lower().startswith("test")
+    return (isinstance(node, _DEFINITIONS) and not is_test) or _names_function(node)
+
+
+def _names_function(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Lambda)
 
 
 def same(value: Any, expected: Any) -> bool:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from decimal import Decimal, DecimalException
 from typing import Any
 
+from workers.lib.verifiers.written_numbers import CJK_SIZES, joined, rewritten
+
 LONGEST_NUMBER = 100
 _ONE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,2}(?:,\d{2})+,\d{3}(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,4})?"  # noqa: E501
 _SIGN = r"(?P<sign>[-+−]?)"
@@ -27,22 +29,21 @@ _POWER = re.compile(
 # In a sentence: first everything that is not a number. Possessive, so that each character is read
 # only once.
 _FOUND = r"(?:\d[\d,]*+(?:\.\d++)?+|\.\d++)(?:[eE][-+]?\d{1,4})?+"
-# Groups of three digits that are separated otherwise than by a comma.
-_TIGHT = r"\{,\}|\\[,;:!]|[\u00a0\u2007\u2009\u202f'’_٬]"
-_GROUPED = re.compile(
-    rf"(?<![\w.,])(\d{{1,3}}(?P<by>{_TIGHT}|\\? |，"
-    r")\d{3}(?:(?P=by)\d{3})*)(?P<rest>[.,٫]\d+)?(?![\w/]| ?/|[.,]\d)"
-)
-_BY_DOTS = re.compile(r"(?<![\w.,])(\d{1,3}(?:\.\d{3})+),(\d+)(?![\w/]|[.,]\d)")
 # Words in these scripts have spaces around them, so digits next to a letter belong to a name
 # (H2O18, x_1); not in USD5.
 _LETTER = "[A-Za-zÀ-ɏͰ-ԯ]"
 _CODES = "usd|eur|gbp|jpy|inr|chf|cad|aud|cny|krw|sek|nok|dkk|pln|brl|mxn"
 _NAME = rf"(?<![\\\w])(?!(?:{_CODES})\d)_*+{_LETTER}(?:{_LETTER}|_)*+\d\w*+(?:\.\d++)*+|(?<=\w)_\{{?\d++\}}?"  # noqa: E501
-# What has digits, and is not a number that can be read: 0x12, 12h30, e^{18}, √18, 1½, 5'6.
+# What has digits, and is not a number that can be read: 0x12, 12h30, e^{18}, √18, 1½, 18‰, 18π, and
+# digits with anything between them but a space, a bracket or the sign of an equation: 5'6, 3|950.
+_ODD = "[¼-¾⅐-⅞₀-₉①-⓿❶-➓]"
+_JOINT = r"[^\w\s=≈≡≅<>≤≥→⇒|/()\[\]{}。、\-–−]{1,2}|[ʰ-˿]"
 _UNCLEAR = (
-    rf"0[xXbBoO][\da-fA-F_]++|\d++(?![eE][-+]?\d)[A-Za-z]++\d\w*+|\d*+[¼-¾⅐-⅞]"
-    rf"|(?:[\^√]|\\sqrt(?:\[\d+\])?)\s*\{{?[-+−]?{_FOUND}\}}?|\d[\d.,]*+(?:(?:{_TIGHT})\d[\d.,]*+)++"
+    rf"0[xXbBoO][\da-fA-F_]++|\d++(?![eE][-+]?\d)[A-Za-z]++\d\w*+|\d*+{_ODD}++\d*+"
+    rf"|{_FOUND}[{CJK_SIZES}]\d++"
+    rf"|(?:[\^√∛∜]|\\sqrt(?:\[\d+\])?)\s*[{{(]?[-+−]?{_FOUND}[}})]?"
+    rf"|{_FOUND} ?(?:[‰‱π√∛∜]|\\pi(?![a-z])|\\sqrt)|{_FOUND}[ij](?!\w)"
+    rf"|\d[\d.,]*+(?:(?:{_JOINT})\d[\d.,]*+)++"
 )
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?"
 _TH = r"(?:st|nd|rd|th)?"
@@ -68,8 +69,6 @@ _AMONG = re.compile(rf"(?<![\w.,])(?:{_NO_NUMBER}|(?P<number>{_DIGITS}))", re.IG
 _PART = re.compile(r"\d+")
 _LATEX = re.compile(r"(\d?)\\[dtc]?frac\{(\d{1,40})\}\{(\d{1,40})\}")
 _TIMES = re.compile(r"(?:(?<!\s)\s++)?\\(?:times|cdot)(?![a-z])\s*(?=10\s*\^)")
-_RAISED = re.compile("[⁻⁰¹²³⁴-⁹]+")
-_LOWERED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 
 
 def decimal_of(text: Any) -> Decimal | None:
@@ -107,32 +106,18 @@ def last_number(text: str) -> str:
     separators of groups other than commas; "" if there is none.
     """
     text = _LATEX.sub(
-        lambda part: f"{part[1]}{' ' if part[1] else ''}{part[2]}/{part[3]}", text
-    ).replace("\\%", "%")
-    text = _TIMES.sub(
-        " × ", _RAISED.sub(lambda part: f"^{part[0].translate(_LOWERED)}", text).replace("⁄", "/")
+        lambda part: f"{part[1]}{' ' if part[1] else ''}{part[2]}/{part[3]}", rewritten(text)
     )
-    found = [match["number"] for match in _EACH.finditer(_joined(text)) if match["number"]]
+    text = _TIMES.sub(" × ", text)
+    found = [match["number"] for match in _EACH.finditer(text) if match["number"]]
     return found[-1].rstrip(",") if found else ""
-
-
-def _joined(text: str) -> str:
-    """The text with 1'018, 1\\,018 and 1{,}018 as 1018, and 1.234,18 as 1234.18."""
-    return _GROUPED.sub(
-        _whole, _BY_DOTS.sub(lambda part: f"{part[1].replace('.', '')}.{part[2]}", text)
-    )
-
-
-def _whole(match: re.Match) -> str:
-    rest = match["rest"] or ""
-    return match[1].replace(match["by"], "") + (f".{rest[1:]}" if rest else "")
 
 
 def first_number(text: str) -> tuple[str, str, str] | None:
     """(the text before, the first number, the text after); None if there is none, or if something
     else with digits comes first.
     """
-    text = _joined(text)
+    text = joined(text)
     found = _FIRST.search(text)
     if found is None or not found["number"]:
         return None

@@ -33,8 +33,8 @@ CURRENCIES = {
 _CODES = {word: code for code, words in CURRENCIES.items() for word in words.split()}
 _SIGN = "|".join(sorted(map(re.escape, _CODES), key=len, reverse=True))
 _DIGITS = (
-    r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,3}(?:["
-    r" '’]\d{3})+(?:\.\d+)?|\d{1,3}(?:\.\d{3})+,\d{1,2}|\d+(?:\.\d+)?|\.\d+"
+    r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,2}(?:,\d{2})+,\d{3}(?:\.\d+)?"
+    r"|\d{1,3}(?:[ '’]\d{3})+(?:\.\d+)?|\d{1,3}(?:\.\d{3})+,\d{1,2}|\d+(?:\.\d+)?|\.\d+"
 )
 _AMOUNT = re.compile(
     rf"(?P<open>\()?\s*(?P<sign>[-+]?)\s*(?P<before>{_SIGN})?\s*(?P<inner>[-+]?)\s*(?P<digits>{_DIGITS})\s*(?P<after>{_SIGN}|%|percent|per"

@@ -1,0 +1,124 @@
+"""Rewrites the numbers in a sentence of any language in one notation. Pure.
+
+The digits of any script become 0–9, groups of digits are joined whatever separates them, and words
+of size, share and sign become digits, % and − (magnitudes.txt). What cannot be read in one way
+stays as it is or gets a ‱, so that `numbers` refuses it as a part of something larger.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from decimal import Decimal
+from pathlib import Path
+
+UNCLEAR = "‱"
+_LINES = Path(__file__).with_name("magnitudes.txt").read_text(encoding="utf-8").splitlines()
+_WORDS = [line.split(" ", 1) for line in _LINES if line and not line.startswith("#")]
+_KIND = {word: kind for kind, words in _WORDS for word in words.split("|")}
+# Words of scripts that are written without spaces may have others right after them.
+_UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u9fff\uac00-\ud7a3]")
+CJK_SIZES = "".join(word for word in _KIND if len(word) == 1 and _UNSPACED.match(word))
+
+
+def _one_of(words: list[str]) -> str:
+    ordered = map(re.escape, sorted(words, key=len, reverse=True))
+    return "|".join(
+        rf"{word}(?!\d)" if _UNSPACED.match(word) else rf"{word}(?!\w)" for word in ordered
+    )
+
+
+_AFTER = re.compile(
+    r"(?<![\w.,^])(?P<number>\d[\d,]*+(?:\.\d++)?+)(?:"
+    rf" ?(?P<word>{_one_of([word for word, kind in _KIND.items() if kind != '-'])})"
+    r"|(?P<letter>(?-i:[kKMB]))(?!\w))",
+    re.IGNORECASE,
+)
+_MINUS = re.compile(
+    rf"(?<![^\W_])(?:{'|'.join(word for word, kind in _KIND.items() if kind == '-')})\s?(?=\d)"
+    r"|(?<!\S)–(?=\d)",
+    re.IGNORECASE,
+)
+_LETTERS = {"k": 3, "M": 6, "B": 9}
+# LaTeX between digits: marks in braces, and spaces.
+_MARK = re.compile(r"\\(?:text|math[a-z]+)\{([.,])\}|\{([.,])\}")
+_NO_SPACE = re.compile(r"(?<=[\d.,])\\!|\\!(?=[.,])")
+_SPACE = re.compile(
+    r"(?<=\d)(?:\\[,;: ]|~(?=\d{3}(?!\d))|\\(?:thin|med|thick|en)space(?![a-z])\s?"
+    r"|\\[hm]s(?:pace|kip)\{[^{}\n]*\})(?=\d)"
+)
+# Signs that people and languages put between groups of three digits: any space, quotation mark or
+# accent that Unicode knows.
+_BETWEEN = "".join(
+    re.escape(char)
+    for char in map(chr, range(0x80, 0x10000))
+    if unicodedata.category(char) in ("Zs", "Sk", "Lm", "Pi", "Pf", "Pc")
+)
+_GROUPS = re.compile(
+    rf"(?<![\w.,])(\d{{1,3}}(?P<by>[ '`_·٬′{_BETWEEN}])\d{{3}}(?:(?P=by)\d{{3}})*)"
+    r"(?P<rest>[.,]\d+)?(?![\w/]| ?/|[.,]\d)"
+)
+_BY_DOTS = re.compile(r"(?<![\w.,])(\d{1,3}(?:\.\d{3})+),(\d+)(?![\w/]|[.,]\d)")
+_DOTS_ONLY = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?![\w/]|[.,]\d)")
+_RAISED = re.compile("[⁻⁰¹²³⁴-⁹]+")
+_LOWERED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+_SIGNS = str.maketrans({"٪": "%", "٫": ".", "٬": ",", "⁄": "/", "‐": "-", "‑": "-", "‒": "-"})
+
+
+def rewritten(text: str) -> str:
+    """The sentence with its numbers in one notation: 1'018 as 1018, 18 Mio. as 18000000."""
+    return _MINUS.sub("-", _AFTER.sub(_with_size, joined(text)))
+
+
+def joined(text: str) -> str:
+    """The same without words: only digits, their separators and signs."""
+    text = html.unescape(text) if "&" in text else text
+    text = _RAISED.sub(lambda part: f"^{part[0].translate(_LOWERED)}", text)
+    if not text.isascii():
+        text = "".join(map(_plain, text.translate(_SIGNS)))
+    text = _NO_SPACE.sub("", _MARK.sub(r"\1\2", text).replace("\\%", "%"))
+    text = _BY_DOTS.sub(_without_dots, _SPACE.sub("\u2009", text))
+    return _GROUPS.sub(_whole, _DOTS_ONLY.sub(_thousands, text))
+
+
+def _plain(char: str) -> str:
+    """A digit of any script, or a sign in another width, as ASCII; "" for what is invisible."""
+    if char.isascii():
+        return char
+    if char.isdecimal():
+        return str(unicodedata.decimal(char))
+    if unicodedata.category(char) == "Cf":
+        return ""
+    if "\uff01" <= char <= "\uff5e" or "\ufe50" <= char <= "\ufe6b":
+        return unicodedata.normalize("NFKC", char)
+    return char
+
+
+def _without_dots(match: re.Match) -> str:
+    return f"{match[1].replace('.', '')}.{match[2]}"
+
+
+def _thousands(match: re.Match) -> str:
+    """1.234.567, unless it may be an address such as 10.100.200.250."""
+    parts = match[0].split(".")
+    is_address = len(parts) == 4 and all(int(part) < 256 for part in parts)
+    return match[0] if is_address else "".join(parts)
+
+
+def _whole(match: re.Match) -> str:
+    rest = match["rest"] or ""
+    return match[1].replace(match["by"], "") + (f".{rest[1:]}" if rest else "")
+
+
+def _with_size(match: re.Match) -> str:
+    if match["letter"]:
+        kind = str(_LETTERS.get(match["letter"], 3))
+    else:
+        kind = _KIND[match["word"].casefold()]
+    if kind == "%":
+        return f"{match['number']}%"
+    if not kind.isdecimal():
+        return f"{match['number']}{UNCLEAR}"
+    value = Decimal(match["number"].replace(",", "")).scaleb(int(kind))
+    return f"{value:f}" if len(value.as_tuple().digits) <= 20 else match["number"] + UNCLEAR
