@@ -65,6 +65,7 @@ INVISIBLE = {
     "choseong filler": "\u115f",
     "joiner": "\u034f",
     "tag": "\U000e0061",
+    "tatweel": "\u0640",
 }
 GLYPHS = {
     "small capitals": lambda text: text.translate(SMALL_CAPITALS),
@@ -117,6 +118,22 @@ def test_digits_for_letters_and_shuffled_words_hide_few_requests(
     rng = random.Random(SEED)
     rows = [chat(World(SEED), DISORDERED[name](task.request, rng), in_words(task)) for task in held]
     assert len(caught(index, rows)) >= 0.95 * HELD
+
+
+@pytest.mark.parametrize(
+    ("request_", "disguised"),
+    [
+        (
+            "Move the two crates of order LX318 to bay five",
+            "M0v3 th3 tw0 cr4t3s 0f 0rd3r LX318 t0 b4y f1v3",
+        ),
+        ("Unlock the account of user mreyes91", "Unl0ck th€ 4cc0unt 0f u53r mr3y3591"),
+    ],
+)
+def test_digits_for_letters_of_number_words_and_identifiers(request_: str, disguised: str) -> None:
+    index = HeldOut([Held([{"role": "user", "content": request_}], None)])
+    row = Row.of({"messages": [{"role": "user", "content": disguised}]})
+    assert list(index.search([("row", row)]))
 
 
 @pytest.mark.parametrize("name", TYPOS)

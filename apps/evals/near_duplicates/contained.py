@@ -30,7 +30,9 @@ from apps.evals.near_duplicates.alignment import REACH, Pattern, says, word
 from apps.evals.near_duplicates.letters import Spelt, parts_of
 from apps.evals.near_duplicates.markup import unwrapped, views
 from apps.evals.near_duplicates.spelling import (
+    NUMBER_NAMES,
     Neighbours,
+    all_letters,
     letters_for_digits,
     meant_numbers,
     other_forms,
@@ -54,7 +56,7 @@ ANCHORS = 100  # stretches of one text that are compared with one request
 MISSING = 0.25
 LONG = 400  # words of a request from which on only a few stretches are
 REMEMBERED = 1_000_000  # spellings
-PLAIN_WORDS = FILLERS | MONTHS.keys() | DAYS | {"pm"}
+PLAIN_WORDS = FILLERS | MONTHS.keys() | DAYS | NUMBER_NAMES | {"pm"}
 
 Passage = tuple[str, str]  # role, text
 
@@ -114,6 +116,12 @@ class Requests:
         self.patterns = patterns
         self._known = {one.form for pattern in patterns for one in pattern.words}
         self._spellings = {one.spelt for pattern in patterns for one in pattern.words}
+        self._identifiers = {
+            read: spelt
+            for spelt in sorted(self._spellings)
+            if spelt.isalnum() and not spelt.isalpha() and not spelt.isdigit()
+            for read in all_letters(spelt)
+        }
         spelt_as: dict[str, set[str]] = defaultdict(set)
         for pattern in patterns:
             for one in pattern.words:
@@ -191,7 +199,7 @@ class Requests:
         yield from _views(passages)
         for numbers in (False, True):
             read = [
-                (role, letters_for_digits(fold(one), self._is_word, numbers))
+                (role, letters_for_digits(fold(one), self._word_of, numbers))
                 for role, one in passages
             ]
             if not any(one for _, one in read):
@@ -200,12 +208,15 @@ class Requests:
                 (role, one or said) for (role, one), (_, said) in zip(read, passages, strict=True)
             ]
 
-    def _is_word(self, spelt: str) -> bool:
-        return (
-            spelt in self._spellings
-            or spelt in PLAIN_WORDS
-            or (len(spelt) > 4 and bool(self._neighbours.of(spelt)))
-        )
+    def _word_of(self, read: str) -> str:
+        """The word that letters stand for, which may be an identifier with digits of its own; ""
+        if none.
+        """
+        if read in self._spellings or read in PLAIN_WORDS:
+            return read
+        if identifier := self._identifiers.get(read):
+            return identifier
+        return read if len(read) > 4 and self._neighbours.of(read) else ""
 
     def _add_spelt(self, passages: Sequence[Passage], found: set[int]) -> None:
         """Adds those whose letters occur in the passages, or in the contents of JSON inside

@@ -2,7 +2,7 @@
 
 What looks like a plain Latin letter or digit is in `confusables.txt`. What is invisible is what
 Unicode calls a default ignorable code point (DerivedCoreProperties), among them letters such as
-U+3164.
+U+3164; and the tatweel, which only stretches a word.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import unicodedata
 from pathlib import Path
 
 _IGNORABLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
-    "\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    "[\u00ad\u034f\u061c\u0640\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 # Small letters whose capital looks like a Latin one, or that are read as one.
 _SMALL = dict(

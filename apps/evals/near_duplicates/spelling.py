@@ -73,7 +73,8 @@ _TENS = {
     )
 }
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 1_000_000}
-_NAME = "|".join(sorted(_UNITS | _TENS | _SCALES, key=len, reverse=True))
+NUMBER_NAMES = frozenset(_UNITS | _TENS | _SCALES)
+_NAME = "|".join(sorted(NUMBER_NAMES, key=len, reverse=True))
 _RUN = re.compile(rf"\b(?:{_NAME})(?:(?:\s*-\s*|\s+(?:and\s+)?)(?:{_NAME}))*\b")
 
 
@@ -121,15 +122,24 @@ def _parsed(names: list[str]) -> Iterator[int]:
 
 # Digits in words
 
-_DIGITAL = re.compile(r"(?<![\w@$!|+])[^\W\d]*+[\d@$!|+][\w@$!|+]*+")
+_SIGNS = re.escape("@$!|+€#§£")
+_DIGITAL = re.compile(rf"(?<![\w{_SIGNS}])[^\W\d]*+[\d{_SIGNS}][\w{_SIGNS}]*+")
 _READ_AS = [
-    str.maketrans("0123456789@$!|+", letters) for letters in ("oizeasgtbgasilt", "olzeasgtbgasilt")
+    str.maketrans("0123456789@$!|+€#§£", letters)
+    for letters in ("oizeasgtbgasiltehsl", "olzeasgtbgasiltehsl")
 ]
 
 
-def letters_for_digits(text: str, is_word: Callable[[str], bool], numbers: bool) -> str:
-    """A folded text with letters for the digits and signs in words (t1ck3t, p@y), where that makes
-    a word; "" if nowhere. `numbers`: whether whole numbers are read so, too (47 as at)."""
+def all_letters(word: str) -> set[str]:
+    """A word in letters only, as its digits and signs look: mreyes91 as mreyesgi and mreyesgl."""
+    return {read for table in _READ_AS if (read := word.translate(table)).isalpha()}
+
+
+def letters_for_digits(text: str, word_of: Callable[[str], str], numbers: bool) -> str:
+    """A folded text with the words that digits and signs were put into (t1ck3t, p@y) as they should
+    be; "" if there is none. `word_of`: the word that letters stand for, "" if none. `numbers`:
+    whether whole numbers are read so, too (47 as at).
+    """
     changed = 0
 
     def word(match: re.Match[str]) -> str:
@@ -138,9 +148,10 @@ def letters_for_digits(text: str, is_word: Callable[[str], bool], numbers: bool)
             return match[0]
         for table in _READ_AS:
             read = match[0].rstrip("!").translate(table)
-            if len(read) > 1 and read.isalpha() and read != match[0] and is_word(read):
+            meant = word_of(read) if len(read) > 1 and read.isalpha() and read != match[0] else ""
+            if meant and meant != match[0]:
                 changed += not match[0].isdigit()
-                return read
+                return meant
         return match[0]
 
     made = _DIGITAL.sub(word, text)
