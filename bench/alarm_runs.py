@@ -30,6 +30,8 @@ EXTRA = (
     "train/reward_mean",
     "train/reward_std",
     "validation/samples",
+    "validation/pairs",
+    "train/teacher_kl",
 )
 KEPT = {name for rule in RULES.values() for name in metrics_of(rule)} | {
     *EXTRA,
@@ -593,7 +595,7 @@ def spec_of(run: Run, base: Path, adapter: str, out: Path) -> dict[str, Any]:
         if run.method == "on_policy":
             found |= {
                 "teacher": {
-                    "base": str(base),
+                    "base": run.more.get("teacher_base", str(base)),
                     "adapter": adapter if run.more.get("teacher") else None,
                 }
             }
@@ -650,12 +652,9 @@ def by_task(*_: Any, **__: Any) -> HalfOfTheTasks:
     return HalfOfTheTasks()
 
 
-def short(value: float) -> float | str:
-    return (
-        float(f"{value:.{DIGITS}g}")
-        if isinstance(value, float | int) and abs(value) < 1e300
-        else str(value)
-    )
+def short(value: float | None) -> float | str:
+    """None, which an event has in place of a number that is not finite, is NaN."""
+    return float(f"{value:.{DIGITS}g}") if value is not None and abs(value) < 1e300 else "nan"
 
 
 # Replaying

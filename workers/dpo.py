@@ -17,6 +17,7 @@ from workers.lib.control_tokens import assistants
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
+from workers.lib.row_facts import pair_facts
 from workers.lib.shown_progress import ShownProgress
 from workers.lib.specs import Dpo, DpoConfig, Pair
 from workers.ml import checkpoint
@@ -94,6 +95,7 @@ def main(spec: Dpo, events: Emitter, stop: StopFlag) -> None:
                 measure=validation,
                 ranks=ranks,
                 counted=counted,
+                data=pair_facts(rows),
             )
         ],
         args=DPOConfig(

@@ -182,7 +182,13 @@ class Trainer:
         self.require_scores()
         judge_end(self.events, self.watchman, self.done)
         return checkpoint.save_result(
-            self.model, self.out, self.start, self.done, self.ranks.is_main, UNCHANGED
+            self.model,
+            self.out,
+            self.start,
+            self.done,
+            self.ranks.is_main,
+            UNCHANGED,
+            lambda change: self.tell({"train/weight_change": change}),
         )
 
     def require_scores(self) -> None:

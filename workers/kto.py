@@ -17,6 +17,7 @@ from workers.lib.control_tokens import assistants
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
+from workers.lib.row_facts import label_facts
 from workers.lib.shown_progress import ShownProgress
 from workers.lib.specs import Kto, KtoConfig, Labelled
 from workers.ml import checkpoint
@@ -111,6 +112,7 @@ def main(spec: Kto, events: Emitter, stop: StopFlag) -> None:
                 measure=validation,
                 ranks=ranks,
                 counted=counted,
+                data=label_facts(learned),
             )
         ],
         args=KTOConfig(

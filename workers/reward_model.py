@@ -18,6 +18,7 @@ from workers.dpo import answers_in, refuse_pairs_without_preference
 from workers.lib.calibration import Calibration, brier, fit
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
+from workers.lib.row_facts import pair_facts
 from workers.lib.shown_progress import tokenizing
 from workers.lib.specs import Pair, RewardModel
 from workers.ml import checkpoint
@@ -88,6 +89,7 @@ def main(spec: RewardModel, events: Emitter, stop: StopFlag) -> None:
                     measure=validation,
                     ranks=ranks,
                     counted=counted,
+                    data=pair_facts(spec.rows),
                 )
             ],
             args=RewardConfig(
@@ -135,6 +137,7 @@ def ranking(pairs: list[tuple[float, float]]) -> dict[str, float]:
         ),
         "validation/accuracy": sum(margin > 0 for margin in margins) / len(margins),
         "validation/margin": sum(margins) / len(margins),
+        "validation/pairs": len(margins),
     }
 
 

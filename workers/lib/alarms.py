@@ -51,6 +51,7 @@ LIKELIHOODS = (
     "on_policy",
 )  # their loss is in nats per token
 LEAST_STEPS = 10  # of a run that is judged at its end
+NO_LOSS = 0.01  # nats per token; a smaller fall of the loss is none
 LARGEST = 1e100  # larger values are not kept, since their squares would overflow
 
 
@@ -394,6 +395,50 @@ def validation_drop(history: History, over: int) -> float | None:
     )
 
 
+def reward_fall(history: History, over: int) -> float | None:
+    """How far the reward is below its highest level of the last MOST steps, at least, in standard
+    deviations of a step's rewards at the start: the lower bound (one-sided 95%).
+    """
+    values = list(history.last.get("train/reward_mean", ()))
+    spread = history.start.get("train/reward_std", [0.0])[0]
+    if len(values) < 2 * over or over < 2 or spread <= 0:
+        return None
+    levels = [values[at : at + over] for at in range(len(values) - 2 * over + 1)]
+    best, now = max(levels, key=fmean), values[-over:]
+    noise = math.sqrt((pvariance(now) + pvariance(best)) / (over - 1))
+    return max(0.0, fmean(best) - fmean(now) - Z * noise) / spread
+
+
+def gradient(history: History, over: int) -> float | None:
+    """The usual norm of the last steps; None if one of them had only equal rewards in each group,
+    which is for `same_reward`: the gradient of a KL penalty is 0 while the policy is the start.
+    """
+    flat = list(history.last.get("train/zero_std_share", ()))[-over:]
+    if any(share >= 1 for share in flat):
+        return None
+    return history.level("train/grad_norm", over)
+
+
+def nearer_to_teacher(history: History) -> bool:
+    """Whether a student is no farther from its teacher than at the start: on the way to answers
+    that it never gave, its entropy rises.
+    """
+    level, first = history.level("train/teacher_kl", START), history.start.get("train/teacher_kl")
+    return level is not None and bool(first) and level <= max(first[0], median(first))
+
+
+def ranking(history: History, over: int) -> float | None:
+    """The share of held-back pairs that are ranked correctly, at least: the lower bound (one-sided
+    95%) of the last two measurements on the same pairs; None before the third.
+    """
+    shares = list(history.last.get("validation/accuracy", ()))
+    samples = history.last.get("validation/pairs")
+    if len(shares) < 3 or not samples:
+        return None
+    share = fmean(shares[-2:])
+    return share - Z * math.sqrt(_variance(share, samples[-1]))
+
+
 def rows_learned(history: History) -> bool:
     """Whether the loss of a method that learns from rows has reached its floor, 0, where no
     gradient is left: every pair beyond the margin, or every token certain. The loss of a method
@@ -405,16 +450,17 @@ def rows_learned(history: History) -> bool:
 
 def no_learning(history: History, over: int) -> float | None:
     """The number of steps since the start without a fall of the loss beyond its noise, at least 1%
-    of it; 0 if there was one, or if there is hardly any loss.
+    of it; 0 if there was one. Where there was no loss to begin with, nothing can be learned.
     """
     now, first = history.recent("train/loss", over), history.start.get("train/loss", [])
     if now is None or history.count["train/loss"] < 2 * over:
         return None
-    begin = fmean(first[: min(over, START)])
-    if abs(fmean(now)) < 0.05:
-        return 0.0
+    first = first[: min(over, START)]
+    # The first loss of a preference method is the same for any data; that of rows varies with them.
+    exact = "rewards/margin" in history.start
+    begin = first[0] if exact else fmean(first)
     noise = math.sqrt(pvariance(now) / max(1, len(now) - 1) * 2)
-    fell = begin - fmean(now) > max(Z * noise, 0.01 * abs(begin))
+    fell = begin - fmean(now) > max(Z * noise, 0.01 * abs(begin), NO_LOSS)
     return 0.0 if fell else float(history.count["train/loss"])
 
 
@@ -559,7 +605,11 @@ TABLE: tuple[Rule, ...] = (
         action="stop",
         over=3,
         unit="nats",
-        source="chosen: each token is chosen among three (twenty) times as many as at the start",
+        spared=nearer_to_teacher,
+        source=(
+            "chosen: each token is chosen among three (twenty) times as many as at the start; only"
+            " warns while a student is no farther from its teacher than at the start"
+        ),
         but=("sft", "best_of_n"),
     ),
     Rule(
@@ -578,7 +628,7 @@ TABLE: tuple[Rule, ...] = (
         "Nothing is learned any more. If the loss is 0, the rows are learned: stop here, or train"
         " on more. Otherwise the weights may have collapsed to a point where every output is"
         f" equally likely, or the correction masks every token. {SAFER}",
-        reads=("train/grad_norm",),
+        value=gradient,
         act=1e-12,
         action="stop",
         below=True,
@@ -647,6 +697,62 @@ TABLE: tuple[Rule, ...] = (
         only=(*PREFERENCES, *LIKELIHOODS),
     ),
     Rule(
+        "weight_change",
+        "Largest change of a weight in the whole run",
+        "The new version answers like the model that it started from: raise the learning rate, or"
+        " train for more steps.",
+        reads=("train/weight_change",),
+        warn=1e-5,
+        below=True,
+        over=1,
+        source="chosen; measured at the end, however short the run was",
+    ),
+    Rule(
+        "contradictory",
+        "Share of examples that another example contradicts",
+        "The same answer is preferred in one example and rejected in another, so nothing can be"
+        " learned from either: settle which is right, and leave the other out.",
+        reads=("data/contradictory",),
+        warn=0.1,
+        over=1,
+        source="chosen; measured before the first step",
+        only=PREFERENCES,
+    ),
+    Rule(
+        "lopsided",
+        "Good answers per bad one, or bad ones per good one",
+        "A few answers outweigh all others: add examples of the rarer side, or set the weights"
+        " (desirable_weight, undesirable_weight).",
+        reads=("data/lopsided",),
+        warn=20.0,
+        over=1,
+        source="chosen; measured before the first step",
+        only=("kto",),
+    ),
+    Rule(
+        "chosen_longer",
+        "Length of the chosen answers, relative to the rejected ones",
+        "Length alone tells the two apart, so longer answers may be all that is learned: add pairs"
+        " of similar length, and look at the length of the answers after training.",
+        reads=("data/chosen_length",),
+        warn=2.0,
+        over=1,
+        source="chosen; the median over pairs, measured before the first step",
+        only=("dpo", "reward_model"),
+    ),
+    Rule(
+        "ranking",
+        "Held-back pairs ranked correctly, at least",
+        "On pairs that it does not train on, the model is not shown to be better than chance: check"
+        " whether people agree on the pairs, add pairs, or hold more back to measure it.",
+        value=ranking,
+        warn=0.5,
+        below=True,
+        over=1,
+        source="chosen; the lower bound (one-sided 95%) of two measurements, from the third on",
+        only=("reward_model",),
+    ),
+    Rule(
         "validation_loss",
         "Loss on held-back rows, relative to before training",
         "The model predicts examples that it does not train on worse than before training: evaluate"
@@ -674,6 +780,18 @@ TABLE: tuple[Rule, ...] = (
         warn=0.25,
         act=0.75,
         action="pause",
+        over=10,
+        unit="standard deviations of the start",
+        source="chosen; the lower bound (one-sided 95%)",
+        but=NO_REWARD,
+    ),
+    Rule(
+        "reward_fall",
+        "Fall of the reward below its highest level",
+        "What the policy had learned is lost, or the verifier has changed: evaluate an earlier"
+        f" checkpoint. {SAFER}",
+        value=reward_fall,
+        warn=1.0,
         over=10,
         unit="standard deviations of the start",
         source="chosen; the lower bound (one-sided 95%)",
@@ -1098,6 +1216,9 @@ _OF_VALUES = {
     "validation_loss": ("validation/loss",),
     "validation_drop": ("validation/success",),
     "reward_drop": ("train/reward_mean",),
+    "reward_fall": ("train/reward_mean",),
+    "no_gradient": ("train/grad_norm",),
+    "ranking": ("validation/accuracy",),
 }
 
 

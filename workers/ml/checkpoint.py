@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,35 +37,40 @@ def save_result(
     steps: int,
     is_main: bool = True,
     unchanged: str = NOTHING_LEFT,
+    measured: Callable[[float], None] = lambda change: None,
 ) -> Path:
     """Save the adapter that a run ends with; return its folder. `start`: the adapter that it
     started from. Raises JobError if all weights are those of the start, so that no version is made
-    of them; `unchanged` says why, and what to do.
+    of them; `unchanged` says why, and what to do. `measured` gets the largest change of a weight.
     """
     folder = out / "adapter"
     if not is_main:
         return folder
     save_adapter(model, folder)
-    if steps and not _changed(
+    if not steps:
+        return folder
+    change = largest_change(
         load_file(folder / WEIGHTS), load_file(Path(start) / WEIGHTS) if start else {}
-    ):
+    )
+    if not change:
         raise JobError(
             f"No weight has changed in {steps} steps, so there is no new version. {unchanged}"
         )
+    measured(change)
     return folder
 
 
-def _changed(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> bool:
-    """Whether an adapter differs from the one that it started from; a new one has the base's
-    outputs as long as every lora_B is 0.
+def largest_change(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> float:
+    """How far the weights of an adapter are from those that it started from; a new adapter has the
+    base's outputs as long as every lora_B is 0.
     """
-    return any(
+    return max(
         (
-            not torch.equal(weight.float(), old[name].float())
-            if name in old
-            else ".lora_B." in name and bool(weight.any())
-        )
-        for name, weight in new.items()
+            float((weight.float() - old[name].float() if name in old else weight).abs().max())
+            for name, weight in new.items()
+            if weight.numel() and (name in old or ".lora_B." in name)
+        ),
+        default=0.0,
     )
 
 

@@ -212,6 +212,7 @@ def reporting(
     found: Mapping[str, float] | None = None,
     named: Mapping[str, str] | None = None,
     counted: Counter[str] | None = None,
+    data: dict[str, float] | None = None,
     measure: Callable[[int], dict[str, float]] | None = None,
     ranks: Ranks = ALONE,
 ) -> Any:
@@ -265,8 +266,11 @@ def reporting(
             ]  # all processes decide on the same numbers
             stop.raises = False
             if values:
-                events.metric(self.done, values)
-                report(events, watchman.look(self.done, values))
+                self.tell(values)
+
+        def tell(self, values: dict[str, float]) -> None:
+            events.metric(self.done, values)
+            report(events, watchman.look(self.done, values))
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self.done = start + state.global_step
@@ -275,6 +279,8 @@ def reporting(
                 self.validate()
             if self.done == start:
                 events.progress(start, steps, "training")
+                if data:
+                    self.tell(data)
             torch.manual_seed(seed * 100_003 + self.done + ranks.number * OTHER_DRAWS)
             ranks.check(stop.check)
             stop.raises = alone
@@ -323,13 +329,18 @@ def train(trainer: Any, model: Any, spec: Any, ranks: Ranks = ALONE) -> Path:
     from transformers import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)  # standard output is reserved for events
+    reporter = next(one for one in trainer.callback_handler.callbacks if hasattr(one, "keep"))
     if checkpoint.step_of(spec.resume_from) < spec.config.steps:
-        reporter = next(one for one in trainer.callback_handler.callbacks if hasattr(one, "keep"))
         try:
             trainer.train()
         except (Stop, Alarmed):
             reporter.keep()
             raise
     return checkpoint.save_result(
-        model, Path(spec.out_dir), spec.model.adapter, spec.config.steps, ranks.is_main
+        model,
+        Path(spec.out_dir),
+        spec.model.adapter,
+        spec.config.steps,
+        ranks.is_main,
+        measured=lambda change: reporter.tell({"train/weight_change": change}),
     )
