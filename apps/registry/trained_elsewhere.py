@@ -20,9 +20,9 @@ from django.db import transaction
 
 from apps.core.models import Project
 from apps.registry.actions import ModelError, check_base_folder, register_adapter, register_base
-from apps.registry.artifacts import ArtifactError, store_folder
+from apps.registry.artifacts import ArtifactError, local_path, store_folder
 from apps.registry.declared_base import check_declared
-from apps.registry.lora_numbers import changes_something
+from apps.registry.lora_numbers import changes_something, same_weights
 from apps.registry.models import ModelKind, ModelVersion
 from workers.lib import lora_files
 from workers.lib.lora_files import CONFIG, WEIGHTS, AdapterError, Shapes, check_files, layers_of
@@ -147,11 +147,35 @@ def register_checked(
         raise ModelError(str(error)) from error
 
 
-def numbers_of(folder: Path) -> dict[str, Any]:
-    """What a version's lineage records about its weights: {} or {"changes_nothing": True}. Raises
-    ModelError for NaN.
+def numbers_of(folder: Path, parent: ModelVersion) -> dict[str, Any]:
+    """What a version's lineage records about its weights: {}, or that it `changes_nothing` and
+    which version it `answers_like`: the adapter that it started from, or the base if it has no
+    effect at all. Raises ModelError for NaN.
     """
-    return {} if changes_something(folder / WEIGHTS) else {"changes_nothing": True}
+    like = None
+    if not changes_something(folder / WEIGHTS):
+        like = parent.base_version()
+    elif parent.artifact and same_weights(folder / WEIGHTS, _weights_of(parent)):
+        like = parent
+    return {"changes_nothing": True, "answers_like": str(like)} if like else {}
+
+
+def unchanged(lineage: dict[str, Any]) -> str:
+    """Why a run whose adapter has this lineage has no result; "" if it has one."""
+    if not lineage.get("changes_nothing"):
+        return ""
+    return (
+        f"The adapter answers exactly like {lineage['answers_like']}, so there is no new version."
+        " Check that the training took steps, that its learning rate was not 0, and that the last"
+        " checkpoint was sent, not the adapter that it started from."
+    )
+
+
+def _weights_of(version: ModelVersion) -> Path:
+    try:
+        return local_path(version.artifact) / WEIGHTS
+    except ArtifactError as error:
+        raise ModelError(str(error)) from error
 
 
 def _from_folder(folder: Path) -> dict[str, BinaryIO]:
@@ -200,7 +224,7 @@ def check_adapter(folder: Path, parent: ModelVersion) -> dict[str, Any]:
         config, shapes = check_files(folder)
         layers = layers_of(shapes, bool(config.get("use_dora")))
     _fits(layers, shapes_of(check_base_folder(Path(base.base))), base)
-    return {"rank": config["r"]} | numbers_of(folder)
+    return {"rank": config["r"]} | numbers_of(folder, parent)
 
 
 @contextmanager

@@ -176,7 +176,7 @@ def complete(run: TrainingRun, result: dict) -> dict:
     """Store the adapter and create its model version, in the transaction that ends the run. Raises
     ModelError if its weights contain NaN.
     """
-    measured, numbers = result.get("metrics") or {}, numbers_of(Path(result["adapter"]))
+    measured, numbers = result.get("metrics") or {}, numbers_of(Path(result["adapter"]), run.parent)
     with transaction.atomic():
         artifact = store_folder(Path(result["adapter"]))
         made = {

@@ -161,6 +161,7 @@ def test_an_adapter_that_changes_nothing_says_so_on_its_page(
         "trained": "elsewhere",
         "rank": 2,
         "changes_nothing": True,
+        "answers_like": str(base),
         "declared_base": "",
     }
     small = register(base, adapter(models / "b", weights=numbers(dtype, [1], [zero, 1])))

@@ -22,7 +22,7 @@ from safetensors.numpy import save
 from apps.core.models import AuditEvent, JobState, Role
 from apps.registry.actions import register_base
 from apps.registry.models import ModelVersion
-from apps.registry.trained_elsewhere import CONFIG, WEIGHTS
+from apps.registry.trained_elsewhere import CONFIG, WEIGHTS, register_trained_adapter
 from apps.training.actions import freeze_dataset, prepared_run
 from apps.training.engines import returned
 from apps.training.engines.exporting import export
@@ -60,10 +60,16 @@ LINES = (
 )
 
 
-def lora(layer: str = LAYER, rank: int = 2, inner: int = 8) -> bytes:
+def lora(
+    layer: str = LAYER, rank: int = 2, inner: int = 8, b: float = 1.0, dtype: Any = numpy.float32
+) -> bytes:
     name = f"base_model.model.{layer}.lora_"
-    ones = {f"{name}A.weight": (rank, inner), f"{name}B.weight": (6, rank)}
-    return save({key: numpy.ones(shape, numpy.float32) for key, shape in ones.items()})
+    return save(
+        {
+            f"{name}A.weight": numpy.ones((rank, inner), dtype),
+            f"{name}B.weight": numpy.full((6, rank), b, dtype),
+        }
+    )
 
 
 @pytest.fixture
@@ -94,6 +100,10 @@ def run(data_dir: Path, settings: Any) -> TrainingRun:
 @pytest.fixture
 def files(run: TrainingRun) -> dict[str, bytes]:
     """What a good result is."""
+    return exported(run)
+
+
+def exported(run: TrainingRun) -> dict[str, bytes]:
     with zipfile.ZipFile(
         io.BytesIO(export(run=run, engine="verl", by=run.created_by).content)
     ) as archive:
@@ -150,6 +160,44 @@ def test_a_result_becomes_a_version_with_lineage_and_a_finished_run_with_curves(
     assert AuditEvent.objects.get(action="training.imported").detail["model_version"] == str(
         version
     )
+
+
+@pytest.mark.parametrize(
+    ("weights", "like"),
+    [
+        (lora(b=0.3), "start-v1"),  # its start, as it was
+        (lora(b=0.3, dtype=numpy.float16), "start-v1"),  # saved in half precision
+        (lora(b=0.0), "base-v1"),
+        (lora(b=0.3002, dtype=numpy.float32), ""),
+        (lora(b=0.31, dtype=numpy.float16), ""),
+    ],
+    ids=["same", "rounded", "zero", "a little", "more"],
+)
+def test_a_result_that_is_its_start_is_a_failed_run_without_a_version(
+    run: TrainingRun, weights: bytes, like: str
+) -> None:
+    run.parent = register_trained_adapter(
+        project=run.project,
+        name="start",
+        parent=run.parent,
+        by=run.created_by,
+        config=io.BytesIO(json.dumps(GOOD).encode()),
+        weights=io.BytesIO(lora(b=0.3)),
+        confirm_base=True,
+    )
+    sent = exported(run) | {WEIGHTS: weights}
+    versions = ModelVersion.objects.count()
+    made = take(run, sent)
+    assert made.metrics.count() == 3 and made.pk == take(run, sent).pk
+    assert bool(made.model_version) == (not like)
+    assert ModelVersion.objects.count() == versions + (not like)
+    assert made.state == (JobState.FAILED if like else JobState.SUCCEEDED)
+    assert (f"answers exactly like {like}, so there is no new version" in made.error) == bool(like)
+    client = Client()
+    client.force_login(make_member(run.project, Role.ENGINEER))
+    page = client.get(reverse("training:detail", args=[run.project.slug, made.pk]))
+    assert (f"answers exactly like {like}" in page.content.decode()) == bool(like)
+    assert ("?model_version=" in page.content.decode()) == (not like)
 
 
 def test_the_same_result_twice_is_one_run(run: TrainingRun, files: dict) -> None:

@@ -148,6 +148,15 @@ def test_the_adapter_comes_back_once_and_becomes_a_version(run: TrainingRun, sec
     )
 
 
+def test_an_adapter_that_changes_nothing_is_no_version(run: TrainingRun, secrets: dict) -> None:
+    assert job(secrets).post(result_url(run), adapter(weights=lora(b=0.0))).status_code == 201
+    with pytest.raises(Incomplete, match="answers exactly like base-v1, so there is no new") as end:
+        ray.complete(run, {"metrics": {"train/loss": 1.0}})
+    assert end.value.result["metrics"] == {"train/loss": 1.0}
+    run.refresh_from_db()
+    assert run.model_version is None
+
+
 @pytest.mark.parametrize(
     ("files", "says"),
     [

@@ -419,12 +419,12 @@ def gradient(history: History, over: int) -> float | None:
     return history.level("train/grad_norm", over)
 
 
-def nearer_to_teacher(history: History) -> bool:
-    """Whether a student is no farther from its teacher than at the start: on the way to answers
-    that it never gave, its entropy rises.
+def near_teacher(history: History) -> bool:
+    """Whether a student is at most one nat per token (where `loss_rise` warns) farther from its
+    teacher than at the start. On the way to answers that it never gave, its entropy rises.
     """
     level, first = history.level("train/teacher_kl", START), history.start.get("train/teacher_kl")
-    return level is not None and bool(first) and level <= max(first[0], median(first))
+    return level is not None and bool(first) and level <= max(first[0], median(first)) + 1.0
 
 
 def ranking(history: History, over: int) -> float | None:
@@ -605,10 +605,10 @@ TABLE: tuple[Rule, ...] = (
         action="stop",
         over=3,
         unit="nats",
-        spared=nearer_to_teacher,
+        spared=near_teacher,
         source=(
             "chosen: each token is chosen among three (twenty) times as many as at the start; only"
-            " warns while a student is no farther from its teacher than at the start"
+            " warns while a student is at most 1 nat farther from its teacher than at the start"
         ),
         but=("sft", "best_of_n"),
     ),

@@ -258,7 +258,9 @@ WORDS: dict[str, str] = {
     "trainingrun.submitted": "started the training run {name@}[. {oversight}]",
     "trainingrun.resumed": "resumed the training run {name@}[ from step {step}][. {oversight}]",
     "training.exported": "exported {name@} for {engine}",
-    "training.imported": "imported the result of {name@}, trained in {engine}, as {model_version}",
+    "training.imported": (
+        "imported the result of {name@}, trained in {engine}[, as {model_version}]"
+    ),
     "dataset.frozen": "froze a training set of {size|task|tasks}[, chosen from {of}]",
     # Models and channels
     "model_version.downloaded": "downloaded the files of the model {name@}",

@@ -128,9 +128,13 @@ def import_result(request: HttpRequest, project: Project) -> HttpResponse:
         except (returned.ResultError, ModelError) as error:
             form.add_error(None, str(error))
         else:
-            messages.success(
-                request, f"{run.model_version} is registered. Evaluate it before it is compared."
-            )
+            if run.model_version:
+                messages.success(
+                    request,
+                    f"{run.model_version} is registered. Evaluate it before it is compared.",
+                )
+            else:
+                messages.error(request, run.error)
             return redirect("training:detail", project.slug, run.pk)
     context = {"form": form, "folders": folders(), "names": returned.NAMES}
     return render(request, "training/engines/import.html", context)

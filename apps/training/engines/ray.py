@@ -33,6 +33,7 @@ from apps.registry.artifacts import ArtifactError
 from apps.registry.models import Artifact, RayCluster
 from apps.registry.profiles import base_folder
 from apps.registry.servers import address_spec, check_address
+from apps.registry.trained_elsewhere import unchanged
 from apps.training.actions import TrainingError, prepared_run
 from apps.training.engines import exporting
 from apps.training.engines.folder import CARRIED, packed
@@ -286,6 +287,9 @@ def complete(run: TrainingRun, result: dict[str, Any]) -> dict[str, Any]:
             " last lines of the log.",
             {},
         )
+    if reason := unchanged(found["lineage"]):
+        kept = {"adapter_digest": found["artifact"], "metrics": result.get("metrics") or {}}
+        raise Incomplete(reason, kept)
     with transaction.atomic():
         artifact = Artifact.objects.get(pk=found["artifact"])
         version = register_adapter(

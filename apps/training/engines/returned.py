@@ -37,6 +37,7 @@ from apps.registry.trained_elsewhere import (
     bounded,
     check_adapter,
     copy_bounded,
+    unchanged,
 )
 from apps.training.actions import TrainingError
 from apps.training.engines.exporting import SALT
@@ -317,27 +318,35 @@ def record(
     facts: dict[str, Any],
     by: Any,
 ) -> TrainingRun:
-    """The finished run with its model version and its curves."""
+    """The finished run with its curves and its model version. If the adapter changes nothing, the
+    run has failed, and there is no version.
+    """
     Project.objects.select_for_update().get(
         pk=run.project_id
     )  # serialises concurrent uploads of one result
-    version = register_adapter(
-        project=run.project,
-        name=version_name(run),
-        parent=run.parent,
-        artifact=artifact,
-        by=by,
-        lineage=facts | {"run": str(run.pk), "trained": "elsewhere"} | found,
-    )
     before = TrainingRun.objects.filter(
-        project=run.project_id, model_version=version, spec__export=run.spec["export"]
+        project=run.project_id,
+        spec__export=run.spec["export"],
+        result__adapter_digest=artifact.digest,
     ).first()
     if before:
         return before
     last = max((event["step"] for event in events), default=run.spec["config"]["steps"])
-    run.state, run.finished_at, run.done, run.total = JobState.SUCCEEDED, timezone.now(), last, last
-    run.model_version = version
-    run.result = {"model_version": str(version), "adapter_digest": artifact.digest}
+    run.finished_at, run.done, run.total = timezone.now(), last, last
+    run.result = {"adapter_digest": artifact.digest}
+    if reason := unchanged(found):
+        run.state, run.error = JobState.FAILED, reason
+    else:
+        run.state = JobState.SUCCEEDED
+        run.model_version = register_adapter(
+            project=run.project,
+            name=version_name(run),
+            parent=run.parent,
+            artifact=artifact,
+            by=by,
+            lineage=facts | {"run": str(run.pk), "trained": "elsewhere"} | found,
+        )
+        run.result["model_version"] = str(run.model_version)
     run.save(force_insert=True)
     run.is_new = True
     for start in range(0, len(events), AT_ONCE):
@@ -349,7 +358,7 @@ def record(
         target=run,
         name=run.name,
         engine=ENGINES[facts["engine"]].label,
-        model_version=str(version),
+        model_version=str(run.model_version or ""),
         method=Method(run.method).label,
     )
     return run

@@ -37,4 +37,6 @@ class Command(BaseCommand):
             run = returned.import_result(project=project, returned=given, by=None)
         except returned.ResultError as error:
             raise CommandError(str(error)) from error
+        if run.model_version is None:
+            raise CommandError(f"{run.name}: {run.error}")
         self.stdout.write(f"{project.slug}: {run.model_version} from {run.name}")
