@@ -359,7 +359,7 @@ def ill() -> list[Run]:
         Run(
             "rm: short, asleep",
             "reward_model",
-            ROWS | ASLEEP | FEW,
+            ROWS | ASLEEP | FEW | {"eval_every": 2},
             NONE,
             pairs(),
             held=pairs(16),
@@ -614,6 +614,7 @@ def main() -> None:
     parser.add_argument("what", choices=("record", "table"))
     parser.add_argument("--only", default="", help="names that begin so; several with semicolons")
     parser.add_argument("--home", type=Path)
+    parser.add_argument("--seeds", type=int, default=0, help="added to each run's seed")
     parser.add_argument("--into", type=Path, default=TRACES)
     given = parser.parse_args()
     if given.what == "table":
@@ -624,6 +625,8 @@ def main() -> None:
     traces = {trace["name"]: trace for trace in (load(given.into) if given.into.exists() else [])}
     names = tuple(given.only.split(";"))
     runs = [run for run in sound() + ill() if run.name.startswith(names)]
+    for run in runs:
+        run.seed += given.seeds
     with tempfile.TemporaryDirectory() as made:
         home = given.home or Path(made)
         base, raw = teach(home / "model"), home / "raw"

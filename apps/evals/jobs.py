@@ -30,7 +30,7 @@ from apps.evals.models import (
     VariantJob,
 )
 from apps.evals.samples.diagnosis import describe
-from apps.evals.stats import SampleRow, summarise
+from apps.evals.stats import NOTHING_SCORED, SampleRow, summarise
 from apps.evals.subsets import subset
 from apps.evals.variants import model_job
 from apps.registry.adapters import load_for
@@ -223,7 +223,10 @@ def complete(run: EvalRun, result: dict) -> dict:
         )
     if len(rows) != expected:
         raise ValueError(f"The evaluation reported {len(rows)} samples instead of {expected}.")
-    return run.result | {"metrics": summarise(rows)}
+    metrics = summarise(rows)
+    if rows and metrics["counts"]["masked"] == len(rows):
+        raise Incomplete(NOTHING_SCORED, run.result | {"metrics": metrics})
+    return run.result | {"metrics": metrics}
 
 
 register(

@@ -18,6 +18,7 @@ import numpy as np
 
 from apps.core.intervals import LEVEL, wilson
 
+NOTHING_SCORED = "Every sample is masked, so this evaluation says nothing about the model."
 PASS_AT = (1, 2, 4, 8, 16)
 
 

@@ -9,6 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from apps.core.events import parse_event
+from apps.core.kinds import Incomplete
 from apps.evals import jobs
 from apps.evals.bounds import fixed_order
 from apps.evals.jobs import child_spec, complete, store_events, stream_tasks
@@ -59,6 +60,22 @@ def test_tasks_go_to_the_child_in_a_file_a_part_at_a_time(
     given = child_spec(run)["tasks"]
     assert list(read_tasks(given)) == [tasks[pk].as_spec() for pk in fixed_order(tasks)]
     assert Path(given).is_relative_to(data_dir / "jobs" / "evalrun" / str(run.pk))
+
+
+def test_an_evaluation_in_which_nothing_is_scored_has_failed(data_dir: Path) -> None:
+    project = make_project()
+    run = make_eval_run(
+        make_eval_set(project), make_base(project, data_dir), make_environment(project), success=1.0
+    )
+    first = run.samples.first()
+    run.samples.exclude(pk=first.pk).update(masked=True, reward=None, success=False)
+    assert complete(run, {})["metrics"]["success"]["mean"] == 1.0
+    run.samples.update(masked=True, reward=None, success=False)
+    with pytest.raises(Incomplete, match="Every sample is masked") as end:
+        complete(run, {})
+    metrics = end.value.result["metrics"]
+    assert metrics["counts"]["masked"] == metrics["counts"]["samples"] > 1
+    assert all(metrics[name]["mean"] is None for name in ("valid_json", "success"))
 
 
 def test_the_sum_reads_no_answers(data_dir: Path) -> None:

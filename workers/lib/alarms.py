@@ -457,7 +457,7 @@ def no_learning(history: History, over: int) -> float | None:
         return None
     first = first[: min(over, START)]
     # The first loss of a preference method is the same for any data; that of rows varies with them.
-    exact = "rewards/margin" in history.start
+    exact = "rewards/chosen" in history.start
     begin = first[0] if exact else fmean(first)
     noise = math.sqrt(pvariance(now) / max(1, len(now) - 1) * 2)
     fell = begin - fmean(now) > max(Z * noise, 0.01 * abs(begin), NO_LOSS)

@@ -31,6 +31,7 @@ from apps.evals.samples import exporting, filters
 from apps.evals.samples.facets import facets_of
 from apps.evals.samples.filters import OUTCOMES, Filters
 from apps.evals.samples.to_tasks import may_make_tasks
+from apps.evals.stats import NOTHING_SCORED
 from apps.registry.engines import in_words
 
 RATES = (
@@ -194,7 +195,7 @@ def live(request: HttpRequest, row: EvalRun) -> dict:
     """Its error and its log only with its samples: they may quote a held-out task."""
     metrics, opened = row.result.get("metrics"), may_see(request, row)
     return {
-        "shown_error": row.error if opened or not row.error else MAY_QUOTE,
+        "shown_error": shown_error(row, opened=opened),
         "run": row,
         "engine": in_words(row.spec.get("engine") or {}, row.model_version),
         "used": used_in_words(row),
@@ -207,6 +208,12 @@ def live(request: HttpRequest, row: EvalRun) -> dict:
     }
 
 
+def shown_error(row: EvalRun, *, opened: bool) -> str:
+    if row.error == NOTHING_SCORED:
+        return all_masked(row, opened=opened)
+    return row.error if opened or not row.error else MAY_QUOTE
+
+
 def all_masked(row: EvalRun, *, opened: bool) -> str:
     """Why nothing counts, in a sentence, where every sample is masked; else "". A reason may quote
     a held-out task.
@@ -215,7 +222,7 @@ def all_masked(row: EvalRun, *, opened: bool) -> str:
     if not counts.get("samples") or counts["masked"] != counts["samples"]:
         return ""
     if not opened:
-        return "Every sample is masked, so this evaluation says nothing about the model."
+        return NOTHING_SCORED
     first = (
         row.samples.filter(masked=True)
         .exclude(mask_reason="")

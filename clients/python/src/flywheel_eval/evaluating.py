@@ -78,11 +78,19 @@ async def evaluate_async(
         if run["answers"]["open"]:
             await _answer_all(api, run, my_agent, version, max(1, concurrency), notify)
         run = await _ended(api, run["id"], patience_s)
+        if _nothing_scored(run):
+            return Result(run)
         if run["state"] != "succeeded":
             raise FlywheelError(
                 f"The evaluation {run['state']}. {run['error']} See {run['url']}".replace("  ", " ")
             )
         return Result(run, await api.gate(run["id"], against) if against else {})
+
+
+def _nothing_scored(run: dict[str, Any]) -> bool:
+    """Whether it failed because every sample is masked, which `Result.problem` says."""
+    counts = (run.get("metrics") or {}).get("counts") or {}
+    return run["state"] == "failed" and 0 < counts.get("samples", 0) == counts.get("masked")
 
 
 def version_here() -> str:
