@@ -11,11 +11,13 @@ from apps.trajectories.importers.guess import Columns
 from apps.trajectories.importers.mapping import Mapping, meaning_of, outcome_text
 from apps.trajectories.importers.paths import Path, loose
 from apps.trajectories.importers.records import Record
-from apps.trajectories.importers.shapes import as_text, text
-from apps.trajectories.importers.turns import role_of, speaker_of
+from apps.trajectories.importers.shapes import as_text, first, text
+from apps.trajectories.importers.turns import ANY, CONTENT_KEYS, role_of, role_text, speaker_of
 
 MAX_COLUMNS = 300
 MAX_VALUES = 40
+MANY_NAMES = 12  # of speakers, from which one choice is offered for all others
+Turn = tuple[str, str]
 
 
 def objects(head: list[Record], mapping: Mapping) -> list[dict]:
@@ -61,12 +63,18 @@ def columns_of(head: list[Record], mapping: Mapping, header: list[str]) -> list[
 
 
 def values_of(head: list[Record], mapping: Mapping) -> dict[str, list[dict[str, Any]]]:
-    """{roles, outcomes}: [{value, count, means}], those of the mapping that the first records do
+    """{roles: [{value, count, means, example: what it says first}], outcomes: [{value, count,
+    means}]}, those of the mapping that the first records do
     not have included.
     """
     records = objects(head, mapping)
-    roles = Counter(said.lower() for record in records for said in _roles(record, mapping) if said)
+    turns = [turn for record in records for turn in _turns(record, mapping) if turn[0]]
+    roles = Counter(name for name, _ in turns)
+    said = {name: words for name, words in reversed(turns) if words}
     roles.update(dict.fromkeys(mapping.roles, 0))
+    unknown = [name for name in roles if role_of(name, mapping.roles) is None]
+    if len(unknown) > MANY_NAMES:
+        roles[ANY] = sum(roles[name] for name in unknown)
     outcomes: Counter[str] = Counter()
     if path := mapping.fields.get("outcome"):
         outcomes.update(outcome_text(Path(path).get(record)) for record in records)
@@ -80,7 +88,12 @@ def values_of(head: list[Record], mapping: Mapping) -> dict[str, list[dict[str, 
     )
     return {
         "roles": [
-            {"value": name, "count": count, "means": role_of(name, mapping.roles) or ""}
+            {
+                "value": name,
+                "count": count,
+                "means": role_of(name, mapping.roles) or "",
+                "example": said.get(name, ""),
+            }
             for name, count in roles.most_common(MAX_VALUES)
         ],
         "outcomes": [
@@ -90,14 +103,65 @@ def values_of(head: list[Record], mapping: Mapping) -> dict[str, list[dict[str, 
     }
 
 
-def _roles(record: dict, mapping: Mapping) -> list[str]:
-    if mapping.layout == "messages" and (path := mapping.fields.get("role")):
-        return [text(Path(path).get(record)).strip()]
-    if mapping.layout != "conversation" or not (path := mapping.fields.get("messages")):
-        return []
-    talk = loose(Path(path).get(record))
-    inner = Path(found) if (found := mapping.fields.get("role")) else None
-    if isinstance(talk, dict):  # as `turns` reads it
-        talk = next((found for found in talk.values() if isinstance(found, list) and found), [])
-    turns = [item for item in talk if isinstance(item, dict)] if isinstance(talk, list) else []
-    return [text(inner.get(item) if inner else speaker_of(item)).strip() for item in turns]
+def who_asks(head: list[Record], mapping: Mapping) -> str:
+    """Why a guess of who speaks is not to be trusted: in most of the first conversations nobody
+    asks, or in none does anybody answer. "" if it is, or if roles are still to be mapped.
+    """
+    if mapping.layout == "pairs" or "question" in mapping.fields or "people" in mapping.fields:
+        return ""
+    talks = [talk for talk in _talks(objects(head, mapping), mapping) if talk]
+    names = {name for talk in talks for name, _ in talk}
+    if not names or any(role_of(name, mapping.roles) is None for name in names if name):
+        return ""
+    sides = [{role_of(name, mapping.roles) for name, _ in talk} for talk in talks]
+    silent = [side for side in sides if "user" not in side]
+    if (
+        all(side == {"user"} for side in sides)
+        and len(names) > 1
+        and "answer" not in mapping.fields
+    ):
+        problem = "nobody answers"
+    elif len(silent) * 2 > len(talks):
+        problem = f"nobody asks in {len(silent)} of {len(talks)} conversations"
+    else:
+        return ""
+    name, words = next((turn for talk in talks for turn in talk if all(turn)), ("", ""))
+    return (
+        f"Choose who the customer is and who the agent is: {problem}. For example, “{name}” says"
+        f" “{words}”."
+    )
+
+
+def _talks(records: list[dict], mapping: Mapping) -> list[list[Turn]]:
+    """The turns of each conversation."""
+    if mapping.layout == "conversation":
+        return [_turns(record, mapping) for record in records]
+    path = Path(found) if (found := mapping.fields.get("conversation")) else None
+    talks: dict[str, list[Turn]] = {}
+    for record in records:
+        name = as_text(path.get(record)) if path else ""
+        talks.setdefault(name, []).extend(_turns(record, mapping))
+    return list(talks.values())
+
+
+def _turns(record: dict, mapping: Mapping) -> list[Turn]:
+    """Who speaks, as the roles of a mapping have it, and the beginning of what is said."""
+    inner, content = (
+        Path(found) if (found := mapping.fields.get(name)) else None for name in ("role", "content")
+    )
+    if mapping.layout == "messages" and inner:
+        turns = [record]
+    elif mapping.layout == "conversation" and (path := mapping.fields.get("messages")):
+        talk = loose(Path(path).get(record))
+        if isinstance(talk, dict):  # as `turns` reads it
+            talk = next((found for found in talk.values() if isinstance(found, list) and found), [])
+        turns = [item for item in talk if isinstance(item, dict)] if isinstance(talk, list) else []
+    else:
+        turns = []
+    return [
+        (
+            role_text(inner.get(item) if inner else speaker_of(item)),
+            text(content.get(item) if content else first(item, *CONTENT_KEYS))[:80],
+        )
+        for item in turns
+    ]

@@ -21,7 +21,7 @@ from apps.trajectories.importers import (
     swe_agent,
     tau_bench,
 )
-from apps.trajectories.importers.choices import objects
+from apps.trajectories.importers.choices import objects, who_asks
 from apps.trajectories.importers.guess import LOOKED_AT, guess
 from apps.trajectories.importers.mapping import Mapping, MappingError, Report, check, rows, settled
 from apps.trajectories.importers.otlp_files import looks_like_protobuf, protobuf_rows
@@ -149,6 +149,10 @@ def read(
         return OpenFile(
             name, format, unit, iter(()), source, mapping, guessed, str(error), head, report
         )
+    if guessed and (problem := who_asks(head, mapping)):
+        return OpenFile(
+            name, format, unit, iter(()), source, mapping, guessed, problem, head, report
+        )
     mapped = with_words(rows(found, name, mapping, report))
     return OpenFile(name, format, unit, mapped, source, mapping, guessed, "", head, report)
 
@@ -265,6 +269,15 @@ def _has_turns(record: dict, *names: str) -> bool:
     )
 
 
+def _are_of_chat(messages: object) -> bool:
+    """Messages that say a role as such; lists of the same name in helpdesks' exports do not."""
+    turns = messages[:LOOKED_AT_TURNS] if isinstance(messages, list) else None
+    objects_ = [one for one in turns or () if isinstance(one, dict)]
+    return turns is not None and (
+        not objects_ or any({"role", "lc"} & one.keys() for one in objects_)
+    )
+
+
 def _history(keys: set[str], name: str, record: dict) -> bool:
     listed = bool({"history", "chat_history", "conversation"} & keys) and _has_turns(
         record, "history", "chat_history", "conversation"
@@ -308,9 +321,7 @@ RULES: tuple[tuple[str, Callable[[set[str], str, dict], bool]], ...] = (
     ),
     (
         "chat",
-        lambda keys, name, record: (
-            "messages" in keys and isinstance(record.get("messages", []), list)
-        ),
+        lambda keys, name, record: "messages" in keys and _are_of_chat(record.get("messages", [])),
     ),
     (
         "sharegpt",

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from apps.trajectories.importers import evidence
+from apps.trajectories.importers import evidence, speaking
 from apps.trajectories.importers.headers import CURRENCIES, header_words, meanings, mentions, rank
 from apps.trajectories.importers.mapping import (
     FAILED,
@@ -29,6 +29,7 @@ from apps.trajectories.importers.turns import (
     ROLE_KEYS,
     called_and_answered,
     role_of,
+    role_text,
     speaker_of,
     speakers,
 )
@@ -113,6 +114,21 @@ NAMES: dict[str, tuple[str, ...]] = {
         "authortype",
         "messagetype",
         "source",
+        "direction",
+        "incoming",
+        "isincoming",
+        "isinbound",
+        "isoutgoing",
+        "fromme",
+        "fromagent",
+        "fromcustomer",
+        "isagent",
+        "isbot",
+        "iscustomer",
+        "authorid",
+        "senderid",
+        "userid",
+        "user",
     ),
     "content": (
         "content",
@@ -123,6 +139,9 @@ NAMES: dict[str, tuple[str, ...]] = {
         "msg",
         "value",
         "messagetext",
+        "bodytext",
+        "plainbody",
+        "plaintext",
         "words",
     ),
     "question": (
@@ -581,9 +600,21 @@ def _list_inside(records: list[dict]) -> str:
         objects = (
             isinstance(value, list) and value and all(isinstance(item, dict) for item in value)
         )
-        if NAME.fullmatch(name) and usual and objects and not _is_talk(value):
+        if (
+            NAME.fullmatch(name)
+            and usual
+            and objects
+            and (not _is_talk(value) or _of_several_talks(value))
+        ):
             return name
     return ""
+
+
+def _of_several_talks(turns: Any) -> bool:
+    """Whether these messages name the conversation that each belongs to, and more than one."""
+    columns = Columns(turns[:LOOKED_AT])
+    talk = columns.named("conversation", _repeat)
+    return bool(talk) and len({as_text(value) for value in columns.values[talk]}) > 1
 
 
 def _conversation(columns: Columns) -> Mapping | None:
@@ -606,30 +637,40 @@ def _conversation(columns: Columns) -> Mapping | None:
     found = _inside(found, columns)
     mapping = Mapping("conversation", _with_what_is_beside(found, columns))
     found = mapping.fields["messages"]
-    inside = [
-        item
-        for value in _values_at(found, columns.records[:100])
-        if isinstance(items := _turns_in(loose(value)), list)
-        for item in items
-        if isinstance(item, dict)
-    ]
-    if inside:
-        keys = Columns(inside)
-        if not any(name in keys.values for name in ROLE_KEYS[:-1]) and (
-            role := keys.named("role", _are_roles)
-        ):
-            mapping.fields["role"] = role
-        if not any(name in keys.values for name in CONTENT_KEYS) and (
-            content := keys.named("content")
-        ):
-            mapping.fields["content"] = content
-        said = (
-            keys.values[role]
-            if (role := mapping.fields.get("role"))
-            else [speaker_of(item) for item in inside]
-        )
-        mapping.roles = _unknown_roles(said)
+    _read_speakers(columns, mapping)
     return mapping
+
+
+def _read_speakers(columns: Columns, mapping: Mapping) -> None:
+    """Where the messages say who speaks. What does not show it is left to a person."""
+    if len(mapping.fields["messages"]) > MAX_PATH:
+        return  # which `check` refuses
+    reader = Path(mapping.fields["messages"])
+    talks, records = [], []
+    for record in columns.records[:100]:
+        turns = _turns_in(loose(record.get(reader.text, reader.get(record))))
+        if isinstance(turns, list) and (talk := [item for item in turns if isinstance(item, dict)]):
+            talks.append(talk)
+            records.append(record)
+    inside = [item for talk in talks for item in talk]
+    if not inside:
+        return
+    keys = Columns(inside)
+    if not any(name in keys.values for name in CONTENT_KEYS) and (content := keys.named("content")):
+        mapping.fields["content"] = content
+    usual = speaking.by_default(talks)
+    if not any(name in keys.values for name in ROLE_KEYS[:-1]) and (
+        role := keys.named("role", _are_roles)
+    ):
+        mapping.fields["role"] = role
+        usual = speaking.read(role, talks)
+    if usual.asks or (usual.known >= speaking.MOST and "question" in mapping.fields):
+        mapping.roles = _unknown_roles(usual.values)
+    elif shown := speaking.best_of(talks, records):
+        mapping.fields["role"], mapping.roles = shown.path, dict(shown.roles)
+        mapping.fields |= {"people": shown.people} if shown.people else {}
+    elif len(usual.values) < 2 and (few := speaking.to_ask_about(talks, NAMES["role"])):
+        mapping.fields["role"] = few
 
 
 def _inside(path: str, columns: Columns) -> str:
@@ -754,7 +795,11 @@ def _is_talk(value: Any) -> bool:
     ):
         return False
     first = value[0]
-    speaks = [key for key in first if key in ROLE_KEYS or simple(key) in NAMES["role"]]
+    speaks = [
+        key
+        for key in first
+        if key in ROLE_KEYS or simple(key) in NAMES["role"] or speaking.is_flag(key)
+    ]
     says = [
         key
         for key in first
@@ -767,22 +812,25 @@ def _are_roles(values: list[Any]) -> bool:
     """Few different short texts, of which half are roles, or one is and the others are names that
     come again and again.
     """
-    found = Counter(text(value).strip().lower() for value in values)
+    found = Counter(map(role_text, values))
     known = sum(times for name, times in found.items() if role_of(name, {}))
     repeated = known and len(found) * 2 <= len(values)
     return 0 < len(found) <= MANY_VALUES and bool(known * 2 >= len(values) or repeated)
 
 
 def _messages(columns: Columns) -> Mapping | None:
-    named = columns.named("role", _are_roles)
+    direction = speaking.best_direction(columns.records)
+    named = columns.named("role", _are_roles) or (direction.path if direction else "")
     role = named or _speaking(columns)
     titled = columns.named("content", taken=(role,))
     content = titled or _sentences(columns, role)
     if not role or not content:
         return None
-    mapping = Mapping(
-        "messages", {"role": role, "content": content}, roles=_unknown_roles(columns.values[role])
-    )
+    mapping = Mapping("messages", {"role": role, "content": content})
+    if direction and role == direction.path:
+        mapping.roles = dict(direction.roles)
+    elif any(role_of(value, {}) == "user" for value in columns.values[role]):
+        mapping.roles = _unknown_roles(columns.values[role])
     if order := columns.named("order", taken=(role, content)) or _numbering(
         columns, (role, content)
     ):
@@ -878,9 +926,11 @@ def _repeat(values: list[Any]) -> bool:
     return len(values) < 3 or len({as_text(value) for value in values}) < len(values)
 
 
-def _unknown_roles(values: list[Any]) -> dict[str, Any]:
-    """Roles that no list knows are agents of their own, which speak as the assistant."""
-    names = dict.fromkeys(text(value).strip().lower() for value in values)
+def _unknown_roles(values: Iterable[Any]) -> dict[str, Any]:
+    """Roles that no list knows are agents of their own, which speak as the assistant: where it is
+    known who asks.
+    """
+    names = dict.fromkeys(map(role_text, values))
     return {name: "assistant" for name in names if name and role_of(name, {}) is None}
 
 

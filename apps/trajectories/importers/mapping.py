@@ -50,6 +50,8 @@ from apps.trajectories.importers.turns import (
     linked,
     next_call,
     role_of,
+    role_text,
+    roles_of_people,
     speaker_of,
     turn,
     turns,
@@ -284,6 +286,11 @@ BY_LAYOUT: dict[str, tuple[Field, ...]] = {
             "role", "Role", "Inside a message, if it is not role, from, speaker, sender or type."
         ),
         Field("content", "Text", "Inside a message, if it is not content, value, text or message."),
+        Field(
+            "people",
+            "Speakers",
+            "The list beside the messages that has the roles of the ids that they name.",
+        ),
         Field(
             "question",
             "First message",
@@ -641,7 +648,9 @@ class Mapper:
             raise RowError(path.text, "no messages")
         role, content = self.paths.get("role"), self.paths.get("content")
         if (role or content) and isinstance(value, list):
-            value = [self._renamed(item, role, content) for item in value]
+            beside = self.paths.get("people")
+            people = roles_of_people(beside.get(record)) if beside else {}
+            value = [self._renamed(item, role, content, people) for item in value]
         found = turns(value, path.text, self.roles)
         beside = {
             name: path.get(record)
@@ -654,14 +663,17 @@ class Mapper:
             found = found + self._spoken(answer, found, "assistant")
         return linked([message for message in found[:-1] if speaks(message)] + found[-1:])
 
-    def _renamed(self, item: Any, role: Path | None, content: Path | None) -> Any:
+    def _renamed(
+        self, item: Any, role: Path | None, content: Path | None, people: dict[str, str]
+    ) -> Any:
         if not isinstance(item, dict):
             return item
-        return (
-            item
-            | ({"role": role.get(item)} if role else {})
-            | ({"content": content.get(item)} if content else {})
-        )
+        changes: dict[str, Any] = {}
+        if role:
+            said = role.get(item)
+            named = role_text(said) if isinstance(said, bool) else said
+            changes["role"] = people.get(role_text(said), named)
+        return item | changes | ({"content": content.get(item)} if content else {})
 
     def _pair(self, record: dict, before: list[dict], said: _Said) -> list[dict]:
         names = ("system", "question", "tool_calls", "answer")
@@ -717,7 +729,7 @@ class Mapper:
         if role is None and value.get("role") in (None, "") and name:
             role = "assistant"
         if role is None:
-            said = text(value.get("role"))[:60]
+            said = (text(value.get("role")) or role_text(value.get("role")))[:60]
             raise RowError(
                 self.paths["role"].text,
                 f"the role “{said}” is not mapped" if said else "a message without a role",

@@ -96,6 +96,38 @@ ROLES = {
 ROLES |= {
     word: role for role, words in SPEAKERS.items() for word in spellings(words) if word not in ROLES
 }
+# Of fields; in a transcript these may begin a line that nobody says (“Contact: …”).
+IN_FIELDS = {
+    **dict.fromkeys(
+        ("contact", "lead", "buyer", "shopper", "consumer", "subscriber", "end_user"), "user"
+    ),
+    **dict.fromkeys(
+        (
+            "admin",
+            "staff",
+            "team",
+            "teammate",
+            "employee",
+            "company",
+            "business",
+            "merchant",
+            "seller",
+            "specialist",
+            "agent_bot",
+            "virtual_agent",
+            "human_agent",
+            "support_agent",
+            "virtual-agent",
+            "human-agent",
+        ),
+        "assistant",
+    ),
+    "incoming": "user",
+    "inbound": "user",
+    "outgoing": "assistant",
+    "outbound": "assistant",
+}
+ANY = "*"  # among the roles of a mapping: every other name
 ROLE_KEYS = ("role", "from", "speaker", "sender", "author", "source", "type", "name")
 SPEAKER_KEYS = ("role", "type", "kind", "name")  # inside an object of the speaker
 CONTENT_KEYS = ("content", "value", "text", "message", "body", "utterance", "parts")
@@ -117,9 +149,21 @@ SPEAKER = re.compile(
 
 
 def role_of(name: Any, roles: Mapping[str, str]) -> str | None:
-    """Our role for what the file says; None if nobody knows."""
-    said = text(name).strip().lower()
+    """Our role for what a field of the file says; None if nobody knows."""
+    said = role_text(name)
+    known = written_role_of(said, roles) or IN_FIELDS.get(said)
+    return known or (roles.get(ANY) if said else None)
+
+
+def written_role_of(name: str, roles: Mapping[str, str]) -> str | None:
+    """Our role for a name before a line of a transcript."""
+    said = name.strip().lower()
     return roles.get(said) or ROLES.get(said) or ROLES.get(fold(said))
+
+
+def role_text(value: Any) -> str:
+    """What a field says of the speaker, as the roles of a mapping have it: true is “true”."""
+    return str(value).lower() if isinstance(value, bool) else text(value).strip().lower()
 
 
 def speaker_of(item: dict) -> Any:
@@ -133,6 +177,19 @@ def speaker_of(item: dict) -> Any:
     return next((name for name in names if role_of(name, {})), next(iter(names), None))
 
 
+def roles_of_people(people: Any) -> dict[str, str]:
+    """The role of each id in a list of people, or in an object that has them by id."""
+    if isinstance(people, dict):
+        people = [obj(person) | {"id": name} for name, person in people.items()]
+    found = {}
+    for person in people if isinstance(people, list) else ():
+        name = role_text(obj(person).get("id"))
+        says = [obj(person).get(key) for key in ("role", "type", "kind", "user_type", "userType")]
+        if name and (role := next((role for one in says if (role := role_of(one, {}))), None)):
+            found[name] = role
+    return found
+
+
 def turn(item: Any, path: str, roles: Mapping[str, str], number: int = 1) -> list[dict]:
     """One turn of any shape as chat messages; none where its role is skipped. Raises RowError.
 
@@ -142,7 +199,9 @@ def turn(item: Any, path: str, roles: Mapping[str, str], number: int = 1) -> lis
     if not isinstance(item, dict):
         raise RowError(path, f"expected a message, got {type(item).__name__}")
     if item.get("lc") == 1 or (
-        "role" not in item and item.get("type") in BLOCKS and not text(item.get("value"))
+        speaker_of(item) == item.get("type")
+        and item.get("type") in BLOCKS
+        and not text(item.get("value"))
     ):
         return chat_message(item, path)
     said = speaker_of(item)
@@ -306,17 +365,17 @@ def speakers(transcript: str) -> list[str]:
     """Who speaks in a text of lines “Name: words”, in the order of the first word; none where it is
     no transcript.
     """
-    begins = [found for found in SPEAKER.finditer(transcript) if role_of(found[1], {})]
+    begins = [found for found in SPEAKER.finditer(transcript) if written_role_of(found[1], {})]
     return list(dict.fromkeys(found[1] for found in begins)) if len(begins) > 1 else []
 
 
 def _transcript(value: str, path: str, roles: Mapping[str, str]) -> list[dict]:
-    begins = [found for found in SPEAKER.finditer(value) if role_of(found[1], roles)]
+    begins = [found for found in SPEAKER.finditer(value) if written_role_of(found[1], roles)]
     if not begins:
         raise RowError(path, f"no messages: {_why_unread(value)}")
     ends = [found.start() for found in begins[1:]] + [len(value)]
     said = [
-        {"role": role_of(found[1], roles), "content": value[found.end() : end].strip()}
+        {"role": written_role_of(found[1], roles), "content": value[found.end() : end].strip()}
         for found, end in zip(begins, ends, strict=True)
     ]
     if before := value[: begins[0].start()].strip():
