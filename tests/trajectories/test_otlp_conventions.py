@@ -572,6 +572,48 @@ def test_no_error_where_the_status_is_not_one() -> None:
         ),
         ([], []),
         (None, []),
+        (
+            {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}], "generationConfig": {}},
+            [{"role": "user", "content": "Hi"}],
+        ),
+        (
+            {"contents": "Hi", "config": {"system_instruction": "Be brief."}},
+            ASKED,
+        ),
+        (
+            {
+                "systemInstruction": {"parts": [{"text": "Be brief."}]},
+                "contents": [{"parts": [{"text": "Hi"}]}],
+            },
+            ASKED,
+        ),
+        ({"system": "Be brief.", "messages": [{"role": "user", "content": "Hi"}]}, ASKED),
+        (
+            {
+                "candidates": [
+                    {
+                        "content": {
+                            "role": "model",
+                            "parts": [{"text": "hm", "thought": True}, {"text": "Two."}],
+                        }
+                    },
+                    {"content": {"role": "model", "parts": [{"text": "Three."}]}},
+                ]
+            },
+            [
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "reasoning", "text": "hm"},
+                        {"type": "text", "text": "Two."},
+                    ],
+                }
+            ],
+        ),
+        (
+            {"role": "model", "parts": [{"type": "text", "content": "hm", "thought": True}]},
+            [{"role": "assistant", "content": [{"type": "reasoning", "text": "hm"}]}],
+        ),
     ],
 )
 def test_messages_of_any_shape(value: Any, expected: list) -> None:

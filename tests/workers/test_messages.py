@@ -489,6 +489,11 @@ PARTS = [
         (assistant("Yes", reasoning="hm"), "Yes", "hm"),
         (assistant("Yes", thinking="hm", reasoning=""), "Yes", "hm"),
         (
+            assistant([{"text": "hm", "thought": True}, {"type": "text", "text": "Yes"}]),
+            "Yes",
+            "hm",
+        ),
+        (
             assistant([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yes"}]),
             "Yes",
             "hm",

@@ -38,7 +38,7 @@ from apps.trajectories.importers.shapes import (
     without_empty,
 )
 from apps.trajectories.interruptions import interruption
-from apps.trajectories.otlp.messages import messages_of
+from apps.trajectories.otlp.messages import holds_messages, messages_of, one_turn
 from apps.trajectories.otlp.values import is_cut
 
 MAX_GATHERED = 200_000
@@ -242,6 +242,8 @@ def _turns(value: Any, role: str, path: str) -> list[dict]:
         )
     if isinstance(value, dict) and (text(value.get("role")) or value.get("tool_calls")):
         return chat_message({**value, "role": text(value.get("role")) or role}, path)
+    if holds_messages(value):
+        return one_turn(messages_of(value, role))
     return [{"role": role, "content": as_text(value)}]
 
 

@@ -12,7 +12,14 @@ from typing import Any
 import msgspec
 
 from apps.trajectories.otlp.values import dumps, label, python_literal, structured, text, whole_part
-from workers.lib.messages import REASONING_PARTS, Message, content_text, is_reasoning, part_text
+from workers.lib.messages import (
+    PROMPT_ROLES,
+    REASONING_PARTS,
+    Message,
+    content_text,
+    is_reasoning,
+    part_text,
+)
 
 ROLES = {
     "system": "system",
@@ -66,18 +73,27 @@ BEDROCK = {
     "document",
     "cachePoint",
 }  # blocks named by their only key
+ALTERNATIVES = ("choices", "candidates")  # answers, of which the first is taken
+REQUESTS = ("messages", "contents", "input")  # which a system prompt may stand beside
+INSTRUCTIONS = ("system", "instructions", "systemInstruction", "system_instruction")
 WRAPPERS = (
     "messages",
-    "choices",
+    "contents",
+    *ALTERNATIVES,
     "generations",
     "input",
+    "inputs",
     "output",
+    "outputs",
     "prompt",
     "question",
     "query",
     "answer",
     "final_output",
     "result",
+    "response",
+    "replies",
+    "completion",
     "text",
     "content",
 )
@@ -117,9 +133,23 @@ def messages_of(
     if _is_message(value):
         return chat(value, role)
     for name in WRAPPERS:
-        if value.get(name):
-            return messages_of(value[name], role)
+        if inner := value.get(name):
+            if name in ALTERNATIVES and isinstance(inner, list):
+                inner = inner[:1]
+            found = messages_of(inner, role)
+            return (_instructions_beside(value, found) if name in REQUESTS else []) + found
     return [{"role": role, "content": dumps(value)}]
+
+
+def _instructions_beside(value: dict, messages: list[Message]) -> list[Message]:
+    """The system prompt that a request has beside its messages (Anthropic, Gemini, Responses)."""
+    if any(message["role"] in PROMPT_ROLES for message in messages):
+        return []
+    places = [value, *(value[name] for name in ("config",) if isinstance(value.get(name), dict))]
+    found = next(
+        (place[name] for place in places for name in INSTRUCTIONS if place.get(name)), None
+    )
+    return messages_of(found, "system") if isinstance(found, str | list | dict) else []
 
 
 def _messages_seen(
@@ -182,7 +212,12 @@ def _kind(value: dict) -> str:
 
 
 def _is_block(value: dict) -> bool:
-    return "role" not in value and _kind(value) in BLOCKS
+    return "role" not in value and (_kind(value) in BLOCKS or _is_thought(value))
+
+
+def _is_thought(part: dict) -> bool:
+    """A part of Gemini's that is its reasoning."""
+    return part.get("thought") is True and ("text" in part or "content" in part)
 
 
 def chat(message: dict, role: str) -> list[Message]:
@@ -295,7 +330,9 @@ class _Turn:
         inner = part.get("message_content")
         part = inner if isinstance(inner, dict) else part
         kind = _kind(part)
-        if kind in TEXTS or (not kind and ("text" in part or "content" in part)):
+        if _is_thought(part):
+            self.blocks.append({"type": "reasoning", "text": text(_words_of(part))})
+        elif kind in TEXTS or (not kind and ("text" in part or "content" in part)):
             self.blocks.append({"type": "text", "text": text(_words_of(part))})
         elif (
             kind in CALLS

@@ -92,9 +92,11 @@ def without_reasoning(text: str) -> str:
 
 
 def is_reasoning(part: Any) -> bool:
-    """Whether a part of a content is the model's reasoning."""
-    kind = part.get("type") if isinstance(part, dict) else None
-    return isinstance(kind, str) and kind in REASONING_PARTS
+    """Whether a part of a content is the model's reasoning, also as Gemini marks it."""
+    if not isinstance(part, dict):
+        return False
+    kind = part.get("type")
+    return part.get("thought") is True or (isinstance(kind, str) and kind in REASONING_PARTS)
 
 
 def reasoning_of(message: Message) -> str:
