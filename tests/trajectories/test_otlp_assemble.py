@@ -1123,3 +1123,73 @@ def test_words_that_look_a_little_like_json_stay_words(text: str) -> None:
     attributes = {"openinference.span.kind": "LLM", "input.value": text, "output.value": "Fine."}
     (run,) = assemble([span(1, 0, attributes=attributes)], [])
     assert (texts(run.row), run.row["tags"]) == ([text, "Fine."], [])
+
+
+def answer(number: int, **more: Any) -> Span:
+    """A call whose server keeps the history: it holds its own question and answer alone."""
+    response = json.dumps({"id": f"resp_{number}", "object": "response", "output": []})
+    extra = {"output.value": response} | more.pop("extra", {})
+    given, said = [user(f"Question {number}")], [bot(f"Answer {number}")]
+    return model(number, number, given, said, extra=extra, trace=number, **more)
+
+
+BEFORE = {
+    "an attribute": {"openai.request.previous_response_id": "resp_1"},
+    "the request's parameters": {
+        "llm.invocation_parameters": '{"previous_response_id": "resp_1", "model": "m"}'
+    },
+    "parameters of a client": {
+        "llm.invocation_parameters": '{"model_kwargs": {"previous_response_id": "resp_1"}}'
+    },
+    "Langfuse's parameters": {
+        "langfuse.observation.model.parameters": '{"previous_response_id": "resp_1"}'
+    },
+    "options of a provider": {
+        "ai.request.providerOptions": '{"openai": {"previousResponseId": "resp_1"}}'
+    },
+    "the raw request": {"input.value": '{"input": "Q", "previous_response_id": "resp_1"}'},
+    "Gemini's name": {"gen_ai.request.model_parameters": '{"previous_interaction_id": "resp_1"}'},
+}
+
+
+@pytest.mark.parametrize("extra", BEFORE.values(), ids=BEFORE)
+def test_an_earlier_answer_is_named_in_many_places(extra: dict) -> None:
+    (run,) = assemble([answer(1), answer(2, extra=extra)], [])
+    said = [message["content"] for message in run.row["messages"]]
+    assert said == ["Question 1", "Answer 1", "Question 2", "Answer 2"] and not run.row["tags"]
+    (alone,) = assemble([answer(2, extra=extra)], [])
+    assert alone.row["tags"] == ["missing-history"]
+
+
+def test_a_conversation_on_the_server_is_one_run() -> None:
+    named = [{"conversation": "conv_1"}, {"conversation": {"id": "conv_1"}}, {"conversation": "1"}]
+    spans = [
+        answer(number, extra={"llm.invocation_parameters": json.dumps(parameters)})
+        for number, parameters in enumerate(named, 1)
+    ]
+    runs = assemble(spans, [])
+    assert [len(run.row["messages"]) for run in runs] == [4, 2]
+
+
+def test_replies_join_the_only_run_that_waits_for_them() -> None:
+    def asks(number: int, identity: str, **extra: Any) -> Span:
+        given, said = [user(f"Question {number}")], [wants(identity)]
+        return model(number, number, given, said, trace=number, extra=extra)
+
+    def goes_on(identity: str, **extra: Any) -> Span:
+        return model(9, 9, [replied(identity, "x")], [bot("So.")], trace=9, extra=extra)
+
+    (run,) = assemble([asks(1, "call_long_1"), goes_on("call_long_1")], [])
+    assert len(run.row["messages"]) == 4 and not run.row["tags"]
+    both = [asks(1, "functions.look:0"), asks(2, "functions.look:0"), goes_on("functions.look:0")]
+    assert [run.row["tags"] for run in assemble(both, [])] == [[], [], ["missing-history"]]
+    assert len(assemble([asks(1, "1"), goes_on("1")], [])) == 2
+    session = {"session.id": "s"}
+    assert len(assemble([asks(1, "1", **session), goes_on("1", **session)], [])) == 1
+
+
+def test_an_agent_that_goes_on_with_another_trace_lacks_its_history() -> None:
+    agent = span(3, 2, trace=2, seconds=5, attributes={"gen_ai.operation.name": "invoke_agent"})
+    second = answer(2, extra=BEFORE["an attribute"], parent=3)
+    tags = [run.row["tags"] for run in assemble([answer(1), agent, second], [])]
+    assert tags == [[], ["missing-history"]]

@@ -72,7 +72,7 @@ def _run(group: Group) -> Run:
         ],
         "outcome": _outcome(group),
         "usage": _usage(group),
-        "tags": _tags(group),
+        "tags": _tags(group, threads),
         **_times(group),
     }
     row["metadata"] = _metadata(group, threads, main, talk)
@@ -241,9 +241,9 @@ def _is_recovered(node: Node, group: Group) -> bool:
     )
 
 
-def _tags(group: Group) -> list[str]:
+def _tags(group: Group, threads: list[Thread]) -> list[str]:
     """What the spans say; how the run was stopped if that was no error and nothing came after it;
-    whether its attributes were cut, so that messages are missing."""
+    whether its attributes were cut or its history lies elsewhere, so that messages are missing."""
     said = [tag for node in group.nodes for tag in node.reading.tags]
     is_over = _outcome(group)["status"] == "failure"
     stopped = [
@@ -252,7 +252,9 @@ def _tags(group: Group) -> list[str]:
         if not is_over and node.reading.error is not None and node.span.end_ns > _last_answer(group)
     ]
     cut = ["cut-off"] if any(node.reading.is_cut for node in group.nodes) else []
-    return list(dict.fromkeys([*said, *filter(None, stopped), *cut]))
+    begins = [thread.calls[0] for thread in threads if not thread.calls[0].nested]
+    lacks = ["missing-history"] if any(call.lacks_history for call in begins) else []
+    return list(dict.fromkeys([*said, *filter(None, stopped), *cut, *lacks]))
 
 
 def _handled_by_a_tool(node: Node) -> bool:

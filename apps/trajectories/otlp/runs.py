@@ -441,7 +441,7 @@ def _stitched(groups: list[Group]) -> list[Group]:
     chains: list[_Chain] = []
     tails: dict[tuple, list[_Chain]] = defaultdict(list)
     talks: dict[tuple, _Chain] = {}
-    states: dict[tuple, _Chain] = {}
+    states: dict[tuple, list[_Chain]] = defaultdict(list)
     for group in groups:
         if not group.loose or not group.calls:
             chains.append(_Chain(group))
@@ -457,7 +457,8 @@ def _stitched(groups: list[Group]) -> list[Group]:
         else:
             chain.groups.append(group)
         tails[(*source, group.calls[-1].after, group.calls[-1].ids)].append(chain)
-        states |= {(*source, state): chain for state in group.calls[-1].leaves}
+        for state in group.calls[-1].leaves:
+            states[(*source, state)].append(chain)
         for name in TALKS:
             if found := group.id_of(name):
                 talks[(*source, name, found)] = chain
@@ -484,18 +485,19 @@ def _by_history(group: Group, source: tuple, tails: dict[tuple, list[_Chain]]) -
     return None
 
 
-def _by_state(group: Group, source: tuple, states: dict[tuple, _Chain]) -> _Chain | None:
+def _by_state(group: Group, source: tuple, states: dict[tuple, list[_Chain]]) -> _Chain | None:
     """A call that names the response before it, or begins with replies to its calls: the server
-    keeps the history.
+    keeps the history. Where several runs wait for the same, none is taken.
     """
     for state in group.calls[0].needs:
-        chain = states.get((*source, state))
-        if (
-            chain is not None
-            and state in chain.last.calls[-1].leaves
-            and _may_follow(chain.last, group)
-        ):
-            return chain
+        chains = dict.fromkeys(states.get((*source, state), ())[-MAX_CANDIDATES:])
+        waiting = [
+            chain
+            for chain in chains
+            if state in chain.last.calls[-1].leaves and _may_follow(chain.last, group)
+        ]
+        if len(waiting) == 1:
+            return waiting[0]
     return None
 
 

@@ -7,6 +7,7 @@ request are the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from itertools import takewhile
 
@@ -87,28 +88,44 @@ class Call:
     @property
     def leaves(self) -> list[str]:
         """What a later call can name to go on with this one, where the server keeps the history."""
-        calls = [
-            call["id"]
-            for message in self.reading.output
-            for call in message.get("tool_calls") or ()
-            if "id" in call
+        calls = [call.get("id") for m in self.reading.output for call in m.get("tool_calls") or ()]
+        answers = dict.fromkeys((self.reading.response_id, self.reading.answer_id))
+        return [
+            *self._called(calls),
+            *(f"response:{identity}" for identity in answers if identity),
+            *self._conversation(),
         ]
-        named = [f"call:{identity}" for identity in calls if len(identity) >= UNIQUE]
-        return (
-            [*named, f"response:{self.reading.response_id}"] if self.reading.response_id else named
-        )
 
     @property
     def needs(self) -> list[str]:
         """What this call names of the one that it goes on with."""
         ids = (self.reading.previous_id, self.reading.conversation_id)
-        replies = takewhile(
-            lambda message: message["role"] in RESULT_ROLES, self.reading.input[self.lead :]
-        )
-        calls = [message.get("tool_call_id") or "" for message in replies]
-        return [f"response:{identity}" for identity in dict.fromkeys(ids) if identity] + [
-            f"call:{identity}" for identity in calls if len(identity) >= UNIQUE
+        replies = takewhile(lambda m: m["role"] in RESULT_ROLES, self.reading.input[self.lead :])
+        return [
+            *(f"response:{identity}" for identity in dict.fromkeys(ids) if identity),
+            *self._called(message.get("tool_call_id") for message in replies),
+            *self._conversation(),
         ]
+
+    @property
+    def lacks_history(self) -> bool:
+        """Whether the call goes on with something that it does not hold."""
+        body = self.reading.input[self.lead :]
+        answers_a_call = bool(body) and body[0]["role"] in RESULT_ROLES
+        is_whole = any(message["role"] == "assistant" for message in body)
+        return answers_a_call or bool(self.reading.previous_id and not is_whole)
+
+    def _called(self, ids: Iterable[str | None]) -> Iterator[str]:
+        """Ids of calls. Short ones come again in other runs: they count within a session."""
+        talk = self.reading.conversation_id or self.reading.session_id
+        for identity in ids:
+            if identity and (talk or len(identity) >= UNIQUE):
+                is_unique = len(identity) >= UNIQUE
+                yield f"call:{identity}" if is_unique else f"call:{identity}:{talk}"
+
+    def _conversation(self) -> list[str]:
+        named = self.reading.server_conversation
+        return [f"conversation:{named}"] if named else []
 
     def anchor(self, said: bytes) -> int | None:
         """The number of body messages up to and with the last one that says this."""
@@ -176,8 +193,9 @@ def _continued(
     for orphan in reversed(_orphans(call.reading.input[call.lead :])):
         if (thread := _answered_by(call, orphan, threads)) is not None:
             return thread, orphan
+    needs = {state for state in call.needs if not state.startswith("call:")}
     for thread in reversed(threads[-RECENT:]):
-        if call.reading.previous_id and thread.last.reading.response_id == call.reading.previous_id:
+        if needs.intersection(thread.last.leaves):
             return thread, 0
     for thread in reversed(threads[-RECENT:]):
         if thread.last.output and (known := call.anchor(thread.last.output[-1])):

@@ -41,6 +41,7 @@ from apps.trajectories.otlp.messages import (
     reply_text,
     tool_definitions,
 )
+from apps.trajectories.otlp.server_state import state_of
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.values import is_cut, label, number, structured, text
 from workers.lib.token_usage import read_usage
@@ -132,6 +133,8 @@ def read(
         adapter.rest(spoken)
     if reading.has_messages:
         _read_usage(reading, attributes)
+    if kind == "model":
+        _read_state(reading, attributes)
     reading.session_id = reading.session_id or reading.conversation_id
     reading.tags = _tags(reading.tags)
     if kind == "tool":
@@ -141,6 +144,13 @@ def read(
     if mend := frameworks.MENDS.get(span.scope.name):
         mend(spoken)
     return reading
+
+
+def _read_state(reading: Reading, attributes: Attributes) -> None:
+    state = state_of(attributes, ANSWER)
+    reading.previous_id = reading.previous_id or state.previous
+    reading.response_id = reading.response_id or state.answer
+    reading.answer_id, reading.server_conversation = state.answer, state.conversation
 
 
 def _read_usage(reading: Reading, attributes: Attributes) -> None:

@@ -68,6 +68,8 @@ class Reading(Struct):
     request_model: str = ""
     response_id: str = ""
     previous_id: str = ""  # the response that the call goes on with, whose history the server keeps
+    answer_id: str = ""  # the answer's, where the raw response has another one than `response_id`
+    server_conversation: str = ""  # whose history the server keeps
     input_tokens: float | None = None
     output_tokens: float | None = None
     cost_usd: float | None = None
@@ -141,7 +143,7 @@ def _has_choices(attributes: Attributes) -> bool:
         return True
     response = structured(attributes.get("output.value"))
     listed = (
-        response.get("choices") or response.get("generations")
+        response.get("choices") or response.get("candidates") or response.get("generations")
         if isinstance(response, dict)
         else None
     )

@@ -39,20 +39,10 @@ def _rest(spoken: Spoken) -> None:
         reading.tools = [
             {"name": reading.tool_name, "description": description, "parameters": parameters}
         ]
-    if reading.kind == "model":
-        _read_response(spoken)
     if reading.has_messages and not reading.request_model:
         reading.request_model = _asked_model(
             attributes.get("llm.invocation_parameters"), reading.model
         )
-
-
-def _read_response(spoken: Spoken) -> None:
-    """The id of the answer and of the one it goes on with, which only the raw response has."""
-    reading, response = spoken.reading, structured(spoken.attributes.get("output.value"))
-    if isinstance(response, dict):
-        reading.response_id = reading.response_id or label(response.get("id"))
-        reading.previous_id = reading.previous_id or label(response.get("previous_response_id"))
 
 
 def _is_schema(parameters: dict) -> bool:

@@ -1,0 +1,80 @@
+"""Which earlier answer a call goes on with where the server keeps the history, and by what a later
+call can name this one: however an SDK says it, in an attribute of its own, among the parameters of
+the request, or in the raw request and response. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from apps.trajectories.otlp.values import label, structured
+
+PREVIOUS = ("previousresponseid", "previousinteractionid")
+CONVERSATION = "conversation"  # OpenAI's, whose ids begin with `conv_`
+ANSWER = "responseid"
+SAYS = re.compile(r'"(?:previous_?(?:response|interaction)_?id|conversation|response_?id)"', re.I)
+RESPONSES = frozenset(("output", "choices", "candidates", "content", "object"))
+HEADS = frozenset(("response_metadata", "responseMetadata"))  # LangChain's
+MAX_DEPTH = 8
+
+
+class ServerState(Struct):
+    """The ids of the earlier answer, of the conversation on the server, and of this answer."""
+
+    previous: str = ""
+    conversation: str = ""
+    answer: str = ""
+
+
+def state_of(attributes: dict[str, Any], answers: Iterable[str]) -> ServerState:
+    """`answers`: the attributes with raw responses."""
+    state = ServerState()
+    for key, value in attributes.items():
+        _note(state, key.rsplit(".", 1)[-1], value)
+        if isinstance(value, dict) or (isinstance(value, str) and SAYS.search(value)):
+            _read(state, structured(value))
+    for name in answers:
+        if not state.answer and (response := attributes.get(name)):
+            state.answer = next(_ids_of(structured(response), MAX_DEPTH), "")
+    return state
+
+
+def _read(state: ServerState, value: Any, levels: int = MAX_DEPTH) -> None:
+    """Notes what an object and those inside it say. Lists hold messages: they are not looked at."""
+    if not isinstance(value, dict) or not levels:
+        return
+    for name, item in value.items():
+        _note(state, name, item)
+        if isinstance(item, dict):
+            _read(state, item, levels - 1)
+
+
+def _note(state: ServerState, name: str, value: Any) -> None:
+    plain = name.replace("_", "").lower()
+    if plain in PREVIOUS:
+        state.previous = state.previous or label(value)
+    elif plain == ANSWER:
+        state.answer = state.answer or label(value)
+    elif plain == CONVERSATION:
+        named = label(value.get("id") if isinstance(value, dict) else value)
+        if named.startswith("conv_"):
+            state.conversation = state.conversation or named
+
+
+def _ids_of(value: Any, levels: int) -> Iterator[str]:
+    """The id of a response, also where a framework keeps it among an answer's metadata."""
+    if isinstance(value, list) and value and levels:
+        yield from _ids_of(value[0], levels - 1)
+    if not isinstance(value, dict) or not levels:
+        return
+    if RESPONSES & value.keys() and "role" not in value and (found := label(value.get("id"))):
+        yield found
+    for name, item in value.items():
+        if name in HEADS and isinstance(item, dict) and (found := label(item.get("id"))):
+            yield found
+        elif isinstance(item, dict | list):
+            yield from _ids_of(item, levels - 1)
