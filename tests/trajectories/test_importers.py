@@ -28,7 +28,8 @@ from apps.trajectories.importers import (
     records,
 )
 from apps.trajectories.importers.sources import open_source
-from apps.trajectories.schema import Row, parse
+from apps.trajectories.schema import Row, parse, plain
+from workers.lib.messages import text_of
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 USER = {"role": "user", "content": "Close ticket 5."}
@@ -611,6 +612,33 @@ def test_langfuse_shapes_say_the_same() -> None:
     ):
         [(position, row)] = rows_of(data)
         assert (position, row["id"]) == (1, "t1") and shape(parse(row)) == wanted
+
+
+def test_langfuse_calls_that_go_on_with_an_answer_on_the_server_are_one_conversation() -> None:
+    def call(number: int, parameters: dict) -> dict:
+        said = [{"type": "message", "role": "assistant", "content": f"Answer {number}"}]
+        asked = [{"role": "user", "content": f"Question {number}"}]
+        answered = {"id": f"resp_{number}", "output": said}
+        at = f"2026-11-20T10:00:0{number}Z"
+        return generation(f"g{number}", at, asked, answered, modelParameters=parameters)
+
+    second = call(2, {"previous_response_id": "resp_1"})
+    row = row_of(trace(observations=[call(1, {}), second]))
+    said = [message.content for message in row.messages]
+    assert said == ["Question 1", "Answer 1", "Question 2", "Answer 2"] and row.tags == ["a"]
+    assert row_of(trace(observations=[second])).tags == ["a", "missing-history"]
+
+
+def test_geminis_shapes_are_read_in_exports() -> None:
+    parts = [{"text": "hm", "thought": True}, {"text": "Yo"}]
+    asked = {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
+    answered = {"candidates": [{"content": {"role": "model", "parts": parts}}]}
+    for record in (
+        trace(observations=[generation("g", "2026-11-20T10:00:00Z", asked, answered)]),
+        smith(inputs=asked, outputs=answered),
+    ):
+        messages = row_of(record).messages
+        assert [text_of(plain(message)) for message in messages] == ["Hi", "Yo"]
 
 
 def test_a_langfuse_trace_without_generations_is_made_of_its_tools() -> None:

@@ -39,6 +39,7 @@ from apps.trajectories.importers.shapes import (
 )
 from apps.trajectories.interruptions import interruption
 from apps.trajectories.otlp.messages import holds_messages, messages_of, one_turn
+from apps.trajectories.otlp.server_state import state_of
 from apps.trajectories.otlp.values import is_cut
 
 MAX_GATHERED = 200_000
@@ -55,6 +56,7 @@ VERDICTS = frozenset(
         "user_feedback",
     }
 )
+STATE = ("input", "output", "modelParameters", "model_parameters", "metadata")
 
 
 def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
@@ -138,7 +140,7 @@ def _trace(record: dict) -> dict:
     scores = [
         row for row in items(record.get("scores") or trace.get("scores")) if isinstance(row, dict)
     ]
-    messages, others = _conversation(trace, generations, observations)
+    messages, others, is_whole = _conversation(trace, generations, observations)
     return {
         "id": identity(text(trace.get("id")) or f"langfuse-{digest(record)}"),
         "agent": {
@@ -156,7 +158,7 @@ def _trace(record: dict) -> dict:
         "outcome": _outcome(scores, generations, observations),
         "usage": _usage(trace, generations),
         "latency_ms": seconds * 1000 if seconds is not None else milliseconds(start, end),
-        "tags": _tags(trace, generations, observations),
+        "tags": _tags(trace, generations, observations) + ["missing-history"] * (not is_whole),
         "metadata": without_empty(
             {
                 "source": "langfuse",
@@ -195,18 +197,29 @@ def _tools(row: dict) -> list[dict]:
 
 def _conversation(
     trace: dict, generations: list[dict], observations: list[dict]
-) -> tuple[list[dict], int]:
-    """(messages, how many other conversations the generations had). Raises RowError."""
+) -> tuple[list[dict], int, bool]:
+    """(messages, how many other conversations the generations had, whether none goes on with an
+    answer that is not here). Raises RowError.
+    """
     found: list[list[dict]] = []
+    known: dict[str, list[dict]] = {}  # by what a server that keeps the history calls them
+    is_whole = True
     for row in generations:
         talk = _turns(_value(row, "input"), "user", "input") + _turns(
             _value(row, "output"), "assistant", "output"
         )
+        state = state_of({name: _value(row, name) for name in STATE}, ("output",))
+        before = known.get(state.previous) or known.get(state.conversation)
+        if before is not None and history(talk)[: len(before)] != history(before):
+            talk = before + talk
+        elif before is None and state.previous:
+            is_whole = is_whole and any(one["role"] == "assistant" for one in talk[:-1])
+        known |= {name: talk for name in (state.answer, state.conversation) if name}
         if talk:
             found = [other for other in found if not _begins(talk, other)] + [talk]
     if found:
         longest = max(found, key=len)
-        return longest, len(found) - 1
+        return longest, len(found) - 1, is_whole
     talk = _turns(_value(trace, "input"), "user", "input")
     for row in observations:
         if text(row.get("type")).upper() == "TOOL":
@@ -214,7 +227,7 @@ def _conversation(
     talk += _turns(_value(trace, "output"), "assistant", "output")
     if not talk:
         raise RowError("observations", "no generation, and neither input nor output")
-    return talk, 0
+    return talk, 0, True
 
 
 def _begins(talk: list[dict], other: list[dict]) -> bool:

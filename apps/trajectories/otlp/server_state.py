@@ -5,7 +5,6 @@ the request, or in the raw request and response. Pure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,7 +15,19 @@ from apps.trajectories.otlp.values import label, structured
 PREVIOUS = ("previousresponseid", "previousinteractionid")
 CONVERSATION = "conversation"  # OpenAI's, whose ids begin with `conv_`
 ANSWER = "responseid"
-SAYS = re.compile(r'"(?:previous_?(?:response|interaction)_?id|conversation|response_?id)"', re.I)
+# As they stand in JSON: most attributes are long and say none of it.
+SAYS = tuple(
+    f'"{name}"'
+    for name in (
+        "previous_response_id",
+        "previousResponseId",
+        "previous_interaction_id",
+        "previousInteractionId",
+        "conversation",
+        "responseId",
+        "response_id",
+    )
+)
 RESPONSES = frozenset(("output", "choices", "candidates", "content", "object"))
 HEADS = frozenset(("response_metadata", "responseMetadata"))  # LangChain's
 MAX_DEPTH = 8
@@ -35,12 +46,16 @@ def state_of(attributes: dict[str, Any], answers: Iterable[str]) -> ServerState:
     state = ServerState()
     for key, value in attributes.items():
         _note(state, key.rsplit(".", 1)[-1], value)
-        if isinstance(value, dict) or (isinstance(value, str) and SAYS.search(value)):
+        if isinstance(value, dict) or (isinstance(value, str) and _says_some(value)):
             _read(state, structured(value))
     for name in answers:
         if not state.answer and (response := attributes.get(name)):
             state.answer = next(_ids_of(structured(response), MAX_DEPTH), "")
     return state
+
+
+def _says_some(value: str) -> bool:
+    return any(name in value for name in SAYS)
 
 
 def _read(state: ServerState, value: Any, levels: int = MAX_DEPTH) -> None:
