@@ -93,6 +93,76 @@ def test_errors(reply: str, error: bool) -> None:
     assert words.is_error(reply) is error
 
 
+FAILED_REPLIES = (
+    # The exit code of a command, wherever its shell puts it.
+    '{"stdout": "", "stderr": "tar: seats: no such entry", "exitCode": 2}',
+    '{"rc": "4", "stderr": "unreachable", "changed": false}',
+    '{"status": 1, "signal": null, "stdout": "", "stderr": "seat taken"}',
+    '{"output": "seat taken", "metadata": {"exit_code": 3, "duration_seconds": 0.2}}',
+    "Exit code 3\nmake: no rule for seats",
+    "Wall time: 0.4 seconds\nProcess exited with code 4\nOutput:\nseat taken",
+    "Row 4 is free\n[The command completed with exit code 9.]",
+    # Flags and names of errors, as services write them.
+    '{"hasErrors": true, "message": "no seat"}',
+    '{"Succeeded": "False", "reason": "no seat"}',
+    '{"__type": "com.tickets#SeatTakenException", "message": "4A"}',
+    '{"code": "seat_not_found", "message": "4A", "link": "https://docs.example/seats"}',
+    '{"errorCode": "S17", "errorSummary": "no such seat", "errorId": "x1"}',
+    '{"errcode": 40013, "errmsg": "invalid seat"}',
+    '{"fault": {"faultstring": "quota"}}',
+    '{"message": "Not Found", "documentation_url": "https://docs.example/seats"}',
+    # In what wraps the reply of a tool.
+    '{"result": {"isError": true, "content": [{"type": "text", "text": "4A is taken"}]}}',
+    '{"ok": true, "result": {"exit_code": 2, "stderr": "4A is taken"}}',
+    '{"functionResponse": {"name": "book", "response": {"error": "4A is taken"}}}',
+    '[{"error": "4A is taken"}]',
+    # The lines of runtimes, shells and databases.
+    "panic: seat 4A is nil",
+    "thread 'main' panicked at src/seats.rs:4:5:\nno seat",
+    "Unhandled exception. Tickets.SeatTaken: 4A",
+    "** (Tickets.SeatError) 4A",
+    "seats.rb:7:in `fetch': key not found: :a4 (KeyError)",
+    "Error in book(seat) : no seat",
+    "tickets.exceptions.SeatTaken: 4A",
+    "cat: seats.txt: Permission denied",
+    "zsh: command not found: seats",
+    "ORA-00001: unique constraint (SEATS) violated",
+    '<?xml version="1.0"?>\n<Error><Code>NoSuchSeat</Code></Error>',
+    "Failed to book 4A: connection reset",
+)
+READ_REPLIES = (
+    "Exit code 0\nError: printed by a seat on purpose",
+    "Exit code 1",  # nothing written: grep found nothing
+    '{"code": 200, "stdout": "4A", "stderr": ""}',
+    '{"run": 12, "job": "seats", "exit_code": 1}',  # a record of a job
+    '{"success": true, "data": {"seat": "4A", "success": false}}',
+    '{"data": {"error": "taken", "id": 4, "seat": "4A"}}',
+    '{"errcode": 0, "errmsg": "ok"}',
+    '{"type": "SeatError", "message": "taken", "events": 4}',  # an issue in a tracker
+    '{"id": "m1", "name": "Bad", "message": "He is bad."}',
+    '{"status": "error_free", "message": "all seats"}',
+    "Error 404 is what a page without seats answers.",
+    "Error-free since May.",
+    "Error code 17 means that the door is open.",
+    "Error in judgment is common among new pilots.",
+    "panic buying of seats rose",
+    "Invalid tickets:\n4A\n4B",
+    "The exit code 2 stands for misuse.",
+    "grep: b.txt: Permission denied\na.txt:3: seat 4A",
+    "    ValueError: if the seat is taken.\n    KeyError: never",  # out of a docstring
+)
+
+
+@pytest.mark.parametrize("reply", FAILED_REPLIES)
+def test_a_failed_call_is_seen_by_its_envelope_or_a_whole_line(reply: str) -> None:
+    assert words.is_error(reply)
+
+
+@pytest.mark.parametrize("reply", READ_REPLIES)
+def test_what_was_asked_for_is_not_a_failed_call(reply: str) -> None:
+    assert not words.is_error(reply)
+
+
 @pytest.mark.parametrize(
     ("reply", "empty"),
     [
@@ -192,6 +262,12 @@ def test_corrections(text: str, corrects: bool) -> None:
         ("I can't wait to hear from you!", False),
         ("I cannot thank you enough.", False),
         ("🙂 I can't wait!", False),
+        ("That is not something I can do.", True),
+        ("This is beyond the scope of my role.", True),
+        ("I will not share that.", True),
+        ("Your order cannot be refunded.", True),
+        ("I won't charge you.", False),
+        ("The lid cannot be opened from below; I noted it.", False),
         ("I can't find any fault in it: it ships today.", False),
         ("I can't see a problem.", False),
         ("I can't really imagine that.", False),

@@ -405,7 +405,7 @@ def turned_away(run: Run) -> Findings:
 
 def _turns_away(run: Run, index: int, text: str) -> str:
     if words.search(words.REFUSED, text):
-        return "refused"
+        return "seems to refuse"
     user = run.user_before(index)
     if (
         user is None
@@ -414,7 +414,7 @@ def _turns_away(run: Run, index: int, text: str) -> str:
     ):
         return ""
     return (
-        "asked again for something the user does not have"
+        "seems to ask again for something the user does not have"
         if words.search(words.DO_NOT_HAVE, run.words(user))
         else ""
     )

@@ -95,6 +95,22 @@ _CANNOT_ITSELF = (
     r"|\b(?:i|we) (?:don't|do not) (?:\w+ )?have (?:the |any"
     r" )?(?:access|permissions?|authori[sz]ation|authority|ability|means)\b"
 )
+_WILL_NOT = (
+    r"\b(?:i|we) (?:will not|won't|would rather not) (?:help|assist|comply|answer|engage"
+    r"|participate|continue|proceed|provide|share|disclose|reveal|discuss|write|generate"
+    r"|do (?:that|this|it|so))\b"
+)
+_OUTSIDE_ME = (
+    r"\b(?:not|isn't) (?:something|anything) (?:that )?"
+    r"(?:i|we)(?:'m| am|'re| are| can| could| will)\b"
+    r"|\b(?:outside|beyond)(?: of)? (?:what (?:i|we)|the scope of (?:what (?:i|we)|my|our)"
+    r"|(?:my|our) (?:\w+ )?(?:scope|role|abilit\w+|capabilit\w+|remit|authority|permissions))\b"
+)
+_CANNOT_BE = (  # done by the agent; what a door or a guarantee cannot be is a fact
+    r"\b(?:cannot|can't|can not) be (?:\w+ly )?(?:done|made|processed|completed|cancell?ed|refunded"
+    r"|returned|exchanged|modified|changed|updated|upgraded|booked|added|removed|approved|granted"
+    r"|waived|issued|transferred|extended|accommodated|provided|shared|disclosed|fulfilled)\b"
+)
 _NO_ACTION = (
     r"(?:wait|thank|believe|imagine|help"
     r" (?:but|\w+ing)|stress|emphasi[sz]e|overstate|exaggerate|praise|complain|wish|"
@@ -115,12 +131,14 @@ class Unless:
 
 
 REFUSED = Unless(
-    rf"{_CANNOT_ITSELF}|\bunable to\b|\b(?:cannot|can't) (?:be|assist|proceed)\b"
+    rf"{_CANNOT_ITSELF}|{_WILL_NOT}|{_OUTSIDE_ME}|{_CANNOT_BE}|\bunable to\b"
+    r"|\b(?:cannot|can't) (?:assist|proceed)\b"
     r"|\b(?:is|are) not (?:allowed|permitted|possible)\b",
     _NO_ACTION,
 )
 REFUSAL = Unless(
-    rf"{_CANNOT_ITSELF}|\bunable to\b|\b(?:cannot|can't) (?:be|assist|proceed|help)\b"
+    rf"{_CANNOT_ITSELF}|{_WILL_NOT}|{_OUTSIDE_ME}|{_CANNOT_BE}|\bunable to\b"
+    r"|\b(?:cannot|can't) (?:assist|proceed|help)\b"
     r"|\bi need (?:both|the|your) \w+|\bunfortunately\b",
     _NO_ACTION,
 )
