@@ -722,6 +722,14 @@ SECRET_ARGUMENTS: list[dict[str, Any]] = [
 SECRET_ARGUMENTS += [
     {"headers": [["X-Api-Key", "opensesame12"], ["Accept", "text/html"]]},
     {"args": ["cloud", "configure", "set", "secret_access_key", TOKEN]},
+    # A schema's default of a parameter, a cookie, a secret that is stored.
+    {"properties": {"api_key": {"type": "string", "default": TOKEN}}},
+    {"properties": {"password": {"type": "string", "examples": ["pa55wort!"]}}},
+    {"args": ["curl", "-b", f"sid={TOKEN}", "https://x"]},
+    {"args": ["curl", "-s", "--cookie", f"sid={TOKEN}"]},
+    {"args": ["gh", "secret", "set", "DEPLOY", "--body", "pa55wort!"]},
+    {"args": ["aws", "secretsmanager", "put-secret-value", "--secret-string", "pa55wort!"]},
+    {"args": ["kubectl", "create", "secret", "generic", "db", "--from-literal=word=pa55wort!"]},
 ]
 PLAIN_ARGUMENTS: list[dict[str, Any]] = [
     {"required": ["password", "username", "token", "retries"]},
@@ -749,6 +757,11 @@ PLAIN_ARGUMENTS: list[dict[str, Any]] = [
     {"args": ["curl", "-H", "Content-Type: application/json", "-d", '{"a": 1}']},
     {"args": ["cp", "-p", "Report2024.PDF", "/tmp"]},
     {"url": "https://m", "authorization": "none"},
+    {"args": ["mysql", "-P", "3306", "-h", "db"]},
+    {"args": ["curl", "-b", "cookies.txt", "https://x"]},
+    {"args": ["kubectl", "get", "secret", "db", "-o", "yaml"]},
+    {"properties": {"password": {"type": "string", "default": "generated"}}},
+    {"properties": {"token": {"type": "string"}, "zone": {"default": "eu-west-1b"}}},
 ]
 
 

@@ -74,6 +74,7 @@ TRIGGERS = (
             rf"(?:{_NAME}){_REST}[\"']?\s{{0,12}},?\s{{0,8}}[\"']?value[\"']?[ \t]?[:=]",
             rf"(?:{_NAME}){_REST}{_MARKS}{_TYPED}",  # getByLabel('Password').fill('value')
             rf"(?:{_SUREST}){_REST}\)?\s|-(?:{_NAME})(?:\s|=)|\b{_TOOLS}\b|\b{_OTHER_TOOLS}\s|\s/p:|{_PHRASE}",
+            r"\bsecrets?(?:manager)?\s",
             rf"\buse\s\S{{6,80}}\sas\s(?:the|your|my|a|its)?\s?(?:{_NAME})",
             r"identified\s|with\s+(?:encrypted\s+)?password\s|set\s+password\s|\slogin\s|\bbasic\s",
             r"(?m:^[\w.*-]{1,80}:(?:\d{2,5}|\*):)",
@@ -95,7 +96,8 @@ TRIGGERS_EXTRA = (
                 rf"(?:{_NAME}){_REST}(?:[^A-Za-z0-9]|\\[nrt]){{1,24}}(?:value|text)|(?:{_NAME}){_REST}[\\\"'(,]{{1,6}}"
                 r" ?[\\\"']"
             ),
-            rf"\b{_OTHER_TOOLS}\\{{0,3}}\"|\"-[pPuwaUH]\\{{0,3}}\"\s?,",
+            rf"\b{_OTHER_TOOLS}\\{{0,3}}\"|\"-[pPuwaUHb]\\{{0,3}}\"\s?,",
+            r"secrets?(?:manager)?\\{0,3}\"\s?,",
             (
                 rf"(?:{_NAME}){_REST}{_MARKS}[ \t]{{0,3}}:["
                 rf" *|>+-]{{0,5}}\\[nr]|(?:{_SUREST}){_REST}\)?\\[nrt]|\\u00"
@@ -147,10 +149,23 @@ _BY_PLACE = tuple(  # nothing but its place says that it is one
     map(
         _parser,
         (
-            rf"{_TOOLS}\b[^\n|]{{0,120}}?\s-[pa][ =]?[\"']?(?P<plain>[^\s\"'-][^\s\"']{{2,300}})",
+            (
+                rf"{_TOOLS}\b[^\n|]{{0,120}}?\s(?-i:-[pa])[ =]?"
+                r"[\"']?(?P<plain>[^\s\"'-][^\s\"']{2,300})"
+            ),
             (
                 r"(?:curl|wget)\s[^\n|]{0,200}?(?:-u|--user)["
                 r" =]?[\"']?[^\s:\"']{1,80}:(?P<plain>[^\s\"']{3,300})"
+            ),
+            (
+                # cookies; without “=” it is a file of them
+                r"(?:curl|wget)\s(?:[^\n|]{0,200}?\s)?(?:(?-i:-b)|--cookie)[ =]?[\"']?"
+                r"(?P<plain>[\w.-]{1,80}=[^\s\"']{8,2000})"
+            ),
+            (
+                r"secrets?(?:manager)?\s[^\n|]{0,160}?\s"
+                r"(?:(?:-b|--body|--value|--secret-string)[ =]"
+                r"|--from-literal[ =][\w.-]{1,80}=)[\"']?(?P<plain>[^\s\"'-][^\s\"']{5,2000})"
             ),
             (
                 r"(?:unzip|zip|sqlcmd|bcp)\b[^\n|]{0,120}?\s(?-i:-P)"

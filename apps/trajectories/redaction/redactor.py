@@ -250,6 +250,9 @@ class Redactor:
         place = Place()
         for match in JSON_TOKEN.finditer(text):
             raw = match[0].removesuffix(match[1] or "")
+            if raw in "{}":
+                place.brace(raw)
+                continue
             if raw[0] != '"':
                 found += (
                     self._hits(Leaf(place.key, raw), match.start())

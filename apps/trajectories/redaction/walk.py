@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from apps.trajectories.redaction.kinds import PHONE_WORD, SSN_WORD
-from apps.trajectories.redaction.names import named
+from apps.trajectories.redaction.names import looks, named
 from apps.trajectories.redaction.rules import Leaf
 
 UNTOUCHED = frozenset({"id", "started_at", "ended_at", "usage", "latency_ms"})
@@ -47,7 +47,7 @@ def key_context(key: str, connects: bool) -> str:
     return f"header {about}" if about and connects else about
 
 
-JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?|-?\d[\d.eE+-]*', re.S)
+JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?|-?\d[\d.eE+-]*|[{}]', re.S)
 
 
 def is_json(text: str) -> bool:
@@ -77,6 +77,9 @@ LABELS, LABELLED = (
     ("name", "key", "field", "label", "selector", "element", "variable", "header"),
     frozenset({"value", "text", "val"}),
 )
+# {"api_key": {"type": "string", "default": …}}: a schema's member that holds a value of its name
+OF_THE_NAME_ABOVE = frozenset({"default", "const", "example", "examples", "initial"})
+SHORTEST_DEFAULT = 8  # a default may also be a word: “generated”
 
 
 class Arguments:
@@ -154,6 +157,8 @@ def _walk(
         for key, item in value.items():
             named = _free(see(Leaf("", key)), copy, key) if isinstance(key, str) else key
             about = key_context(str(key), connects) or (label if key in LABELLED else "")
+            if not about and key in OF_THE_NAME_ABOVE and _has_secret_form(item):
+                about = context_of(inside)
             own = program if key not in PROGRAMS else ""
             copy[named] = (
                 item
@@ -162,6 +167,11 @@ def _walk(
             )
         return copy
     return value
+
+
+def _has_secret_form(value: Any) -> bool:
+    items = value if isinstance(value, list) else [value]
+    return any(isinstance(item, str) and looks(item, SHORTEST_DEFAULT) for item in items)
 
 
 def _free(key: str, taken: dict, old: str) -> str:
@@ -179,19 +189,27 @@ class Place:
 
     def __init__(self, context: str = "") -> None:
         self.key, self.name, self.label, self.program = context, "", "", ""
+        self.above = [""]  # the names of the objects around it
         self.line = Arguments()
         self.values = 0  # since the key
         self.connects = self.after_key = False
 
     def context(self, value: str) -> str:
+        if not self.key and self.name in OF_THE_NAME_ABOVE and _has_secret_form(value):
+            return context_of(self.above[-1])
         return self.key or self.line.before(value)
+
+    def brace(self, brace: str) -> None:
+        if brace == "{":
+            self.above.append(self.name if self.after_key else "")
+            self.after_key = False
+        elif len(self.above) > 1:
+            self.above.pop()
 
     def read(self, text: str, is_key: bool) -> None:
         if is_key:
             self.connects = (
-                self.connects
-                or text in CONNECTION
-                or (self.after_key and bool(HEADERS.search(self.name)))
+                self.connects or text in CONNECTION or bool(HEADERS.search(self.above[-1]))
             )
             self.name, self.after_key = text, True
             self.line, self.values = Arguments("" if text in PROGRAMS else self.program), 0
@@ -219,6 +237,9 @@ def walk_string(text: str, see: See, context: str = "") -> str:
 
     def token(match: re.Match[str]) -> str:
         raw = match[0]
+        if raw in "{}":
+            place.brace(raw)
+            return raw
         if raw[0] != '"':
             plain = raw.isdigit() and 6 < len(raw) < 20
             seen = see(Leaf(place.key, raw)) if plain else raw
