@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import string
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
@@ -730,6 +732,8 @@ SECRET_ARGUMENTS += [
     {"args": ["gh", "secret", "set", "DEPLOY", "--body", "pa55wort!"]},
     {"args": ["aws", "secretsmanager", "put-secret-value", "--secret-string", "pa55wort!"]},
     {"args": ["kubectl", "create", "secret", "generic", "db", "--from-literal=word=pa55wort!"]},
+    {"args": ["aws", "ssm", "put-parameter", "--type", "SecureString", "--value", "pa55wort!"]},
+    {"yaml": "parameters:\n  - name: password\n    default: pa55wort!"},
 ]
 PLAIN_ARGUMENTS: list[dict[str, Any]] = [
     {"required": ["password", "username", "token", "retries"]},
@@ -786,6 +790,40 @@ def test_a_secret_among_arguments_goes(value: dict[str, Any]) -> None:
         assert counts and DEFAULTS.may_hit(row), row
         assert not any(secret in json.dumps(copy) for secret in SECRETS), copy
     assert redaction.test(DEFAULTS.rules, json.dumps(value))
+
+
+VENDOR_KEYS = (  # (what stands before, characters, how many)
+    ("pul-", "hex", 40),
+    ("CLOJARS_", "small", 60),
+    ("LTAI", "any", 20),
+    ("p8e-", "small", 32),
+    ("ABSK", "any", 120),
+    ("duffel_live_", "any", 43),
+    ("FLWSECK_TEST-", "small", 32),
+    ("HRKU-AA", "any", 58),
+    ("s-s4t2ud-", "hex", 64),
+    ("API-", "capital", 26),
+    ("sha256~", "any", 43),
+    ("rdme_", "small", 70),
+    ("sgp_", "hex", 40),
+    ("glffct-", "any", 20),
+)
+CHARACTERS = {
+    "hex": "0123456789abcdef",
+    "small": string.ascii_lowercase + string.digits,
+    "capital": string.ascii_uppercase + string.digits,
+    "any": string.ascii_letters + string.digits,
+}
+
+
+@pytest.mark.parametrize(("before", "kind", "length"), VENDOR_KEYS)
+def test_the_key_of_a_vendor_goes_by_its_form(before: str, kind: str, length: int) -> None:
+    random = Random(length)
+    key = before + "".join(random.choices(CHARACTERS[kind], k=length - 1)) + "7"
+    row = {"messages": [{"role": "tool", "content": f"It is {key}."}]}
+    copy, counts = DEFAULTS.redact(row)
+    assert counts["api_key"] == 1 and key not in json.dumps(copy)
+    assert not DEFAULTS.redact({"messages": [{"role": "tool", "content": f"{before}of ours"}]})[1]
 
 
 @pytest.mark.parametrize("value", PLAIN_ARGUMENTS, ids=str)

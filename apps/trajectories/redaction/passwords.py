@@ -71,7 +71,10 @@ TRIGGERS = (
             # <Password>value, <name>…password</name> <value>value
             rf"(?:{_NAME}){_REST}[^<>\n]{{0,80}}(?:</\w+)?>",
             # name: PASSWORD, value: …
-            rf"(?:{_NAME}){_REST}[\"']?\s{{0,12}},?\s{{0,8}}[\"']?value[\"']?[ \t]?[:=]",
+            (
+                rf"(?:{_NAME}){_REST}[\"']?\s{{0,12}},?\s{{0,8}}"
+                r"[\"']?(?:value|default)[\"']?[ \t]?[:=]"
+            ),
             rf"(?:{_NAME}){_REST}{_MARKS}{_TYPED}",  # getByLabel('Password').fill('value')
             rf"(?:{_SUREST}){_REST}\)?\s|-(?:{_NAME})(?:\s|=)|\b{_TOOLS}\b|\b{_OTHER_TOOLS}\s|\s/p:|{_PHRASE}",
             r"\bsecrets?(?:manager)?\s",
@@ -93,7 +96,7 @@ TRIGGERS_EXTRA = (
             rf"[\w*]:(?:\d{{2,5}}|\*):|\"[dk]\\{{0,3}}\"\s?:|(?:basic|login|identified|password|curl|wget|echo)\\[nrt]|(?:&|\\u0026){_PARAMETER}=",
             rf"(?:{_NAME})[^\n.:=]{{0,60}}?{_BREAK}{{1,3}}{_IS}{_BREAK}|-(?:{_NAME})\\[nrt]",
             (
-                rf"(?:{_NAME}){_REST}(?:[^A-Za-z0-9]|\\[nrt]){{1,24}}(?:value|text)|(?:{_NAME}){_REST}[\\\"'(,]{{1,6}}"
+                rf"(?:{_NAME}){_REST}(?:[^A-Za-z0-9]|\\[nrt]){{1,24}}(?:value|text|default)|(?:{_NAME}){_REST}[\\\"'(,]{{1,6}}"
                 r" ?[\\\"']"
             ),
             rf"\b{_OTHER_TOOLS}\\{{0,3}}\"|\"-[pPuwaUHb]\\{{0,3}}\"\s?,",
@@ -128,7 +131,11 @@ _ASSIGNED = (
         _NAMED,
         r"(?P<sign>)[^<>\n]{0,80}(?:</\w+)?>\s{0,8}(?:</?[\w:]+>\s{0,8}){0,2}(?P<plain>[^<&\s][^<\s]{2,300})(?=\s{0,8}<)",
     ),
-    _parser(_NAMED, r"[\"']?\s{0,12},?\s{0,8}[\"']?value[\"']?[ \t]?(?P<sign>[:=])[ \t]?", _VALUE),
+    _parser(
+        _NAMED,
+        r"[\"']?\s{0,12},?\s{0,8}[\"']?(?:value|default)[\"']?[ \t]?(?P<sign>[:=])[ \t]?",
+        _VALUE,
+    ),
 )
 _SAID = _parser(
     rf"(?:{_NAME})(?:\s[^\n.:=]{{1,60}}?)?\s{{1,3}}{_IS}\s{{1,4}}(?:(?:\\{{0,3}}[\"'`]|{_OPEN})\s?)?",
@@ -163,7 +170,7 @@ _BY_PLACE = tuple(  # nothing but its place says that it is one
                 r"(?P<plain>[\w.-]{1,80}=[^\s\"']{8,2000})"
             ),
             (
-                r"secrets?(?:manager)?\s[^\n|]{0,160}?\s"
+                r"(?:secrets?(?:manager)?|securestring)\s(?:[^\n|]{0,160}?\s)?"
                 r"(?:(?:-b|--body|--value|--secret-string)[ =]"
                 r"|--from-literal[ =][\w.-]{1,80}=)[\"']?(?P<plain>[^\s\"'-][^\s\"']{5,2000})"
             ),
