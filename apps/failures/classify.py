@@ -18,9 +18,8 @@ from apps.failures.rules.reading import Run, read
 
 __all__ = ["Diagnosis", "Evidence", "classify"]
 
-RULES_VERSION = (
-    6  # increment it when a rule's result changes: earlier runs are then classified again
-)
+# Increment it when a rule's result changes: earlier runs are then classified again.
+RULES_VERSION = 7
 A_RULE = 3  # findings kept per rule
 SCANNED = 200  # broken contracts searched for one that was not recovered
 CERTAIN, LIKELY, HINT = "certain", "likely", "hint"

@@ -80,8 +80,8 @@ def interruption(kind: str, text: str = "") -> str:
 
     A cancellation is none where the text says that a time limit was the cause.
     """
-    text = text[:MAX_READ]
-    found = _named(re.split(r"[.:$\\/#]", kind.strip().rstrip("()"))[-1]) if kind else ""
+    kind, text = kind.strip()[-MAX_READ:], text[:MAX_READ]
+    found = _named(re.split(r"[.:$\\/#]", kind.rstrip("()"))[-1]) if kind else ""
     if not found and not _is_class(kind):
         leading = _LEADING_NAME.match(text)
         found = _named(leading[1]) if leading else ""

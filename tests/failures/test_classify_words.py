@@ -129,6 +129,13 @@ FAILED_REPLIES = (
     "ORA-00001: unique constraint (SEATS) violated",
     '<?xml version="1.0"?>\n<Error><Code>NoSuchSeat</Code></Error>',
     "Failed to book 4A: connection reset",
+    # As gateways and SDKs answer.
+    "2 validation errors for Seat\nrow\n  Field required",
+    "4A is taken.\n\nFix the errors and try again.",
+    "<html>\n<head><title>502 Bad Gateway</title></head>\n<body></body></html>",
+    "Bad Gateway",
+    '{"error": 403}',
+    '{"reason": "SEAT_NOT_FOUND", "message": "No", "explanation": "4A is not there"}',
 )
 READ_REPLIES = (
     "Exit code 0\nError: printed by a seat on purpose",
@@ -148,6 +155,9 @@ READ_REPLIES = (
     "panic buying of seats rose",
     "Invalid tickets:\n4A\n4B",
     "The exit code 2 stands for misuse.",
+    "3 validation errors were fixed in May",
+    "Forbidden seats are listed below",
+    '{"error": 0, "seat": "4A"}',
     "grep: b.txt: Permission denied\na.txt:3: seat 4A",
     "    ValueError: if the seat is taken.\n    KeyError: never",  # out of a docstring
 )

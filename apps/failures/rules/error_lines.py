@@ -18,6 +18,11 @@ WORDS = (
     r"|chyba|hiba|hata|virhe|ошибка|помилка|错误|錯誤|エラー|오류|خطأ|שגיאה|lỗi"
 )
 _PHRASES = "|".join(re.escape(status.phrase) for status in HTTPStatus if status >= 400)
+_BARE = "|".join(
+    re.escape(status.phrase)
+    for status in HTTPStatus
+    if status in (400, 401, 403, 405, 429) or status >= 500
+)
 _CODED = "|".join(f"{s.value}:? {re.escape(s.phrase)}" for s in HTTPStatus if s >= 400)
 _NONE = r"(?!\W*(?:none|0|null|n/a|nothing)\W*$)"
 _VERB = r"(?:is|are|was|were|means?|meant|can|could|has|have|had|may|might|will|would|should)"
@@ -44,7 +49,9 @@ _BEGINS = re.compile(
     r")|^<\W?(?:\w+[_:-])?(?:error|exception)\b[^>]{0,200}(?<!/)>(?!\s*</)",
     re.IGNORECASE,
 )
-_ONE_LINE = re.compile(r"\W{0,3}(?:invalid|(?:failed|unable) to) \w", re.IGNORECASE)
+_ONE_LINE = re.compile(
+    rf"\W{{0,3}}(?:(?:invalid|(?:failed|unable) to) \w|(?:{_BARE})\W{{0,2}}$)", re.IGNORECASE
+)
 _XML_BEGINS = re.compile(r"<\?xml[^>]{0,200}\?>\s*")
 _RUNTIMES = re.compile(
     r"traceback \(most recent call last\)"  # Python
@@ -57,10 +64,16 @@ _RUNTIMES = re.compile(
     r"|error in [\w.:$]{1,60}\([^\n]{0,120}\) ?: "  # R
     r"|[\w./-]{1,80}:\d{1,6}:in [`'][^'\n]{0,80}': "  # Ruby
     r"|(?:\w{1,60}\.){1,6}(?:errors?|exceptions?)\.\w{1,60}(?:: |$)|ora-\d{5}: |sqlstate\b"
+    r"|\d{1,4} validation errors?(?: for [\w.\[\], ]{1,80})?:?$"  # Pydantic
     r"|lua: |(?:[\w./-]{1,80}: )?line \d{1,6}: [^\n]{1,120}: command not found$"
     r"|(?:segmentation fault|aborted|bus error|illegal instruction)(?: \(core dumped\))?$",
     re.IGNORECASE,
 )
+_PAGE = re.compile(  # of a proxy or a web server
+    r"<(?:!doctype html|html)\b[^\n]{0,400}?\n?[^\n]{0,200}?<(?:title|h1)>\s{0,9}[45]\d\d\b",
+    re.IGNORECASE,
+)
+_RETRY = "Fix the errors and try again."  # Pydantic AI's last line, where a tool asks for a retry
 _STRERRORS = "|".join(sorted(re.escape(os.strerror(number)) for number in errno.errorcode))
 _SHELL = re.compile(
     rf"(?:\S[^\s:]{{0,80}}: (?:[^\n]{{0,200}}(?:: | \())?"
@@ -82,15 +95,21 @@ def text_is_error(text: str) -> bool:
     if text.startswith((" " * 4, "\t")):
         return False  # a piece out of the middle of something
     text = _XML_BEGINS.sub("", text.strip(), count=1)
-    lines = [line.rstrip()[:LONGEST_LINE] for line in text.splitlines()[:MOST_LINES]]
+    lines = [line.rstrip()[:LONGEST_LINE] for line in _head(text)]
     if not lines:
         return False
     if _BEGINS.match(lines[0]) or _RUNTIMES.match(lines[0].lstrip("\"'")):
         return True
-    if len(lines) == 1 and _ONE_LINE.match(lines[0]):
+    if (len(lines) == 1 and _ONE_LINE.match(lines[0])) or _PAGE.match(text[:900]):
+        return True
+    if text.endswith(_RETRY):
         return True
     written = [line for line in lines if line.strip()]
     return all(map(_SHELL.match, written)) or _exit_says(text, written)
+
+
+def _head(text: str) -> list[str]:
+    return text[: MOST_LINES * LONGEST_LINE].splitlines()[:MOST_LINES]
 
 
 def _exit_says(text: str, lines: list[str]) -> bool:

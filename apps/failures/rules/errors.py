@@ -37,7 +37,7 @@ HTTP_CODES = _set("statuscode httpstatus httpstatuscode httpcode status")
 EXIT_CODES = _set("exitcode exitstatus returncode returnstatus retcode rc")
 OUTPUTS = _set("stdout stderr output logs combinedoutput")
 ERROR_NAMES = _set("type code name id kind status reason title errorcode errortype errorname")
-TEXTS = _set("message msg detail details description errormessage hint title")
+TEXTS = _set("message msg detail details description explanation errormessage hint title")
 DOCS = _set("documentationurl docurl moreinfo helpurl docs")
 # In these the reply of the tool lies, where another program wraps it.
 WRAPPERS = _set(
@@ -160,7 +160,7 @@ def _says_surely(members: Mapping[str, Any]) -> bool | None:
         return False in flags
     if members.get("failed") is True or any(_is_message(members.get(name)) for name in MESSAGES):
         return True
-    return True if any(_is_code(members.get(name)) for name in HTTP_CODES) else None
+    return True if any(_is_code(members.get(name)) for name in (*HTTP_CODES, "error")) else None
 
 
 def _says_inside(members: Mapping[str, Any], name: str, depth: int, pure: bool) -> bool | None:
