@@ -189,6 +189,7 @@ def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
         groups=groups.names_of(trajectory),
         canonical_hash=canonical_hash(prompt),
         messages=prompt,
+        tools=trajectory.tools,
         expected=expected,
         demonstration=demonstration,
         trajectory=trajectory,

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from django import forms
 from django.db.models import Count
 
 from apps.core.form_bounds import bounds_from
-from apps.core.forms import PlainForm
+from apps.core.forms import PlainForm, json_of
 from apps.core.models import JobState, Project
 from apps.evals import importing
 from apps.evals.drafts_api import Divide
@@ -36,14 +35,6 @@ EXPECTED_HELP = (
     ' {"contains": […]}}, {"pattern": "…"}, {"schema": {…}}, {"tests": […]}, {"state": {…}}, or'
     ' {"rubric": "…"} for a judge'
 )
-
-
-def json_of(text: str) -> Any:
-    """Raises ValidationError."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise forms.ValidationError(f"Not JSON: {error}") from error
 
 
 class TaskForm(PlainForm):

@@ -229,7 +229,11 @@ def test_a_changed_value_is_the_persons_own(world: dict[str, Any]) -> None:
         ({"expected": "{"}, "Not JSON"),
         ({"expected": "{}"}, "neither a call nor an answer"),
         ({"expected": '{"tool": "", "args": {}}'}, "Give the tool"),
+        ({"expected": r'{"answer": "half \ud83d of it"}'}, "cannot be stored"),
+        ({"expected": r'{"tool": "a", "args": {"nul\u0000": 1}}'}, "cannot be stored"),
+        ({"expected": '{"tool": "a", "args": {"n": NaN}}'}, "Not JSON"),
         ({"state": "[1]"}, "Must be a list"),
+        ({"state": r'[{"path": "a\u0000", "equals": "\udfff"}]'}, "cannot be stored"),
         ({"split": "general"}, "Select a valid choice"),
     ],
 )

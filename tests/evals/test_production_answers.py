@@ -65,6 +65,6 @@ def test_a_correction_in_words_is_an_answer(
     draft = actions.create_eval_set(project=project, slug="halls", by=admin_of(project))
     made = actions.tasks_from_trajectories(eval_set=draft, trajectories=[run], by=admin_of(project))
     assert (made.made, made.without_expected) == ((0, 1) if expected is None else (1, 0))
-    assert [(task.expected, task.demonstration) for task in Task.objects.all()] == (
-        [] if expected is None else [(expected, demonstration)]
+    assert [(task.expected, task.demonstration, task.tools) for task in Task.objects.all()] == (
+        [] if expected is None else [(expected, demonstration, run.tools)]
     )

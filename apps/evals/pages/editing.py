@@ -12,12 +12,12 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.forms import PlainForm
+from apps.core.forms import PlainForm, json_of
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
 from apps.evals import editing
 from apps.evals.formats.rows import Bad, check_storable, checked_expected, checked_messages
-from apps.evals.forms import EXPECTED_HELP, json_of
+from apps.evals.forms import EXPECTED_HELP
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import EvalSet, Task
 from apps.evals.pages.attempt import attempt
