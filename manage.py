@@ -15,26 +15,34 @@ NO_SERVICES = {
     "spectacular",
 }
 SERVICES = {"up", "demo", "store_answers"}
+STACKS = {"up", "demo"}
 
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
     from apps.core.actor import ACTOR, COMMAND_LINE
-    from flywheel import embedded
+    from flywheel import embedded, interrupts
 
-    if len(sys.argv) > 1 and sys.argv[1] not in NO_SERVICES and "--help" not in sys.argv:
-        try:
-            embedded.ensure()
-        except embedded.ServiceError as error:
-            sys.exit(f"{error}")
-    if sys.argv[1:2] and sys.argv[1] not in SERVICES:
-        ACTOR.set(COMMAND_LINE)
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    is_stack = command in STACKS
     try:
+        if is_stack:
+            interrupts.heed(interrupts.interrupt_now)
+        if command and command not in NO_SERVICES and "--help" not in sys.argv:
+            embedded.ensure()
+        if command and command not in SERVICES:
+            ACTOR.set(COMMAND_LINE)
         execute_from_command_line(sys.argv)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    except (embedded.ServiceError, ImproperlyConfigured) as error:
+        sys.exit(f"{error}")
+    finally:
+        if is_stack:
+            embedded.stop_unused()
 
 
 if __name__ == "__main__":

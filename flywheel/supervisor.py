@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx2
 from django.conf import settings
 
-from flywheel import embedded
+from flywheel import embedded, interrupts
 from flywheel.orphans import end_with_parent
 from flywheel.processes import NAMES, STOP_SIGNAL, command
 
@@ -114,17 +114,13 @@ class Stack:
         return [sys.executable, "-m", *command(name, host=self.host, port=port)]
 
     def heed_signals(self) -> None:
-        """Ctrl-C (SIGINT) and SIGTERM raise KeyboardInterrupt in the main thread. One that comes
-        while it forks is raised after that: Python prints an exception in a callback at the fork,
-        and goes on.
-
-        A shell has SIGINT ignored for what a script starts with `&`; whoever sends it to this
-        process means it.
+        """The signals that end a program (`interrupts.heed`) raise KeyboardInterrupt in the main
+        thread. One that comes while it forks is raised after that: Python prints an exception in a
+        callback at the fork, and goes on.
         """
-        signal.signal(signal.SIGTERM, self._interrupt)
-        signal.signal(signal.SIGINT, self._interrupt)
+        interrupts.heed(self._interrupt)
 
-    def _interrupt(self, *_: object) -> None:
+    def _interrupt(self) -> None:
         self.interrupted = True
         if not self.forking:
             raise KeyboardInterrupt
@@ -232,7 +228,7 @@ class Stack:
         )
 
     def serve_forever(self) -> None:
-        """Until Ctrl-C or SIGTERM (`heed_signals`)."""
+        """Until a signal ends it (`heed_signals`)."""
         with contextlib.suppress(KeyboardInterrupt):
             while not self.interrupted:
                 time.sleep(1.0)

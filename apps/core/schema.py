@@ -26,20 +26,23 @@ Name = tuple[str, str]  # app, migration
 TABLE = MigrationRecorder.Migration._meta.db_table
 MOST_NAMED = 3
 REFUSED = (
-    "This database belongs to another version of Flywheel: {}. Nothing was changed. Start the"
-    " version that it was made with, or name another database with DATABASE_URL (or another data"
-    " folder with FLYWHEEL_DATA_DIR)."
+    "This database belongs to another version of Flywheel, or to another program: {}. Nothing was"
+    " changed. Start the version that it was made with, or name another database with DATABASE_URL"
+    " (or another data folder with FLYWHEEL_DATA_DIR)."
 )
 
 
 def differences() -> list[str]:
-    """What another version of Flywheel has made otherwise. [] for a database that is empty or only
-    has to be migrated.
+    """What another version of Flywheel, or another program, has made otherwise. [] for a database
+    that is empty or only has to be migrated.
     """
     applied = set(MigrationRecorder(connection).applied_migrations())
     wrong = sorted(_changed(applied) | _unknown(applied))
     if wrong:
         return [f"its migration {app}.{name} differs from the one here" for app, name in wrong]
+    begun = {app for app, _ in applied}
+    if "core" not in begun and (taken := _taken_tables(begun)):
+        return [f"its table {table} was not made by this version" for table in taken]
     return [] if is_behind() else list(_other_columns())
 
 
@@ -111,6 +114,22 @@ def _unknown(applied: set[Name]) -> set[Name]:
     }
     labels = {app.label for app in apps.get_app_configs()}
     return {name for name in applied - known if name[0] in labels or ".".join(name) in noted}
+
+
+def _taken_tables(begun: set[str]) -> list[str]:
+    """Tables with the names of ours that are there before any migration of their app."""
+    names = [
+        model._meta.db_table
+        for model in apps.get_models(include_auto_created=True)
+        if model._meta.managed and model._meta.app_label not in begun
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT relname FROM pg_class WHERE relname = ANY(%s) AND pg_table_is_visible(oid)"
+            " ORDER BY relname",
+            [names],
+        )
+        return [name for (name,) in cursor.fetchall()]
 
 
 def _other_columns() -> Iterator[str]:

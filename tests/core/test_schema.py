@@ -59,6 +59,10 @@ def test_a_database_of_this_version_is_taken() -> None:
             ),
             "account.0099_later differs",
         ),
+        (
+            f"DELETE FROM {schema.TABLE} WHERE app NOT IN ('auth', 'contenttypes')",
+            "core_project was not made by this version",
+        ),
     ],
 )
 def test_another_versions_database_is_refused(statement: str, sentence: str) -> None:

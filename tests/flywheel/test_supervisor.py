@@ -13,10 +13,12 @@ import pytest
 from flywheel.supervisor import Program, Stack
 from tests.flywheel.machine import free_port
 
+ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP]
+
 
 @pytest.fixture
 def stack(data_dir: Path) -> Iterator[Stack]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in ENDING}
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a script that starts it with `&`
     made = Stack("127.0.0.1", free_port())
     made.heed_signals()
@@ -25,7 +27,7 @@ def stack(data_dir: Path) -> Iterator[Stack]:
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", ENDING)
 def test_a_signal_that_is_swallowed_at_a_fork_still_stops_the_start(
     stack: Stack, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,3 +45,16 @@ def test_a_signal_that_is_swallowed_at_a_fork_still_stops_the_start(
     with pytest.raises(KeyboardInterrupt):
         stack.wait_healthy()
     stack.serve_forever()  # returns
+
+
+def test_a_second_hang_up_does_not_interrupt_the_stop(stack: Stack) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGHUP)
+    signal.raise_signal(signal.SIGHUP)
+
+
+def test_nohup_is_respected(stack: Stack) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stack.heed_signals()
+    signal.raise_signal(signal.SIGHUP)
+    assert not stack.interrupted

@@ -158,11 +158,30 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
     eventually(machine.is_quiet)
 
 
-def test_ctrl_c_while_it_starts_is_quiet(one_machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("begun", "number"),
+    [
+        ("bin/postgres", signal.SIGTERM),
+        ("bin/postgres", signal.SIGHUP),
+        ("-Q\0train\0", signal.SIGINT),
+    ],
+)
+def test_a_signal_while_it_starts_stops_everything_and_is_quiet(
+    one_machine: Machine, begun: str, number: signal.Signals
+) -> None:
     process = one_machine.popen("manage.py", "up", "--port", str(free_port()))
-    eventually(lambda: workers(one_machine, "train"))
-    process.send_signal(signal.SIGINT)
+    eventually(lambda: one_machine.processes(begun))
+    process.send_signal(number)
     output, _ = process.communicate(timeout=300)
     assert process.returncode != 0
     assert "Traceback" not in output
+    assert not one_machine.processes("bin/postgres") and not one_machine.processes("valkey-server")
     eventually(one_machine.is_quiet)
+
+
+def test_a_database_that_is_away_is_one_sentence(one_machine: Machine) -> None:
+    one_machine.environment["DATABASE_URL"] = "postgres://flywheel@127.0.0.1:1/flywheel"
+    process = one_machine.popen("manage.py", "up", "--port", str(free_port()))
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode != 0 and "Check DATABASE_URL" in output
+    assert "Traceback" not in output

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management import BaseCommand, call_command
+from django.core.management import BaseCommand, CommandError, call_command
+from django.db import DatabaseError
 
 from apps.core.actions import bootstrap
+from flywheel import embedded
+from flywheel.outages import is_away
+from flywheel.servers import reason
 
 
 class Command(BaseCommand):
@@ -20,8 +24,14 @@ class Command(BaseCommand):
 
 
 def prepare_installation(command: BaseCommand) -> None:
-    call_command("migrate", verbosity=0)
-    call_command("createcachetable", verbosity=0)
+    """Raises CommandError."""
+    try:
+        call_command("migrate", verbosity=0)
+        call_command("createcachetable", verbosity=0)
+    except DatabaseError as error:
+        if not is_away(error):
+            raise
+        raise CommandError(_why_away(error)) from error
     call_command("collectstatic", interactive=False, verbosity=0)
     made = bootstrap()
     if made is None:
@@ -31,3 +41,16 @@ def prepare_installation(command: BaseCommand) -> None:
     lines += [f"API key: {made.api_key}"] if made.api_key else []
     lines += ["These credentials are shown only once."] if len(lines) > 1 else []
     command.stdout.write("\n".join(lines))
+
+
+def _why_away(error: DatabaseError) -> str:
+    if not embedded.wants_postgres():
+        return (
+            f"The database cannot be reached: {' '.join(str(error).split())}. Check DATABASE_URL, "
+            "and that this database is there and its server running."
+        )
+    log = embedded.Layout.of(embedded.data_dir()).log("postgres")
+    return (
+        f"The embedded PostgreSQL went away: {reason(log)}. Read {log}. If its disk is full, free "
+        "some space, or name another folder with FLYWHEEL_DATA_DIR."
+    )
