@@ -4,9 +4,11 @@ and its interval.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.template.loader import render_to_string
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -143,6 +145,30 @@ def test_the_charts_have_the_marks_and_the_table(project: Project) -> None:
     ]  # two days apart in a week
     assert 'id="changes" hx-swap-oob="true"' in page.content.decode()
     assert b"-41.7 pp" in page.content and b"New versions and models" in page.content
+
+
+@pytest.mark.parametrize(
+    ("minutes", "said"),
+    [
+        (0, "less than 1 h ago"),
+        (59, "less than 1 h ago"),
+        (60, "less than 2 h ago"),
+        (130, "1 to 2 h ago"),
+        (35 * 60 + 5, "34 to 35 h ago"),
+        (36 * 60, "2 d ago"),
+    ],
+)
+def test_a_version_of_which_only_the_hour_is_known_has_no_age_in_minutes(
+    minutes: int, said: str
+) -> None:
+    """The list says of the same run how long ago it started."""
+    hour = timezone.now() - timedelta(minutes=minutes, seconds=1)
+    change = began(0, "2")
+    shown = render_to_string(
+        "failures/_case_charts.html",
+        {"changes": [replace(change, at=hour)], "figures": [], "project": Project(slug="p")},
+    )
+    assert f">{said}</time>" in shown
 
 
 def test_without_a_change_there_is_no_table(db: None) -> None:

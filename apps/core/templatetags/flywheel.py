@@ -207,6 +207,15 @@ def ago(value: datetime | None) -> str:
     return f"{count} {name} ago" if age > 0 else f"in {count} {name}"
 
 
+@register.filter
+def ago_within_hour(value: datetime) -> str:
+    """How long ago, of what is known to the hour only; `value` is the start of that hour."""
+    hours = int((timezone.now() - value).total_seconds() // 3600)
+    if hours < 2:
+        return f"less than {max(hours, 0) + 1} h ago"
+    return f"{hours - 1} to {hours} h ago" if hours < 36 else ago(value)
+
+
 register.filter("shortened", shortened)
 
 
