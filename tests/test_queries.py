@@ -6,22 +6,36 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import date
 from html.parser import HTMLParser
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 from uuid import UUID
 
 import pytest
 from django.http import QueryDict
 from django.test import Client
 from django.urls import Resolver404, resolve, reverse
-from drf_spectacular.utils import OpenApiParameter
+from django.utils.html import escape
 
-from apps.core.models import Role
-from apps.core.query import QueryError, closest, parameters_of, refuse_invalid
+from apps.core.models import Project, Role
+from apps.core.query import (
+    PAGING,
+    Query,
+    QueryError,
+    closest,
+    many,
+    parameters_of,
+    refuse_invalid,
+    schema_of,
+    whole_number,
+)
 from apps.core.scopes import ROUTES
 from tests.factories import make_key, make_member, make_project, row
 from tests.test_access import (
+    OWN,
     PAGES,
     PATTERNS,
     WRITES,
@@ -32,10 +46,6 @@ from tests.test_access import (
 )
 
 pytestmark = pytest.mark.django_db
-# What a view does that lists rows, some of which its address may leave out.
-LISTS = re.compile(
-    r"page_of\(request|apply_filters\(|keyset\(|(Filters|Options)\.(of|read|lenient)\(|\b_log\(|listed\(request"
-)
 SAMPLES = {"int": "1", "uuid": UUID(int=1), "slug": "x", "str": "x", "path": "x", "anything": "x"}
 
 
@@ -59,28 +69,45 @@ def test_the_filter_that_was_meant(name: str, meant: str) -> None:
     assert closest(name, known) == meant
 
 
-PARAMETERS = [
-    OpenApiParameter("limit", int),
-    OpenApiParameter("cost_min", float),
-    OpenApiParameter("all", bool),
-    OpenApiParameter("state", enum=["open", "done"]),
-    OpenApiParameter("run", {"type": "array", "items": {"type": "string"}}),
-    OpenApiParameter("user"),
-    OpenApiParameter("cursor"),
-]
+QUERY: Query = {
+    "limit": whole_number(1, 90, 50),
+    "page": whole_number(1),
+    "cost_min": float,
+    "all": bool,
+    "state": ["open", "done"],
+    "run": many(UUID),
+    "day": date,
+    "user": None,
+    "cursor": None,
+}
 
 
 @pytest.mark.parametrize(
     ("query", "path"),
     [
-        ("limit=5&cost_min=.5&all&state=open&run=a&run=b&user=x&cursor=", ""),
-        ("cost_min=-1e-3&all=true", ""),
+        (
+            f"limit=5&cost_min=.5&all&state=open&run={UUID(int=1)}&run={UUID(int=2)}&cursor=",
+            "",
+        ),
+        ("cost_min=-1e-3&all=true&page=99999&day=2026-02-28", ""),
         ("nothing=1", "nothing"),
         ("user=", "user"),
         ("user=%20", "user"),
         ("user=a&user=b", "user"),
         ("limit=five", "limit"),
         ("limit=١", "limit"),
+        ("limit=0", "limit"),
+        ("limit=91", "limit"),
+        ("limit=+5", "limit"),
+        ("limit=5.0", "limit"),
+        ("limit=-5", "limit"),
+        ("page=0", "page"),
+        ("run=1", "run"),
+        ("run=", "run"),
+        ("day=2026-02-29", "day"),
+        ("state=Open", "state"),
+        ("state=open&state=done", "state"),
+        ("User=x", "User"),
         ("cost_min=nan", "cost_min"),
         ("cost_min=1,5", "cost_min"),
         ("all=maybe", "all"),
@@ -89,11 +116,62 @@ PARAMETERS = [
 )
 def test_what_a_declared_parameter_takes(query: str, path: str) -> None:
     if not path:
-        refuse_invalid(QueryDict(query), PARAMETERS)
+        refuse_invalid(QueryDict(query), QUERY)
         return
     with pytest.raises(QueryError) as caught:
-        refuse_invalid(QueryDict(query), PARAMETERS)
+        refuse_invalid(QueryDict(query), QUERY)
     assert caught.value.path == path
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("limit=five", "“limit” must be a whole number from 1 to 90."),
+        ("limit=91", "“limit” must be a whole number from 1 to 90."),
+        ("page=0", "“page” must be a whole number, at least 1."),
+        ("cost_min=x", "“cost_min” must be a number."),
+        ("state=x", "“state” must be one of open, done."),
+        ("user=a&user=b", "“user” is given more than once, and has one value."),
+        (
+            "usr=x",
+            "Unknown filter “usr”. Did you mean “user”? Known: all, cost_min, cursor, day, "
+            "limit, page, run, state, user.",
+        ),
+    ],
+)
+def test_a_refusal_says_what_to_send(query: str, sentence: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        refuse_invalid(QueryDict(query), QUERY)
+    assert caught.value.sentence == sentence
+
+
+def test_browsers_send_empty_fields_and_other_sites_append_names() -> None:
+    sent = QueryDict("user=&user=bob&limit=&utm_source=mail&fbclid=1")
+    refuse_invalid(sent, QUERY, by_form=True)
+    with pytest.raises(QueryError):
+        refuse_invalid(sent, QUERY)
+
+
+def refused(query: Query, *, by_form: bool = False) -> Iterator[tuple[str, str]]:
+    """(query string, parameter) of what an address with this query refuses."""
+    yield "no_such_filter=1", "no_such_filter"
+    for name, kind in query.items():
+        yield f"x{name}y=1", f"x{name}y"
+        schema = schema_of(kind)
+        is_many, schema = "items" in schema, schema.get("items", schema)
+        values = [] if schema == {"type": "string"} else ["¿"]
+        if schema.get("type") in ("integer", "number"):
+            values += ["1,5", "nan", "0x1", "١"]
+            values += [str(schema["minimum"] - 1)] if "minimum" in schema else []
+            values += [str(schema["maximum"] + 1)] if "maximum" in schema else []
+        if enum := [value for value in schema.get("enum", ()) if value]:
+            values += [f"{enum[0]}{enum[0]}", enum[0].swapcase() + "_"]
+        yield from ((f"{name}={quote(value)}", name) for value in values)
+        if not is_many:
+            valid = quote(str(enum[0] if enum else schema.get("minimum", 1)))
+            yield f"{name}={valid}&{name}={valid}", name
+        if not by_form and name not in PAGING and schema.get("type") != "boolean":
+            yield f"{name}=", name
 
 
 def test_every_route_of_the_api_refuses_what_it_does_not_declare(
@@ -103,7 +181,7 @@ def test_every_route_of_the_api_refuses_what_it_does_not_declare(
     sent.
     """
     client = Client(headers={"Authorization": f"Bearer {make_key(world['project'])}"})
-    wrong, routes = [], 0
+    wrong, routes, tried = [], 0, 0
     for name, methods in ROUTES.items():
         pattern = PATTERNS[name]
         if not hasattr(pattern.callback, "cls") or name.startswith("hosted:"):
@@ -115,16 +193,18 @@ def test_every_route_of_the_api_refuses_what_it_does_not_declare(
                 for kind, part in re.findall(r"<(?:(\w+):)?(\w+)>", str(pattern.pattern))
             }
             url = reverse(name, kwargs={part: SAMPLES[kind] for part, kind in kinds.items()})
-            answer = client.generic(method, f"{url}?no_such_filter=1")
-            if answer.status_code != 400 or answer.json().get("path") != "no_such_filter":
-                wrong.append(f"{method} {name}: {answer.status_code}")
+            for query, path in refused(parameters_of(pattern.callback.cls(), method)):
+                tried += 1
+                answer = client.generic(method, f"{url}?{query}")
+                if answer.status_code != 400 or answer.json().get("path") != path:
+                    wrong.append(f"{method} {name}?{query}: {answer.status_code}")
         body = inspect.unwrap(pattern.callback.cls().get) if "GET" in methods else None
         source = inspect.getsource(inspect.getclosurevars(body).nonlocals["func"]) if body else ""
         if "GET" in methods and " listed(request" in source:
-            declared = {item.name for item in parameters_of(pattern.callback.cls(), "GET")}
+            declared = parameters_of(pattern.callback.cls(), "GET").keys()
             wrong += [f"{name} reads {missing}" for missing in {"limit", "cursor"} - declared]
     assert not wrong, "\n".join(wrong)
-    assert routes > 100
+    assert routes > 100 and tried > 500
 
 
 class Links(HTMLParser):
@@ -135,6 +215,7 @@ class Links(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.urls: set[str] = set()
+        self.posts: set[str] = set()
         self.form: tuple[str, set[str]] | None = None
         self.feed(html)
 
@@ -144,6 +225,11 @@ class Links(HTMLParser):
             url
             for name in ("href", "hx-get", "data-ahead")
             if "?" in (url := given.get(name) or "")
+        }
+        self.posts |= {
+            url
+            for name in ("hx-post", "formaction", *(["action"] if given.get("method") else []))
+            if "?" in (url := given.get(name) or "") and given.get("method") != "get"
         }
         if (
             tag == "form"
@@ -165,23 +251,47 @@ class Links(HTMLParser):
             self.form = None
 
 
-def test_every_page_with_a_list_refuses_what_it_does_not_declare_and_links_to_nothing_refused(
-    world: dict[str, Any],  # noqa: F811
-) -> None:
-    person, wrong, lists, seen = logged_in(make_member(world["project"], Role.OWNER)), [], 0, set()
+def test_every_page_refuses_what_it_does_not_declare(world: dict[str, Any]) -> None:  # noqa: F811
+    person, wrong, tried = logged_in(make_member(world["project"], Role.OWNER)), [], 0
+    for name in PAGES + sorted(OWN):
+        view = PATTERNS[name].callback
+        if not inspect.unwrap(view).__module__.startswith("apps."):
+            continue  # signing in, which is allauth's
+        url = urlsplit(url_of(name, world) if name in PAGES else own_url(name))
+        for query, path in refused(view.query, by_form=True):
+            tried += 1
+            answer = person.generic("POST" if name in WRITES else "GET", f"{url.path}?{query}")
+            html = answer.content.decode() if not answer.streaming else ""
+            if answer.status_code != 400 or escape(f"“{path}”") not in html:
+                wrong.append(f"{name}?{query}: {answer.status_code}")
+    assert not wrong, "\n".join(wrong)
+    assert tried > 700
+
+
+def own_url(name: str) -> str:
+    return reverse(name, args=[UUID(int=1)] if "<" in str(PATTERNS[name].pattern) else [])
+
+
+def test_an_error_page_leads_to_the_filter_that_was_meant_and_back(project: Project) -> None:
+    person = logged_in(make_member(project, Role.OWNER))
+    url = reverse("trajectories:list", args=[project.slug])
+    page = person.get(f"{url}?user_id=bob&outcome=failure").content.decode()
+    assert f'href="{url}?outcome=failure&amp;user=bob">Use “user” instead' in page
+    assert f'href="{url}?outcome=failure">Remove “user_id”' in page
+    page = person.get(f"{url}?outcome=%3Cscript%3E&user=bob").content.decode()
+    assert f'href="{url}?user=bob">Remove “outcome”' in page and "<script>" not in page
+
+
+def test_no_page_links_to_an_address_that_is_refused(world: dict[str, Any]) -> None:  # noqa: F811
+    person, wrong, seen = logged_in(make_member(world["project"], Role.OWNER)), [], set()
     for name in PAGES:
         if name in WRITES:
             continue
         page = undone(person, name, world)
-        view = inspect.unwrap(PATTERNS[name].callback)
-        if LISTS.search(inspect.getsource(view)):
-            lists += 1
-            answer = undone(person, name, world, {"no_such_filter": "1"})
-            if answer.status_code != 400 or "no_such_filter" not in answer.content.decode():
-                wrong.append(f"{name} ignores an unknown filter ({answer.status_code})")
         if page.status_code != 200 or page.streaming or "html" not in page["Content-Type"]:
             continue
-        for url in Links(page.content.decode()).urls:
+        links = Links(page.content.decode())
+        for url in links.urls | links.posts:
             parts = urlsplit(url if url.startswith("/") else url_of(name, world) + url)
             key = (
                 re.sub(r"[0-9a-f-]{36}|\d+", "", parts.path),
@@ -190,17 +300,21 @@ def test_every_page_with_a_list_refuses_what_it_does_not_declare_and_links_to_no
             if parts.netloc or key in seen:
                 continue
             seen.add(key)
-            try:
-                resolve(parts.path)
-            except Resolver404:
-                continue
-            if (answer := person.get(f"{parts.path}?{parts.query}")).status_code == 400:
-                wrong.append(
-                    f"{name} links to {url}, which is refused:"
-                    f" {re.findall('Unknown[^<]*', answer.content.decode())[:1]}"
-                )
+            with suppress(Resolver404):
+                view = resolve(parts.path).func
+                try:
+                    refuse_invalid(QueryDict(parts.query), getattr(view, "query", {}), by_form=True)
+                    status = (
+                        200
+                        if url in links.posts
+                        else person.get(f"{parts.path}?{parts.query}").status_code
+                    )
+                except QueryError as error:
+                    status = error.sentence
+                if status not in (200, 204, 302, 404):
+                    wrong.append(f"{name} links to {url}: {status}")
     assert not wrong, "\n".join(wrong)
-    assert lists > 25 and len(seen) > 60
+    assert len(seen) > 60
 
 
 def test_a_filter_for_one_person_never_shows_everybody() -> None:

@@ -24,6 +24,7 @@ from apps.core.diffing import changed_lines
 from apps.core.http import progress
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.query import FLAG, PAGE_NUMBER
 from apps.teamwork.assigning import assigned_to
 
 UTC = "UTC"
@@ -42,7 +43,7 @@ def _run(project: Project, pk: str) -> FlowRun:
     )
 
 
-@project_view(query={"page": int})
+@project_view(query={"page": PAGE_NUMBER})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     page = page_of(request, actions.with_newest(project.flows.all()))
     last = FlowRun.objects.filter(version__flow__in=[flow.pk for flow in page])
@@ -74,7 +75,7 @@ def _runs(project: Project) -> QuerySet[FlowRun]:
     return project.flow_runs.select_related("version__flow", "created_by")
 
 
-@project_view(query={"state": RunState.values, "flow": None, "mine": None, "page": int})
+@project_view(query={"state": RunState.values, "flow": UUID, "mine": FLAG, "page": PAGE_NUMBER})
 def runs(request: HttpRequest, project: Project) -> HttpResponse:
     """All runs of the project's flows, filtered by ?state=waiting, ?flow=ID and ?mine=1."""
     rows, state, flow = _runs(project), request.GET.get("state", ""), request.GET.get("flow", "")
@@ -95,7 +96,7 @@ def runs(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "automation/runs.html", context)
 
 
-@project_view(query={"page": int})
+@project_view(query={"page": PAGE_NUMBER})
 def flow(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = _flow(project, pk)
     spec, versions = row.version.readable, list(row.versions.select_related("created_by"))
@@ -125,7 +126,7 @@ def flow(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     )
 
 
-@project_view(Role.OPERATOR)
+@project_view(Role.OPERATOR, query={"from": [one.slug for one in EXAMPLES]})
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     example = example_of(request.GET.get("from", "")) or EXAMPLES[0]
     return _edit(

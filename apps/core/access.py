@@ -14,10 +14,11 @@ from django.shortcuts import redirect
 
 from apps.core.errors import invalid_query
 from apps.core.models import Membership, Role, Stage
-from apps.core.query import Query, QueryError, refuse_invalid_of_page
+from apps.core.query import Query, QueryError, refuse_invalid
 from apps.core.storable import refuse_unstorable_fields
 from workers.lib.typed import FormError
 
+NOTHING: Query = {}
 ARCHIVED = "{} is archived and read-only. An owner can unarchive it under Settings → Project."
 
 
@@ -68,21 +69,19 @@ def refuse_unstorable_text(request: HttpRequest) -> None:
         raise BadRequest(str(error)) from error
 
 
-def takes(query: Query | None) -> Callable:
-    """Decorates a view: what is not among the query parameters that it takes is refused, and so is
-    what it refuses itself.
-    """
+def takes(query: Query) -> Callable:
+    """Decorates a page: what `query` does not declare is refused; so is what the view refuses."""
 
     def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         @wraps(view)
         def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             try:
-                if query is not None:
-                    refuse_invalid_of_page(request.GET, query)
+                refuse_invalid(request.GET, query, by_form=True)
                 return view(request, *args, **kwargs)
             except QueryError as error:
                 return invalid_query(request, error)
 
+        wrapper.query = query  # type: ignore[attr-defined]
         return wrapper
 
     return decorate
@@ -93,13 +92,13 @@ def project_view(
     *,
     archived: bool = False,
     deleted: bool = False,
-    query: Query | None = None,
+    query: Query = NOTHING,
 ) -> Callable:
     """Decorates `view(request, project, …)` at a URL with `<slug:slug>`; sets `request.membership`.
 
     An archived project is read-only but for views that say `archived`, a deleted one closed but for
-    those that say `deleted`. Lists name their filters, and what else their addresses hold, in
-    `query`: what is not among them is refused.
+    those that say `deleted`.
+    `query` declares what the page's address may hold: nothing else is accepted.
     """
 
     def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:

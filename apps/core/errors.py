@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -35,21 +36,31 @@ class Rejected(Exception):
     field: str | None = None
 
 
-def _page(request: HttpRequest, status: int, detail: str = "") -> HttpResponse:
+def _page(
+    request: HttpRequest, status: int, detail: str = "", links: Mapping[str, str] | None = None
+) -> HttpResponse:
     title, text = TEXTS[status]
     if request.path.startswith("/api/"):
         return JsonResponse({"detail": detail or title}, status=status)
-    return render(
-        request,
-        "error.html",
-        {"status": status, "title": title, "text": detail or text},
-        status=status,
-    )
+    context = {"status": status, "title": title, "text": detail or text, "links": links or {}}
+    return render(request, "error.html", context, status=status)
 
 
 def invalid_query(request: HttpRequest, error: QueryError) -> HttpResponse:
-    """A filter that does not exist, or a value that it cannot have: nothing is listed."""
-    return _page(request, 400, error.sentence)
+    """A filter that does not exist, or a value that it cannot have: nothing is listed.
+
+    The error page links to the same page without it, and to the one with the name that was meant.
+    """
+    links = {}
+    if request.method == "GET":
+        query = request.GET.copy()
+        values = query.pop(error.path, [])
+        if error.meant and error.meant not in query:
+            meant = query.copy()
+            meant.setlist(error.meant, values)
+            links[f"Use “{error.meant}” instead"] = f"{request.path}?{meant.urlencode()}"
+        links[f"Remove “{error.path}”"] = f"{request.path}?{query.urlencode()}".removesuffix("?")
+    return _page(request, 400, error.sentence, links)
 
 
 def bad_request(request: HttpRequest, exception: Any = None) -> HttpResponse:

@@ -11,12 +11,11 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from apps.core.models import Project, Role
+from apps.core.query import LARGEST_KEY, Query, many
 from apps.core.scopes import Scope
 from apps.core.storable import refuse_unstorable
 from workers.lib.messages import read_json
 from workers.lib.typed import FormError
-
-LARGEST_KEY = 2**63 - 1  # of a bigint
 
 
 def whole(text: str | None, low: int = 0, high: int = LARGEST_KEY) -> int | None:
@@ -27,6 +26,16 @@ def whole(text: str | None, low: int = 0, high: int = LARGEST_KEY) -> int | None
         return None
     value = int(text)
     return value if low <= value <= high else None
+
+
+def query_of(form: type[forms.BaseForm]) -> Query:
+    """The fields of a form that is sent with GET; the form checks their values."""
+    fields = form.base_fields.items()  # type: ignore[attr-defined]
+    return {name: many(None) if _is_multiple(field.widget) else None for name, field in fields}
+
+
+def _is_multiple(widget: forms.Widget) -> bool:
+    return bool(getattr(widget, "allow_multiple_selected", False))
 
 
 def json_of(text: str) -> Any:

@@ -1,40 +1,72 @@
-"""What may stand in the query of an address. A name or value that is not declared is refused:
-ignored, a filter would show everything.
+"""What the query of an address may hold. What is not declared is refused: an ignored filter would
+show everything.
 
-The API's routes declare their parameters in `extend_schema`, pages in `project_view(query=…)`.
+A `Query` is declared once. A page takes it as `project_view(query=…)`, an operation of the API as
+`extend_schema(parameters=parameters(…))`, and the query of a bulk change is checked against it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from datetime import date, datetime
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
+from uuid import UUID
 
 from django.http import QueryDict
 from drf_spectacular.utils import OpenApiParameter
+from rest_framework.request import Request
 
 from workers.lib.typed import FormError
 
+Schema = Mapping[str, Any]
+# A JSON schema or short for one: None for any text, a type, or the choices.
+Kind = Schema | type | Collection[str] | None
+Query = Mapping[str, Kind]
+
 UNKNOWN = "Unknown filter"
 SHOWN = 30  # names in an error
-PAGING = ("cursor", "limit", "offset", "sort")  # where empty is the usual
-MANY = "array"
+PAGING = ("cursor", "limit", "offset", "sort")  # which clients leave empty
+LARGEST_KEY = 2**63 - 1  # of a bigint
 TRUTHY, FALSY = ("1", "true", "yes", ""), ("0", "false", "no")
 # What browsers, mail and other sites append to an address.
 FOREIGN = re.compile(r"utm_\w+|fbclid|gclid|msclkid|mc_[ce]id")
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
-
-# Names of parameters; in a mapping with the values of each: choices, `int`, or None for any.
-Query = Collection[str] | Mapping[str, Collection[str] | type[int] | None]
+WHOLE = re.compile(r"-?[0-9]{1,30}")
+NUMBER = re.compile(
+    r"[+-]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})(e[+-]?[0-9]{1,2})?", re.IGNORECASE
+)
+TYPES: Mapping[type, Schema] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    UUID: {"type": "string", "format": "uuid"},
+    date: {"type": "string", "format": "date"},
+}
+# What each format is read with, and what is said of a text that it is not.
+FORMATS: Mapping[str, tuple[Callable[[str], Any], str]] = {
+    "uuid": (UUID, "must be an id, such as 0d3f0c52-5d0a-4d6e-9b8e-0c1d2e3f4a5b"),
+    "date": (date.fromisoformat, "must be a day, such as 2026-11-23"),
+    "date or time": (
+        datetime.fromisoformat,
+        "must be a date or time in ISO 8601, such as 2026-01-31 or 2026-01-31T10:00:00Z",
+    ),
+}
 
 
 class QueryError(FormError):
-    """A query that is refused. `path` is the parameter, `problem` a sentence, or the end of one
-    that begins with its name.
+    """A query that is refused.
+
+    `path` is the parameter; `problem` is a sentence, or the end of one that begins with its name;
+    `meant` is the known name that an unknown one resembles.
     """
+
+    def __init__(self, path: str, problem: str, meant: str = "") -> None:
+        super().__init__(path, problem)
+        self.meant = meant
 
     @property
     def sentence(self) -> str:
@@ -42,63 +74,97 @@ class QueryError(FormError):
         return self.problem if whole else f"“{self.path}” {self.problem.rstrip('.')}."
 
 
-def refuse_unknown(query: QueryDict, known: Collection[str]) -> None:
-    """Raises QueryError for a name that is not known."""
-    for name in query:
-        if name not in known:
-            raise QueryError(name[:100], unknown(name, known))
+def whole_number(
+    least: int | None = None, most: int | None = None, default: int | None = None
+) -> Schema:
+    limits = {"minimum": least, "maximum": most, "default": default}
+    return {"type": "integer"} | {
+        name: value for name, value in limits.items() if value is not None
+    }
 
 
-def refuse_invalid_of_page(query: QueryDict, known: Query) -> None:
-    """Raises QueryError for a name that is not known, unless another site appended it, and for a
-    value that one cannot have.
+def many(kind: Kind) -> Schema:
+    """A parameter that may be given several times."""
+    return {"type": "array", "items": schema_of(kind)}
 
-    Empty values, as a form sends them, are none.
+
+MOMENT: Schema = {"type": "string", "format": "date or time"}
+KEY = whole_number(1, LARGEST_KEY)  # the id of a row
+PAGE_NUMBER = whole_number(1)  # a number beyond the last page shows the last one
+FLAG = ("1",)  # `?archived` or `?archived=1`
+
+
+def schema_of(kind: Kind) -> Schema:
+    if isinstance(kind, Mapping) and "type" in kind:  # other mappings are choices with their labels
+        return kind
+    if isinstance(kind, type):
+        return TYPES[kind]
+    return TYPES[str] if kind is None else TYPES[str] | {"enum": list(kind)}
+
+
+def parameters(query: Query, **descriptions: str) -> list[OpenApiParameter]:
+    """The query as the API declares it."""
+    return [
+        OpenApiParameter(name, dict(schema_of(kind)), description=descriptions.get(name, ""))
+        for name, kind in query.items()
+    ]
+
+
+def refuse_invalid(query: QueryDict, known: Query, *, by_form: bool = False) -> None:
+    """Raises QueryError for a name that is not known, for a value that it cannot have, and for a
+    second value where one is meant.
+
+    `by_form`: as a browser sends it, where empty fields are no filters and another site may have
+    appended to it.
     """
     for name, values in query.lists():
         if name not in known:
-            if FOREIGN.fullmatch(name):
+            if by_form and FOREIGN.fullmatch(name):
                 continue
-            raise QueryError(name[:100], unknown(name, known))
-        values_of = known[name] if isinstance(known, Mapping) else None
-        for value in filter(None, map(str.strip, values)):
-            if values_of is int and not _is_number(value, "integer"):
-                raise QueryError(name, "must be a whole number")
-            if isinstance(values_of, Collection) and value not in values_of:
-                raise QueryError(name, f"must be one of {', '.join(filter(None, values_of))}")
-
-
-def refuse_invalid(query: QueryDict, parameters: Iterable[OpenApiParameter]) -> None:
-    """Raises QueryError for a name that is not among the parameters, a value that one cannot have,
-    and two where one is meant.
-    """
-    known = {parameter.name: parameter for parameter in parameters}
-    refuse_unknown(query, known)
-    for name, values in query.lists():
-        schema = _schema_of(known[name])
-        if len(values) > 1 and schema.get("type") != MANY:
-            raise QueryError(name, "is given more than once, and has one value.")
-        for value in values:
-            if problem := _problem(
-                value, schema.get("items", schema), is_filter=name not in PAGING
-            ):
+            raise unknown(name, known)
+        schema = schema_of(known[name])
+        sent = [value for value in values if value.strip()] if by_form else values
+        if schema.get("type") == "array":
+            schema = schema["items"]
+        elif len(sent) > 1:
+            raise QueryError(name, "is given more than once, and has one value")
+        for value in sent:
+            if problem := problem_of(value, schema, is_filter=name not in PAGING):
                 raise QueryError(name, problem)
 
 
-def unknown(name: str, known: Collection[str]) -> str:
-    names = sorted(known)
+def selection_of(
+    form: QueryDict, ids: Kind, filters: Query, fields: Collection[str]
+) -> tuple[list[str], QueryDict | None]:
+    """What a form selects for a bulk change: the ids of “ids=…,…”, or with `all` the filters of
+    `query`. `fields` are the others of the form.
+
+    Raises QueryError for a field or filter that is not known, and for a value that it cannot have.
+    """
+    own = ("ids", "query", "csrfmiddlewaretoken", *fields)
+    refuse_invalid(form, dict.fromkeys(own) | {"all": FLAG}, by_form=True)
+    if form.get("all"):
+        query = QueryDict(form.get("query", ""))
+        refuse_invalid(query, filters, by_form=True)
+        return [], query
+    chosen = [text for text in form.get("ids", "").split(",") if text]
+    for text in chosen:
+        if problem := problem_of(text, ids):
+            raise QueryError("ids", f"contains “{text[:60]}”: each {problem}")
+    return chosen, None
+
+
+def unknown(name: str, known: Collection[str]) -> QueryError:
+    names, name = sorted(known), name[:100]
     meant = closest(name, names)
     listed = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-    return (
-        f"{UNKNOWN} “{name[:100]}”. "
-        + (f"Did you mean “{meant}”? " if meant else "")
-        + f"Known: {listed or 'none'}."
-    )
+    suggestion = f"Did you mean “{meant}”? " if meant else ""
+    return QueryError(name, f"{UNKNOWN} “{name}”. {suggestion}Known: {listed or 'none'}.", meant)
 
 
 def closest(name: str, known: Collection[str]) -> str:
-    """The known name that was probably meant, "" for none: its words in another notation or with
-    more of them, or a typo.
+    """The known name that was probably meant, "" for none: the same words in another notation or
+    with more of them, or a typo.
     """
     words = _words(name)
     same = [other for other in known if _words(other) == words]
@@ -112,49 +178,73 @@ def _words(name: str) -> list[str]:
     return [word for word in re.split(r"[\W_]+", CAMEL.sub("_", name).lower()) if word]
 
 
-def _schema_of(parameter: OpenApiParameter) -> Mapping[str, Any]:
-    if isinstance(parameter.type, dict):
-        return parameter.type
-    names = {int: "integer", float: "number", bool: "boolean"}
-    schema: dict[str, Any] = {"type": names.get(parameter.type, "string")}
-    return schema | ({"enum": list(parameter.enum)} if parameter.enum else {})
-
-
-def _problem(value: str, schema: Mapping[str, Any], is_filter: bool) -> str:
+def problem_of(value: str, expected: Kind, *, is_filter: bool = True) -> str:
     """What is wrong with a value; "" if nothing is."""
-    if schema.get("type") == "boolean":
+    schema = schema_of(expected)
+    kind = schema.get("type")
+    if kind == "boolean":
         return "" if value.lower() in TRUTHY + FALSY else "must be true or false"
     if not value.strip():
-        return "is empty: give a value, or leave it out." if is_filter else ""
+        return "is empty: give a value, or leave it out" if is_filter else ""
     if schema.get("enum") and value not in schema["enum"]:
-        return f"must be one of {', '.join(map(str, schema['enum']))}"
-    if schema.get("type") in ("integer", "number") and not _is_number(value, schema["type"]):
-        return "must be a whole number" if schema["type"] == "integer" else "must be a number"
+        return f"must be one of {', '.join(filter(None, map(str, schema['enum'])))}"
+    if kind in ("integer", "number"):
+        return _problem_of_number(value, schema)
+    if schema.get("format") in FORMATS:
+        read, problem = FORMATS[schema["format"]]
+        try:
+            read(value.strip())
+        except ValueError:
+            return problem
     return ""
 
 
-def _is_number(value: str, kind: str) -> bool:
-    pattern = (
-        r"[+-]?\d{1,30}"
-        if kind == "integer"
-        else r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})(e[+-]?\d{1,2})?"
+def _problem_of_number(value: str, schema: Schema) -> str:
+    whole, least, most = schema["type"] == "integer", schema.get("minimum"), schema.get("maximum")
+    if (WHOLE if whole else NUMBER).fullmatch(value):
+        number = int(value) if whole else float(value)
+        if (least is None or number >= least) and (most is None or number <= most):
+            return ""
+    bounds = (
+        ""
+        if least is None
+        else f", at least {least}"
+        if most is None
+        else f" from {least} to {most}"
     )
-    return re.fullmatch(pattern, value.strip(), re.ASCII | re.IGNORECASE) is not None
+    return f"must be a {'whole ' * whole}number{bounds}"
 
 
-def parameters_of(view: Any, method: str) -> tuple[OpenApiParameter, ...]:
-    """The query parameters that an API view declares for a method."""
+def number_of(request: Request, name: str) -> int | None:
+    """A whole number of the query, or its declared default."""
+    schema = schema_of(parameters_of(request.parser_context["view"], request.method)[name])
+    value = request.query_params.get(name)
+    return int(value) if value else schema.get("default")
+
+
+def is_true(request: Request, name: str) -> bool:
+    """Whether a boolean of the query is given and true."""
+    value = request.query_params.get(name)
+    return value is not None and value.lower() in TRUTHY
+
+
+def parameters_of(view: Any, method: str) -> Query:
+    """The query that an API view declares for a method."""
     return _parameters_of(type(view), "GET" if method == "HEAD" else method)
 
 
 @cache
-def _parameters_of(view: type, method: str) -> tuple[OpenApiParameter, ...]:
+def _parameters_of(view: type, method: str) -> Query:
     declared = getattr(view, "kwargs", {}).get("schema")
     if declared is None:
-        return ()
+        return {}
     schema, instance = declared(), view()
     instance.request = None  # whose version would matter
     schema.view, schema.method = instance, method
-    return tuple(
-        item for item in schema.get_override_parameters() if item.location == OpenApiParameter.QUERY
-    )
+    items = schema.get_override_parameters()
+    return {item.name: _declared(item) for item in items if item.location == OpenApiParameter.QUERY}
+
+
+def _declared(parameter: OpenApiParameter) -> Schema:
+    schema = schema_of(parameter.type)
+    return {**schema, "enum": list(parameter.enum)} if parameter.enum else schema

@@ -13,6 +13,11 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 
+def choices(columns: Mapping[str, str]) -> list[str]:
+    """What the parameter may be."""
+    return [f"{sign}{name}" for name in columns for sign in ("", "-")]
+
+
 @dataclass(frozen=True)
 class Sorting:
     """`columns`: the expression of each column that can be sorted by; a “-” before it: descending

@@ -14,11 +14,12 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core import actions
-from apps.core.access import project_view
+from apps.core.access import project_view, takes
 from apps.core.attempts import locks_of
 from apps.core.forms import InviteForm, KeyForm, MemberForm, ProjectForm, RotateForm
 from apps.core.models import ApiKey, Invitation, Membership, Project, Role, Stage
 from apps.core.paging import page_of
+from apps.core.query import FLAG, PAGE_NUMBER
 
 log = logging.getLogger(__name__)
 STAGES_SHOWN = {
@@ -29,6 +30,7 @@ STAGES_SHOWN = {
 
 
 @login_required
+@takes({"show": list(filter(None, STAGES_SHOWN)), "all": FLAG})
 def projects(request: HttpRequest) -> HttpResponse:
     shown = request.GET.get("show") if request.GET.get("show") in STAGES_SHOWN else ""
     every = Project.objects.visible_to(request.user)
@@ -69,7 +71,7 @@ def settings(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
-@project_view(Role.OPERATOR, query={"page": int})
+@project_view(Role.OPERATOR, query={"page": PAGE_NUMBER})
 def keys(request: HttpRequest, project: Project) -> HttpResponse:
     """The project's API keys; a POST makes one, whose secret is shown on the next page and never
     again.

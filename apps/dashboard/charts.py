@@ -9,6 +9,7 @@ from typing import Any
 from django.http import QueryDict
 
 from apps.core.models import Project
+from apps.core.query import Query
 from apps.core.timeouts import TooLong, patience
 from apps.dashboard.models import Chart
 from apps.trajectories.filters import SINCE, Chip, active, normal
@@ -16,7 +17,13 @@ from apps.trajectories.metrics import figures, query
 from apps.trajectories.metrics.cells import MEASURES, titles
 
 CHART_MS = 4_000
-SPEC = ("title", "measure", "by", "kind", "bucket")
+SPEC: Query = {  # in an address
+    "title": None,
+    "measure": list(titles()),
+    "by": list(query.BY),
+    "kind": list(figures.KINDS),
+    "bucket": list(query.UNITS),
+}
 MAX_TITLE = 80
 USUAL_SINCE = "30d"
 TIMES = ("since", "from", "to")
@@ -35,7 +42,7 @@ class Spec:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Spec:
-        measure, by, kind, bucket = (given.get(name, "") for name in SPEC[1:])
+        measure, by, kind, bucket = (given.get(name, "") for name in [*SPEC][1:])
         filters = QueryDict(mutable=True)
         for name, value in given.items():
             if name not in (*SPEC, "chart", "cursor", "dashboard") and value:

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
+from apps.core.query import KEY, Query, refuse_invalid
 from apps.dashboard import actions
 from apps.dashboard.charts import SPEC, Drawn, Spec, draw
 from apps.dashboard.models import Chart, Dashboard
@@ -20,7 +21,8 @@ from apps.trajectories.metrics.cells import titles
 from apps.trajectories.models import Outcome
 from apps.trajectories.pages.listing import facets
 
-LARGE = 340
+LARGE, SPANS = 340, (*SINCE, "all")
+OF_CHART: Query = OF_LISTS | SPEC | {"chart": KEY, "dashboard": KEY}
 
 
 def _dashboard(project: Project, pk: int) -> Dashboard:
@@ -41,7 +43,7 @@ def dashboards(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "dashboard/dashboards.html", {"dashboards": rows})
 
 
-@project_view(query={"since"})
+@project_view(query={"since": SPANS})
 def dashboard(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The charts are loaded as fragments. `since` in the URL overrides their own time ranges."""
     row, since = _dashboard(project, pk), request.GET.get("since", "")
@@ -50,20 +52,20 @@ def dashboard(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         "dashboard": row,
         "charts": charts,
         "since": since,
-        "spans": [*SINCE, "all"],
+        "spans": SPANS,
         "most": actions.MAX_CHARTS,
     }
     return render(request, "dashboard/dashboard.html", context)
 
 
-@project_view()
+@project_view(query={"since": SPANS})
 def chart(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     row = _chart(project, pk)
     drawn = draw(project, Spec.of_chart(row, request.GET.get("since", "")))
     return render(request, "dashboard/_chart.html", {"drawn": drawn, "id": f"chart-{row.pk}"})
 
 
-@project_view(query=OF_LISTS | {*SPEC, "chart", "dashboard"})
+@project_view(query=OF_CHART)
 def explore(request: HttpRequest, project: Project) -> HttpResponse:
     """The chart that the URL asks for, with a form that changes it, and another one that keeps
     it.
@@ -114,6 +116,7 @@ def save_chart(request: HttpRequest, project: Project) -> HttpResponse:
     given, by = request.POST, request.user
     asked = QueryDict(given.get("query", ""), mutable=True)
     asked["title"] = given.get("title", "")
+    refuse_invalid(asked, OF_CHART, by_form=True)
     spec = Spec.of(asked.dict())
     back = f"{reverse('dashboard:explore', args=[project.slug])}?{asked.urlencode()}"
     try:

@@ -35,7 +35,7 @@ USUAL = "30d"
 CHARTS_MS = 4_000
 
 
-@project_view()
+@project_view(query={"since": SPANS})
 def home(request: HttpRequest, project: Project) -> HttpResponse:
     running = [
         *TrainingRun.objects.filter(project=project).active(),
@@ -72,7 +72,7 @@ def span_of(request: HttpRequest) -> str:
     return since if since in SPANS else USUAL
 
 
-@project_view()
+@project_view(query={"since": SPANS})
 def failure_rate(request: HttpRequest, project: Project) -> HttpResponse:
     """By time and by version, with the promotions; it says how many runs have no known outcome."""
     since = span_of(request)
@@ -89,7 +89,7 @@ def failure_rate(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "dashboard/_failure_rate.html", context)
 
 
-@project_view()
+@project_view(query={"since": SPANS})
 def performance(request: HttpRequest, project: Project) -> HttpResponse:
     """Traffic, latency and cost over time."""
     since, found = span_of(request), []
@@ -158,7 +158,7 @@ def buckets(project: Project) -> list[dict]:
     return [{"mode": row, "n": row.n, "share": 100 * row.n / largest} for row in rows]
 
 
-@project_view()
+@project_view(query={"q": None})
 def search(request: HttpRequest, project: Project) -> HttpResponse:
     """The fragment of the command palette: what `q` finds."""
     text = request.GET.get("q", "")

@@ -14,13 +14,13 @@ from rest_framework.response import Response
 
 from apps.core.api import TooLarge, member_of
 from apps.core.openapi import JSON, described, page
+from apps.core.query import number_of, whole_number
 from apps.core.storable import refuse_unstorable
 from apps.environments import actions
 from apps.environments.clients import load_for
 from apps.environments.models import Environment, EnvironmentKind, Verifier
 from apps.environments.protocol.bodies import MAX_TOOL, Refusal, check_bounds, read
 from apps.environments.versions import changes
-from apps.trajectories.api import number_of
 from apps.trajectories.decoding import loads
 from workers.lib.errors import SpecError
 
@@ -76,17 +76,14 @@ NEW_VERIFIER = {
 
 
 PAGING = [
-    OpenApiParameter("offset", int),
-    OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
+    OpenApiParameter("offset", whole_number(0, 10**9, 0)),
+    OpenApiParameter("limit", whole_number(1, MAX_PAGE, PAGE)),
 ]
 
 
 def page_of(request: Request, rows: QuerySet) -> tuple[list, int | None]:
     """The requested rows, and the offset of the next ones. Raises ValidationError."""
-    limit, offset = (
-        number_of(request, "limit", PAGE, 1, MAX_PAGE),
-        number_of(request, "offset", 0, 0, 10**9),
-    )
+    limit, offset = number_of(request, "limit"), number_of(request, "offset")
     found = list(rows[offset : offset + limit + 1])
     return found[:limit], offset + limit if len(found) > limit else None
 
@@ -121,7 +118,9 @@ WHOLE = {
     responses=described({200: WHOLE}, 400, 404),
     parameters=[
         OpenApiParameter(
-            "against", int, description="Another version of it: adds `changes` since then"
+            "against",
+            whole_number(1, 10**9),
+            description="Another version of it: adds `changes` since then",
         )
     ],
 )
@@ -130,7 +129,7 @@ def item(request: Request, slug: str, version: int) -> Response:
     environment = _find(request, slug, version)
     found = whole_json(request, environment)
     if "against" in request.query_params:
-        other = _find(request, slug, number_of(request, "against", 0, 0, 10**9))
+        other = _find(request, slug, number_of(request, "against"))
         found["changes"] = [
             {"kind": kind, "line": line} for kind, line in changes(other, environment)
         ]

@@ -16,6 +16,7 @@ from apps.core.access import project_view
 from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
+from apps.core.query import FLAG
 from apps.environments import packages
 from apps.environments.forms import scorers
 from apps.environments.schema import NewHarness
@@ -213,7 +214,7 @@ def _used(found: Found, form: UseForm, project: Project, *, by: Any) -> Any:
 
 
 @require_GET
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query={"again": FLAG})
 def check(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     """`?again=1`: checks again even if these files were already checked."""
     one = _found(project, name)

@@ -13,6 +13,7 @@ from rest_framework.response import Response
 
 from apps.core.api import member_of
 from apps.core.openapi import described
+from apps.core.query import is_true
 from apps.environments import packages
 from apps.environments.api import SandboxBusy
 from workers.lib.sandbox import Busy, visiting
@@ -99,7 +100,7 @@ def item(request: Request, name: str) -> Response:
         raise NotFound("This installation has no package of this name.")
     try:
         with visiting(f"project:{request.auth.project_id}"):
-            checked = packages.checked(one.found, again="again" in request.query_params)
+            checked = packages.checked(one.found, again=is_true(request, "again"))
     except Busy as busy:
         raise SandboxBusy(str(busy)) from busy
     return Response(

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST
@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
+from apps.core.query import FLAG, KEY
 from apps.environments import remote
 from apps.environments.actions import save_verifier
 from apps.environments.clients import load_for
@@ -31,7 +32,7 @@ from workers.lib.errors import SpecError
 from workers.lib.outgoing import RefusedAddress
 
 
-@project_view(query={"archived"})
+@project_view(query={"archived": FLAG})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     archived = "archived" in request.GET
     rows = (
@@ -42,13 +43,15 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "environments/list.html", context)
 
 
-@project_view()
+@project_view(query={"against": KEY})
 def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     rows = project.environments.select_related("verifier", "created_by", "project")
     environment = get_object_or_404(rows, pk=pk)
     versions = list(rows.filter(slug=environment.slug).order_by("-version"))
     against = request.GET.get("against", "")
     other = next((row for row in versions if str(row.version) == against), None)
+    if against and other is None:
+        raise Http404
     other = other or next((row for row in versions if row.version < environment.version), None)
     form = "connect" if environment.is_remote else "new"
     context = {
@@ -73,7 +76,7 @@ def _loaded(environment: Environment) -> dict[str, Any]:
         return {"tools": [], "opening": environment.opening, "problem": str(error)}
 
 
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query={"verifier": KEY, "from": KEY})
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     """`?from=<pk>` starts with that environment's settings, `?verifier=<pk>` with that verifier."""
     start = project.environments.filter(pk=whole(request.GET.get("from"))).first()
@@ -99,7 +102,7 @@ def made_by(form: EnvironmentForm, *, by: Any, dataset: dict | None = None) -> E
         return None
 
 
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query={"kind": list(CONNECTIONS), "from": KEY})
 def connect(request: HttpRequest, project: Project) -> HttpResponse:
     """`?kind=` remote or mcp; `?from=<pk>` begins with what that environment has."""
     start = project.environments.filter(
@@ -150,7 +153,7 @@ def _found(request: HttpRequest, kind: str) -> remote.Found:
 
 
 @require_POST
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query={"kind": list(CONNECTIONS)})
 def test_connection(request: HttpRequest, project: Project) -> HttpResponse:
     return render(
         request, "environments/_connection.html", {"found": _found(request, _kind(request))}

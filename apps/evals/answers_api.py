@@ -13,10 +13,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import JSON, LINES, described, page
+from apps.core.query import number_of, whole_number
 from apps.evals import answers
-from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, find_run, needs_right
+from apps.evals.lookups import LIMIT, find_run, needs_right
 from apps.evals.models import EvalRun
-from apps.trajectories.api import MAX_ROWS, number_of, parts_of, room_for
+from apps.trajectories.api import MAX_ROWS, parts_of, room_for
 from workers.lib.typed import json_schema
 
 TASK = {
@@ -125,7 +126,9 @@ SEND = extend_schema(
             enum=["1"],
             description="Only tasks without an answer yet, to continue after an interruption",
         ),
-        OpenApiParameter("cursor", int, description="`next` of the previous page"),
+        OpenApiParameter(
+            "cursor", whole_number(0, 10**9, 0), description="`next` of the previous page"
+        ),
         LIMIT,
     ],
     description=(
@@ -143,10 +146,7 @@ def tasks(request: Request, pk: UUID) -> Response:
             status=409,
         )
     missing = request.query_params.get("missing") == "1"
-    start, limit = (
-        number_of(request, "cursor", 0, 0, 10**9),
-        number_of(request, "limit", PAGE, 1, MAX_PAGE),
-    )
+    start, limit = number_of(request, "cursor"), number_of(request, "limit")
     found, following = answers.tasks_page(
         run, start=start, limit=limit, missing=missing, viewer=request.auth
     )

@@ -16,6 +16,7 @@ from rest_framework.response import Response
 
 from apps.core.api import member_of
 from apps.core.openapi import JSON, LINE, LINES, described, page
+from apps.core.query import number_of, whole_number
 from apps.evals import actions, exporting, importing
 from apps.evals.formats import RowProblem, TaskRow, own, read
 from apps.evals.holdout.view_log import record_membership, record_view, view_count
@@ -30,7 +31,7 @@ from apps.evals.lookups import (
     one_of,
 )
 from apps.evals.models import EvalSet, EvalSetState, Split, Task
-from apps.trajectories.api import number_of, parts_of
+from apps.trajectories.api import parts_of
 from workers.lib.typed import json_schema
 
 PAGE, MAX_PAGE, MAX_ROWS = 100, 1000, 5000
@@ -158,17 +159,14 @@ def collection(request: Request) -> Response:
         OpenApiParameter(
             "holdout", enum=["1"], description="Include the held-out tasks. Counts as a view."
         ),
-        OpenApiParameter("offset", int),
-        OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
+        OpenApiParameter("offset", whole_number(0, 10**9, 0)),
+        OpenApiParameter("limit", whole_number(1, MAX_PAGE, PAGE)),
     ],
 )
 @api_view(["GET"])
 def item(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
-    limit, offset = (
-        number_of(request, "limit", PAGE, 1, MAX_PAGE),
-        number_of(request, "offset", 0, 0, 10**9),
-    )
+    limit, offset = number_of(request, "limit"), number_of(request, "offset")
     tasks = eval_set.tasks.select_related("eval_set", "trajectory", "variant_of").order_by("key")
     if split := one_of(request, "split", Split.values):
         tasks = tasks.filter(split=split)

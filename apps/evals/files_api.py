@@ -17,13 +17,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import LINES, described
+from apps.core.query import number_of, whole_number
 from apps.evals import exporting
 from apps.evals.diffing import ADDED, CHANGED, REMOVED, Change, diff
 from apps.evals.formats import own
 from apps.evals.holdout.view_log import record_seen
-from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, find_set, needs_right, one_of
+from apps.evals.lookups import LIMIT, find_set, needs_right, one_of
 from apps.evals.models import EvalSet, Split, Task
-from apps.trajectories.api import number_of
 
 ZIP = "application/zip"
 CHANGES = {
@@ -103,12 +103,14 @@ def export(request: Request, pk: UUID) -> HttpResponseBase:
     responses=described({200: CHANGES}, 400, 403, 404),
     parameters=[
         OpenApiParameter(
-            "against", int, description="Another version of the set; default: the previous one"
+            "against",
+            whole_number(0, 2**31 - 1),
+            description="Another version of the set; default: the previous one",
         ),
         OpenApiParameter(
             "holdout", enum=["1"], description="Include the held-out tasks. Counts as a view."
         ),
-        OpenApiParameter("offset", int),
+        OpenApiParameter("offset", whole_number(0, 10**9, 0)),
         LIMIT,
     ],
     description=(
@@ -121,10 +123,7 @@ def export(request: Request, pk: UUID) -> HttpResponseBase:
 def changes(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     older, newer = sorted((eval_set, _other(request, eval_set)), key=lambda one: one.version)
-    limit, offset = (
-        number_of(request, "limit", PAGE, 1, MAX_PAGE),
-        number_of(request, "offset", 0, 0, 10**9),
-    )
+    limit, offset = number_of(request, "limit"), number_of(request, "offset")
     open_ = request.query_params.get("holdout") == "1"
     if open_:
         needs_right(request, Split.HOLDOUT)
@@ -165,7 +164,7 @@ def _other(request: Request, eval_set: EvalSet) -> EvalSet:
         pk=eval_set.pk
     )
     if "against" in request.query_params:
-        found = others.filter(version=number_of(request, "against", 0, 0, 2**31 - 1)).first()
+        found = others.filter(version=number_of(request, "against")).first()
     else:
         found = others.filter(version__lt=eval_set.version).order_by("-version").first()
     if found is None:

@@ -13,11 +13,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import NUMBER, described, page
+from apps.core.query import number_of, whole_number
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.learnability.run import RunLearnability
 from apps.evals.learnability.table import KINDS, Row, is_kind, ordered, rows_of
-from apps.evals.lookups import CURSOR, LIMIT, MAX_PAGE, PAGE, find_run, needs_right, one_of
-from apps.trajectories.api import number_of
+from apps.evals.lookups import CURSOR, LIMIT, find_run, needs_right, one_of
 
 TASK = {
     "type": "object",
@@ -88,9 +88,11 @@ FOUND |= {
     responses=described({200: FOUND}, 400, 403, 404),
     parameters=[
         OpenApiParameter(
-            "group_size", int, description="Samples of a task in one GRPO step: 2 to 64, else 8"
+            "group_size", whole_number(2, 64, 8), description="Samples of a task in one GRPO step"
         ),
-        OpenApiParameter("per_group", int, description="Max tasks to pick per group"),
+        OpenApiParameter(
+            "per_group", whole_number(1, 100_000), description="Max tasks to pick per group"
+        ),
         OpenApiParameter("kind", enum=list(KINDS)),
         CURSOR,
         LIMIT,
@@ -105,15 +107,8 @@ FOUND |= {
 def learnability(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
     needs_right(request, run.split)
-    size, limit = (
-        number_of(request, "group_size", 8, 2, 64),
-        number_of(request, "limit", PAGE, 1, MAX_PAGE),
-    )
-    per_group = (
-        number_of(request, "per_group", 1, 1, 100_000)
-        if "per_group" in request.query_params
-        else None
-    )
+    size, limit = number_of(request, "group_size"), number_of(request, "limit")
+    per_group = number_of(request, "per_group")
     kind, cursor = one_of(request, "kind", KINDS), request.query_params.get("cursor", "")
     learning = RunLearnability(run, size)
     rows = rows_of(learning, per_group)

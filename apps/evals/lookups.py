@@ -16,11 +16,11 @@ from rest_framework.response import Response
 from apps.core.http import uuid_of
 from apps.core.models import Job
 from apps.core.paging import keyset
+from apps.core.query import number_of, whole_number
 from apps.environments.api import body_of
 from apps.environments.models import Environment
 from apps.evals.models import EvalRun, EvalSet, Split
 from apps.registry.models import ModelKind, ModelVersion
-from apps.trajectories.api import number_of
 from workers.lib.typed import convert
 
 Row = TypeVar("Row", bound=Model)
@@ -33,7 +33,7 @@ PAGE, MAX_PAGE = 50, 500
 NAMED = re.compile(r"([-a-zA-Z0-9_]{1,80})@(\d{1,9})")
 VERSION = re.compile(r"([-a-zA-Z0-9_]{1,80})-v(\d{1,9})")
 CURSOR = OpenApiParameter("cursor", str, description="`next` of the previous page")
-LIMIT = OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}")
+LIMIT = OpenApiParameter("limit", whole_number(1, MAX_PAGE, PAGE))
 
 
 def runs_of(request: Request) -> QuerySet[EvalRun]:
@@ -164,7 +164,7 @@ def listed(
     for an invalid cursor.
     """
     try:
-        limit = number_of(request, "limit", PAGE, 1, MAX_PAGE)
+        limit = number_of(request, "limit")
         found, following = keyset(rows, request.query_params.get("cursor", ""), limit)
     except ValueError as error:
         raise ValidationError({"path": "cursor", "error": f"{error}; start without one"}) from error

@@ -19,6 +19,7 @@ from rest_framework.response import Response
 from apps.core import jobs
 from apps.core.models import JobState
 from apps.core.openapi import JSON, described, page
+from apps.core.query import LARGEST_KEY, number_of, whole_number
 from apps.evals import actions, answers, answers_api, samples_api, traces
 from apps.evals import runs_schema as schema
 from apps.evals.announcing import facts_of
@@ -26,8 +27,6 @@ from apps.evals.holdout.view_log import record_output_view
 from apps.evals.lookups import (
     CURSOR,
     LIMIT,
-    MAX_PAGE,
-    PAGE,
     error_of,
     filtered,
     find_environment,
@@ -45,7 +44,6 @@ from apps.evals.submission import submit_eval
 from apps.registry.actions import ModelError, register_agent
 from apps.registry.engines import AUTO, LIMITS, in_words
 from apps.registry.models import Reach
-from apps.trajectories.api import number_of
 
 BOUNDS = (*LIMITS, "timeout_s", "at_once")  # limits on what an evaluation uses
 FILTERS = {
@@ -212,7 +210,9 @@ def cancel(request: Request, pk: UUID) -> Response:
     responses=described({200: page(schema.SAMPLE)}, 400, 403, 404),
     parameters=[
         *samples_api.FILTERS,
-        OpenApiParameter("cursor", str, description="`next` of the previous page"),
+        OpenApiParameter(
+            "cursor", whole_number(0, LARGEST_KEY, 0), description="`next` of the previous page"
+        ),
         LIMIT,
     ],
     description=(
@@ -227,10 +227,7 @@ def samples(request: Request, pk: UUID) -> Response:
     needs_right(request, run.split)
     if request.method == "POST":
         return answers_api.send(request, run)
-    limit, cursor = (
-        number_of(request, "limit", PAGE, 1, MAX_PAGE),
-        number_of(request, "cursor", 0, 0, 2**63 - 1),
-    )
+    limit, cursor = number_of(request, "limit"), number_of(request, "cursor")
     found = list(
         samples_api.filtered(request, run).filter(pk__gt=cursor).order_by("pk")[: limit + 1]
     )

@@ -16,6 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import LINES, described
+from apps.core.query import number_of, whole_number
 from apps.evals import runs_schema as schema
 from apps.evals.comparison import files, report
 from apps.evals.comparison.tasks import CHANGES, SORTS, TaskTable, place_of, unknown_filters
@@ -28,7 +29,6 @@ from apps.evals.samples import exporting, transcript
 from apps.evals.samples.components import explained
 from apps.evals.samples.diagnosis import diagnose
 from apps.evals.samples.filters import OUTCOMES, Filters
-from apps.trajectories.api import number_of
 
 MOST_RUNS = 20
 FILTERS = [
@@ -180,10 +180,8 @@ def export(request: Request, pk: UUID) -> StreamingHttpResponse:
         OpenApiParameter("change", enum=list(CHANGES)),
         OpenApiParameter(
             "of",
-            int,
-            description=(
-                "Of more than two: the number of the one evaluation whose changes count, from 2"
-            ),
+            whole_number(2, MOST_RUNS),
+            description="Of more than two: the number of the one evaluation whose changes count",
         ),
         OpenApiParameter(
             "mode", str, description="A failure mode’s slug: tasks where it appeared or disappeared"
@@ -198,7 +196,7 @@ def export(request: Request, pk: UUID) -> StreamingHttpResponse:
             description="All tasks as a file; CSV with one line per task",
         ),
         OpenApiParameter("cursor", str, description="`next` of the previous page"),
-        OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
+        OpenApiParameter("limit", whole_number(1, MAX_PAGE, PAGE)),
     ],
     description=(
         "Evaluations side by side: success, pass@k, pass^k, reward and its components, invalid"
@@ -227,10 +225,7 @@ def compare(request: Request) -> HttpResponseBase:
         raise ValidationError(
             {"path": "cursor", "error": "is the `next` of no page; start without one"}
         )
-    limit, given = (
-        number_of(request, "limit", PAGE, 1, MAX_PAGE),
-        TaskFilters.from_query(query, len(runs)),
-    )
+    limit, given = number_of(request, "limit"), TaskFilters.from_query(query, len(runs))
     for run in runs:
         record_output_view(run, by=request.auth)
     found = report.compare(runs, details=True)

@@ -18,6 +18,7 @@ from rest_framework.response import Response
 
 from apps.core.api import member_of
 from apps.core.openapi import JSON, described
+from apps.core.query import number_of, whole_number
 from apps.evals import actions, from_failures
 from apps.evals.actions import TasksMade
 from apps.evals.api import STORED
@@ -34,7 +35,6 @@ from apps.evals.samples.to_tasks import make_tasks
 from apps.failures.actions.decisions import decide
 from apps.failures.models import Failure, FailureState
 from apps.trajectories.actions import store
-from apps.trajectories.api import number_of
 from apps.trajectories.filters import SINCE, apply_filters
 from apps.trajectories.models import Trajectory, TrajectoryKey
 from apps.trajectories.shown import runs_shown
@@ -257,7 +257,11 @@ def _runs(request: Request, asked: FromProduction) -> QuerySet[Trajectory]:
     responses=described({200: TASK_OF_FAILURE}, 400, 404),
     parameters=[
         OpenApiParameter("trajectory", str, required=True, description="The id of a failed run"),
-        OpenApiParameter("cut", int, description="One of `steps`; default: the blamed step"),
+        OpenApiParameter(
+            "cut",
+            whole_number(0, 2**31 - 1),
+            description="One of `steps`; default: the blamed step",
+        ),
     ],
     description=(
         "A preview of the task that would be created from a failure, with suggested expected"
@@ -281,10 +285,7 @@ def from_failure(request: Request, pk: UUID) -> Response:
         return _task_of(request, eval_set)
     failure = _failure(request, request.query_params.get("trajectory", ""))
     run = failure.trajectory
-    cut = _cut(
-        failure,
-        None if "cut" not in request.query_params else number_of(request, "cut", 0, -1, 2**31),
-    )
+    cut = _cut(failure, number_of(request, "cut"))
     runs_shown(request.auth.project, [run.pk], to=request.auth, where="API")
     return Response(
         {

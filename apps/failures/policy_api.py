@@ -16,13 +16,13 @@ from apps.core.api import member_of
 from apps.core.models import Project
 from apps.core.openapi import described
 from apps.core.openapi import page as page_schema
+from apps.core.query import number_of, whole_number
 from apps.failures.actions import policy
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import PolicyRule, SystemPrompt
 from apps.failures.prompts import MOST_COUNTED, MOST_EXAMPLES, rules_of
 from apps.failures.rules.policy import LONGEST_SENTENCE
 from apps.failures.rules.written import FORMS, Invalid
-from apps.trajectories.api import number_of
 from apps.trajectories.shown import runs_shown
 
 PAGE, MAX_PAGE = 50, 200
@@ -143,8 +143,10 @@ EXAMPLE = {
     responses=described({200: page_schema(RULE, "integer")}, 400, 403),
     parameters=[
         OpenApiParameter("state", str, enum=STATES),
-        OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
-        OpenApiParameter("offset", int, description="0, or `next` of the last page"),
+        OpenApiParameter("limit", whole_number(1, MAX_PAGE, PAGE)),
+        OpenApiParameter(
+            "offset", whole_number(0, 10**6, 0), description="0, or `next` of the last page"
+        ),
     ],
     description=(
         "Rules that the project's system prompts state or people wrote, newest prompts first."
@@ -166,10 +168,7 @@ def rules(request: Request) -> Response:
     project = request.auth.project
     if request.method == "POST":
         return _written(request, project, _prompt(request, project))
-    limit, offset = (
-        number_of(request, "limit", PAGE, 1, MAX_PAGE),
-        number_of(request, "offset", 0, 0, 10**6),
-    )
+    limit, offset = number_of(request, "limit"), number_of(request, "offset")
     rows = rules_of(project).order_by("-prompt__first_seen", "-prompt", "position", "pk")
     if state := request.query_params.get("state"):
         if state not in STATES:

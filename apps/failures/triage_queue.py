@@ -16,6 +16,7 @@ from django.db.models import Count, OuterRef, Subquery
 
 from apps.core.http import uuid_of
 from apps.core.models import Project
+from apps.core.query import FLAG, Query
 from apps.failures.models import (
     Failure,
     FailureMode,
@@ -26,11 +27,18 @@ from apps.failures.models import (
 )
 from apps.failures.outcomes.estimates import Estimator
 
-FILTERS = ("mode", "cluster", "version", "safety", "mine", "confidence")
 INFORMATIVE = "informative"
 SORTS = {"": "Severe first", INFORMATIVE: "Most informative first"}
 SORTED = 5_000
 CONFIDENCES = ("certain", "likely", "hint")
+FILTERS: Query = {
+    "mode": None,
+    "cluster": UUID,
+    "version": None,
+    "safety": FLAG,
+    "mine": FLAG,
+    "confidence": CONFIDENCES,
+}
 SEVERE_FIRST = (Severity.HIGH, Severity.MEDIUM, Severity.LOW)
 COUNTED = 1_000
 

@@ -16,6 +16,7 @@ from apps.core.access import refuse_unstorable_text, takes
 from apps.core.http import uuid_of
 from apps.core.models import Project
 from apps.core.paging import page_of
+from apps.core.query import PAGE_NUMBER
 from apps.notifications import actions
 from apps.notifications.catalogue import RULES, Topic
 from apps.notifications.models import Notification
@@ -31,7 +32,7 @@ def unread_of(user: Any) -> str:
 
 
 @login_required
-@takes({"show": ("unread",), "topic": Topic.values, "project": None, "page": int})
+@takes({"show": ("unread",), "topic": Topic.values, "project": None, "page": PAGE_NUMBER})
 def listing(request: HttpRequest) -> HttpResponse:
     """Filters in the URL: `show=unread`, `topic`, `project`."""
     refuse_unstorable_text(request)
@@ -58,12 +59,14 @@ def listing(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
+@takes({})
 def count(request: HttpRequest) -> HttpResponse:
     """The bell, which asks for itself once a minute."""
     return render(request, "notifications/_bell.html", {"unread": unread_of(request.user)})
 
 
 @login_required
+@takes({})
 def opened(request: HttpRequest, pk: str) -> HttpResponse:
     """Marks it read and leads to its page; what this person may not see (any more) does not
     exist.
@@ -74,6 +77,7 @@ def opened(request: HttpRequest, pk: str) -> HttpResponse:
 
 
 @login_required
+@takes({})
 def read(request: HttpRequest) -> HttpResponse:
     """One (`id`), or all of them; then back to the list as it was filtered."""
     refuse_unstorable_text(request)
@@ -85,6 +89,7 @@ def read(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
+@takes({})
 def preferences(request: HttpRequest) -> HttpResponse:
     """Per event: in the app, by e-mail. A box that is not sent is not chosen."""
     if request.method == "POST":

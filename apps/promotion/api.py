@@ -14,12 +14,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import JSON, described, page, results
-from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, form_of
+from apps.core.query import LARGEST_KEY, is_true, number_of, whole_number
+from apps.evals.lookups import LIMIT, form_of
 from apps.promotion.actions import previous_of
 from apps.promotion.announcing import move_json
 from apps.promotion.models import Channel, Promotion
 from apps.promotion.policies import create_channel, policy_of
-from apps.trajectories.api import number_of
 from workers.lib.typed import json_schema
 
 NULLABLE = {"type": ["string", "null"]}
@@ -173,7 +173,7 @@ def collection(request: Request) -> Response:
     if request.method == "POST":
         row, new = create_channel(project, form_of(request, NewChannel).name)
         return Response(channel_json(row), status=201 if new else 200)
-    archived = request.query_params.get("archived", "") in ("1", "true")
+    archived = is_true(request, "archived")
     return Response(
         {
             "results": [
@@ -203,18 +203,23 @@ def channel_json(row: Channel) -> dict[str, Any]:
     operation_id="v1_channels_history",
     responses=described({200: page(MOVE)}, 400, 404),
     examples=[MOVE_EXAMPLE],
-    parameters=[OpenApiParameter("cursor", str, description="`next` of the page before"), LIMIT],
+    parameters=[
+        OpenApiParameter(
+            "cursor",
+            whole_number(0, LARGEST_KEY, LARGEST_KEY),
+            description="`next` of the page before",
+        ),
+        LIMIT,
+    ],
     description="Every promotion and rollback of a channel, newest first.",
 )
 @api_view(["GET"])
 def history(request: Request, name: str) -> Response:
-    limit, last = number_of(request, "limit", PAGE, 1, MAX_PAGE), 2**63 - 1
+    limit = number_of(request, "limit")
     rows = find_channel(request, name).promotions.select_related(
         "channel", "from_version", "to_version", "by"
     )
-    found = list(
-        rows.filter(pk__lt=number_of(request, "cursor", last, 0, last)).order_by("-pk")[: limit + 1]
-    )
+    found = list(rows.filter(pk__lt=number_of(request, "cursor")).order_by("-pk")[: limit + 1])
     following = str(found[limit - 1].pk) if len(found) > limit else None
     return Response({"results": [move_json(move) for move in found[:limit]], "next": following})
 

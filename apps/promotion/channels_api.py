@@ -17,8 +17,8 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.forms import whole
 from apps.core.openapi import JSON, described
+from apps.core.query import number_of, whole_number
 from apps.evals.lookups import find_set, form_of
 from apps.promotion import actions, policies
 from apps.promotion.announcing import move_json
@@ -225,7 +225,9 @@ MOST = 50  # versions returned
     parameters=[
         OpenApiParameter("as", enum=["toml"], description="TOML file instead of JSON"),
         OpenApiParameter(
-            "version", int, description="An earlier version instead of the current one"
+            "version",
+            whole_number(0, 2**31 - 1),
+            description="An earlier version instead of the current one",
         ),
     ],
     description="The policy that applies to a channel, and its version; 0 means the defaults.",
@@ -292,10 +294,8 @@ def _proposal_json(row: PolicyProposal) -> dict[str, Any]:
 def _policy(request: Request, channel: Channel) -> Response | HttpResponse:
     now, version = policy_of(channel)
     proposal = open_proposal(channel, version)
-    if given := request.query_params.get("version"):
-        row = PromotionPolicy.objects.filter(
-            channel=channel, version=whole(given, 0, 2**31 - 1)
-        ).first()
+    if (number := number_of(request, "version")) is not None:
+        row = PromotionPolicy.objects.filter(channel=channel, version=number).first()
         if row is None:
             raise NotFound("This channel's policy has no such version (`version`).")
         now, version = values_of(row), row.version
@@ -381,7 +381,7 @@ def rollback(request: Request, name: str) -> Response:
     examples=[PLAN_EXAMPLE],
     parameters=[
         OpenApiParameter("eval_set", str, required=True, description="id or name@version"),
-        OpenApiParameter("samples_per_task", int, description="1 to 64, else 8"),
+        OpenApiParameter("samples_per_task", whole_number(1, 64, 8)),
     ],
     description=(
         "What the next comparison on a set's hold-out can show under the channel's policy, before"
@@ -394,6 +394,6 @@ def plan(request: Request, name: str) -> Response:
     channel = find_channel(request, name)
     eval_set = find_set(request, request.query_params.get("eval_set", ""))
     now = policy_of(channel)[0]
-    samples = whole(request.query_params.get("samples_per_task"), 1, 64) or 8
+    samples = number_of(request, "samples_per_task")
     found = plan_for(eval_set, now, samples)
     return Response({"plan": found.as_dict(), "wear": wear_of(eval_set, now).as_dict()})

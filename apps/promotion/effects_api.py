@@ -8,8 +8,8 @@ from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.forms import whole
 from apps.core.openapi import described
+from apps.core.query import number_of, whole_number
 from apps.evals.lookups import find_version
 from apps.promotion.effects.graph import as_json as graph_json
 from apps.promotion.effects.graph import graph_of
@@ -118,7 +118,7 @@ EFFECT_EXAMPLE = OpenApiExample(
     responses=described({200: EFFECT}, 400, 404),
     examples=[EFFECT_EXAMPLE],
     parameters=[
-        OpenApiParameter("days", int, description=f"Before and after, 1 to {LONGEST}, else {USUAL}")
+        OpenApiParameter("days", whole_number(1, LONGEST, USUAL), description="Before and after")
     ],
     description=(
         "Production before and after a promotion or rollback (an `id` from the channel’s history):"
@@ -129,19 +129,13 @@ EFFECT_EXAMPLE = OpenApiExample(
 )
 @api_view(["GET"])
 def effect(request: Request, name: str, pk: int) -> Response:
-    given = request.query_params.get("days")
-    days = whole(given, 1, LONGEST) if given else USUAL
-    if days is None:
-        raise ValidationError(
-            {"path": "days", "error": f"must be a whole number from 1 to {LONGEST}"}
-        )
     rows = Promotion.objects.filter(channel__project=request.auth.project, channel__name=name)
     move = (
         rows.filter(pk=pk).select_related("channel__project", "from_version", "to_version").first()
     )
     if move is None:
         raise NotFound("This channel’s history has no such entry.")
-    return Response(as_json(effect_of(move, days)))
+    return Response(as_json(effect_of(move, number_of(request, "days"))))
 
 
 GRAPH = {

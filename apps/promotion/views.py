@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -14,7 +15,8 @@ from apps.core.access import project_view
 from apps.core.charts import intervals
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
-from apps.core.sorting import Sorting
+from apps.core.query import FLAG, PAGE_NUMBER
+from apps.core.sorting import Sorting, choices
 from apps.core.templatetags.flywheel import number, percent
 from apps.environments.reward_models import measured_of, verifiers_with
 from apps.evals.holdout.view_log import record_output_view
@@ -54,7 +56,7 @@ VERSION_COLUMNS = {
 }
 
 
-@project_view(query={"archived": None, "sort": None, "page": int})
+@project_view(query={"archived": FLAG, "sort": choices(VERSION_COLUMNS), "page": PAGE_NUMBER})
 def models(request: HttpRequest, project: Project) -> HttpResponse:
     finished = EvalRun.objects.filter(state="succeeded").order_by(*SHOWN_FIRST)
     archived = "archived" in request.GET
@@ -172,7 +174,7 @@ def make_report(request: HttpRequest, project: Project) -> HttpResponse:
     return redirect("promotion:report", project.slug, report.pk)
 
 
-@project_view()
+@project_view(query={"baseline": UUID, "candidate": UUID})
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     """Chooses two evaluations."""
     runs = (

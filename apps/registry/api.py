@@ -8,13 +8,13 @@ from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.api import member_of
-from apps.core.forms import whole
 from apps.core.openapi import JSON, described, page
+from apps.core.query import KEY, number_of, whole_number
 from apps.registry import managed, schema, servers
 from apps.registry.models import ModelKind, ModelVersion, Server
 from apps.registry.registering import register
@@ -180,8 +180,8 @@ def server_stop(request: Request, name: str) -> Response:
         OpenApiParameter("kind", enum=ModelKind.values),
         OpenApiParameter("name", description="Versions of this name only"),
         OpenApiParameter("agent_version", description="The agent's own version, such as a git SHA"),
-        OpenApiParameter("cursor", description="`next` of the page before"),
-        OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
+        OpenApiParameter("cursor", KEY, description="`next` of the page before"),
+        OpenApiParameter("limit", whole_number(1, MAX_PAGE, PAGE)),
     ],
     responses=described({200: page(schema.VERSION)}, 400),
     description="Model versions, newest first.",
@@ -221,18 +221,9 @@ def _versions(request: Request) -> dict[str, Any]:
     for name in ("kind", "name", "agent_version"):
         if name in query:
             rows = rows.filter(**{name: query[name]})
-    if "cursor" in query:
-        before = whole(query["cursor"])
-        if before is None:
-            raise ValidationError(
-                {"path": "cursor", "error": "is not `next` of a page of this list"}
-            )
+    if before := number_of(request, "cursor"):
         rows = rows.filter(pk__lt=before)
-    limit = whole(query.get("limit", str(PAGE)), 1, MAX_PAGE)
-    if limit is None:
-        raise ValidationError(
-            {"path": "limit", "error": f"must be a whole number from 1 to {MAX_PAGE}"}
-        )
+    limit = number_of(request, "limit")
     found = list(rows[: limit + 1])
     after = str(found[limit - 1].pk) if len(found) > limit else None
     return {"results": [schema.version_json(row) for row in found[:limit]], "next": after}

@@ -12,9 +12,11 @@ from django.utils.text import slugify
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.forms import query_of
 from apps.core.http import progress
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.query import PAGE_NUMBER, Query, whole_number
 from apps.registry import managed, registering, servers, trained_elsewhere
 from apps.registry.actions import ModelError
 from apps.registry.copies import elsewhere
@@ -47,7 +49,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "registry/servers.html", {"servers": servers})
 
 
-@project_view(query={"page": int, "was": None, "seen": None})
+@project_view(query={"page": PAGE_NUMBER, "was": None, "seen": whole_number(0)})
 def detail(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     server = get_object_or_404(
         Server.objects.select_related("created_by", "base"), project=project, name=name
@@ -101,7 +103,7 @@ def status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     )
 
 
-@project_view()
+@project_view(query={"was": None, "seen": whole_number(0)})
 def run_status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     """The state and the log of a managed server, which poll themselves. The page is reloaded when
     the state changes from `?was=`; nothing is sent if everything is as in `?seen=`.
@@ -249,7 +251,13 @@ def probe(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     return redirect("registry:server", project.slug, name)
 
 
-@project_view(Role.ENGINEER)
+OF_REGISTRATION: Query = {
+    **{name: kind for form in registering.FORMS.values() for name, kind in query_of(form).items()},
+    "kind": list(registering.FORMS),
+}
+
+
+@project_view(Role.ENGINEER, query=OF_REGISTRATION)
 def register(request: HttpRequest, project: Project) -> HttpResponse:
     """`?kind=`: what to register; other parameters fill in the form."""
     kind = request.GET.get("kind", "")

@@ -8,6 +8,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.models import ApiKey, Project, Role
 from apps.core.paging import page_of
+from apps.core.query import PAGE_NUMBER
 from apps.core.scopes import Scope
 from apps.promotion.policies import PRODUCTION
 from apps.serving.actions import set_limits
@@ -17,7 +18,7 @@ from apps.serving.routes import routes_of
 ROWS = 30
 
 
-@project_view(query={"page": int})
+@project_view(query={"page": PAGE_NUMBER})
 def endpoint(request: HttpRequest, project: Project) -> HttpResponse:
     """The addresses of the project's channels, what answers, and what each key may request."""
     keys = (

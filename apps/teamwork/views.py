@@ -5,6 +5,7 @@ them.
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
@@ -75,7 +76,7 @@ def _thread(request: HttpRequest, kind: Kind, target: Any, **more: Any) -> HttpR
     )
 
 
-@project_view()
+@project_view(query={"until": UUID})
 def thread(request: HttpRequest, project: Project, kind: str, target: str) -> HttpResponse:
     """A separate page, up to one comment (`until`); for htmx the fragment."""
     found, row = _read(request, project, kind, target, see=False)
@@ -183,7 +184,7 @@ def delete(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return _thread(request, kind, target) if request.htmx else redirect(target.get_absolute_url())
 
 
-@project_view(Role.REVIEWER)
+@project_view(Role.REVIEWER, query={"q": None})
 def people(request: HttpRequest, project: Project, kind: str, target: str) -> HttpResponse:
     """Who may be mentioned: [{name, full}] of those whose name begins with `q`, or contains it."""
     found, row = _target(request, project, kind, target, see=True)

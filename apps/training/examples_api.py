@@ -12,12 +12,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import described, page
-from apps.evals.lookups import CURSOR, LIMIT, MAX_PAGE, PAGE, find_run, find_set
+from apps.core.query import number_of, whole_number
+from apps.evals.lookups import LIMIT, find_run, find_set
 from apps.training import judged
 from apps.training.models import SHAPES, SOURCES, Example, Shape, Source
 from apps.training.runs_api import find
 from apps.training.sources import find_examples
-from apps.trajectories.api import number_of
 
 SHOWN = 100
 STRING, COUNTS = {"type": "string"}, {"type": "object", "additionalProperties": {"type": "integer"}}
@@ -108,15 +108,12 @@ def available(request: Request) -> Response:
 @extend_schema(
     operation_id="v1_training_runs_examples",
     responses=described({200: page(EXAMPLE)}, 400, 404),
-    parameters=[CURSOR, LIMIT],
+    parameters=[OpenApiParameter("cursor", whole_number(0, 2**31 - 1, 0)), LIMIT],
     description="The examples a run learned from, in frozen order.",
 )
 @api_view(["GET"])
 def of_run(request: Request, pk: UUID) -> Response:
-    limit, start = (
-        number_of(request, "limit", PAGE, 1, MAX_PAGE),
-        number_of(request, "cursor", 0, 0, 2**31 - 1),
-    )
+    limit, start = number_of(request, "limit"), number_of(request, "cursor")
     rows = list(find(request, pk).dataset.examples.filter(position__gte=start)[: limit + 1])
     following = str(rows[limit].position) if len(rows) > limit else None
     results = [as_json(row, row.task_id, row.trajectory_id) for row in rows[:limit]]

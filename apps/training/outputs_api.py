@@ -13,11 +13,11 @@ from rest_framework.response import Response
 
 from apps.core.api import member_of
 from apps.core.openapi import JSON, NUMBER, described
-from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, form_of
+from apps.core.query import number_of, whole_number
+from apps.evals.lookups import LIMIT, form_of
 from apps.training import judged_outputs, outputs
 from apps.training.models import Rollout
 from apps.training.runs_api import INTEGER, OBJECT, STRING, find
-from apps.trajectories.api import number_of
 from workers.lib.typed import Seed, json_schema
 
 OUTPUT = {
@@ -82,15 +82,19 @@ OUTPUTS = {
     operation_id="v1_training_runs_outputs",
     responses=described({200: OUTPUTS}, 400, 404),
     parameters=[
-        OpenApiParameter("at", int, description="A step; the last one where it is not given"),
+        OpenApiParameter(
+            "at",
+            whole_number(0, 2**31 - 1),
+            description="A step; the last one where it is not given",
+        ),
         OpenApiParameter(
             "than",
-            int,
+            whole_number(0, 2**31 - 1),
             description="The step it is compared with; the checkpoint before where it is not given",
         ),
         OpenApiParameter("change", enum=list(outputs.CHANGES)),
         OpenApiParameter("q", str, description="Words of the task's key, its request or an output"),
-        OpenApiParameter("offset", int),
+        OpenApiParameter("offset", whole_number(0, 10**9, 0)),
         LIMIT,
     ],
     description=(
@@ -102,10 +106,7 @@ OUTPUTS = {
 def compare(request: Request, pk: UUID) -> Response:
     run = find(request, pk)
     filters = outputs.Filters.of(request.query_params)
-    limit, offset = (
-        number_of(request, "limit", PAGE, 1, MAX_PAGE),
-        number_of(request, "offset", 0, 0, 2**31 - 1),
-    )
+    limit, offset = number_of(request, "limit"), number_of(request, "offset")
     chosen = outputs.choice_for(run, filters)
     if chosen is None:
         empty: dict[str, Any] = dict.fromkeys(("baseline", "than", "at", "next"))

@@ -19,8 +19,9 @@ from apps.core.api import member_of
 from apps.core.differences import side_by_side
 from apps.core.models import JobState
 from apps.core.openapi import JSON, NUMBER, described, page
+from apps.core.query import LARGEST_KEY, number_of, whole_number
 from apps.evals.holdout.view_log import record_refusal
-from apps.evals.lookups import CURSOR, LIMIT, MAX_PAGE, PAGE, filtered, form_of, listed
+from apps.evals.lookups import CURSOR, LIMIT, filtered, form_of, listed
 from apps.evals.runs_schema import ESTIMATE
 from apps.reviews.actions import TrainingLocked
 from apps.training import comparison, run_alarms
@@ -34,7 +35,6 @@ from apps.training.forking import available
 from apps.training.models import Method, Rollout, RunAlarm, TrainingRun
 from apps.training.rollouts import OUTCOME, Filters, group_of, standing, with_advantages
 from apps.training.starts import asked_from, start_from
-from apps.trajectories.api import number_of
 from workers.lib.typed import Text, json_schema
 
 MOST_POINTS = 2_000
@@ -434,8 +434,8 @@ def item(request: Request, pk: UUID) -> Response:
         ),
         OpenApiParameter(
             "points",
-            int,
-            description=f"1 to {MOST_POINTS}, else {comparison.POINTS}: more values are averaged",
+            whole_number(1, MOST_POINTS, comparison.POINTS),
+            description="More values are averaged",
         ),
     ],
     description="The curves of a run.",
@@ -443,7 +443,7 @@ def item(request: Request, pk: UUID) -> Response:
 @api_view(["GET"])
 def metrics(request: Request, pk: UUID) -> Response:
     run, by_time = find(request, pk), request.query_params.get("x") == "time"
-    points = number_of(request, "points", comparison.POINTS, 1, MOST_POINTS)
+    points = number_of(request, "points")
     names = comparison.names_of([run])
     wanted = (
         [name for name in names if name in request.query_params.getlist("name")]
@@ -460,9 +460,11 @@ def metrics(request: Request, pk: UUID) -> Response:
     parameters=[
         OpenApiParameter("phase", enum=Rollout.Phase.values),
         OpenApiParameter("outcome", enum=list(OUTCOME)),
-        OpenApiParameter("step", int),
+        OpenApiParameter("step", whole_number(0, 2**31 - 1)),
         OpenApiParameter("q", str, description="Words of the task's key or the output"),
-        OpenApiParameter("cursor", str, description="`next` of the page before"),
+        OpenApiParameter(
+            "cursor", whole_number(0, LARGEST_KEY, 0), description="`next` of the page before"
+        ),
         LIMIT,
     ],
     description="The rollouts of a run with their advantages, in the order they were stored.",
@@ -470,10 +472,7 @@ def metrics(request: Request, pk: UUID) -> Response:
 @api_view(["GET"])
 def rollouts(request: Request, pk: UUID) -> Response:
     run = find(request, pk)
-    limit, cursor = (
-        number_of(request, "limit", PAGE, 1, MAX_PAGE),
-        number_of(request, "cursor", 0, 0, 2**63 - 1),
-    )
+    limit, cursor = number_of(request, "limit"), number_of(request, "cursor")
     rows = (
         Filters.of(request.query_params)
         .apply(run)

@@ -15,10 +15,12 @@ from django.views.decorators.http import require_POST
 from apps.core import jobs
 from apps.core.access import project_view
 from apps.core.differences import as_text
+from apps.core.forms import query_of
 from apps.core.http import progress
 from apps.core.models import JobLog, JobState, Project, Role
 from apps.core.paging import page_of
-from apps.core.sorting import Sorting
+from apps.core.query import FLAG, PAGE_NUMBER
+from apps.core.sorting import Sorting, choices
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import EvalRun, Split
 from apps.registry.models import RayCluster
@@ -53,7 +55,7 @@ RUN_COLUMNS = {
 }
 
 
-@project_view(query={"archived": None, "sort": None, "page": int})
+@project_view(query={"archived": FLAG, "sort": choices(RUN_COLUMNS), "page": PAGE_NUMBER})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     archived = "archived" in request.GET
     runs = (
@@ -100,7 +102,7 @@ def _last(metric: str) -> Subquery:
     return Subquery(rows.values("value")[:1])
 
 
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query=query_of(PickForm))
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     advice = advice_for(project)
     form = PickForm(project, request.POST or None, request.GET, advised_fields(advice))

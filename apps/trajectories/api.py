@@ -19,15 +19,16 @@ from rest_framework.response import Response
 
 from apps.core.api import TooLarge
 from apps.core.openapi import JSON, described, reference
+from apps.core.query import number_of, parameters, whole_number
 from apps.core.scopes import Scope
-from apps.core.sorting import Sorting
+from apps.core.sorting import Sorting, choices
 from apps.core.timeouts import TooLong, patience
-from apps.trajectories import decoding, names, schema
+from apps.trajectories import decoding, filters, names, schema
 from apps.trajectories.actions import deletions, store
 from apps.trajectories.actions import feedback as feedback_actions
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.actions.store import Ingested
-from apps.trajectories.filters import CHOICES, NAMES, RANGE_NAMES, apply_filters
+from apps.trajectories.filters import apply_filters
 from apps.trajectories.models import Trajectory, with_content
 from apps.trajectories.ordering import SORTED, SORTS, page_of
 from apps.trajectories.redaction import RuleError
@@ -42,10 +43,7 @@ LARGE_WAITING = 3
 LARGE_PATIENCE_S = 45.0
 MAX_ROWS = 5000
 MAX_PAGE, PAGE, LIST_MS = 500, 50, 10_000
-FILTERS = [
-    OpenApiParameter(name, float if name in RANGE_NAMES else str, enum=CHOICES.get(name))
-    for name in NAMES
-]
+FILTERS = parameters(filters.FILTERS)
 EXAMPLE = OpenApiExample(
     "One run",
     value={
@@ -183,14 +181,12 @@ def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
         *FILTERS,
         OpenApiParameter(
             "sort",
-            enum=[sign + name for name in SORTS for sign in ("", "-")],
-            description=(
-                "“-” is descending; runs without a value come last. Except for `started`, only the"
-                f" newest {SORTED:,} matching runs are sorted, and `complete` is false if there are"
-                " more"
-            ),
+            enum=choices(SORTS),
+            description="“-” is descending; runs without a value come last. Except for `started`, "
+            f"only the newest {SORTED:,} matching runs are sorted, and `complete` is false if "
+            "there are more",
         ),
-        OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
+        OpenApiParameter("limit", whole_number(1, MAX_PAGE, PAGE)),
         OpenApiParameter("cursor", description="`next` or `previous` of another page"),
     ],
 )
@@ -247,27 +243,12 @@ def _store_batch(request: Request) -> Ingested:
         return names.receive(project=request.auth.project, rows=decoding.decoded(parts))
 
 
-def number_of(request: Request, name: str, usual: int, least: int, most: int) -> int:
-    """A number of the query, brought between two bounds. Raises ValidationError."""
-    try:
-        return min(most, max(least, int(request.query_params.get(name, usual))))
-    except ValueError as error:
-        raise ValidationError({"path": name, "error": "must be a whole number"}) from error
-
-
 def list_page(request: Request) -> Response:
-    limit = number_of(request, "limit", PAGE, 1, MAX_PAGE)
+    limit = number_of(request, "limit")
     rows = apply_filters(
         Trajectory.objects.filter(project=request.auth.project), request.query_params
     )
     order = Sorting.of(request.query_params, SORTS)
-    if request.query_params.get("sort") and not order.chosen:
-        raise ValidationError(
-            {
-                "path": "sort",
-                "error": f"must be one of {', '.join(SORTS)}, or one with a “-” before it",
-            }
-        )
     try:
         with patience(LIST_MS):
             page = page_of(rows, request.query_params.get("cursor"), limit, order)

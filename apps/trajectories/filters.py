@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,7 +17,8 @@ from django.db.models.functions import Coalesce
 from django.http import QueryDict
 from django.utils import timezone
 
-from apps.core.query import QueryError
+from apps.core.query import MOMENT, Query, QueryError, problem_of
+from apps.core.sorting import choices
 from apps.trajectories import decoding, schema
 from apps.trajectories.ids import floor_of
 from apps.trajectories.models import Outcome, SearchText, TrajectoryKey, UploadedTrajectory
@@ -82,14 +83,29 @@ LABELS = {
     "import": "Import",
 }
 RANGE_NAMES = tuple(f"{name}_{side}" for name in (*RANGES, "tokens") for side in ("min", "max"))
-CHOICES: dict[str, Collection[str]] = {"outcome": Outcome.values, "since": (*SINCE, "all")}
-NAMES = (
-    *(name for name in LABELS if name not in RANGES and name != "tokens"),
-    *RANGE_NAMES,
-)  # in an address
-OF_LISTS = frozenset(
-    (*NAMES, "sort", "cols", "cursor")
-)  # what the addresses of the list's pages hold
+LARGEST = 10**12
+FILTERS: Query = {  # in an address
+    **{name: None for name in LABELS if name not in RANGES and name != "tokens"},
+    **{name: {"type": "number", "minimum": -LARGEST, "maximum": LARGEST} for name in RANGE_NAMES},
+    "outcome": Outcome.values,
+    "since": (*SINCE, "all"),
+    "from": MOMENT,
+    "to": MOMENT,
+    "import": UUID,
+}
+SORTS = {
+    "started": "-pk",
+    "latency": "-latency_ms",
+    "cost": "-cost_usd",
+    "tokens": "-tokens",
+    "messages": "-message_count",
+    "reward": "-outcome_reward",
+}
+OF_LISTS: Query = FILTERS | {
+    "sort": choices(SORTS),
+    "cols": None,
+    "cursor": None,
+}  # of the list's pages
 EXPOSED = {
     "q",
     "outcome",
@@ -148,23 +164,13 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
 
 
 def refuse_malformed(given: Mapping[str, str]) -> None:
-    """Raises QueryError for a value that cannot be one of its filter. Empty ones, as a form sends
-    them, are no filters.
-    """
-    for name in NAMES:
+    """Raises QueryError for a value that cannot be one of its filter; empty ones are no filters."""
+    for name, kind in FILTERS.items():
         value = _text(given.get(name))
-        if value and (problem := _problem(name, value)):
-            raise QueryError(name, f"{problem}, not “{value[:60]}”.")
-
-
-def _problem(name: str, value: str) -> str:
-    if name in RANGE_NAMES and _number(value) is None:
-        return "must be a number"
-    if name in CHOICES and value not in CHOICES[name]:
-        return f"must be one of {', '.join(CHOICES[name])}"
-    if name in ("from", "to") and _time(value) is None:
-        return "must be a date or time in ISO 8601, such as 2026-01-31 or 2026-01-31T10:00:00Z"
-    return ""
+        if value and (problem := problem_of(value, kind)):
+            raise QueryError(name, f"{problem}, not “{value[:60]}”")
+        if value and kind is MOMENT and _time(value) is None:
+            raise QueryError(name, f"is a time that no run can have: “{value[:60]}”")
 
 
 def of_import(upload: str) -> Q:
@@ -314,7 +320,7 @@ def _number(value: str | None) -> float | None:
         number = float(value or "")
     except ValueError:
         return None
-    return number if math.isfinite(number) and abs(number) < 1e12 else None
+    return number if math.isfinite(number) and abs(number) <= LARGEST else None
 
 
 def _time(value: str | None) -> datetime | None:

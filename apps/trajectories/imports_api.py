@@ -16,6 +16,7 @@ from rest_framework.response import Response
 from apps.core.api import member_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, described, sent, told
+from apps.core.query import is_true
 from apps.core.storable import refuse_unstorable
 from apps.trajectories import uploads
 from apps.trajectories.actions.mappings import (
@@ -251,7 +252,7 @@ def imports(request: Request) -> Response:
         fitting = uploads.saved_mappings(project, path, name) if "mapping" in seen else []
         if "mapping" in seen:
             seen["saved"] = [one.name for one in fitting]
-        if given.get("preview", "").lower() in ("1", "true", "yes"):
+        if is_true(request, "preview"):
             return Response(seen)
         if seen.get("guessed") or seen.get("problem"):
             why = (

@@ -12,18 +12,10 @@ from django.db.models import QuerySet
 from rest_framework.exceptions import ValidationError
 
 from apps.core.sorting import Sorting
-from apps.trajectories.filters import total_tokens
+from apps.trajectories.filters import SORTS, total_tokens
 from apps.trajectories.models import Trajectory
 
 SORTED = 10_000  # of the newest that match: by what has no index, more are not sorted
-SORTS = {
-    "started": "-pk",
-    "latency": "-latency_ms",
-    "cost": "-cost_usd",
-    "tokens": "-tokens",
-    "messages": "-message_count",
-    "reward": "-outcome_reward",
-}
 UUID_LENGTH = 36
 
 Place = tuple[bool, float, int]  # without a value, the value, the id; in the order of the page

@@ -14,9 +14,9 @@ from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.forms import whole
 from apps.core.openapi import JSON, described, page, results
 from apps.core.paging import keyset
+from apps.core.query import number_of, whole_number
 from apps.webhooks import actions, schema
 from apps.webhooks.models import Delivery, DeliveryState, Event, Webhook
 from workers.lib.typed import convert
@@ -168,7 +168,7 @@ def test(request: Request, pk: UUID) -> Response:
     parameters=[
         OpenApiParameter("state", enum=DeliveryState.values),
         OpenApiParameter("cursor", description="`next` of the page before"),
-        OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
+        OpenApiParameter("limit", whole_number(1, MAX_PAGE, PAGE)),
     ],
     description="Deliveries, newest first; kept for 30 days.",
 )
@@ -176,18 +176,9 @@ def test(request: Request, pk: UUID) -> Response:
 def deliveries(request: Request, pk: UUID) -> Response:
     rows, query = _hook(request, pk).deliveries.defer("body"), request.query_params
     if "state" in query:
-        if query["state"] not in DeliveryState.values:
-            raise ValidationError(
-                {"path": "state", "error": f"must be one of {', '.join(DeliveryState.values)}"}
-            )
         rows = rows.filter(state=query["state"])
-    limit = whole(query.get("limit", str(PAGE)), 1, MAX_PAGE)
-    if limit is None:
-        raise ValidationError(
-            {"path": "limit", "error": f"must be a whole number from 1 to {MAX_PAGE}"}
-        )
     try:
-        found, following = keyset(rows, query.get("cursor", ""), limit)
+        found, following = keyset(rows, query.get("cursor", ""), number_of(request, "limit"))
     except ValueError as error:
         raise ValidationError({"path": "cursor", "error": str(error)}) from error
     return Response({"results": [schema.delivery_json(row) for row in found], "next": following})

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.query import PAGE_NUMBER
 from apps.webhooks import actions
 from apps.webhooks.actions import WebhookError
 from apps.webhooks.forms import WebhookForm
@@ -49,7 +50,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
-OF_LOG = {"state": DeliveryState.values, "event": (*Event.values, TEST), "page": int}
+OF_LOG = {"state": DeliveryState.values, "event": (*Event.values, TEST), "page": PAGE_NUMBER}
 
 
 @project_view(Role.OPERATOR, query=OF_LOG)

@@ -23,7 +23,7 @@ from django.shortcuts import redirect, render
 from requests import RequestException
 
 from apps.core import actions
-from apps.core.access import refuse_unstorable_text
+from apps.core.access import refuse_unstorable_text, takes
 from apps.core.accounts.adapters import INVITATION, invitation_of
 from apps.core.accounts.forms import LOCKED, AccountForm
 from apps.core.attempts import note
@@ -31,6 +31,7 @@ from apps.core.auditing.words import sentence
 from apps.core.forms import NAME_TAKEN, JoinForm
 from apps.core.models import AuditEvent, Invitation, key_digest
 from apps.core.paging import page_of
+from apps.core.query import FLAG, PAGE_NUMBER
 
 log = logging.getLogger(__name__)
 EVENTS = 50
@@ -109,6 +110,7 @@ def oidc_login(request: HttpRequest, provider_id: str) -> HttpResponse:
     return response
 
 
+@takes({"token": None})
 def join(request: HttpRequest) -> HttpResponse:
     """An invitation's page, for somebody with an account or without. Its token leaves the address
     at once, for the session.
@@ -143,6 +145,7 @@ def join(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
+@takes({"all": FLAG, "page": PAGE_NUMBER})
 def activity(request: HttpRequest) -> HttpResponse:
     """What happened to one's own account. Whoever administers the installation sees also (`all`)
     what belongs to no project: names and keys that nobody has, accounts without a project."""
@@ -167,6 +170,7 @@ def changes_email(request: HttpRequest) -> bool:
 
 
 @login_required
+@takes({})
 @reauthentication_required(allow_get=True, enabled=changes_email)
 def account(request: HttpRequest) -> HttpResponse:
     """Name and e-mail. Whoever changes the address, which can reset the password, has just proved

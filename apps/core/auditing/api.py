@@ -4,18 +4,18 @@ may read.
 
 from __future__ import annotations
 
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.auditing.filters import KINDS, FilterError, Filters
+from apps.core.auditing.filters import QUERY, FilterError, Filters
 from apps.core.auditing.views import as_json
-from apps.core.forms import whole
 from apps.core.models import Role
 from apps.core.openapi import described, page, told
 from apps.core.paging import keyset
+from apps.core.query import number_of, parameters, whole_number
 
 PAGE, MAX_PAGE = 50, 500
 EVENT = {
@@ -63,22 +63,17 @@ EXAMPLE = {
     operation_id="v1_audit_list",
     responses=described({200: page(EVENT)}, 400, 403),
     examples=[told("A promotion", {"results": [EXAMPLE], "next": None})],
-    parameters=[
-        OpenApiParameter("who", description="The name of a user or key, as `actor` says it"),
-        OpenApiParameter("kind", enum=list(KINDS)),
-        OpenApiParameter("action", description="One action, such as `channel.promote`"),
-        OpenApiParameter("since", description="From this day on (UTC), such as 2026-11-01"),
-        OpenApiParameter("until", description="Up to and including this day (UTC)"),
-        OpenApiParameter(
-            "object", description="One of `about`, such as `registry.modelversion:12`"
-        ),
-        OpenApiParameter("cursor", description="`next` of the page before"),
-        OpenApiParameter("limit", int, description=f"1 to {MAX_PAGE}, else {PAGE}"),
-    ],
-    description=(
-        "Who changed what in the project, newest first. People, keys and webhooks only for keys"
-        " whose creator manages them."
+    parameters=parameters(
+        QUERY | {"cursor": None, "limit": whole_number(1, MAX_PAGE, PAGE)},
+        who="The name of a user or key, as `actor` says it",
+        action="One action, such as `channel.promote`",
+        since="From this day on (UTC), such as 2026-11-01",
+        until="Up to and including this day (UTC)",
+        object="One of `about`, such as `registry.modelversion:12`",
+        cursor="`next` of the page before",
     ),
+    description="Who changed what in the project, newest first. People, keys and webhooks only for "
+    "keys whose creator manages them.",
 )
 @api_view(["GET"])
 def audit(request: Request) -> Response:
@@ -87,14 +82,11 @@ def audit(request: Request) -> Response:
         asked = Filters.read(query)
     except FilterError as error:
         raise ValidationError({"path": error.field, "error": str(error)}) from error
-    limit = whole(query.get("limit", str(PAGE)), 1, MAX_PAGE)
-    if limit is None:
-        raise ValidationError(
-            {"path": "limit", "error": f"must be a whole number from 1 to {MAX_PAGE}"}
-        )
     rows = asked.of(request.auth.project, Role(request.auth.maker_role))
     try:
-        found, following = keyset(rows, query.get("cursor", ""), limit, by="at")
+        found, following = keyset(
+            rows, query.get("cursor", ""), number_of(request, "limit"), by="at"
+        )
     except ValueError as error:
         raise ValidationError({"path": "cursor", "error": str(error)}) from error
     return Response({"results": [as_json(event) for event in found], "next": following})

@@ -13,6 +13,7 @@ from django.apps import apps
 from django.db.models import Q
 
 from apps.core.models import AuditEvent, AuditQuerySet, Project, Role
+from apps.core.query import Query
 
 
 def _starting(*prefixes: str) -> Q:
@@ -97,6 +98,15 @@ KINDS: dict[str, tuple[str, Q]] = {
 }
 TABS = 4
 OBJECT = re.compile(r"[a-z_]+\.[a-z_]+:[\w.-]{1,64}", re.ASCII)
+
+QUERY: Query = {
+    "who": None,
+    "kind": list(KINDS),
+    "action": None,
+    "since": date,
+    "until": date,
+    "object": None,
+}
 
 
 class FilterError(ValueError):

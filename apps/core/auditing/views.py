@@ -21,14 +21,13 @@ from django.utils import timezone
 
 from apps.core.access import project_view
 from apps.core.auditing import filters
-from apps.core.auditing.filters import KINDS, TABS, FilterError, Filters
+from apps.core.auditing.filters import KINDS, QUERY, TABS, FilterError, Filters
 from apps.core.auditing.words import Piece, page_of, pieces, sentence
 from apps.core.models import AuditEvent, Project
 from apps.core.paging import keyset
 
 PAGE = 50
 AT_ONCE = 500
-QUERY = ("who", "kind", "action", "since", "until", "object", "cursor")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would run
 
 
@@ -38,7 +37,7 @@ class Line:
     pieces: list[Piece]
 
 
-@project_view(archived=True, deleted=True, query=QUERY)
+@project_view(archived=True, deleted=True, query=QUERY | {"cursor": None})
 def audit(request: HttpRequest, project: Project) -> HttpResponse:
     """What a viewer may read: the events that are for others' eyes are left out
     (`AuditQuerySet.readable_as`).

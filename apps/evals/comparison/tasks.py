@@ -11,6 +11,7 @@ import numpy as np
 
 from apps.core.forms import whole
 from apps.core.http import LONGEST_FILTER, QueryFilters
+from apps.core.query import Query, whole_number
 from apps.evals.comparison.modes import tasks_with
 from apps.evals.comparison.tables import Tables, read
 from apps.evals.models import EvalRun
@@ -101,21 +102,19 @@ class Filters(QueryFilters):
 
 
 SORTS = ("drop", "gain")
+QUERY: Query = {
+    "change": list(CHANGES),
+    "of": whole_number(2),
+    "mode": None,
+    "q": None,
+    "sort": SORTS,
+}
 
 
 def unknown_filters(query: Mapping[str, str], runs: int) -> dict[str, str]:
-    """{parameter: allowed values} of those whose value in the URL is unknown and therefore
-    ignored.
-    """
-    numbers = f"a number from 2 to {runs}"
-    wanted = {
-        "change": (query.get("change", "") in CHANGES, f"one of {', '.join(CHANGES)}"),
-        "sort": (query.get("sort", "") in SORTS, f"one of {', '.join(SORTS)}"),
-        "of": (whole(query.get("of"), 2, runs) is not None, numbers),
-    }
-    return {
-        name: choices for name, (known, choices) in wanted.items() if query.get(name) and not known
-    }
+    """{parameter: allowed values} of those that only the number of evaluations bounds."""
+    of = query.get("of")
+    return {"of": f"a number from 2 to {runs}"} if of and whole(of, 2, runs) is None else {}
 
 
 Place = tuple[float, int]

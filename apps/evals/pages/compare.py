@@ -5,9 +5,9 @@ one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 from urllib.parse import urlencode
+from uuid import UUID
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -21,10 +21,11 @@ from apps.core.charts import intervals, lines
 from apps.core.differences import left_out, side_by_side
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
+from apps.core.query import Query, many
 from apps.evals.comparison import files
 from apps.evals.comparison.report import Comparison
 from apps.evals.comparison.report import compare as compared
-from apps.evals.comparison.tasks import CHANGES, Filters, TaskTable, unknown_filters
+from apps.evals.comparison.tasks import CHANGES, QUERY, Filters, TaskTable, unknown_filters
 from apps.evals.costs import total_cost
 from apps.evals.holdout.view_log import record_output_view, record_view, view_count
 from apps.evals.models import EvalRun, Split
@@ -33,8 +34,10 @@ from apps.registry.engines import in_words
 
 MOST, OFFERED, SIZE, EXTREMES = 20, 100, 50, 6
 
+OF_COMPARISON: Query = QUERY | {"run": many(UUID)}
 
-@project_view(query={"run", *(field.name for field in fields(Filters)), "after", "before"})
+
+@project_view(query=OF_COMPARISON | {"after": None, "before": None})
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     """For htmx (other filters) only the tasks."""
     given = request.GET.getlist("run")
@@ -83,7 +86,7 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
-@project_view()
+@project_view(query={"run": many(UUID)})
 def breakdown(request: HttpRequest, project: Project) -> HttpResponse:
     """A fragment: components of the reward; failure modes and groups of tasks, if the tasks may be
     seen.
@@ -188,7 +191,7 @@ def open_compared(request: HttpRequest, project: Project) -> HttpResponse:
     return redirect(f"{page}?{query}")
 
 
-@project_view()
+@project_view(query=OF_COMPARISON | {"format": list(files.FORMATS)})
 def export(request: HttpRequest, project: Project) -> HttpResponseBase:
     """A file of the comparison, with its filtered tasks. If it contains a hold-out, a POST is
     required, and each export is a view.

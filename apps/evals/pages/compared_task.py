@@ -15,11 +15,12 @@ from django.urls import reverse
 from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project
+from apps.core.query import KEY, whole_number
 from apps.evals.comparison.tables import read
 from apps.evals.comparison.tasks import REGRESSED, TaskRow, TaskTable
 from apps.evals.holdout.view_log import view_count
 from apps.evals.models import EvalRun, Sample, Task
-from apps.evals.pages.compare import chosen_of, filters_of, query_of
+from apps.evals.pages.compare import OF_COMPARISON, chosen_of, filters_of, query_of
 from apps.evals.pages.runs import may_see
 from apps.evals.pages.samples import scored_output
 from apps.evals.samples.transcript import answered, changes, opening
@@ -38,7 +39,7 @@ class Side:
     whole: dict[str, Any]
 
 
-@project_view()
+@project_view(query=OF_COMPARISON | {"with": whole_number(1), "a": KEY, "b": KEY})
 def compared_task(request: HttpRequest, project: Project, task: str) -> HttpResponse:
     """The page; for htmx (j and k) only this task's part. A held-out task first has to be
     opened.

@@ -4,17 +4,20 @@ have to wait.
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 
 from apps.core.access import project_view
 from apps.core.models import Project
+from apps.core.query import many
 from apps.evals.pages.compare import chosen_of
-from apps.evals.pages.runs import chosen_filters, may_see, runs_of
+from apps.evals.pages.runs import OF_SAMPLES, chosen_filters, may_see, runs_of
 from apps.evals.samples.distributions import compared, figures, measured
 
 
-@project_view()
+@project_view(query=OF_SAMPLES)
 def of_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Of the filtered samples. If a hold-out is not opened: of all, which reveals nothing about
     single tasks.
@@ -27,7 +30,7 @@ def of_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     )
 
 
-@project_view()
+@project_view(query={"run": many(UUID)})
 def of_several(request: HttpRequest, project: Project) -> HttpResponse:
     runs = chosen_of(project, request.GET.getlist("run"))
     named = [

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
+from apps.core.query import whole_number
 from apps.evals import actions, from_failures
 from apps.evals.forms import FROM_FAILURE, FailureTaskForm, drafts_of
 from apps.evals.from_failures import demonstration_of
@@ -35,7 +36,7 @@ SEEN = 12
 LAST = "evals.last_task"
 
 
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query={"cut": whole_number(0), "suggestion": whole_number(0)})
 def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """One task from one failure. Suggestions name their source; a person confirms or changes
     them.

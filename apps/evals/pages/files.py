@@ -172,7 +172,7 @@ def _page(
 # To files
 
 
-@project_view()
+@project_view(query={"split": Split.values, "format": list(exporting.FORMATS)})
 def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
     """A file of one split; without one, the page to choose it. The hold-out's requires a POST."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)

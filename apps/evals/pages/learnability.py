@@ -21,6 +21,8 @@ from apps.core.http import uuid_of
 from apps.core.intervals import student, wilson
 from apps.core.models import Project
 from apps.core.paging import page_of
+from apps.core.query import PAGE_NUMBER, whole_number
+from apps.core.sorting import choices
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.learnability.run import RunLearnability
 from apps.evals.learnability.signal import Learnability, TaskView, signal_chance
@@ -54,7 +56,16 @@ class Options:
         )
 
 
-@project_view(query={"g": int, "cap": int, "kind": KINDS, "sort": None, "task": None, "page": int})
+@project_view(
+    query={
+        "g": whole_number(2, 64),
+        "cap": whole_number(1, 100_000),
+        "kind": list(KINDS),
+        "sort": choices(SORTS),
+        "task": UUID,
+        "page": PAGE_NUMBER,
+    }
+)
 def learnability(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(
         EvalRun.objects.select_related("eval_set", "model_version"), project=project, pk=pk

@@ -13,6 +13,7 @@ from apps.core.access import project_view
 from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
+from apps.core.query import PAGE_NUMBER
 from apps.evals.actions import EvalSetError
 from apps.evals.forms import MeaningForm
 from apps.evals.meaning import check, verdicts
@@ -25,7 +26,7 @@ PAGE = 20
 FILTERS = {"open": "Undecided", "same": "Same task", "different": "Different", "all": "All"}
 
 
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query={"show": list(FILTERS), "page": PAGE_NUMBER})
 def page(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The pairs, most similar first. They show held-out requests, which is a view."""
     eval_set = get_object_or_404(EvalSet.objects.select_related("project"), project=project, pk=pk)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import messages
@@ -20,6 +20,7 @@ from apps.core.charts import intervals
 from apps.core.forms import whole
 from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
+from apps.core.query import Query
 from apps.core.timeouts import TooLong, patience
 from apps.evals import traces
 from apps.evals.baseline import baseline_of
@@ -29,7 +30,7 @@ from apps.evals.holdout.view_log import has_opened, record_output_view, record_v
 from apps.evals.models import EvalRun, Split
 from apps.evals.samples import exporting, filters
 from apps.evals.samples.facets import facets_of
-from apps.evals.samples.filters import OUTCOMES, Filters
+from apps.evals.samples.filters import QUERY, Filters
 from apps.evals.samples.to_tasks import may_make_tasks
 from apps.evals.stats import NOTHING_SCORED
 from apps.registry.engines import in_words
@@ -50,13 +51,7 @@ MAY_QUOTE = (
 )
 
 
-OF_SAMPLES = {
-    **dict.fromkeys(field.name for field in fields(Filters)),
-    "outcome": OUTCOMES,
-    "change": CHANGES,
-    "after": None,
-    "before": None,
-}
+OF_SAMPLES: Query = QUERY | {"after": None, "before": None}
 
 
 @project_view(query=OF_SAMPLES)
@@ -148,7 +143,7 @@ def others_of(row: EvalRun) -> QuerySet[EvalRun]:
     return rows.exclude(pk=row.pk).select_related("model_version", "eval_set", "environment")
 
 
-@project_view()
+@project_view(query=OF_SAMPLES | {"format": list(exporting.FORMATS)})
 def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
     """A file of the filtered samples. A hold-out's requires a POST, and each export is a view."""
     row = get_object_or_404(runs_of(project), pk=pk)

@@ -10,12 +10,13 @@ from django.shortcuts import get_object_or_404, redirect, render
 from apps.core.access import project_view
 from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
+from apps.core.query import KEY
 from apps.evals.actions import EvalSetError
 from apps.evals.forms import drafts_of
 from apps.evals.from_failures import DRAFT, open_draft
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.pages.failures import report_result
-from apps.evals.pages.runs import chosen_filters, row_url, runs_of
+from apps.evals.pages.runs import OF_SAMPLES, chosen_filters, row_url, runs_of
 from apps.evals.samples.to_tasks import MOST, make_tasks, why_not
 
 PREVIEW = 12
@@ -41,7 +42,7 @@ class SampleTasksForm(PlainForm):
             del self.fields["eval_set"]
 
 
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query=OF_SAMPLES | {"sample": KEY})
 def to_tasks(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(runs_of(project), pk=pk)
     if why := why_not(run):

@@ -17,7 +17,7 @@ from apps.evals.comparison.modes import UNMATCHED
 from apps.evals.costs import cost, price_of
 from apps.evals.holdout.view_log import view_count
 from apps.evals.models import EvalRun, Sample
-from apps.evals.pages.runs import chosen_filters, may_see, others_of, runs_of
+from apps.evals.pages.runs import OF_SAMPLES, chosen_filters, may_see, others_of, runs_of
 from apps.evals.samples import transcript
 from apps.evals.samples.components import explained
 from apps.evals.samples.diagnosis import diagnose
@@ -25,8 +25,10 @@ from apps.evals.samples.filters import Filters, cursor_of, neighbours
 from apps.evals.samples.to_tasks import may_make_tasks
 from workers.lib.messages import functions_of
 
+PARTS = ("output", "conversation")
 
-@project_view()
+
+@project_view(query=OF_SAMPLES | {"part": PARTS})
 def sample(request: HttpRequest, project: Project, pk: str, number: int) -> HttpResponse:
     """The page; for htmx (j and k) only this sample's part. Of a hold-out, it first has to be
     opened.
@@ -83,7 +85,7 @@ def context_of(row: Sample, chosen: Filters) -> dict[str, Any]:
 def part_of(request: HttpRequest, row: Sample) -> HttpResponse | None:
     """The full text of a part that the page may have cut; None if the page is requested."""
     part = request.GET.get("part")
-    if part not in ("output", "conversation"):
+    if part not in PARTS:
         return None
     text = (
         row.output

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from uuid import UUID
 
 from django.contrib import messages
 from django.db.models import Count, Q
@@ -13,7 +14,8 @@ from apps.core.forms import whole
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
-from apps.core.sorting import Sorting
+from apps.core.query import FLAG, KEY, PAGE_NUMBER, Query
+from apps.core.sorting import Sorting, choices
 from apps.evals import actions, editing
 from apps.evals.baseline import baseline_of, like
 from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
@@ -55,7 +57,14 @@ RUN_COLUMNS = {
 }
 
 
-@project_view(query={"archived": None, "sets": None, "sort": None, "page": int})
+@project_view(
+    query={
+        "archived": FLAG,
+        "sets": choices(SET_COLUMNS),
+        "sort": choices(RUN_COLUMNS),
+        "page": PAGE_NUMBER,
+    }
+)
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     archived = "archived" in request.GET
     sets = (
@@ -105,7 +114,10 @@ def create(request: HttpRequest, project: Project) -> HttpResponse:
     return redirect("evals:detail", project.slug, made.pk)
 
 
-@project_view(query={"split": Split.values, "task": None, "tag": None, "q": None, "page": int})
+OF_SET: Query = {"split": Split.values, "task": UUID, "tag": None, "q": None, "page": PAGE_NUMBER}
+
+
+@project_view(query=OF_SET)
 def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return show(request, project, pk, looked=False)
 
@@ -165,7 +177,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
 
 
 @require_POST
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query=OF_SET)
 def show_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Shows the hold-out's tasks, and counts the view."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
@@ -261,7 +273,9 @@ def remove_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse
     return attempt(request, task.eval_set, lambda: actions.remove_task(task=task, by=request.user))
 
 
-@project_view(Role.ENGINEER)
+@project_view(
+    Role.ENGINEER, query={"environment": KEY, "split": Split.values, "model_version": KEY}
+)
 def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     version, baseline = _asked_for(request, eval_set)

@@ -12,8 +12,10 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.forms import query_of
 from apps.core.http import progress
 from apps.core.models import JobState, Project, Role
+from apps.core.query import Query
 from apps.evals import actions
 from apps.evals.forms import ModelVariantsForm
 from apps.evals.models import EvalSet
@@ -22,6 +24,7 @@ from apps.evals.variants import batches, model_job
 from apps.evals.variants.model_job import WriteOrder
 
 PREFIX = "design"
+OF_JOB: Query = {f"{PREFIX}-{name}": kind for name, kind in query_of(ModelVariantsForm).items()}
 ASKED: dict[str, Any] = {
     "base_url": "",
     "model": "",

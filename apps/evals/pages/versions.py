@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.query import KEY, PAGE_NUMBER
 from apps.evals.capability.add import add_general
 from apps.evals.diffing import diff
 from apps.evals.forms import VariantsForm
@@ -19,17 +20,17 @@ from apps.evals.holdout.view_log import record_seen
 from apps.evals.models import EvalSet, Split, Task
 from apps.evals.pages.attempt import attempt
 from apps.evals.pages.failures import report_result
-from apps.evals.pages.variant_job import estimate, form_for, shown
+from apps.evals.pages.variant_job import OF_JOB, estimate, form_for, shown
 from apps.evals.variants import batches, model_job
 
 
-@project_view()
+@project_view(query={"against": KEY, "page": PAGE_NUMBER})
 def versions(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return _diff(request, project, pk, looked=False)
 
 
 @require_POST
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query={"against": KEY, "page": PAGE_NUMBER})
 def with_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The same with the hold-out's tasks, which is a view."""
     return _diff(request, project, pk, looked=True)
@@ -44,6 +45,8 @@ def _diff(request: HttpRequest, project: Project, pk: str, looked: bool) -> Http
     )
     against = request.GET.get("against", "")
     other = next((one for one in others if str(one.version) == against), None)
+    if against and other is None:
+        raise Http404
     other = other or next(
         (one for one in others if one.version < eval_set.version), others[0] if others else None
     )
@@ -93,7 +96,7 @@ def confirm_task(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     return attempt(request, task.eval_set, lambda: batches.confirm(task=task, by=request.user))
 
 
-@project_view()
+@project_view(query=OF_JOB)
 def variants_page(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Makes a batch, or reviews the waiting one."""
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)

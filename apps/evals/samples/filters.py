@@ -12,6 +12,7 @@ from django.db.models import Q, QuerySet
 
 from apps.core.forms import whole
 from apps.core.http import QueryFilters, uuid_of
+from apps.core.query import Query
 from apps.evals.comparison import tasks as comparison
 from apps.evals.comparison.modes import NO_BUCKET
 from apps.evals.models import EvalRun, Sample
@@ -23,6 +24,16 @@ OUTCOMES: dict[str, tuple[str, Q]] = {
     "unsafe": ("Unsafe", Q(unsafe=True)),
     "truncated": ("Truncated", Q(truncated=True)),
     "masked": ("Masked", Q(masked=True)),
+}
+
+QUERY: Query = {
+    "outcome": list(OUTCOMES),
+    "bucket": None,
+    "tool": None,
+    "tag": None,
+    "q": None,
+    "against": UUID,
+    "change": list(comparison.CHANGES),
 }
 
 

@@ -20,6 +20,7 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.http import go, uuid_of
 from apps.core.models import Project, Role
+from apps.core.query import FLAG, KEY, Query
 from apps.failures.actions import bulk, decisions
 from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
 from apps.failures.prompts import undecided
@@ -30,11 +31,7 @@ from apps.trajectories.pages.detail import show_part
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
 
-OF_QUEUE: dict[str, Any] = dict.fromkeys(FILTERS) | {
-    "confidence": CONFIDENCES,
-    "sort": SORTS,
-    "at": int,
-}
+OF_QUEUE: Query = FILTERS | {"sort": SORTS, "at": KEY}
 NOTHING_LEFT = "Nothing left to triage."
 OTHERS_HAVE_IT = "The remaining cases are open or assigned to others."
 VERSIONS = 50
@@ -79,7 +76,7 @@ def case(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return show(request, queue_of(request, project), find(project, pk))
 
 
-@project_view(query=OF_QUEUE | {"back": None, "ahead": None})
+@project_view(query=OF_QUEUE | {"back": FLAG, "ahead": FLAG})
 def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The next case, or with `?back=1` the previous one. With `?ahead=1` it is only prefetched: the
     current case stays on the screen.
@@ -133,7 +130,7 @@ def is_free(failure: Failure, user: Any) -> bool:
 
 
 @require_POST
-@project_view(Role.REVIEWER)
+@project_view(Role.REVIEWER, query=OF_QUEUE)
 def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     failure, given = find_row(project, pk), request.POST
     mode = (
@@ -158,7 +155,7 @@ def also(given: QueryDict) -> list[int]:
 
 
 @require_POST
-@project_view(Role.REVIEWER)
+@project_view(Role.REVIEWER, query=OF_QUEUE)
 def split(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     failure = find_row(project, pk)
     mode = get_object_or_404(project.failure_modes, slug=request.POST.get("mode", ""))
@@ -167,7 +164,7 @@ def split(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.REVIEWER)
+@project_view(Role.REVIEWER, query=OF_QUEUE)
 def blame(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Another message is the step where it went wrong."""
     failure, message = (
@@ -181,7 +178,7 @@ def blame(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.REVIEWER)
+@project_view(Role.REVIEWER, query=OF_QUEUE)
 def assign(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Assigns the case to a reviewer, or to nobody. A case assigned to somebody else leaves the
     screen.
@@ -197,7 +194,7 @@ def assign(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.REVIEWER)
+@project_view(Role.REVIEWER, query=OF_QUEUE)
 def undo(request: HttpRequest, project: Project) -> HttpResponse:
     """Takes back the person's last change. Called from the list (`back`), it returns there."""
     queue = queue_of(request, project)

@@ -37,7 +37,7 @@ class ShareForm(PlainForm):
     percent = forms.FloatField(min_value=0, max_value=100, label="Runs to check, %")
 
 
-@project_view()
+@project_view(query={"run": None})
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     """The next run, or `?run=`."""
     asked = request.GET.get("run")

@@ -22,6 +22,7 @@ from apps.core.charts import bars, time_unit
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.query import FLAG, PAGE_NUMBER
 from apps.failures.actions import clusters
 from apps.failures.actions.decisions import Refused
 from apps.failures.clusters import purity, store
@@ -60,9 +61,9 @@ class WidthBucket(Func):
         "state": [*State.values, "gone"],
         "mode": None,
         "sort": SORTS,
-        "mine": None,
-        "page": int,
-        "asked": None,
+        "mine": FLAG,
+        "page": PAGE_NUMBER,
+        "asked": float,
     }
 )
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
@@ -207,7 +208,7 @@ def recluster(request: HttpRequest, project: Project) -> HttpResponse:
 # One cluster
 
 
-@project_view(query={"state": FailureState.values, "page": int})
+@project_view(query={"state": FailureState.values, "page": PAGE_NUMBER})
 def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
     cluster = get_object_or_404(
         FailureCluster.objects.select_related("mode", "project"), project=project, pk=pk

@@ -21,6 +21,7 @@ from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
 from apps.core.outgoing_keys import key_hosts
 from apps.core.paging import page_of
+from apps.core.query import KEY, PAGE_NUMBER
 from apps.failures.actions.diagnose import as_input
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import judging, rubrics
@@ -96,7 +97,7 @@ class Version:
     before: int | None
 
 
-@project_view()
+@project_view(query={"version": KEY})
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     last = project.rubrics.first()
     shown = project.rubrics.filter(version=whole(request.GET.get("version"))).first() or last
@@ -231,7 +232,7 @@ def run(request: HttpRequest, project: Project) -> HttpResponse:
     return redirect("failures:rubric", project.slug)
 
 
-@project_view()
+@project_view(query={"a": KEY, "b": KEY})
 def diff(request: HttpRequest, project: Project) -> HttpResponse:
     named = {row.version: row for row in project.rubrics.select_related("created_by")}
     before, after = (named.get(whole(request.GET.get(name))) for name in "ab")
@@ -244,7 +245,7 @@ def diff(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
-@project_view(query={"only": ("failures", "fine", "errors"), "page": int})
+@project_view(query={"only": ("failures", "fine", "errors"), "page": PAGE_NUMBER})
 def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
     """The judge's verdicts, run by run."""
     rows = JudgeVerdict.objects.filter(rubric__project=project).select_related(

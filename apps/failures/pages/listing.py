@@ -14,10 +14,10 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.forms import whole
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.query import KEY, PAGE_NUMBER, Query, selection_of
 from apps.core.timeouts import TooLong, patience
 from apps.failures import classify_job, rates
 from apps.failures.actions.bulk import LIMIT, Change, assign_many, decide_many
@@ -41,16 +41,11 @@ def shown(request_user: object, project: Project, given: QueryDict) -> FailureQu
     return rows.filter(state=state) if state in FailureState.values else rows.standing()
 
 
-@project_view(
-    query=dict.fromkeys(FILTERS)
-    | {
-        "state": FailureState.values,
-        "confidence": CONFIDENCES,
-        "since": None,
-        "sort": None,
-        "page": int,
-    }
-)
+SPANS = list(rates.SINCE)
+OF_LIST: Query = FILTERS | {"state": FailureState.values, "since": SPANS, "page": PAGE_NUMBER}
+
+
+@project_view(query=OF_LIST)
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     given, may = request.GET, request.membership.may(Role.REVIEWER)
     page = page_of(
@@ -105,7 +100,7 @@ def last_change(request: HttpRequest, project: Project) -> dict | None:
     return {"did": DID.get(last.after.get("kind", ""), "decided on"), "n": n, "at": last.at}
 
 
-@project_view(query={"since"})
+@project_view(query={"since": SPANS})
 def charts(request: HttpRequest, project: Project) -> HttpResponse:
     since = request.GET.get("since", "30d")
     context: dict[str, Any] = {"figures": None, "since": since, "spans": rates.SINCE}
@@ -185,13 +180,13 @@ def _do(request: HttpRequest, project: Project, ids: list[int]) -> Change:
     return decide_many(project=project, ids=ids, by=by, state=states[given["do"]])
 
 
-def selection(request: HttpRequest, project: Project, given: QueryDict) -> list[int]:
-    """The ids of “ids=…,…”, or with `all` the newest that match `query`, at most LIMIT."""
-    if given.get("all"):
-        rows = shown(request.user, project, QueryDict(given.get("query", "")))
-        return list(rows.order_by("-trajectory_id").values_list("pk", flat=True)[:LIMIT])
-    return [
-        pk
-        for text in given.get("ids", "").split(",")[: LIMIT + 1]
-        if (pk := whole(text)) is not None
-    ]
+def selection(request: HttpRequest, project: Project, form: QueryDict) -> list[int]:
+    """The selected failures, or the newest of those that the filters find, at most LIMIT.
+
+    Raises QueryError.
+    """
+    ids, query = selection_of(form, KEY, OF_LIST, ("do", "mode", "to"))
+    if query is not None:
+        rows = shown(request.user, project, query).order_by("-trajectory_id")
+        return list(rows.values_list("pk", flat=True)[:LIMIT])
+    return [int(pk) for pk in ids[: LIMIT + 1]]

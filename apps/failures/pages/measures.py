@@ -19,7 +19,7 @@ TITLES = {"rules": "Rules", "judge": "Judge"}
 ROW_HEIGHT = 26  # pixels per version in the chart
 
 
-@project_view()
+@project_view(query={"mode": None})
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     modes = list(project.failure_modes.all())
     names = {mode.slug: mode.name for mode in modes}

@@ -19,6 +19,7 @@ from apps.core.access import project_view
 from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.query import KEY, PAGE_NUMBER
 from apps.failures.actions import policy
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import PolicyRule, SystemPrompt
@@ -119,7 +120,7 @@ class RuleForm(PlainForm):
             self.add_error(name if name in self.fields else None, error)
 
 
-@project_view(query={"state": list(PolicyRule.DECISIONS), "page": int})
+@project_view(query={"state": list(PolicyRule.DECISIONS), "page": PAGE_NUMBER})
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     """All rules, or `?state=` those in one state."""
     rules, state = rules_of(project).current(), request.GET.get("state", "")
@@ -149,7 +150,7 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "failures/policy.html", context)
 
 
-@project_view(Role.REVIEWER)
+@project_view(Role.REVIEWER, query={"prompt": KEY})
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     """The form for a rule of the runs of `?prompt=`, or of all runs; htmx puts it into the page of
     the rules.

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.query import PAGE_NUMBER, Query
 from apps.failures import reclassify
 from apps.failures.models import Failure, Reclassification, ReclassificationChange
 from apps.trajectories.shown import runs_shown
@@ -21,13 +22,15 @@ from apps.trajectories.shown import runs_shown
 NONE = "none"  # no failure, in a URL
 SHOWN = 20
 
+OF_CHANGES: Query = {"before": None, "after": None, "show": ("people",), "page": PAGE_NUMBER}
 
-@project_view()
+
+@project_view(query=OF_CHANGES)
 def index(request: HttpRequest, project: Project) -> HttpResponse:
     return _page(request, project, project.reclassifications.select_related("created_by").first())
 
 
-@project_view()
+@project_view(query=OF_CHANGES)
 def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
     return _page(request, project, _get(project, pk))
 

@@ -16,7 +16,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import JSON, LINE, described, page, results, sent, told
-from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, form_of
+from apps.core.query import number_of, whole_number
+from apps.evals.lookups import LIMIT, form_of
 from apps.promotion import freezing
 from apps.promotion.actions import set_segment
 from apps.promotion.api import find_channel
@@ -26,7 +27,6 @@ from apps.promotion.deployment.models import Deployment, Placement, Target
 from apps.promotion.deployment.placements import not_told
 from apps.promotion.models import Channel
 from apps.promotion.policies import label_of, policy_of, require_keys_allowed
-from apps.trajectories.api import number_of
 from workers.lib.typed import json_schema
 
 NULLABLE = {"type": ["string", "null"]}
@@ -321,16 +321,18 @@ def target(request: Request, name: str, pk: int) -> Response:
 @extend_schema(
     operation_id="v1_channels_deployments_list",
     responses=described({200: page(DEPLOYMENT, "integer")}, 400, 404),
-    parameters=[LIMIT, OpenApiParameter("offset", int, description="`next` of the page before")],
+    parameters=[
+        LIMIT,
+        OpenApiParameter(
+            "offset", whole_number(0, 10**9, 0), description="`next` of the page before"
+        ),
+    ],
     examples=[told("One that runs", {"results": [EXAMPLE], "next": None})],
     description="Every deployment of a channel, newest first, including failed ones.",
 )
 @api_view(["GET"])
 def deployments(request: Request, name: str) -> Response:
-    limit, offset = (
-        number_of(request, "limit", PAGE, 1, MAX_PAGE),
-        number_of(request, "offset", 0, 0, 2**31 - 1),
-    )
+    limit, offset = number_of(request, "limit"), number_of(request, "offset")
     rows = find_channel(request, name).deployments.select_related(
         "channel", "version", "from_version"
     )

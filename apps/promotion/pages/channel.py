@@ -18,6 +18,7 @@ from apps.core.errors import Rejected
 from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.query import PAGE_NUMBER
 from apps.promotion import actions, freezing
 from apps.promotion.conditions import MAX_REASON
 from apps.promotion.deployment import actions as deployments
@@ -45,7 +46,7 @@ def _channel(project: Project, name: str) -> Channel:
     )
 
 
-@project_view(query={"page": int, "watching": None})
+@project_view(query={"page": PAGE_NUMBER, "watching": ("deployment", "trial")})
 def channel(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     row = _channel(project, name)
     taken = row.targets.current()
@@ -112,7 +113,7 @@ def _live_and_ready(target: Target, row: Channel) -> tuple[Placement | None, lis
     return now, [found for found in ready if found is not now]
 
 
-@project_view()
+@project_view(query={"watching": ("deployment", "trial")})
 def status(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     """Polled while a deployment or a trial is running. When it has ended, the page is reloaded: the
     history has changed, too.

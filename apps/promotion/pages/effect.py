@@ -10,8 +10,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 
 from apps.core.access import project_view
-from apps.core.forms import whole
 from apps.core.models import Project
+from apps.core.query import whole_number
 from apps.core.timeouts import TooLong, patience
 from apps.promotion.effects.report import costs_of, effect_of
 from apps.promotion.effects.windows import LONGEST, USUAL
@@ -21,7 +21,7 @@ SPANS = (1, 7, 30, 90)
 EFFECT_MS = 6_000
 
 
-@project_view()
+@project_view(query={"days": whole_number(1, LONGEST)})
 def effect(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """For htmx only the part before and after."""
     rows = Promotion.objects.filter(channel__project=project)
@@ -31,20 +31,13 @@ def effect(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         ),
         pk=pk,
     )
-    given = request.GET.get("days", "")
-    known = whole(given, 1, LONGEST)
-    days = known or USUAL
+    days = int(request.GET.get("days") or USUAL)
     context: dict[str, Any] = {
         "move": move,
         "days": days,
         "spans": SPANS,
         "costs": costs_of(move.to_version),
     }
-    if given and not known:
-        context["ignored"] = (
-            f"days={given[:40]} is ignored: it must be a whole number from 1 to {LONGEST}. {USUAL}"
-            " days are shown."
-        )
     with suppress(TooLong), patience(EFFECT_MS):
         found = effect_of(move, days)
         context |= {

@@ -11,6 +11,7 @@ from apps.core.access import project_view
 from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import Project, Role
+from apps.core.query import FLAG
 from apps.promotion.pulling.archive import answer_with
 from apps.promotion.pulling.card import card_of
 from apps.promotion.pulling.links import files_of
@@ -19,7 +20,7 @@ from apps.registry.artifacts import ArtifactError
 from apps.registry.models import ModelVersion
 
 
-@project_view()
+@project_view(query={"merged": FLAG})
 def download(request: HttpRequest, project: Project, pk: int) -> HttpResponseBase:
     """The version's files, with `?merged=1` its merged model's."""
     rows = ModelVersion.objects.select_related("artifact", "project", "merged__artifact")

@@ -10,13 +10,16 @@ from django.shortcuts import get_object_or_404, render
 from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project
-from apps.evals.models import EvalSet
+from apps.core.query import whole_number
+from apps.evals.models import EvalSet, Split
 from apps.promotion.gate.planning import EFFECTS
 from apps.promotion.policies import PRODUCTION, find_channel, policy_of
 from apps.promotion.wear import plan_for, wear_of
 
 
-@project_view()
+@project_view(
+    query={"split": Split.values, "samples_per_task": whole_number(1, 64), "channel": None}
+)
 def plan(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
     if request.GET.get("split", "holdout") != "holdout":

@@ -13,6 +13,7 @@ from apps.core.diffing import changed_lines
 from apps.core.errors import Rejected
 from apps.core.forms import whole
 from apps.core.models import Project, Role
+from apps.core.query import whole_number
 from apps.promotion.forms import ChannelForm, PolicyFileForm, PolicyForm, in_words
 from apps.promotion.gate.policy import Policy, as_toml
 from apps.promotion.models import Channel, PolicyProposal, PromotionPolicy
@@ -66,7 +67,7 @@ def policy_import(request: HttpRequest, project: Project, name: str) -> HttpResp
     return _page(request, channel, PolicyForm(policy_of(channel)[0]), form, status=400)
 
 
-@project_view()
+@project_view(query={"version": whole_number(0, 2**31 - 1)})
 def policy_file(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     """The policy as TOML: the current one, or `?version=`."""
     channel = get_object_or_404(Channel, project=project, name=name)

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.charts import lines
 from apps.core.errors import Rejected
+from apps.core.forms import query_of
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
 from apps.failures.models import Failure
@@ -194,7 +195,7 @@ def _runs(row: Trial, traces: list[str]) -> dict[str, Trajectory]:
     }
 
 
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query=query_of(CanaryForm) | {"report": UUID})
 def new(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     """The plan of a canary and what it may cost, before it starts; every change of the plan shows
     it again.

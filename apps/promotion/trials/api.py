@@ -14,7 +14,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import JSON, described, page, sent, told
-from apps.evals.lookups import LIMIT, MAX_PAGE, PAGE, find_version, form_of
+from apps.core.query import number_of, whole_number
+from apps.evals.lookups import LIMIT, find_version, form_of
 from apps.promotion.api import find_channel
 from apps.promotion.conditions import MAX_REASON
 from apps.promotion.models import Channel, Trial
@@ -24,7 +25,6 @@ from apps.promotion.trials.announcing import trial_json
 from apps.promotion.trials.models import TrialState
 from apps.promotion.trials.plans import Plan
 from apps.promotion.trials.starting import forecast_of
-from apps.trajectories.api import number_of
 from workers.lib.typed import json_schema
 
 NULLABLE, WHEN = {"type": ["string", "null"]}, {"type": ["string", "null"], "format": "date-time"}
@@ -269,7 +269,12 @@ class Why(Struct, forbid_unknown_fields=True, kw_only=True):
     methods=["GET"],
     operation_id="v1_channels_trials_list",
     responses=described({200: page(TRIAL, "integer")}, 400, 404),
-    parameters=[LIMIT, OpenApiParameter("offset", int, description="`next` of the page before")],
+    parameters=[
+        LIMIT,
+        OpenApiParameter(
+            "offset", whole_number(0, 10**9, 0), description="`next` of the page before"
+        ),
+    ],
     examples=[told("One that runs", {"results": [EXAMPLE], "next": None})],
     description="Every canary and shadow of a channel, newest first.",
 )
@@ -303,10 +308,7 @@ def trials(request: Request, name: str) -> Response:
             key=request.auth,
         )
         return Response(trial_json(row), status=201)
-    limit, offset = (
-        number_of(request, "limit", PAGE, 1, MAX_PAGE),
-        number_of(request, "offset", 0, 0, 2**31 - 1),
-    )
+    limit, offset = number_of(request, "limit"), number_of(request, "offset")
     found = list(_rows(channel)[offset : offset + limit + 1])
     following = offset + limit if len(found) > limit else None
     return Response({"results": [trial_json(row) for row in found[:limit]], "next": following})

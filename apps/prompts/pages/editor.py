@@ -16,6 +16,7 @@ from apps.core.access import project_view
 from apps.core.diffing import changed_parts
 from apps.core.forms import whole
 from apps.core.models import Project, Role
+from apps.core.query import KEY, Query
 from apps.environments.models import Environment
 from apps.prompts.forms import PromptForm, initial_of
 from apps.prompts.pages.playground import form_page
@@ -24,8 +25,10 @@ from apps.registry.models import ModelVersion
 from workers.lib.prompts import as_parts, from_harness
 from workers.lib.typed import FormError
 
+OF_EDITOR: Query = {"on": KEY, "environment": KEY}
 
-@project_view(Role.ENGINEER)
+
+@project_view(Role.ENGINEER, query=OF_EDITOR)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     """`?on=`: the model of the prompt, `?environment=`: the environment whose prompt it starts
     from, if `on` is not a prompt version.
@@ -111,7 +114,7 @@ def _save(
 
 
 @require_POST
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query=OF_EDITOR)
 def preview(request: HttpRequest, project: Project) -> HttpResponse:
     """The difference between the input and what it started from, or its errors."""
     on = _chosen(project, request.GET.get("on"))
@@ -145,7 +148,7 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @require_POST
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query=OF_EDITOR)
 def try_it(request: HttpRequest, project: Project) -> HttpResponse:
     """The playground with the unsaved input next to what it started from; the editor again if it is
     not valid.

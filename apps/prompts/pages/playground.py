@@ -23,6 +23,7 @@ from apps.core.forms import whole
 from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
+from apps.core.query import KEY, PAGE_NUMBER, Query, whole_number
 from apps.evals.actions import EvalSetError
 from apps.evals.from_failures import suggestions
 from apps.evals.holdout.view_log import record_refusal, record_seen
@@ -39,8 +40,17 @@ from workers.lib.typed import FormError
 
 LISTED = 200  # tasks to choose from
 
+OF_FORM: Query = {
+    "trajectory": UUID,
+    "step": whole_number(0),
+    "set": UUID,
+    "q": None,
+    "on": KEY,
+    "page": PAGE_NUMBER,
+}
 
-@project_view(Role.ENGINEER)
+
+@project_view(Role.ENGINEER, query=OF_FORM)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     """`?trajectory=&step=`: a step of a run; else `?set=`: tasks of a set. `?on=` is the first
     version.
@@ -160,7 +170,7 @@ def _start(
 # What came of it
 
 
-@project_view()
+@project_view(query={"answer": KEY})
 def show(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     run = _run(request, project, pk)
     return render(
@@ -168,7 +178,7 @@ def show(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     )
 
 
-@project_view()
+@project_view(query={"seen": None})
 def status(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """What is new on the page of a running playground since `?seen=`, each part by its id; the rest
     of the page is unchanged.

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
+from apps.core.query import KEY
 from apps.environments import reward_models
 from apps.environments.actions import check_verifier
 from apps.environments.models import Environment, Verifier
@@ -48,7 +49,7 @@ def edit(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return _form(request, verifier, specs.shown(rest), code, field)
 
 
-@project_view()
+@project_view(query={"kind": [one.kind for one in specs.STARTS], "model": KEY})
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     start = next((one for one in specs.STARTS if one.kind == request.GET.get("kind")), None)
     if start is None:
@@ -171,7 +172,7 @@ def _any_environment(verifier: Verifier) -> Environment | None:
     )
 
 
-@project_view()
+@project_view(query={"then": ("refresh",)})
 def rescore(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """What the scoring has found so far; the page asks until it has ended."""
     job = get_object_or_404(Rescore.objects.select_related("verifier"), project=project, pk=pk)

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.http import go
 from apps.core.models import Project, Role
+from apps.core.query import FLAG
 from apps.evals.holdout.view_log import record_sample_views
 from apps.reviews import actions
 from apps.reviews.case import case_of, shown_of
@@ -59,7 +60,7 @@ def item(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return show(request, find(project, pk))
 
 
-@project_view(Role.REVIEWER)
+@project_view(Role.REVIEWER, query={"back": FLAG, "ahead": FLAG})
 def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The next sample, or with `?back=1` the previously judged one. With `?ahead=1` it is only
     prefetched.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.forms import query_of
 from apps.core.models import ACTIVE_STATES, Project, Role
 from apps.core.paging import page_of
+from apps.core.query import FLAG, PAGE_NUMBER, many
 from apps.environments.models import Verifier
 from apps.reviews import actions, rescoring
 from apps.reviews.drawing import draw
@@ -22,7 +26,7 @@ from apps.teamwork.assigning import assigned_to
 RECENT = 20
 
 
-@project_view(query={"mine": None, "page": int})
+@project_view(query={"mine": FLAG, "page": PAGE_NUMBER})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     page = page_of(request, project.verifiers.order_by("-created_at", "-pk"), 20)
     locks = actions.lock_states(page.object_list)
@@ -42,7 +46,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "reviews/list.html", context)
 
 
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query=query_of(OpenForm) | {"run": many(UUID)})
 def open_review(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Which evaluations of a verifier version to review, and how many of their samples."""
     verifier = get_object_or_404(Verifier.objects.select_related("project"), project=project, pk=pk)

@@ -19,6 +19,7 @@ from apps.core.access import project_view
 from apps.core.actions import audit
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.query import PAGE_NUMBER
 from apps.evals.holdout.view_log import record_sample_views
 from apps.evals.models import Sample
 from apps.reviews import actions, results
@@ -66,7 +67,7 @@ def open_items(request: HttpRequest, review: RewardReview, labels: list[Label]) 
     return {label.item for label in labels if results.open_to(label, request.user, needed, judges)}
 
 
-@project_view()
+@project_view(query={"page": PAGE_NUMBER})
 def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     review = find_review(project, pk)
     labels, policy, needed = labels_of([pk])[pk], policy_in_force(project), needed_of(review)
@@ -122,7 +123,7 @@ def with_words(items: QuerySet[ReviewItem]) -> QuerySet[ReviewItem]:
     return rows.prefetch_related("judgements__by")
 
 
-@project_view(Role.REVIEWER, query={"page": int})
+@project_view(Role.REVIEWER, query={"page": PAGE_NUMBER})
 def adjudicate(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Disagreements side by side: first what waits for a ruling, then second thoughts, then what
     was ruled. Held-out items are included: without a ruling they would have no label."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 
 from apps.core.access import project_view
 from apps.core.models import Project
+from apps.core.query import KEY
 from apps.environments.models import Verifier
 from apps.evals.holdout.view_log import record_sample_views
 from apps.evals.models import Sample
@@ -18,7 +19,7 @@ def named(changes: dict[str, Change]) -> list[tuple[str, Change]]:
     return [("agreement", changes["agreement"]), ("κ", changes["kappa"])]
 
 
-@project_view()
+@project_view(query={"before": KEY})
 def effect(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Of the version at this address against an earlier one: `?before=` its pk, or the version just
     before.
@@ -27,6 +28,8 @@ def effect(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     others = list(project.verifiers.filter(name=after.name).exclude(pk=pk).order_by("-version"))
     chosen = request.GET.get("before", "")
     before = next((row for row in others if str(row.pk) == chosen), None)
+    if chosen and before is None:
+        raise Http404
     before = before or next((row for row in others if row.version < after.version), None)
     found = effect_of(before, after) if before else None
     context = {"before": before, "after": after, "others": others, "found": found}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
+from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -15,6 +16,7 @@ from django.shortcuts import render
 from apps.core.access import project_view
 from apps.core.differences import left_out, side_by_side
 from apps.core.models import Project
+from apps.core.query import FLAG, Query, many
 from apps.training.charts import FIGURES, colour_of, overlaid
 from apps.training.comparison import (
     MOST,
@@ -80,6 +82,9 @@ def reward(metric: dict | None) -> Cell:
     )
 
 
+OF_VIEW: Query = {"x": ("step", "time"), "smooth": list(dict(SMOOTHING)), "log": FLAG}
+
+
 @dataclass(frozen=True)
 class View:
     """How the curves are drawn, and which: the valid parts of the URL."""
@@ -106,7 +111,7 @@ class View:
         return [("x", self.x), ("smooth", self.smooth), *([("log", "1")] if self.log else [])]
 
 
-@project_view()
+@project_view(query={"run": many(UUID), "metric": many(None), **OF_VIEW})
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     """Without two runs in the URL, it offers a choice."""
     given = request.GET.getlist("run")
@@ -158,7 +163,7 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
-@project_view()
+@project_view(query={"run": many(UUID), "metric": None, **OF_VIEW})
 def curve(request: HttpRequest, project: Project) -> HttpResponse:
     """The fragment with one chart."""
     runs, name = (

@@ -13,8 +13,10 @@ from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
 
 from apps.core.access import project_view
+from apps.core.forms import query_of
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.query import PAGE_NUMBER
 from apps.evals.models import Task
 from apps.training import judged
 from apps.training.comparison import runs_of
@@ -24,10 +26,18 @@ from apps.training.picks import PickForm
 from workers.lib.messages import text_of
 
 PREVIEWED, SIZE = 5, 25
-ABOUT = ("method", "eval_set", "picked_by", *EXAMPLES)  # the fields that select examples
+ABOUT = (
+    "method",
+    "eval_set",
+    "picked_by",
+    "per_group",
+    *EXAMPLES,
+)  # the fields that select examples
 
 
-@project_view(Role.ENGINEER)
+@project_view(
+    Role.ENGINEER, query={name: kind for name, kind in query_of(PickForm).items() if name in ABOUT}
+)
 def preview(request: HttpRequest, project: Project) -> HttpResponse:
     """The fragment below the sources of the new-run form: the number of examples, their origin, and
     a few of them.
@@ -65,7 +75,7 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
-@project_view(query={"page": int})
+@project_view(query={"page": PAGE_NUMBER})
 def of_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(runs_of(project), pk=pk)
     page = page_of(request, run.dataset.examples.all(), SIZE)

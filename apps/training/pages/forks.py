@@ -9,11 +9,12 @@ from apps.core.access import project_view
 from apps.core.errors import Rejected
 from apps.core.forms import whole
 from apps.core.models import Project, Role
+from apps.core.query import whole_number
 from apps.training import forking
 from apps.training.comparison import runs_of
 
 
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query={"step": whole_number(0)})
 def fork(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(runs_of(project), pk=pk)
     form = forking.ForkForm(run, request.POST or None, whole(request.GET.get("step"), 0))

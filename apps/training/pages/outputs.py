@@ -15,6 +15,7 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
+from apps.core.query import PAGE_NUMBER, whole_number
 from apps.training import judged_outputs, outputs
 from apps.training.comparison import runs_of
 from apps.training.models import TrainingRun
@@ -24,7 +25,13 @@ SIZE = 15
 SHOWN = 1_200  # characters shown of an output; its page shows all of it
 
 
-OF_OUTPUTS = {"at": int, "than": int, "change": outputs.CHANGES, "q": None, "page": int}
+OF_OUTPUTS = {
+    "at": whole_number(0, 2**31 - 1),
+    "than": whole_number(0, 2**31 - 1),
+    "change": outputs.CHANGES,
+    "q": None,
+    "page": PAGE_NUMBER,
+}
 
 
 @project_view(query=OF_OUTPUTS)

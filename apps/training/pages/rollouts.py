@@ -15,6 +15,7 @@ from django.urls import reverse
 from apps.core.access import project_view
 from apps.core.models import Project
 from apps.core.paging import page_of
+from apps.core.query import PAGE_NUMBER, whole_number
 from apps.evals.pages.samples import part_of, scored_output
 from apps.training.comparison import runs_of
 from apps.training.models import Rollout, TrainingRun
@@ -62,9 +63,9 @@ OF_THE_STEP = (
 OF_ROLLOUTS = {
     "phase": Rollout.Phase.values,
     "outcome": OUTCOME,
-    "step": int,
+    "step": whole_number(0, 2**31 - 1),
     "q": None,
-    "page": int,
+    "page": PAGE_NUMBER,
 }
 
 

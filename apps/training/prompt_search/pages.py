@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 from typing import Any
+from uuid import UUID
 
 from django.contrib import messages
 from django.db.models import QuerySet
@@ -18,6 +19,7 @@ from apps.core.diffing import changed_lines
 from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
+from apps.core.query import KEY, PAGE_NUMBER
 from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout.view_log import record_refusal
 from apps.registry.actions import ModelError
@@ -55,14 +57,14 @@ def _searches(project: Project) -> QuerySet[PromptSearch]:
     )
 
 
-@project_view(query={"page": int})
+@project_view(query={"page": PAGE_NUMBER})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     return render(
         request, "training/prompt_search/list.html", {"page": page_of(request, _searches(project))}
     )
 
 
-@project_view(Role.ENGINEER)
+@project_view(Role.ENGINEER, query={"version": KEY, "eval_set": UUID, "environment": KEY})
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     form = SearchForm(project, request.POST or None, initial=_initial(request))
     if request.method == "POST" and form.is_valid():
@@ -91,7 +93,7 @@ def _initial(request: HttpRequest) -> dict[str, str]:
     }
 
 
-@project_view()
+@project_view(query={"page": PAGE_NUMBER})
 def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     search = get_object_or_404(_searches(project), pk=pk)
     resumable = search.state in actions.RESUMABLE
@@ -117,7 +119,7 @@ def settings_in_words(config: dict[str, Any]) -> list[tuple[str, Any]]:
     ]
 
 
-@project_view()
+@project_view(query={"page": PAGE_NUMBER})
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment that a running search's page polls; when it has ended, the whole page is
     reloaded.

@@ -16,6 +16,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
+from apps.core.query import whole_number
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories import schema
 from apps.trajectories.actions import feedback as feedback_actions
@@ -129,7 +130,7 @@ def show_part(
     return render(request, "trajectories/_part.html", context)
 
 
-@project_view()
+@project_view(query={"message": whole_number(0)})
 def raw(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """The trajectory as JSON, as it can be sent again; with `?message=` one message."""
     row = get_object_or_404(Trajectory, project=project, pk=pk)
@@ -155,7 +156,7 @@ def revision(request: HttpRequest, project: Project, pk: UUID, number: int) -> H
 
 
 @require_POST
-@project_view(Role.REVIEWER)
+@project_view(Role.REVIEWER, query=OF_LISTS)
 def feedback(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     row = get_object_or_404(Trajectory, project=project, pk=pk)
     back = redirect(

@@ -15,7 +15,7 @@ from rest_framework.exceptions import ValidationError
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
-from apps.core.query import refuse_unknown
+from apps.core.query import selection_of
 from apps.core.sorting import Sorting
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories import exports
@@ -234,7 +234,7 @@ def tiles_of(cell: Cell) -> list[tuple[str, str, str]]:
     ]
 
 
-@project_view(query=OF_LISTS | {"measure"})
+@project_view(query=OF_LISTS | {"measure": list(totals.MEASURES)})
 def trend(request: HttpRequest, project: Project) -> HttpResponse:
     measure = request.GET.get("measure", "")
     measure = measure if measure in totals.MEASURES else "outcome"
@@ -250,7 +250,7 @@ def trend(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "trajectories/_trend.html", context)
 
 
-@project_view(query=OF_LISTS | {"format"})
+@project_view(query=OF_LISTS | {"format": list(MEDIA)})
 def export(request: HttpRequest, project: Project) -> HttpResponse:
     """The filtered trajectories, or with POST the selected ones, as a file; held-out runs are not
     SFT examples.
@@ -275,21 +275,15 @@ def export(request: HttpRequest, project: Project) -> HttpResponse:
     return StreamingHttpResponse(lines, content_type=MEDIA[kind], headers=headers)
 
 
-def selection(given: QueryDict, project: Project) -> list[UUID]:
-    """The ids of “ids=…,…”, or with `all` the newest of those that `query` finds, at most LIMIT;
-    strangers drop out.
+def selection(form: QueryDict, project: Project) -> list[UUID]:
+    """The selected runs, or the newest of those that the filters find, at most LIMIT; those of
+    other projects drop out.
 
     Raises QueryError.
     """
-    if given.get("all"):
-        query = QueryDict(given.get("query", ""))
-        refuse_unknown(query, OF_LISTS)
-        rows = apply_filters(project.trajectories.all(), query)
-        return list(rows.order_by("-pk").values_list("pk", flat=True)[:LIMIT])
-    found = []
-    for text in given.get("ids", "").split(",")[:LIMIT]:
-        try:
-            found.append(UUID(text))
-        except ValueError:
-            continue
-    return list(project.trajectories.filter(pk__in=found).values_list("pk", flat=True))
+    ids, query = selection_of(form, UUID, OF_LISTS, ("do", "tag", "outcome", "confirm", "format"))
+    if query is not None:
+        found = apply_filters(project.trajectories.all(), query).order_by("-pk")
+        return list(found.values_list("pk", flat=True)[:LIMIT])
+    chosen = project.trajectories.filter(pk__in=ids[:LIMIT])
+    return list(chosen.values_list("pk", flat=True))

@@ -11,8 +11,9 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
+from apps.core.query import refuse_invalid
 from apps.trajectories.actions import people
-from apps.trajectories.filters import without
+from apps.trajectories.filters import OF_LISTS, without
 from apps.trajectories.models import SavedView
 
 
@@ -20,6 +21,7 @@ from apps.trajectories.models import SavedView
 @project_view(Role.REVIEWER)
 def save(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.POST
+    refuse_invalid(QueryDict(given.get("query", "")), OF_LISTS, by_form=True)
     try:
         view = people.save_view(
             project=project,

@@ -70,7 +70,7 @@ class Session:
         return self.outcomes.most_common()
 
 
-@project_view(query=OF_LISTS | {"before"})
+@project_view(query=OF_LISTS | {"before": UUID})
 def sessions(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.GET
     rows = apply_filters(project.trajectories.all(), given).exclude(session_id="").order_by("-pk")
@@ -116,7 +116,7 @@ def group(rows: list[tuple]) -> tuple[list[Session], UUID | None]:
     return list(found.values()), last
 
 
-@project_view(query={"id"})
+@project_view(query={"id": None})
 def session(request: HttpRequest, project: Project) -> HttpResponse:
     name = request.GET.get("id", "")
     if not name:
@@ -146,7 +146,7 @@ def session(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
-@project_view()
+@project_view(query={"a": None, "b": None})
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     a, b = (_run(request, project, side) for side in "ab")
     runs_shown(

@@ -24,6 +24,7 @@ from apps.trajectories.spans import Opened, open_span
 from apps.trajectories.spans import find as find_stored
 from workers.lib.messages import RESULT_ROLES, text_of
 
+PARTS = ("input", "output", "stacktrace")
 TREE = 200  # spans of the tree on one page
 LONGEST, BRIEF = (
     4_000,
@@ -32,7 +33,7 @@ LONGEST, BRIEF = (
 SHOWN_ATTRIBUTES, SHOWN_MESSAGES, SHOWN_EVENTS = 100, 8, 20
 
 
-@project_view()
+@project_view(query={"span": None})
 def spans(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """The page; for htmx (j and k) only the tree and the span of `?span=`, else the first that
     failed, else the first.
@@ -166,7 +167,7 @@ def short(value: Any, longest: int = LONGEST) -> tuple[str, int]:
     return text[:longest], max(0, len(text) - longest)
 
 
-@project_view()
+@project_view(query={"span": None, "attribute": None, "part": PARTS})
 def span_text(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """The whole of a span as text, or with `part` its input or output, or with `attribute` one of
     its attributes.
@@ -182,7 +183,7 @@ def span_text(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
         if wanted not in span.attributes:
             raise Http404("The span has no such attribute.")
         value = span.attributes[wanted]
-    elif part in ("input", "output", "stacktrace"):
+    elif part:
         value = getattr(span, part)
     else:
         value = as_json(row, metadata, step, span)
