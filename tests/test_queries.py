@@ -22,10 +22,12 @@ from django.utils.html import escape
 
 from apps.core.models import Project, Role
 from apps.core.query import (
+    FLAG,
     PAGING,
     Query,
     QueryError,
     closest,
+    from_browser,
     many,
     parameters_of,
     refuse_invalid,
@@ -33,7 +35,10 @@ from apps.core.query import (
     whole_number,
 )
 from apps.core.scopes import ROUTES
-from tests.factories import make_key, make_member, make_project, row
+from apps.dashboard.models import Chart
+from apps.failures.actions.diagnose import classify_project
+from apps.trajectories.models import SavedView
+from tests.factories import make_failed, make_key, make_member, make_project, row
 from tests.test_access import (
     OWN,
     PAGES,
@@ -147,7 +152,11 @@ def test_a_refusal_says_what_to_send(query: str, sentence: str) -> None:
 
 def test_browsers_send_empty_fields_and_other_sites_append_names() -> None:
     sent = QueryDict("user=&user=bob&limit=&utm_source=mail&fbclid=1")
-    refuse_invalid(sent, QUERY, by_form=True)
+    assert from_browser(sent, QUERY).urlencode() == "user=bob"
+    assert from_browser(QueryDict("mine&user=a"), QUERY | {"mine": FLAG}).dict() == {
+        "mine": "1",
+        "user": "a",
+    }
     with pytest.raises(QueryError):
         refuse_invalid(sent, QUERY)
 
@@ -354,3 +363,33 @@ def test_a_filter_for_one_person_never_shows_everybody() -> None:
         assert [
             item.external_id for item in person.get(f"{list_page}?{query}").context["page"]["rows"]
         ] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "named"),
+    [
+        ("trajectories/bulk/", {"do": "tag", "tag": "t", "all": "0", "query": ""}, "all"),
+        ("trajectories/bulk/", {"do": "tag", "tag": "t", "all": "1", "user_id": "bob"}, "user_id"),
+        ("trajectories/bulk/?user=bob", {"do": "tag", "tag": "t", "all": "1"}, "user"),
+        ("trajectories/bulk/", {"do": "tag", "tag": "t", "ids": "abc"}, "ids"),
+        ("trajectories/export/", {"all": "1", "query": "user=a&user=b"}, "user"),
+        ("trajectories/views/", {"name": "Bob", "query": "user_id=bob"}, "user_id"),
+        ("failures/bulk/", {"do": "dismiss", "all": "1", "query": "user=bob"}, "user"),
+        ("failures/bulk/", {"do": "dismiss", "all": "1", "query": "confidence=sure"}, "confidence"),
+        ("failures/bulk/", {"do": "dismiss", "all": "true", "query": "mode=a"}, "all"),
+        ("failures/bulk/", {"do": "dismiss", "ids": "1,x"}, "ids"),
+        ("charts/save/", {"name": "Bob", "query": "user_id=bob"}, "user_id"),
+    ],
+)
+def test_a_form_that_selects_by_filters_refuses_what_the_list_refuses(
+    path: str, fields: dict[str, str], named: str
+) -> None:
+    project = make_project()
+    make_failed(project)
+    classify_project(project=project)
+    person = logged_in(make_member(project, Role.OWNER))
+    answer = person.post(f"/p/{project.slug}/{path}", fields)
+    assert answer.status_code == 400 and f"“{named}”" in answer.content.decode()
+    run = project.trajectories.get()
+    assert not run.tags and run.failure.state == "open"
+    assert not Chart.objects.exists() and not SavedView.objects.exists()

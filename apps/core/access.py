@@ -14,7 +14,7 @@ from django.shortcuts import redirect
 
 from apps.core.errors import invalid_query
 from apps.core.models import Membership, Role, Stage
-from apps.core.query import Query, QueryError, refuse_invalid
+from apps.core.query import Query, QueryError, from_browser
 from apps.core.storable import refuse_unstorable_fields
 from workers.lib.typed import FormError
 
@@ -76,7 +76,7 @@ def takes(query: Query) -> Callable:
         @wraps(view)
         def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             try:
-                refuse_invalid(request.GET, query, by_form=True)
+                request.GET = from_browser(request.GET, query)
                 return view(request, *args, **kwargs)
             except QueryError as error:
                 return invalid_query(request, error)

@@ -133,6 +133,20 @@ def refuse_invalid(query: QueryDict, known: Query, *, by_form: bool = False) -> 
                 raise QueryError(name, problem)
 
 
+def from_browser(query: QueryDict, known: Query) -> QueryDict:
+    """The query without what means nothing: fields left empty, and what other sites appended. A
+    flag without a value (`?archived`) is set. Raises QueryError.
+    """
+    refuse_invalid(query, known, by_form=True)
+    accepted = QueryDict(mutable=True)
+    for name, values in query.lists():
+        if name in known and (sent := [value for value in values if value.strip()]):
+            accepted.setlist(name, sent)
+        elif known.get(name) == FLAG:
+            accepted[name] = FLAG[0]
+    return accepted
+
+
 def selection_of(
     form: QueryDict, ids: Kind, filters: Query, fields: Collection[str]
 ) -> tuple[list[str], QueryDict | None]:
@@ -144,9 +158,7 @@ def selection_of(
     own = ("ids", "query", "csrfmiddlewaretoken", *fields)
     refuse_invalid(form, dict.fromkeys(own) | {"all": FLAG}, by_form=True)
     if form.get("all"):
-        query = QueryDict(form.get("query", ""))
-        refuse_invalid(query, filters, by_form=True)
-        return [], query
+        return [], from_browser(QueryDict(form.get("query", "")), filters)
     chosen = [text for text in form.get("ids", "").split(",") if text]
     for text in chosen:
         if problem := problem_of(text, ids):
@@ -216,10 +228,10 @@ def _problem_of_number(value: str, schema: Schema) -> str:
 
 
 def number_of(request: Request, name: str) -> int | None:
-    """A whole number of the query, or its declared default."""
-    schema = schema_of(parameters_of(request.parser_context["view"], request.method)[name])
+    """A whole number of the query, or its declared default; None where the method declares none."""
+    declared = parameters_of(request.parser_context["view"], request.method)
     value = request.query_params.get(name)
-    return int(value) if value else schema.get("default")
+    return int(value) if value else schema_of(declared.get(name)).get("default")
 
 
 def is_true(request: Request, name: str) -> bool:

@@ -200,12 +200,13 @@ def _own(comment: Comment, by: Any) -> QuerySet[Comment]:
     return Comment.objects.filter(pk=comment.pk, by=by, deleted_at=None)
 
 
-def forget_orphans() -> int:
-    """Deletes comments on deleted objects: they may quote them."""
+def forget_orphans(project: Project | None = None) -> int:
+    """Deletes comments on deleted objects, of all projects or one: they may quote them."""
+    of = {} if project is None else {"project": project}
     gone = 0
     for kind in kinds():
         for model in (Comment, Assignment):
-            rows = model.objects.filter(target_type=kind.model._meta.label_lower)
+            rows = model.objects.filter(target_type=kind.model._meta.label_lower, **of)
             ids = list(rows.order_by().values_list("target_id", flat=True).distinct())
             for some in _chunks(ids, 1000):
                 there = {

@@ -156,6 +156,8 @@ def _add_facets(project: int, counts: Counts) -> None:
             " trajectories_facet.trajectories + EXCLUDED.trajectories",
             [[project, kind, value, n] for (kind, value), n in sorted(given.items())],
         )
+    # The words of runs that were deleted; below 0, a run was deleted before it was counted.
+    facets.filter(value__in={value for _, value in given}, trajectories=0).delete()
 
 
 def _index(touched: list[UUID]) -> None:

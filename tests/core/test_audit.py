@@ -173,20 +173,16 @@ def test_a_day_is_found_from_midnight_to_midnight(project: Project) -> None:
     [
         "kind=nonsense",
         "since=yesterday",
-        "until=9999-12-31",
         "object=%00x",
         "object=a.b:'--",
         "cursor=9_x",
         "cursor=99999999999999999999_1",
     ],
 )
-def test_filters_that_make_no_sense_are_left_out(project: Project, query: str) -> None:
-    if "%00" in query:
-        assert (
-            client_of(admin_of(project)).get(f"/p/{project.slug}/audit/?{query}").status_code == 400
-        )
-    else:
-        assert "created the project" in page(project, query)
+def test_filters_that_make_no_sense_are_refused(project: Project, query: str) -> None:
+    person, url = client_of(admin_of(project)), f"/p/{project.slug}/audit/"
+    assert person.get(f"{url}?{query}").status_code == 400
+    assert "created the project" in person.get(f"{url}?until=9999-12-31").content.decode()
 
 
 def test_hostile_text_is_escaped(project: Project) -> None:

@@ -142,8 +142,13 @@ def test_a_viewer_cannot_take_the_holdout(client: Client) -> None:
     assert client.get(page(eval_set), {"split": "train"}).status_code == 200
 
 
-@pytest.mark.parametrize("query", [{"split": "validation"}, {"split": "train", "format": "xml"}])
-def test_an_empty_split_and_an_unknown_format_are_told(client: Client, query: dict) -> None:
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [({"split": "validation"}, 302), ({"split": "train", "format": "xml"}, 400)],
+)
+def test_an_empty_split_and_an_unknown_format_are_told(
+    client: Client, query: dict, status: int
+) -> None:
     eval_set = make_eval_set(make_project())
     client.force_login(admin_of(eval_set.project))
-    assert client.get(page(eval_set), query).status_code == 302
+    assert client.get(page(eval_set), query).status_code == status

@@ -86,8 +86,8 @@ def test_a_task_shows_its_samples_and_a_strange_one_none(client: Client, run: Ev
     Sample.objects.filter(task=task, index=0).update(output="<script>alert(1)</script>")
     html = page(client, run, task=str(task.pk))
     assert "Samples of" in html and "<script>alert" not in html and "&lt;script&gt;alert" in html
-    for strange in (str(make_eval_set(make_project()).tasks.all()[0].pk), "nonsense"):
-        assert "Samples of" not in page(client, run, task=strange)
+    strange = make_eval_set(make_project()).tasks.all()[0]
+    assert "Samples of" not in page(client, run, task=str(strange.pk))
 
 
 def test_a_hold_out_is_shown_and_never_picked(client: Client, db: None, data_dir: Path) -> None:

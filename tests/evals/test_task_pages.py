@@ -115,8 +115,13 @@ def test_other_samples_and_evaluations_can_be_chosen(
     assert "+ third" in client.get(url_of([*runs, third], task)).content.decode()  # it changed most
     text = client.get(url_of([*runs, third], task, **{"with": 2, "b": asked.pk})).content.decode()
     assert "+ asked for" in text and "+ third" not in text
-    for nonsense in ({"with": "9", "a": "x"}, {"with": "1"}, {"b": "9" * 40}):
-        assert client.get(url_of([*runs, third], task, **nonsense)).status_code == 200
+    for query, status in (
+        ({"with": "9"}, 200),
+        ({"with": "1"}, 200),
+        ({"a": "x"}, 400),
+        ({"b": "9" * 40}, 400),
+    ):
+        assert client.get(url_of([*runs, third], task, **query)).status_code == status
 
 
 def test_j_and_k_walk_the_tasks_of_the_filters(runs: tuple[EvalRun, EvalRun]) -> None:

@@ -14,10 +14,12 @@ from django.db.models import Sum
 from apps.core import locks
 from apps.core.models import AuditEvent, Project
 from apps.trajectories import digest
-from apps.trajectories.actions import bulk, deletions, store
+from apps.trajectories import models as said
+from apps.trajectories.actions import bulk, deletions, feedback, store
 from apps.trajectories.models import Facet, HourlyCount, Trajectory, TrajectoryKey
+from apps.trajectories.schema import Feedback
 from tests.concurrent import Other
-from tests.factories import make_project, row
+from tests.factories import admin_of, make_project, row
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,6 +70,24 @@ def test_a_resend_that_waits_for_the_deletion_is_refused(delete: Callable) -> No
         not project.trajectories.exists()
         and not TrajectoryKey.objects.filter(project=project).exists()
     )
+
+
+@pytest.mark.parametrize("by_page", [False, True])
+def test_feedback_that_waits_for_the_deletion_is_refused(by_page: bool) -> None:
+    project = make_project()
+    store.ingest(project=project, rows=[row("a")])
+    run, news = project.trajectories.get(), Feedback(comment="Wrong")
+    with transaction.atomic():
+        single(project, run.pk)
+        other = Other(
+            (lambda: feedback.give(trajectory=run, news=news, by=admin_of(project)))
+            if by_page
+            else lambda: feedback.receive(project=project, external_id="a", news=news)
+        )
+        other.wait_until_it_waits()
+    with pytest.raises(feedback.DeletedError, match="was deleted on"):
+        other.wait()
+    assert not said.Feedback.objects.exists()
 
 
 def test_the_digest_goes_on_while_an_old_month_is_written_to() -> None:

@@ -15,11 +15,18 @@ from django.test import Client, override_settings
 from django.utils import timezone
 
 from apps.core.models import Project
+from apps.failures.actions.diagnose import classify_project
+from apps.failures.models import Failure
+from apps.notifications.models import Notification
+from apps.teamwork.actions import add_comment
+from apps.teamwork.models import Comment
+from apps.teamwork.targets import kind_named
 from apps.trajectories import digest
 from apps.trajectories.actions import bulk, deletions
 from apps.trajectories.actions.store import find, ingest
 from apps.trajectories.contents import decompress
 from apps.trajectories.models import (
+    Facet,
     Feedback,
     SearchText,
     SpanBatch,
@@ -29,7 +36,7 @@ from apps.trajectories.models import (
     TrajectoryKey,
 )
 from apps.trajectories.retention import enforce, set_retention
-from tests.factories import admin_of, make_project, row
+from tests.factories import admin_of, make_failed, make_member, make_project, make_trajectory, row
 from tests.trajectories.test_late_spans import forget, whole_run
 from tests.trajectories.test_traces import (
     agent_span,
@@ -227,3 +234,27 @@ def test_words_that_the_digest_wrote_too_late_go(project: Project) -> None:
     words.save(force_insert=True)
     digest.run()
     assert not SearchText.objects.exists()
+
+
+@WAYS
+def test_what_people_said_of_it_goes_with_it(project: Project, delete: Callable) -> None:
+    author, reader = admin_of(project), make_member(project)
+    run = make_failed(project, name="bob-1", tags=["bob-tag"])
+    classify_project(project=project)
+    other = make_trajectory(project, name="ann-1")
+    for kind, target in (
+        ("trajectory", run),
+        ("failure", Failure.objects.get(trajectory=run)),
+        ("trajectory", other),
+    ):
+        text = f"@{reader} On {kind} {target.pk}"
+        found = kind_named(kind)
+        add_comment(project=project, kind=found, target=target, text=text, by=author)
+    digest.run()
+    assert Comment.objects.count() == 3 == Notification.objects.exclude(excerpt="").count()
+    delete(project, "bob-1")
+    digest.run()
+    stay = [] if delete is by_retention else [str(other.pk)]
+    assert [row.target_id for row in Comment.objects.all()] == stay
+    assert Notification.objects.exclude(excerpt="").count() == len(stay)
+    assert not Facet.objects.filter(value="bob-tag").exists()

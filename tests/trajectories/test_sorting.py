@@ -65,8 +65,6 @@ def names(client: Client, project: Project, **given: Any) -> str:
         ("-cost", "adbc"),
         ("tokens", "acdb"),
         ("-tokens", "dcab"),
-        ("preview", "dcba"),
-        ("-x", "dcba"),
     ],
 )
 def test_every_order(runs: Project, viewer: Client, sort: str, order: str) -> None:

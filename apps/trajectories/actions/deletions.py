@@ -11,6 +11,7 @@ from django.db import transaction
 
 from apps.core.actions import audit
 from apps.core.models import ApiKey, Project
+from apps.teamwork.actions import forget_orphans
 from apps.trajectories import tombstones, traces
 from apps.trajectories.actions import store
 from apps.trajectories.models import SpanBatch, Trace, Trajectory, with_content
@@ -64,6 +65,8 @@ def purge(project: Project, rows: Iterable[Trajectory]) -> int:
             trace.save(update_fields=["runs", "links", "deleted_spans"])
             remove_deleted_spans(trace)
     forget_traces(project, [trace for trace in of_runs if not trace.runs])
+    if gone:
+        forget_orphans(project)
     return len(gone)
 
 

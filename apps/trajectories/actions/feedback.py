@@ -32,10 +32,10 @@ def receive(*, project: Project, external_id: str, news: schema.Feedback) -> Tra
     """
     said = merging.from_schema(news)
     said.project, said.external_id = project, external_id
-    row = store.find(project, external_id)
+    row = _locked(project, external_id)
     if row is None:
         merging.wait_for_arrivals(project)
-        row = store.find(project, external_id)
+        row = _locked(project, external_id)
     if row is None and (deleted := tombstones.deleted(project, tombstones.Kind.RUN, [external_id])):
         raise DeletedError(f"This run was deleted on {deleted[external_id]:%Y-%m-%d}.")
     kept, new = Feedback.objects.get_or_create(
@@ -58,7 +58,7 @@ def receive(*, project: Project, external_id: str, news: schema.Feedback) -> Tra
 
 @transaction.atomic
 def give(*, trajectory: Trajectory, news: schema.Feedback, by: Any) -> Trajectory:
-    """A person's feedback from the page of a run. Raises RowError."""
+    """A person's feedback from the page of a run. Raises RowError, DeletedError."""
     news.by, news.id = by.get_username(), news.id or uuid4().hex
     status = news.outcome.status if news.outcome and isinstance(news.outcome.status, str) else ""
     audit(
@@ -66,6 +66,12 @@ def give(*, trajectory: Trajectory, news: schema.Feedback, by: Any) -> Trajector
     )
     given = receive(project=trajectory.project, external_id=trajectory.external_id, news=news)
     return given or trajectory
+
+
+def _locked(project: Project, external_id: str) -> Trajectory | None:
+    """The run of a client's id; None also for one that was deleted while this waited for it."""
+    row = store.find(project, external_id)
+    return Trajectory.objects.select_for_update().filter(pk=row.pk).first() if row else None
 
 
 def apply(row: Trajectory, *, cause: Cause) -> Trajectory:
@@ -96,7 +102,7 @@ def move(project: Project, names: Mapping[str, str]) -> None:
 def apply_to(project: Project, names: Iterable[str]) -> None:
     """Brings the runs of these names up to what people say of them. Must run in a transaction."""
     for name in names:
-        if row := store.find(project, name):
+        if row := _locked(project, name):
             apply(row, cause=Cause.FEEDBACK)
 
 

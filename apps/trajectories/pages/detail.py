@@ -170,7 +170,10 @@ def feedback(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     if not (news.outcome or news.comment or news.corrected is not None):
         messages.error(request, "Enter an outcome, a comment or an expected answer.")
         return back
-    feedback_actions.give(trajectory=row, news=news, by=request.user)
+    try:
+        feedback_actions.give(trajectory=row, news=news, by=request.user)
+    except feedback_actions.DeletedError as error:
+        raise Http404 from error
     messages.success(request, "Feedback saved.")
     return back
 
