@@ -180,7 +180,9 @@ def _trajectories(project: Project, membership: Membership, text: str) -> list[F
     if not ids and len(text) >= SHORTEST_TEXT:
         rows = apply_filters(project.trajectories.all(), {"q": text})
     found = list(rows.order_by("-pk").only("external_id", "preview", "outcome_status")[:SHOWN])
-    runs_shown(project, [row.pk for row in found], to=membership.user, where="search")
+    runs_shown(
+        project, [row.pk for row in found], to=membership.user, where="search", previews=True
+    )
     return [
         Found(
             row.preview or row.external_id,

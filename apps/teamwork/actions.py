@@ -200,6 +200,12 @@ def _own(comment: Comment, by: Any) -> QuerySet[Comment]:
     return Comment.objects.filter(pk=comment.pk, by=by, deleted_at=None)
 
 
+def record_read(kind: Kind, target: Any, *, by: Any) -> None:
+    """Reading the comments on an object is a view of it; without any, nothing is shown."""
+    if Comment.objects.filter(deleted_at=None).about(target).exists():
+        kind.record_view(target, by)
+
+
 def forget_orphans(project: Project | None = None) -> int:
     """Deletes comments on deleted objects, of all projects or one: they may quote them."""
     of = {} if project is None else {"project": project}

@@ -129,7 +129,7 @@ def _require_sight(request: Request, kind: Kind, target: Any) -> None:
         raise PermissionDenied(
             "Comments here may quote held-out tasks, which this key may not see."
         )
-    kind.record_view(target, request.auth)
+    actions.record_read(kind, target, by=request.auth)
 
 
 def comment_json(row: Comment, kind: Kind, target: Any) -> dict[str, Any]:

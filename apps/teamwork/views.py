@@ -48,7 +48,7 @@ def _read(
 ) -> tuple[Kind, Any]:
     """Like `_target`, for views that show comments: reading them is a view of their object."""
     kind, target = _target(request, project, name, pk, see=see)
-    kind.record_view(target, request.user)
+    actions.record_read(kind, target, by=request.user)
     return kind, target
 
 
@@ -64,7 +64,7 @@ def _comment(request: HttpRequest, project: Project, pk: Any) -> tuple[Comment, 
         raise Http404 from error
     if not kind.may_see(target, request.user, request.membership.role):
         raise Http404
-    kind.record_view(target, request.user)
+    actions.record_read(kind, target, by=request.user)
     return row, kind, target
 
 

@@ -14,14 +14,17 @@ from apps.core.models import Project
 from apps.trajectories.models import Trajectory
 
 Runs = Collection[UUID] | QuerySet[Trajectory]
-# (project, runs, the user or API key that they are shown to, where)
-Watcher = Callable[[Project, Runs, Any, str], None]
+# (project, runs, the user or API key that they are shown to, where, whether only previews)
+Watcher = Callable[[Project, Runs, Any, str, bool], None]
 WATCHERS: list[Watcher] = []
 
 
-def runs_shown(project: Project, runs: Runs, *, to: Any, where: str) -> None:
-    """`runs`: ids, or a query where the answer is a file of all of it; `to`: a user or an API
-    key.
+def runs_shown(
+    project: Project, runs: Runs, *, to: Any, where: str, previews: bool = False
+) -> None:
+    """`runs`: ids, or a query where the answer is a file of all of it; `to`: a user or an API key.
+
+    `previews`: of each run only how it begins is shown, as in a list.
     """
     for watcher in WATCHERS:
-        watcher(project, runs, to, where)
+        watcher(project, runs, to, where, previews)

@@ -34,6 +34,8 @@ from apps.evals.importing import Choice, store_rows
 from apps.evals.models import EvalSet, HoldoutView, Split, Task
 from apps.promotion.gate.policy import Policy
 from apps.promotion.wear import wear_of
+from apps.teamwork.actions import add_comment
+from apps.teamwork.targets import kind_named
 from tests.environments.gym import called
 from tests.factories import (
     admin_of,
@@ -203,6 +205,93 @@ def test_a_run_with_a_held_out_request_is_a_view_wherever_it_came_from(held: Eva
     reader = key_headers(held.project)
     Client().get(f"/api/v1/trajectories/{twins[0].external_id}/", **reader)
     assert view_count(held) == 2
+
+
+def said(*texts: str) -> list[dict]:
+    """A conversation that a user begins."""
+    return [
+        {"role": ("user", "assistant")[place % 2], "content": text}
+        for place, text in enumerate(texts)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("held_out", "run", "counts"),
+    [
+        (
+            said("Move my flight to May 3."),
+            said("Hi", "Hello!", "Move my flight to May 3.", "Done"),
+            True,
+        ),
+        (
+            said("I have a booking.", "Which one?", "The one to Lima: cancel it."),
+            said(
+                "I have a booking.", "Which one?", "The one to Lima: cancel it.", "Done", "Thanks"
+            ),
+            True,
+        ),
+        (
+            said("I have a booking.", "Which one?", "The one to Lima: cancel it."),
+            [{"role": "system", "content": "Be brief."}]
+            + said(
+                "Hi",
+                "Hello!",
+                "I have a BOOKING",
+                "Which one?",
+                "<p>The one to Lima: cancel it</p>",
+            ),
+            True,
+        ),
+        (
+            said("Move my flight to May 3."),
+            [
+                {"role": "user", "content": "Move my flight"},
+                {"role": "user", "content": "to May 3."},
+            ],
+            True,
+        ),
+        (said("I have a booking.", "Which one?", "Lima"), said("Lima", "Which one?", "x"), False),
+        (said("Move my flight to May 3."), said("Move my flight to May 4.", "Done"), False),
+    ],
+)
+def test_a_held_out_conversation_within_a_run_is_a_view_of_its_page(
+    held_out: list[dict], run: list[dict], counts: bool
+) -> None:
+    project = make_project()
+    draft = make_eval_set(project, frozen=False)
+    Task.objects.create(
+        project=project,
+        eval_set=draft,
+        split=Split.HOLDOUT,
+        messages=held_out,
+        key="k",
+        group="k",
+        expected={"answer": "x"},
+        canonical_hash=actions.canonical_hash(held_out),
+    )
+    row, client = make_trajectory(project, messages=run), Client()
+    client.force_login(admin_of(project))
+    for _ in range(2):
+        client.get(reverse("trajectories:list", args=[project.slug]))
+        client.get(reverse("trajectories:detail", args=[project.slug, row.pk]))
+    assert view_count(draft) == counts == HoldoutView.objects.count()
+    Client().get(f"/api/v1/trajectories/{row.external_id}/", **key_headers(project))
+    assert view_count(draft) == 2 * counts
+
+
+def test_a_thread_without_comments_shows_nothing(held: EvalSet) -> None:
+    request = held.tasks.holdout().first().messages
+    run, headers = make_trajectory(held.project, messages=request), key_headers(held.project)
+    comments = f"/api/v1/comments/?on=trajectory:{run.external_id}"
+    assert Client().get(comments, **headers).json()["results"] == [] and view_count(held) == 0
+    add_comment(
+        project=held.project,
+        kind=kind_named("trajectory"),
+        target=run,
+        text="It quotes the request.",
+        by=admin_of(held.project),
+    )
+    assert Client().get(comments, **headers).json()["results"] and view_count(held) == 1
 
 
 def test_the_page_of_a_set_says_how_often_and_by_whom(held: EvalSet) -> None:

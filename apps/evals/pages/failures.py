@@ -204,7 +204,9 @@ def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpRespo
             return redirect("evals:detail", project.slug, pk)
     found = list(rows[: MOST + 1].values_list("pk", flat=True))
     first = list(rows[:SEEN])
-    runs_shown(project, [row.pk for row in first], to=request.user, where="successes")
+    runs_shown(
+        project, [row.pk for row in first], to=request.user, where="successes", previews=True
+    )
     context = {
         "eval_set": eval_set,
         "rows": first,

@@ -113,6 +113,7 @@ def similar(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         [other.trajectory_id for other, _, _ in found],
         to=request.user,
         where="similar failures",
+        previews=True,
     )
     context = {"failure": failure, "similar": found, "queue": queue_of(request, project)}
     context["choosable"] = sum(free for _, _, free in found)

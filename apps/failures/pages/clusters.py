@@ -222,7 +222,11 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
         request, members.filter(state=state) if state in FailureState.values else members, 25
     )
     runs_shown(
-        project, [row.trajectory_id for row in page], to=request.user, where="failures of a cluster"
+        project,
+        [row.trajectory_id for row in page],
+        to=request.user,
+        where="failures of a cluster",
+        previews=True,
     )
     began = store.first_seen(project)
     measured = purity.of_clusters(project, [cluster.pk]).get(cluster.pk)

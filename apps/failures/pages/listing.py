@@ -52,7 +52,13 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
         request,
         shown(request.user, project, given).select_related("mode", "trajectory", "assigned_to"),
     )
-    runs_shown(project, [row.trajectory_id for row in page], to=request.user, where="failures")
+    runs_shown(
+        project,
+        [row.trajectory_id for row in page],
+        to=request.user,
+        where="failures",
+        previews=True,
+    )
     filters = {name: given[name] for name in (*FILTERS, "state") if given.get(name)}
     query = QueryDict(mutable=True)
     query.update(filters)

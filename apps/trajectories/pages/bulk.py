@@ -57,7 +57,7 @@ def _delete(request: HttpRequest, project: Project, ids: list, back: HttpRespons
     if not request.membership.may(Role.OWNER):
         raise PermissionDenied("Only project owners can delete trajectories.")
     if request.POST.get("confirm") != str(len(ids)):
-        runs_shown(project, ids[:5], to=request.user, where="deletion")
+        runs_shown(project, ids[:5], to=request.user, where="deletion", previews=True)
         context = {
             "n": len(ids),
             "ids": ",".join(map(str, ids)),

@@ -66,7 +66,9 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.GET
     order = Sorting.of(given, SORTS)
     page, too_long = read_page(apply_filters(project.trajectories.all(), given), given, order)
-    runs_shown(project, [row.pk for row in page["rows"]], to=request.user, where="list")
+    runs_shown(
+        project, [row.pk for row in page["rows"]], to=request.user, where="list", previews=True
+    )
     columns, chips = (
         chosen(given.get("cols", "")),
         [_with_file(project, chip, given) for chip in active(given)],

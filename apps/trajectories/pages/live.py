@@ -140,7 +140,9 @@ def rows(request: HttpRequest, project: Project) -> HttpResponse:
         if paused
         else read(project, filters_of(given), since)
     )
-    runs_shown(project, [row.pk for row in tail.rows], to=request.user, where="live tail")
+    runs_shown(
+        project, [row.pk for row in tail.rows], to=request.user, where="live tail", previews=True
+    )
     context = {
         "tail": tail,
         "table": [(row, [(column, column.cell(row)) for column in columns()]) for row in tail.rows],

@@ -82,7 +82,9 @@ def sessions(request: HttpRequest, project: Project) -> HttpResponse:
     except TooLong:
         looked = []
     found, last = group(looked)
-    runs_shown(project, [run[0] for run in looked], to=request.user, where="sessions")
+    runs_shown(
+        project, [run[0] for run in looked], to=request.user, where="sessions", previews=True
+    )
     context = {
         "sessions": found,
         "looked": len(looked),
@@ -128,7 +130,7 @@ def session(request: HttpRequest, project: Project) -> HttpResponse:
     )
     found = list(rows[: RUNS + 1])
     runs = found[:RUNS]
-    runs_shown(project, [run.pk for run in runs], to=request.user, where="session")
+    runs_shown(project, [run.pk for run in runs], to=request.user, where="session", previews=True)
     for before, run in pairwise(runs):
         run.before = before.pk
     return render(
