@@ -232,14 +232,16 @@ def said(*texts: str) -> list[dict]:
         ),
         (
             said("I have a booking.", "Which one?", "The one to Lima: cancel it."),
-            [{"role": "system", "content": "Be brief."}]
-            + said(
-                "Hi",
-                "Hello!",
-                "I have a BOOKING",
-                "Which one?",
-                "<p>The one to Lima: cancel it</p>",
-            ),
+            [
+                {"role": "system", "content": "Be brief."},
+                *said(
+                    "Hi",
+                    "Hello!",
+                    "I have a BOOKING",
+                    "Which one?",
+                    "<p>The one to Lima: cancel it</p>",
+                ),
+            ],
             True,
         ),
         (

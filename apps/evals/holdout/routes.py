@@ -338,7 +338,8 @@ NOTHING: dict[str, str] = {
         " run_rollouts run_rollout search search_cancel search_resume"
     ),
     "promotion_api": (
-        "trial_forecast download_link merge channels history effect graph policy promote rollback"
+        "trial_forecast download_link merge channels history effect graph policy policy_approve"
+        " promote rollback"
         " preparation restore segment freeze targets target deployments deployment deployment_stop"
         " trials trial trial_stop trial_advance"
     ),
@@ -346,7 +347,7 @@ NOTHING: dict[str, str] = {
         "merge review_outputs trial_new trial trial_begin trial_stop trial_advance effect graph"
         " channel channel_status restore freeze unfreeze add_target remove_target deployment"
         " deployment_stop segment prepare make_report promote create_channel policy policy_save"
-        " policy_import policy_file rollback"
+        " policy_import policy_file policy_approve rollback"
     ),
     "serving": "endpoint limits",
     "serving_api": "endpoint limits",
