@@ -135,6 +135,10 @@ FAILED_REPLIES = (
     "<html>\n<head><title>502 Bad Gateway</title></head>\n<body></body></html>",
     "Bad Gateway",
     '{"error": 403}',
+    '{"error": ["row: field required"]}',
+    '{"detail": "Not found."}',
+    '{"msg": "Seat not found", "detail": "4A"}',
+    '{"message": "Invalid seat: 4A"}',
     '{"reason": "SEAT_NOT_FOUND", "message": "No", "explanation": "4A is not there"}',
 )
 READ_REPLIES = (
@@ -158,6 +162,9 @@ READ_REPLIES = (
     "3 validation errors were fixed in May",
     "Forbidden seats are listed below",
     '{"error": 0, "seat": "4A"}',
+    '{"title": "Access Denied", "description": "A film of 2012"}',
+    '{"message": "Unknown caller left a message"}',
+    '{"reason": "missing you", "message": "hi"}',
     "grep: b.txt: Permission denied\na.txt:3: seat 4A",
     "    ValueError: if the seat is taken.\n    KeyError: never",  # out of a docstring
 )

@@ -38,6 +38,7 @@ EXIT_CODES = _set("exitcode exitstatus returncode returnstatus retcode rc")
 OUTPUTS = _set("stdout stderr output logs combinedoutput")
 ERROR_NAMES = _set("type code name id kind status reason title errorcode errortype errorname")
 TEXTS = _set("message msg detail details description explanation errormessage hint title")
+PLAIN_TEXTS = _set("message msg detail reason")
 DOCS = _set("documentationurl docurl moreinfo helpurl docs")
 # In these the reply of the tool lies, where another program wraps it.
 WRAPPERS = _set(
@@ -192,7 +193,7 @@ def _says_of_a_call(members: Mapping[str, Any]) -> bool:
         for name in ("status", "result")
         if isinstance(members.get(name), str)
     }
-    code, errors = members.get("code"), members.get("errors")
+    code, errors = members.get("code"), members.get("errors") or members.get("error")
     has_text = any(isinstance(members.get(name), str) and members[name] for name in TEXTS)
     is_rpc = isinstance(code, int) and code in JSON_RPC
     nothing_else = all(members.get(name) in (None, "", [], {}) for name in ("data", "result"))
@@ -200,11 +201,9 @@ def _says_of_a_call(members: Mapping[str, Any]) -> bool:
         bool(words & (FAILED | {"error"}))
         or any(_flag(members.get(name)) for name in BAD_FLAGS)
         or (has_text and (is_rpc or _is_code(code)))
-        or (
-            has_text
-            and any(_is_error_name(members.get(name)) for name in ERROR_NAMES | {"message"})
-        )
+        or (has_text and any(_is_error_name(members.get(name)) for name in ERROR_NAMES | TEXTS))
         or (has_text and bool(DOCS & members.keys()) and members.keys() <= DOCS | TEXTS)
+        or (members.keys() <= PLAIN_TEXTS and _is_short_error(next(iter(members.values()), None)))
         or any(_SAYS_WHICH.fullmatch(name) and _is_message(item) for name, item in members.items())
         or (nothing_else and bool(errors) and isinstance(errors, list | dict))
     )
@@ -274,6 +273,19 @@ def _is_error_name(value: Any) -> bool:
         or (len(words) > 1 and bool(_BESIDE & set(words)))
         or any(pair in _PAIRS for pair in pairwise(words))
     )
+
+
+# The whole of a message: “Record not found”, “Bad credentials.”, “Invalid region: abc”
+_SHORT = re.compile(
+    r"(?:[\w'\".-]{1,60} ){0,4}(?:not found|does not exist|not allowed|forbidden"
+    r"|denied|exceeded)\W*$"
+    r"|(?:bad|invalid|malformed|unsupported|unauthori[sz]ed) \w+(?:[^.!?\n]{0,80})[.!]?\s*$",
+    re.IGNORECASE,
+)
+
+
+def _is_short_error(text: Any) -> bool:
+    return isinstance(text, str) and _SHORT.match(text[:200]) is not None
 
 
 @lru_cache(maxsize=2048)
