@@ -313,16 +313,9 @@ def _first_of_two(gate_report: GateReport, policy: Policy, by: Any, reason: str)
     row, new = Approval.objects.get_or_create(
         gate_report=gate_report, by=by, defaults={"by_name": name_of(by), "reason": reason}
     )
-    others = [
-        other
-        for other in gate_report.approvals.exclude(pk=row.pk)
-        if _may_still(other, gate_report, policy)
-    ]
-    roles = [
-        role_in(gate_report.project, person) for person in (by, *(other.by for other in others))
-    ]
+    others = other_approvers(gate_report, policy, by)
     needed = Role(policy.approvers)
-    if others and any(role and role.rank >= needed.rank for role in roles):
+    if has_second_person(gate_report, policy, by):
         return None
     if not new:
         who = f"an {needed.label.lower()}" if others else "another person"
@@ -353,6 +346,19 @@ def _first_of_two(gate_report: GateReport, policy: Policy, by: Any, reason: str)
     )
     announce_proposal(row)
     return row
+
+
+def has_second_person(gate_report: GateReport, policy: Policy, by: Any) -> bool:
+    """Whether somebody else consents to it, and one of the two has the role of approvers."""
+    others = other_approvers(gate_report, policy, by)
+    roles = [role_in(gate_report.project, person) for person in (by, *others)]
+    needed = Role(policy.approvers)
+    return bool(others) and any(role and role.rank >= needed.rank for role in roles)
+
+
+def other_approvers(gate_report: GateReport, policy: Policy, by: Any) -> list[Any]:
+    rows = gate_report.approvals.exclude(by=by).select_related("by")
+    return [row.by for row in rows if _may_still(row, gate_report, policy)]
 
 
 def _may_still(row: Approval, gate_report: GateReport, policy: Policy) -> bool:

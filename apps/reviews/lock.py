@@ -200,6 +200,9 @@ def _of_people(facts: Facts) -> list[Reason]:
         return [Reason(unknown, "Have an engineer start it again.")]
     other = _somebody_else(facts)
     if facts.override:
+        if facts.override.by is None:
+            told = "Whoever overrode the lock has no account any more, so it may be whoever starts."
+            return [Reason(told, "Have an owner override the lock again, or finish the review.")]
         if facts.override.by == facts.starter:
             return [Reason("Whoever overrides the lock cannot also start the training.", other)]
         return []

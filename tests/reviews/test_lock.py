@@ -475,6 +475,9 @@ def test_who_overrides_does_not_start(made: Made) -> None:
     ):
         start(made, by=second)
     start(made, by=admin_of(made.project))
+    second.delete()
+    with pytest.raises(actions.TrainingLocked, match="has no account any more"):
+        start(made, by=admin_of(made.project))
 
 
 def test_resuming_asks_for_the_person_who_resumes(two: tuple[Made, Any, Any]) -> None:

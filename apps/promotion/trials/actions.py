@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from apps.core.access import get_membership
 from apps.core.models import ApiKey, Role
+from apps.promotion.actions import has_second_person
 from apps.promotion.conditions import PromotionError, checked_reason
 from apps.promotion.deployment import actions as deployments
 from apps.promotion.deployment.models import Deployment
@@ -50,7 +51,12 @@ def begin(
     """
     channel, plan = locked(channel), plan or Plan()
     if gate_report is not None:
-        require_promotable(channel=channel, gate_report=gate_report, by=by, key=key)
+        policy, _ = require_promotable(channel=channel, gate_report=gate_report, by=by, key=key)
+        if policy.two_people and not has_second_person(gate_report, policy, by):
+            raise PromotionError(
+                f"The policy of {channel} requires two people, and a canary answers users: somebody"
+                " else has to approve the promotion on the report's page first."
+            )
         if version not in (None, gate_report.candidate.model_version):
             raise PromotionError(
                 f"The report is about {gate_report.candidate.model_version}, not {version}. Send"

@@ -412,16 +412,40 @@ def test_its_page_says_what_a_freeze_holds_up(channel: Channel, trial: Trial) ->
     assert "is frozen" not in client.get(page).content.decode()
 
 
-def test_where_two_people_have_to_agree_the_second_one_is_waited_for(
-    channel: Channel, report: GateReport
-) -> None:
-    by = admin_of(channel.project)
-    save_policy(channel=channel, policy=Policy(two_people=True), reason="two", by=by)
+def two_people(channel: Channel, report: GateReport) -> None:
+    save_policy(channel=channel, policy=Policy(two_people=True), reason="two", by=None)
     report.policy_version = 1
     signed_again(report, "promote")
+
+
+def approved(report: GateReport) -> Any:
+    second = make_member(report.project, Role.ENGINEER)
+    promotions.promote(channel=report.channel, gate_report=report, by=second, reason="better")
+    return second
+
+
+def test_where_two_people_have_to_agree_one_alone_starts_no_canary(
+    channel: Channel, report: GateReport
+) -> None:
+    two_people(channel, report)
+    with pytest.raises(PromotionError, match="somebody else has to approve"):
+        begun(channel, report)
+    shadow = {"kind": "shadow", "version": report.candidate.model_version, "plan": None}
+    assert begun(channel, None, **shadow)
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_where_two_people_have_to_agree_both_consents_are_needed_at_the_end(
+    channel: Channel, report: GateReport, stays: bool
+) -> None:
+    two_people(channel, report)
+    second = approved(report)
     trial = passed(begun(channel, report, then="promote"))
-    assert looked(trial) == "passed" and trial.state == "running" and report.approvals.count() == 1
-    assert "second person" in trial.decisions[-1]["why"]
+    if not stays:
+        second.memberships.all().delete()
+    assert looked(trial) == "passed" and (live(channel) == trial.version) == stays
+    if not stays:
+        assert trial.state == "running" and "second person" in trial.decisions[-1]["why"]
 
 
 @pytest.mark.parametrize("account", ["kept", "deleted"])
