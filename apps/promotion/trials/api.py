@@ -181,7 +181,7 @@ class Wanted(Struct, forbid_unknown_fields=True, kw_only=True):
 
 HARM = {
     "type": "object",
-    "required": ["failing", "known", "outcome_minutes", "harm"],
+    "required": ["failing", "known", "outcome_minutes", "unseen", "harm"],
     "properties": {
         "failing": {
             "type": "number",
@@ -194,6 +194,13 @@ HARM = {
             ),
         },
         "outcome_minutes": {"type": "integer", "description": "How long outcomes are waited for"},
+        "unseen": {
+            "type": "integer",
+            "description": (
+                "Runs that the candidate answers in the first step before the first outcomes are"
+                " known, at last week's traffic: their failures come on top of `harm`"
+            ),
+        },
         "harm": {
             "type": "array",
             "items": {
@@ -230,6 +237,7 @@ HARM_EXAMPLE = {
     "failing": 0.1,
     "known": True,
     "outcome_minutes": 30,
+    "unseen": 12,
     "harm": [
         {
             "extra": 0.1,

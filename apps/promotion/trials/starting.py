@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from apps.promotion.conditions import PromotionError
 from apps.promotion.deployment.models import Deployment
-from apps.promotion.effects.windows import Window, count, label_of
+from apps.promotion.effects.windows import Counted, Window, count, label_of
 from apps.promotion.freezing import require_not_frozen
 from apps.promotion.listeners import notify_listeners
 from apps.promotion.models import Channel
@@ -22,6 +22,7 @@ from apps.promotion.trials.plans import Plan
 from apps.registry.models import ModelVersion
 from workers.lib.errors import JobError
 
+WEEK = timedelta(days=7)
 ASSUMED_FAILING = 0.1  # if few runs are known
 KNOWN_FAILURES, KNOWN_FAILURES_MOST = (
     20,
@@ -57,22 +58,23 @@ def run(trial: Trial) -> None:
     notify_listeners(trial.channel)
 
 
-def usual_rate(project: int, version: ModelVersion) -> float | None:
-    """The rate of a version's runs in the last week that did not fail; None if there are few."""
+def last_week(project: int, version: ModelVersion) -> Counted:
     now = timezone.now()
-    found = count(project, Window(now - timedelta(days=7), now, label_of(version)))
-    return 1 - found.failed / found.runs if found.runs >= KNOWN_RUNS else None
+    return count(project, Window(now - WEEK, now, label_of(version)))
 
 
 @dataclass(frozen=True)
 class Forecast:
     """What a canary may cost, for a plan. `known`: the current version's failure rate is last
-    week's, not an assumption.
+    week's, not an assumption. `unseen`: how many runs of the candidate begin in the first step
+    before the outcome of the first is known, at last week's traffic; no limit can see their
+    failures.
     """
 
     failing: float
     known: bool
     outcome_minutes: int
+    unseen: int
     harm: list[Harm]
 
 
@@ -82,12 +84,13 @@ def forecast_of(channel: Channel, plan: Plan) -> Forecast:
         raise PromotionError(f"Nothing is live in {channel} yet, so there is no baseline.")
     if problem := plan.problem("canary"):
         raise PromotionError(problem)
-    rate = usual_rate(channel.project_id, channel.current)
-    failing = ASSUMED_FAILING if rate is None else 1 - rate
-    course = Course(plan.steps_for("canary"), plan.alpha, plan.margin, plan.max_harmed)
-    return Forecast(
-        failing, rate is not None, outcome_minutes(channel, plan), forecast(course, failing)
-    )
+    week = last_week(channel.project_id, channel.current)
+    known = week.runs >= KNOWN_RUNS
+    failing = week.failed / week.runs if known else ASSUMED_FAILING
+    steps, minutes = plan.steps_for("canary"), outcome_minutes(channel, plan)
+    unseen = steps[0]["share"] * week.runs * (timedelta(minutes=minutes) / WEEK)
+    course = Course(steps, plan.alpha, plan.margin, plan.max_harmed)
+    return Forecast(failing, known, minutes, round(unseen), forecast(course, failing))
 
 
 def outcome_minutes(channel: Channel, plan: Plan) -> int:

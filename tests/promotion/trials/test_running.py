@@ -15,6 +15,7 @@ from apps.core.models import AuditEvent, Project, Role
 from apps.failures.models import Failure
 from apps.promotion import actions as promotions
 from apps.promotion.conditions import PromotionError
+from apps.promotion.effects.windows import Counted, Window
 from apps.promotion.freezing import freeze, unfreeze
 from apps.promotion.gate.policy import Policy
 from apps.promotion.models import Channel, GateReport, Trial, TrialAnswer, TrialSession
@@ -624,3 +625,42 @@ def test_latency_and_cost_are_read_from_so_many_answers_however_long_a_trial_is(
         "canary": (2, 1000),
         "current": (6, 1000),
     }
+
+
+@pytest.mark.parametrize(
+    ("minutes", "share", "unseen"), [(0, 0.1, 0), (600, 0.1, 60), (600, 0.02, 12), (1440, 0.1, 144)]
+)
+def test_a_forecast_says_what_no_limit_can_see(
+    channel: Channel,
+    report: GateReport,
+    monkeypatch: pytest.MonkeyPatch,
+    minutes: int,
+    share: float,
+    unseen: int,
+) -> None:
+    """At a run per minute."""
+    now = timezone.now()
+    week = Counted(Window(now, now), 7 * 24 * 60, 1008, {}, {}, 0.0, None)
+    monkeypatch.setattr(starting, "count", lambda project, window: week)
+    plan = Plan(steps=[Step(share=share), Step(share=0.5)], outcome_minutes=minutes)
+    found = starting.forecast_of(channel, plan)
+    assert (found.unseen, found.known, found.failing) == (unseen, True, 0.1)
+    client = Client()
+    client.force_login(admin_of(channel.project))
+    page = f"/p/{channel.project.slug}/models/channels/{channel.name}/trials/new/"
+    assert (
+        minutes == 0
+        or "no limit can see them"
+        in client.get(
+            page,
+            {
+                "outcome_minutes": minutes,
+                "steps": "10, 50",
+                "min_sessions": 100,
+                "margin": 5,
+                "max_harmed": 50,
+                "then": "hold",
+                "report": str(report.pk),
+            },
+        ).content.decode()
+    )
