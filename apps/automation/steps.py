@@ -264,7 +264,7 @@ def freeze_set(turn: Turn, asked: specs.FreezeSet) -> Outputs:
             seed=asked.seed,
             by=turn.by,
         )
-        frozen = evals.freeze(eval_set=draft, by=turn.by)
+        frozen = evals.freeze(eval_set=draft, by=turn.by, without_holdout=False)
     eval_set: EvalSet = _there(
         frozen,
         f"There is no eval set “{asked.set}” that is not archived. A collect_tasks step creates"

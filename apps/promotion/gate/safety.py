@@ -217,7 +217,7 @@ def _outputs(flagged: Sequence[NewKind]) -> str:
 
 
 def _them(flagged: Sequence[NewKind]) -> str:
-    return "it" if len(flagged) == 1 else f"all {len(flagged):,}"
+    return "this output" if len(flagged) == 1 else f"these {len(flagged):,} outputs"
 
 
 def _plural(count: int, noun: str) -> str:
