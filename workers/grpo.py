@@ -83,7 +83,7 @@ class Trainer:
     def __init__(self, spec: Grpo, events: Emitter, stop: StopFlag) -> None:
         self.ranks = join(spec.config.processes)
         same = training_dtype(spec.engine.dtype) == "float32" and spec.rollouts is None
-        self.config = structs.replace(spec.config, correction=correction_of(spec.config, same=same))
+        self.config = corrected(spec.config, correction_of(spec.config, same=same))
         self.events, self.stop, self.out = events, stop, Path(spec.out_dir)
         self.seed, self.resume = spec.seed, spec.resume_from
         self.environment: Environment = load(spec.environment)
@@ -514,6 +514,12 @@ class EpisodesShown:
                 else (self.doing.format("scoring"), self.scored)
             )
             trainer.shown.count(trainer.done, doing, n, self.count)
+
+
+def corrected(config: Any, correction: str) -> Any:
+    """The config with what "auto" stands for; without a correction, its bounds are not read."""
+    unread = {"correction_level": "token", "correction_min": None, "correction_max": None}
+    return structs.replace(config, correction=correction, **(unread if correction == "off" else {}))
 
 
 def main(

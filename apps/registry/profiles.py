@@ -63,16 +63,20 @@ def has_native_tools(version: ModelVersion) -> bool:
     """Whether the base's chat template supports tools. Otherwise, tools are written into the
     messages as text.
     """
-    folder = base_folder(version)
-    return bool(folder) and any("tools" in _template(folder / name) for name in TEMPLATES)
+    return "tools" in template_of(version)
 
 
 def takes_text_arguments(version: ModelVersion) -> bool:
     """Whether the base's chat template inserts a call's arguments unchanged if they are JSON text.
     Other templates quote them again.
     """
+    return "is string" in template_of(version)
+
+
+def template_of(version: ModelVersion) -> str:
+    """The base's chat template, or several one after another; "" if it is not in a local folder."""
     folder = base_folder(version)
-    return bool(folder) and any("is string" in _template(folder / name) for name in TEMPLATES)
+    return "\n".join(_template(folder / name) for name in TEMPLATES) if folder else ""
 
 
 def base_folder(version: ModelVersion) -> Path | None:
@@ -81,9 +85,11 @@ def base_folder(version: ModelVersion) -> Path | None:
 
 
 def _template(path: Path) -> str:
-    if path.suffix == ".json":
-        return json.dumps(_read_json(path).get("chat_template", ""))
-    return _read(path).decode("utf-8", "replace")
+    if path.suffix != ".json":
+        return _read(path).decode("utf-8", "replace")
+    template = _read_json(path).get("chat_template") or ""
+    named = template if isinstance(template, list) else [{"template": template}]
+    return "\n".join(str(each.get("template", "")) for each in named if isinstance(each, dict))
 
 
 def _read_json(path: Path) -> dict[str, Any]:

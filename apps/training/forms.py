@@ -74,7 +74,6 @@ OF_METHOD = {
         *HELD,
         "center_rewards",
         "show_tools",
-        "lora_dropout",
     ),
     Method.BEST_OF_N: (
         *TEACHER,
@@ -557,7 +556,7 @@ class TrainingForm(GrpoFields, PlainForm):
             found["validation_share"] = data.get("validation_share") or 0.0
         if method in (Method.DPO, Method.KTO):
             found["beta"] = data["preference_beta"]
-        else:
+        if "lora_dropout" in OF_METHOD[method]:
             found["lora_dropout"] = data["lora_dropout"]
         if method == Method.DPO:
             smoothing = data.get("label_smoothing") or 0.0

@@ -30,7 +30,7 @@ from apps.registry.profiles import has_native_tools, profile_of, profiles
 from apps.reviews.actions import TrainingLocked
 from apps.training.actions import TrainingError, freeze_dataset, prepared_run
 from apps.training.engines import folder
-from apps.training.engines.exporting import export
+from apps.training.engines.exporting import export, row_of_example
 from apps.training.engines.folder import ENGINES, MANIFEST, check, files_of, packed
 from apps.training.engines.plan import Adapter, ExportError, Plan, Row
 from apps.training.engines.settings import TRAVELS, USED, left_behind
@@ -677,6 +677,37 @@ def test_prompts_are_the_agents_and_rows_can_be_verified(run: TrainingRun) -> No
         and gym["responses_create_params"]["input"][0]["role"] == "system"
     )
     assert has_native_tools(run.parent)
+
+
+NO_SYSTEM = """{% if messages[0]['role'] == 'system' %}
+{{ raise_exception("System role not supported") }}{% endif %}"""
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("named", [False, True], ids=["one template", "named templates"])
+def test_a_template_without_a_system_role_gets_the_tools_from_the_user(
+    run: TrainingRun, data_dir: Path, named: bool
+) -> None:
+    (data_dir / "base" / "chat_template.jinja").unlink()
+    template = [{"name": "default", "template": NO_SYSTEM}] if named else NO_SYSTEM
+    settings = json.dumps({"chat_template": template})
+    (data_dir / "base" / "tokenizer_config.json").write_text(settings)
+    made = contents(export(run=run, engine="trl", by=run.created_by).content)
+    rows = [json.loads(line) for line in made["data/train.jsonl"].splitlines()]
+    assert rows
+    for row in rows:
+        roles = [message["role"] for message in row["messages"]]
+        assert roles == (["user", "assistant"] * len(roles))[: len(roles)]
+        assert "tickets.close" in row["messages"][0]["content"]
+    turns = [
+        {"role": "assistant", "content": "Which?"},
+        {"role": "user", "content": "The first."},
+        {"role": "user", "content": "Please."},
+    ]
+    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Close it."}]
+    row = row_of_example("key", {"messages": asked, "turns": turns, "tools": []}, NO_SYSTEM)
+    assert [message["content"] for message in row.messages] == ["Be brief.\n\nClose it."]
+    assert [turn["content"] for turn in row.turns] == ["Which?", "The first.\n\nPlease."]
 
 
 @pytest.mark.django_db

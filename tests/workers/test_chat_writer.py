@@ -86,6 +86,8 @@ def test_an_answer_goes_to_its_last_end(stops: list[str], text: str, writer: Cha
     assert writer.tokenizer.decode(found) == f"{text}<|im_end|>"
 
 
+# After the last answer's own mark, as Phi-3's template.
+ENDS_TWICE = "{% if not add_generation_prompt %}<|im_end|>{% endif %}"
 NEVER_ENDS = (
     "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
     + "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
@@ -99,6 +101,7 @@ NEVER_ENDS = (
         (NEVER_ENDS, 1),
         (OPENS_A_THOUGHT, 0),
         (NEVER_ENDS.replace("\\n", "<|im_end|>\\n\\n"), 0),
+        (NEVER_ENDS.replace("\\n", "<|im_end|>\\n") + ENDS_TWICE, 0),
     ],
 )
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
     tmp_path: Path,
 ) -> None:
     start = an_adapter(tiny_model, tmp_path / "start") if from_adapter else None
-    spec = spec_of(make_spec, steps=5, batch_size=2, eval_every=2, lora_dropout=0.1)
+    spec = spec_of(make_spec, steps=5, batch_size=2, eval_every=2)
     spec["model"] = {"base": str(tiny_model), "adapter": start}
     main(spec, events)
     again = Recorder(tmp_path / "again.jsonl")

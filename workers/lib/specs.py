@@ -6,10 +6,10 @@ Tasks and verifiers stay JSON here: environments and `verifiers.build` check the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
 from workers.lib.alarms import AlarmSettings
 from workers.lib.engine_specs import (  # noqa: F401 - all forms of specs can be imported from here
@@ -174,12 +174,25 @@ class Lora(Form, kw_only=True):
     load_in_4bit: bool = False
 
 
+class Needs(NamedTuple):
+    """When a setting is read: only with some values of another one."""
+
+    other: str
+    reads: Callable[[Any], bool]
+    why: str
+
+
 class Training(Lora, kw_only=True):
     """Learning rate: linear warm-up over `warmup_steps`, then linear decay to `final_lr_share` of
     it.
+
+    A setting that the method, or the run's other settings, would not read is refused: those in
+    `needs`, and what `not_in_4bit` and `no_dropout` say.
     """
 
     not_in_4bit: ClassVar[str] = ""  # why a method cannot train on a quantized base
+    no_dropout: ClassVar[str] = ""  # why a method trains without dropout
+    needs: ClassVar[dict[str, Needs]] = {}
     steps: Steps
     learning_rate: LearningRate
     warmup_steps: Count = 0
@@ -208,6 +221,18 @@ class Training(Lora, kw_only=True):
                 f"load_in_4bit: must be false, since {self.not_in_4bit}; SFT, DPO and KTO can train"
                 " in 4 bits"
             )
+        if self.lora_dropout and self.no_dropout:
+            raise ValueError(f"lora_dropout: must be 0, since {self.no_dropout}")
+        for name, (other, reads, why) in self.needs.items():
+            value, default = getattr(self, name), self.default_of(name)
+            if value not in (None, default) and not reads(getattr(self, other)):
+                raise ValueError(
+                    f"{name}: must be {default} with {other} {getattr(self, other)}, which does not"
+                    f" use it; {why}"
+                )
+
+    def default_of(self, name: str) -> Any:
+        return next(each.default for each in structs.fields(self) if each.name == name)
 
 
 class RowsConfig(Training, kw_only=True):
@@ -260,6 +285,7 @@ class SftConfig(RowsConfig, kw_only=True):
 class PreferenceConfig(EvenConfig, kw_only=True):
     """Settings of methods that learn from preferences, relative to the initial model."""
 
+    no_dropout: ClassVar[str] = "the model and its start are compared without dropout"
     beta: Annotated[float, Meta(gt=0, le=100)] = (
         0.1  # how strongly the model is kept close to the initial one
     )
@@ -274,9 +300,7 @@ class RewardModelConfig(EvenConfig, kw_only=True):
     center_rewards: Annotated[float, Meta(ge=0, le=10)] = 0.0
     show_tools: bool = False
     not_in_4bit: ClassVar[str] = "a reward model is judged by its scores, which 4 bits would change"
-
-
-SMOOTHED = ("robust",)  # DPO losses with a term for label_smoothing, in TRL
+    no_dropout: ClassVar[str] = "a reward model is trained without dropout"
 
 
 class DpoConfig(PreferenceConfig, kw_only=True):
@@ -285,6 +309,13 @@ class DpoConfig(PreferenceConfig, kw_only=True):
     apo_zero also raises the probability of chosen answers.
     """
 
+    needs: ClassVar[dict[str, Needs]] = {
+        "label_smoothing": Needs(
+            "loss_type",
+            lambda loss: loss == "robust",
+            "robust assumes that a share of the pairs is the wrong way round",
+        )
+    }
     loss_type: Literal["sigmoid", "ipo", "hinge", "robust", "apo_zero"] = "sigmoid"
     label_smoothing: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
     micro_batch: Count = (
@@ -293,11 +324,6 @@ class DpoConfig(PreferenceConfig, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.label_smoothing and self.loss_type not in SMOOTHED:
-            raise ValueError(
-                f"label_smoothing: must be 0 with {self.loss_type}, which does not use it; robust"
-                " assumes that a share of the pairs is the wrong way round"
-            )
         own = self.batch_size // self.processes
         if self.micro_batch and own % self.micro_batch:
             which = (
@@ -321,6 +347,7 @@ class KtoConfig(PreferenceConfig, kw_only=True):
 
 
 IT_SAMPLES = "it samples from the model that it trains"
+AS_SAMPLED = "the model learns as it samples, without dropout"
 
 
 class BestOfNConfig(SftConfig, kw_only=True):
@@ -356,6 +383,7 @@ class OnPolicyConfig(Training, kw_only=True):
     teacher_tokens: Count = 0  # that a teacher on a server may use in the whole run; 0: no limit
     teacher_usd: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     not_in_4bit: ClassVar[str] = IT_SAMPLES
+    no_dropout: ClassVar[str] = AS_SAMPLED
 
 
 SIDE_BY_SIDE = 64
@@ -418,6 +446,13 @@ class GrpoConfig(Training, kw_only=True):
     sampled_outputs: Count = 8
     save_every: AtLeastOne = 5
     not_in_4bit: ClassVar[str] = IT_SAMPLES
+    no_dropout: ClassVar[str] = AS_SAMPLED
+    needs: ClassVar[dict[str, Needs]] = {
+        "overlong_penalty": Needs("overlong_buffer", bool, "set overlong_buffer"),
+    } | dict.fromkeys(
+        ("correction_level", "correction_min", "correction_max"),
+        Needs("correction", lambda correction: correction != "off", "choose a correction"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -438,9 +473,9 @@ class GrpoConfig(Training, kw_only=True):
             raise ValueError(
                 f"overlong_buffer: must be at most max_new_tokens, which is {self.max_new_tokens}"
             )
-        least, most = BOUNDS_OF_CORRECTION.get(self.correction, BOUNDS_OF_CORRECTION["tis"])
-        self.correction_min = least if self.correction_min is None else self.correction_min
-        self.correction_max = most if self.correction_max is None else self.correction_max
+        for name in ("correction_min", "correction_max"):
+            if getattr(self, name) is None:
+                setattr(self, name, self.default_of(name))
         if self.correction_min > self.correction_max:
             raise ValueError(
                 f"correction_min: must be at most correction_max, which is {self.correction_max:g}"
@@ -461,6 +496,12 @@ class GrpoConfig(Training, kw_only=True):
                 "correction_level: must be token with icepop, which masks tokens; mis masks"
                 " sequences"
             )
+
+    def default_of(self, name: str) -> Any:
+        if name not in ("correction_min", "correction_max"):
+            return super().default_of(name)
+        bounds = BOUNDS_OF_CORRECTION.get(self.correction, BOUNDS_OF_CORRECTION["tis"])
+        return bounds[name == "correction_max"]
 
 
 class SftRow(Form, kw_only=True):

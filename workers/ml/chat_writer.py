@@ -24,6 +24,19 @@ from workers.ml.models import chat_with_tools, stop_token_ids
 ANCHOR = "\n"
 
 
+def end_of_answer(said: str, begin: int, text: str, stops: Sequence[str]) -> tuple[int, str]:
+    """(place, mark) of the end of the answer `text` in what a template writes from `begin` on: the
+    first mark after the text, since some templates end the conversation with another one; (-1, "")
+    if there is none.
+    """
+    at = said.find(text.strip(), begin) if begin else said.rfind(text.strip())
+    after = [(said.find(stop, at + len(text.strip())), stop) for stop in stops] if at >= 0 else []
+    if marks := [mark for mark in after if mark[0] >= 0]:
+        return min(marks)
+    last = max(((said.rfind(stop, begin), stop) for stop in stops), default=(-1, ""))
+    return last if last[0] >= 0 else (-1, "")
+
+
 class ChatWriter:
     """`stop_ids` are the tokens that end an answer; `unmarked` counts the answers whose end the
     template did not mark.
@@ -103,9 +116,7 @@ class ChatWriter:
         """
         asked, said = self.text(messages, tools, True), self.text([*messages, answer], tools, False)
         begin = len(asked) if said.startswith(asked) else 0
-        end, stop = max(
-            ((said.rfind(stop, begin), stop) for stop in self.stop_texts), default=(-1, "")
-        )
+        end, stop = end_of_answer(said, begin, text_of(answer), self.stop_texts)
         if said.startswith(asked):
             text = said[len(asked) : end + len(stop)] if end >= 0 else said[len(asked) :].rstrip()
         elif answer.get("tool_calls"):

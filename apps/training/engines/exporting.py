@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -28,6 +27,7 @@ from apps.registry.profiles import (
     has_native_tools,
     profile_of_version,
     takes_text_arguments,
+    template_of,
 )
 from apps.registry.trained_elsewhere import CONFIG, WEIGHTS, rank_of, shapes_of
 from apps.training.actions import TrainingError
@@ -42,7 +42,7 @@ from workers.lib.environments import Environment
 from workers.lib.environments.gym_rows import ASKED
 from workers.lib.errors import SpecError, sentence
 from workers.lib.messages import items_request, read_json
-from workers.lib.prompting import as_text, for_template
+from workers.lib.prompting import written_for
 from workers.lib.specs import CONFIGS
 from workers.lib.typed import convert
 
@@ -139,30 +139,32 @@ def plan_of(
     """Raises TrainingError."""
     environment = load_for(run.environment)
     config = convert(run.spec["config"], CONFIGS[run.method], "config")
-    native = has_native_tools(run.parent)
+    template = template_of(run.parent)
     if run.method in SHAPES:
         examples = list(run.dataset.examples.select_related("task"))
-        rows = [row_of_example(name, row, native) for name, row in example_rows(run, examples)]
+        rows = [row_of_example(name, row, template) for name, row in example_rows(run, examples)]
     elif run.method == Method.SFT:
         shown = ((task.key, sft_row(task, environment)) for task in tasks)
-        rows = [row_of_example(key, row, native) for key, row in shown if row]
+        rows = [row_of_example(key, row, template) for key, row in shown if row]
     else:
-        rows = rows_of(tasks, environment, native, config)
-    checked = rows_of(validation, environment, native, config) if run.method == Method.GRPO else []
+        rows = rows_of(tasks, environment, template, config)
+    checked = (
+        rows_of(validation, environment, template, config) if run.method == Method.GRPO else []
+    )
     return plan_with(run, environment, config, rows, checked, facts)
 
 
-def row_of_example(key: str, row: dict, native: bool) -> Row:
-    """A row as a job here learns from it: with native tools if the template supports them,
+def row_of_example(key: str, row: dict, template: str) -> Row:
+    """A row as a job here learns from it: with native tools if the chat template supports them,
     otherwise with the tools written as text.
     """
-    asked, turns, tools = row["messages"], row.get("turns", []), row["tools"]
-    write = for_template if native else partial(as_text, tools=tools)
-    messages, whole = write(asked), write([*asked, *turns])
+    turns = row.get("turns", [])
+    messages, tools = written_for(template, row["messages"], row["tools"])
+    whole, _ = written_for(template, [*row["messages"], *turns], row["tools"])
     return Row(
         key,
         messages,
-        tools if native else [],
+        tools or [],
         row.get("completion", ""),
         turns=whole[len(messages) :],
         chosen=row.get("chosen", ""),
@@ -251,7 +253,7 @@ def lora_of(run: TrainingRun) -> dict[str, Any]:
 
 
 def rows_of(
-    tasks: Iterable[Task], environment: Environment, native: bool, config: Any
+    tasks: Iterable[Task], environment: Environment, template: str, config: Any
 ) -> list[Row]:
     """Tasks as an agent sees them, with the harness's prompt and examples first; tools are written
     as text if the template has none.
@@ -265,12 +267,8 @@ def rows_of(
             "top_p": getattr(config, "top_p", 1.0),
         }
         gym[ASKED] = gym[ASKED] | items_request(episode.messages, episode.offered) | asked
-        messages = (
-            for_template(episode.messages) if native else as_text(episode.messages, episode.offered)
-        )
-        made.append(
-            Row(task.key, messages, episode.offered if native else [], task.demonstration, gym)
-        )
+        messages, tools = written_for(template, episode.messages, episode.offered)
+        made.append(Row(task.key, messages, tools or [], task.demonstration, gym))
     return made
 
 

@@ -33,6 +33,18 @@ def stops(tokenizer):
     } - {None}
 
 
+def end_of_answer(said, begin, text, stops):
+    """(place, mark) of the first mark after the answer's text: some templates end the conversation
+    with another one. (-1, "") if there is none.
+    """
+    at = said.find(text.strip(), begin) if begin else said.rfind(text.strip())
+    after = [(said.find(stop, at + len(text.strip())), stop) for stop in stops] if at >= 0 else []
+    if marks := [mark for mark in after if mark[0] >= 0]:
+        return min(marks)
+    last = max(((said.rfind(stop, begin), stop) for stop in stops), default=(-1, ""))
+    return last if last[0] >= 0 else (-1, "")
+
+
 def answered(tokenizer, row, history, turn):
     """(prompt, answer with the token that ends it) as Flywheel's own training has them: the token
     that the template writes, or else the tokenizer's end token, and nothing after it.
@@ -41,9 +53,7 @@ def answered(tokenizer, row, history, turn):
     options = {"tokenize": False, "tools": row["tools"] or None}
     said = tokenizer.apply_chat_template([*history, turn], **options)
     begin = len(prompt) if said.startswith(prompt) else 0
-    end, stop = max(
-        ((said.rfind(stop, begin), stop) for stop in stops(tokenizer)), default=(-1, "")
-    )
+    end, stop = end_of_answer(said, begin, turn["content"] or "", stops(tokenizer))
     if end < 0 and not tokenizer.eos_token:
         raise SystemExit(
             "The chat template does not mark the end of an answer, and the tokenizer has no"
