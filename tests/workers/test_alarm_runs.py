@@ -4,6 +4,7 @@ unnoticed, and of those that are sound at most one in forty is ended.
 
 from __future__ import annotations
 
+from bench.alarm_attack import TRACES, noticed
 from bench.alarm_runs import load, replay
 
 
@@ -13,8 +14,16 @@ def test_no_ill_run_goes_unnoticed() -> None:
     assert [trace["name"] for trace in ill if not replay(trace)[0]] == []
 
 
+def test_runs_of_an_attack() -> None:
+    """The one that stays unnoticed pays for length where every answer already has the longest."""
+    ill = [trace for trace in load(TRACES) if trace["ill"]]
+    assert len(ill) >= 60
+    unnoticed = [trace["name"] for trace in ill if not noticed(trace)]
+    assert unnoticed == ["ill grpo: longer is better"]
+
+
 def test_hardly_a_sound_run_is_ended() -> None:
-    sound = [trace for trace in load() if not trace["ill"]]
+    sound = [trace for trace in [*load(), *load(TRACES)] if not trace["ill"]]
     ended = [
         (trace["name"], replay(trace))
         for trace in sound

@@ -193,6 +193,66 @@ def test_entropy_that_explodes_at_once_is_compared_with_the_first_step() -> None
     assert [one.action for one in looked(flat("entropy", 0.5, 5.5, 5.5, 5.5, 5.5))] == ["stop"]
 
 
+def steps(n: int, **values: float) -> list[dict[str, float]]:
+    return [{f"train/{name}": value for name, value in values.items()}] * n
+
+
+def rewards(*levels: float) -> list[dict[str, float]]:
+    """Twelve steps at each level, with a little noise."""
+    return [
+        {"train/reward_mean": level + 0.02 * (at % 2), "train/reward_std": 0.3}
+        for level in levels
+        for at in range(12)
+    ]
+
+
+def held_back(*shares: float, pairs: int = 20) -> list[dict[str, float]]:
+    return [{"validation/accuracy": share, "validation/pairs": pairs} for share in shares]
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "series", "expected"),
+    [
+        # a run too short for any other judgement, that has hardly moved
+        ("sft", "weight_change", steps(6, loss=1.0) + steps(1, weight_change=6e-9), [("warn", 7)]),
+        ("grpo", "weight_change", steps(1, weight_change=6e-4), []),
+        ("dpo", "contradictory", [{"data/contradictory": 1.0}], [("warn", 1)]),
+        ("kto", "contradictory", [{"data/contradictory": 0.02}], []),
+        ("kto", "lopsided", [{"data/lopsided": 47.0}], [("warn", 1)]),
+        ("dpo", "chosen_longer", [{"data/chosen_length": 5.0}], [("warn", 1)]),
+        ("reward_model", "ranking", held_back(0.5, 0.55, 0.6), [("warn", 3)]),
+        ("reward_model", "ranking", held_back(0.5, 0.9, 0.95), []),
+        ("grpo", "reward_fall", rewards(0.1, 0.8, 0.2), [("warn", 32)]),
+        ("grpo", "reward_fall", rewards(0.1, 0.8, 0.75), []),
+        # with a KL penalty, groups without a spread have a gradient of 0 as long as nothing moved
+        ("grpo", "no_gradient", steps(8, grad_norm=0.0, zero_std_share=1.0), []),
+        ("grpo", "no_gradient", steps(8, grad_norm=0.0, zero_std_share=0.5), [("stop", 5)]),
+        # nothing to learn from a teacher that is the student
+        ("on_policy", "no_learning", steps(40, loss=0.0), [("warn", 40)]),
+        (
+            "on_policy",
+            "entropy_high",
+            [*steps(1, entropy=0.1, teacher_kl=1.9), *steps(9, entropy=3.5, teacher_kl=2.3)],
+            [("warn", 3)],
+        ),
+        (
+            "on_policy",
+            "entropy_high",
+            [*steps(1, entropy=0.1, teacher_kl=1.9), *steps(9, entropy=3.5, teacher_kl=8.0)],
+            [("stop", 3)],
+        ),
+    ],
+)
+def test_runs_that_an_attack_found(
+    method: str, name: str, series: list[dict], expected: list[tuple[str, int]]
+) -> None:
+    watchman = Watchman(None, method)
+    alarms = [
+        alarm for step, metrics in enumerate(series, 1) for alarm in watchman.look(step, metrics)
+    ]
+    assert [(alarm.action, alarm.step) for alarm in alarms if alarm.name == name] == expected
+
+
 def test_a_margin_that_is_reached_leaves_no_gradient_and_is_no_collapse() -> None:
     """A hinge loss is 0 beyond the margin."""
     reached = [{"train/loss": 1.0, "train/grad_norm": 2.0}] * 5 + [

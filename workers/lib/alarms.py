@@ -423,7 +423,7 @@ def near_teacher(history: History) -> bool:
     """Whether a student is at most one nat per token (where `loss_rise` warns) farther from its
     teacher than at the start. On the way to answers that it never gave, its entropy rises.
     """
-    level, first = history.level("train/teacher_kl", START), history.start.get("train/teacher_kl")
+    level, first = history.level("train/teacher_kl", 3), history.start.get("train/teacher_kl")
     return level is not None and bool(first) and level <= max(first[0], median(first)) + 1.0
 
 
