@@ -424,7 +424,7 @@ def near_teacher(history: History) -> bool:
     teacher than at the start. On the way to answers that it never gave, its entropy rises.
     """
     level, first = history.level("train/teacher_kl", 3), history.start.get("train/teacher_kl")
-    return level is not None and bool(first) and level <= max(first[0], median(first)) + 1.0
+    return level is not None and bool(first) and level <= first[0] + 1.0
 
 
 def ranking(history: History, over: int) -> float | None:
