@@ -629,6 +629,11 @@ def record(run: Run, base: Path, adapter: str, out: Path) -> dict[str, Any]:
         [row["step"], {name: short(value) for name, value in row["values"].items() if name in KEPT}]
         for row in events.rows("metric")
     ]
+    series += [
+        [row["step"], {"train/weight_change": row["value"]}]
+        for row in events.rows("alarm")
+        if row["name"] == "weight_change"
+    ]
     return {
         "name": run.name,
         "method": run.method,

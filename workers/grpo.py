@@ -188,8 +188,11 @@ class Trainer:
             self.done,
             self.ranks.is_main,
             UNCHANGED,
-            lambda change: self.tell({"train/weight_change": change}),
+            self.measured,
         )
+
+    def measured(self, change: float) -> None:
+        report(self.events, self.watchman.look(self.done, {"train/weight_change": change}))
 
     def require_scores(self) -> None:
         require_scores(self.watchman, self.done, self.masked_by)

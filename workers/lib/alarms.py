@@ -715,7 +715,7 @@ TABLE: tuple[Rule, ...] = (
         reads=("data/contradictory",),
         warn=0.1,
         over=1,
-        source="chosen; measured before the first step",
+        source="chosen; measured once, at the first step",
         only=PREFERENCES,
     ),
     Rule(
@@ -726,7 +726,7 @@ TABLE: tuple[Rule, ...] = (
         reads=("data/lopsided",),
         warn=20.0,
         over=1,
-        source="chosen; measured before the first step",
+        source="chosen; measured once, at the first step",
         only=("kto",),
     ),
     Rule(
@@ -737,7 +737,7 @@ TABLE: tuple[Rule, ...] = (
         reads=("data/chosen_length",),
         warn=2.0,
         over=1,
-        source="chosen; the median over pairs, measured before the first step",
+        source="chosen; the median over pairs, measured once, at the first step",
         only=("dpo", "reward_model"),
     ),
     Rule(

@@ -1,4 +1,4 @@
-"""What the rows of a preference method say about themselves before the first step, as metrics that
+"""What the rows of a preference method say about themselves, as metrics of the first step that
 the alarms read. Pure.
 """
 

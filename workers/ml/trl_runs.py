@@ -220,8 +220,8 @@ def reporting(
     the alarms.
 
     `found` holds metrics of the last batch; `named` maps names in TRL's log to the names that are
-    reported; `counted` holds the tokens that this process has counted in the step; `measure`
-    returns metrics of data that does not train, and is called every `eval_every` steps and at the
+    reported; `counted` holds the tokens that this process has counted in the step; `data` holds
+    metrics of all rows, reported with the first step; `measure` returns metrics of data that does not train, and is called every `eval_every` steps and at the
     end. Until the optimizer's step, an interrupted step loses nothing: a stop ends it at once, and
     an update that is not finite is not applied. With several processes, none may leave at any
     moment, so they only stop at points where they exchange something, which they do often.
@@ -266,11 +266,11 @@ def reporting(
             ]  # all processes decide on the same numbers
             stop.raises = False
             if values:
-                self.tell(values)
+                events.metric(self.done, values)
+                report(events, watchman.look(self.done, values))
 
-        def tell(self, values: dict[str, float]) -> None:
-            events.metric(self.done, values)
-            report(events, watchman.look(self.done, values))
+        def measured(self, change: float) -> None:
+            report(events, watchman.look(self.done, {"train/weight_change": change}))
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self.done = start + state.global_step
@@ -279,8 +279,6 @@ def reporting(
                 self.validate()
             if self.done == start:
                 events.progress(start, steps, "training")
-                if data:
-                    self.tell(data)
             torch.manual_seed(seed * 100_003 + self.done + ranks.number * OTHER_DRAWS)
             ranks.check(stop.check)
             stop.raises = alone
@@ -307,6 +305,8 @@ def reporting(
             values = {name: float(logs[key]) for key, name in names.items() if key in logs} | dict(
                 found or {}
             )
+            if self.done == 1:
+                values |= data or {}
             if counted is not None:
                 values |= ranks.totals(lambda: dict(counted))
                 counted.clear()
@@ -342,5 +342,5 @@ def train(trainer: Any, model: Any, spec: Any, ranks: Ranks = ALONE) -> Path:
         spec.model.adapter,
         spec.config.steps,
         ranks.is_main,
-        measured=lambda change: reporter.tell({"train/weight_change": change}),
+        measured=reporter.measured,
     )
