@@ -965,3 +965,64 @@ def test_a_tools_parameters_may_be_its_arguments_and_its_result_blocks() -> None
 def test_bedrocks_schema_of_a_tool_is_inside_json() -> None:
     [tool] = tool_definitions([{"name": "look", "inputSchema": {"json": {"type": "object"}}}])
     assert tool["function"]["parameters"] == {"type": "object"}
+
+
+LONG = {"role": "user", "content": "Which belt is my suitcase on, please? I am in a hurry."}
+CUT: dict[str, tuple[str, list]] = {
+    "a list": (json.dumps([*ASKED, LONG]), ASKED),
+    "a state": (json.dumps({"input": {"messages": [*ASKED, LONG]}}), ASKED),
+    "blocks": (
+        json.dumps([*ASKED, LONG | {"content": [{"type": "text", "text": "x" * 40}]}]),
+        ASKED,
+    ),
+    "Python": (str({"args": (1,), "messages": [*ASKED, LONG]}), ASKED),
+    "Python's quotes": (
+        str([{"role": "user", "content": 'It\'s "it"'}, LONG]),
+        [{"role": "user", "content": 'It\'s "it"'}],
+    ),
+    "Gemini": (
+        json.dumps({"contents": [{"parts": [{"text": "Hi"}]}, {"parts": [{"text": "x" * 40}]}]}),
+        ASKED[1:],
+    ),
+    "inputs of a workflow": (json.dumps({"inputs": {"question": "Hi", "x": "y" * 40}}), ASKED[1:]),
+    "nothing whole": (json.dumps({"inputs": {"topic": "Hi", "x": "y" * 40}}), []),
+    "one message": (json.dumps(LONG), []),
+}
+
+
+@pytest.mark.parametrize(("whole", "expected"), CUT.values(), ids=CUT)
+def test_of_json_that_breaks_off_the_whole_messages_are_kept(whole: str, expected: list) -> None:
+    for text in (whole[:-20], whole[:-20] + "...[truncated]"):
+        cut: list[str] = []
+        assert messages_of(text, "user", cut=cut) == expected and cut == [text]
+
+
+def test_of_content_that_breaks_off_the_words_are_kept_so_far() -> None:
+    content = json.dumps(
+        [{"type": "text", "text": "Hi"}, {"type": "text", "text": LONG["content"]}]
+    )
+    cut: list[str] = []
+    (message,) = messages_of([{"role": "user", "content": content[:-15]}], "user", cut=cut)
+    assert message["content"] == "Hi\nWhich belt is my suitcase on, please? I am" and len(cut) == 1
+    image = json.dumps(
+        [{"type": "text", "text": "Hi"}, {"type": "image_url", "image_url": {"url": "x" * 40}}]
+    )
+    assert messages_of([{"role": "user", "content": image[:-15]}], "user") == ASKED[1:]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "{'a': 1} is a dict in Python, is it not, and [1] a list?",
+        '[{"type": "text"',
+        'What does {"role": "user" mean in the docs of this API?',
+    ],
+)
+def test_words_that_look_like_json_stay_words(words: str) -> None:
+    cut: list[str] = []
+    assert messages_of(words, "user", cut=cut) == [{"role": "user", "content": words}] and not cut
+
+
+def test_outputs_of_a_workflow_are_its_words() -> None:
+    assert messages_of({"outputs": {"answer": "Two."}}, "assistant") == ANSWERED
+    assert messages_of({"inputs": {"messages": ASKED}}, "user") == ASKED

@@ -7,11 +7,21 @@ objects that wrap any of these.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
-from apps.trajectories.otlp.values import dumps, label, python_literal, structured, text, whole_part
+from apps.trajectories.otlp.values import (
+    Part,
+    cut_text,
+    dumps,
+    label,
+    python_literal,
+    structured,
+    text,
+    whole_part,
+)
 from workers.lib.messages import (
     PROMPT_ROLES,
     REASONING_PARTS,
@@ -76,6 +86,8 @@ BEDROCK = {
 ALTERNATIVES = ("choices", "candidates")  # answers, of which the first is taken
 REQUESTS = ("messages", "contents", "input")  # which a system prompt may stand beside
 INSTRUCTIONS = ("system", "instructions", "systemInstruction", "system_instruction")
+OF_A_MESSAGE = frozenset(("content", "parts", "kwargs", "tool_calls", "message"))
+OPENS_PARTS = re.compile(r'\[\s*\{\s*"(?:type|text)"\s*:')
 WRAPPERS = (
     "messages",
     "contents",
@@ -120,23 +132,20 @@ def messages_of(
     if isinstance(value, str) and (part := whole_part(value)) is not None:
         if cut is not None:
             cut.append(value)
-        is_one = isinstance(part, dict) and (
-            _is_message(part) or not any(part.get(name) for name in WRAPPERS)
-        )
-        return [] if is_one else messages_of(part, role)
+        return messages_of(_without_partial(part), role, cut=cut)
     if value is None or value in ("", [], {}):
         return []
     if isinstance(value, list):
-        return _messages_of_list(value, role)
+        return _messages_of_list(value, role, cut)
     if not isinstance(value, dict):
         return [{"role": role, "content": text(value)}]
     if _is_message(value):
-        return chat(value, role)
+        return chat(value, role, cut)
     for name in WRAPPERS:
         if inner := value.get(name):
             if name in ALTERNATIVES and isinstance(inner, list):
                 inner = inner[:1]
-            found = messages_of(inner, role)
+            found = messages_of(inner, role, cut=cut)
             return (_instructions_beside(value, found) if name in REQUESTS else []) + found
     return [{"role": role, "content": dumps(value)}]
 
@@ -164,7 +173,7 @@ def _messages_seen(
             item = structured(raw.decode())
             if not isinstance(item, dict) or "role" not in item:
                 return messages_of(value, role)
-            seen[raw] = chat(item, role)
+            seen[raw] = chat(item, role, cut)
     return [message for raw in raws for message in seen[raw]]
 
 
@@ -182,12 +191,39 @@ def holds_messages(value: Any) -> bool:
     )
 
 
-def _messages_of_list(items: list, role: str) -> list[Message]:
+def _without_partial(part: Part) -> Any:
+    """What is whole of messages: not the one in which they break off, nor an object that is cut
+    before it says anything.
+    """
+    node, above, key = part.value, None, None
+    for level in range(part.depth):
+        if isinstance(node, dict):
+            is_innermost = level == part.depth - 1
+            names = list(node)
+            is_message = _is_message(node) or (bool(names) and names[-1] in OF_A_MESSAGE)
+            is_silent = is_innermost and (isinstance(above, list) or not _wraps(node))
+            if is_message or is_silent:
+                if above is None:
+                    return []
+                del above[key]
+                break
+        if not node:
+            break
+        above, key = node, -1 if isinstance(node, list) else list(node)[-1]
+        node = above[key]
+    return part.value
+
+
+def _wraps(value: dict) -> bool:
+    return any(value.get(name) for name in WRAPPERS)
+
+
+def _messages_of_list(items: list, role: str, cut: list[str] | None = None) -> list[Message]:
     if all(isinstance(item, dict) and _is_block(item) for item in items):
         return chat({"role": role, "content": items}, role)
     if len(items) == 2 and all(isinstance(item, str) for item in items) and items[0] in ROLES:
         return [{"role": ROLES[items[0]], "content": items[1]}]
-    return [message for item in items for message in messages_of(item, role)]
+    return [message for item in items for message in messages_of(item, role, cut=cut)]
 
 
 def _is_message(value: dict) -> bool:
@@ -220,9 +256,9 @@ def _is_thought(part: dict) -> bool:
     return part.get("thought") is True and ("text" in part or "content" in part)
 
 
-def chat(message: dict, role: str) -> list[Message]:
+def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message]:
     """One message of any shape as chat messages: tool replies first, each its own, then the turn
-    itself.
+    itself. Content whose JSON breaks off is added to `cut`.
     """
     name = message.get("event.name")
     message = _unwrapped(message)
@@ -231,7 +267,7 @@ def chat(message: dict, role: str) -> list[Message]:
     if "role" not in message and _kind(message) in CALLS | REPLIES | REASONING_PARTS:
         turn.add(message)
     else:
-        for part in _parts(message):
+        for part in _parts(message, cut):
             turn.add(part)
     turn.calls += [call for raw in _listed(message.get("tool_calls")) if (call := tool_call(raw))]
     extra = message.get("additional_kwargs")  # LlamaIndex and LangChain keep OpenAI's calls there
@@ -291,7 +327,7 @@ def _role(message: dict, event_name: Any, default: str) -> str:
     return default
 
 
-def _parts(message: dict) -> list:
+def _parts(message: dict, cut: list[str] | None = None) -> list:
     for name in ("parts", "contents", "content", "blocks", "summary", "text"):
         found = message.get(name)
         if found is not None and found != "" and found != []:
@@ -301,6 +337,12 @@ def _parts(message: dict) -> list:
                     isinstance(i, dict) and _is_part(i) for i in decoded
                 ):
                     return decoded
+                if OPENS_PARTS.match(found) and (part := whole_part(found)) is not None:
+                    if cut is not None:
+                        cut.append(found)
+                    words = cut_text(found)
+                    blocks = part.value if part.depth == 1 else part.value[:-1]
+                    return blocks + ([{"type": "text", "text": words}] if words else [])
             return found if isinstance(found, list) else [found]
     return []
 

@@ -76,42 +76,57 @@ def python_literal(value: str) -> Any:
 
 
 OPENS_JSON = re.compile(r'\s*(?:\[\s*){0,3}\{\s*"[^"\\]{0,200}"\s*:')
+OPENS_PYTHON = re.compile(r"\s*(?:\[\s*){0,3}\{\s*'[^'\\]{0,200}'\s*:")
 JSON_SIGNS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\],]', re.DOTALL)
-CLOSERS = {"{": "}", "[": "]"}
-WHOLE_IN = (
-    "[",
-    "{",
-    "{[",
-    "[[",
-    "{[[",
-)  # the containers around a whole message: lists, perhaps in one object
+PYTHON_SIGNS = re.compile(
+    r""""[^"\\]*(?:\\.[^"\\]*)*"?|'[^'\\]*(?:\\.[^'\\]*)*'?|[{}()\[\],]""", re.DOTALL
+)
+CLOSERS = {"{": "}", "[": "]", "(": ")"}
+CUT_TEXT = re.compile(r"""["'](?:text|content)["']\s*:\s*["]((?:[^"\\]|\\.)*)\\?$""", re.DOTALL)
+MIN_CUT = 32  # characters: exporters do not cut shorter
 
 
-def whole_part(value: str) -> Any:
-    """What is whole of JSON that breaks off, as exporters do that limit the length of an attribute:
-    the items of its lists before the cut, the members of its outer object. [] if nothing is whole,
-    None if the text is not such JSON.
+class Part(msgspec.Struct):
+    """What is whole of JSON that breaks off. The last member of each of the outer `depth` objects
+    and lists goes on beyond the cut.
     """
-    if OPENS_JSON.match(value) is None:
+
+    value: Any
+    depth: int = 0
+
+
+def whole_part(value: str) -> Part | None:
+    """The items of lists and the members of objects before the cut, where exporters limit the
+    length of an attribute; also in Python's notation. None if the text is not such JSON.
+    """
+    is_python = OPENS_PYTHON.match(value) is not None
+    if len(value) < MIN_CUT or not (is_python or OPENS_JSON.match(value)):
         return None
     open_: list[str] = []
-    whole = "[]"
-    for found in JSON_SIGNS.finditer(value):
-        sign, end = found[0], found.end()
+    end = 0
+    for found in (PYTHON_SIGNS if is_python else JSON_SIGNS).finditer(value):
+        sign = found[0]
         if sign in CLOSERS:
             open_.append(sign)
-            continue
-        if sign in ("}", "]"):
+            end = found.end()
+        elif sign in ("}", "]", ")"):
             if not open_ or CLOSERS[open_.pop()] != sign or not open_:
                 return None  # no JSON, or JSON that ends before the text does
+            end = found.end()
         elif sign == ",":
             end = found.start()
-        else:
-            continue
-        if "".join(open_) in WHOLE_IN:
-            whole = value[:end] + "".join(CLOSERS[sign] for sign in reversed(open_))
-    part = structured(whole) if open_ else None
-    return [] if isinstance(part, str) else part
+    if not open_:
+        return None
+    whole = value[:end] + "".join(CLOSERS[sign] for sign in reversed(open_))
+    part = python_literal(whole) if is_python else structured(whole)
+    return Part([]) if isinstance(part, str) else Part(part, len(open_))
+
+
+def cut_text(value: str) -> str:
+    """The words of a text part in which the JSON of a content breaks off, as far as they came."""
+    found = CUT_TEXT.search(value)
+    said = structured(f'["{found[1]}"]') if found else []
+    return said[0] if isinstance(said, list) and said else ""
 
 
 def is_cut(value: Any) -> bool:
