@@ -175,7 +175,12 @@ def model_version(project: Project, named: str, made: dict[str, Outputs]) -> Mod
             )
         there = (channel for channel in (asked, production) if channel and not channel.archived_at)
         live = next((channel.current for channel in there if channel.current), None)
-        return _there(live, f"Nothing is live in the channel “{name}” yet, nor in production.")
+        nowhere = "" if name == specs.PRODUCTION else ", nor in production"
+        return _there(
+            live,
+            f"Nothing is live in the channel “{name}” yet{nowhere}. Promote a model, or name a"
+            " version as the step's model.",
+        )
     base, _, number = name.rpartition("-v")
     found = versions.filter(name=base, version=int(number)).first() if number.isdecimal() else None
     return _there(

@@ -159,7 +159,8 @@ def _edit(
             messages.success(request, f"Version {saved.versions.count()} of “{saved}” saved.")
             for step in forecast(project, saved.version.form):
                 if step.problem:
-                    messages.warning(request, f"It would fail at {step.key} now: {step.sentence}.")
+                    sentence = step.sentence.rstrip(".")
+                    messages.warning(request, f"It would fail at {step.key} now: {sentence}.")
             return redirect("automation:flow", project.slug, saved.pk)
     context = {
         "flow": row,

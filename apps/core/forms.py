@@ -59,7 +59,7 @@ class PlainLabels:
         super().__init__(*args, **{"label_suffix": ""} | kwargs)
         for field in self.fields.values():
             if isinstance(field, forms.SlugField):
-                field.error_messages["invalid"] = "Use letters, digits, - and _ only."
+                field.error_messages["invalid"] = "Use only the letters a to z, digits, - and _."
 
     def as_p(self) -> SafeString:
         return render_to_string("_form.html", {"form": self})

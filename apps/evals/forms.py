@@ -26,7 +26,9 @@ FROM_FAILURE = [(value, label) for value, label in Split.choices if value != Spl
 
 
 class EvalSetForm(PlainForm):
-    slug = forms.SlugField(max_length=80, label="Name", help_text="Letters, digits and dashes")
+    slug = forms.SlugField(
+        max_length=80, label="Name", help_text="Letters a to z, digits and dashes"
+    )
     description = forms.CharField(required=False)
 
 

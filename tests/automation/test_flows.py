@@ -741,7 +741,7 @@ def test_a_new_name_is_in_the_audit_log(project: Project) -> None:
         ("{do: evaluate, set: 'set:none', environment: workplace}", "no frozen eval set “none”"),
         (
             "{do: evaluate, set: 'set:SET', environment: workplace}",
-            "Nothing is live in the channel",
+            "Nothing is live in the channel “production” yet. Promote a model",
         ),
         (
             "{do: evaluate, set: 'set:SET', environment: workplace, model: 'version:x-v1'}",

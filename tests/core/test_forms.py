@@ -47,7 +47,7 @@ def test_what_is_wrong_with_a_field_is_said_below_it() -> None:
         "Name</label>",
         'name="name"',
         "Short",
-        "Use letters, digits, - and _ only.",
+        "Use only the letters a to z, digits, - and _.",
         "This field is required.",
     ]
     places = [page.index(text) for text in said]

@@ -223,8 +223,12 @@ def test_an_environment_of_a_set_keeps_the_sets_facts(project: Project, member: 
     eval_set = make_eval_set(project)
     url = reverse("evals:environment", args=[project.slug, eval_set.pk])
     assert eval_set.digest in member.get(url).content.decode()
-    member.post(url, form(exact(project)))
-    assert project.environments.get().dataset == {
+    answer = member.post(url, form(exact(project)))
+    made = project.environments.get()
+    assert answer["Location"] == (  # what the set's page offered before
+        f"{reverse('evals:new_run', args=[project.slug, eval_set.pk])}?environment={made.pk}"
+    )
+    assert made.dataset == {
         "name": str(eval_set),
         "digest": eval_set.digest,
         "tasks": 6,

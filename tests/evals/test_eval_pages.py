@@ -298,3 +298,21 @@ def test_the_page_says_what_freezing_without_a_hold_out_means_and_repairs_it(
     assert (
         "3 of 6 tasks stay held out" in engineer.get(url(with_holdout, "detail")).content.decode()
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "example"),
+    [
+        ("Farmácia", " For example: farmacia"),
+        ("bug reports", " For example: bug-reports"),
+        ("薬局", ""),
+        ("", ""),
+    ],
+)
+def test_a_name_that_is_none_is_answered_with_one(name: str, example: str) -> None:
+    project = make_project()
+    client = Client()
+    client.force_login(make_member(project, Role.ENGINEER))
+    answer = client.post(reverse("evals:create", args=[project.slug]), {"slug": name}, follow=True)
+    (message,) = answer.context["messages"]
+    assert str(message) == f"Enter a name: letters a to z, digits and dashes.{example}"

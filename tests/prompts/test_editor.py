@@ -119,7 +119,7 @@ def test_the_same_prompt_again_is_said(editor: Editor) -> None:
         ({"tools": '[{"function": {}}]'}, "“tools[0].function.name” is missing"),
         ({"examples": '[{"role": "robot"}]'}, "“examples[0].role” must be one of"),
         ({"temperature": "warm"}, "Enter a number"),
-        ({"name": "a b"}, "Use letters, digits, - and _ only."),
+        ({"name": "a b"}, "Use only the letters a to z, digits, - and _."),
         ({"system_prompt": ""}, "says nothing"),
         ({"no_system_prompt": "on"}, "untick this"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
@@ -32,7 +33,9 @@ def for_set(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         else None
     )
     if made is not None:
-        return redirect("environments:detail", project.slug, made.pk)
+        messages.success(request, f"{made} is created.")
+        evaluate = reverse("evals:new_run", args=[project.slug, eval_set.pk])
+        return redirect(f"{evaluate}?environment={made.pk}")
     context = {"form": form, "builtins": builtins(), "eval_set": eval_set, "dataset": dataset}
     return render(request, "environments/new.html", context)
 

@@ -7,6 +7,7 @@ from django.contrib import messages
 from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.text import slugify
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
@@ -104,7 +105,9 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
 def create(request: HttpRequest, project: Project) -> HttpResponse:
     form = EvalSetForm(request.POST)
     if not form.is_valid():
-        messages.error(request, "Enter a name: letters, digits and dashes.")
+        wanted = slugify(request.POST.get("slug", ""))[:80]
+        example = f" For example: {wanted}" if wanted else ""
+        messages.error(request, f"Enter a name: letters a to z, digits and dashes.{example}")
         return redirect("evals:list", project.slug)
     try:
         made = actions.create_eval_set(project=project, by=request.user, **form.cleaned_data)
