@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,9 +146,13 @@ def anchors(text: str) -> set[str]:
     headings = re.findall(
         r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
     )
+    plain = [
+        unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode()
+        for heading in headings
+    ]
     return {
         re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
-        for heading in headings
+        for heading in plain
     }
 
 

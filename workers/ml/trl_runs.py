@@ -221,10 +221,11 @@ def reporting(
 
     `found` holds metrics of the last batch; `named` maps names in TRL's log to the names that are
     reported; `counted` holds the tokens that this process has counted in the step; `data` holds
-    metrics of all rows, reported with the first step; `measure` returns metrics of data that does not train, and is called every `eval_every` steps and at the
-    end. Until the optimizer's step, an interrupted step loses nothing: a stop ends it at once, and
-    an update that is not finite is not applied. With several processes, none may leave at any
-    moment, so they only stop at points where they exchange something, which they do often.
+    metrics of all rows, reported with the first step; `measure` returns metrics of data that does
+    not train, and is called every `eval_every` steps and at the end. Until the optimizer's step, an
+    interrupted step loses nothing: a stop ends it at once, and an update that is not finite is not
+    applied. With several processes, none may leave at any moment, so they only stop at points where
+    they exchange something, which they do often.
     """
     from transformers import TrainerCallback
 

@@ -45,7 +45,7 @@ def state_of(attributes: dict[str, Any], answers: Iterable[str]) -> ServerState:
     """`answers`: the attributes with raw responses."""
     state = ServerState()
     for key, value in attributes.items():
-        _note(state, key.rsplit(".", 1)[-1], value)
+        _keep(state, key.rsplit(".", 1)[-1], value)
         if isinstance(value, dict) or (isinstance(value, str) and _says_some(value)):
             _read(state, structured(value))
     for name in answers:
@@ -63,12 +63,12 @@ def _read(state: ServerState, value: Any, levels: int = MAX_DEPTH) -> None:
     if not isinstance(value, dict) or not levels:
         return
     for name, item in value.items():
-        _note(state, name, item)
+        _keep(state, name, item)
         if isinstance(item, dict):
             _read(state, item, levels - 1)
 
 
-def _note(state: ServerState, name: str, value: Any) -> None:
+def _keep(state: ServerState, name: str, value: Any) -> None:
     plain = name.replace("_", "").lower()
     if plain in PREVIOUS:
         state.previous = state.previous or label(value)
