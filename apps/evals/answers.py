@@ -36,7 +36,7 @@ from apps.evals.submission import prepare_eval, same_active
 from apps.registry.models import ModelKind, ModelVersion
 from apps.trajectories import decoding, schema
 from apps.trajectories.decoding import RowError
-from workers.lib.transcripts import agent_turns
+from workers.lib.transcripts import agent_turns, foreign_part, is_empty
 from workers.lib.typed import FormError, convert
 
 MiB = 2**20
@@ -45,6 +45,7 @@ MOST_RUN_BYTES = (
     256 * MiB
 )  # bytes of all answers of an evaluation: a worker holds them in memory at once
 LARGEST_COUNT = 2**31 - 1
+EMPTY = "The answer has no text and no call."  # a failure of the agent, as over HTTP
 
 
 class AnswerError(EvalSetError):
@@ -282,6 +283,7 @@ def _made(
                     "index", f"must be below {run.samples_per_task}, the samples per task"
                 )
             turns = turns_of(row, prompts[row.task])
+            error = row.error or (EMPTY if all(map(is_empty, turns)) else "")
         except RowError as error:
             _reject(done, at, error.path, error.problem)
             continue
@@ -292,7 +294,7 @@ def _made(
                 task_id=UUID(row.task),
                 index=row.index,
                 turns=turns,
-                error=(row.error or "")[:2000],
+                error=error[:2000],
                 size=size,
                 latency_ms=row.latency_ms,
                 input_tokens=row.input_tokens,
@@ -311,6 +313,8 @@ def turns_of(row: SentRow, prompt: list[dict]) -> list[dict]:
         for at, message in enumerate(row.messages):
             if not isinstance(message.get("role"), str):
                 raise RowError(f"messages[{at}].role", "is missing: send OpenAI chat messages")
+        if foreign := foreign_part(row.messages):
+            raise RowError("", f": {foreign}")
         turns = agent_turns(row.messages, prompt)
         if not turns and not row.error:
             raise RowError("messages", "has no assistant message after the task's own messages")

@@ -291,9 +291,12 @@ def test_a_summary_makes_no_markup_of_what_it_is_given() -> None:
     ("counts", "gate", "problem"),
     [
         ({"samples": 80}, {}, ""),
-        ({"samples": 80, "agent_errors": 40, "masked": 40}, {}, ""),
-        ({"samples": 80, "agent_errors": 41}, {}, "failed to answer 41 of 80"),
-        ({"samples": 80, "masked": 41}, {}, "41 of 80 samples could not be scored"),
+        ({"samples": 80, "agent_errors": 24, "masked": 16}, {}, ""),
+        ({"samples": 80, "agent_errors": 24, "masked": 17}, {}, "17 could not be scored"),
+        ({"samples": 80, "agent_errors": 41}, {}, "the agent failed to answer 41"),
+        ({"samples": 80, "masked": 41}, {}, "41 could not be scored"),
+        ({"samples": 80, "masked": 1, "other_results": 1}, {}, ""),
+        ({"samples": 80, "masked": 80, "other_results": 80}, {}, "80 runs saw other results"),
         (
             {"samples": 80},
             {"verdict": None, "summary": "No baseline."},

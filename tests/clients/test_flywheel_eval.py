@@ -134,12 +134,18 @@ def test_a_ci_step_fails_on_a_planted_regression_and_says_promote_where_it_is_be
 def test_an_agent_that_crashes_is_no_green_build(
     scene: Scene, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "broken.py").write_text("def agent(task):\n    raise OSError('no API key')\n")
-    for more in ([], ["--no-gate"]):
+    (folder / "broken.py").write_text(
+        "def agent(task):\n    raise OSError('no API key')\n"
+        "def silent(task):\n    return ' \\n'\n"
+        "def blank(task):\n    return {'role': 'assistant', 'content': None}\n"
+    )
+    ways = [(agent, more) for agent in ("agent", "silent", "blank") for more in ([], ["--no-gate"])]
+    for agent, more in ways:
         files = ("--junit", "a.xml", "--markdown", "a.md")
-        assert main(scene.command(f"v{len(more)}", "broken:agent", *more, *files)) == 4
+        version = f"{agent}{len(more)}"
+        assert main(scene.command(version, f"broken:{agent}", *more, *files)) == 4
         assert (
-            "failed to answer 6 of 6" in capsys.readouterr().err
+            "failed to answer 6" in capsys.readouterr().err
             and "nothing was measured" in (folder / "a.md").read_text()
         )
         assert ElementTree.fromstring((folder / "a.xml").read_bytes()).get("failures") == "1"

@@ -222,6 +222,19 @@ def test_an_unsafe_call_counts_whatever_the_agents_own_tool_did() -> None:
         ("", "ok", False),
         ("true", "1", False),
         ("0123", "123", False),
+        ('[{"type": "text", "text": "{\\"id\\": 1}"}]', '{"id": 1}', True),
+        ('{"type": "text", "text": "closed", "annotations": null}', "closed", True),
+        ('{"content": [{"type": "text", "text": "closed"}], "isError": false}', "closed", True),
+        ('[{"json": {"id": 1}}]', '{"id": 1}', True),
+        ('{"result": {"id": 1}}', '{"id": 1}', True),
+        ('```json\n{"id": 1}\n```', '{"id": 1}', True),
+        ("<tool_response>\nclosed\n</tool_response>", "closed", True),
+        ('{"x": NaN}', '{"x": NaN}', True),
+        ("(1, 2)", "[1, 2]", True),
+        ('{"result": "open"}', "closed", False),
+        ('[{"type": "text", "text": "a"}]', "b", False),
+        ("[" * 900 + "]" * 900, "[" * 899 + "]" * 899, False),
+        ("42,00", "42.00", False),
     ],
 )
 def test_results_are_compared_as_data(own: str, here: str, same: bool) -> None:
@@ -248,6 +261,53 @@ def test_results_are_found_by_the_id_of_their_call_and_else_in_their_order() -> 
     ):
         (turn,) = agent_turns([calls(*ids), *results(*rows)], [])
         assert reported_results(turn) == expected
+
+
+def ran(role: str, text: str, **result: Any) -> list[dict]:
+    """What an agent did by itself: a call, its result in a message of that role, and words."""
+    call = {"role": "assistant", "content": None, "tool_calls": [CALL | result]}
+    return [call, *([{"role": role, "content": text}] if role else []), {"role": "assistant"}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "result"),
+    [
+        (ran("ipython", "ok"), "ok"),
+        (ran("user", "<tool_response>ok</tool_response>"), "<tool_response>ok</tool_response>"),
+        (ran("", "", result={"id": 1}), '{"id": 1}'),
+        (ran("", "", output="ok"), "ok"),
+    ],
+)
+def test_results_are_found_whatever_form_they_have(messages: list[dict], result: str) -> None:
+    assert reported_results(agent_turns(messages, TASK["messages"])[0]) == [result]
+
+
+def test_a_result_belongs_to_the_message_with_its_call() -> None:
+    calls = [{"role": "assistant", "tool_calls": [CALL | {"id": name}]} for name in ("a", "b")]
+    results = [{"role": "tool", "tool_call_id": name, "content": name} for name in ("a", "b")]
+    turns = agent_turns([*calls, *results], [])
+    assert [reported_results(turn) for turn in turns] == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "tool_use", "id": "a", "name": "tickets.close", "input": {"id": 1234}},
+        {"type": "tool-call", "toolCallId": "a", "toolName": "tickets.close", "input": {}},
+        {"toolUse": {"toolUseId": "a", "name": "tickets.close", "input": {}}},
+    ],
+)
+def test_calls_in_another_form_are_not_overlooked(part: dict) -> None:
+    answer = {"messages": [{"role": "assistant", "content": [part]}]}
+    with pytest.raises(AgentFault, match="send OpenAI chat messages"):
+        read_answer(answer, TASK["messages"])
+
+
+@pytest.mark.parametrize("kind", ["mcp_call", "custom_tool_call"])
+def test_calls_of_hosted_tools_are_not_overlooked(kind: str) -> None:
+    output = [{"type": kind, "name": "tickets.close", "arguments": "{}", "output": "ok"}]
+    with pytest.raises(AgentFault, match=kind):
+        read_answer({"output": [*output, message("Done.")]}, TASK["messages"])
 
 
 def test_an_agent_without_a_loop_is_asked_again_with_what_the_tools_answered() -> None:

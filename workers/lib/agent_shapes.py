@@ -16,7 +16,7 @@ from workers.lib.engine_specs import AgentEndpoint
 from workers.lib.environments.gym_rows import ASKED
 from workers.lib.messages import ItemError, Message, error_text, from_items, items_request
 from workers.lib.spending import Price, Usage, count_of
-from workers.lib.transcripts import agent_turns
+from workers.lib.transcripts import agent_turns, foreign_part, is_empty
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses", "gym": "/run"}
 VERSION_HEADERS = ("x-agent-version", "agent-version")
@@ -93,11 +93,10 @@ def read_answer(data: Any, asked: list[Message]) -> Said:
     inner = _inner(data)
     if error := data.get("error") or inner.get("error"):
         raise AgentFault(f"answered with an error: {error_text(error)}")
-    turns = [
-        message
-        for message in agent_turns(_messages(inner), asked)
-        if message.get("content") or _calls(message)
-    ]
+    messages = _messages(inner)
+    if foreign := foreign_part(messages):
+        raise AgentFault(f"answered in a form that is not read: {foreign}")
+    turns = [turn for turn in agent_turns(messages, asked) if not is_empty(turn)]
     if not turns:
         raise AgentFault("answered without a message of its own")
     return Said(turns, reported_in(data).tokens)
@@ -133,6 +132,11 @@ def _messages(data: dict) -> list[Message]:
     if isinstance(data.get("messages"), list):
         return _objects(data["messages"], "messages")
     if isinstance(data.get("output"), list):
+        if hosted := next((name for item in data["output"] if (name := _hosted(item))), ""):
+            raise AgentFault(
+                f"answered with an item of type “{hosted}”, a call that is not the environment's: "
+                "let it return function_call items"
+            )
         try:
             return from_items(data["output"])
         except ItemError as error:
@@ -160,8 +164,10 @@ def _objects(items: Any, name: str) -> list[dict]:
     return items
 
 
-def _calls(message: Message) -> Any:
-    return message.get("tool_calls") or message.get("function_call")
+def _hosted(item: Any) -> str:
+    """The type of an item that calls a tool in another way than the environment's."""
+    kind = item.get("type") if isinstance(item, dict) else None
+    return kind if kind in ("mcp_call", "custom_tool_call") else ""
 
 
 def _count(usage: dict, *names: str) -> int | None:

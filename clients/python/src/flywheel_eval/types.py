@@ -107,27 +107,22 @@ class Result:
     @property
     def problem(self) -> str:
         counts = self.metrics.get("counts", {})
-        samples, crashed, masked = (
-            counts.get(name, 0) for name in ("samples", "agent_errors", "masked")
+        samples, crashed, masked, other = (
+            counts.get(name, 0) for name in ("samples", "agent_errors", "masked", "other_results")
         )
         if not samples:
             return "The evaluation has no samples."
-        if 2 * crashed > samples:
-            return (
-                f"The agent failed to answer {crashed} of {samples} times. See the samples for its"
-                f" errors: {self.run['url']}"
-            )
-        if other := counts.get("other_results", 0):
-            return (
-                f"{other} of {samples} runs saw other results than the environment's: the agent ran"
-                " tools of its own. Let it return its calls without running them."
-                f" {self.run['url']}"
-            )
-        if 2 * masked > samples:
-            return (
-                f"{masked} of {samples} samples could not be scored. The reasons are on the"
-                f" evaluation: {self.run['url']}"
-            )
+        if 2 * (crashed + masked) > samples:
+            reasons = [
+                f"the agent failed to answer {crashed}" if crashed else "",
+                f"{other} runs saw other results than the environment's, since the agent ran tools "
+                "of its own (let it return its calls without running them)"
+                if other
+                else "",
+                f"{masked - other} could not be scored" if masked > other else "",
+            ]
+            said = "; ".join(filter(None, reasons))
+            return f"Of {samples} samples: {said}. See the evaluation: {self.run['url']}"
         if self.gate and not self.gate.get("verdict"):
             return f"Nothing to compare with. {self.gate.get('summary', '')}".strip()
         return ""
