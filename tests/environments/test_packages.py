@@ -371,6 +371,26 @@ def test_its_tasks_become_an_eval_set_and_a_file(
     assert (scored["reward"], scored["mask_sample"]) == (1.0, False)
 
 
+def test_a_row_without_what_a_package_starts_with_is_refused(
+    project: Project, folder: Path
+) -> None:
+    reads = PACKAGE.replace('{"value": 0}', '{"value": task["metadata"]["value"]}')
+    write_package(folder, "counter", reads)
+    environment = packages.save_package(
+        project=project,
+        slug="reads",
+        found=packages.found_of("counter"),
+        by=admin_of(project),
+    )
+    row = {"responses_create_params": {"input": "Count to two."}}
+    key = key_headers(project)
+    answer = Client().post(
+        f"/env/{environment}/seed_session", json.dumps(row), content_type="application/json", **key
+    )
+    assert answer.status_code == 422
+    assert "KeyError" in answer.json()["detail"] and "as it was exported" in answer.json()["detail"]
+
+
 def test_only_a_package_has_tasks_of_its_own(project: Project, folder: Path) -> None:
     environment = make_package(project, folder)
     key = key_headers(project)

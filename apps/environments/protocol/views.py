@@ -34,6 +34,7 @@ from apps.environments.protocol.bodies import (
 from apps.environments.protocol.guards import Use
 from apps.environments.protocol.rows import ASKED, said_in, task_of
 from apps.environments.protocol.scoring import as_members, call, score
+from workers.lib.environments.packages import Package
 from workers.lib.errors import SpecError
 from workers.lib.messages import flat_tool, to_items
 from workers.lib.sandbox import RETRY_AFTER_S, Busy, visiting
@@ -132,7 +133,7 @@ def seed_session(request: HttpRequest, environment: Environment) -> HttpResponse
         raise Refusal(422, f"“{NAMED}” must be text of 1 to {MAX_NAME} characters.")
     task = task_of(_data(row))
     guards.check(request.auth, task, Use.OPEN)  # type: ignore[attr-defined]
-    load_for(environment).open(task)  # if it cannot be opened, that is reported now
+    _check_start(environment, task)
     token = sessions.start(environment, task, name or "")
     response = answer({NAMED: name} if name else {})
     response[sessions.HEADER] = token
@@ -145,6 +146,25 @@ def seed_session(request: HttpRequest, environment: Environment) -> HttpResponse
         secure=request.is_secure(),
     )
     return response
+
+
+def _check_start(environment: Environment, task: dict) -> None:
+    """Raises Refusal for a row that no episode can begin with: usually one without what only the
+    exported row has.
+    """
+    try:
+        loaded = load_for(environment)
+        loaded.open(task)
+        if isinstance(loaded, Package):
+            loaded.start(task)
+    except (SpecError, Refusal):
+        raise
+    except Exception as error:
+        raise Refusal(
+            422,
+            f"{environment} cannot start this row: {error or type(error).__name__}. Send the row as"
+            " it was exported, with “verifier_metadata.flywheel”.",
+        ) from error
 
 
 def _data(row: dict) -> dict:
