@@ -170,7 +170,10 @@ def prepare_eval(
         )
     count = eval_set.tasks.filter(split=split).count()
     if not count:
-        raise EvalSetError(f"{eval_set} has no tasks in its {split.label} split.")
+        raise EvalSetError(
+            f"{eval_set} has no tasks in its {split.label} split. Choose another split, or add such"
+            " tasks in a new version of the set."
+        )
     check_expected(eval_set, split, environment)
     if stop_against and (stop_against.eval_set_id, stop_against.state) != (
         eval_set.pk,
