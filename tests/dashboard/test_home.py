@@ -259,6 +259,6 @@ def test_without_a_promotion_there_is_no_effect() -> None:
     said = client.get(reverse("dashboard:promotion_effect", args=[project.slug])).content.decode()
     assert "No promotions yet" in said
     for page in ("failure_rate", "performance"):
-        for since in ("7d", "all", "nonsense"):
+        for since in ("7d", "all"):
             answer = client.get(reverse(f"dashboard:{page}", args=[project.slug]), {"since": since})
             assert answer.status_code == 200 and "in this period" in answer.content.decode()

@@ -130,9 +130,7 @@ def test_bulk_on_all_that_match_is_counted_by_the_server() -> None:
     assert Failure.objects.filter(assigned_to=user).count() == 4
 
 
-@pytest.mark.parametrize(
-    "body", [{}, {"ids": "x", "do": "confirm"}, {"ids": "1", "do": "explode"}, {"do": "confirm"}]
-)
+@pytest.mark.parametrize("body", [{}, {"ids": "1", "do": "explode"}, {"do": "confirm"}])
 def test_a_bulk_change_that_makes_no_sense_says_so(body: dict[str, str]) -> None:
     project, client, _ = seeded(1, 0)
     page = client.post(url(project, "bulk"), body, follow=True)
