@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import re
 import sys
 from pathlib import Path
@@ -271,11 +272,15 @@ def adapter_weights(name: str) -> bytes:
 
 
 def make_adapter(
-    project: Project, parent: ModelVersion, folder: Path, name: str = "adapter"
+    project: Project,
+    parent: ModelVersion,
+    folder: Path,
+    name: str = "adapter",
+    config: dict[str, Any] | None = None,
 ) -> ModelVersion:
     source = folder / f"adapter-{next(_numbers)}"
     source.mkdir()
-    (source / "adapter_config.json").write_text("{}")
+    (source / "adapter_config.json").write_text(json.dumps(config or {}))
     (source / "adapter_model.safetensors").write_bytes(adapter_weights(source.name))
     return register_adapter(
         project=project,

@@ -238,11 +238,7 @@ def as_model_errors() -> Iterator[None]:
 def check_target_modules(names: list[str], version: ModelVersion) -> None:
     """Raises ModelError if the base has no linear layer with one of these names."""
     base = version.base_version()
-    layers = {
-        name.removesuffix(".weight")
-        for name, shape in shapes_of(check_base_folder(Path(base.base))).items()
-        if name.endswith(".weight") and len(shape) == 2 and "embed" not in name
-    }
+    layers = _linear_layers(base)
     unknown = [
         name for name in names if not any(f".{layer}".endswith(f".{name}") for layer in layers)
     ]
@@ -252,6 +248,30 @@ def check_target_modules(names: list[str], version: ModelVersion) -> None:
             f"{base} has no layer {', '.join(unknown[:5])}. Target modules may be all-linear, or"
             f" any of: {', '.join(known[:20])}."
         )
+
+
+def has_every_linear_layer(names: list[str], version: ModelVersion) -> bool:
+    """Whether these names are all linear layers of the base but its output layer. True also where
+    the base's files cannot be read.
+    """
+    try:
+        layers = _linear_layers(version.base_version())
+    except ModelError:
+        return True
+    return all(
+        any(f".{layer}".endswith(f".{name}") for name in names)
+        for layer in layers
+        if not layer.endswith("lm_head")
+    )
+
+
+def _linear_layers(base: ModelVersion) -> set[str]:
+    """Raises ModelError."""
+    return {
+        name.removesuffix(".weight")
+        for name, shape in shapes_of(check_base_folder(Path(base.base))).items()
+        if name.endswith(".weight") and len(shape) == 2 and "embed" not in name
+    }
 
 
 def check_answer_length(tokens: int, version: ModelVersion) -> None:

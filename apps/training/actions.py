@@ -31,6 +31,7 @@ from apps.training.models import SHAPES, Dataset, DatasetRow, Example, Method, S
 from apps.training.refusals import refusal_of
 from apps.training.reward_lock import require_reviewed
 from apps.training.sources import groups_of, why_not_learned
+from apps.training.start_adapter import continued
 from apps.training.teachers import chosen, teacher_of
 from workers.lib.gold import gold_answers
 from workers.lib.specs import CONFIGS, Training
@@ -246,7 +247,7 @@ def _check_model(
     if why := no_turn_rewards(config, environment):
         raise TrainingError(why)
     try:
-        if settings.target_modules != "all-linear":
+        if settings.target_modules != "all-linear" and parent.kind != ModelKind.ADAPTER:
             check_target_modules(settings.target_modules, parent)
         if most := getattr(settings, "max_new_tokens", 0):
             check_answer_length(most, parent)
@@ -317,6 +318,10 @@ def prepared_run(
         )
     oversight = require_reviewed(method=method, dataset=dataset, environment=environment, by=by)
     settings = settings_of(method, config)
+    try:
+        settings = continued(settings, config, parent, "config")
+    except FormError as error:
+        raise TrainingError(str(error)) from error
     _check_model(parent, environment, config, settings)
     _check_examples(project, method, dataset, environment, settings)
     if samples_of and (sentence := why_not_learned(method, parent, samples_of)):

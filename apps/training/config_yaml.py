@@ -17,6 +17,7 @@ from apps.core.models import Project
 from apps.core.yaml_text import YamlError, load_yaml, write_yaml
 from apps.training.models import TrainingRun
 from apps.training.sources import evaluations_of
+from apps.training.start_adapter import SHAPE
 from apps.training.teachers import server_name_of
 from workers.lib.presets import PRESETS
 from workers.lib.specs import CONFIGS
@@ -62,10 +63,17 @@ class Head(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RunConfig(Struct, kw_only=True):
-    """A parsed file; `config` is complete, with every default."""
+    """A parsed file; `config` is complete, with every default. `left_out`: settings of the adapter
+    that the file does not set, so that they may be those of an adapter that the run continues.
+    """
 
     head: Head
     config: dict[str, Any]
+    left_out: frozenset[str] = frozenset()
+
+    @property
+    def written(self) -> dict[str, Any]:
+        return {name: value for name, value in self.config.items() if name not in self.left_out}
 
 
 HEAD = tuple(field.name for field in structs.fields(Head))
@@ -91,7 +99,7 @@ def config_of(run: TrainingRun) -> RunConfig:
 def write(found: RunConfig) -> str:
     """Settings that are None are left out: that means the same."""
     settings = {
-        GUIDE.get(name, name): value for name, value in found.config.items() if value is not None
+        GUIDE.get(name, name): value for name, value in found.written.items() if value is not None
     }
     return write_yaml(
         {name: value for name, value in plain(found.head).items() if value != ""} | settings
@@ -132,7 +140,9 @@ def read(text: str) -> RunConfig:
                 f"“{name}” and “{OURS[name]}” are the same setting. Write one of them.", name
             )
         given[OURS.get(name, name)] = value[name]
-    return RunConfig(head=head, config=checked(given, head.algorithm))
+    config = checked(given, head.algorithm)
+    left_out = {name for name in SHAPE if name not in given and config[name] is not None}
+    return RunConfig(head=head, config=config, left_out=frozenset(left_out))
 
 
 def checked(config: dict[str, Any], algorithm: str) -> dict[str, Any]:

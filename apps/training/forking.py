@@ -18,9 +18,9 @@ from apps.core.yaml_text import YamlError, load_yaml, write_yaml
 from apps.registry.models import Server
 from apps.training import checkpoints, reused_samples
 from apps.training.actions import TrainingError, freeze_estimate, prepared_run
-from apps.training.budget.asked import whole
 from apps.training.config_yaml import Head
 from apps.training.models import Checkpoint, Method, TrainingRun
+from apps.training.start_adapter import whole_settings
 from apps.training.teachers import chosen, server_name_of, teacher_of
 from workers.lib.specs import Lora
 
@@ -174,7 +174,7 @@ def spec_of_fork(run: TrainingRun, config: dict[str, Any], seed: int) -> dict[st
     """The parts of a fork's spec that its settings change, before it is made. Raises ModelError,
     FormError.
     """
-    settings = whole(run.method, config)
+    settings = whole_settings(run.method, config, run.parent)
     taught = chosen(Method(run.method), run.parent, teacher_of(run), server_name_of(run), settings)
     return run.spec | taught | {"config": settings, "seed": seed}
 

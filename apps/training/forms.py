@@ -11,7 +11,7 @@ from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.evals.models import EvalSetState
 from apps.failures.judge import rubrics
-from apps.registry.models import ModelVersion
+from apps.registry.models import ModelKind, ModelVersion
 from apps.registry.rollout_servers import offered
 from apps.training.actions import no_turn_rewards
 from apps.training.alarms_field import AlarmsField
@@ -19,9 +19,10 @@ from apps.training.config_yaml import MOST_SEEDS, Head
 from apps.training.grpo_form import GRPO_FIELDS, MORE, GrpoFields, grpo_settings
 from apps.training.models import SHAPES, SOURCES, Method, Source
 from apps.training.sources import Found, evaluations_of, find_examples, why_not_learned
+from apps.training.start_adapter import SHAPE, whole_settings
 from apps.training.teachers import TAUGHT
 from workers.lib.specs import CONFIGS, GrpoConfig, PreferenceConfig
-from workers.lib.typed import FormError, convert
+from workers.lib.typed import FormError
 
 ALL_LINEAR = "all-linear"
 
@@ -117,6 +118,16 @@ WATCHED = ("alarms", "judge_outputs")
 LORA = ("lora_rank", "lora_alpha", "target_modules", "lora_dropout", "use_rslora", "use_dora")
 
 
+class ParentSelect(forms.Select):
+    """Marks adapters, whose settings a run keeps: the page hides those of a new one."""
+
+    def create_option(self, name: str, value: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        option = super().create_option(name, value, *args, **kwargs)
+        if getattr(value, "instance", None) and value.instance.kind == ModelKind.ADAPTER:
+            option["attrs"]["data-adapter"] = True
+        return option
+
+
 class ParentField(forms.ModelChoiceField):
     def label_from_instance(self, version: ModelVersion) -> str:
         template = version.chat_template
@@ -138,7 +149,7 @@ class TrainingForm(GrpoFields, PlainForm):
     """
 
     method = forms.ChoiceField(choices=Method.choices)
-    parent = ParentField(None, label="Start from")
+    parent = ParentField(None, label="Start from", widget=ParentSelect)
     eval_set = forms.ModelChoiceField(None, label="Training data")
     environment = forms.ModelChoiceField(None)
     sources = forms.MultipleChoiceField(
@@ -307,11 +318,13 @@ class TrainingForm(GrpoFields, PlainForm):
     )
     use_rslora = forms.BooleanField(
         required=False,
+        initial=False,
         label="rsLoRA",
         help_text="Scales by alpha ÷ √rank, so high ranks learn as fast as low ones",
     )
     use_dora = forms.BooleanField(
         required=False,
+        initial=False,
         label="DoRA",
         help_text=(
             "Learns magnitude and direction separately: slower, often better. Not supported by vLLM"
@@ -391,7 +404,7 @@ class TrainingForm(GrpoFields, PlainForm):
             )
         )
         help_text = (
-            "For a new adapter. A run that starts from an adapter keeps that adapter's settings."
+            "For a new adapter. A run that starts from an adapter keeps its rank, alpha and layers."
         )
         named.append(("LoRA adapter", help_text, list(LORA)))
         named.append(("More options", "", [name for name in MORE if name in self.fields]))
@@ -489,7 +502,7 @@ class TrainingForm(GrpoFields, PlainForm):
     def _check_config(self, data: dict[str, Any]) -> None:
         """Validate the settings as a whole; errors are added to the field they are about."""
         try:
-            convert(self.config(), CONFIGS[data["method"]])
+            whole_settings(data["method"], self.config(), data["parent"])
         except FormError as error:
             field = (
                 error.path
@@ -507,11 +520,7 @@ class TrainingForm(GrpoFields, PlainForm):
             "learning_rate": data[
                 "preference_rate" if data["method"] in (Method.DPO, Method.KTO) else "learning_rate"
             ],
-            "lora_rank": data["lora_rank"],
-            "lora_alpha": data["lora_alpha"] or 2 * data["lora_rank"],
-            "target_modules": data["target_modules"],
-            "use_rslora": data["use_rslora"],
-            "use_dora": data["use_dora"],
+            **self._of_adapter(data),
             "save_every": max(1, data["steps"] // 5),
             "alarms": data["alarms"],
             "judge_outputs": (
@@ -543,6 +552,15 @@ class TrainingForm(GrpoFields, PlainForm):
             | grpo_settings(data)
             | data["more"]
         )
+
+    def _of_adapter(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The shape of a new adapter, or what was changed in the fields where a run continues one:
+        they are hidden then.
+        """
+        if data["parent"].kind == ModelKind.ADAPTER:
+            return {name: data[name] for name in SHAPE if data[name] != self.fields[name].initial}
+        shape = {name: data[name] for name in SHAPE}
+        return shape | {"lora_alpha": data["lora_alpha"] or 2 * data["lora_rank"]}
 
     def _of_rows(self, data: dict[str, Any]) -> dict[str, Any]:
         """The settings of methods that TRL trains."""

@@ -14,9 +14,9 @@ from apps.evals.models import EvalRun, EvalSetState, Split
 from apps.registry.rollout_servers import choose_servers
 from apps.training import teachers
 from apps.training.budget.asked import Asked
-from apps.training.budget.asked import whole as whole_config
 from apps.training.forms import TrainingForm
 from apps.training.models import SHAPES, SOURCES, Method, Source
+from apps.training.start_adapter import whole_settings
 
 OFFERED = 10  # newest evaluations offered; each is read to count its informative tasks
 
@@ -133,7 +133,8 @@ class PickForm(TrainingForm):
         elif run := data.get("picked_by"):
             chosen = {str(pk) for pk in RunLearnability(run).pick(data.get("per_group")).chosen}
             tasks = [task for task in tasks if str(task.pk) in chosen]
-        sampling, config = self.sampling(), whole_config(data["method"], self.config())
+        sampling = self.sampling()
+        config = whole_settings(data["method"], self.config(), data["parent"])
         rollouts: dict[str, Any] = {}
         taught = teachers.chosen(
             data["method"],

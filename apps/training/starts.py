@@ -18,11 +18,14 @@ from apps.training import actions
 from apps.training.alarms_field import as_inputs
 from apps.training.budget.asked import Asked
 from apps.training.config_yaml import ConfigError, RunConfig, checked, rows_of
+from apps.training.forms import ALL_LINEAR
 from apps.training.models import SHAPES, Method, TrainingRun
 from apps.training.picks import PickForm
 from apps.training.sources import usual_examples
+from apps.training.start_adapter import whole_settings
 from apps.training.teachers import chosen
 from workers.lib.presets import preset_of
+from workers.lib.typed import FormError
 
 SAME_NAME = (
     "steps",
@@ -99,7 +102,7 @@ def start_from(found: RunConfig, *, project: Project, by: Any, seeds: int = 1) -
         project=project,
         method=Method(found.head.algorithm),
         dataset=dataset,
-        config=found.config,
+        config=found.written,
         **rows,
     )
 
@@ -109,12 +112,16 @@ def asked_from(found: RunConfig, *, project: Project, seeds: int = 1) -> Asked:
     rows = rows_of(found, project)
     samples_of, method = rows.pop("samples_of", None), found.head.algorithm
     try:
+        config = whole_settings(method, found.written, rows["parent"])
+    except FormError as error:
+        raise ConfigError(str(error), error.path) from error
+    try:
         taught = chosen(
             Method(method),
             rows["parent"],
             rows.get("teacher"),
             rows.pop("teacher_on", ""),
-            found.config,
+            config,
         )
     except ModelError as error:
         raise ConfigError(str(error), "teacher") from error
@@ -125,7 +132,7 @@ def asked_from(found: RunConfig, *, project: Project, seeds: int = 1) -> Asked:
     return Asked(
         project=project,
         method=method,
-        config=found.config,
+        config=config,
         tasks=tasks,
         examples=tuple(examples),
         runs=seeds,
@@ -139,9 +146,9 @@ def fields_from(found: RunConfig, project: Project) -> dict[str, Any]:
     field. Raises ConfigError.
     """
     rows = {name: getattr(row, "pk", row) for name, row in rows_of(found, project).items()}
-    config = found.config
+    config = found.written
     fields = {name: config[name] for name in SAME_NAME if config.get(name) is not None}
-    modules = config["target_modules"]
+    modules = config.get("target_modules", ALL_LINEAR)
     preference = {
         "preference_rate": "learning_rate",
         "preference_beta": "beta",

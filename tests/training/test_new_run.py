@@ -4,6 +4,7 @@ keeps what was typed.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from apps.environments.models import Environment
 from apps.evals.models import EvalRun
 from apps.registry.actions import register_base
 from apps.registry.models import ModelVersion
+from apps.training.actions import TrainingError
+from apps.training.config_yaml import ConfigError, config_of, read, write
 from apps.training.forms import TrainingForm
 from apps.training.models import Method, TrainingRun
+from apps.training.starts import asked_from, fields_from, start_from
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import (
     admin_of,
@@ -84,6 +88,91 @@ def test_lora_settings_reach_the_run(client: Client, run: EvalRun) -> None:
     config = TrainingRun.objects.get().spec["config"]
     assert (config["lora_rank"], config["lora_alpha"], config["lora_dropout"]) == (8, 16, 0.1)
     assert config["target_modules"] == "all-linear"
+
+
+OWN = {"r": 8, "lora_alpha": 24, "target_modules": ["q_proj", "v_proj"], "use_rslora": True}
+SETTINGS = {
+    "lora_rank": 8,
+    "lora_alpha": 24,
+    "target_modules": ["q_proj", "v_proj"],
+    "use_rslora": True,
+    "use_dora": False,
+}
+
+
+@pytest.fixture
+def adapter(run: EvalRun, tmp_path: Path) -> ModelVersion:
+    return make_adapter(run.project, run.model_version, tmp_path, "support", OWN)
+
+
+def recorded() -> dict[str, Any]:
+    config = TrainingRun.objects.order_by("-created_at")[0].spec["config"]
+    return {name: config[name] for name in SETTINGS}
+
+
+def test_a_run_that_continues_an_adapter_has_its_settings(
+    client: Client, run: EvalRun, adapter: ModelVersion
+) -> None:
+    usual = {"lora_rank": "16", "lora_alpha": "", "target_modules": "all-linear"}
+    given = usual | {"method": "sft", "lora_dropout": "0.1", "parent": adapter.pk}
+    assert post(client, run, **given).status_code == 302
+    made = TrainingRun.objects.get()
+    assert recorded() == SETTINGS and made.spec["config"]["lora_dropout"] == 0.1
+    again = write(config_of(made))
+    [second] = start_from(read(again), project=run.project, by=admin_of(run.project))
+    assert second.spec["config"] == made.spec["config"]
+    assert fields_from(read(again), run.project)["more"].find("lora_") == -1
+    without = "\n".join(
+        line
+        for line in again.splitlines()
+        if not line.startswith((*SETTINGS, "- q_proj", "- v_proj", "  - "))
+    )
+    asked = asked_from(read(without), project=run.project)
+    assert {name: asked.config[name] for name in SETTINGS} == SETTINGS
+    start_from(read(without), project=run.project, by=admin_of(run.project))
+    assert recorded() == SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("lora_rank", 16, "8"),
+        ("lora_alpha", 16, "24"),
+        ("target_modules", ["q_proj"], "q_proj, v_proj"),
+        ("use_rslora", False, "true"),
+        ("use_dora", True, "false"),
+    ],
+)
+def test_other_settings_than_the_adapters_are_refused(
+    client: Client, run: EvalRun, adapter: ModelVersion, name: str, value: Any, shown: str
+) -> None:
+    said = f"“{name}” must be {shown}, as in {adapter}"
+    text = (
+        f"model: {adapter}\nalgorithm: grpo\ntraining_data: {run.eval_set.slug}@1\n"
+        f"environment: {run.environment.slug}@1\nsteps: 2\nlearning_rate: 1e-4\n"
+        f"prompts_per_step: 1\ngenerations: 2\n{name}: {json.dumps(value)}"
+    )
+    with pytest.raises(TrainingError, match=said.replace("“", "“config.")):
+        start_from(read(text), project=run.project, by=admin_of(run.project))
+    with pytest.raises(ConfigError, match=said):
+        asked_from(read(text), project=run.project)
+    if name != "use_rslora" and value != 16:
+        shape = {"lora_rank": "", "lora_alpha": "", "target_modules": ""}
+        fields = shape | {name: "q_proj" if isinstance(value, list) else value}
+        answer = post(client, run, method="sft", parent=adapter.pk, **fields)
+        assert said in answer.context["form"].errors[name][0]
+    assert not TrainingRun.objects.exists()
+
+
+def test_the_form_hides_the_settings_of_a_new_adapter(
+    client: Client, run: EvalRun, adapter: ModelVersion
+) -> None:
+    html = page(client, run).content.decode()
+    assert f'<option value="{adapter.pk}" data-adapter' in html
+    assert html.count("data-adapter") == 1
+    style = (settings.BASE_DIR / "static/app.css").read_text()
+    [rule] = [line for line in style.splitlines() if "#id_parent option[data-adapter]" in line]
+    assert all(f"#id_{name}" in rule for name in SETTINGS) and "lora_dropout" not in rule
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -206,3 +207,19 @@ def test_a_setting_changes_what_is_learned_or_is_refused(
             for key in plain
         )
         assert not same, f"{method} does not read {name}"
+
+
+@pytest.mark.parametrize(("method", "dropout"), [("sft", 0.4), ("dpo", 0.0)])
+def test_dropout_is_the_runs_own_where_it_continues_an_adapter(
+    method: str, dropout: float, make_spec: Callable[..., dict], tmp_path: Path
+) -> None:
+    learned("sft", make_spec, tmp_path / "start", {"lora_dropout": 0.9})
+    start = str(tmp_path / "start" / "adapter")
+
+    def from_start(**fields: Any) -> dict:
+        spec = make_spec(**fields)
+        return spec | {"model": spec["model"] | {"adapter": start}}
+
+    learned(method, from_start, tmp_path / "next", {"lora_dropout": dropout})
+    recorded = json.loads((tmp_path / "next" / "adapter" / "adapter_config.json").read_text())
+    assert (recorded["lora_dropout"], recorded["r"]) == (dropout, 4)

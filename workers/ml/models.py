@@ -130,8 +130,16 @@ def load_side_by_side(
     return found
 
 
-def add_adapter(model: Any, adapter: str | Path, *, trainable: bool, head: str = "") -> Any:
-    """`head`: the layer of a reward model that is saved with its adapter. Raises JobError for an
+def add_adapter(
+    model: Any,
+    adapter: str | Path,
+    *,
+    trainable: bool,
+    head: str = "",
+    dropout: float | None = None,
+) -> Any:
+    """`head`: the layer of a reward model that is saved with its adapter. `dropout`: replaces what
+    the adapter was trained with. Raises JobError for an
     adapter that holds anything but LoRA, for one of another base, which PEFT would load partially,
     and for one with NaN.
     """
@@ -139,8 +147,11 @@ def add_adapter(model: Any, adapter: str | Path, *, trainable: bool, head: str =
     given = {name for name in check_files(adapter, head)[1] if _of_lora(name)}
     other = f"The adapter {adapter} was trained on another base model"
     try:
+        config = LoraConfig.from_pretrained(str(adapter), local_files_only=True)
+        config.inference_mode = not trainable
+        config.lora_dropout = config.lora_dropout if dropout is None else dropout
         adapted = PeftModel.from_pretrained(
-            model, str(adapter), is_trainable=trainable, local_files_only=True
+            model, str(adapter), is_trainable=trainable, config=config, local_files_only=True
         )
     except SafetensorError as error:
         raise JobError(f"The file {file} is damaged: {error}") from error
@@ -178,9 +189,11 @@ def _of_lora(name: str) -> bool:
 
 
 def lora(model: Any, config: Lora, adapter: str | Path | None) -> Any:
-    """The model with a trainable LoRA adapter: the given one, or a new one."""
+    """The model with a trainable LoRA adapter: the given one, which keeps its own shape but is
+    trained with this dropout, or a new one.
+    """
     if adapter:
-        return add_adapter(model, adapter, trainable=True)
+        return add_adapter(model, adapter, trainable=True, dropout=config.lora_dropout)
     return get_peft_model(model, lora_config(config))
 
 

@@ -44,6 +44,7 @@ def lora_with_head(model: Any, config: Lora, *, start: str | None, resume: str |
         return add_adapter(model, resume, trainable=True, head=HEAD)
     weights = load_weights(start) if start else {}
     made = LoraConfig.from_pretrained(start) if start else lora_config(config)
+    made.lora_dropout = config.lora_dropout
     made.task_type, made.modules_to_save, made.inference_mode = "SEQ_CLS", [HEAD], False
     model = get_peft_model(model, made)
     if start:
