@@ -32,6 +32,7 @@ from apps.registry.models import (
     ServerKind,
 )
 from apps.registry.prices import known_prices, price_of
+from apps.registry.profiles import template_of
 from apps.registry.servers import address_spec, may_be_private
 from workers.lib.serving import ADAPTER_PREFIX
 
@@ -402,6 +403,7 @@ def engine_spec(
         "price": engine["price"] or (0.0, 0.0),
         "most_tokens": engine.get("most_tokens", 0),
         "most_usd": engine.get("most_usd", 0.0),
+        **({"template": template_of(version)} if engine["dialect"] == Dialect.TEXT else {}),
     }
 
 

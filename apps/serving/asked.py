@@ -132,13 +132,14 @@ def body_for(
     *,
     count_tokens: bool = False,
     tools_as_text: bool = False,
+    template: str = "",
     takes_metadata: bool = True,
 ) -> bytes:
     """`prompt`: the prompt version to apply. `count_tokens`: ask a stream to report its usage at
     the end. `tools_as_text`: for a model without native tool calls, which answers with JSON, as in
-    an evaluation. Without `takes_metadata`, a chat's metadata is not forwarded unless the request
-    asks the server to store the chat. Raises BadRequest if the request is incompatible with the
-    prompt.
+    an evaluation; `template`: its chat template, "" if unknown. Without `takes_metadata`, a chat's
+    metadata is not forwarded unless the request asks the server to store the chat. Raises
+    BadRequest if the request is incompatible with the prompt.
     """
     fields: dict[str, Any] = asked.fields | {"model": served_as}
     if (
@@ -156,16 +157,16 @@ def body_for(
             for name in TOOL_FIELDS:
                 fields.pop(name, None)
     if tools_as_text and asked.path == CHAT:
-        fields["messages"] = _as_text(fields)
+        fields["messages"] = _as_text(fields, template)
         fields = {name: value for name, value in fields.items() if name not in TOOL_FIELDS}
     return _encode(fields)
 
 
-def _as_text(fields: dict[str, Any]) -> list[dict]:
+def _as_text(fields: dict[str, Any], template: str) -> list[dict]:
     sent = _encode({name: fields[name] for name in ("messages", "tools") if name in fields})
     try:
         given = msgspec.json.decode(sent, type=dict[str, list[dict[str, Any]] | None])
-        return as_text(given["messages"], given.get("tools") or [])
+        return as_text(given["messages"], given.get("tools") or [], template)
     except (KeyError, TypeError, AttributeError, msgspec.DecodeError, RecursionError) as error:
         raise BadRequest(
             "“messages” must be a list of messages, “tools” one of function tools.", "messages"

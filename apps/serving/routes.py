@@ -27,6 +27,7 @@ from apps.registry.artifacts import ArtifactError
 from apps.registry.engines import LOADING
 from apps.registry.models import Dialect, ModelKind, ModelVersion, Protocol, Server
 from apps.registry.prices import price_of
+from apps.registry.profiles import template_of
 from apps.registry.servers import may_be_private
 from apps.serving.limits import Limits
 from apps.serving.models import KeyLimits
@@ -41,6 +42,7 @@ CURRENT, CANARY, SHADOW = "current", "canary", "shadow"  # kinds of lanes
 class Backend:
     """One server that answers for a lane. `secret` is the server's API key. `speaks_both`: it has
     both chat completions and the Responses API; `takes_metadata`: it accepts `metadata` in a chat.
+    `template`: the chat template, where it is known and tools are written as text.
     """
 
     server: str
@@ -51,6 +53,7 @@ class Backend:
     dialect: str = Dialect.NATIVE
     speaks_both: bool = False
     takes_metadata: bool = True
+    template: str = field(default="", repr=False)
     price: tuple[float, float] | None = None
 
 
@@ -207,14 +210,16 @@ def _at(
     engines.check_askable(server)
     private = may_be_private(server)
     url, speaks_as_vllm = check_url(server.base_url, allow_private=private), server.kind in LOADING
+    dialect = dialect or model.dialect or server.dialect
     return Backend(
         server.name,
         url,
         served_as,
         key_of(server.key_variable, url.host),
         private,
-        dialect or model.dialect or server.dialect,
+        dialect,
         speaks_both=True,
+        template=template_of(model) if dialect == Dialect.TEXT else "",
         takes_metadata=speaks_as_vllm,
         price=price or price_of(server, model.served_as or served_as),
     )

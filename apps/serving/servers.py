@@ -275,6 +275,7 @@ def _prepare(turn: Turn, backend: Backend, *, reports: bool) -> None:
             turn.lane.prompt,
             count_tokens=turn.strips,
             tools_as_text=backend.dialect == Dialect.TEXT,
+            template=backend.template,
             takes_metadata=backend.takes_metadata,
         )
     except BadRequest as error:

@@ -22,16 +22,19 @@ from apps.evals.submission import submit_eval
 from apps.registry.actions import ModelError, register_base
 from apps.registry.engines import choose, engine_spec, identity
 from apps.registry.models import Engine, ModelKind, ModelVersion, Server
+from apps.serving.routes import _at
 from apps.training.actions import TrainingError, freeze_dataset, submit_training
 from apps.training.models import Method
 from tests.evals.test_answers import work
 from tests.evals.test_runs_api import Api
 from tests.factories import (
     admin_of,
+    make_base,
     make_base_folder,
     make_endpoint,
     make_environment,
     make_eval_set,
+    make_managed,
     make_project,
     make_server,
     override,
@@ -87,6 +90,18 @@ def test_an_evaluation_takes_its_engine_from_the_model_version() -> None:
     server = chat_server(convert(spec, Evaluate, "spec").engine, "engine")
     assert (server.base_url, server.model, server.key_variable) == (URL, "Qwen/Qwen3", "VLLM_KEY")
     assert key_variables(spec) == ["VLLM_KEY"] and "sk-secret" not in str(spec)
+
+
+def test_a_job_knows_the_template_of_a_model_that_takes_tools_as_text(
+    db: None, data_dir: Path
+) -> None:
+    base = make_base(make_project(), data_dir)
+    (Path(base.base) / "chat_template.jinja").write_text("{{ messages }} of this base")
+    server = make_managed(base, "http://127.0.0.1:8123/v1")
+    for dialect, template in (("text", "{{ messages }} of this base"), ("native", None)):
+        engine = choose(base, server.name) | {"dialect": dialect}
+        assert (engine_spec(base, 1, engine).get("template") or "").strip() == (template or "")
+        assert _at(server, "m", base, dialect).template.strip() == (template or "")
 
 
 def closer(body: dict) -> tuple[int, dict]:

@@ -156,6 +156,17 @@ def test_a_model_that_takes_tools_as_text_streams_text(running: Running, server:
     assert refused.status_code == 400 and refused.json()["error"]["code"] == "unsupported_api"
 
 
+def test_a_template_without_system_messages_gets_the_tools_in_the_users(
+    running: Running, server: Make
+) -> None:
+    refuses = "{{ raise_exception('System role not supported') }}"
+    running.serve(alpha := server("alpha"), dialect="text", speaks_both=False, template=refuses)
+    running.client().chat.completions.create(**ask("Hi"), tools=[TOOL])
+    (asked,) = alpha.asked
+    assert [message["role"] for message in asked["messages"]] == ["user"]
+    assert "weather" in asked["messages"][0]["content"] and "Hi" in asked["messages"][0]["content"]
+
+
 def test_metadata_is_stored_and_sent_on_where_it_is_not_refused(
     running: Running, server: Make
 ) -> None:

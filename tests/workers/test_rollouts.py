@@ -11,6 +11,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.workers.conftest import Recorder, typed
 from tests.workers.episodes import gather
@@ -340,6 +341,28 @@ def chat(
             return await rollout(policy, load(spec).open(TASK), Limits())
 
     return asyncio.run(run()), seen
+
+
+def test_tools_as_text_respect_a_template_without_system_messages() -> None:
+    refuses = "{{ raise_exception('System role not supported') }}"
+    engine = structs.replace(ENGINE, dialect="text", template=refuses)
+    bodies: list[dict] = []
+
+    async def post(data: bytes, reader: object = None) -> Answer:
+        bodies.append(json.loads(data))
+        return completion(assistant(text="Done"))
+
+    async def run() -> None:
+        async with ChatPolicy(engine, Sampling(max_new_tokens=9)) as policy:
+            policy.client.posts.post = post  # type: ignore[method-assign]
+            asked = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Q"}]
+            await policy.answer(asked, [{"function": {"name": "a"}}], seed=0)
+
+    asyncio.run(run())
+    [message] = bodies[0]["messages"]
+    assert message["role"] == "user" and all(
+        part in message["content"] for part in ("Be kind.", '{"name": "a"}', "Q")
+    )
 
 
 async def no_wait(seconds: float) -> None:

@@ -46,7 +46,7 @@ class ChatPolicy:
         account = account or Account(most_tokens=engine.most_tokens, most_usd=engine.most_usd)
         self.meter = Meter(Price(*engine.price), account=account)
         self.watch, self.answering = watch, answering
-        self.as_text = engine.dialect == "text"
+        self.as_text, self.template = engine.dialect == "text", engine.template
         # Requested if an episode has fewer tokens left.
         self.fewest = FEW_TOKENS if engine.dialect == "responses" else 1
 
@@ -76,7 +76,7 @@ class ChatPolicy:
     ) -> Reply:
         turn = sum(message["role"] == "assistant" for message in messages)
         if self.as_text:
-            messages, tools = as_text(messages, tools), []
+            messages, tools = as_text(messages, tools, self.template), []
         body = {
             "messages": [_readable(message) for message in messages],
             "temperature": self.sampling.temperature,

@@ -33,7 +33,8 @@ class InProcess(Form, kw_only=True, tag_field="kind", tag="transformers"):
 class ModelServer(Form, kw_only=True):
     """Any OpenAI-compatible server. `api_key_env` names the environment variable with its key.
     `dialect`: tools and calls as in chat completions, written as text for models without tool
-    support, or as in OpenAI's Responses API.
+    support, or as in OpenAI's Responses API. `template`: the model's chat template where it is
+    known, for what it refuses in a conversation written as text.
     """
 
     base_url: Text
@@ -42,6 +43,7 @@ class ModelServer(Form, kw_only=True):
     timeout_s: Positive = 120.0
     allow_private: bool = False
     dialect: Literal["native", "text", "responses"] = "native"
+    template: str = ""
 
 
 class Server(ModelServer, kw_only=True, tag_field="kind", tag="openai"):
