@@ -16,12 +16,12 @@ from apps.core import locks
 from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.locks import ProjectLock
-from apps.core.models import ApiKey, Project
+from apps.core.models import ACTIVE_STATES, ApiKey, Job, Project
 from apps.evals.canonical import canonical_hash, group_key, set_digest
 from apps.evals.holdout import groups, judged, leaks
 from apps.evals.holdout.splits import choose_holdout
 from apps.evals.holdout.view_log import record_membership
-from apps.evals.models import WAITING, EvalSet, EvalSetState, HoldoutView, Origin, Split, Task
+from apps.evals.models import WAITING, EvalSet, EvalSetState, Origin, Split, Task
 from apps.evals.near_duplicates import compare
 from apps.failures.actions.clusters import in_evals
 from apps.trajectories.models import Outcome, Trajectory
@@ -415,6 +415,7 @@ def answer_text(expected: dict) -> str:
 @transaction.atomic
 def remove_task(*, task: Task, by: Any) -> None:
     locked_draft(task.eval_set)  # a concurrent freeze reads the set's tasks under the same lock
+    require_unevaluated(task)
     key = task.key if task.split != Split.HOLDOUT else "held out"
     audit("task.removed", project=task.project, by=by, target=task, set=str(task.eval_set), key=key)
     task.delete()
@@ -445,7 +446,7 @@ def split_by_group(
         rest = [task.group for task in tasks if task.group not in chosen]
         validating = choose_holdout(rest, validation_size, seed + 1) if validation_size else set()
     except ValueError as error:
-        raise EvalSetError(f"{error}{_never_drawn(tasks, used)}") from error
+        raise EvalSetError(f"{error}{_never_drawn(tasks, used)}{_reopenable(eval_set)}") from error
     of_group = dict.fromkeys(validating, Split.VALIDATION) | dict.fromkeys(chosen, Split.HOLDOUT)
     for task in tasks:
         task.split = of_group.get(task.group, Split.TRAIN)
@@ -472,6 +473,21 @@ def _never_drawn(tasks: list[Task], used: set[str]) -> str:
         f" {count:,} more cannot be held out: their groups or near-duplicates are outside the"
         " hold-out of another set, or they are synthetic."
     )
+
+
+def _reopenable(eval_set: EvalSet) -> str:
+    """Of a next version that cannot be split: which earlier version to make a draft again."""
+    versions = EvalSet.objects.filter(
+        project=eval_set.project_id, slug=eval_set.slug, state=EvalSetState.FROZEN
+    )
+    for earlier in versions.exclude(tasks__split=Split.HOLDOUT).order_by("-version"):
+        if not uses_of(earlier):
+            return (
+                f" {earlier} is frozen without a hold-out and nothing was trained on it: delete"
+                f" {eval_set}, choose “Make it a draft again” on the page of {earlier} (“reopen” in"
+                " the API), and split that."
+            )
+    return ""
 
 
 def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) -> dict[str, str]:
@@ -573,8 +589,9 @@ def freeze(*, eval_set: EvalSet, by: Any, without_holdout: bool = True) -> EvalS
 
 @transaction.atomic
 def reopen(*, eval_set: EvalSet, by: Any) -> EvalSet:
-    """Makes a frozen set that holds nothing out a draft again, so that it can be split. Raises
-    EvalSetError if it has a hold-out, or if anything uses it already."""
+    """Makes a frozen set that holds nothing out a draft again, so that it can be split. What was
+    evaluated on it stays. Raises EvalSetError if it has a hold-out, if anything was trained on it,
+    or while a job uses it."""
     locks.acquire_in(eval_set.project_id, ProjectLock.TASKS)
     locked = EvalSet.objects.select_for_update(of=("self",)).get(pk=eval_set.pk)
     if not locked.is_frozen:
@@ -611,18 +628,31 @@ def reopen(*, eval_set: EvalSet, by: Any) -> EvalSet:
 
 
 def uses_of(eval_set: EvalSet) -> list[str]:
-    """What was made from a set, in this app and those above: “2 evaluations”. Its tasks and views
-    of it are its own.
+    """What keeps a set frozen: what was trained on it, and jobs of it that have not ended, in this
+    app and those above: “1 dataset”. Other models than this app's count as training unless they
+    have `trains = False`.
     """
     found = []
     for relation in EvalSet._meta.related_objects:
         model = relation.related_model
-        if model in (Task, HoldoutView):
-            continue
-        if n := model._default_manager.filter(**{relation.field.name: eval_set}).count():
+        rows = model._default_manager.filter(**{relation.field.name: eval_set})
+        if not getattr(model, "trains", model._meta.app_label != Task._meta.app_label):
+            if not issubclass(model, Job):
+                continue
+            rows = rows.filter(state__in=ACTIVE_STATES)
+        if n := rows.count():
             name = model._meta.verbose_name if n == 1 else model._meta.verbose_name_plural
             found.append(f"{n:,} {name}")
     return found
+
+
+def require_unevaluated(task: Task) -> None:
+    """Raises EvalSetError for a task of a set that was frozen before, with samples of it."""
+    if task.samples.exists():
+        raise EvalSetError(
+            "This task was evaluated before the set became a draft again, so it stays as it is."
+            " Split and freeze the set; tasks can be changed in its next version."
+        )
 
 
 def _more(found: Sequence[leaks.Leak]) -> str:

@@ -90,8 +90,8 @@ def freeze(request: Request, pk: UUID) -> Response:
     responses=described({200: SET}, 403, 404, 409),
     description=(
         "Makes a frozen set without held-out tasks a draft again, so that it can be split. A 409"
-        " response names what prevents it: a hold-out, or evaluations, training data and others"
-        " that use the set."
+        " response names what prevents it: a hold-out, training data made from the set, or jobs"
+        " that have not ended. Evaluations of it stay, and so do the tasks they evaluated."
     ),
 )
 @api_view(["POST"])

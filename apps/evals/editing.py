@@ -107,6 +107,7 @@ def edit_task(
         name for name, value in actions.content_of(found).items() if value != before[name]
     )
     if changed:
+        actions.require_unevaluated(found)
         _check([found])
         _save(found)
         audit(

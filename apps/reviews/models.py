@@ -231,6 +231,8 @@ class ProbeRun(Job):
     report.
     """
 
+    trains = False
+
     verifier = models.ForeignKey(Verifier, models.CASCADE, related_name="probe_runs")
     environment = models.ForeignKey(Environment, models.CASCADE, related_name="probe_runs")
     eval_set = models.ForeignKey(EvalSet, models.PROTECT, related_name="probe_runs")

@@ -5,6 +5,7 @@ that is counted.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,11 +15,13 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.actions import create_api_key
-from apps.core.models import ApiKey, Role
+from apps.core.models import ApiKey, JobState, Role
 from apps.core.scopes import Scope
 from apps.dashboard.checklist import checklist
-from apps.evals.models import EvalSet, HoldoutView, Origin, Task
+from apps.evals.actions import EvalSetError, remove_task
+from apps.evals.models import EvalRun, EvalSet, HoldoutView, Origin, Task
 from apps.training.actions import freeze_dataset
+from tests.evals.evaluated import evaluated
 from tests.factories import admin_of, key_headers, make_eval_set, make_project
 
 pytestmark = pytest.mark.django_db
@@ -221,6 +224,29 @@ def test_a_set_without_a_hold_out_is_frozen_by_choice_and_repaired_until_it_is_u
     assert held.status_code == 409 and "has a hold-out" in held.json()["detail"]
     with pytest.raises(IntegrityError), transaction.atomic():  # nor by another way
         EvalSet.objects.filter(pk=alone.pk).update(state="draft", digest="", frozen_at=None)
+
+
+def test_an_evaluated_set_is_repaired_and_its_evaluation_stays(key: dict, tmp_path: Path) -> None:
+    project = ApiKey.objects.get().project
+    alone = make_eval_set(project, train=5, holdout=0)
+    run = evaluated(alone, [1] * 5, tmp_path)
+    newer = change("set_version", key, alone.pk).json()
+    refused = change("set_split", key, newer["id"], data={"holdout_size": 2})
+    assert refused.status_code == 409 and "reopen" in refused.json()["detail"]
+    EvalSet.objects.get(pk=newer["id"]).delete()
+    EvalRun.objects.filter(pk=run.pk).update(state=JobState.RUNNING, finished_at=None)
+    assert change("set_reopen", key, alone.pk).status_code == 409, "an evaluation is running"
+    EvalRun.objects.filter(pk=run.pk).update(
+        state=JobState.SUCCEEDED, finished_at=run.finished_at or run.created_at
+    )
+    assert change("set_reopen", key, alone.pk).status_code == 200
+    alone.refresh_from_db()
+    with pytest.raises(EvalSetError, match="was evaluated"):
+        remove_task(task=alone.tasks.first(), by=admin_of(project))
+    split = change("set_split", key, alone.pk, data={"holdout_size": 2})
+    assert split.json()["counts"] == {"holdout": 2, "train": 3}
+    assert change("set_freeze", key, alone.pk).status_code == 200
+    assert run.samples.count() == 20
 
 
 def test_a_set_that_something_was_made_from_stays_frozen(key: dict) -> None:
