@@ -81,6 +81,26 @@ def free_port_after(host: str, port: int) -> int:
     )
 
 
+def claim_data_folder(data: Path, url: str) -> int:
+    """A lock that one stack has while it lives; the kernel drops that of a killed one. Raises
+    StackError that names the other if a stack works on this data folder already.
+    """
+    data.mkdir(parents=True, exist_ok=True)
+    path = data / "stack.lock"
+    try:
+        held = embedded.lock_patiently(path)
+    except BlockingIOError as error:
+        other = path.read_text().strip() or "another process"
+        raise StackError(
+            f"Flywheel already runs with the data folder {data}: {other}. Two on one folder would"
+            " run every scheduled job twice. Stop that one first, or name another folder with"
+            " FLYWHEEL_DATA_DIR."
+        ) from error
+    os.ftruncate(held, 0)
+    os.write(held, f"{url}, process {os.getpid()}".encode())
+    return held
+
+
 class Stack:
     """Starts the processes, keeps them running, shows their output line by line, and stops all of
     them.

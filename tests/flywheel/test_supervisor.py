@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flywheel.supervisor import Program, Stack
+from flywheel.supervisor import Program, Stack, StackError, claim_data_folder
 from tests.flywheel.machine import free_port
 
 ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP]
@@ -58,3 +58,15 @@ def test_nohup_is_respected(stack: Stack) -> None:
     stack.heed_signals()
     signal.raise_signal(signal.SIGHUP)
     assert not stack.interrupted
+
+
+def test_a_second_stack_on_a_data_folder_is_refused_and_a_dead_one_is_not_in_the_way(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "stack.lock").write_text("http://127.0.0.1:1, process 1")  # of a killed one
+    held = claim_data_folder(tmp_path, "http://127.0.0.1:8123")
+    with pytest.raises(StackError, match=rf"http://127.0.0.1:8123, process {os.getpid()}\b"):
+        claim_data_folder(tmp_path, "http://127.0.0.1:8124")
+    os.close(held)
+    os.close(claim_data_folder(tmp_path, "http://127.0.0.1:8124"))
+    assert (tmp_path / "stack.lock").read_text().startswith("http://127.0.0.1:8124,")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from apps.core.management.commands.prepare import prepare_installation
 from flywheel import embedded
-from flywheel.supervisor import Stack, StackError, require_free_port
+from flywheel.supervisor import Stack, StackError, claim_data_folder, require_free_port
 
 
 class Command(BaseCommand):
@@ -36,9 +39,11 @@ def running_stack(
     """Migrates, makes the first admin, starts all processes and yields once they are healthy. At
     the end everything is stopped, the embedded services too. Raises CommandError for what cannot
     start."""
+    held = None
     try:
         require_free_port(host, port)
         stack = Stack(host, port, quiet=quiet)
+        held = claim_data_folder(Path(settings.FLYWHEEL_DATA_DIR), stack.url)
         stack.heed_signals()
         prepare_installation(command)
         try:
@@ -52,3 +57,5 @@ def running_stack(
     finally:
         connections.close_all()
         embedded.stop_unused()
+        if held is not None:
+            os.close(held)
