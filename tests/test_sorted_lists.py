@@ -79,7 +79,9 @@ def test_every_column_sorts_both_ways(
         for sign, state in (("", "ascending"), ("-", "descending")):
             said = context(world, page, **{parameter: sign + column}).content.decode()
             assert said.count(f'aria-sort="{state}"') == 1, column
-    assert "aria-sort" not in context(world, page, **{parameter: "nonsense"}).content.decode()
+    there = reverse(page, args=[world["project"].slug])
+    assert world["client"].get(there, {parameter: "nonsense"}).status_code == 400
+    assert "aria-sort" not in context(world, page).content.decode()
 
 
 def test_evaluations_are_sorted_by_their_score(world: dict[str, Any]) -> None:

@@ -95,7 +95,8 @@ FLAG = ("1",)  # `?archived` or `?archived=1`
 
 
 def schema_of(kind: Kind) -> Schema:
-    if isinstance(kind, Mapping) and "type" in kind:  # other mappings are choices with their labels
+    # Other mappings are choices with their labels.
+    if isinstance(kind, Mapping) and ("type" in kind or isinstance(kind.get("enum"), list)):
         return kind
     if isinstance(kind, type):
         return TYPES[kind]

@@ -106,9 +106,10 @@ def _pieces(data: mmap.mmap, path: Path) -> Iterator[tuple[str, np.ndarray, int,
 def _tensors(data: mmap.mmap, path: Path) -> dict[str, dict]:
     """The header's entries by name. Raises ModelError."""
     try:
-        entries = dict(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]))
-    except (ValueError, TypeError) as error:
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        entries = header.items()
+    except (ValueError, AttributeError) as error:
         raise ModelError(
             f"{path.name} is not a safetensors file: its header cannot be read."
         ) from error
-    return {name: entry for name, entry in entries.items() if name != "__metadata__"}
+    return {name: entry for name, entry in entries if name != "__metadata__"}

@@ -151,7 +151,7 @@ def test_the_examples_are_short_and_the_page_says_what_it_takes_to_run_them() ->
             for line in source.splitlines()
             if line.strip() and not line.strip().startswith(('"""', "#"))
         ]
-        assert len(lines) <= 30 and f"{agent}.py" in (ROOT / "docs" / "agents.md").read_text(
+        assert len(lines) <= 36 and f"{agent}.py" in (ROOT / "docs" / "agents.md").read_text(
             encoding="utf-8"
         )
         compile(source, agent, "exec")

@@ -177,7 +177,7 @@ def test_only_models_of_the_project_have_prompts(editor: Editor, data_dir: Any) 
         project=editor.project, name="p", on=editor.base, prompt=json.loads('{"top_p": 1}'), by=None
     )
     ModelVersion.objects.filter(pk=other.pk).update(project=make_project())
-    for pk in (agent.pk, other.pk, "x", 0):
-        assert editor.client.get(editor.url("new", on=pk)).status_code == 404
+    for pk, refused in ((agent.pk, 404), (other.pk, 404), ("x", 400), (0, 400)):
+        assert editor.client.get(editor.url("new", on=pk)).status_code == refused
     ModelVersion.objects.exclude(kind="agent").update(project=make_project())
     assert "No model to write a prompt for" in editor.get()

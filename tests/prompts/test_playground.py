@@ -682,7 +682,7 @@ def test_a_runs_page_leads_here_from_each_step(world: World) -> None:
     refused = world.client.get(link.replace("&amp;step=2", "&step=1")).content.decode()
     assert "not a step of the agent" in refused and "hold-out" not in refused
     for wrong in ("?trajectory=x&step=2", "?set=x", f"?trajectory={world.set.pk}&step=2"):
-        assert world.client.get(world.url("playground_new") + wrong).status_code == 404
+        assert world.client.get(world.url("playground_new") + wrong).status_code in (400, 404)
 
 
 def test_several_turns_are_played_with_recorded_tools(live: World) -> None:

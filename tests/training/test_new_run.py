@@ -253,7 +253,7 @@ def test_a_finished_run_leads_to_its_evaluation_against_its_parent(
             client.get(
                 url, {"model_version": nonsense, "split": nonsense, "environment": nonsense}
             ).status_code
-            == 200
+            == 400
         )
 
 

@@ -128,4 +128,4 @@ def test_a_verifier_that_no_environment_uses_leads_to_one_that_begins_with_it(
     assert (form["verifier"].value(), form["slug"].value()) == (verifier.pk, run.environment.slug)
     strangers = make_environment(make_project()).verifier
     assert engineer.get(new, {"verifier": strangers.pk}).context["form"]["verifier"].value() is None
-    assert engineer.get(new, {"verifier": "x" * 90}).status_code == 200
+    assert engineer.get(new, {"verifier": "x" * 90}).status_code == 400
