@@ -348,6 +348,8 @@ def test_an_example_in_the_prompt_is_no_way_in(project: Project) -> None:
             False,
         ),
         ("counter/tasks.jsonl", '{"id": "a", "prompt": %s}', False),
+        ("counter/by_subject.json", '{"mails": {%s: "unread"}}', True),
+        ("counter/__init__.py", "MAIL = b%s", True),
     ],
 )
 def test_what_a_package_s_tools_and_start_states_are_made_of_is_no_way_in(

@@ -60,6 +60,8 @@ def _joined(node: ast.AST) -> str | None:
     for anything else.
     """
     if isinstance(node, ast.Constant):
+        if isinstance(node.value, bytes):
+            return node.value.decode(errors="replace")
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
         return " ".join(part for value in node.values if (part := _joined(value)) is not None)
@@ -83,7 +85,7 @@ def _of_data(text: str) -> Iterator[str]:
         if isinstance(value, str):
             yield value
         elif isinstance(value, dict):
-            left += [] if _is_task(value) else list(value.values())[::-1]
+            left += [] if _is_task(value) else [*value, *value.values()][::-1]
         elif isinstance(value, list):
             left += value[::-1]
 
