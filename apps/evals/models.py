@@ -324,6 +324,13 @@ class EvalRun(Job, Archivable):
         return self.spec.get("agent_hash") or self.environment.agent_hash
 
     @property
+    def eval_set_digest(self) -> str:
+        """Of the set as it was when the evaluation was submitted: a set frozen without a hold-out
+        may be made a draft again.
+        """
+        return self.spec.get("eval_set_digest") or self.eval_set.digest
+
+    @property
     def is_answered_elsewhere(self) -> bool:
         return self.answers_until is not None
 

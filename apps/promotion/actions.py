@@ -194,7 +194,7 @@ def _run_facts(run: EvalRun) -> dict[str, Any]:
         "model": str(run.model_version),
         "model_digest": run.model_version.digest,
         "eval_set": str(run.eval_set),
-        "eval_set_digest": run.spec.get("eval_set_digest") or run.eval_set.digest,
+        "eval_set_digest": run.eval_set_digest,
         "split": run.split,
         "samples_per_task": run.samples_per_task,
         "task_hash": run.environment.task_hash,

@@ -31,7 +31,7 @@ def as_evaluation(
         timing = Timing(str(measurement.pk), how, latencies(measurement, run))
     return Evaluation(
         model=str(run.model_version),
-        eval_set_digest=f"{run.spec.get('eval_set_digest') or run.eval_set.digest}:{run.split}",
+        eval_set_digest=f"{run.eval_set_digest}:{run.split}",
         task_hash=run.environment.task_hash,
         agent=run.agent_part,
         verifier_hash=run.environment.verifier.hash,
