@@ -28,7 +28,6 @@ from apps.evals.lookups import (
     form_of,
     listed,
     needs_right,
-    one_of,
 )
 from apps.evals.models import EvalSet, EvalSetState, Split, Task
 from apps.trajectories.api import parts_of
@@ -136,7 +135,7 @@ def collection(request: Request) -> Response:
             rows = rows.filter(slug=name)
         return listed(
             request,
-            filtered(request, rows, {"state": EvalSetState.values}),
+            filtered(request, rows, {"state": None}),
             lambda _, row: as_json(row),
         )
     by, asked = member_of(request).user, form_of(request, NewSet)
@@ -168,7 +167,7 @@ def item(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     limit, offset = number_of(request, "limit"), number_of(request, "offset")
     tasks = eval_set.tasks.select_related("eval_set", "trajectory", "variant_of").order_by("key")
-    if split := one_of(request, "split", Split.values):
+    if split := request.query_params.get("split"):
         tasks = tasks.filter(split=split)
     page = list(tasks[offset : offset + limit + 1])
     shown, more = page[:limit], len(page) > limit

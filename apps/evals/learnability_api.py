@@ -17,7 +17,7 @@ from apps.core.query import number_of, whole_number
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.learnability.run import RunLearnability
 from apps.evals.learnability.table import KINDS, Row, is_kind, ordered, rows_of
-from apps.evals.lookups import CURSOR, LIMIT, find_run, needs_right, one_of
+from apps.evals.lookups import CURSOR, LIMIT, find_run, needs_right
 
 TASK = {
     "type": "object",
@@ -109,7 +109,7 @@ def learnability(request: Request, pk: UUID) -> Response:
     needs_right(request, run.split)
     size, limit = number_of(request, "group_size"), number_of(request, "limit")
     per_group = number_of(request, "per_group")
-    kind, cursor = one_of(request, "kind", KINDS), request.query_params.get("cursor", "")
+    kind, cursor = (request.query_params.get(name, "") for name in ("kind", "cursor"))
     learning = RunLearnability(run, size)
     rows = rows_of(learning, per_group)
     if rows:

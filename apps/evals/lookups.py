@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -24,7 +24,7 @@ from apps.registry.models import ModelKind, ModelVersion
 from workers.lib.typed import convert
 
 Row = TypeVar("Row", bound=Model)
-Filter = Collection[str] | Callable[[Request, str], Any]
+Find = Callable[[Request, str], Any]
 NO_RIGHT = (
     "This key has no access to hold-outs. An operator can create one that does under Settings → API"
     " keys."
@@ -131,26 +131,16 @@ def form_of(request: Request, form: Any) -> Any:
     return convert(body_of(request), form)
 
 
-def one_of(request: Request, name: str, choices: Collection[str]) -> str:
-    """A query parameter with fixed choices, "" if missing. Raises ValidationError."""
-    value = request.query_params.get(name, "")
-    if value and value not in choices:
-        raise ValidationError({"path": name, "error": f"one of {', '.join(choices)}"})
-    return value
-
-
-def filtered(request: Request, rows: QuerySet[Row], filters: Mapping[str, Filter]) -> QuerySet[Row]:
-    """The rows filtered by {field: the choices, or a function that finds the value}; in the query,
-    a field is named without the path to it. Raises ValidationError for any other choice, and what
-    the finders raise."""
-    for field, wanted in filters.items():
-        name = field.rpartition("__")[2]
-        if not callable(wanted):
-            value: Any = one_of(request, name, wanted)
-        elif value := request.query_params.get(name):
-            value = wanted(request, value)
-        if value:
-            rows = rows.filter(**{field: value})
+def filtered(
+    request: Request, rows: QuerySet[Row], filters: Mapping[str, Find | None]
+) -> QuerySet[Row]:
+    """The rows filtered by {field: what finds its value; None: the text itself, whose choices the
+    declared parameter has checked}; in the query, a field is named without the path to it. Raises
+    what the finders raise.
+    """
+    for field, find in filters.items():
+        if value := request.query_params.get(field.rpartition("__")[2]):
+            rows = rows.filter(**{field: find(request, value) if find else value})
     return rows
 
 

@@ -47,8 +47,8 @@ from apps.registry.models import Reach
 
 BOUNDS = (*LIMITS, "timeout_s", "at_once")  # limits on what an evaluation uses
 FILTERS = {
-    "state": JobState.values,
-    "split": Split.values,
+    "state": None,
+    "split": None,
     "eval_set": find_set,
     "environment": find_environment,
     "model_version": find_version,

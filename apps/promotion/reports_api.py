@@ -201,7 +201,7 @@ def collection(request: Request) -> Response:
     if request.method == "POST":
         return _make(request)
     filters = {
-        "verdict": Verdict.values,
+        "verdict": None,
         "channel": _channel,
         "candidate__model_version": find_version,
     }
