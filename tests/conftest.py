@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+EXAMPLES = 25  # of a property, where its test names more; `make proof` tries as many as it names
 # A slow machine is no failure. CI looks at the same examples each time: what it says is about the
 # change it is given.
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("proof", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", settings.get_profile("proof"), max_examples=EXAMPLES)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("default")
 
@@ -86,12 +88,25 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Proofs are minutes long and only run when asked for."""
+    if config.getoption("--hypothesis-profile") != "proof":
+        for item in items:
+            try_fewer_examples(item)
     if "proof" in (config.option.markexpr or ""):
         return
     skip = pytest.mark.skip(reason="run by `make proof`")
     for item in items:
         if "proof" in item.keywords:
             item.add_marker(skip)
+
+
+def try_fewer_examples(item: pytest.Item) -> None:
+    """Hypothesis' own plugin changes the settings of a collected test in this way, too."""
+    named = "_hypothesis_internal_use_settings"
+    test = getattr(item, "obj", None)
+    test = getattr(test, "__func__", test)
+    asked = getattr(test, named, None)
+    if asked and asked.max_examples > EXAMPLES:
+        setattr(test, named, settings(asked, max_examples=EXAMPLES))
 
 
 @pytest.fixture(autouse=True)
