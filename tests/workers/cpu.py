@@ -8,9 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LIMIT_S = (
-    5.0  # usual are milliseconds; what comes back to the same text again and again takes minutes
-)
+LIMIT_S = 2.0  # usual are milliseconds; what comes back to the same text again and again takes more
 
 
 class TooLong(BaseException):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from tests.workers.cpu import processor_time
-from tests.workers.hostile import TEXTS, N
+from tests.workers.hostile import TEXTS
 from workers.lib.environments.customer_service.user import ScriptedUser
 from workers.lib.errors import SpecError
 from workers.lib.graders import run, sample_of, validate
@@ -110,7 +110,7 @@ def test_a_pattern_that_is_not_run_is_refused_when_it_is_saved(pattern: str, wor
 
 def test_the_worst_pattern_is_bounded() -> None:
     pattern = "(a|b)*a(a|b){300}c"  # as many states as it has letters to remember
-    text = "ab" * (N // 2)
+    text = "ab" * 100_000
     with processor_time():
         assert build({"kind": "regex", "pattern": pattern}).score(said(text)).reward == 0
     for spec in ({}, {"absent": True}):
