@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from workers.lib.garbage import is_imported
 from workers.lib.maths import CPU_SECONDS, MEMORY
-from workers.lib.maths.comparing import Comparison, as_written, check
+from workers.lib.maths.comparing import Comparison, check
 from workers.lib.maths.reading import Unreadable, read
 from workers.lib.maths.undone import undone
 
@@ -42,7 +42,7 @@ def answer(request: dict) -> dict:
     try:
         if not Comparison(request["positive"]).same(gold, given):
             return {"same": False}
-        left = sorted(undone(given, as_written) - undone(gold, as_written))
+        left = sorted(undone(gold, given))
         return {"same": not left} | ({"undone": left} if left else {})
     except (Unreadable, RecursionError) as error:
         return {"given": str(error)}

@@ -139,7 +139,7 @@ def check(node: Node) -> None:
         parsed(node.text)
 
 
-def _with_letter_units(gold: Node, given: Node) -> tuple[Node, Node]:
+def with_letter_units(gold: Node, given: Node) -> tuple[Node, Node]:
     """“5 m” looks like a product if its unit is one letter: it is a unit where the other answer has
     one that measures the same, or where both end in such letters.
     """
@@ -249,7 +249,7 @@ class Comparison:
 
     def _same_value(self, gold: Node, given: Node) -> bool:
         if gold.text != given.text:
-            gold, given = _with_letter_units(gold, given)
+            gold, given = with_letter_units(gold, given)
         one, other = parsed(gold.text), as_in(parsed(gold.text), parsed(given.text))
         if gold.unit and given.unit:
             if gold.unit.measures != given.unit.measures:
