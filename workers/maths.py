@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from workers.lib.garbage import is_imported
 from workers.lib.maths import CPU_SECONDS, MEMORY
 from workers.lib.maths.comparing import Comparison, check
-from workers.lib.maths.reading import Unreadable, read
+from workers.lib.maths.reading import Unreadable, read, with_decimal_comma
 from workers.lib.maths.undone import undone
 
 
@@ -35,7 +35,8 @@ def answer(request: dict) -> dict:
     if "given" not in request:
         return {}
     try:
-        given = read(request["given"])
+        is_one = gold.kind == "value"
+        given = read(with_decimal_comma(request["given"]) if is_one else request["given"])
         check(given)
     except (Unreadable, RecursionError) as error:
         return {"given": str(error)}

@@ -19,13 +19,12 @@ from typing import Any
 import sympy
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 
-from workers.lib.maths.reading import Node, Unreadable
-from workers.lib.maths.units import unit_of
+from workers.lib.maths.reading import Node, Unreadable, expression
+from workers.lib.maths.units import split_unit
 
 MOST_DIGITS = 100_000.0
 DIGITS, MORE_DIGITS, POINTS, NEEDED = 50, 500, 6, 4
 BRACKETS = ("()", "[)", "(]", "[]")
-_LETTER_UNIT = re.compile(r"(.*[\d)}]) ?([gmshLNJWK](?: ?\^ ?\{?[23]\}?| ?/ ?[A-Za-z]+)?)")
 _UNDONE = (sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
 _CONFIG = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
 
@@ -139,24 +138,38 @@ def check(node: Node) -> None:
         parsed(node.text)
 
 
-def with_letter_units(gold: Node, given: Node) -> tuple[Node, Node]:
-    """“5 m” looks like a product if its unit is one letter: it is a unit where the other answer has
-    one that measures the same, or where both end in such letters.
+def in_same_terms(gold: Node, given: Node) -> tuple[Node, Node]:
+    """Both with units or both with variables, where letters may be either. “5 m” looks like a
+    product: it is a quantity where the other answer has a unit that measures the same, or where
+    both end in such letters. “3 cd” looks like candelas: it is a product where the other answer
+    has variables, but no unit.
     """
     nodes = (gold, given)
-    as_units = tuple(
-        (
-            replace(node, text=letter[1], unit=letter_unit)
-            if not node.unit
-            and (letter := _LETTER_UNIT.fullmatch(node.text))
-            and (letter_unit := unit_of(letter[2]))
-            else node
-        )
-        for node in nodes
+    with_units = tuple(map(_with_letters_as_unit, nodes))
+    if all(node.unit for node in with_units):
+        return with_units if _measure_the_same(*with_units) else nodes
+    return tuple(
+        _with_letters_as_variables(node) if not other.unit and _has_variables(other) else node
+        for node, other in zip(nodes, nodes[::-1], strict=True)
     )
-    units = [node.unit for node in as_units]
-    same = all(units) and units[0].measures == units[1].measures
-    return as_units if same else nodes
+
+
+def _with_letters_as_unit(node: Node) -> Node:
+    if node.unit or not (split := split_unit(node.text, named=False, letters=True)):
+        return node
+    return replace(node, text=split[0], unit=split[1])
+
+
+def _with_letters_as_variables(node: Node) -> Node:
+    return replace(node, text=expression(node.letters), unit=None) if node.letters else node
+
+
+def _has_variables(node: Node) -> bool:
+    return bool(parsed(node.text).free_symbols)
+
+
+def _measure_the_same(gold: Node, given: Node) -> bool:
+    return bool(gold.unit and given.unit and gold.unit.measures == given.unit.measures)
 
 
 class Comparison:
@@ -248,15 +261,14 @@ class Comparison:
     # Values
 
     def _same_value(self, gold: Node, given: Node) -> bool:
-        if gold.text != given.text:
-            gold, given = with_letter_units(gold, given)
+        gold, given = in_same_terms(gold, given)
         one, other = parsed(gold.text), as_in(parsed(gold.text), parsed(given.text))
         if gold.unit and given.unit:
-            if gold.unit.measures != given.unit.measures:
-                return False
-            return self.equal(one * parsed(gold.unit.size), other * parsed(given.unit.size))
+            return _measure_the_same(gold, given) and self.equal(
+                one * parsed(gold.unit.latex), other * parsed(given.unit.latex)
+            )
         if any(unit and unit.is_angle for unit in (gold.unit, given.unit)):
-            sizes = [parsed(unit.size) if unit else 1 for unit in (gold.unit, given.unit)]
+            sizes = [parsed(unit.latex) if unit else 1 for unit in (gold.unit, given.unit)]
             return self.equal(one, other) or self.equal(one * sizes[0], other * sizes[1])
         return self.equal(one, other)
 

@@ -5,14 +5,13 @@ Pure.
 from __future__ import annotations
 
 import re
+import unicodedata
 from itertools import accumulate
 
 from workers.lib.maths.emphasis import unmarked
 
 MOST_NESTED = 12
-_FUNCTIONS = (
-    "arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc ln log exp max min gcd lcm det"
-)
+_FUNCTIONS = "arcsin arccos arctan sinh cosh tanh sin cos tan cot sec csc ln log exp gcd lcm det"
 _GREEK = "alpha beta gamma delta epsilon theta lambda mu sigma phi omega pi"
 _SUPERSCRIPTS = {
     "⁰": "0",
@@ -57,8 +56,6 @@ _CHARACTERS = str.maketrans(
         "½": "\\frac{1}{2}",
         "¼": "\\frac{1}{4}",
         "¾": "\\frac{3}{4}",
-        "\u00a0": " ",
-        "\u2009": " ",
         "≈": "\\approx ",
         "~": " ",
         "\t": " ",
@@ -66,7 +63,7 @@ _CHARACTERS = str.maketrans(
     }
 )
 _ENCLOSED = re.compile(
-    r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mathbf|mathit|mbox|operatorname|boxed|fbox)\s*\{([^{}]*)\}"
+    r"\\(?:text|textbf|textrm|textit|textnormal|mathrm|mathbf|mathit|mbox|operatorname|boxed|fbox)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
 )
 _REWRITES = tuple(
     (re.compile(pattern), by)
@@ -78,12 +75,10 @@ _REWRITES = tuple(
         (r"\\colon(?![a-z])", ":"),
         (r"\\log\s*_\s*(?:e(?![a-z])|\{\s*e\s*\})", r"\\ln "),
         (r"(?<=[\d.])\s*[xX]\s*(?=10\s*\^)", r" \\times "),
-        (
-            r"\\frac\s*\{\s*\"?([A-Za-z]+)\"?\s*\}\s*\{\s*\"([A-Za-z]+)\"\s*\}|\\frac\s*\{\s*\"([A-Za-z]+)\"\s*\}\s*\{\s*([A-Za-z]+)\s*\}",
-            r' "\1\3/\2\4" ',
-        ),
         (r"(?<=\d),\\!\s*(?=\d{3})", ","),
         (r"\\[dtc]frac(?![a-z])", r"\\frac"),
+        (r"\\[dt]binom(?![a-z])", r"\\binom"),
+        (r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r'\1 "\2"'),
         (r"\\[lr]?vert(?![a-z])", "|"),
         (r"\\lbrace(?![a-z])", r"\\{"),
         (r"\\rbrace(?![a-z])", r"\\}"),
@@ -99,13 +94,8 @@ _REWRITES = tuple(
         (r"\\div(?![a-z])", "/"),
         (r"√\s*(\d+|\w)", r"\\sqrt{\1}"),
         (r"√", r"\\sqrt"),
-        (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
-        (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
-        (r"\\frac\s*(\{[^{}]*\})\s*(\d)", r"\\frac\1{\2}"),
-        (r"\\sqrt\s*(\d|[a-zA-Z](?![a-zA-Z]))", r"\\sqrt{\1}"),
         (r"(?<![\\a-zA-Z])(?:infinity|inf)(?![a-zA-Z])", r"\\infty "),
         (r"(?<![\\a-zA-Z])sqrt(?![a-zA-Z])", r"\\sqrt"),
-        (r"(?<=[\d}])\s*min(?![\w(])", ' "minutes" '),
         (
             rf"(?<![\\a-zA-Z])({'|'.join((_FUNCTIONS + ' ' + _GREEK).split())})(?![a-zA-Z])",
             r"\\\1 ",
@@ -120,7 +110,8 @@ WORDS = re.compile(r"[A-Za-z][A-Za-z'’ -]*")
 
 def undecorated(text: str) -> str:
     """The text without delimiters and emphasis, with special characters as LaTeX commands."""
-    text = _undelimited(re.sub(r"~(?=\s*[\d.])", "≈", text).translate(_CHARACTERS).strip())
+    text = "".join(map(_plain, re.sub(r"~(?=\s*[\d.])", "≈", text)))
+    text = _undelimited(text.translate(_CHARACTERS).strip())
     text = (
         text if "\\begin" in text else text.replace("\\\\", "\\")
     )  # backslashes were escaped twice
@@ -129,6 +120,14 @@ def undecorated(text: str) -> str:
         lambda m: "^{" + "".join(_SUPERSCRIPTS[c] for c in m[0]) + "}",
         text,
     )
+
+
+def _plain(char: str) -> str:
+    """A space or digit of any script as ASCII; "" for what is invisible."""
+    kind = "" if char.isascii() else unicodedata.category(char)
+    if kind == "Nd":
+        return str(unicodedata.decimal(char))
+    return {"Zs": " ", "Cf": ""}.get(kind, char)
 
 
 def unwrapped(text: str) -> str:
@@ -145,6 +144,7 @@ def rewritten(text: str) -> str:
         text = inner
     for pattern, by in _REWRITES:
         text = pattern.sub(by, text)
+    text = _with_arguments(text)
     return _braced(_braced(text, "\\sqrt"), "^").replace('"" ', "").strip().rstrip(".").strip()
 
 
@@ -173,6 +173,39 @@ def _undelimited(text: str) -> str:
     if text.count("$") % 2 and (found := re.match(r"(-?\s*)\$(?=\s*[\d.])", text)):
         text = f"{found[1]}＄{text[found.end() :]}"
     return text.replace("$", " ").replace("＄", "$").strip()
+
+
+_ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_TAKES_ARGUMENTS = re.compile(r"\\(?:frac|binom|sqrt)(?![A-Za-z])|\^\s*(?=\\)")
+
+
+def _with_arguments(text: str) -> str:
+    """Each argument in braces, as TeX reads them: \\frac1x, \\frac\\pi4, \\sqrt2, x^\\frac12."""
+    for match in reversed(list(_TAKES_ARGUMENTS.finditer(text))):
+        at, arguments = match.end(), ""
+        if text[at : at + 1] == "[" and (end := text.find("]", at)) > 0:
+            arguments, at = text[at : end + 1], end + 1
+        for _ in range(_ARGUMENTS.get(match[0], 1)):
+            argument, at = _argument(text, at)
+            arguments += argument
+        text = text[: match.end()].rstrip() + arguments + text[at:]
+    return text
+
+
+def _argument(text: str, at: int) -> tuple[str, int]:
+    """The argument that begins there, in braces, and where it ends; "" if none does."""
+    at += len(text[at:]) - len(text[at:].lstrip())
+    if text[at : at + 1] == "{" and (end := closing(text, at)):
+        return text[at : end + 1], end + 1
+    end = at
+    if command := _COMMAND.match(text, at):
+        end = command.end()
+        for _ in range(_ARGUMENTS.get(command[0], 0)):
+            end = _argument(text, end)[1]
+    elif text[at : at + 1].isalnum():
+        end = at + 1
+    return ("{" + text[at:end] + "}", end) if end > at else ("", at)
 
 
 def _braced(text: str, before: str) -> str:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
 
+from workers.lib.magnitudes import KINDS, after_numbers
 from workers.lib.maths.notation import (
     AND,
     WORDS,
@@ -22,7 +25,7 @@ from workers.lib.maths.notation import (
     unwrapped,
 )
 from workers.lib.maths.numerals import Unreadable, exact, in_radians
-from workers.lib.maths.units import SCALES, Unit, unit_of
+from workers.lib.maths.units import Unit, currencies, split_unit, unit_of
 
 MOST_PARTS, DEEPEST = 40, 12
 
@@ -31,7 +34,8 @@ MOST_PARTS, DEEPEST = 40, 12
 class Node:
     """`kind`: value (LaTeX in `text`), words, list (unordered), series (in the brackets or matrix
     of `text`) or relation (with the operator `text` between two parts). `name`: the variable that
-    it is the value of. `sides`: x = sides[0] = … = value.
+    it is the value of. `sides`: x = sides[0] = … = value. `letters`: the text if the letters of
+    the unit are variables.
     """
 
     kind: str
@@ -40,15 +44,27 @@ class Node:
     name: str = ""
     unit: Unit | None = None
     sides: tuple[str, ...] = ()
+    letters: str = ""
 
 
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)")
 _WHOLE_TIMES = re.compile(r"(?<![\w^.\\}])(\d+)\s*\((?=)")
-_UNIT = re.compile(
-    r"^(.*?[\d)}|A-Z\]])\s*(?:\"([^\"]+)\"|((?:[A-Za-z]{2,}|°)\.?(?:\s+[A-Za-z]{2,}|\s*/\s*[A-Za-z]+)*))\s*(\^\s*\{?[23]\}?)?$"
+_MAGNITUDE = re.compile(rf"(?<=[\d}}])\s*({after_numbers()})\s*", re.IGNORECASE)
+_SHARE = re.compile(r"(?<=[\d)}])\s*(?:\\?(%)|(‰))\s*$")
+_DEGREES = re.compile(r"(.*\S)\s*\^\s*\{?\s*\\circ\s*\}?\s*([CF]?)")
+_APOSTROPHE = re.compile(r"(?<=\d)['’](?=\d{3}(?!\d))")
+_DECIMAL_IN_BRACES = re.compile(r"(?<=\d)\{,\}(?=(?:\d{1,2}|\d{4,})(?!\d))")
+_GROUPS = "[.\u00a0\u202f ]"
+_DECIMAL_COMMA = re.compile(
+    r"(?<![\d.,])(?:(\d{1,3}(?:[.\u00a0\u202f ]\d{3})+),(\d+)|(\d+),(\d{1,2}|\d{4,}))(?![\d,])"
 )
-_CURRENCY = re.compile(r"^(-?)\s*([$€£])\s*(.+)$")
+_CURRENCY = re.compile(
+    r"(-?)\s*({})\s*(-?[\d.\\].*)".format(
+        "|".join(map(re.escape, sorted(currencies(), key=len, reverse=True)))
+    ),
+    re.IGNORECASE,
+)
 _MATRIX = re.compile(
     r"^\(?\s*\[?\s*\\begin\s*\{([pb]?matrix|array)\}\s*(?:\{[clr|]*\})?(.*)\\end\s*\{\1\}\s*\]?\s*\)?$",
     re.DOTALL,
@@ -82,6 +98,7 @@ _ENGLISH = frozenset(
         "but",
     ]
 )
+_DIFFERENCE = re.compile(r"[A-Za-z]{1,2}(?:\s*-\s*[A-Za-z]{1,2})+")
 _NOTHING = frozenset(
     (
         "no solution",
@@ -113,12 +130,13 @@ _OPPOSITE = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
 
 def read(text: str) -> Node:
     """The structure of an answer. Raises Unreadable."""
-    text = undecorated(text)
+    text = _APOSTROPHE.sub("", _DECIMAL_IN_BRACES.sub(".", undecorated(text)))
     bare = " ".join(unwrapped(text).replace('"', " ").strip(" ().").split())
     if (
         (len(bare) > 2 or bare.casefold() == "no")
         and WORDS.fullmatch(bare)
         and not AND.search(bare)
+        and not _DIFFERENCE.fullmatch(bare)
     ):
         if bare.casefold() in _NOTHING:
             return Node("list")
@@ -156,6 +174,8 @@ def _answer(text: str, depth: int) -> Node:
     )
     text = joined if not _THOUSANDS.search(text) or _only_numbers(text) else text
     text = re.sub(r"^either\s+", "", text)
+    if compound := _compound(text):
+        return compound
     for separator in (_COMMA, _CUP):
         if len(parts := split(text, separator)) > 1:
             both = (
@@ -391,13 +411,57 @@ def _interval(sides: list[str], operators: list[str]) -> Node | None:
 # Values
 
 
+_PART = re.compile(
+    r'\s*(\d{1,12}(?:\.\d{1,12})?)\s*"?\s*([^\W\d_]{1,16})\.?\s*"?\s*(?:,|"?(?:and|und|et|y|e|и)\b"?)?'
+)
+
+
+def _compound(text: str) -> Node | None:
+    """1 h 30 min, 5 feet and 3 inches: amounts of one measure, each in a smaller unit."""
+    parts, at = [], 0
+    while at < len(text) and len(parts) < 5 and (part := _PART.match(text, at)):
+        parts.append((Fraction(part[1]), part[2]))
+        at = part.end()
+    units = [unit_of(word) for _, word in parts]
+    if at < len(text) or len(parts) < 2 or None in units:
+        return None
+    hour = unit_of("h")
+    units = [
+        unit_of("min")
+        if word == "m" and hour.measures in (each.measures for each in units)
+        else unit
+        for (_, word), unit in zip(parts, units, strict=True)
+    ]
+    if len({unit.measures for unit in units}) > 1 or any(
+        larger.size <= smaller.size for larger, smaller in pairwise(units)
+    ):
+        return None
+    total = sum(number * unit.size for (number, _), unit in zip(parts, units, strict=True))
+    return Node(
+        "value",
+        rf"\frac{{{total.numerator}}}{{{total.denominator}}}",
+        unit=Unit(units[0].measures, pi=units[0].pi),
+    )
+
+
+def with_decimal_comma(text: str) -> str:
+    """The text with a point if its only comma may be a decimal one: 3,5 and 1.234,56, not 1,234."""
+    if text.count(",") != 1:
+        return text
+    return _DECIMAL_COMMA.sub(
+        lambda found: (
+            f"{re.sub(_GROUPS, '', found[1])}.{found[2]}" if found[1] else f"{found[3]}.{found[4]}"
+        ),
+        text.replace("{,}", ","),
+    )
+
+
 def _value(text: str) -> Node:
     """One expression, optionally with a unit, ± or a percent sign. Raises Unreadable."""
     text = text.strip()
     if (quoted := re.fullmatch(r'\(?\s*"([^"]*)"\s*\)?', text)) and len(quoted[1]) > 1:
         return Node("words", " ".join(quoted[1].casefold().split()))
-    text, unit = _unit(in_radians(text))
-    text = text.replace('"', " ")
+    text, unit, letters = _unit(in_radians(text))
     if text.count("\\mp") == 1 and "\\pm" not in text:
         text = text.replace("\\mp", "\\pm")
     if "\\pm" in text:
@@ -407,27 +471,38 @@ def _value(text: str) -> Node:
             "list",
             parts=tuple(Node("value", expression(text.replace("\\pm", sign))) for sign in "+-"),
         )
-    return Node("value", expression(text), unit=unit)
+    return Node("value", expression(text), unit=unit, letters=letters)
 
 
-def _unit(text: str) -> tuple[str, Unit | None]:
-    for word, power in SCALES.items():
-        text = re.sub(
-            rf'(?<=\d)\s*"?\s*{word}\s*"?(?=\s|$)', rf" \\cdot 10^{{{power}}} ", text
-        ).strip()
-    text = re.sub(r'(?:\\%|%|"?\b(?:percent(?:age)?|pct)\b"?)\s*$', r" \\cdot \\frac{1}{100}", text)
-    if found := _CURRENCY.match(text):
-        return found[1] + found[3], unit_of(found[2])
-    if found := re.match(r'^(.*\S)\s*\^\s*\{?\s*\\circ\s*\}?\s*"?([CF]?)"?$', text):
-        return found[1], unit_of({"C": "celsius", "F": "fahrenheit"}.get(found[2], "deg"))
-    found = _UNIT.match(text)
-    if found is None:
-        return text, None
-    words = found[2] or found[3]
-    unit = unit_of(words + (found[4] or ""), named=bool(found[2]))
-    if unit is None and (found[2] or max(map(len, words.split())) > 3):
-        raise Unreadable(f"“{words}” is not a unit")
-    return (found[1], unit) if unit else (text, None)
+def _unit(text: str) -> tuple[str, Unit | None, str]:
+    """The number, its unit, and the whole as it reads if the unit's letters are variables: 3cd."""
+    named, text = '"' in text, " ".join(text.replace('"', " ").split())
+    text = _SHARE.sub(lambda found: _scaled(found[1] or found[2]), text)
+    text = _MAGNITUDE.sub(lambda found: _scaled(KINDS[found[1].casefold()]), text).strip()
+    if found := _CURRENCY.fullmatch(text):
+        number, unit, _ = _unit(found[3])
+        own = unit_of(found[2])
+        if unit and unit != own:
+            raise Unreadable("two currencies")
+        return found[1] + number, own, ""
+    if found := _DEGREES.fullmatch(text):
+        return found[1], unit_of({"C": "celsius", "F": "fahrenheit"}.get(found[2], "deg")), ""
+    if found := split_unit(text, named=named):
+        number, unit, symbols = found
+        is_word = named or re.search(r"\w{4}|[^\W\d_a-zA-Z]", symbols)
+        return number, unit, "" if is_word else text
+    if named and re.search(r"[A-Za-z]{2,}$", text):
+        raise Unreadable(f"“{text[-20:]}” does not end in a unit")
+    return text, None, ""
+
+
+def _scaled(kind: str) -> str:
+    if kind == "?":
+        raise Unreadable("a word for different numbers")
+    if kind[0] == "×":
+        return rf" \cdot {{{kind[1:]}}}^{{1}} "
+    power = {"%": "", "‰": "-3"}.get(kind, kind)
+    return rf" \cdot 10^{{{power}}} " if power else r" \cdot \frac{1}{100} "
 
 
 def expression(text: str) -> str:

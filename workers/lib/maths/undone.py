@@ -27,7 +27,7 @@ from typing import Any
 
 import sympy
 
-from workers.lib.maths.comparing import as_in, as_written, parsed, with_letter_units
+from workers.lib.maths.comparing import as_in, as_written, in_same_terms, parsed
 from workers.lib.maths.reading import Node
 
 ARITHMETIC, ROOTS, FUNCTIONS = range(3)
@@ -61,7 +61,8 @@ def undone(gold: Node, given: Node) -> set[str]:
     """What an answer that equals the gold one leaves to be done, and the gold one does not, by
     name.
     """
-    gold, given = with_letter_units(gold, given)
+    if gold.kind == given.kind == "value":
+        gold, given = in_same_terms(gold, given)
     texts, gold_texts = list(_texts(given)), list(_texts(gold))
     gold_values = list(map(as_written, gold_texts))
     left = set().union(*map(_in_text, texts)) - set().union(*map(_in_text, gold_texts))

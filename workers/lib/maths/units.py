@@ -1,123 +1,231 @@
-"""Units after a number: what they measure, and their size. Pure."""
+"""Units after a number: what they measure, and their size (units.txt). Pure."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
 
-_BASE = {
-    "m": ("length", "1", "meter metre"),
-    "km": ("length", "1000", "kilometer kilometre"),
-    "cm": ("length", "1/100", "centimeter centimetre"),
-    "mm": ("length", "1/1000", "millimeter millimetre"),
-    "in": ("length", "254/10000", "inch inche"),
-    "ft": ("length", "3048/10000", "foot feet"),
-    "yd": ("length", "9144/10000", "yard"),
-    "mi": ("length", "1609344/1000", "mile"),
-    "g": ("mass", "1", "gram"),
-    "kg": ("mass", "1000", "kilogram"),
-    "mg": ("mass", "1/1000", "milligram"),
-    "lb": ("mass", "45359237/100000", "pound"),
-    "oz": ("mass", "45359237/1600000", "ounce"),
-    "s": ("time", "1", "sec second"),
-    "ms": ("time", "1/1000", "msec millisecond"),
-    "min": ("time", "60", "minute"),
-    "h": ("time", "3600", "hr hour"),
-    "d": ("time", "86400", "day"),
-    "week": ("time", "604800", ""),
-    "month": ("month", "1", ""),
-    "year": ("month", "12", "yr"),
-    "L": ("volume", "1", "l liter litre"),
-    "mL": ("volume", "1/1000", "ml milliliter millilitre"),
-    "rad": ("angle", "1", "radian"),
-    "deg": ("angle", "\\pi/180", "degree °"),
-    "USD": ("dollars", "1", "dollar $"),
-    "cent": ("dollars", "1/100", "¢"),
-    "EUR": ("euros", "1", "euro €"),
-    "GBP": ("sterling", "1", "£"),
-    "N": ("force", "1", "newton"),
-    "J": ("energy", "1", "joule"),
-    "W": ("power", "1", "watt"),
-    "K": ("kelvin", "1", "kelvin"),
-    "celsius": ("celsius", "1", ""),
-    "fahrenheit": ("fahrenheit", "1", ""),
+from workers.lib.magnitudes import KINDS
+
+LONGEST = 80  # characters
+_LINES = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+_TEN = Fraction(10)
+_SMALL = {"d": -1, "c": -2, "m": -3, "µ": -6, "u": -6, "n": -9, "p": -12, "f": -15}
+_LARGE = {"da": 1, "h": 2, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_SI = {prefix: _TEN**power for prefix, power in (_SMALL | _LARGE).items()}
+_BINARY = {prefix: _TEN**power for prefix, power in ({"K": 3} | _LARGE).items() if power > 2} | {
+    f"{prefix}i": Fraction(1024) ** at for at, prefix in enumerate("KMGTPE", 1)
 }
-UNITS = {name: unit[:2] for name, unit in _BASE.items()} | {
-    alias: (what, size) for what, size, aliases in _BASE.values() for alias in aliases.split()
+_PREFIXES = {"si": _SI, "small": {prefix: _SI[prefix] for prefix in _SMALL}, "binary": _BINARY}
+_PREFIX_NAMES = {
+    name: power
+    for power, names in (
+        (15, "peta"),
+        (12, "tera тера"),
+        (9, "giga гига"),
+        (6, "mega мега méga"),
+        (3, "kilo kiló quilo chilo кило кіло"),
+        (2, "hecto hekto гекто"),
+        (1, "deca deka дека"),
+        (-1, "deci dezi déci деци"),
+        (-2, "centi zenti senti санти"),
+        (-3, "milli mili milí милли мили мілі"),
+        (-6, "micro mikro микро мікро"),
+        (-9, "nano нано"),
+        (-12, "pico piko пико піко"),
+        (-15, "femto"),
+    )
+    for name in names.split()
 }
-SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}  # powers of ten
-_ALIKE = {
-    "kph": "km/h",
-    "kmh": "km/h",
-    "mph": "mi/h",
-    "sq": "square",
-    "cu": "cubic",
-    "%": "percent",
-}
-_DEGREES_OF = re.compile(r"\b(?:degrees?|deg)\s+(?=celsius|fahrenheit)", re.IGNORECASE)
-_PART = re.compile(r"(?:(square|cubic)\s+)?([A-Za-z°$¢€£]+)\s*(?:\^\s*\{?(\d)\}?)?")
+_WORDS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
+_LETTER = r"[^\W\d_]"
+_NAME = rf"(?:{_LETTER}|[°$€£¢¥₹₩₽₺₴₪₦₫฿₱℃℉])"
+_FACTOR = re.compile(
+    rf"(?:(square|sq|cubic|cu)\.?\s+)?({_NAME}(?:{_NAME}|['’⋅.](?={_LETTER}))*)\.?"
+    r"\s*(?:\^\s*\{?\s*(-?\d)\s*\}?|\s(squared|cubed)(?!\w))?"
+)
+_SEPARATOR = re.compile(r"\s*(?:\\cdot(?![a-z])|\\times(?![a-z])|[·*-])?\s*")
+_OVER = re.compile(r"\s*/\s*|\s+(?:per|pro|par|por|в)\s+|(?<!\w)per\s+")
+_FRACTION = re.compile(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_SIGNS = re.compile(r"\\(mu|Omega|ohm|degree|AA)(?![A-Za-z])\s*")
+_APART = re.compile(r"(?<![A-Za-z])([kMGTmn])\s+(?=Ω)")
+_SIGN = {"mu": "µ", "Omega": "Ω", "ohm": "Ω", "degree": "°", "AA": "Å"}
+_SAME = str.maketrans({"μ": "µ", "Ω": "Ω", "Å": "Å", "{": "{", '"': " ", "~": " "})
+# Where a number may end and its unit begin.
+_EDGE = re.compile(
+    r"(?:(?<=[\d)}|\]])|(?<=\\pi)|(?<=\w)(?=\s))\s*"
+    rf"(?=\\(?!cdot|times)[A-Za-z]|{_NAME})"
+)
+_COMMAND, _VARIABLES = re.compile(r"\\[A-Za-z]+"), re.compile(r"[A-Za-z]")
+_ONLY_LETTERS = re.compile(r"[A-Za-z](?:[\s/*·^{}\d()-]|\\cdot|(?<![A-Za-z])[A-Za-z](?![A-Za-z]))*")
 # A noun that counts things is not a unit of measure; these change the number instead.
 _NO_NOUN = re.compile(
-    r".*(?:ths|rds|lves|ed|ly)|(?:dozen|quarter|half|score|time|power|hundred|thousand|million|billion|percent|factorial|root|nan)s?"
+    r".*(?:ths|rds|lves|ed|ly)|(?:quarter|half|score|time|power|factorial|root|nan)s?"
     r"|plus|minus|less|more|fewer|not|and|but"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """`measures`: sorted (dimension, power) pairs; `size`: factor to the base units, as text for
-    the parser.
-    """
+    """`measures`: sorted (dimension, power) pairs; the size in base units is `size`·π^`pi`."""
 
-    measures: tuple[tuple[str, int], ...]
-    size: str = "1"
+    measures: tuple[tuple[str, int], ...] = ()
+    size: Fraction = Fraction(1)
+    pi: int = 0
+
+    def __mul__(self, other: Unit) -> Unit:
+        powers = dict(self.measures)
+        for measure, power in other.measures:
+            powers[measure] = powers.get(measure, 0) + power
+        measures = tuple(sorted((measure, power) for measure, power in powers.items() if power))
+        return Unit(measures, self.size * other.size, self.pi + other.pi)
+
+    def __pow__(self, power: int) -> Unit:
+        measures = tuple((measure, each * power) for measure, each in self.measures)
+        return Unit(measures, self.size**power, self.pi * power)
+
+    @property
+    def latex(self) -> str:
+        return rf"\frac{{{self.size.numerator}}}{{{self.size.denominator}}} \cdot \pi^{{{self.pi}}}"
 
     @property
     def is_angle(self) -> bool:
         return self.measures == (("angle", 1),)
 
-    @property
-    def is_count(self) -> bool:
-        """Whether it counts things: apples, students."""
-        return len(self.measures) == 1 and self.measures[0][0].startswith("count of ")
+
+@cache
+def _symbols() -> dict[str, Unit]:
+    """Units by their symbols, with prefixes. A symbol of its own comes before one with a prefix."""
+    own, prefixed = {}, {}
+    for line in _LINES:
+        if not line or line[0] == "#" or ": " in line:
+            continue
+        symbol, measures, size, *prefixes = line.split(" ")
+        powers = (part.partition("^") for part in measures.split("·"))
+        own[symbol] = Unit(
+            tuple(sorted((name, int(power or 1)) for name, _, power in powers)),
+            Fraction(size.replace("π/", "1/").replace("π", "") or 1),
+            size.count("π"),
+        )
+        for prefix, scale in _PREFIXES[prefixes[0]].items() if prefixes else ():
+            prefixed[prefix + symbol] = own[symbol] * Unit(size=scale)
+    return prefixed | own
 
 
-def unit_of(text: str, *, named: bool = True) -> Unit | None:
-    """The unit in a text such as cm, km/h, square meters, m^2, dollars per hour, apples; None if
-    the words are not a unit. Unless `named` as text, things are only recognised in the plural.
+@cache
+def _names() -> dict[str, Unit]:
+    names = {}
+    for line in _LINES:
+        symbol, colon, words = line.partition(": ")
+        if colon and line[0] != "#":
+            unit = _product(symbol)
+            names |= {word: unit for word in words.split("|") if unit}
+    return names
+
+
+@cache
+def _in_any_case() -> dict[str, Unit | None]:
+    """Symbols in any case, those with the case of the first letter first (Mhz); None for those that
+    are different units, such as mW and MW.
     """
-    words = " ".join(
-        _ALIKE.get(word.strip("."), word.strip(".")) for word in _DEGREES_OF.sub("", text).split()
-    )
-    measures: dict[str, int] = {}
-    sizes: list[str] = []
-    for at, side in enumerate(re.split(r"\s*/\s*|\s+per\s+", words)):
-        rest = side.replace("\\cdot", " ").strip()
-        while rest:
-            found = _PART.match(rest)
-            known = None if found is None else _known(found[2])
-            if found is None or known is None:
-                return _noun(text, named) if at == 0 and rest == words else None
-            power = int(found[3] or {"square": 2, "cubic": 3}.get(found[1] or "", 1)) * (
-                1 if at == 0 else -1
-            )
-            measures[known[0]] = measures.get(known[0], 0) + power
-            sizes.append(f"({known[1]})^{{{power}}}")
-            rest = rest[found.end() :].strip()
-    return Unit(tuple(sorted(measures.items())), " \\cdot ".join(sizes)) if sizes else None
+    folded: dict[str, Unit | None] = {}
+    for fold in (lambda symbol: symbol[0] + symbol[1:].casefold(), str.casefold):
+        found: dict[str, Unit | None] = {}
+        for symbol, unit in _symbols().items():
+            key = fold(symbol)
+            found[key] = unit if found.get(key, unit) == unit else None
+        folded = found | folded
+    return folded
 
 
-def _known(word: str) -> tuple[str, str] | None:
-    lower = word.lower()
-    for name in (word, lower, lower.removesuffix("s")):
-        if name in UNITS and (len(name) > 1 or name == word):
-            return UNITS[name]
+def currencies() -> dict[str, str]:
+    """Symbols and names of currencies, in lower case, to their codes."""
+    known = {name: unit for name, unit in (_symbols() | _names()).items() if unit.size == 1}
+    return {
+        name.casefold(): unit.measures[0][0]
+        for name, unit in known.items()
+        if unit.measures[0][0].isupper()
+    }
+
+
+def split_unit(text: str, *, named: bool, letters: bool = False) -> tuple[str, Unit, str] | None:
+    """The number, its unit, and the unit's text: 5 cm, 20 m s^{-2}, 3 apples. Single letters such
+    as in 5 m look like variables; they are units only with `letters` or if `named` as text.
+    """
+    for edge in _EDGE.finditer(text):
+        number, tail = text[: edge.start()].strip(), text[edge.end() :].strip()
+        if not named and _VARIABLES.search(_COMMAND.sub("", number)):
+            return None
+        is_unit = named or letters or not _ONLY_LETTERS.fullmatch(tail)
+        if is_unit and (unit := unit_of(tail, named=named)):
+            return number, unit, tail
     return None
 
 
+def unit_of(text: str, *, named: bool = True) -> Unit | None:
+    """The unit in a text such as cm, km/h, square meters, m s^{-2}, kWh, dollars per hour, apples;
+    None if the words are not a unit. Unless `named` as text, things are only recognised in the
+    plural.
+    """
+    if len(text) > LONGEST:
+        return None
+    text = _SIGNS.sub(lambda sign: _SIGN[sign[1]], text).translate(_SAME)
+    text = _APART.sub(r"\1", text)
+    text = " ".join(_FRACTION.sub(r"(\1)/(\2)", text).split())
+    if " " in text and (name := _names().get(text.casefold().strip(" ."))):
+        return name
+    unit = Unit()
+    for at, side in enumerate(_OVER.split(text)):
+        side = side.strip()
+        if side[:1] == "(" and side[-1:] == ")":
+            side = side[1:-1].strip()
+        part = Unit() if side == "1" or (at == 0 and not side) else _product(side)
+        if part is None:
+            return _noun(text, named) if side == text else None
+        unit *= part if at == 0 else part**-1
+    return unit if unit.measures else None
+
+
+def _product(text: str) -> Unit | None:
+    """N m, kg·m^2, kg m^2 s^{-2}, nautical miles."""
+    if "/" in text:
+        top, bottom = map(_product, text.split("/"))
+        return top * bottom**-1 if top and bottom else None
+    unit, at = Unit(), 0
+    while at < len(text):
+        factor = _FACTOR.match(text, at)
+        known = None if factor is None else _known(factor[2])
+        if factor is None or known is None:
+            return None
+        power = int(factor[3] or 1)
+        for word in filter(None, (factor[1], factor[4])):
+            power *= _WORDS[word]
+        unit *= known**power
+        at = _SEPARATOR.match(text, factor.end()).end()
+    return unit if text else None
+
+
+def _known(word: str) -> Unit | None:
+    if unit := _symbols().get(word):
+        return unit
+    folded = word.casefold()
+    names = _names()
+    for name in (folded, folded.removesuffix("s"), folded.removesuffix("es")):
+        if (unit := names.get(name)) and (len(name) > 1 or name == word):
+            return unit
+        for prefix, power in _PREFIX_NAMES.items():
+            if name.startswith(prefix) and (unit := names.get(name[len(prefix) :])):
+                return unit * Unit(size=_TEN**power)
+    symbols = _in_any_case()
+    return symbols.get(word[0] + folded[1:]) or symbols.get(folded) if len(word) > 1 else None
+
+
 def _noun(text: str, named: bool) -> Unit | None:
-    word = text.strip().lower()
-    is_noun = re.fullmatch(
-        r"[a-z]{3,}" if named else r"[a-z]{3,}s", word
-    ) and not _NO_NOUN.fullmatch(word)
+    word = text.strip().casefold()
+    is_noun = re.fullmatch(rf"{_LETTER}{{3,}}" if named else r"[a-z]{3,}s", word) and not (
+        _NO_NOUN.fullmatch(word) or word in KINDS or word.removesuffix("s") in KINDS
+    )
     return Unit(((f"count of {word}", 1),)) if is_noun else None

@@ -11,32 +11,19 @@ import html
 import re
 import unicodedata
 from decimal import Decimal
-from pathlib import Path
+
+from workers.lib.magnitudes import KINDS, UNSPACED, after_numbers
 
 UNCLEAR = "‱"
-_LINES = Path(__file__).with_name("magnitudes.txt").read_text(encoding="utf-8").splitlines()
-_WORDS = [line.split(" ", 1) for line in _LINES if line and not line.startswith("#")]
-_KIND = {word: kind for kind, words in _WORDS for word in words.split("|")}
-# Words of scripts that are written without spaces may have others right after them.
-_UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u9fff\uac00-\ud7a3]")
-CJK_SIZES = "".join(word for word in _KIND if len(word) == 1 and _UNSPACED.match(word))
-
-
-def _one_of(words: list[str]) -> str:
-    ordered = map(re.escape, sorted(words, key=len, reverse=True))
-    return "|".join(
-        rf"{word}(?!\d)" if _UNSPACED.match(word) else rf"{word}(?!\w)" for word in ordered
-    )
-
-
+CJK_SIZES = "".join(word for word in KINDS if len(word) == 1 and UNSPACED.match(word))
 _AFTER = re.compile(
     r"(?<![\w.,^])(?P<number>\d[\d,]*+(?:\.\d++)?+)(?:"
-    rf" ?(?P<word>{_one_of([word for word, kind in _KIND.items() if kind != '-'])})"
+    rf" ?(?P<word>{after_numbers()})"
     r"|(?P<letter>(?-i:[kKMB]))(?!\w))",
     re.IGNORECASE,
 )
 _MINUS = re.compile(
-    rf"(?<![^\W_])(?:{'|'.join(word for word, kind in _KIND.items() if kind == '-')})\s?(?=\d)"
+    rf"(?<![^\W_])(?:{'|'.join(word for word, kind in KINDS.items() if kind == '-')})\s?(?=\d)"
     r"|(?<!\S)–(?=\d)",
     re.IGNORECASE,
 )
@@ -115,10 +102,14 @@ def _with_size(match: re.Match) -> str:
     if match["letter"]:
         kind = str(_LETTERS.get(match["letter"], 3))
     else:
-        kind = _KIND[match["word"].casefold()]
+        kind = KINDS[match["word"].casefold()]
     if kind == "%":
         return f"{match['number']}%"
-    if not kind.isdecimal():
+    if kind in "‰?":
         return f"{match['number']}{UNCLEAR}"
-    value = Decimal(match["number"].replace(",", "")).scaleb(int(kind))
+    value = _times(Decimal(match["number"].replace(",", "")), kind)
     return f"{value:f}" if len(value.as_tuple().digits) <= 20 else match["number"] + UNCLEAR
+
+
+def _times(value: Decimal, kind: str) -> Decimal:
+    return value * int(kind[1:]) if kind[0] == "×" else value.scaleb(int(kind))
