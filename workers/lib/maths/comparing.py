@@ -146,11 +146,12 @@ def in_same_terms(gold: Node, given: Node) -> tuple[Node, Node]:
     """
     nodes = (gold, given)
     with_units = tuple(map(_with_letters_as_unit, nodes))
-    if all(node.unit for node in with_units):
-        return with_units if _measure_the_same(*with_units) else nodes
+    if _measure_the_same(*with_units):
+        return with_units
+    as_variables = tuple(map(_with_letters_as_variables, nodes))
     return tuple(
-        _with_letters_as_variables(node) if not other.unit and _has_variables(other) else node
-        for node, other in zip(nodes, nodes[::-1], strict=True)
+        variables if not other.unit and parsed(other.text).free_symbols else node
+        for node, variables, other in zip(nodes, as_variables, as_variables[::-1], strict=True)
     )
 
 
@@ -162,10 +163,6 @@ def _with_letters_as_unit(node: Node) -> Node:
 
 def _with_letters_as_variables(node: Node) -> Node:
     return replace(node, text=expression(node.letters), unit=None) if node.letters else node
-
-
-def _has_variables(node: Node) -> bool:
-    return bool(parsed(node.text).free_symbols)
 
 
 def _measure_the_same(gold: Node, given: Node) -> bool:

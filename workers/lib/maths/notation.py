@@ -164,14 +164,17 @@ def _quoted(match: re.Match) -> str:
     )
 
 
+_OF_A_COUNTRY = re.compile(r"(?<![A-Za-z])((?:US|CA|MX|NZ|HK|NT|[ACRS]))\$(?=\s*\d)")
+
+
 def _undelimited(text: str) -> str:
     """The text without surrounding $…$, \\(…\\), \\[…\\] and emphasis; a dollar sign before a
     number stays as $.
     """
     text = re.sub(r"\\[()\[\]]", " ", re.sub(r"\\\\(?=[\[(])", " ", unmarked(text)))
-    text = text.replace("\\$", "＄")
-    if text.count("$") % 2 and (found := re.match(r"(-?\s*)\$(?=\s*[\d.])", text)):
-        text = f"{found[1]}＄{text[found.end() :]}"
+    text = _OF_A_COUNTRY.sub(r"\1＄", text.replace("\\$", "＄"))
+    if text.count("$") % 2:
+        text = re.sub(r"^(-?\s*)\$(?=\s*[\d.])|^(-?[\d.,\s]*\d\s*)\$$", r"\1\2＄", text)
     return text.replace("$", " ").replace("＄", "$").strip()
 
 

@@ -55,6 +55,8 @@ _BINOMIAL = re.compile(r"\\[dt]?binom(?![a-z])|\\choose(?![a-z])")
 _QUOTIENT = re.compile(
     r"\\frac\s*\{\s*-?(\d+)\s*\}\s*\{\s*-?(\d+)\s*\}|(?<![\d^])(\d+)\s*/\s*(\d+)"
 )
+# The parser computes e^{\ln x} at once.
+_INVERSE = re.compile(r"(?<![A-Za-z])e\s*\^\s*\{?\s*\(?\s*\d*\s*\\ln(?![a-z])")
 
 
 def undone(gold: Node, given: Node) -> set[str]:
@@ -68,6 +70,8 @@ def undone(gold: Node, given: Node) -> set[str]:
     left = set().union(*map(_in_text, texts)) - set().union(*map(_in_text, gold_texts))
     left_by_gold = set().union(*map(_in_expression, gold_values))
     strongest = max(map(kind, gold_values), default=ARITHMETIC)
+    if any(IMAGINARY in value.free_symbols for value in gold_values):
+        strongest = max(strongest, ROOTS)  # √2·e^{iπ/4} for 1+i
     for value in map(as_written, texts):
         left |= set(_in_expression(value)) - left_by_gold
         if kind(value) > strongest:
@@ -88,6 +92,8 @@ def _texts(node: Node) -> Iterator[str]:
 def _in_text(text: str) -> Iterator[str]:
     if _BINOMIAL.search(text):
         yield "a binomial coefficient"
+    if _INVERSE.search(text):
+        yield "a power"
     for match in _QUOTIENT.finditer(text):
         top, bottom = (int(part) for part in match.groups() if part is not None)
         if bottom > 1 and top % bottom == 0:
@@ -109,14 +115,16 @@ def _in_expression(expression: Any) -> Iterator[str]:
 
 
 def _evaluates(expression: Any) -> bool:
-    """Whether evaluating it makes it simpler."""
+    """Whether evaluating it makes it simpler. Functions of variables only get another form."""
     value = evaluated(expression)
     if kind(value) < kind(expression):
         return True
-    if isinstance(expression, sympy.Add) and _is_mixed_number(list(_parts(expression, sympy.Add))):
+    is_sum = isinstance(expression, sympy.Add)
+    if is_sum and _is_mixed_number(list(_parts(expression, sympy.Add))):
         return False
-    tolerance = 0 if _is_number(value) else TOLERANCE
-    return cost(value) < cost(expression) - tolerance
+    if _variables(expression) and not (is_sum or isinstance(expression, sympy.Mul | sympy.Pow)):
+        return False
+    return cost(value) < cost(expression) - (0 if _is_number(value) else TOLERANCE)
 
 
 @lru_cache(maxsize=1024)
