@@ -26,6 +26,7 @@ def main(spec: CheckServer, events: Emitter, stop: StopFlag) -> None:
             spec.model,
             lambda said: events.progress(1, 2, said),
             spec.dialect,
+            spec.registered,
         )
     except (RefusedAddress, RefusedKey) as error:
         raise JobError(str(error)) from error

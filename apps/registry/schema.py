@@ -337,7 +337,7 @@ SERVER = {
         "capabilities": {
             "type": "object",
             "description": (
-                "tools, responses (the Responses API), logprobs, token_ids, runtime_lora,"
+                "chat, tools, responses (the Responses API), logprobs, token_ids, runtime_lora,"
                 " lora_slots, context: what the last probe found out; `value` is null where it"
                 " stays unknown, `how` says why"
             ),

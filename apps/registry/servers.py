@@ -34,7 +34,7 @@ from workers.lib.serving import Address, Listing, list_models
 
 MOST = 50  # servers per project: the health of each is checked every few minutes
 RESERVED = ("auto", "transformers")
-PROBE_S = 300.0
+PROBE_S = 420.0
 FIXED = ("base_url", "kind")  # a registered model version is identified by them
 RESET: dict[str, Any] = {
     "health": Health.UNCHECKED,
@@ -264,7 +264,9 @@ def _tell_that_it_is_down(server: Server) -> None:
 
 
 def submit_probe(*, server: Server, by: Any, model: str = "") -> ServerProbe:
-    """Queues a probe with one of its models, or returns the running one. Raises ServerError."""
+    """Queues a probe with the model, by default the first one that answers, or returns the running
+    probe. Raises ServerError.
+    """
     with transaction.atomic():
         server = Server.objects.select_for_update().get(pk=server.pk)
         if not server.base_url:
@@ -272,14 +274,10 @@ def submit_probe(*, server: Server, by: Any, model: str = "") -> ServerProbe:
         active = server.probes.active().first()
         if active:
             return active
-        model = (
-            model
-            or server.model_versions.order_by("pk").values_list("served_as", flat=True).first()
-            or ""
-        )
+        served = server.model_versions.order_by("pk").values_list("served_as", flat=True)
         spec = {
             name: getattr(server, name) for name in ("base_url", "key_variable", "kind", "dialect")
-        } | {"model": model}
+        } | {"model": model, "registered": list(dict.fromkeys(filter(None, served)))}
         probe = ServerProbe(
             project=server.project, name=f"Health check of {server}", server=server, spec=spec
         )
@@ -293,7 +291,11 @@ def probe_spec(probe: ServerProbe) -> dict[str, Any]:
     if not probe.server.is_managed:
         check_address(given["base_url"], given["key_variable"])
     server = address_spec(given["base_url"], given["key_variable"], allow_private=private)
-    asked = {"model": given["model"], "dialect": given.get("dialect", Dialect.NATIVE)}
+    asked = {
+        "model": given["model"],
+        "registered": given.get("registered", []),
+        "dialect": given.get("dialect", Dialect.NATIVE),
+    }
     return {"kind": "check_server", "server": server, "server_kind": given["kind"]} | asked
 
 

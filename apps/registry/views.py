@@ -28,6 +28,7 @@ from apps.registry.servers import ServerError
 from workers.lib.vllm import write_options
 
 CAPABILITIES = {
+    "chat": "Answers chats",
     "tools": "Native tool calls",
     "responses": "Responses API",
     "logprobs": "Log-probabilities",

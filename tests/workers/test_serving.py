@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from typing import Any
 
@@ -188,6 +187,7 @@ def test_what_vllm_can_do() -> None:
     listed, model, found, asked = probed(script)
     assert listed.health == "healthy" and model == "a"
     assert {name: item["value"] for name, item in found.items()} == {
+        "chat": True,
         "context": 8192,
         "runtime_lora": True,
         "lora_slots": 3,
@@ -199,18 +199,14 @@ def test_what_vllm_can_do() -> None:
     assert "Nothing answers at /responses (HTTP 404)" in found["responses"]["how"]
     assert all(item["how"] for item in found.values())
     headers = [line.lower() for _, _, lines, _ in asked for line in lines]
-    assert headers.count(f"authorization: bearer {KEY}") == len(asked) == 7
+    assert headers.count(f"authorization: bearer {KEY}") == len(asked) == 8
 
 
 @pytest.mark.parametrize(
     ("answer", "tools", "logprobs"),
     [
-        (
-            (400, {"error": {"message": '"auto" tool choice requires --enable-auto-tool-choice'}}),
-            False,
-            False,
-        ),
-        ((422, b"no"), False, False),
+        ((400, {"error": {"message": "does not support Chat Completions API"}}), None, None),
+        ((422, b"no"), None, None),
         ((500, b"boom"), None, None),
         ((429, b""), None, None),
         ((404, b""), None, None),
@@ -282,7 +278,7 @@ def answering(body: dict) -> tuple[int, dict]:
         ((200, {"error": "busy"}), "native", None, "HTTP 200 with an error: busy", True),
         (answering, "responses", True, "called the tool", True),
         ((200, response(text("Sunny."))), "responses", True, "answered in text instead", None),
-        ((404, {}), "responses", None, "no Responses API", None),
+        ((404, {}), "responses", None, "no model answered a chat", None),
     ],
 )
 def test_whether_there_is_a_responses_api(
@@ -294,7 +290,7 @@ def test_whether_there_is_a_responses_api(
     assert (found["responses"]["value"], found["tools"]["value"]) == (responses, tools), found
     assert says in found["responses"]["how"] and KEY not in found["responses"]["how"]
     chats = sum(path == CHAT[1] for _, path, *_ in asked)
-    assert chats == (0 if dialect == "responses" else 3), (
+    assert chats == (0 if dialect == "responses" else 4), (
         "the usual questions are asked as the models are"
     )
     if sent is answering and dialect == "responses":
@@ -327,25 +323,83 @@ def test_what_a_server_says_is_fit_to_be_shown(text: str, kept: str) -> None:
     assert shown(text) == kept
 
 
-def test_a_model_that_does_not_answer_is_not_the_servers_only_one() -> None:
-    models = {"data": [{"id": name} for name in ("a-broken", "b-missing", "c-sound", "d-other")]}
+def plain(body: dict) -> tuple[int, dict]:
+    """A model that answers chats, and refuses everything that is not in the first specification."""
+    if body.keys() - {"model", "messages", "max_tokens", "stream", "n"}:
+        return 400, {"error": {"message": "Extra inputs are not permitted"}}
+    return chat({"content": "ok"})
 
-    def answer(body: dict) -> tuple[int, dict]:
-        if body["model"] == "a-broken":
-            return 500, {"error": {"message": "CUDA error"}}
-        if body["model"] == "b-missing":
-            return 404, {"error": {"message": "no such model"}}
-        return vllm(body)
 
-    with serving(
-        {("GET", "/v1/models"): (200, models), ("POST", "/v1/chat/completions"): answer}
-    ) as server:
+def cold(body: dict) -> tuple[int, dict]:
+    """Refuses a temperature by name, as newer models of OpenAI do."""
+    if "temperature" in body:
+        error = {"message": "Unsupported value: 0", "param": "temperature"}
+        return 400, {"error": error}
+    return vllm(body)
+
+
+EMBEDS = (400, {"error": {"message": "The model does not support Chat Completions API"}})
+ABSENT = (404, {"error": {"message": "This is not a chat model"}})
+BUSY, BROKEN, DENIED = (429, {}), (500, {"error": {"message": "CUDA error"}}), (403, {})
+PAGE, NOTHING = (200, b"<html>"), (200, {"choices": []})
+
+
+@pytest.mark.parametrize(
+    ("answers", "given", "chosen", "tools"),
+    [
+        ([vllm, BROKEN], {}, "m00", True),
+        ([EMBEDS, vllm], {}, "m01", True),
+        ([EMBEDS, ABSENT, BUSY, BROKEN, DENIED, PAGE, NOTHING, vllm, BROKEN], {}, "m07", True),
+        ([BROKEN] * 40 + [vllm], {}, "m40", True),
+        ([HANG, HANG, vllm], {}, "m02", True),
+        ([vllm, vllm], {"registered": ["m01"]}, "m01", True),
+        ([BROKEN, vllm], {"registered": ["m00"]}, "m01", True),
+        ([vllm, vllm], {"registered": ["gone", "m01"]}, "m01", True),
+        ([EMBEDS, vllm], {"model": "m00"}, "", None),
+        ([EMBEDS] * 3, {}, "", None),
+        ([BROKEN] * 12, {}, "", None),
+        ([plain], {}, "m00", False),
+        ([cold], {}, "m00", True),
+    ],
+)
+def test_capabilities_are_those_of_a_model_that_answers_a_chat(
+    answers: list[Any],
+    given: dict,
+    chosen: str,
+    tools: bool | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for answer in answers:
+        shorten(monkeypatch, answer)
+    by_model = {f"m{number:02}": answer for number, answer in enumerate(answers)}
+    asked: list[str] = []
+
+    def answer(body: dict) -> Any:
+        asked.append(body["model"])
+        sent = by_model.get(body["model"], ABSENT)
+        return sent(body) if callable(sent) else sent
+
+    with serving({MODELS: models(*by_model), CHAT: answer}) as server:
         _, model, made = probe(
-            Address(server.base, "VLLM_KEY", allow_private=True), "openai", "", lambda said: None
+            Address(server.base, allow_private=True),
+            "openai",
+            progress=lambda _: None,
+            **{"model": ""} | given,
         )
-        assert model == "c-sound" and made["tools"]["value"] is True
-        assert not any(
-            json.loads(asked[3])["model"] == "d-other"
-            for asked in server.asked
-            if asked[0] == "POST"
-        )
+    values = {name: made[name]["value"] for name in ("chat", "tools", "logprobs", "responses")}
+    assert (model, values["tools"]) == (chosen, tools), made
+    if not chosen:
+        assert set(values.values()) == {None}, made
+        assert set(asked) == ({given["model"]} if given else set(by_model))
+        assert "HTTP" in made["chat"]["how"] and "m00: The server" in made["chat"]["how"]
+    else:
+        assert values["chat"] is True and asked.index(chosen) == len(set(asked)) - 1
+        passed = list(dict.fromkeys(asked))[:-1]
+        assert all(name in made["chat"]["how"] for name in passed[: program.MOST_REASONS])
+
+
+def test_the_search_for_a_model_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "SEARCH_S", 0)
+    _, model, made, asked = probed({MODELS: models("a", "b"), CHAT: vllm}, "openai")
+    assert model == "" and "b: Not asked within 0 s." in made["chat"]["how"]
+    assert [path for _, path, *_ in asked] == [MODELS[1]]

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -32,6 +33,9 @@ TIMEOUT_S, ANSWER_S = (
     10.0,
     30.0,
 )  # seconds: for requests about facts, and for one that a model answers
+PATIENCE_S, SEARCH_S = 10.0, 180.0  # until the next model is asked too, and until none is any more
+NO_ANSWER = "No answer within {:g} s."
+MOST_REASONS = 5
 MAX_BYTES = 8 * 1024 * 1024
 MAX_MODELS, MAX_NAME, MAX_SAID = 500, 200, 200
 LARGEST = 2**31 - 1
@@ -249,54 +253,116 @@ def found(value: bool | int | None, how: str) -> dict:
 
 
 async def capabilities(
-    server: Server, kind: Kind, listing: Listing, model: str, address: Address, dialect: Dialect
+    server: Server, kind: Kind, listing: Listing, chat: ChatServer, model: str, dialect: Dialect
 ) -> dict[str, dict]:
-    """Everything that four short requests reveal about one of its models."""
+    """Everything that four short requests reveal about one of its models, which answers chats."""
     context = next((row["context"] for row in listing.models if row["id"] == model), None)
     made = {
         "context": found(context, "As listed at /models." if context else "Not listed at /models."),
         **await _lora(server, kind, listing),
     }
-    chat = ChatServer(
-        address.base_url.rstrip("/"),
-        model,
-        key_variable=address.key_variable,
-        timeout_s=ANSWER_S,
-        tries=1,
-        allow_private=address.allow_private,
-        key_hosts=address.key_hosts,
-        name="server",
-        droppable=(),
-    )
-    by_responses = replace(chat, protocol="responses")
-    usual = by_responses if dialect == "responses" else chat
+    by_responses = replace(chat, model=model, protocol="responses")
+    usual = by_responses if dialect == "responses" else replace(chat, model=model)
     for name, (body, read) in QUESTIONS.items():
         made[name] = await _asked(usual, body, read)
-    known = any(made[name]["value"] is not None for name in QUESTIONS)
-    made["responses"] = await _asked(by_responses, TOOL_QUESTION, _responses, missing=known)
+    made["responses"] = await _asked(by_responses, TOOL_QUESTION, _responses, missing=True)
     return made
+
+
+async def unanswered(server: Server, kind: Kind, listing: Listing) -> dict[str, dict]:
+    """What is known where no model answers a chat: only facts about the server."""
+    unknown = found(None, "Unknown, because no model answered a chat.")
+    return {
+        "context": unknown,
+        **await _lora(server, kind, listing),
+        **dict.fromkeys([*QUESTIONS, "responses"], unknown),
+    }
 
 
 async def _asked(
     server: ChatServer, body: dict, read: Callable[[dict], dict], *, missing: bool = False
 ) -> dict:
     """`missing`: since the server has the model, a 404 means that it does not have this API."""
+    try:
+        return read(await _choice(server, body))
+    except TimeoutError:
+        return found(None, NO_ANSWER.format(ANSWER_S))
+    except ChatError as error:
+        if missing and error.status in (404, 405):
+            return found(False, f"Nothing answers at /responses (HTTP {error.status}).")
+        return found(False if error.limit == "refused" else None, shown(str(error)))
+
+
+async def _choice(server: ChatServer, body: dict) -> dict:
+    """Raises TimeoutError, ChatError."""
     client = AsyncChatClient(server, concurrency=1)
     try:
         async with asyncio.timeout(ANSWER_S):
             answer, _ = await client.ask(body)
-        return read(answer["choices"][0])
-    except TimeoutError:
-        return found(None, f"No answer within {ANSWER_S:g} s.")
-    except ChatError as error:
-        if missing and error.status in (404, 405):
-            return found(False, f"Nothing answers at {client.path} (HTTP {error.status}).")
-        return found(False if error.limit == "refused" else None, shown(str(error)))
+        return answer["choices"][0]
     finally:
         await client.aclose()
 
 
-MOST_ASKED = 4  # models of a server, until one answers
+async def _problem(server: ChatServer) -> str:
+    """Why a model does not answer a chat; "" if it does."""
+    try:
+        await _choice(server, SHORT_QUESTION)
+    except TimeoutError:
+        return NO_ANSWER.format(ANSWER_S)
+    except ChatError as error:
+        return shown(str(error))
+    return ""
+
+
+async def first_answering(
+    chat: ChatServer, models: Iterable[str], progress: Callable[[str], None]
+) -> tuple[str, dict[str, str]]:
+    """(the first of the models that answers a chat, or ""; {model: why it did not answer}).
+
+    The next model is asked once the one before it has failed, or has been silent for `PATIENCE_S`:
+    asking all at once would make a server that loads models on demand load them all. No further
+    model is asked after `SEARCH_S`.
+    """
+    waiting, problems = list(models), dict[str, str]()
+    running: dict[asyncio.Task[str], str] = {}
+    deadline = time.monotonic() + SEARCH_S
+    try:
+        while waiting or running:
+            if waiting and time.monotonic() >= deadline:
+                problems |= dict.fromkeys(waiting, f"Not asked within {SEARCH_S:g} s.")
+                waiting.clear()
+                continue
+            if waiting:
+                model = waiting.pop(0)
+                progress(f"asking {model}")
+                running[asyncio.create_task(_problem(replace(chat, model=model)))] = model
+            done, _ = await asyncio.wait(
+                running,
+                timeout=PATIENCE_S if waiting else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for task in [task for task in running if task in done]:
+                model = running.pop(task)
+                if not (problem := task.result()):
+                    return model, problems
+                problems[model] = problem
+        return "", problems
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def _chat(model: str, problems: dict[str, str]) -> dict:
+    """The capability `chat`: which model answered, and why others did not."""
+    reasons = [f"{name}: {problem}" for name, problem in list(problems.items())[:MOST_REASONS]]
+    more = [f"and {len(problems) - MOST_REASONS:,} more"] if len(problems) > MOST_REASONS else []
+    others = " · ".join(reasons + more)
+    if not model:
+        return found(None, f"No model answered a short question. {others}")
+    passed = f" Passed over, because they did not: {others}" if others else ""
+    return found(True, f"{model} answered a short question.{passed}")
 
 
 def _tools(choice: dict) -> dict:
@@ -337,11 +403,7 @@ def _token_ids(choice: dict) -> dict:
 
 
 TOOL_QUESTION = {"messages": ASKED, "tools": [TOOL], "max_tokens": 64, "temperature": 0}
-SHORT_QUESTION = {
-    "messages": [{"role": "user", "content": "Hi"}],
-    "max_tokens": FEW_TOKENS,
-    "temperature": 0,
-}
+SHORT_QUESTION = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": FEW_TOKENS}
 QUESTIONS: dict[str, tuple[dict, Callable[[dict], dict]]] = {
     "tools": (TOOL_QUESTION, _tools),
     "logprobs": (SHORT_QUESTION | {"logprobs": True}, _logprobs),
@@ -426,32 +488,40 @@ def probe(
     model: str,
     progress: Callable[[str], None],
     dialect: Dialect = "native",
+    registered: Sequence[str] = (),
 ) -> tuple[Listing, str, dict[str, dict]]:
-    """(the list of models, the model that was asked, its capabilities). `model` "": the first one
-    listed that answers.
+    """(the list of models, the model that answered a chat, its capabilities). Only `model` is
+    asked, if it is not ""; otherwise the registered ones and then those of the list, until one
+    answers. If none does, its name is "" and the capabilities of models are unknown.
 
     Raises RefusedAddress, RefusedKey.
     """
 
     async def asked(server: Server) -> tuple[Listing, str, dict[str, dict]]:
         listing = await server.listing()
-        candidates = (
-            [model]
-            if model
-            else [row["id"] for row in listing.models if not row["parent"]][:MOST_ASKED]
+        listed = [row["id"] for row in listing.models if not row["parent"]]
+        candidates = [model] if model else list(dict.fromkeys([*registered, *listed]))
+        if listing.health == "down" or not candidates:
+            return listing, "", {}
+        chat = ChatServer(
+            address.base_url.rstrip("/"),
+            "",
+            key_variable=address.key_variable,
+            timeout_s=ANSWER_S,
+            tries=1,
+            allow_private=address.allow_private,
+            key_hosts=address.key_hosts,
+            name="server",
+            droppable=("temperature",),
         )
-        if listing.health == "down":
-            candidates = []
-        chosen, made = "", dict[str, dict]()
-        for candidate in candidates:
-            progress(f"asking {candidate}")
-            chosen, made = (
-                candidate,
-                await capabilities(server, kind, listing, candidate, address, dialect),
-            )
-            if any(made[name]["value"] is not None for name in QUESTIONS):
-                break
-        return listing, chosen, made
+        usual = replace(chat, protocol="responses") if dialect == "responses" else chat
+        chosen, problems = await first_answering(usual, candidates, progress)
+        made = (
+            await capabilities(server, kind, listing, chat, chosen, dialect)
+            if chosen
+            else await unanswered(server, kind, listing)
+        )
+        return listing, chosen, {"chat": _chat(chosen, problems)} | made
 
     return asyncio.run(_with_server(address, asked))
 

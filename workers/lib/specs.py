@@ -841,13 +841,14 @@ class SearchPrompts(Job, kw_only=True):
 
 
 class CheckServer(Job, kw_only=True):
-    """`model`: the one whose capabilities are probed; by default the first one listed. `dialect`:
-    the API used to ask it.
+    """`model`: the only one to ask; by default the first one that answers, of the `registered` ones
+    and then of those that the server lists. `dialect`: the API used to ask it.
     """
 
     server: ServerAddress
     server_kind: Literal["vllm", "sglang", "openai", "transformers"]
     model: str = ""
+    registered: list[str] = []
     dialect: Literal["native", "text", "responses"] = "native"
 
 
