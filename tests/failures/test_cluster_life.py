@@ -17,6 +17,7 @@ from apps.failures.clusters.life import (
     UnclearVersion,
     after_news,
     fix_version,
+    known_as,
     moved,
     newest_against,
 )
@@ -115,6 +116,27 @@ def test_the_newest_counts_and_an_unknown_fixing_version_makes_all_count() -> No
         ("mail 3", {"shop"}, {"mail 3"}, "mail 3"),
         ("shop assistant 2", {"shop assistant"}, set(), "shop assistant 2"),
         ("2", {""}, {"1"}, "2"),  # runs without the agent's name
+        ("  shop   2 ", {"shop"}, {"shop 2"}, "shop 2"),
+        (" 2 ", {"shop"}, {"shop 1"}, "shop 2"),
+        ("shop@2", {"shop"}, {"shop 2"}, "shop 2"),
+        ("shop-2", {"shop"}, {"shop 1", "shop 2"}, "shop 2"),
+        ("shop:v2", {"shop"}, {"shop 2"}, "shop 2"),
+        ("SHOP/2", {"shop"}, {"shop 2"}, "shop 2"),
+        ("shop2", {"shop"}, {"shop 2"}, "shop 2"),
+        ("Version 2", {"shop"}, {"shop v2"}, "shop v2"),
+        ("versión 2.1", {"shop"}, {"shop 2.1", "shop 21"}, "shop 2.1"),
+        ("v 2", {"shop"}, {"shop 2", "shop 2.0"}, "shop 2"),
+        ("#2", {"shop"}, {"shop 2"}, "shop 2"),
+        ("２", {"shop"}, {"shop 2"}, "shop 2"),
+        ("2", {"Shop_Bot"}, {"Shop_Bot v2"}, "Shop_Bot v2"),
+        ("shop bot 2", {"Shop_Bot"}, {"Shop_Bot 1"}, "Shop_Bot 2"),
+        ("20-11-2026", {"shop"}, {"shop 20.11.2026"}, "shop 20-11-2026"),
+        ("2026_11_20", {"Магазин"}, {"Магазин 2026-11-20"}, "Магазин 2026-11-20"),
+        ("МАГАЗИН 2", {"Магазин"}, {"Магазин 1"}, "Магазин 2"),
+        ("Shop@9", {"shop", "mail"}, {"shop 1", "mail 1"}, "shop 9"),
+        ("MAIL 3", {"shop"}, {"mail 3"}, "mail 3"),
+        ("RC-A", {"shop"}, {"shop rc a"}, "shop rc a"),
+        ("vanilla", {"shop"}, {"shop vanilla"}, "shop vanilla"),
     ],
 )
 def test_the_version_of_a_fix_is_named_as_its_runs_will_be(
@@ -126,3 +148,20 @@ def test_the_version_of_a_fix_is_named_as_its_runs_will_be(
 def test_a_version_that_several_agents_could_have_is_asked_for() -> None:
     with pytest.raises(UnclearVersion, match="mail 2, shop 2"):
         fix_version("2", {"shop", "mail"}, {"shop 1", "mail 1"})
+    with pytest.raises(UnclearVersion, match="shop 2, shop v2"):
+        fix_version("version 2", {"shop"}, {"shop 2", "shop v2"})
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [
+        ("shop 3", "shop 3"),  # not yet
+        ("shop v2", "shop v2"),  # as it is, beside another spelling
+        ("shop version 2", "shop 2"),  # the earliest: better to reopen once too often
+    ],
+)
+def test_a_version_that_was_to_come_is_known_in_the_spelling_of_its_runs(
+    version: str, known: str
+) -> None:
+    began = {"shop v2": NOON, "shop 2": NOON - timedelta(days=1), "shop 1": NOON}
+    assert known_as(version, began) == known

@@ -4,6 +4,8 @@ Pure.
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -88,22 +90,58 @@ def newest_against(
 
 
 class UnclearVersion(ValueError):
-    """A version that does not say whose it is."""
+    """A version that several agents may have, or that is spelled as several are."""
+
+
+SEPARATORS = re.compile(r"[^\w.]+|_+|(?<!\d)\.|\.(?!\d)")
+WORD_VERSION = re.compile(r"\b(?:versi\w*|vers?|v|release)(?: (?=\d)|(?=\d))")
+
+
+def version_key(name: str) -> str:
+    """What the spellings of one version have in common: “Bank@v2”, “bank-2” and “bank version 2”
+    are “bank 2”.
+    """
+    folded = unicodedata.normalize("NFKC", name).casefold()
+    return WORD_VERSION.sub("", " ".join(SEPARATORS.sub(" ", folded).split())) or folded.strip()
 
 
 def fix_version(text: str, agents: Collection[str], known: Collection[str]) -> str:
     """The full name of a version that a person typed: “bank 2” for “2”, as the API sends it beside
-    the agent's name.
+    the agent's name, and for “Bank@v2”.
 
     `agents` are the names of the agents whose runs are in the group, `known` the full names of all
     versions that have run. The version may not have run yet. Raises UnclearVersion where several
-    agents could be meant.
+    versions could be meant.
     """
-    full = [f"{agent} {text}".strip() for agent in sorted(agents)]
-    named = any(agent and text.startswith(f"{agent} ") for agent in agents)
-    if text in known or named or not full:
+    if text in known:
         return text
-    matches = [name for name in full if name in known] or full
+    text = " ".join(text.split())
+    full = sorted({_full_name(text, agent, agents) for agent in agents}) or [text]
+    matches = [name for name in full if name in known]
+    if not matches:
+        keys = {version_key(name) for name in (text, *full)}
+        matches = sorted(name for name in known if version_key(name) in keys) or full
     if len(matches) > 1:
-        raise UnclearVersion(f"Which agent's version {text}? Enter one of: {', '.join(matches)}.")
+        raise UnclearVersion(f"Which version is {text}? Enter one of: {', '.join(matches)}.")
     return matches[0]
+
+
+def _full_name(text: str, agent: str, agents: Collection[str]) -> str:
+    """“bank 2” for “2” and “Bank@2”. A text that begins with the name of one of the agents is a
+    version of that agent.
+    """
+    for name in sorted(agents, key=len, reverse=True):
+        words = re.findall(r"[^\W_]+", name)
+        pattern = r"[\W_]+".join(map(re.escape, words)) + r"(?:[\s@:/#_.-]+|(?=v?\d))(.+)"
+        if words and (rest := re.fullmatch(pattern, text.lstrip("@#([“\"'"), re.IGNORECASE)):
+            return f"{name} {rest[1]}"
+    return f"{agent} {text}".strip()
+
+
+def known_as(version: str, known: Mapping[str, datetime]) -> str:
+    """The name under which a version has run: the earliest of several; the name itself if it has
+    not run.
+    """
+    key = version_key(version)
+    spellings = [name for name in known if version_key(name) == key]
+    return version if version in known else min(spellings, key=known.__getitem__, default=version)

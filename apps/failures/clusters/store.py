@@ -29,7 +29,7 @@ from apps.failures.actions import diagnose
 from apps.failures.clusters import find, identity, signatures
 from apps.failures.clusters.cases import Case, arguments_of, request_of, trouble_of
 from apps.failures.clusters.features import STOP_WORDS, Space
-from apps.failures.clusters.life import Fix, after_news, fix_version, newest_against
+from apps.failures.clusters.life import Fix, after_news, fix_version, known_as, newest_against
 from apps.failures.clusters.records import case_of
 from apps.failures.clusters.signatures import Signature
 from apps.failures.models import (
@@ -386,12 +386,11 @@ def _reopen(
     began = first_seen(project) if fixed else {}
     done = 0
     for row in fixed:
-        # A version without any run yet starts now at the earliest: failures so far are its
-        # predecessors'.
-        known = {row.fixed_version: timezone.now(), **began}
-        newest = newest_against(
-            Fix(row.fixed_version, row.fixed_at), members.get(str(row.pk), ()), known
-        )
+        # Without any run of the version yet, or where its name was mistyped, every version that
+        # first ran after the fix is a later one.
+        version = known_as(row.fixed_version, began)
+        known = {version: row.fixed_at, **began}
+        newest = newest_against(Fix(version, row.fixed_at), members.get(str(row.pk), ()), known)
         if after_news(row.state, row.fixed_at, newest) != State.REOPENED:
             continue
         if FailureCluster.objects.filter(pk=row.pk, state=State.FIXED).update(state=State.REOPENED):

@@ -26,7 +26,7 @@ from apps.core.query import FLAG, PAGE_NUMBER
 from apps.failures.actions import clusters
 from apps.failures.actions.decisions import Refused
 from apps.failures.clusters import purity, store
-from apps.failures.clusters.life import LEGAL
+from apps.failures.clusters.life import LEGAL, known_as
 from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureState
 from apps.failures.rates import StartOfRun
 from apps.teamwork.assigning import assigned_to
@@ -242,7 +242,7 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
                 (value, label) for value, label in State.choices if value in LEGAL[cluster.state]
             ],
             "known_versions": list(reversed(began))[:50],
-            "fix_is_out": cluster.fixed_version in began,
+            "fix_is_out": known_as(cluster.fixed_version, began) in began,
             "modes": project.failure_modes.all(),
             "people": [
                 row.user
@@ -366,12 +366,24 @@ def rename(request: HttpRequest, project: Project, cluster: FailureCluster) -> s
     return "Renamed." if cluster.named_by_person else "The generated name is back in use."
 
 
+def _reopens(cluster: FailureCluster) -> str:
+    began = store.first_seen(cluster.project)
+    if known_as(cluster.fixed_version, began) in began:
+        return "The cluster reopens automatically if that version, or a later one, fails this way."
+    newest = ", ".join(list(reversed(began))[:3])
+    return (
+        f"There is no run of “{cluster.fixed_version}” yet. The cluster reopens automatically if"
+        " any version that first runs after now fails this way."
+        + (f" The newest versions with runs: {newest}." if newest else "")
+    )
+
+
 @_write
 def move(request: HttpRequest, project: Project, cluster: FailureCluster) -> str:
     to, version = request.POST.get("to", ""), request.POST.get("version", "")
     cluster = clusters.move(cluster=cluster, to=to, version=version, by=request.user)
     if cluster.state == State.FIXED:
-        return "The cluster reopens automatically if that version, or a later one, fails this way."
+        return _reopens(cluster)
     return f"The cluster is {cluster.get_state_display().lower()} now."
 
 
