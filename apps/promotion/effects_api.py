@@ -123,8 +123,8 @@ EFFECT_EXAMPLE = OpenApiExample(
     description=(
         "Production before and after a promotion or rollback (an `id` from the channel’s history):"
         " failure rates by mode and cluster with simultaneous intervals, other changes, and the"
-        " version's cost and savings. The time windows end at the channel’s previous and next"
-        " moves."
+        " version's cost and savings (`saves_per_week`, null until runs arrived on two whole days"
+        " after the move). The time windows end at the channel’s previous and next moves."
     ),
 )
 @api_view(["GET"])

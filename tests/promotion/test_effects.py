@@ -24,7 +24,7 @@ from apps.promotion import actions as promotion
 from apps.promotion.effects.graph import as_json as graph_json
 from apps.promotion.effects.graph import graph_of
 from apps.promotion.effects.marks import Share, shift
-from apps.promotion.effects.report import as_json, costs_of, effect_of
+from apps.promotion.effects.report import Saving, as_json, costs_of, effect_of
 from apps.promotion.effects.windows import windows
 from apps.promotion.models import Promotion
 from apps.promotion.templatetags.promotion import more_or_fewer
@@ -141,15 +141,17 @@ def test_runs_that_name_the_versions_are_compared(moved: Promotion) -> None:
     ].slug == str(cluster.pk)
     assert sum(line.shift.before.failed for line in found.modes) == 8
     assert "Failure modes" in [other.title for other in found.others]
-    saving = found.saving
-    assert (
-        saving and saving.low == 0 < saving.failures < saving.high
-    )  # all runs after it came in one burst
-    steady = replace(found, after=replace(found.after, daily=[100, 110, 95, 105, 100, 98])).saving
+    assert found.saving is None and as_json(found)["saves_per_week"] is None, "one burst"
+
+    def saved(*daily: int) -> Saving | None:
+        return replace(found, after=replace(found.after, daily=daily)).saving
+
+    for burst in ([], [100], [0, 0], [100, 0], [0, 100], [0, 0, 0, 100, 0, 0, 0]):
+        assert saved(*burst) is None, burst
+    saving = saved(100, 0, 0, 0, 0, 3, 0)
+    assert saving and saving.low == 0 < saving.failures < saving.high
+    steady = saved(100, 110, 95, 105, 100, 98)
     assert steady and 0 < steady.low < steady.failures < steady.high
-    assert (
-        replace(found, after=replace(found.after, daily=[100])).saving is None
-    )  # a day says nothing about a week
     said = [more_or_fewer(number) for number in (saving.failures, -saving.failures, 0.0)]
     assert said == [f"{saving.failures:,.0f} fewer", f"{saving.failures:,.0f} more", "0 more"]
     assert as_json(found)["windows"]["after"]["runs"] == 16

@@ -29,7 +29,7 @@ from apps.training.lineage import COUNTED, datasets_behind, ids_of, jobs_behind
 from apps.training.models import PromptSearch
 
 MODES, CLUSTERS = 30, 30
-FEWEST_DAYS = 2  # whole days of traffic from which a week is extrapolated
+FEWEST_DAYS = 2  # whole days with runs from which a week is extrapolated
 CHANGES = {
     "channel": "Moves and settings of channels",
     "failure_mode": "Failure modes",
@@ -125,13 +125,13 @@ class Effect:
 
     @property
     def saving(self) -> Saving | None:
-        """None until there are two whole days of traffic: a burst says nothing about a week."""
+        """None until two whole days had runs: a burst says nothing about a week."""
         daily, total = self.after.daily, self.total
         if (
             total.difference is None
             or total.low is None
             or total.high is None
-            or len(daily) < FEWEST_DAYS
+            or sum(runs > 0 for runs in daily) < FEWEST_DAYS
         ):
             return None
         mean = fmean(daily)
