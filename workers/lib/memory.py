@@ -107,7 +107,7 @@ def free_memory() -> tuple[float, float]:
     """(free, total) in one unit: of the visible GPU with the least free share, or of the machine
     without one.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # "": none
     query = ["nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(
@@ -116,11 +116,14 @@ def free_memory() -> tuple[float, float]:
             text=True,
             timeout=20,
         )
+        lines = [line.split(",") for line in done.stdout.splitlines() if line.strip()]
         rows = [
-            tuple(map(float, line.split(","))) for line in done.stdout.splitlines() if line.strip()
+            (float(free), float(total))
+            for free, total in lines
+            if 0 <= float(free) <= float(total) > 0
         ]
-        if done.returncode == 0 and rows:
-            return min(rows, key=lambda row: row[0] / row[1])  # type: ignore[return-value]
+        if done.returncode == 0 and rows and visible != "":
+            return min(rows, key=lambda row: row[0] / row[1])
     except (OSError, ValueError, subprocess.TimeoutExpired):
         pass
     limit = memory_limit()

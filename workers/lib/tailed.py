@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+from workers.lib.log_cause import plain
+
 MOST_LINES, MOST_CHARS = 200, 400
 CHUNK = 65_536
 GUARD = Path(__file__).with_name("guard.py")
@@ -63,12 +65,6 @@ def printable(line: bytes) -> str:
     """The line without colours and control characters, truncated."""
     text = "".join(
         char if char.isprintable() or char == "\t" else "�"
-        for char in _plain(line.decode(errors="replace"))
+        for char in plain(line[: 8 * MOST_CHARS].decode(errors="replace"))
     )
     return text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}…"
-
-
-def _plain(text: str) -> str:
-    """The text without ANSI escapes."""
-    parts = text[: 8 * MOST_CHARS].split("\x1b[")
-    return parts[0] + "".join(part.lstrip("0123456789;")[1:] for part in parts[1:])

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from workers.lib.log_cause import cause
 from workers.lib.specs import ServedModel
 
 RANKS = (
@@ -26,6 +27,7 @@ RANKS = (
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 MOST_OPTIONS = 20
 IDLE_SHARE, LEAST_SHARE = 0.97, 0.05  # of a device's memory that is free
+MARK = "—"  # begins a line of the log that the keeper of the server wrote
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}", re.ASCII)
 
 
@@ -110,14 +112,6 @@ ADVICE = (
         "vLLM's environment is not complete: run “make vllm” again on that machine.",
     ),
 )
-SERIOUS = re.compile(r"(?:^|\W)(?:\w*Error|ERROR|error|CRITICAL)\b")
-# Lines that point at another one.
-ELSEWHERE = re.compile(
-    r"[Ss]ee (?:the )?(?:root cause|stack trace|error|log)s? (?:above|below)|[Ff]ailed core proc"
-)
-PREFIX = re.compile(
-    r"^(?:\([^)]*\)\s*)*(?:(?:ERROR|WARNING|CRITICAL|INFO) [\d-]+ [\d:]+ \[[^\]]*\]\s*)?"
-)
 
 
 def checked_options(given: dict[str, Any], known: dict[str, Option] = OPTIONS) -> dict[str, Any]:
@@ -179,11 +173,11 @@ def write_options(options: dict[str, Any]) -> str:
 
 def utilization(free: float, total: float) -> float | None:
     """The share of a device's memory that vLLM may use, where others use some of it: 90% of what is
-    free, in steps of 0.01. None where the device is idle, for vLLM's own default. Raises ValueError
-    if almost nothing is free.
+    free, in steps of 0.01. None where the device is idle or its memory is unknown, for vLLM's own
+    default. Raises ValueError if almost nothing is free.
     """
-    share = free / total
-    if share >= IDLE_SHARE:
+    share = max(free, 0.0) / total if total > 0 else math.nan
+    if math.isnan(share) or share >= IDLE_SHARE:
         return None
     if share < LEAST_SHARE:
         raise ValueError(
@@ -245,18 +239,22 @@ def _words(given: dict[str, Any]) -> list[str]:
 
 
 def reason(lines: Iterable[str]) -> str:
-    """Why it ended, from its last lines: the line that says so, and what to do. "" if there is
-    none.
+    """Why its last start ended, from its last lines: the error, and what to do about it. Lines that
+    begin with `MARK` are ours. "" if it wrote nothing.
     """
-    said = [line for line in (PREFIX.sub("", line).strip() for line in lines) if line]
-    for pattern, advice in ADVICE:
-        found = next((line for line in reversed(said) if re.search(pattern, line)), None)
-        if found:
-            return f"{advice} It said: {found[:300]}"
-    said = [line for line in said if not ELSEWHERE.search(line)]
-    serious = [
-        line
-        for line in said
-        if SERIOUS.search(line) and not line.startswith(("File ", "Traceback"))
-    ]
-    return (serious or said or [""])[-1][:300]
+    log = list(lines)
+    begun = max(
+        (at for at, line in enumerate(log) if line.startswith(f"{MARK} started")), default=0
+    )
+    written = [line for line in log[begun:] if not line.startswith(MARK)]
+    ending = " ".join(line.strip(f"{MARK} ") for line in log[begun + 1 :] if line.startswith(MARK))
+    found = cause(written)
+    if not found.text:
+        return ""
+    for of in (ending, found.text if found.kind == "error" else ""):
+        if advice := next((advice for pattern, advice in ADVICE if re.search(pattern, of)), None):
+            return f"{advice} It said: {found.text}"
+    if found.kind == "error":
+        return found.text
+    ending = f" ({ending})" if ending else ""
+    return f"Its last lines do not contain the cause{ending}. It said: {found.text}"
