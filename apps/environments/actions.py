@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeVar
 
+import httpx2
 from django.conf import settings
 from django.db import models, transaction
 
@@ -18,7 +20,7 @@ from apps.environments.models import Environment, EnvironmentKind, Package, Veri
 from workers.lib.environments import BUILTIN, load
 from workers.lib.environments.packages import OWN
 from workers.lib.errors import SpecError
-from workers.lib.outgoing import check_url
+from workers.lib.outgoing import check_base_url, check_url
 from workers.lib.prompts import AGENT_PART
 from workers.lib.verifiers import build
 
@@ -165,7 +167,7 @@ def connect_remote(
 
     Raises RefusedAddress, RefusedKey, SpecError.
     """
-    config = _connection(url.rstrip("/ "), api_key_env, timeout_s) | {"success_at": success_at}
+    config = _connection(check_base_url, url, api_key_env, timeout_s) | {"success_at": success_at}
     config |= {"turn_rewards": True} if turn_rewards else {}
     config |= {"tools": tools} if tools else {}
     return save_environment(
@@ -216,7 +218,7 @@ def connect_openenv(
 
     Raises RefusedAddress, RefusedKey, SpecError.
     """
-    config = _connection(url.rstrip("/ "), api_key_env, timeout_s) | {
+    config = _connection(check_base_url, url, api_key_env, timeout_s) | {
         "success_at": success_at,
         "tools": tools,
         "mcp": by_mcp,
@@ -252,7 +254,7 @@ def connect_mcp(
 
     Raises RefusedAddress, RefusedKey, SpecError.
     """
-    config = _connection(url, api_key_env, timeout_s) | {"tools": tools}
+    config = _connection(check_url, url, api_key_env, timeout_s) | {"tools": tools}
     return save_environment(
         project=project,
         slug=slug,
@@ -265,9 +267,11 @@ def connect_mcp(
     )
 
 
-def _connection(url: str, api_key_env: str, timeout_s: float) -> dict:
+def _connection(
+    check: Callable[..., httpx2.URL], url: str, api_key_env: str, timeout_s: float
+) -> dict:
     """What the configs of all remote kinds have. Raises RefusedAddress, RefusedKey."""
-    address = check_url(url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS)
+    address = check(url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS)
     outgoing_keys.key_of(api_key_env, address.host)
     key = {"api_key_env": api_key_env} if api_key_env else {}
     return {"url": str(address), "timeout_s": timeout_s} | key

@@ -17,7 +17,7 @@ from workers.lib.environments.gym_tools import described_tools
 from workers.lib.keys import RefusedKey, bearer
 from workers.lib.mcp import McpClient, McpError
 from workers.lib.openenv import OpenEnvError, http_client, tools_of
-from workers.lib.outgoing import Bounds, RefusedAddress, check_url, client
+from workers.lib.outgoing import Bounds, RefusedAddress, check_base_url, check_url, client
 
 TIMEOUT_S = 10.0
 UNKNOWN = "unknown"
@@ -53,7 +53,8 @@ def test(
     Never raises because of the server. `operator`: whether an operator asks (outgoing_keys.key_of).
     """
     try:
-        base = check_url(url, allow_private=allow_private)
+        check = check_url if kind == EnvironmentKind.MCP else check_base_url
+        base = check(url, allow_private=allow_private)
         key = outgoing_keys.key_of(api_key_env, base.host, operator=operator)
         if kind == EnvironmentKind.MCP:
             config = {"url": str(base), "api_key_env": api_key_env, "timeout_s": TIMEOUT_S}

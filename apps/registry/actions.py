@@ -188,10 +188,10 @@ def register_agent(
     from its traces. If it is called over HTTP, the address is part of its identity, and so is the
     format in which it receives tasks (chat completions by default).
     """
-    agent_version, base_url = agent_version.strip(), base_url.rstrip("/")
+    agent_version = agent_version.strip()
     _check_agent(name, agent_version)
     if reached_by == Reach.HTTP:
-        checked_address(base_url, key_variable)
+        base_url = checked_address(base_url, key_variable)
         protocol = protocol or Protocol.CHAT
     elif base_url or key_variable or protocol:
         raise ModelError(
@@ -283,10 +283,12 @@ def _check_agent(name: str, agent_version: str) -> None:
             ) from error
 
 
-def checked_address(base_url: str, key_variable: str) -> None:
-    """Raises ModelError if this installation may not call the address, or send it the key."""
+def checked_address(base_url: str, key_variable: str) -> str:
+    """The address as stored. Raises ModelError if this installation may not call it, or send it the
+    key.
+    """
     try:
-        check_address(base_url, key_variable)
+        return check_address(base_url, key_variable)
     except ServerError as error:
         raise ModelError(str(error)) from error
 

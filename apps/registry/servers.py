@@ -17,6 +17,7 @@ from django.db.models import ProtectedError
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.text import slugify
+from httpx2 import URL
 
 from apps.core import jobs, outbox
 from apps.core.actions import audit
@@ -29,7 +30,7 @@ from apps.registry.models import Dialect, Health, ModelVersion, Server, ServerPr
 from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
 from workers.lib.keys import RefusedKey
-from workers.lib.outgoing import RefusedAddress, check_url
+from workers.lib.outgoing import RefusedAddress, check_base_url
 from workers.lib.serving import Address, Listing, list_models
 
 MOST = 50  # servers per project: the health of each is checked every few minutes
@@ -61,15 +62,24 @@ def check_address(base_url: str, key_variable: str, *, operator: bool = True) ->
     """The address as stored. Raises ServerError if this installation may not call it or send it the
     key.
     """
-    base_url = base_url.strip().rstrip("/")
+    url = _base_url(base_url)
     try:
-        host = check_url(base_url, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS).host
-        key_of(key_variable, host, operator=operator)
-    except RefusedAddress as error:
-        raise ServerError(str(error), "base_url") from error
+        key_of(key_variable, url.host, operator=operator)
     except RefusedKey as error:
         raise ServerError(str(error), "key_variable") from error
-    return base_url
+    return str(url)
+
+
+def stored_address(base_url: str) -> str:
+    """The spelling in which an address is stored and compared. Raises ServerError."""
+    return str(_base_url(base_url))
+
+
+def _base_url(text: str) -> URL:
+    try:
+        return check_base_url(text, allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS)
+    except RefusedAddress as error:
+        raise ServerError(str(error), "base_url") from error
 
 
 def address_spec(base_url: str, key_variable: str, **more: Any) -> dict[str, Any]:

@@ -46,9 +46,22 @@ def test_the_same_name_and_version_are_one_agent() -> None:
     )
 
 
+def test_one_address_of_an_agent_is_one_version() -> None:
+    project = make_project()
+    spellings = (
+        URL,
+        f"{URL}/",
+        "HTTPS://Agent.Example.com:443/v1",
+        "https://agent.example.com./v1",
+    )
+    versions = {agent(project, reached_by=Reach.HTTP, base_url=url) for url in spellings}
+    assert [version.base_url for version in versions] == [URL]
+
+
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
+        ({"reached_by": Reach.HTTP, "base_url": f"{URL}?code=1"}, "must not hold a query"),
         ({"agent_version": " "}, "agent_version is text in one line"),
         ({"agent_version": "a\nb"}, "agent_version is text in one line"),
         ({"agent_version": "a\x00b"}, "agent_version is text in one line"),

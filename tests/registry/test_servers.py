@@ -65,7 +65,10 @@ def edited(server: Server, **fields: Any) -> Server:
             "key_variable",
             "may go to 127.0.0.1 only",
         ),
+        ({"base_url": f"{URL}?x=1"}, "base_url", "must not hold a query"),
         ({"base_url": f"{URL}/", "name": "other"}, "base_url", "already has this address"),
+        ({"base_url": URL.upper().replace("/V1", "/v1")}, "base_url", "already has this address"),
+        ({"base_url": URL.replace("127.0.0.1", "127.1")}, "base_url", "already has this address"),
         ({"base_url": "http://127.0.0.1:9/v1", "name": "first"}, "name", "A server named"),
     ],
 )

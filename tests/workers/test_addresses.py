@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from workers.lib.addresses import RefusedAddress, address_in, check_address
-from workers.lib.outgoing import allowed, check_url
+from workers.lib.outgoing import allowed, check_base_url, check_url
 
 NO_URL = [
     "file:///etc/passwd",
@@ -192,3 +192,54 @@ def test_the_outside_is_what_python_says_too() -> None:
                 is_outside == (address.is_global and not address.is_multicast)
                 or str(address) in ours
             ), address
+
+
+@pytest.mark.parametrize(
+    ("spellings", "normal"),
+    [
+        (
+            [
+                "http://gpu.example.com/v1",
+                "http://GPU.Example.com/v1",
+                "HTTP://gpu.example.com/v1",
+                "HtTp://gpu.example.com:80/v1",
+                "http://gpu.example.com:080/v1",
+                "http://gpu.example.com:/v1",
+                "http://gpu.example.com./v1",
+                "http://gpu.example.com/v1/",
+                "http://gpu.example.com/v1//",
+                " http://gpu.example.com/v1 ",
+                "http://gpu.example.com/a/../v1",
+                "http://gpu.example.com/%761",
+            ],
+            "http://gpu.example.com/v1",
+        ),
+        (["https://x.example:443", "https://X.example/"], "https://x.example"),
+        (["https://x.example:80/v1"], "https://x.example:80/v1"),
+        (["https://x.example/V1"], "https://x.example/V1"),
+        (["https://x.example/a%2fb", "https://x.example/a%2Fb"], "https://x.example/a%2Fb"),
+        (["https://x.example/~a", "https://x.example/%7ea"], "https://x.example/~a"),
+        (
+            ["https://bücher.example", "https://XN--bcher-kva.example."],
+            "https://xn--bcher-kva.example",
+        ),
+        (["http://[0:0::1]:8000/v1", "http://[::1]:08000/v1"], "http://[::1]:8000/v1"),
+        (["http://127.1/v1", "http://0x7f.1/v1", "http://2130706433/v1"], "http://127.0.0.1/v1"),
+    ],
+)
+def test_one_address_has_one_spelling(spellings: list[str], normal: str) -> None:
+    assert {str(check_base_url(url, allow_private=True)) for url in spellings} == {normal}
+
+
+@pytest.mark.parametrize("end", ["?x=1", "/?x=1", "?", "?api-version=2024-06-01&y"])
+def test_paths_are_not_appended_to_a_query(end: str) -> None:
+    with pytest.raises(RefusedAddress, match="must not hold a query"):
+        check_base_url(f"http://x.example/v1{end}", allow_private=True)
+    assert str(check_url(f"HTTP://X.example/v1{end}", allow_private=True)).startswith(
+        f"http://x.example/v1{end}"
+    )
+
+
+def test_a_fragment_is_refused() -> None:
+    with pytest.raises(RefusedAddress, match="a #"):
+        check_url("http://x.example/v1#a", allow_private=True)

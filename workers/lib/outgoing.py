@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 import ssl
+import string
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,11 +22,17 @@ from typing import Any
 import httpcore2
 import httpx2
 
-from workers.lib.addresses import RefusedAddress, check_address, check_host
+from workers.lib.addresses import RefusedAddress, address_in, check_address, check_host
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
+UNRESERVED = frozenset("-._~" + string.ascii_letters + string.digits)
 
 
 def check_url(url: str, *, allow_private: bool) -> httpx2.URL:
-    """The parsed URL. A name is resolved when it is called, not here. Raises RefusedAddress."""
+    """The parsed URL in its normal form. A name is resolved when it is called, not here. Raises
+    RefusedAddress.
+    """
     try:
         parts = httpx2.URL(url.strip())
     except (httpx2.InvalidURL, ValueError) as error:
@@ -39,7 +47,38 @@ def check_url(url: str, *, allow_private: bool) -> httpx2.URL:
     if parts.port is not None and not 1 <= parts.port <= 65535:
         raise RefusedAddress("The address must have a port from 1 to 65535, or none.")
     check_host(parts.host, allow_private)
-    return parts
+    return _normal(parts)
+
+
+def check_base_url(url: str, *, allow_private: bool) -> httpx2.URL:
+    """Of a server to whose address paths are appended: without a query and a slash at its end.
+    Raises RefusedAddress.
+    """
+    parts = check_url(url, allow_private=allow_private)
+    if b"?" in parts.raw_path:
+        raise RefusedAddress(
+            "The address must not hold a query (?…), since paths such as /models are appended to"
+            " it. Give the address without it."
+        )
+    return httpx2.URL(str(parts).rstrip("/"))
+
+
+def _normal(url: httpx2.URL) -> httpx2.URL:
+    """One spelling of all that lead to the same (RFC 3986, 6.2): scheme and host in small letters,
+    no default port, no dot behind the host, IP addresses as they are usually written, nothing
+    escaped without need.
+    """
+    literal = address_in(url.host)
+    host = str(literal) if literal else url.raw_host.decode().rstrip(".").lower()
+    host = f"[{host}]" if ":" in host else host
+    port = "" if url.port in (None, DEFAULT_PORTS[url.scheme]) else f":{url.port}"
+    path, mark, query = url.raw_path.decode().partition("?")
+    return httpx2.URL(f"{url.scheme}://{host}{port}{ESCAPED.sub(_unescaped, path)}{mark}{query}")
+
+
+def _unescaped(escaped: re.Match[str]) -> str:
+    char = chr(int(escaped[1], 16))
+    return char if char in UNRESERVED else escaped[0].upper()
 
 
 def allowed(found: list[tuple], host: str, allow_private: bool) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from apps.evals.formats.rows import Bad
 from apps.evals.models import EvalSet, Task, VariantJob
 from apps.evals.variants import batches, from_model
 from apps.evals.variants.seeds import ARGUMENTS, Seed
-from apps.registry.servers import ServerError, address_spec, check_address
+from apps.registry.servers import ServerError, address_spec, check_address, stored_address
 from workers.lib.variants.requests import Cost, expected
 
 MOST_ASKED = 2_000  # answers of one job
@@ -78,7 +78,7 @@ def submit(*, eval_set: EvalSet, wanted: WriteOrder, by: Any) -> VariantJob:
     """
     if not is_installed():
         raise actions.EvalSetError(ABSENT)
-    _check_server(eval_set.project, wanted, by)
+    wanted = _checked(eval_set.project, wanted, by)
     eval_set = actions.locked_draft(eval_set)
     cost = cost_of(batches.usable_seeds(eval_set), wanted)
     limit = wanted.tokens or cost.most_tokens
@@ -115,20 +115,20 @@ def submit(*, eval_set: EvalSet, wanted: WriteOrder, by: Any) -> VariantJob:
     return jobs.submit(job, by=by)
 
 
-def _check_server(project: Project, wanted: WriteOrder, by: Any) -> None:
-    """Whether the address may be called and the key sent there. Raises EvalSetError. The judge's
-    server was chosen by an operator.
+def _checked(project: Project, wanted: WriteOrder, by: Any) -> WriteOrder:
+    """With the address as it is stored. Raises EvalSetError if it may not be called or sent the
+    key. The judge's server was chosen by an operator.
     """
     judge = judge_server(project) or {}
-    is_judges = (wanted.base_url, wanted.key_variable) == (
-        judge.get("base_url"),
-        judge.get("key_variable"),
-    )
-    trusted = (
-        is_judges or project.memberships.filter(user=by, role__in=Role.OPERATOR.upward).exists()
-    )
+    is_operator = project.memberships.filter(user=by, role__in=Role.OPERATOR.upward).exists()
     try:
-        check_address(wanted.base_url, wanted.key_variable, operator=trusted)
+        wanted = replace(wanted, base_url=stored_address(wanted.base_url))
+        is_judges = (wanted.base_url, wanted.key_variable) == (
+            judge.get("base_url"),
+            judge.get("key_variable"),
+        )
+        check_address(wanted.base_url, wanted.key_variable, operator=is_judges or is_operator)
+        return wanted
     except ServerError as error:
         raise actions.EvalSetError(str(error)) from error
 

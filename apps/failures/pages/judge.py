@@ -32,7 +32,7 @@ from apps.failures.tasks import judge_project
 from apps.trajectories.actions.store import find
 from apps.trajectories.models import Trajectory
 from apps.trajectories.shown import runs_shown
-from workers.lib.outgoing import RefusedAddress, check_url
+from workers.lib.outgoing import RefusedAddress, check_base_url, check_url
 
 MAX_TEXT, MAX_SAMPLES, OFFERED = 20_000, 5, 8
 MANY = 200  # waiting runs that are counted
@@ -74,7 +74,7 @@ class RubricForm(PlainForm):
     def clean_base_url(self) -> str:
         allowed = rubrics.server_of(Rubric()).allow_private
         try:
-            return str(check_url(self.cleaned_data["base_url"], allow_private=allowed)).rstrip("/")
+            return str(check_base_url(self.cleaned_data["base_url"], allow_private=allowed))
         except RefusedAddress as error:
             raise forms.ValidationError(str(error)) from error
 
