@@ -55,6 +55,20 @@ def test_snippets_say_what_they_send_and_no_page_names_a_port() -> None:
         assert not re.search(r"(?:localhost|127\.0\.0\.1):\d", text), path
 
 
+def test_the_address_and_the_key_have_one_name_each() -> None:
+    texts = {
+        path.relative_to(ROOT).as_posix(): path.read_text()
+        for folder, kinds in (("docs", "md"), ("templates", "html"), ("clients", "md"), (".", "md"))
+        for path in (ROOT / folder).glob(f"{'' if folder == '.' else '**/'}*.{kinds}")
+    }
+    assert {"README.md", "docs/servers.md", "templates/trajectories/first.html"} <= texts.keys()
+    variable = r"[\"']?\$\{?(\w+)\}?"
+    keys, addresses = {"FLYWHEEL_API_KEY"}, {"FLYWHEEL_URL", "OTEL_EXPORTER_OTLP_ENDPOINT"}
+    for name, text in texts.items():
+        assert set(re.findall(rf"Bearer(?: |%20){variable}", text)) <= keys, name
+        assert set(re.findall(rf"{variable}/(?:api|v1|env)/", text)) <= addresses, name
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 def test_the_curl_snippet_stores_a_trajectory(live_server: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from django.conf import settings
 from drf_spectacular.utils import extend_schema
 from msgspec import Meta, Struct, to_builtins
 from rest_framework.decorators import api_view
@@ -14,6 +13,7 @@ from rest_framework.response import Response
 
 from apps.core.models import ApiKey
 from apps.core.openapi import JSON, described, sent
+from apps.serving import clients
 from apps.serving.actions import FIELDS, set_limits
 from apps.serving.models import KeyLimits
 from apps.serving.routes import CANARY, SHADOW, Lane, Route, routes_of
@@ -94,7 +94,7 @@ def _lane_json(lane: Lane) -> dict[str, Any]:
 @api_view(["GET"])
 def endpoint(request: Request) -> Response:
     channels = [route_json(route) for route in routes_of(request.auth.project)]
-    return Response({"base_url": f"{settings.FLYWHEEL_ENDPOINT_URL}/v1", "channels": channels})
+    return Response({"base_url": clients.base_url(request), "channels": channels})
 
 
 @extend_schema(

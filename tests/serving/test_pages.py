@@ -67,6 +67,28 @@ def test_the_page_says_what_answers_and_how_to_ask(project: Project) -> None:
     assert "<input form=" not in page(project, Role.ENGINEER)
 
 
+@pytest.mark.parametrize(
+    ("configured", "opened", "shown"),
+    [
+        ("https://models.example.com", "10.0.0.7:8000", "https://models.example.com/v1"),
+        ("http://127.0.0.1:8001", "localhost:8000", "http://127.0.0.1:8001/v1"),
+        ("http://127.0.0.1:8001", "10.0.0.7:8000", "http://10.0.0.7:8001/v1"),
+        ("http://localhost:9001", "fly.example.com", "http://fly.example.com:9001/v1"),
+        ("http://127.0.0.1:8001", "[fd00::7]:8000", "http://[fd00::7]:8001/v1"),
+    ],
+)
+def test_the_endpoint_is_named_as_it_is_reached_from_where_the_page_is_read(
+    project: Project, settings: Any, configured: str, opened: str, shown: str
+) -> None:
+    settings.FLYWHEEL_ENDPOINT_URL, settings.ALLOWED_HOSTS = configured, ["*"]
+    client = Client(headers={"host": opened})
+    client.force_login(make_member(project))
+    text = client.get(reverse("serving:endpoint", args=[project.slug])).content.decode()
+    assert f"curl {shown}/chat/completions" in text and f'base_url="{shown}"' in text
+    answer = client.get("/api/v1/endpoint/", **key_headers(project))
+    assert answer.json()["base_url"] == shown
+
+
 def test_a_candidate_is_shown_beside_what_the_channel_runs(project: Project) -> None:
     trial = make_trial(project)
     shown = page(project)

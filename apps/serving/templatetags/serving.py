@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from django import template
-from django.conf import settings
+from django.template import RequestContext
+
+from apps.serving import clients
 
 register = template.Library()
 
 
-@register.simple_tag
-def endpoint_address() -> str:
-    """The `base_url` for clients of OpenAI's API."""
-    return f"{settings.FLYWHEEL_ENDPOINT_URL}/v1"
+@register.simple_tag(takes_context=True)
+def endpoint_address(context: RequestContext) -> str:
+    return clients.base_url(context.request)
