@@ -186,8 +186,9 @@ async def search(spec: SearchPrompts, events: Emitter, stop: StopFlag) -> dict[s
     if best is None:
         used = found.used
         spent = (
-            f"{used['calls']:,} calls, {used['input_tokens'] + used['output_tokens']:,} tokens and"
-            f" ${used['usd']:.4f} were used."
+            f"{used['calls']:,} calls and {used['input_tokens'] + used['output_tokens']:,} tokens"
+            + (f" (${used['usd']:.4f})" if used["usd"] else "")
+            + " were used."
         )
         raise JobError(
             f"The prompt at the start could not be scored. {stopped} {spent}".replace("  ", " ")

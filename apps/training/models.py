@@ -361,6 +361,21 @@ class PromptSearch(Job):
         default=dict, help_text="calls, input_tokens, output_tokens and usd, over all attempts"
     )
 
+    @property
+    def unpriced(self) -> list[str]:
+        """The models without a known price: what they cost is not part of `used["usd"]`."""
+        parts = (self.spec["engine"], self.spec["reflecting"])
+        return [
+            f"{part['model']} on {part['server_name']}"
+            for part in parts
+            if part.get("price", ()) is None
+        ]
+
+    @property
+    def usd(self) -> float | None:
+        """None if a price is unknown."""
+        return None if self.unpriced else self.used.get("usd", 0.0)
+
     def get_absolute_url(self) -> str:
         return reverse("training:search", args=[self.project.slug, self.pk])
 

@@ -159,6 +159,38 @@ def test_a_managed_server_may_write_the_proposals(world: dict[str, Any], setting
     assert spec.server.base_url == "http://127.0.0.1:9999/v1" and spec.server.allow_private
 
 
+@pytest.mark.parametrize(
+    ("prices", "usd", "says"),
+    [
+        ({"*": [1.0, 2.0]}, 0.5, "$0.5000"),
+        ({"*": [0.0, 0.0]}, 0.5, "$0.5000"),
+        ({"other": [1.0, 2.0]}, None, "no price is known for writer on"),
+        ({}, None, "no price is known for writer on"),
+    ],
+)
+def test_a_failed_search_says_what_it_used(
+    world: dict[str, Any], prices: dict, usd: float | None, says: str
+) -> None:
+    """Also what is unknown: a server without prices is not free."""
+    server = make_server(world["project"], "http://127.0.0.1:9/v1", prices=prices)
+    search = search_of(world, server=server)
+    search.claim("test")
+    used = {"calls": 7, "input_tokens": 1_200, "output_tokens": 30, "usd": 0.5 if prices else 0.0}
+    paid = {"type": "metric", "step": 7, "values": used}
+    say(search, paid, candidate_event(0, "start", "Be nice.", score=0.25))
+    search.finish(JobState.FAILED, error="The server went away.")
+    args = [world["project"].slug, search.pk]
+    client = client_of(make_member(world["project"], Role.VIEWER))
+    shown = client.get(reverse("training:search", args=args)).content.decode()
+    assert "7 of 100 calls" in shown and "1,200 tokens in, 30 out" in shown and says in shown
+    assert ("$0" in shown) == (usd is not None)
+    found = api(world, "get", "search", search.pk).json()
+    assert found["used"] == used | {"usd": usd} and found["state"] == "failed"
+    assert (found["candidates"][0]["usd"] is None) == (usd is None)
+    listed = client.get(reverse("training:searches", args=args[:1])).content.decode()
+    assert ("unknown" in listed) == (usd is None)
+
+
 def test_what_was_held_out_since_is_not_sent(world: dict[str, Any]) -> None:
     """Each task of a search is compared with the hold-outs again when it starts."""
     project, request = (

@@ -244,7 +244,7 @@ def costs_of(version: ModelVersion) -> list[Cost]:
     found = []
     job = next((job for node, job in jobs_behind(version) if node.pk == version.pk), None)
     if job:
-        usd = job.used.get("usd") if isinstance(job, PromptSearch) else None
+        usd = job.usd if isinstance(job, PromptSearch) else None
         found.append(
             Cost(
                 "Prompt search" if isinstance(job, PromptSearch) else "Training",

@@ -90,7 +90,7 @@ CANDIDATE = {
         "before": NUMBER,
         "after": NUMBER,
         "calls": INTEGER | {"description": "Agent samples used by the search up to then"},
-        "usd": {"type": "number"},
+        "usd": {"type": ["number", "null"], "description": "null if a price is unknown"},
     },
 }
 SEARCH = {
@@ -124,7 +124,13 @@ SEARCH = {
         "total": INTEGER,
         "label": STRING,
         "error": STRING,
-        "used": {"type": "object", "description": "calls, input_tokens, output_tokens, usd"},
+        "used": {
+            "type": "object",
+            "description": (
+                "calls, input_tokens, output_tokens, usd, also of a search that failed; `usd` is"
+                " null if a price is unknown"
+            ),
+        },
         "start_score": NUMBER,
         "score": NUMBER,
         "stopped": {
@@ -306,7 +312,7 @@ def as_json(request: Request, search: PromptSearch) -> dict[str, Any]:
         "total": search.total,
         "label": search.label,
         "error": search.error,
-        "used": search.used,
+        "used": search.used | {"usd": search.usd},
         "start_score": result.get("start_score"),
         "score": result.get("score"),
         "stopped": result.get("stopped") or "",
@@ -322,4 +328,5 @@ def as_json(request: Request, search: PromptSearch) -> dict[str, Any]:
 
 def candidate_json(candidate: PromptCandidate) -> dict[str, Any]:
     names = ("number", "parent", "state", "prompt", "score", "before", "after", "calls", "usd")
-    return {name: getattr(candidate, name) for name in names}
+    unknown = {"usd": None} if candidate.search.unpriced else {}
+    return {name: getattr(candidate, name) for name in names} | unknown
