@@ -28,6 +28,7 @@ from apps.promotion.effects.report import Saving, as_json, costs_of, effect_of
 from apps.promotion.effects.windows import windows
 from apps.promotion.models import Promotion
 from apps.promotion.templatetags.promotion import more_or_fewer
+from apps.registry.actions import register_agent
 from apps.registry.models import ModelVersion
 from apps.trajectories import digest
 from tests.factories import (
@@ -229,11 +230,33 @@ def test_an_hour_in_which_all_happened_is_told_apart_by_the_names(
     links = client.get(reverse("promotion:effect", args=[project.slug, move.pk])).context["sides"]
     (_, until), (since, now) = (times for *_, times in links)
     assert until == since == move.at < now  # not the same hour twice
+    by_api = as_json(found)["windows"]
+    assert by_api["before"]["to"] == by_api["after"]["from"] == move.at < by_api["after"]["to"]
     counts = [
         client.get(f"{reverse('trajectories:list', args=[project.slug])}?{query}").context
         for _, _, query, _ in links
     ]
     assert [len(one["table"]) for one in counts] == [12, 16]
+
+
+@pytest.mark.django_db
+def test_versions_of_one_name_do_not_tell_runs_apart(moved: Promotion) -> None:
+    """Two agents at their version 2, or a version after itself: its runs would count twice."""
+    now = timezone.now()
+    for days in (4, 1):
+        given = {"agent": {"name": "a", "version": "2"}}
+        at = (now - timedelta(days=days)).isoformat()
+        make_trajectory(moved.channel.project, started_at=at, **given)
+    digest.run()
+    desk, shop = (
+        register_agent(project=moved.channel.project, name=name, agent_version="2", by=None)
+        for name in ("desk", "shop")
+    )
+    for before, after in ((desk, shop), (moved.from_version, moved.from_version)):
+        moved.from_version, moved.to_version = before, after
+        sides = windows(moved, 7)
+        assert [side.version for side in sides] == ["", ""], (before, after)
+        assert sides[0].end <= sides[1].begin
 
 
 @pytest.mark.django_db

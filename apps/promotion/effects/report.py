@@ -282,14 +282,16 @@ def as_json(found: Effect) -> dict[str, Any]:
         "runs_name_versions": found.named,
         "windows": {
             name: {
-                "from": one.window.begin,
-                "to": one.window.end,
+                "from": begin,
+                "to": end,
                 "runs": one.runs,
                 "failed": one.failed,
                 "latency_ms": one.latency_ms,
                 "cost_usd": one.cost_usd,
             }
-            for name, one in (("before", found.before), ("after", found.after))
+            for name, one, (begin, end) in zip(
+                ("before", "after"), (found.before, found.after), found.times, strict=True
+            )
         },
         "failures": found.total.as_dict(),
         "modes": [

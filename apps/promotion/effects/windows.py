@@ -117,8 +117,8 @@ def windows(move: Promotion, days: int) -> tuple[Window, Window]:
     the present.
 
     If runs name the versions, only runs of the two count, and hours in which the channel moved are
-    on both sides: the names tell the runs apart. Otherwise all runs count, and such an hour is on
-    neither side.
+    on both sides: the names tell the runs apart. Otherwise (also where both have one name, such as
+    two agents at their version 2) all runs count, and such an hour is on neither side.
     """
     others = Promotion.objects.filter(channel=move.channel_id).exclude(pk=move.pk)
     earlier = (
@@ -129,7 +129,7 @@ def windows(move: Promotion, days: int) -> tuple[Window, Window]:
         named = _cut(move, days, earlier, later, shared=True)
         before = _naming(named[0], move.from_version, move.from_name, move)
         after = _naming(named[1], move.to_version, move.to_name, move)
-        if before and after:
+        if before and after and not set(before.names) & set(after.names):
             return before, after
     return _cut(move, days, earlier, later, shared=False)
 
