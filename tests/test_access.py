@@ -768,6 +768,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "reviews:step",
         "reviews:judge",
         "reviews:answer",
+        "reviews:policy_approve",
         "reviews:undo",
         "teamwork:add",
         "teamwork:edit",
@@ -831,10 +832,12 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "core:unlock_member",
         "reviews:override",
         "reviews:policy_save",
+        "reviews:policy_withdraw",
         "reviews:probe_waive",
         "promotion:create_channel",
         "promotion:policy_save",
         "promotion:policy_import",
+        "promotion:policy_withdraw",
         "promotion:segment",
     }
 

@@ -130,6 +130,7 @@ BY_API = {
     "promotion:policy_save": "PUT promotion_api:policy",
     "promotion:policy_import": "PUT promotion_api:policy",
     "promotion:policy_approve": "POST promotion_api:policy_approve",
+    "promotion:policy_withdraw": "POST promotion_api:policy_withdraw",
     "promotion:channel": "GET promotion_api:targets",
     "promotion:channel_status": "GET promotion_api:deployments",
     "promotion:restore": "POST promotion_api:restore",
@@ -245,7 +246,13 @@ NOT_BY_API = {
     **dict.fromkeys(
         [f"reviews:{name}" for name in ("adjudicate", "rule", "export", "effect")], JUDGING
     ),
-    **dict.fromkeys([f"reviews:{name}" for name in ("policy", "policy_save", "override")], LOCK),
+    **dict.fromkeys(
+        [
+            f"reviews:{name}"
+            for name in ("policy", "policy_save", "policy_approve", "policy_withdraw", "override")
+        ],
+        LOCK,
+    ),
 }
 
 

@@ -253,6 +253,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "promotion_api:graph": {"GET": RESULT},
     "promotion_api:policy": {"GET": RESULT, "PUT": OWNED},
     "promotion_api:policy_approve": {"POST": MANAGED},
+    "promotion_api:policy_withdraw": {"POST": OWNED},
     "promotion_api:plan": {"GET": RESULT},
     "promotion_api:promote": {"POST": MANAGED},
     "promotion_api:rollback": {"POST": MANAGED},

@@ -43,6 +43,10 @@ class Topic(models.TextChoices):
         "A canary advanced to its next share, or passed the last one",
     )
     TRIAL_ENDED = Event.TRIAL_ENDED, "A canary or shadow has ended"
+    POLICY_PROPOSED = (
+        Event.POLICY_PROPOSED,
+        "Loosening a two-person rule needs a second person's approval",
+    )
     OVERRIDE = (
         Event.OVERRIDE_USED,
         "An owner overrode the gate or a training lock, or waived a probe",
@@ -84,6 +88,7 @@ RULES = {
     Topic.TRIAL_STARTED: Rule("Models", Role.ENGINEER),
     Topic.TRIAL_ADVANCED: Rule("Models", Role.ENGINEER),
     Topic.TRIAL_ENDED: Rule("Models", Role.ENGINEER, by_mail=True),
+    Topic.POLICY_PROPOSED: Rule("Administration", Role.REVIEWER, by_mail=True),
     Topic.OVERRIDE: Rule("Administration", Role.OWNER, by_mail=True),
     Topic.JOINED: Rule("Administration", Role.OWNER),
     Topic.KEY_EXPIRES: Rule("Administration", Role.OPERATOR, by_mail=True),

@@ -14,7 +14,7 @@ from apps.evals.models import EvalRun
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
 from apps.promotion.deployment.models import Deployment
-from apps.promotion.models import Approval, Channel, Freeze, GateReport, PolicyProposal, Promotion
+from apps.promotion.models import Approval, Channel, Freeze, GateReport, Promotion
 from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
 
@@ -268,33 +268,5 @@ def announce_proposal(row: Approval) -> None:
         subject=subject,
         page=page,
         key=f"proposal:{row.pk}",
-        excerpt=row.reason,
-    )
-
-
-def announce_policy_proposal(row: PolicyProposal) -> None:
-    """One person wants to loosen who may promote: somebody else has to approve it."""
-    channel = row.channel
-    subject = f"{row.by_name} wants to change who may promote to {channel}: needs a second approval"
-    page = reverse("promotion:policy", args=[channel.project.slug, channel.name])
-    announce(
-        project=channel.project,
-        event=Event.PROMOTION_PROPOSED,
-        subject=subject,
-        data={
-            "policy_proposal": row.pk,
-            "channel": channel.name,
-            "by": row.by_name,
-            "reason": row.reason,
-            "page": page,
-        },
-    )
-    notify(
-        topic=Topic.PROPOSED,
-        project=channel.project,
-        by=row.by,
-        subject=subject,
-        page=page,
-        key=f"policy_proposal:{row.pk}",
         excerpt=row.reason,
     )

@@ -15,6 +15,11 @@ urlpatterns = [
     path(
         "channels/<slug:name>/policy/approve/", channels_api.approve_policy, name="policy_approve"
     ),
+    path(
+        "channels/<slug:name>/policy/withdraw/",
+        channels_api.withdraw_policy,
+        name="policy_withdraw",
+    ),
     path("channels/<slug:name>/plan/", channels_api.plan, name="plan"),
     path("channels/<slug:name>/promote/", channels_api.promote, name="promote"),
     path("channels/<slug:name>/rollback/", channels_api.rollback, name="rollback"),

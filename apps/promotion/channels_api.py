@@ -30,14 +30,15 @@ from apps.promotion.models import (
     Approval,
     Channel,
     Deployment,
-    PolicyProposal,
     Promotion,
     PromotionPolicy,
 )
 from apps.promotion.policies import policy_of, save_policy, values_of
-from apps.promotion.proposals import open_proposal
+from apps.promotion.proposals import rule_of
 from apps.promotion.reports_api import find_report
 from apps.promotion.wear import plan_for, wear_of
+from apps.teamwork import proposals
+from apps.teamwork.models import Proposal
 from workers.lib.typed import json_schema, plain
 
 Sentence = Annotated[str, Meta(max_length=MAX_REASON)]
@@ -52,7 +53,7 @@ class Change(Struct, forbid_unknown_fields=True, kw_only=True):
     toml: str | None = None
 
 
-class Approve(Struct, forbid_unknown_fields=True, kw_only=True):
+class Decide(Struct, forbid_unknown_fields=True, kw_only=True):
     """`proposal`: its id, as the policy has it."""
 
     proposal: Annotated[int, Meta(ge=1)]
@@ -74,15 +75,8 @@ class RollBack(Struct, forbid_unknown_fields=True, kw_only=True):
     to_version: Sentence = ""
 
 
-PROPOSAL = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "integer"},
-        "policy": json_schema(Policy),
-        "reason": {"type": "string"},
-        "by": {"type": "string"},
-        "at": {"type": "string", "format": "date-time"},
-    },
+PROPOSAL = proposals.SCHEMA | {
+    "properties": proposals.SCHEMA["properties"] | {"policy": json_schema(Policy)}
 }
 POLICY = {
     "type": "object",
@@ -258,14 +252,14 @@ def policy(request: Request, name: str) -> Response | HttpResponse:
             by=request.auth.created_by,
             key=request.auth,
         )
-        if isinstance(row, PolicyProposal):
-            return Response({"proposal": _proposal_json(row)}, status=202)
+        if isinstance(row, Proposal):
+            return Response({"proposal": proposals.as_json(row)}, status=202)
     return _policy(request, channel)
 
 
 @extend_schema(
     operation_id="v1_channels_policy_approve",
-    request={JSON: json_schema(Approve)},
+    request={JSON: json_schema(Decide)},
     responses=described({200: POLICY}, 400, 403, 404, 409),
     examples=[APPROVE_EXAMPLE, POLICY_EXAMPLE],
     description=(
@@ -275,25 +269,33 @@ def policy(request: Request, name: str) -> Response | HttpResponse:
 )
 @api_view(["POST"])
 def approve_policy(request: Request, name: str) -> Response | HttpResponse:
-    channel, asked = find_channel(request, name), form_of(request, Approve)
+    channel, asked = find_channel(request, name), form_of(request, Decide)
     given = {"by": request.auth.created_by, "key": request.auth}
     policies.approve_policy(channel=channel, proposal=asked.proposal, **given)
     return _policy(request, channel)
 
 
-def _proposal_json(row: PolicyProposal) -> dict[str, Any]:
-    return {
-        "id": row.pk,
-        "policy": row.values,
-        "reason": row.reason,
-        "by": row.by_name,
-        "at": row.at,
-    }
+@extend_schema(
+    operation_id="v1_channels_policy_withdraw",
+    request={JSON: json_schema(Decide)},
+    responses=described({200: POLICY}, 400, 403, 404, 409),
+    examples=[APPROVE_EXAMPLE, POLICY_EXAMPLE],
+    description=(
+        "Withdraws the open `proposal` of a channel's policy, by whoever proposed it. Needs a"
+        " policy that allows API keys."
+    ),
+)
+@api_view(["POST"])
+def withdraw_policy(request: Request, name: str) -> Response | HttpResponse:
+    channel, asked = find_channel(request, name), form_of(request, Decide)
+    given = {"by": request.auth.created_by, "key": request.auth}
+    policies.withdraw_policy(channel=channel, proposal=asked.proposal, **given)
+    return _policy(request, channel)
 
 
 def _policy(request: Request, channel: Channel) -> Response | HttpResponse:
     now, version = policy_of(channel)
-    proposal = open_proposal(channel, version)
+    proposal = proposals.open_proposal(rule_of(channel, now))
     if (number := number_of(request, "version")) is not None:
         row = PromotionPolicy.objects.filter(channel=channel, version=number).first()
         if row is None:
@@ -318,7 +320,7 @@ def _policy(request: Request, channel: Channel) -> Response | HttpResponse:
             "version": version,
             "policy": plain(now),
             "versions": versions,
-            "proposal": _proposal_json(proposal) if proposal else None,
+            "proposal": proposals.as_json(proposal) if proposal else None,
         }
     )
 

@@ -32,7 +32,6 @@ __all__ = [
     "Freeze",
     "GateReport",
     "Placement",
-    "PolicyProposal",
     "Promotion",
     "PromotionPolicy",
     "Target",
@@ -146,26 +145,6 @@ class PromotionPolicy(models.Model):
 
     def __str__(self) -> str:
         return f"{self.channel} policy {self.version}"
-
-
-class PolicyProposal(models.Model):
-    """A change that loosens a policy which asks for two people: it applies once a second person
-    approves it. Rows are only ever added; the newest one counts, while version `after` applies.
-    """
-
-    channel = models.ForeignKey(Channel, models.CASCADE, related_name="policy_proposals")
-    after = models.PositiveIntegerField()
-    values = models.JSONField()
-    reason = models.TextField()
-    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
-    by_name = models.CharField(max_length=160)
-    at = models.DateTimeField(default=timezone.now)
-
-    class Meta:
-        ordering = ("-at", "-pk")
-
-    def __str__(self) -> str:
-        return f"{self.by_name} proposes a policy for {self.channel}"
 
 
 class Verdict(models.TextChoices):

@@ -12,14 +12,21 @@ from django.db import transaction
 from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.actor import actor_name
+from apps.core.errors import Rejected
 from apps.core.models import ApiKey, Project, Role
 from apps.promotion.conditions import require_not_archived
-from apps.promotion.gate.policy import Policy
-from apps.promotion.models import Channel, PolicyProposal, PromotionPolicy
-from apps.promotion.proposals import PolicyError, loosened, open_proposal, propose
+from apps.promotion.gate.policy import FIELDS, Policy
+from apps.promotion.models import Channel, PromotionPolicy
+from apps.promotion.proposals import loosened, rule_of
+from apps.teamwork import proposals
+from apps.teamwork.models import Proposal
 from workers.lib.typed import convert, plain
 
 PRODUCTION = "production"
+
+
+class PolicyError(Rejected):
+    """A policy that cannot be saved; the message is a sentence for the page."""
 
 
 def channel_of(project: Project, name: str = PRODUCTION) -> Channel:
@@ -71,10 +78,10 @@ def label_of(key: ApiKey | None) -> str:
 @transaction.atomic
 def save_policy(
     *, channel: Channel, policy: Policy, reason: str, by: Any, key: ApiKey | None = None
-) -> PromotionPolicy | PolicyProposal | None:
+) -> PromotionPolicy | Proposal | None:
     """Adds a version; None if it equals the current one. Needs an owner and a reason. What loosens
-    a policy that asks for two people is a proposal, which a second person approves (`oversight`).
-    Raises PolicyError, PromotionError.
+    a policy that asks for two people is a proposal, which a second person approves.
+    Raises PolicyError, ProposalError, PromotionError.
 
     `by` is None for the command line. With an API key, the policy must allow keys, and the key's
     creator must be an owner; otherwise PermissionDenied is raised.
@@ -89,15 +96,15 @@ def save_policy(
         raise PolicyError("Enter a reason: it is stored with the version.")
     if version and policy == before:
         return None
-    if by is not None and loosened(before, policy):
-        return propose(
-            channel=channel,
-            before=before,
-            version=version,
-            policy=policy,
+    if by is not None and (loose := loosened(before, policy)):
+        return proposals.propose(
+            rule_of(channel, before),
+            before=plain(before),
+            values=plain(policy),
+            loosened=[FIELDS[name].label for name in loose],
+            instead="change the policy on the server with manage.py promotion_policy",
             reason=reason.strip(),
             by=by,
-            by_name=label_of(key) or actor_name(by),
             actor_label=label_of(key),
         )
     return _store_version(
@@ -114,20 +121,13 @@ def save_policy(
 def approve_policy(
     *, channel: Channel, proposal: int, by: Any, key: ApiKey | None = None
 ) -> PromotionPolicy:
-    """The second person's consent: the version applies. Raises PolicyError, PermissionDenied."""
+    """The second person's consent: the version applies. Raises ProposalError, PermissionDenied."""
     channel = _locked(channel)
     require_not_archived(channel)
-    before, version = policy_of(channel)
+    before, _ = policy_of(channel)
     require_keys_allowed(channel, before, key)
     get_membership(by, channel.project.slug, Role(before.promoters))
-    row = open_proposal(channel, version)
-    if row is None or row.pk != proposal:
-        raise PolicyError("This change is no longer open. Save it again to propose it.")
-    if row.by_id == by.pk:
-        raise PolicyError("You proposed this change: another person has to approve it.")
-    owners = channel.project.memberships.filter(user__is_active=True, role=Role.OWNER)
-    if not owners.filter(user=row.by_id).exists():
-        raise PolicyError(f"{row.by_name} is no longer an owner here. Save the change again.")
+    row = proposals.accept(rule_of(channel, before), proposal=proposal, by=by)
     return _store_version(
         channel=channel,
         policy=convert(row.values, Policy, "policy"),
@@ -137,6 +137,16 @@ def approve_policy(
         actor=by,
         actor_label=label_of(key),
     )
+
+
+@transaction.atomic
+def withdraw_policy(*, channel: Channel, proposal: int, by: Any, key: ApiKey | None = None) -> None:
+    """Closes the proposal of `by`. Raises ProposalError, PermissionDenied."""
+    channel = _locked(channel)
+    policy, _ = policy_of(channel)
+    require_keys_allowed(channel, policy, key)
+    rule = rule_of(channel, policy)
+    proposals.withdraw(rule, proposal=proposal, by=by, actor_label=label_of(key))
 
 
 def _locked(channel: Channel) -> Channel:
@@ -156,6 +166,7 @@ def _store_version(
 ) -> PromotionPolicy:
     """`channel`: locked. `by` wrote it; `actor` made it apply."""
     before, version = policy_of(channel)
+    proposals.close(rule_of(channel, before))
     row = PromotionPolicy.objects.create(
         channel=channel,
         version=version + 1,

@@ -55,6 +55,7 @@ urlpatterns = [
     path("channels/<slug:name>/policy/save/", policy.policy_save, name="policy_save"),
     path("channels/<slug:name>/policy/import/", policy.policy_import, name="policy_import"),
     path("channels/<slug:name>/policy/approve/", policy.policy_approve, name="policy_approve"),
+    path("channels/<slug:name>/policy/withdraw/", policy.policy_withdraw, name="policy_withdraw"),
     path("channels/<slug:name>/policy/file/", policy.policy_file, name="policy_file"),
     path("channels/<slug:name>/rollback/", views.rollback, name="rollback"),
 ]

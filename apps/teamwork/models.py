@@ -1,4 +1,6 @@
-"""Comments on objects, and their assignees. The objects belong to higher layers (`targets`)."""
+"""Comments on objects, their assignees, and changes that wait for a second person. The objects
+belong to higher layers (`targets`, `proposals`).
+"""
 
 from __future__ import annotations
 
@@ -83,3 +85,36 @@ class Assignment(models.Model):
 
     def __str__(self) -> str:
         return f"{self.target_type} {self.target_id} for {self.user}"
+
+
+class Proposal(models.Model):
+    """A change that loosens a two-person rule: it applies once a second person approves it
+    (`proposals`). `target` is what the rule belongs to; `values` are the whole changed rule.
+    """
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="proposals")
+    target_type = models.CharField(max_length=60)
+    target_id = models.CharField(max_length=60)
+    values = models.JSONField()
+    reason = models.TextField()
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    by_name = models.CharField(max_length=160)
+    at = models.DateTimeField(default=timezone.now)
+    closed_at = models.DateTimeField(
+        null=True, help_text="Approved, withdrawn, or replaced by another version or proposal"
+    )
+
+    objects = AboutQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-at", "-pk")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "target_type", "target_id"],
+                condition=Q(closed_at=None),
+                name="one_open_proposal_per_object",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"proposal of {self.by_name}"

@@ -24,6 +24,10 @@ class Event(models.TextChoices):
     PROMOTION_MADE = "promotion.made", "A channel was moved to another model version"
     ROLLBACK_MADE = "rollback.made", "A channel was rolled back to an earlier version"
     PROMOTION_PROPOSED = "promotion.proposed", "A promotion needs a second person's approval"
+    POLICY_PROPOSED = (
+        "policy.proposed",
+        "Loosening a two-person rule needs a second person's approval",
+    )
     DEPLOYMENT_REQUESTED = (
         "deployment.requested",
         "A channel with this webhook as target deploys a version; 2xx acknowledges it",

@@ -55,6 +55,13 @@ COMPUTED: dict[str, dict[str, list[str]]] = {
     },
     "failures/judge/rubrics.py": {"TRIED": ["rubric.tried"], "TRY_ENDED": ["rubric.try_ended"]},
     "promotion/moves.py": {"f'channel.{kind}'": [f"channel.{kind}" for kind in Promotion.Kind]},
+    "teamwork/proposals.py": {
+        "f'{rule.audited}_{what}'": [
+            f"{rule}_{what}"
+            for rule in ("channel.policy", "review.policy")
+            for what in ("proposed", "withdrawn")
+        ]
+    },
     "trajectories/actions/arrivals.py": {"f'{kind}.retried'": ["arrival.retried", "trace.retried"]},
     "trajectories/actions/bulk.py": {
         "f'trajectories.{change.kind}'": [

@@ -13,12 +13,15 @@ from django.utils import timezone
 from msgspec import structs
 
 from apps.core.actions import create_api_key
+from apps.core.auditing.words import sentence
 from apps.core.models import AuditEvent, Membership, Project, Role
 from apps.promotion import actions, policies
 from apps.promotion.conditions import PromotionError
 from apps.promotion.gate import Policy
-from apps.promotion.models import Approval, Channel, GateReport, PolicyProposal, Promotion
+from apps.promotion.models import Approval, Channel, GateReport, Promotion
 from apps.registry.models import ModelVersion
+from apps.teamwork.models import Proposal
+from apps.teamwork.proposals import ProposalError
 from tests.factories import (
     admin_of,
     make_adapter,
@@ -163,9 +166,9 @@ def test_what_loosens_a_policy_of_two_waits_for_a_second_person(
     policies.save_policy(channel=channel, policy=strict, reason="two pairs of eyes", by=one)
     wanted = structs.replace(strict, **change)
     row = policies.save_policy(channel=channel, policy=wanted, reason="easier", by=one)
-    assert isinstance(row, PolicyProposal) and policies.policy_of(channel) == (strict, 1)
+    assert isinstance(row, Proposal) and policies.policy_of(channel) == (strict, 1)
     for who in (one, make_member(project, Role.ENGINEER)):
-        with pytest.raises((policies.PolicyError, PermissionDenied)):
+        with pytest.raises((ProposalError, PermissionDenied)):
             policies.approve_policy(channel=channel, proposal=row.pk, by=who)
     saved = policies.approve_policy(channel=channel, proposal=row.pk, by=other)
     assert policies.policy_of(channel) == (wanted, 2)
@@ -184,7 +187,9 @@ def test_other_changes_of_a_policy_of_two_need_one_person(
     assert policies.policy_of(channel) == (wanted, 2)
 
 
-@pytest.mark.parametrize("event", ["another version", "a newer proposal", "left", "late"])
+@pytest.mark.parametrize(
+    "event", ["another version", "a newer proposal", "withdrawn", "left", "late"]
+)
 def test_a_proposal_is_open_for_what_was_proposed_by_who_may(
     project: Project, channel: Channel, event: str
 ) -> None:
@@ -192,23 +197,30 @@ def test_a_proposal_is_open_for_what_was_proposed_by_who_may(
     given = {"channel": channel, "reason": "x"}
     policies.save_policy(policy=Policy(two_people=True), by=one, **given)
     row = policies.save_policy(policy=Policy(), by=one, **given)
-    assert isinstance(row, PolicyProposal)
+    assert isinstance(row, Proposal)
     if event == "another version":
         policies.save_policy(policy=Policy(two_people=True, min_tasks=50), by=other, **given)
     elif event == "a newer proposal":
         policies.save_policy(policy=Policy(min_tasks=20), by=one, **given)
+    elif event == "withdrawn":
+        with pytest.raises(ProposalError, match="only they can withdraw it"):
+            policies.withdraw_policy(channel=channel, proposal=row.pk, by=other)
+        policies.withdraw_policy(channel=channel, proposal=row.pk, by=one)
+        assert sentence(AuditEvent.objects.latest("pk")).startswith(
+            f"{one} withdrew the proposed change of who may promote to production"
+        )
     elif event == "left":
         Membership.objects.filter(user=one).delete()
     else:
-        PolicyProposal.objects.update(at=timezone.now() - timedelta(days=15))
-    with pytest.raises(policies.PolicyError):
+        Proposal.objects.update(at=timezone.now() - timedelta(days=15))
+    with pytest.raises(ProposalError):
         policies.approve_policy(channel=channel, proposal=row.pk, by=other)
 
 
 def test_who_is_alone_is_told_the_ways_out(project: Project, channel: Channel) -> None:
     one = admin_of(project)
     policies.save_policy(channel=channel, policy=Policy(two_people=True), reason="x", by=one)
-    with pytest.raises(policies.PolicyError, match="Add somebody under Settings"):
+    with pytest.raises(ProposalError, match="Add somebody under Settings"):
         policies.save_policy(channel=channel, policy=Policy(), reason="x", by=one)
     policies.save_policy(channel=channel, policy=Policy(), reason="on the server", by=None)
     assert not policies.policy_of(channel)[0].two_people
@@ -238,6 +250,14 @@ def test_one_owners_keys_and_pages_do_not_switch_it_off(project: Project, channe
     assert "another person has to approve it" in shown
     assert "Approve</button>" in pages[1].get(page).content.decode()
     assert call("get", address, keys[0]).json()["proposal"]["id"] == asked["proposal"]
+    assert call("post", f"{address}withdraw/", keys[2], asked).status_code == 403
+    assert call("post", f"{address}withdraw/", keys[1], asked).json()["proposal"] is None
+    assert call("post", f"{address}approve/", keys[2], asked).status_code == 409
+    asked = {"proposal": call("put", address, keys[0], body).json()["proposal"]["id"]}
+    assert "Withdraw</button>" not in pages[1].get(page).content.decode()
+    assert "Withdraw</button>" in pages[0].get(page).content.decode()
+    assert "Withdrawn" in pages[0].post(f"{page}withdraw/", asked, follow=True).content.decode()
+    asked = {"proposal": call("put", address, keys[0], body).json()["proposal"]["id"]}
     assert call("post", f"{address}approve/", keys[2], asked).json()["version"] == 2
     assert call("get", address, keys[0]).status_code == 200
     assert policies.policy_of(channel)[0] == Policy()

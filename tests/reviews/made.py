@@ -12,8 +12,7 @@ from apps.environments.scorer import scorer_of
 from apps.evals.models import EvalRun, EvalSet, Sample
 from apps.registry.models import ModelVersion
 from apps.reviews import actions
-from apps.reviews.models import Judgement, ProbeRun, RewardReview
-from apps.reviews.policy import set_policy
+from apps.reviews.models import Judgement, ProbeRun, ReviewPolicy, RewardReview
 from apps.reviews.rescoring import PROBED_TASKS
 from tests.factories import (
     admin_of,
@@ -84,10 +83,13 @@ class Made:
         self.eval_set = make_eval_set(self.project, holdout=16)
         self.run = make_run(self.eval_set, self.base, self.environment)
 
+    def require(self, **policy: Any) -> None:
+        """Two people have agreed to this policy."""
+        ReviewPolicy.objects.update_or_create(project=self.project, defaults=policy)
+
     def review(self, **policy: Any) -> RewardReview:
         """One reviewer for each sample and no four eyes, where `policy` says nothing else."""
-        alone = {"reviewers_per_sample": 1, "four_eyes": False}
-        set_policy(project=self.project, by=self.admin, reason="test", **alone | policy)
+        self.require(**{"reviewers_per_sample": 1, "four_eyes": False} | policy)
         return actions.open_review(runs=[self.run], by=self.admin)
 
 

@@ -459,7 +459,7 @@ def test_four_eyes_need_to_know_who_starts(
     TrainingRun.objects.filter(pk=run.pk).update(created_by=None)
     done = run_it(run, monkeypatch)
     assert done.state == JobState.FAILED and "unknown who starts this training" in done.error
-    set_policy(project=made.project, by=made.admin, reason="alone", four_eyes=False)
+    made.require(four_eyes=False)
     open_run = start(made, by=first)
     TrainingRun.objects.filter(pk=open_run.pk).update(created_by=None)
     assert "A child was started" in run_it(open_run, monkeypatch).error

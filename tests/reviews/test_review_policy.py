@@ -7,9 +7,14 @@ from django.core.exceptions import PermissionDenied
 from django.test import Client
 from django.urls import reverse
 
-from apps.core.models import AuditEvent, Role
+from apps.core.actions import remove_member
+from apps.core.auditing.words import sentence
+from apps.core.models import AuditEvent, Membership, Role
+from apps.notifications.models import Notification
 from apps.reviews.models import ReviewPolicy
-from apps.reviews.policy import DEFAULTS, PolicyError, policy_of, set_policy
+from apps.reviews.policy import DEFAULTS, PolicyError, approve_policy, policy_of, set_policy
+from apps.teamwork.models import Proposal
+from apps.teamwork.proposals import ProposalError
 from tests.factories import admin_of, make_member, make_project
 
 pytestmark = pytest.mark.django_db
@@ -95,3 +100,71 @@ def test_the_page_saves_shows_and_explains() -> None:
     assert answer.status_code == 400 and "less than or equal to 1" in answer.content.decode()
     client.force_login(make_member(project, Role.VIEWER))
     assert "Only project owners can change this" in client.get(address).content.decode()
+
+
+@pytest.mark.parametrize("loose", [{"four_eyes": False}, {"reviewers_per_sample": 1}], ids=str)
+def test_one_owner_does_not_let_fewer_people_review(loose: dict[str, Any]) -> None:
+    project = make_project()
+    owner, colleague = admin_of(project), make_member(project, Role.REVIEWER)
+    viewer, change = make_member(project, Role.VIEWER), loose | {"min_kappa": 0.5}
+    row = set_policy(project=project, by=owner, reason="In a hurry", **change)
+    assert isinstance(row, Proposal) and policy_of(project) == DEFAULTS
+    assert set(Notification.objects.values_list("user", flat=True)) == {colleague.pk}
+    for who in (owner, viewer):
+        with pytest.raises((ProposalError, PermissionDenied)):
+            approve_policy(project=project, proposal=row.pk, by=who)
+    approve_policy(project=project, proposal=row.pk, by=colleague)
+    assert policy_of(project) == DEFAULTS | change
+    assert (
+        sentence(AuditEvent.objects.latest("pk"))
+        == f"{colleague} changed the review policy, proposed by {owner}: “In a hurry”"
+    )
+    with pytest.raises(ProposalError, match="no longer open"):
+        approve_policy(project=project, proposal=row.pk, by=colleague)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"four_eyes": True, "reviewers_per_sample": 3}, {"min_samples": 5}, {"min_kappa": 0.1}],
+    ids=str,
+)
+def test_other_changes_need_one_owner(change: dict[str, Any]) -> None:
+    project = make_project()
+    make_member(project, Role.REVIEWER)
+    set_policy(project=project, by=admin_of(project), reason="test", **change)
+    assert policy_of(project) == DEFAULTS | change
+
+
+def test_removing_the_colleagues_first_does_not_help() -> None:
+    project = make_project()
+    owner, colleague = admin_of(project), make_member(project, Role.REVIEWER)
+    remove_member(membership=Membership.objects.get(user=colleague), by=owner)
+    with pytest.raises(ProposalError, match=f"or wait: {colleague} counts until"):
+        set_policy(project=project, by=owner, reason="Alone now", four_eyes=False)
+    assert policy_of(project) == DEFAULTS
+
+
+def test_the_page_proposes_withdraws_and_approves() -> None:
+    project = make_project()
+    people = admin_of(project), make_member(project, Role.REVIEWER)
+    clients = Client(), Client()
+    for client, user in zip(clients, people, strict=True):
+        client.force_login(user)
+    page, save, approve, withdraw = (
+        reverse(f"reviews:{name}", args=[project.slug])
+        for name in ("policy", "policy_save", "policy_approve", "policy_withdraw")
+    )
+    form = DEFAULTS | {"probes_must_pass": "on", "reviewers_per_sample": "1", "reason": "Two of us"}
+    del form["four_eyes"]
+    for decide in (withdraw, approve):
+        shown = clients[0].post(save, form, follow=True).content.decode()
+        assert "A second person has to approve this change on this page" in shown
+        assert "Reviewers per sample: 1" in shown and "Withdraw</button>" in shown
+        assert "Approve</button>" not in shown and policy_of(project) == DEFAULTS
+        shown = clients[1].get(page).content.decode()
+        assert "Approve</button>" in shown and "Withdraw</button>" not in shown
+        proposal = {"proposal": Proposal.objects.first().pk}
+        assert clients[1].post(withdraw, proposal).status_code == 403
+        clients[0 if decide == withdraw else 1].post(decide, proposal)
+        assert "Waiting for a second person" not in clients[1].get(page).content.decode()
+    assert policy_of(project) == DEFAULTS | {"four_eyes": False, "reviewers_per_sample": 1}

@@ -247,7 +247,13 @@ WORDS: dict[str, str] = {
     "review.undone": "withdrew a verdict in a reward review",
     "review.ruled": "ruled {=an output@} [a success{?success}][a failure{!success}][: “{reason}”]",
     "review.lock_overridden": "overrode the training lock of {verifier@}[: “{reason}”]",
-    "review.policy_changed": "changed the review policy[: “{reason}”]",
+    "review.policy_proposed": (
+        "proposed a change of the review policy: a second person decides[: “{reason}”]"
+    ),
+    "review.policy_withdrawn": "withdrew the proposed change of the review policy[: “{reason}”]",
+    "review.policy_changed": (
+        "changed the review policy[, proposed by {proposed_by}][: “{reason}”]"
+    ),
     "review.held_out_exported": (
         "exported {n|judged held-out output|judged held-out outputs} of {=a reward review@}"
     ),
@@ -287,6 +293,9 @@ WORDS: dict[str, str] = {
     ),
     "channel.policy_proposed": (
         "proposed a change of who may promote to {channel@}: a second person decides[: “{reason}”]"
+    ),
+    "channel.policy_withdrawn": (
+        "withdrew the proposed change of who may promote to {channel@}[: “{reason}”]"
     ),
     "channel.policy_changed": (
         "saved version {version} of the policy of {channel@}[, proposed by {proposed_by}]"

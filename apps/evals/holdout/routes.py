@@ -321,9 +321,9 @@ NOTHING: dict[str, str] = {
         " package_upload package_use package_check"
     ),
     "reviews": (
-        "policy policy_save score_run override queue rule verifier_new verifier_create"
-        " verifier_check verifier verifier_edit verifier_save verifier_try probe_run probe"
-        " probe_status probe_cancel probe_waive"
+        "policy policy_save policy_approve policy_withdraw score_run override queue rule"
+        " verifier_new verifier_create verifier_check verifier verifier_edit verifier_save"
+        " verifier_try probe_run probe probe_status probe_cancel probe_waive"
     ),
     "reviews_api": "lock locks probes probe probe_cancel probe_waive",
     "training": (
@@ -339,7 +339,7 @@ NOTHING: dict[str, str] = {
     ),
     "promotion_api": (
         "trial_forecast download_link merge channels history effect graph policy policy_approve"
-        " promote rollback"
+        " policy_withdraw promote rollback"
         " preparation restore segment freeze targets target deployments deployment deployment_stop"
         " trials trial trial_stop trial_advance"
     ),
@@ -347,7 +347,7 @@ NOTHING: dict[str, str] = {
         "merge review_outputs trial_new trial trial_begin trial_stop trial_advance effect graph"
         " channel channel_status restore freeze unfreeze add_target remove_target deployment"
         " deployment_stop segment prepare make_report promote create_channel policy policy_save"
-        " policy_import policy_file policy_approve rollback"
+        " policy_import policy_file policy_approve policy_withdraw rollback"
     ),
     "serving": "endpoint limits",
     "serving_api": "endpoint limits",

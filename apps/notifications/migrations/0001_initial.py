@@ -65,6 +65,10 @@ class Migration(migrations.Migration):
                             ),
                             ("trial.ended", "A canary or shadow has ended"),
                             (
+                                "policy.proposed",
+                                "Loosening a two-person rule needs a second person's approval",
+                            ),
+                            (
                                 "override.used",
                                 "An owner overrode the gate or a training lock, or waived a probe",
                             ),
@@ -225,6 +229,10 @@ class Migration(migrations.Migration):
                                 "A canary advanced to its next share, or passed the last one",
                             ),
                             ("trial.ended", "A canary or shadow has ended"),
+                            (
+                                "policy.proposed",
+                                "Loosening a two-person rule needs a second person's approval",
+                            ),
                             (
                                 "override.used",
                                 "An owner overrode the gate or a training lock, or waived a probe",

@@ -605,42 +605,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="PolicyProposal",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("after", models.PositiveIntegerField()),
-                ("values", models.JSONField()),
-                ("reason", models.TextField()),
-                ("by_name", models.CharField(max_length=160)),
-                ("at", models.DateTimeField(default=django.utils.timezone.now)),
-                (
-                    "by",
-                    models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.SET_NULL,
-                        related_name="+",
-                        to=settings.AUTH_USER_MODEL,
-                    ),
-                ),
-                (
-                    "channel",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="policy_proposals",
-                        to="promotion.channel",
-                    ),
-                ),
-            ],
-            options={
-                "ordering": ("-at", "-pk"),
-            },
-        ),
-        migrations.CreateModel(
             name="PromotionPolicy",
             fields=[
                 (

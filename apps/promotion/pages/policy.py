@@ -16,10 +16,18 @@ from apps.core.models import Project, Role
 from apps.core.query import whole_number
 from apps.promotion.forms import ChannelForm, PolicyFileForm, PolicyForm, in_words
 from apps.promotion.gate.policy import Policy, as_toml
-from apps.promotion.models import Channel, PolicyProposal, PromotionPolicy
-from apps.promotion.policies import approve_policy, policy_of, save_policy, values_of
+from apps.promotion.models import Channel, PromotionPolicy
+from apps.promotion.policies import (
+    approve_policy,
+    policy_of,
+    save_policy,
+    values_of,
+    withdraw_policy,
+)
 from apps.promotion.policies import create_channel as create
-from apps.promotion.proposals import open_proposal
+from apps.promotion.proposals import rule_of
+from apps.teamwork.models import Proposal
+from apps.teamwork.proposals import WAITING, page_context
 from workers.lib.typed import convert
 
 MOST = 50  # versions on the page
@@ -99,6 +107,20 @@ def policy_approve(request: HttpRequest, project: Project, name: str) -> HttpRes
     return redirect("promotion:policy", project.slug, name)
 
 
+@require_POST
+@project_view(Role.OWNER)
+def policy_withdraw(request: HttpRequest, project: Project, name: str) -> HttpResponse:
+    channel = get_object_or_404(Channel, project=project, name=name)
+    proposal = whole(request.POST.get("proposal")) or 0
+    try:
+        withdraw_policy(channel=channel, proposal=proposal, by=request.user)
+    except Rejected as error:
+        messages.error(request, str(error))
+    else:
+        messages.success(request, "Withdrawn: the policy stays as it is.")
+    return redirect("promotion:policy", project.slug, name)
+
+
 def _saved(request: HttpRequest, channel: Channel, wanted: Policy, reason: str) -> HttpResponse:
     try:
         row = save_policy(channel=channel, policy=wanted, reason=reason, by=request.user)
@@ -109,13 +131,11 @@ def _saved(request: HttpRequest, channel: Channel, wanted: Policy, reason: str) 
     return redirect("promotion:policy", request.project.slug, channel.name)
 
 
-def _said(channel: Channel, row: PromotionPolicy | PolicyProposal | None) -> str:
+def _said(channel: Channel, row: PromotionPolicy | Proposal | None) -> str:
     if row is None:
         return "Nothing changed."
-    if isinstance(row, PolicyProposal):
-        return (
-            "A second person has to approve this change on this page. Until then nothing changes."
-        )
+    if isinstance(row, Proposal):
+        return WAITING
     return f"Version {row.version} applies to {channel} from now on."
 
 
@@ -130,15 +150,12 @@ def _page(
     rows = list(channel.policies.select_related("by")[: MOST + 1])
     texts = [as_toml(values_of(row)).splitlines() for row in rows]
     earlier = [*texts[1:], as_toml(Policy()).splitlines()]
-    proposal = open_proposal(channel, version)
+    proposed = page_context(rule_of(channel, now), request.membership)
     context = {
         "channel": channel,
-        "proposal": proposal,
-        "proposed": _changes(now, proposal),
-        "may_approve": proposal is not None
-        and proposal.by_id != request.user.pk
-        and not channel.archived_at
-        and request.membership.may(Role(now.promoters)),
+        **proposed,
+        "may_approve": proposed["may_approve"] and not channel.archived_at,
+        "lines": _changes(now, proposed["proposal"]),
         "form": form,
         "upload": upload,
         "version": version,
@@ -152,7 +169,7 @@ def _page(
     return render(request, "promotion/policy.html", context, status=status)
 
 
-def _changes(now: Policy, proposal: PolicyProposal | None) -> list[tuple[str, str]]:
+def _changes(now: Policy, proposal: Proposal | None) -> list[tuple[str, str]]:
     """Like `changed_lines`, of the proposed policy."""
     if proposal is None:
         return []

@@ -11,10 +11,24 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.diffing import changed_lines
+from apps.core.errors import Rejected
+from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.reviews.forms import PolicyForm
 from apps.reviews.models import ReviewPolicy
-from apps.reviews.policy import PolicyError, policy_in_force, policy_of, set_policy
+from apps.reviews.policy import (
+    approve_policy,
+    policy_in_force,
+    policy_of,
+    rule_of,
+    set_policy,
+    withdraw_policy,
+)
+from apps.teamwork.models import Proposal
+from apps.teamwork.proposals import WAITING, page_context
+
+SAVED = "Saved. It now applies to every verifier in the project."
 
 
 @project_view()
@@ -28,13 +42,40 @@ def policy_save(request: HttpRequest, project: Project) -> HttpResponse:
     form = PolicyForm(request.POST)
     if form.is_valid():
         try:
-            set_policy(project=project, by=request.user, **form.cleaned_data)
-        except PolicyError as error:
+            row = set_policy(project=project, by=request.user, **form.cleaned_data)
+        except Rejected as error:
             form.add_error(None, str(error))
         else:
-            messages.success(request, "Saved. It now applies to every verifier in the project.")
+            messages.success(request, WAITING if isinstance(row, Proposal) else SAVED)
             return redirect("reviews:policy", project.slug)
     return _page(request, project, form, status=400)
+
+
+@require_POST
+@project_view(Role.REVIEWER)
+def policy_approve(request: HttpRequest, project: Project) -> HttpResponse:
+    """The second person's consent to a change that lets fewer people review."""
+    proposal = whole(request.POST.get("proposal")) or 0
+    try:
+        approve_policy(project=project, proposal=proposal, by=request.user)
+    except Rejected as error:
+        messages.error(request, str(error))
+    else:
+        messages.success(request, SAVED)
+    return redirect("reviews:policy", project.slug)
+
+
+@require_POST
+@project_view(Role.OWNER)
+def policy_withdraw(request: HttpRequest, project: Project) -> HttpResponse:
+    proposal = whole(request.POST.get("proposal")) or 0
+    try:
+        withdraw_policy(project=project, proposal=proposal, by=request.user)
+    except Rejected as error:
+        messages.error(request, str(error))
+    else:
+        messages.success(request, "Withdrawn: the policy stays as it is.")
+    return redirect("reviews:policy", project.slug)
 
 
 def _page(
@@ -48,7 +89,10 @@ def _page(
         event.rows = list(changed(event.detail))
     may_write = request.membership.may(Role.OWNER)
     policy = policy_in_force(project)
+    proposed = page_context(rule_of(project), request.membership)
     context = {
+        **proposed,
+        "lines": _lines(policy_of(project), proposed["proposal"]),
         "form": form,
         "row": row,
         "may_write": may_write,
@@ -57,6 +101,17 @@ def _page(
         "changes": changes,
     }
     return render(request, "reviews/policy.html", context, status=status)
+
+
+def _lines(now: dict[str, Any], proposal: Proposal | None) -> list[tuple[str, str]]:
+    """Like `changed_lines`, of the proposed policy."""
+    if proposal is None:
+        return []
+    before, after = (
+        [f"{PolicyForm.base_fields[name].label}: {_shown(value)}" for name, value in values.items()]
+        for values in (now, {name: proposal.values[name] for name in now})
+    )
+    return list(changed_lines(before, after, around=0))
 
 
 def changed(detail: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

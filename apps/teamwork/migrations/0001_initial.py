@@ -125,4 +125,55 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.CreateModel(
+            name="Proposal",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("target_type", models.CharField(max_length=60)),
+                ("target_id", models.CharField(max_length=60)),
+                ("values", models.JSONField()),
+                ("reason", models.TextField()),
+                ("by_name", models.CharField(max_length=160)),
+                ("at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "closed_at",
+                    models.DateTimeField(
+                        help_text="Approved, withdrawn, or replaced by another version or proposal",
+                        null=True,
+                    ),
+                ),
+                (
+                    "by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="proposals",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-at", "-pk"),
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("closed_at", None)),
+                        fields=("project", "target_type", "target_id"),
+                        name="one_open_proposal_per_object",
+                    )
+                ],
+            },
+        ),
     ]

@@ -196,6 +196,7 @@ class Migration(migrations.Migration):
                             "promotion.made",
                             "rollback.made",
                             "promotion.proposed",
+                            "policy.proposed",
                             "deployment.requested",
                             "deployment.withdrawn",
                             "deployment.failed",
