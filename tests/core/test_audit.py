@@ -16,6 +16,8 @@ from django.test import Client
 from django.utils import timezone
 
 from apps.core.actions import audit, create_api_key, invite
+from apps.core.auditing.filters import KINDS, Filters
+from apps.core.auditing.words import SECTIONS, WORDS
 from apps.core.models import AuditEvent, Project, Role, object_name
 from apps.evals.actions import freeze
 from tests.factories import (
@@ -123,6 +125,26 @@ def test_a_page_tells_who_did_what_with_links(project: Project) -> None:
         f'<b>{admin_of(project)}</b> froze <a href="/p/{project.slug}/evals/{made.pk}/">{made}</a>'
         in text
     )
+
+
+def test_every_action_is_found_by_one_kind_and_deletions_by_theirs(project: Project) -> None:
+    AuditEvent.objects.bulk_create(
+        AuditEvent(project=project, actor_label="x", action=action) for action in WORDS
+    )
+    actions = {
+        kind: set(Filters(kind=kind).of(project, Role.OWNER).values_list("action", flat=True))
+        for kind in KINDS
+    }
+    kinds = {action: [kind for kind in SECTIONS if action in actions[kind]] for action in WORDS}
+    assert kinds.pop("review.held_out_exported") == ["holdout", "rewards"]
+    wrong = {action: sections for action, sections in kinds.items() if len(sections) != 1}
+    assert not wrong, wrong
+    assert {
+        "trajectories.deleted",
+        "held.discarded",
+        "policy_rule.removed",
+        "retention.enforced",
+    } < actions["deletions"] and "member.removed" not in actions["deletions"]
 
 
 @pytest.mark.parametrize(

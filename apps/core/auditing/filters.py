@@ -12,89 +12,44 @@ from operator import or_
 from django.apps import apps
 from django.db.models import Q
 
+from apps.core.auditing.words import SECTIONS, Section
 from apps.core.models import AuditEvent, AuditQuerySet, Project, Role
 from apps.core.query import Query, QueryError
 
 
-def _starting(*prefixes: str) -> Q:
-    return reduce(or_, (Q(action__startswith=f"{prefix}.") for prefix in prefixes))
+def _of(section: Section) -> Q:
+    prefixes = {action.partition(".")[0] for action in section.sentences} | section.jobs.keys()
+    return reduce(or_, (Q(action__startswith=f"{prefix}.") for prefix in sorted(prefixes)))
 
 
-MOVES = Q(action__in=["channel.promote", "channel.rollback", "channel.initial"])
-OVERRIDES = Q(action__in=["review.lock_overridden", "probes.waived"]) | Q(
-    action="channel.promote", detail__overridden=True
-)
-HOLDOUT = _starting("holdout") | Q(action="review.held_out_exported")
-DELETIONS = Q(action__endswith=".deleted") | Q(
-    action__in=["retention.enforced", "task.removed", "server.removed", "ray_cluster.removed"]
-)
-# kind: (label, what it is). The first ones are tabs of the page.
+def _ending(word: str) -> Q:
+    return Q(action__endswith=f".{word}")
+
+
+# kind: (label, what it is). The first ones are tabs of the page, and cut across the others.
 KINDS: dict[str, tuple[str, Q]] = {
-    "promotions": ("Promotions", MOVES),
-    "overrides": ("Overrides", OVERRIDES),
-    "holdout": ("Hold-out views", HOLDOUT),
-    "deletions": ("Deletions", DELETIONS),
-    "people": ("People and keys", _starting("login", "account", "invitation", "member", "api_key")),
-    "project": ("Project", _starting("project", "projectdeletion")),
-    "trajectories": (
-        "Trajectories",
-        _starting(
-            "trajectory",
-            "trajectories",
-            "upload",
-            "arrival",
-            "trace",
-            "view",
-            "redaction",
-            "retention",
-        ),
+    "promotions": (
+        "Promotions",
+        Q(action__in=["channel.promote", "channel.rollback", "channel.initial"]),
     ),
-    "failures": (
-        "Failures",
-        _starting(
-            "failure",
-            "failures",
-            "failure_mode",
-            "cluster",
-            "rubric",
-            "classification",
-            "reclassification",
-        ),
+    "overrides": (
+        "Overrides",
+        Q(action__in=["review.lock_overridden", "probes.waived"])
+        | Q(action="channel.promote", detail__overridden=True),
     ),
-    "evals": (
-        "Eval sets and evaluations",
-        _starting(
-            "eval_set",
-            "task",
-            "variants",
-            "meaning",
-            "taskimport",
-            "variantjob",
-            "meaningcheck",
-            "evalrun",
-            "latencymeasurement",
-        ),
+    "holdout": (
+        SECTIONS["holdout"].label,
+        _of(SECTIONS["holdout"]) | Q(action="review.held_out_exported"),
     ),
-    "rewards": (
-        "Environments and rewards",
-        _starting("environment", "verifier", "review", "probes", "proberun", "rescore"),
+    "deletions": (
+        "Deletions",
+        (_ending("deleted") | _ending("removed") | _ending("discarded"))
+        & ~Q(action="member.removed")
+        | Q(action="retention.enforced"),
     ),
-    "training": ("Training", _starting("dataset", "trainingrun", "promptsearch")),
-    "models": (
-        "Models",
-        _starting(
-            "model_version",
-            "gate",
-            "channel",
-            "server",
-            "ray_cluster",
-            "serverprobe",
-            "serverrun",
-            "playground",
-            "mergejob",
-        ),
-    ),
-    "automation": ("Flows and webhooks", _starting("flow", "webhook")),
+}
+KINDS |= {
+    name: (section.label, _of(section)) for name, section in SECTIONS.items() if name not in KINDS
 }
 TABS = 4
 OBJECT = re.compile(r"[a-z_]+\.[a-z_]+:[\w.-]{1,64}", re.ASCII)

@@ -18,54 +18,21 @@ from django.urls import NoReverseMatch, reverse
 
 from apps.core.models import AuditEvent
 
-# What a job is called in a sentence, before its name; empty where its name says it: “Merge of
-# support-v3”.
-JOBS = {
-    "evalrun": "the evaluation",
-    "latencymeasurement": "",
-    "taskimport": "the import",
-    "variantjob": "",
-    "meaningcheck": "",
-    "trainingrun": "the training run",
-    "measurement": "",
-    "promptsearch": "",
-    "playground": "the playground",
-    "proberun": "",
-    "rescore": "",
-    "serverprobe": "",
-    "serverrun": "",
-    "deployment": "",
-    "fingerprintjob": "",
-    "mergejob": "",
-    "upload": "the import",
-    "classification": "",
-    "reclassification": "",
-    "outcometraining": "",
-    "projectdeletion": "the deletion of the project",
-}
-OF_JOBS = {
-    "submitted": "started",
-    "cancel_requested": "cancelled",
-    "resumed": "resumed",
-    "resubmitted": "started again",
-    "applied": "applied",
-}
-WORDS: dict[str, str] = {
-    f"{job}.{what}": f"{verb} {noun} {{name@}}" if noun else f"{verb} “{{name@}}”"
-    for job, noun in JOBS.items()
-    for what, verb in OF_JOBS.items()
-} | {
-    # People and keys
-    "project.created": "created the project[ {name}]",
-    "project.renamed": "renamed the project “{before}” to “{name}”[ ({slug})]",
-    "project.archived": "archived the project",
-    "project.unarchived": "unarchived the project",
-    "project.deletion_started": "started the deletion of the project",
-    "project.deleted": "deleted the project {name} with {rows|row|rows}",
-    "object.renamed": "renamed {noun} “{before}” to {name@}",
-    "object.archived": "archived {noun} {name@}",
-    "object.unarchived": "unarchived {noun} {name@}[ by moving the channel {channel} to it]",
-    "object.deleted": "deleted {noun} {name}",
+
+class Section(NamedTuple):
+    """The sentences of one kind of action, by which the log is filtered. All actions of a prefix
+    (`comment.…`) are in one section.
+
+    `jobs`: what a job is called in a sentence, before its name; empty where its name says it:
+    “Merge of support-v3”.
+    """
+
+    label: str
+    sentences: dict[str, str]
+    jobs: dict[str, str] = {}
+
+
+PEOPLE = {
     "login.failed": "failed to log in[ from {address}]",
     "login.locked": "failed to log in too often[ from {address}]; locked[ until {until}]",
     "login.unlocked": "unlocked the account {username}",
@@ -101,7 +68,27 @@ WORDS: dict[str, str] = {
     "invitation.revoked": "revoked the invitation of {email}",
     "member.set": "gave {user} the role {role}[ (was {was})]",
     "member.removed": "removed {user} from the project",
-    # Trajectories
+}
+PROJECT = {
+    "project.created": "created the project[ {name}]",
+    "project.renamed": "renamed the project “{before}” to “{name}”[ ({slug})]",
+    "project.archived": "archived the project",
+    "project.unarchived": "unarchived the project",
+    "project.deletion_started": "started the deletion of the project",
+    "project.deleted": "deleted the project {name} with {rows|row|rows}",
+    "object.renamed": "renamed {noun} “{before}” to {name@}",
+    "object.archived": "archived {noun} {name@}",
+    "object.unarchived": "unarchived {noun} {name@}[ by moving the channel {channel} to it]",
+    "object.deleted": "deleted {noun} {name}",
+    "dashboard.created": "created the dashboard {name@}",
+    "dashboard.renamed": "renamed the dashboard “{before}” to {name@}",
+    "dashboard.deleted": "deleted the dashboard “{name}”",
+    "chart.added": "added the chart “{chart}” to the dashboard {dashboard@}",
+    "chart.changed": "changed the chart “{chart}” of the dashboard {dashboard@}",
+    "chart.moved": "moved the chart “{chart}” of the dashboard {dashboard@}",
+    "chart.deleted": "deleted the chart “{chart}” of the dashboard {dashboard@}",
+}
+TRAJECTORIES = {
     "trajectory.deleted": "deleted the trajectory {external_id}",
     "trajectory.feedback": "set the outcome of {=a trajectory@} to {outcome}",
     "trajectories.mapping_saved": "saved the import mapping “{name}”",
@@ -119,13 +106,6 @@ WORDS: dict[str, str] = {
     "trace.discarded": "discarded a trace that had failed with “{problem}”",
     "view.saved": "saved the view “{name}”[ for everyone{?shared}]",
     "view.deleted": "deleted the view “{name}”",
-    "dashboard.created": "created the dashboard {name@}",
-    "dashboard.renamed": "renamed the dashboard “{before}” to {name@}",
-    "dashboard.deleted": "deleted the dashboard “{name}”",
-    "chart.added": "added the chart “{chart}” to the dashboard {dashboard@}",
-    "chart.changed": "changed the chart “{chart}” of the dashboard {dashboard@}",
-    "chart.moved": "moved the chart “{chart}” of the dashboard {dashboard@}",
-    "chart.deleted": "deleted the chart “{chart}” of the dashboard {dashboard@}",
     "redaction.switched": "changed the built-in redaction rules to: {on}",
     "redaction.presidio_on": (
         "turned on Presidio for {entities} (language {language}, score {score}, model {model}); the"
@@ -149,7 +129,8 @@ WORDS: dict[str, str] = {
     "retention.enforced": (
         "deleted {removed|trajectory|trajectories} older than {days|day|days} (retention)"
     ),
-    # Failures
+}
+FAILURES = {
     "failure.decided": "triaged {=a failure@}[ as {after.mode}]",
     "failure.split": "added a second mode to {=a failure@}",
     "failure.assigned": "assigned {=a failure@}",
@@ -189,14 +170,16 @@ WORDS: dict[str, str] = {
     "rubric.tried": "started a trial of the judge's rubric on a trajectory",
     "rubric.try_ended": "finished a trial of the judge's rubric, which cost {paid_usd} USD",
     "failures.unassigned": "unassigned {n|case|cases} from {user}, who can no longer triage",
-    # Comments and assignments
+}
+TEAMWORK = {
     "comment.added": "commented on {what@}",
     "comment.edited": "edited a comment on {what@}",
     "comment.deleted": "deleted a comment on {what@}",
     "assignment.made": "assigned {what@} to {user}",
     "assignment.ended": "unassigned {user} from {what@}",
     "assignments.ended": "removed {n|assignment|assignments} of {user}",
-    # Eval sets
+}
+EVALS = {
     "eval_set.created": "created the eval set {name@}",
     "eval_set.new_version": "created {name@} as a new version of {source}",
     "eval_set.tasks_changed": "changed {tasks|task|tasks} of {name@}: {what}[ {value}]",
@@ -224,12 +207,6 @@ WORDS: dict[str, str] = {
         "marked a pair of tasks of {name@} as “{verdict}”[; the task {key} was removed{?removed}]"
     ),
     "meaning.undone": "removed the mark “{verdict}” from a pair of tasks of {name@}",
-    "holdout.evaluation": "evaluated on {n|held-out task|held-out tasks}[ of {set@}][ ({where})]",
-    "holdout.view": "viewed {n|held-out task|held-out tasks}[ of {set@}][ ({where})]",
-    "holdout.score": (
-        "scored answers to {n|held-out task|held-out tasks} by API[ of {set@}][ ({where})]"
-    ),
-    "holdout.membership": "saw which tasks are held out: {n|task|tasks}[ of {set@}][ ({where})]",
     "evalrun.finished_early": (
         "finished the evaluation {name@} early, with {answers|answer|answers}"
     ),
@@ -237,7 +214,16 @@ WORDS: dict[str, str] = {
         "stopped the evaluation {name@} early, after {done} of {total|task|tasks}: the result was"
         " clear"
     ),
-    # Environments, rewards, training
+}
+HOLDOUT = {
+    "holdout.evaluation": "evaluated on {n|held-out task|held-out tasks}[ of {set@}][ ({where})]",
+    "holdout.view": "viewed {n|held-out task|held-out tasks}[ of {set@}][ ({where})]",
+    "holdout.score": (
+        "scored answers to {n|held-out task|held-out tasks} by API[ of {set@}][ ({where})]"
+    ),
+    "holdout.membership": "saw which tasks are held out: {n|task|tasks}[ of {set@}][ ({where})]",
+}
+REWARDS = {
     "environment.created": "created the environment {name@}",
     "verifier.created": "saved the verifier {name@}",
     "review.opened": "opened {=a reward review@} of {verifier} with {n|output|outputs}",
@@ -261,6 +247,8 @@ WORDS: dict[str, str] = {
         "waived {findings|finding|findings} of the probe “{probe}” for {verifier} ({=probe run@})[:"
         " “{reason}”]"
     ),
+}
+TRAINING = {
     "trainingrun.submitted": "started the training run {name@}[. {oversight}]",
     "trainingrun.resumed": "resumed the training run {name@}[ from step {step}][. {oversight}]",
     "training.exported": "exported {name@} for {engine}",
@@ -268,7 +256,8 @@ WORDS: dict[str, str] = {
         "imported the result of {name@}, trained in {engine}[, as {model_version}]"
     ),
     "dataset.frozen": "froze a training set of {size|task|tasks}[, chosen from {of}]",
-    # Models and channels
+}
+MODELS = {
     "model_version.downloaded": "downloaded the files of the model {name@}",
     "model_version.created": "registered the model {name@}",
     "ray_cluster.added": "added the Ray cluster {name}[ at {base_url}]",
@@ -322,7 +311,8 @@ WORDS: dict[str, str] = {
     "deployment.failed": "marked the deployment “{name}” as failed[: {reason}]",
     "deployment.stopped": "stopped the deployment “{name}”[: {reason}]",
     "deployment.restored": "reloaded the live version after the deployment “{name}”[: {reason}]",
-    # Flows and webhooks
+}
+AUTOMATION = {
     "flow.saved": "saved version {version} of the flow {name@}",
     "flow.taken_over": "took over the flow {name@} (version {version})",
     "flow.renamed": "renamed the flow “{before}” to {name@}",
@@ -345,6 +335,63 @@ WORDS: dict[str, str] = {
     "webhook.enabled": "enabled the webhook {host@}",
     "webhook.tested": "sent a test to the webhook {host@}",
     "webhook.sent_again": "sent {event} to the webhook {host@} again",
+}
+SECTIONS = {
+    "people": Section("People and keys", PEOPLE),
+    "project": Section("Project", PROJECT, {"projectdeletion": "the deletion of the project"}),
+    "trajectories": Section("Trajectories", TRAJECTORIES, {"upload": "the import"}),
+    "failures": Section(
+        "Failures", FAILURES, {"classification": "", "reclassification": "", "outcometraining": ""}
+    ),
+    "teamwork": Section("Comments and assignments", TEAMWORK),
+    "evals": Section(
+        "Eval sets and evaluations",
+        EVALS,
+        {
+            "evalrun": "the evaluation",
+            "latencymeasurement": "",
+            "taskimport": "the import",
+            "variantjob": "",
+            "meaningcheck": "",
+        },
+    ),
+    "holdout": Section("Hold-out views", HOLDOUT),
+    "rewards": Section("Environments and rewards", REWARDS, {"proberun": "", "rescore": ""}),
+    "training": Section(
+        "Training",
+        TRAINING,
+        {"trainingrun": "the training run", "measurement": "", "promptsearch": ""},
+    ),
+    "models": Section(
+        "Models",
+        MODELS,
+        {
+            "serverprobe": "",
+            "serverrun": "",
+            "playground": "the playground",
+            "deployment": "",
+            "fingerprintjob": "",
+            "mergejob": "",
+        },
+    ),
+    "automation": Section("Flows and webhooks", AUTOMATION),
+}
+OF_JOBS = {
+    "submitted": "started",
+    "cancel_requested": "cancelled",
+    "resumed": "resumed",
+    "resubmitted": "started again",
+    "applied": "applied",
+}
+JOBS = {job: noun for section in SECTIONS.values() for job, noun in section.jobs.items()}
+WORDS: dict[str, str] = {
+    f"{job}.{what}": f"{verb} {noun} {{name@}}" if noun else f"{verb} “{{name@}}”"
+    for job, noun in JOBS.items()
+    for what, verb in OF_JOBS.items()
+} | {
+    action: sentence
+    for section in SECTIONS.values()
+    for action, sentence in section.sentences.items()
 }
 PAGES = {
     "core.project": "core:audit",
