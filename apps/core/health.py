@@ -8,13 +8,14 @@ import logging
 
 import redis
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import DatabaseError, connection
 from django.http import HttpRequest, JsonResponse
 
 from apps.core import schema
 from flywheel import alive
 
 log = logging.getLogger(__name__)
+DATABASE_WAIT_S = 3
 
 
 def healthz(request: HttpRequest) -> JsonResponse:
@@ -25,6 +26,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
 
 def _database() -> dict[str, bool]:
     try:
+        _require_answer()
         different = schema.differences()
         ready = not (different or schema.is_behind())
     except DatabaseError:
@@ -34,6 +36,15 @@ def _database() -> dict[str, bool]:
             "The database has another schema: %s", "; ".join(different) or "run manage.py prepare"
         )
     return {"database": True, "schema": ready}
+
+
+def _require_answer() -> None:
+    """Raises DatabaseError for a server that hangs: it still accepts connections, and a query on an
+    open one would wait as long as it hangs.
+    """
+    parameters = connection.get_connection_params() | {"connect_timeout": DATABASE_WAIT_S}
+    with connection.wrap_database_errors:
+        connection.get_new_connection(parameters).close()
 
 
 def _broker_and_workers() -> dict[str, bool]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -63,3 +66,17 @@ def test_a_database_that_is_away_is_named(client: Client, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(connection, "cursor", away)
     assert parts_down(client) == {"database", "schema"}
+
+
+@pytest.mark.django_db
+def test_a_database_that_accepts_and_never_answers_is_named(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As all of PostgreSQL does while it is frozen; an open connection does not show it."""
+    connection.ensure_connection()
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as frozen:
+        frozen.bind(str(Path(folder) / ".s.PGSQL.5432"))
+        frozen.listen()
+        for name, value in {"HOST": folder, "PORT": "5432"}.items():
+            monkeypatch.setitem(connection.settings_dict, name, value)
+        assert parts_down(client) == {"database", "schema"}
