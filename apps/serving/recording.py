@@ -15,7 +15,7 @@ from apps.trajectories.decoding import clean
 from apps.trajectories.otlp.spans import Scope, Span
 from workers.lib.messages import Message, content_text, error_text, from_items
 from workers.lib.messages.content import REASONING_FIELDS
-from workers.lib.spending import Price, Usage
+from workers.lib.spending import Price, Usage, counted
 from workers.lib.streamed import END, ChatPieces, Events, ResponsePieces
 from workers.lib.token_usage import CACHE_READ, CACHE_WRITE, REASONING, TokenUsage, read_usage
 
@@ -211,9 +211,10 @@ def _nothing_in(record: Record, answer: dict[str, Any]) -> str:
 
 
 def usage_of(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
-    """Tokens and cost by the server's count, as attributes."""
-    used = read_usage(answer.get("usage"))
-    return _usage(record, used.input_tokens, used.output_tokens) | _parts(used)
+    """Tokens and cost by the server's count, as attributes; None if it does not count."""
+    counts, is_estimate = _tokens(record, _json(record.request), answer)
+    known = (None, None) if is_estimate else counts
+    return _usage(record, *known) | _parts(read_usage(answer.get("usage")))
 
 
 def _parts(used: TokenUsage) -> dict[str, int]:
@@ -240,17 +241,17 @@ def _tokens(
     record: Record, asked: dict[str, Any], answer: dict[str, Any]
 ) -> tuple[tuple[int | None, int | None], bool]:
     """(input, output), and whether one is an estimate: of what the server does not count, or counts
-    as hardly anything although the model wrote more.
+    as hardly anything although the model wrote more. None: not counted, and nothing was written.
     """
     used = read_usage(answer.get("usage"))
-    counts = used.input_tokens, used.output_tokens
     text = usage.written_in(record.answer, stream=record.stream) if record.status == 200 else ""
-    if not text:
-        return counts, False
     guess = usage.estimated(asked, text)
-    is_placeholder = usage.FEWEST * (counts[1] or 0) < guess.output_tokens
-    output = guess.output_tokens if is_placeholder else counts[1]
-    return (counts[0] or guess.input_tokens, output), is_placeholder or not counts[0]
+    counts = counted(used.input_tokens, used.output_tokens, written=guess.output_tokens)
+    if not text or None not in counts:
+        return counts, False
+    asked_tokens, answered = counts
+    output = guess.output_tokens if answered is None else answered
+    return (asked_tokens or guess.input_tokens, output), True
 
 
 def failure_in(record: Record, answer: bytes, *, stream: bool) -> str:

@@ -22,7 +22,6 @@ ASKED = ("messages", "input", "instructions", "tools")
 # Fields whose length says nothing of tokens.
 MEDIA = ("data", "file_data", "b64_json", "encrypted_content")
 ENVELOPE = ("id", "type", "role", "finish_reason", "logprobs", "status", "object", "usage", "model")
-FEWEST = 10  # a count of less than a tenth of what the texts suggest is a placeholder
 
 
 def reported_in(parts: Sequence[bytes]) -> int | None:

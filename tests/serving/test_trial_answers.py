@@ -20,6 +20,7 @@ from apps.promotion.trials.sessions import lanes_of, settle
 from apps.serving import storing
 from apps.serving.routes import CANARY, SHADOW, read_table, route_of
 from apps.serving.spool import Record
+from apps.serving.trial_answers import row_of
 from apps.trajectories.actions.redaction import save_builtins
 from apps.trajectories.models import HourlyCount, Trajectory
 from tests.factories import admin_of, make_endpoint, make_server
@@ -75,6 +76,29 @@ def calls(arguments: str) -> dict[str, Any]:
     asked = {"messages": [{"role": "user", "content": "Close ticket 7"}], "tools": TOOLS}
     said = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
     return {"request": json.dumps(asked).encode(), "answer": json.dumps(said).encode()}
+
+
+@pytest.mark.parametrize(
+    ("reported", "tokens"),
+    [
+        ({"prompt_tokens": 3, "completion_tokens": 4}, 7),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, None),
+        ({"prompt_tokens": 3, "completion_tokens": 0}, None),
+        ({"prompt_tokens": 0, "completion_tokens": 400}, None),
+        ({"prompt_tokens": 3, "completion_tokens": 1}, None),
+        (None, None),
+    ],
+)
+def test_what_a_server_does_not_count_is_unknown(
+    trial: Trial, reported: Any, tokens: int | None
+) -> None:
+    """Servers that do not count report 0, or 1 for a long text."""
+    choice = {"message": {"role": "assistant", "content": "It was refunded. " * 20}}
+    if tokens:
+        choice["message"]["content"] = "Done."
+    answer = json.dumps({"choices": [choice], "usage": reported}).encode()
+    row = row_of(of(trial, answer=answer))
+    assert row.tokens == tokens and (row.cost_usd is None) == (tokens is None)
 
 
 def test_each_answer_of_a_trial_is_a_row_of_it_once(trial: Trial, tmp_path: Path) -> None:

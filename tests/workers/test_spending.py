@@ -17,7 +17,7 @@ from workers.lib.environments import load
 from workers.lib.policies import PolicyError
 from workers.lib.rollouts import Finished, Limits, rollout
 from workers.lib.specs import Server
-from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, usage_of
+from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, is_counted, usage_of
 
 
 async def spend(meter: Meter, rng: random.Random, questions: int) -> tuple[int, int]:
@@ -118,11 +118,17 @@ def test_questions_at_two_prices_share_one_limit() -> None:
         {"prompt_tokens": 1.5},
         {"prompt_tokens": 2**40},
         {"completion_tokens": "3"},
+        {"prompt_tokens": 0, "completion_tokens": 0},
+        {"completion_tokens": 1},
     ],
 )
 def test_a_server_that_does_not_count_is_estimated(given: Any) -> None:
     assert usage_of(given, asked=40, text="x" * 30) == Usage(40, 11)
-    assert usage_of({"prompt_tokens": 7, "completion_tokens": 0}, asked=40, text="x") == Usage(7, 0)
+    assert not is_counted(given, "x" * 30)
+    half = {"prompt_tokens": 7, "completion_tokens": 0}
+    assert usage_of(half, asked=40, text="") == Usage(7, 0) and is_counted(half, "")
+    assert usage_of(half, asked=40, text="x" * 30) == Usage(7, 11)
+    assert not is_counted(half, "x" * 30)
     assert estimate("é" * 30, [{"a": 1}]) > 30
 
 
@@ -155,6 +161,7 @@ def answered(usage: Any, **message: Any) -> tuple[Finished, int]:
         {},
         {"prompt_tokens": 10**30, "completion_tokens": 1},
         {"prompt_tokens": 2, "completion_tokens": -4},
+        {"prompt_tokens": 0, "completion_tokens": 0},
         [1],
     ],
 )
@@ -167,8 +174,8 @@ def test_a_server_that_does_not_count_makes_no_answer_free(usage: Any) -> None:
         None,
         None,
     )
-    done, _ = answered({"prompt_tokens": 2**31 - 1, "completion_tokens": 0}, content="ok")
-    assert (done.used["input_tokens"], done.used["output_tokens"]) == (2**31 - 1, 0)
+    done, _ = answered({"prompt_tokens": 2**31 - 1, "completion_tokens": 1}, content="ok")
+    assert (done.used["input_tokens"], done.used["output_tokens"]) == (2**31 - 1, 1)
 
 
 def test_calls_and_reasoning_that_a_server_does_not_count_are_estimated() -> None:

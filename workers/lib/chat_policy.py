@@ -99,7 +99,8 @@ class ChatPolicy:
                 body, partial(self.watch, key) if self.watch else None
             )
             usage, choice = found.get("usage"), found["choices"][0]
-            used = usage_of(usage, asked=asked, text=_written(choice["message"]))
+            text = _written(choice["message"])
+            used = usage_of(usage, asked=asked, text=text)
         except ChatError as error:
             used = Usage(asked if error.paid else 0)
             raise PolicyError(str(error), error.final, error.limit) from error
@@ -113,7 +114,7 @@ class ChatPolicy:
             text=said["content"] or "",
             prompt_tokens=used.input_tokens,
             output_tokens=used.output_tokens,
-            counted=is_counted(usage),
+            counted=is_counted(usage, text),
             latency_ms=latency_ms,
             truncated=choice.get("finish_reason") == "length",
             finish_reason=_text(choice.get("finish_reason")),

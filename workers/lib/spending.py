@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 COUNTS = ("prompt_tokens", "completion_tokens")  # names in a chat completion's `usage`
+FEWEST = 10  # a count of less than a tenth of what the text suggests is a placeholder
 BYTES_PER_TOKEN = 3  # fewer than real text has, so that estimates are rather too high
 
 
@@ -55,17 +56,30 @@ def estimate(*texts: Any) -> int:
 
 def usage_of(given: Any, *, asked: int, text: str) -> Usage:
     """The usage reported by the server, or an estimate if there is none, so that limits always
-    apply. `asked`: an estimate for the question.
+    apply. `asked`: an estimate for the question; `text`: what the model wrote.
     """
-    counts = given if isinstance(given, dict) else {}
-    used, made = (count_of(counts.get(name)) for name in COUNTS)
+    used, made = _reported(given, text)
     estimated = len(text.encode(errors="replace")) // BYTES_PER_TOKEN + 1
     return Usage(asked if used is None else used, estimated if made is None else made)
 
 
-def is_counted(given: Any) -> bool:
-    """Whether the server reports tokens of both question and answer."""
-    return isinstance(given, dict) and all(count_of(given.get(name)) is not None for name in COUNTS)
+def is_counted(given: Any, text: str) -> bool:
+    """Whether the server counts the tokens of both question and answer."""
+    return None not in _reported(given, text)
+
+
+def _reported(given: Any, text: str) -> tuple[int | None, int | None]:
+    counts = given if isinstance(given, dict) else {}
+    asked, made = (count_of(counts.get(name)) for name in COUNTS)
+    return counted(asked, made, written=estimate(text) if text else 0)
+
+
+def counted(asked: int | None, made: int | None, *, written: int) -> tuple[int | None, int | None]:
+    """What a server reports of question and answer, None for what it does not count: such servers
+    report 0, or hardly anything. `written`: an estimate of the tokens of the answer's text.
+    """
+    answer = made if made is not None and FEWEST * made >= written else None
+    return asked or None, answer if asked or answer else None
 
 
 def count_of(value: Any) -> int | None:

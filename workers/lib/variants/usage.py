@@ -99,7 +99,7 @@ def cost_of(body: bytes, answer: Answer) -> tuple[int, int, bool]:
         return 0, 0, False
     counts = _usage(answer.content)
     given, made = counts.get("prompt_tokens"), counts.get("completion_tokens")
-    if _is_count(given) and _is_count(made):
+    if _is_count(given) and _is_count(made) and given and made:  # who does not count reports 0
         return given, made, False
     return tokens_of(len(body)), tokens_of(len(answer.content)), True
 
