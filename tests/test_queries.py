@@ -24,6 +24,7 @@ from apps.core.models import Project, Role
 from apps.core.query import (
     FLAG,
     PAGING,
+    Kind,
     Query,
     QueryError,
     closest,
@@ -36,6 +37,8 @@ from apps.core.query import (
 )
 from apps.core.scopes import ROUTES
 from apps.dashboard.models import Chart
+from apps.evals.comparison import tasks
+from apps.evals.samples import filters as samples
 from apps.failures.actions.diagnose import classify_project
 from apps.trajectories.models import SavedView
 from tests.factories import make_failed, make_key, make_member, make_project, row
@@ -150,6 +153,15 @@ def test_a_refusal_says_what_to_send(query: str, sentence: str) -> None:
     assert caught.value.sentence == sentence
 
 
+def test_a_required_parameter_is_asked_for() -> None:
+    query = {"state": schema_of(["open", "done"]) | {"required": True}, "limit": int}
+    refuse_invalid(QueryDict("state=open"), query)
+    for sent in ("", "state=", "limit=5"):
+        with pytest.raises(QueryError) as caught:
+            refuse_invalid(QueryDict(sent), query)
+        assert caught.value.sentence == "“state” is required: one of open, done."
+
+
 def test_browsers_send_empty_fields_and_other_sites_append_names() -> None:
     sent = QueryDict("user=&user=bob&limit=&utm_source=mail&fbclid=1")
     assert from_browser(sent, QUERY).urlencode() == "user=bob"
@@ -168,7 +180,8 @@ def refused(query: Query, *, by_form: bool = False) -> Iterator[tuple[str, str]]
         yield f"x{name}y=1", f"x{name}y"
         schema = schema_of(kind)
         is_many, schema = "items" in schema, schema.get("items", schema)
-        values = [] if schema == {"type": "string"} else ["¿"]
+        plain = {"type": "string"}, {"type": "string", "required": True}
+        values = [] if schema in plain else ["¿"]
         if schema.get("type") in ("integer", "number"):
             values += ["1,5", "nan", "0x1", "١"]
             values += [str(schema["minimum"] - 1)] if "minimum" in schema else []
@@ -176,11 +189,17 @@ def refused(query: Query, *, by_form: bool = False) -> Iterator[tuple[str, str]]
         if enum := [value for value in schema.get("enum", ()) if value]:
             values += [f"{enum[0]}{enum[0]}", enum[0].swapcase() + "_"]
         yield from ((f"{name}={quote(value)}", name) for value in values)
+        if is_required(kind):
+            yield "", next(name for name, kind in query.items() if is_required(kind))
         if not is_many:
             valid = quote(str(enum[0] if enum else schema.get("minimum", 1)))
             yield f"{name}={valid}&{name}={valid}", name
         if not by_form and name not in PAGING and schema.get("type") != "boolean":
             yield f"{name}=", name
+
+
+def is_required(kind: Kind) -> bool:
+    return schema_of(kind).get("required") is True
 
 
 def test_every_route_of_the_api_refuses_what_it_does_not_declare(
@@ -275,6 +294,39 @@ def test_every_page_refuses_what_it_does_not_declare(world: dict[str, Any]) -> N
                 wrong.append(f"{name}?{query}: {answer.status_code}")
     assert not wrong, "\n".join(wrong)
     assert tried > 700
+
+
+def test_a_page_beyond_the_last_one_is_named(world: dict[str, Any]) -> None:  # noqa: F811
+    person, wrong, tried = logged_in(make_member(world["project"], Role.OWNER)), [], 0
+    for name in PAGES:
+        if name in WRITES or "page" not in PATTERNS[name].callback.query:
+            continue
+        url = url_of(name, world)
+        answer = person.get(f"{url}{'&' if '?' in url else '?'}page={'9' * 25}", follow=True)
+        if not answer.context or not (page := answer.context.get("page")) or not page.object_list:
+            continue
+        tried += 1
+        if f"This is page {page.number}, the last one" not in answer.content.decode():
+            wrong.append(name)
+    assert not wrong, wrong
+    assert tried > 12
+
+
+@pytest.mark.parametrize("text", ["x", "after-x", "1_", "x_1", f"{'9' * 40}_x"])
+def test_what_is_no_cursor_is_refused(project: Project, text: str) -> None:
+    person = logged_in(make_member(project, Role.OWNER))
+    agent = Client(headers={"Authorization": f"Bearer {make_key(project)}"})
+    for name in ("trajectories:list", "core:audit"):
+        answer = person.get(reverse(name, args=[project.slug]), {"cursor": text})
+        assert answer.status_code == 400
+        assert "“cursor” is not a cursor of this list" in answer.content.decode()
+    for path in ("trajectories", "audit", "eval-sets"):
+        answer = agent.get(f"/api/v1/{path}/", {"cursor": text})
+        assert (answer.status_code, answer.json()["path"]) == (400, "cursor"), path
+    for place_of in (samples.place_of, tasks.place_of):
+        assert place_of("", "after") is None
+        with pytest.raises(QueryError):
+            place_of(text.removesuffix("_x"), "after")
 
 
 def own_url(name: str) -> str:

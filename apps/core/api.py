@@ -184,7 +184,7 @@ class HasProjectKey(BasePermission):
         if not isinstance(request.auth, ApiKey):
             raise NotAuthenticated(self.message)
         scopes.require(request.auth, request)
-        if request.META.get("QUERY_STRING") and request.path.startswith(OURS):
+        if request.path.startswith(OURS) and request.method != "OPTIONS":
             refuse_invalid(request.query_params, parameters_of(view, request.method))
         return True
 

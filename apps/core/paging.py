@@ -9,13 +9,27 @@ from django.db.models import Q, QuerySet, UUIDField
 from django.http import HttpRequest
 
 from apps.core.forms import whole
+from apps.core.query import WHOLE, QueryError
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
 
+class NotACursor(QueryError):
+    """400 on pages and in the API."""
+
+    def __init__(self, name: str = "cursor") -> None:
+        super().__init__(name, "is not a cursor of this list; start without one")
+
+
 def page_of(request: HttpRequest, rows: Any, size: int = 50) -> Page:
-    """The page the URL asks for; the nearest there is for one out of range."""
-    return Paginator(rows, size).get_page(request.GET.get("page"))
+    """The page the URL asks for. For a number beyond the last page, the last one, whose `missing`
+    is that number: `_pages.html` says so. After a change rows may have left the page.
+    """
+    text = request.GET.get("page", "")
+    number = max(int(text), 1) if WHOLE.fullmatch(text) else 1
+    page = Paginator(rows, size).get_page(number)
+    page.missing = number if number > page.number else None  # type: ignore[attr-defined]
+    return page
 
 
 def keyset(
@@ -23,13 +37,13 @@ def keyset(
 ) -> tuple[list[Any], str | None]:
     """A page of rows, the newest first, and the cursor of the next page (None at the end). Rows
     that come or go meanwhile move nothing: a cursor is the time (the field `by`) and the id of the
-    last row shown. Raises ValueError for a text that is no cursor."""
+    last row shown. Raises NotACursor."""
     if cursor:
         at, _, pk = cursor.partition("_")
         try:
             moment, pk = EPOCH + timedelta(microseconds=int(at)), _key_of(rows, pk)
         except (ValueError, OverflowError) as error:
-            raise ValueError("not a cursor of this list") from error
+            raise NotACursor from error
         rows = rows.filter(Q(**{f"{by}__lt": moment}) | Q(**{by: moment, "pk__lt": pk}))
     found = list(rows.order_by(f"-{by}", "-pk")[: limit + 1])
     last = found[limit - 1] if len(found) > limit else None

@@ -90,7 +90,7 @@ def many(kind: Kind) -> Schema:
 
 MOMENT: Schema = {"type": "string", "format": "date or time"}
 KEY = whole_number(1, LARGEST_KEY)  # the id of a row
-PAGE_NUMBER = whole_number(1)  # a number beyond the last page shows the last one
+PAGE_NUMBER = whole_number(1)  # beyond the last page: `paging.page_of`
 FLAG = ("1",)  # `?archived` or `?archived=1`
 
 
@@ -112,8 +112,8 @@ def parameters(query: Query, **descriptions: str) -> list[OpenApiParameter]:
 
 
 def refuse_invalid(query: QueryDict, known: Query, *, by_form: bool = False) -> None:
-    """Raises QueryError for a name that is not known, for a value that it cannot have, and for a
-    second value where one is meant.
+    """Raises QueryError for a name that is not known, for a value that it cannot have, for a second
+    value where one is meant, and for a required parameter that is missing.
 
     `by_form`: as a browser sends it, where empty fields are no filters and another site may have
     appended to it.
@@ -132,6 +132,14 @@ def refuse_invalid(query: QueryDict, known: Query, *, by_form: bool = False) -> 
         for value in sent:
             if problem := problem_of(value, schema, is_filter=name not in PAGING):
                 raise QueryError(name, problem)
+    for name, kind in known.items():
+        if name not in query and (schema := schema_of(kind)).get("required") is True:
+            raise QueryError(name, _required(schema))
+
+
+def _required(schema: Schema) -> str:
+    choices = ", ".join(filter(None, map(str, schema.get("enum", ()))))
+    return f"is required: one of {choices}" if choices else "is required"
 
 
 def from_browser(query: QueryDict, known: Query) -> QueryDict:
@@ -198,6 +206,8 @@ def problem_of(value: str, expected: Kind, *, is_filter: bool = True) -> str:
     if kind == "boolean":
         return "" if value.lower() in TRUTHY + FALSY else "must be true or false"
     if not value.strip():
+        if schema.get("required") is True:
+            return _required(schema)
         return "is empty: give a value, or leave it out" if is_filter else ""
     if schema.get("enum") and value not in schema["enum"]:
         return f"must be one of {', '.join(filter(None, map(str, schema['enum'])))}"
@@ -259,5 +269,7 @@ def _parameters_of(view: type, method: str) -> Query:
 
 
 def _declared(parameter: OpenApiParameter) -> Schema:
-    schema = schema_of(parameter.type)
-    return {**schema, "enum": list(parameter.enum)} if parameter.enum else schema
+    schema = dict(schema_of(parameter.type))
+    if parameter.enum:
+        schema["enum"] = list(parameter.enum)
+    return schema | {"required": True} if parameter.required else schema

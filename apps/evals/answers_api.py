@@ -8,7 +8,6 @@ from uuid import UUID
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -154,14 +153,7 @@ def tasks(request: Request, pk: UUID) -> Response:
 
 
 def send(request: Request, run: EvalRun) -> Response:
-    version = request.query_params.get("agent_version")
-    if not version:
-        raise ValidationError(
-            {
-                "path": "agent_version",
-                "error": "is missing in the query: the agent version that produced these answers",
-            }
-        )
+    version = request.query_params["agent_version"]
     try:
         with room_for(request):
             done = answers.receive(

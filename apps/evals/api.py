@@ -10,7 +10,7 @@ from django.db.models import Count
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from msgspec import Meta, Struct
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -240,9 +240,7 @@ def tasks(request: Request, pk: UUID) -> Response:
 
 
 def _remove(request: Request, eval_set: EvalSet) -> Response:
-    key = request.query_params.get("key", "")
-    if not key:
-        raise ValidationError({"path": "key", "error": "name the task"})
+    key = request.query_params["key"]
     task = Task.objects.select_related("eval_set").filter(eval_set=eval_set, key=key).first()
     if task is None:
         raise NotFound("This eval set has no task with this key.")

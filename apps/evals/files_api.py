@@ -12,7 +12,7 @@ from django.http import FileResponse, HttpResponseBase, StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -81,11 +81,7 @@ CHANGES = {
 @api_view(["GET"])
 def export(request: Request, pk: UUID) -> HttpResponseBase:
     eval_set = find_set(request, pk)
-    split, format = (request.query_params.get(name, "") for name in ("split", "as"))
-    if not split:
-        raise ValidationError(
-            {"path": "split", "error": "is missing: a file contains exactly one split"}
-        )
+    split, format = request.query_params["split"], request.query_params.get("as", "")
     needs_right(request, split)
     made = exporting.export(
         eval_set=eval_set, format=format or exporting.FLYWHEEL, split=Split(split), by=request.auth

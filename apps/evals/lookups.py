@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db.models import Model, QuerySet
 from drf_spectacular.utils import OpenApiParameter
-from rest_framework.exceptions import NotFound, PermissionDenied, ValidationError
+from rest_framework.exceptions import NotFound, PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -150,13 +150,8 @@ def listed(
     as_json: Callable[[Request, Row], dict[str, Any]],
     prepare: Callable[[list[Row]], None] = lambda rows: None,
 ) -> Response:
-    """A page of rows, newest first; `prepare` reads once for all of them. Raises ValidationError
-    for an invalid cursor.
-    """
-    try:
-        limit = number_of(request, "limit")
-        found, following = keyset(rows, request.query_params.get("cursor", ""), limit)
-    except ValueError as error:
-        raise ValidationError({"path": "cursor", "error": f"{error}; start without one"}) from error
+    """A page of rows, newest first; `prepare` reads once for all of them. Raises NotACursor."""
+    limit = number_of(request, "limit")
+    found, following = keyset(rows, request.query_params.get("cursor", ""), limit)
     prepare(found)
     return Response({"results": [as_json(request, row) for row in found], "next": following})

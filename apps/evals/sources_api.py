@@ -283,7 +283,7 @@ def from_failure(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     if request.method == "POST":
         return _task_of(request, eval_set)
-    failure = _failure(request, request.query_params.get("trajectory", ""))
+    failure = _failure(request, request.query_params["trajectory"])
     run = failure.trajectory
     cut = _cut(failure, number_of(request, "cut"))
     runs_shown(request.auth.project, [run.pk], to=request.auth, where="API")

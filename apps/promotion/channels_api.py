@@ -394,7 +394,7 @@ def rollback(request: Request, name: str) -> Response:
 @api_view(["GET"])
 def plan(request: Request, name: str) -> Response:
     channel = find_channel(request, name)
-    eval_set = find_set(request, request.query_params.get("eval_set", ""))
+    eval_set = find_set(request, request.query_params["eval_set"])
     now = policy_of(channel)[0]
     samples = number_of(request, "samples_per_task")
     found = plan_for(eval_set, now, samples)

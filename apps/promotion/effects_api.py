@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -171,6 +171,5 @@ GRAPH = {
 )
 @api_view(["GET"])
 def graph(request: Request) -> Response:
-    if not (name := request.query_params.get("version")):
-        raise ValidationError({"path": "version", "error": "is needed"})
-    return Response(graph_json(graph_of(request.auth.project, find_version(request, name))))
+    version = find_version(request, request.query_params["version"])
+    return Response(graph_json(graph_of(request.auth.project, version)))

@@ -105,7 +105,7 @@ EXAMPLE = OpenApiExample(
 def pair(request: Request) -> Response:
     if request.method == "GET":
         query = request.query_params
-        runs = [find_run(request, query.get(name, "")) for name in ("baseline", "candidate")]
+        runs = [find_run(request, query[name]) for name in ("baseline", "candidate")]
         return Response(as_json(request, *runs, problems=[]))
     by, asked = member_of(request).user, form_of(request, Prepare)
     baseline, candidate = find_run(request, asked.baseline), find_run(request, asked.candidate)

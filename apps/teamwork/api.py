@@ -169,25 +169,13 @@ def collection(request: Request) -> Response:
             project=request.auth.project, kind=kind, target=target, text=given.text, by=by
         )
         return Response(comment_json(row, kind, target), status=201)
-    kind, target = _seen(request, _on(request))
+    kind, target = _seen(request, request.query_params["on"])
     rows = Comment.objects.filter(project=request.auth.project).about(target)
-    try:
-        found, following = keyset(
-            rows.select_related("by").prefetch_related("mentions"),
-            request.query_params.get("cursor", ""),
-            PAGE,
-        )
-    except ValueError as error:
-        raise ValidationError({"path": "cursor", "error": f"{error}; start without one"}) from error
+    rows = rows.select_related("by").prefetch_related("mentions")
+    found, following = keyset(rows, request.query_params.get("cursor", ""), PAGE)
     return Response(
         {"results": [comment_json(row, kind, target) for row in found], "next": following}
     )
-
-
-def _on(request: Request) -> str:
-    if not (on := request.query_params.get("on", "")):
-        raise ValidationError({"path": "on", "error": "say what: a kind, a colon, and an id"})
-    return on
 
 
 @extend_schema(
@@ -251,7 +239,7 @@ def item(request: Request, pk: UUID) -> Response:
 @api_view(["GET", "PUT"])
 def assignments(request: Request) -> Response:
     given = convert(request.data, Assignees) if request.method == "PUT" else None
-    on = given.on if given else _on(request)
+    on = given.on if given else request.query_params["on"]
     kind, target = _named(request, on)
     if kind.worker is None:
         raise NotFound(f"A {kind.name} is not assigned here (`on`).")

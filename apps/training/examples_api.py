@@ -78,9 +78,7 @@ FOUND = {
 @api_view(["GET"])
 def available(request: Request) -> Response:
     given = request.query_params
-    method, wanted = given.get("method", ""), given.getlist("source")
-    if method not in SHAPES:
-        raise ValidationError({"path": "method", "error": f"one of {', '.join(SHAPES)}"})
+    method, wanted = given["method"], given.getlist("source")
     if strange := set(wanted) - set(SOURCES[method]):
         raise ValidationError(
             {
@@ -88,7 +86,7 @@ def available(request: Request) -> Response:
                 "error": f"{min(strange)!r} is not one of {', '.join(SOURCES[method])}",
             }
         )
-    eval_set = find_set(request, given.get("eval_set", ""))
+    eval_set = find_set(request, given["eval_set"])
     evaluation = find_run(request, given["evaluation"]) if given.get("evaluation") else None
     shape = SHAPES[method].value
     found = find_examples(

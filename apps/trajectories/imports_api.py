@@ -239,10 +239,6 @@ def imports(request: Request) -> Response:
     project, by = request.auth.project, member_of(request).user
     given = request.query_params
     name, format = given.get("name", "")[-200:] or "upload", given.get("format", "auto")
-    if format not in ("auto", MAPPED, *FORMATS):
-        raise ValidationError(
-            {"path": "format", "error": f"must be one of auto, {MAPPED}, {', '.join(FORMATS)}"}
-        )
     mapping = _named(request, given["mapping"]) if given.get("mapping") else None
     with room_for(request):
         path = uploads.keep([bytes(body_of(request))])

@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
-from rest_framework.exceptions import ValidationError
 
+from apps.core.paging import NotACursor
 from apps.core.sorting import Sorting
 from apps.trajectories.filters import SORTS, total_tokens
 from apps.trajectories.models import Trajectory
@@ -26,7 +26,7 @@ def page_of(
 ) -> dict[str, Any]:
     """{rows, next, previous}, the last two cursors or None: a direction, an id and the value that
     is sorted by. `sorted` is how many rows were, where that is not by time, and `more` that there
-    are others. Raises ValidationError for a text that is not a cursor.
+    are others. Raises NotACursor.
     """
     direction, pk, value = _decode(cursor)
     if order and order.chosen not in ("", "started"):
@@ -99,6 +99,4 @@ def _decode(cursor: str | None) -> tuple[str, UUID | None, float | None]:
         value = rest[UUID_LENGTH + 1 :]
         return direction, UUID(rest[:UUID_LENGTH]), float(value) if value else None
     except ValueError as error:
-        raise ValidationError(
-            {"path": "cursor", "error": "not a cursor of this list; start without one"}
-        ) from error
+        raise NotACursor from error

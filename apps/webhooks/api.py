@@ -10,7 +10,7 @@ from django.db import transaction
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from msgspec import UNSET
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -177,10 +177,7 @@ def deliveries(request: Request, pk: UUID) -> Response:
     rows, query = _hook(request, pk).deliveries.defer("body"), request.query_params
     if "state" in query:
         rows = rows.filter(state=query["state"])
-    try:
-        found, following = keyset(rows, query.get("cursor", ""), number_of(request, "limit"))
-    except ValueError as error:
-        raise ValidationError({"path": "cursor", "error": str(error)}) from error
+    found, following = keyset(rows, query.get("cursor", ""), number_of(request, "limit"))
     return Response({"results": [schema.delivery_json(row) for row in found], "next": following})
 
 

@@ -48,7 +48,7 @@ def usage(given: Any, made: Any) -> bytes:
     ("said", "cost"),
     [
         (Said(200, usage(7, 5)), (7, 5, False)),
-        (Said(200, usage(0, 0)), (0, 0, False)),
+        (Said(200, usage(0, 0)), (tokens_of(30), tokens_of(len(usage(0, 0))), True)),
         (Said(200, b"{}"), (tokens_of(30), 1, True)),
         (Said(200, usage(-1, 5)), (tokens_of(30), tokens_of(len(usage(-1, 5))), True)),
         (Said(200, usage(True, 5)), (tokens_of(30), tokens_of(len(usage(True, 5))), True)),

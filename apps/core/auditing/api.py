@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from drf_spectacular.utils import extend_schema
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -80,10 +79,6 @@ def audit(request: Request) -> Response:
     query = request.query_params.dict()
     asked = Filters.read(query)
     rows = asked.of(request.auth.project, Role(request.auth.maker_role))
-    try:
-        found, following = keyset(
-            rows, query.get("cursor", ""), number_of(request, "limit"), by="at"
-        )
-    except ValueError as error:
-        raise ValidationError({"path": "cursor", "error": str(error)}) from error
+    limit = number_of(request, "limit")
+    found, following = keyset(rows, query.get("cursor", ""), limit, by="at")
     return Response({"results": [as_json(event) for event in found], "next": following})

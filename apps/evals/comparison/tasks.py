@@ -11,6 +11,7 @@ import numpy as np
 
 from apps.core.forms import whole
 from apps.core.http import LONGEST_FILTER, QueryFilters
+from apps.core.paging import NotACursor
 from apps.core.query import Query, whole_number
 from apps.evals.comparison.modes import tasks_with
 from apps.evals.comparison.tables import Tables, read
@@ -183,13 +184,13 @@ class TaskTable:
 
     def page(self, size: int, after: str = "", before: str = "") -> RowPage:
         """Keyset pagination: tasks that arrive while an evaluation is running do not shift rows
-        between pages.
+        between pages. Raises NotACursor.
         """
         places = [(value, self.tables.names[number]) for value, number in self.order]
         start = 0
-        if found := place_of(after):
+        if found := place_of(after, "after"):
             start = bisect_right(places, found)
-        elif found := place_of(before):
+        elif found := place_of(before, "before"):
             start = max(0, bisect_left(places, found) - size)
         shown, end = self.order[start : start + size], start + size
         return RowPage(
@@ -222,13 +223,15 @@ def cursor_of(place: tuple[float, str]) -> str:
     return f"{place[0]!r}_{place[1]}"
 
 
-def place_of(cursor: str) -> tuple[float, str] | None:
-    """None if the text is not a cursor."""
+def place_of(cursor: str, name: str) -> tuple[float, str] | None:
+    """None without a cursor. Raises NotACursor."""
     number, _, place = cursor.partition("_")
     try:
-        return (float(number), place) if place else None
-    except ValueError:
-        return None
+        if cursor and not place:
+            raise ValueError
+        return (float(number), place) if cursor else None
+    except ValueError as error:
+        raise NotACursor(name) from error
 
 
 def tasks_that(run: EvalRun, against: EvalRun, kind: str) -> list[UUID]:

@@ -12,6 +12,7 @@ from django.db.models import Q, QuerySet
 
 from apps.core.forms import whole
 from apps.core.http import QueryFilters, uuid_of
+from apps.core.paging import NotACursor
 from apps.core.query import Query
 from apps.evals.comparison import tasks as comparison
 from apps.evals.comparison.modes import NO_BUCKET
@@ -103,11 +104,15 @@ def cursor_of(sample: Sample) -> str:
     return f"{sample.index}_{sample.task_key}"
 
 
-def place_of(cursor: str) -> tuple[str, int] | None:
-    """(task key, index); None for an invalid cursor."""
+def place_of(cursor: str, name: str) -> tuple[str, int] | None:
+    """(task key, index); None without a cursor. Raises NotACursor."""
+    if not cursor:
+        return None
     index, _, key = cursor.partition("_")
     number = whole(index, 0, 32_767)
-    return (key, number) if key and number is not None else None
+    if number is None or not key:
+        raise NotACursor(name)
+    return key, number
 
 
 def behind(rows: QuerySet[Sample], place: tuple[str, int]) -> QuerySet[Sample]:
@@ -125,8 +130,10 @@ def ahead_of(rows: QuerySet[Sample], place: tuple[str, int]) -> QuerySet[Sample]
 
 
 def page(rows: QuerySet[Sample], size: int, *, after: str = "", before: str = "") -> Page:
-    """A page by keyset: as fast at the end of 80,000 samples as at the beginning."""
-    start, end = place_of(after), place_of(before)
+    """A page by keyset: as fast at the end of 80,000 samples as at the beginning. Raises
+    NotACursor.
+    """
+    start, end = place_of(after, "after"), place_of(before, "before")
     if end:
         found = list(ahead_of(rows, end)[: size + 1])
         more, shown = len(found) > size, found[:size][::-1]

@@ -11,7 +11,6 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from rest_framework.exceptions import ValidationError
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
@@ -127,10 +126,7 @@ def read_page(
     rows = rows.defer(*UNLISTED).prefetch_related("failure__mode")
     try:
         with patience(LIST_MS):
-            try:
-                return page_of(rows, given.get("cursor"), PAGE, order), False
-            except ValidationError:  # no cursor of ours
-                return page_of(rows, None, PAGE, order), False
+            return page_of(rows, given.get("cursor"), PAGE, order), False
     except TooLong:
         return {"rows": [], "next": None, "previous": None}, True
 
