@@ -183,7 +183,7 @@ def prepare_eval(
     count = min(count, subset or count)
     prompt = prompt_in(environment, model_version)
     check_prompt(eval_set, split, environment, prompt)
-    if leak := next(leaks.of_rows(project, leaks.harness_rows(environment, prompt)), None):
+    if leak := next(leaks.of_harness(environment, prompt), None):
         whose = f"{model_version} in {environment}" if prompt else environment
         raise HoldoutLeak(f"Every prompt of {whose} would reveal held-out data. {leak}", leak)
     EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # pressing twice starts only one

@@ -214,9 +214,7 @@ def _side(
         raise PlaygroundError(f"{version}: {error}") from error
     if described:
         raise PlaygroundError(f"{version}: {described}")
-    if leak := next(
-        leaks.of_rows(environment.project, leaks.harness_rows(environment, prompt)), None
-    ):
+    if leak := next(leaks.of_harness(environment, prompt), None):
         raise HoldoutLeak(f"{NEVER_HELD}The prompt of {version} would show it. {leak}", leak)
     name = f"{version} (edited)" if changed and changed != version.prompt else str(version)
     return {

@@ -326,7 +326,7 @@ def prepared_run(
     _check_examples(project, method, dataset, environment, settings)
     if samples_of and (sentence := why_not_learned(method, parent, samples_of)):
         raise TrainingError(sentence)
-    if leak := next(leaks.of_rows(project, leaks.harness_rows(environment)), None):
+    if leak := next(leaks.of_harness(environment), None):
         raise TrainingError(
             f"Every prompt of {environment} would reveal held-out data. {leak}", [leak.theirs_hash]
         )

@@ -33,9 +33,7 @@ def refuse_leaks(
         )
         raise HoldoutLeak(f"Nothing was trained. {refused.sentence}")
     refuse_held_runs(run)
-    for leak in leaks.of_rows(
-        run.project, chain(leaks.harness_rows(run.environment, prompt), rows)
-    ):
+    for leak in chain(leaks.of_harness(run.environment, prompt), leaks.of_rows(run.project, rows)):
         record_membership(
             run.project, [leak.theirs_hash], by=run.created_by, detail=f"a refusal to train: {run}"
         )

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.core.models import Project
-from apps.environments.models import Package
+from apps.environments.models import Environment, Package
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash
 from apps.evals.holdout import leaks
@@ -29,6 +29,7 @@ from apps.training.jobs import refuse_leaks, sft_row
 from apps.training.models import Dataset, Method, TrainingRun
 from apps.trajectories.exports import SftExport
 from tests.factories import (
+    PACKAGE,
     admin_of,
     make_environment,
     make_failed,
@@ -37,6 +38,7 @@ from tests.factories import (
     make_trajectory,
 )
 from workers.lib.environments import load
+from workers.lib.environments.packages.files import digest_of
 
 pytestmark = pytest.mark.django_db
 HELD = "Schedule a meeting with Anna Novak on 3 May at 14:30 about the budget review."
@@ -329,37 +331,62 @@ def test_an_example_in_the_prompt_is_no_way_in(project: Project) -> None:
     environment.harness = environment.harness | {
         "examples": [{"role": "user", "content": HELD.lower()}]
     }
-    found = list(leaks.of_rows(project, leaks.harness_rows(environment)))
+    found = list(leaks.of_harness(environment))
     assert len(found) == 1 and "kept@1" in found[0].theirs_set
 
 
 @pytest.mark.parametrize(
-    ("path", "content", "leaks_out"),
+    ("path", "content"),
     [
-        ("counter/inbox.json", '{"mails": [{"body": %s}]}', True),
-        (
-            "counter/__init__.py",
-            "class A:\n    def start(self, task):\n        return {'mail': %s}",
-            True,
-        ),
-        (
-            "counter/__init__.py",
-            "class A:\n    def tasks(self):\n        return [{'id': 'a', 'prompt': %s}]",
-            False,
-        ),
-        ("counter/tasks.jsonl", '{"id": "a", "prompt": %s}', False),
-        ("counter/by_subject.json", '{"mails": {%s: "unread"}}', True),
-        ("counter/__init__.py", "MAIL = b%s", True),
+        ("inbox.json", '{"mails": [{"body": %s}]}'),
+        ("mail.py", "class A:\n    def start(self, task):\n        return {'mail': %s}"),
+        ("by_subject.json", '{"mails": {%s: "unread"}}'),
+        ("mail.py", "MAIL = b%s"),
+        ("inbox.jsonl", '{"id": "m1", "request": %s}\n{"id": "m2", "request": "Hello"}'),
+        ("rows.json", '[{"id": "t1", "prompt": "Which printer?", "start": {"mail": %s}}]'),
+        ("mail.py", "MAIL = {'id': 1, 'question': 'Who?', 'mail': %s}"),
+        ("mail.py", "class Inbox:\n    def tasks(self):\n        return [%s]"),
+        ("prompt.md", "# How to work\n\n- %s\n"),
+        ("guide.rst", "Guide\n=====\n\n%s\n"),
+        ("settings.toml", "[mail]\nbody = %s\n"),
+        ("tests/test_mail.py", "MAIL = %s\n"),
+        ("mail.py", "class Mail:\n    %s\n    def read(self):\n        return self.__doc__"),
     ],
 )
-def test_what_a_package_s_tools_and_start_states_are_made_of_is_no_way_in(
-    project: Project, tmp_path: Path, path: str, content: str, leaks_out: bool
+def test_no_file_of_a_package_shows_what_is_held_out(
+    project: Project, tmp_path: Path, path: str, content: str
 ) -> None:
     environment = make_package(project, tmp_path)
-    text = content % json.dumps(f"Forwarded: {HELD.lower()} Thanks!")
+    assert not list(leaks.of_harness(environment))
+    add_file(environment, path, content % json.dumps(f"Forwarded: {HELD.lower()} Thanks!"))
+    (leak,) = leaks.of_harness(environment)
+    assert leak.key == f"{path} of {environment}"
+
+
+def add_file(environment: Environment, path: str, text: str) -> None:
     files = environment.package.files | {path: base64.b64encode(text.encode()).decode()}
-    environment.package = Package(project=project, name="counter", digest="0" * 64, files=files)
-    assert bool(list(leaks.of_rows(project, leaks.harness_rows(environment)))) is leaks_out
+    environment.package = Package(
+        project=environment.project, name="counter", digest=digest_of(files), files=files
+    )
+
+
+def test_a_package_may_hold_its_own_tasks_out_but_show_them_nowhere_else(
+    project: Project, tmp_path: Path
+) -> None:
+    environment = make_package(project, tmp_path)
+    row = {"key": "own", "metadata": {"goal": HELD.replace("Schedule", "Plan")}}
+    text = json.dumps(row | {"asked": HELD, "note": "No id, and another name of the request"})
+    code = PACKAGE.replace(
+        "return [",
+        "row = __import__('json').loads((__import__('pathlib').Path(__file__).parent"
+        " / 'rows.json').read_text())\n        return [{'id': row['key'], 'prompt': row['asked'],"
+        " 'metadata': row['metadata']}, ",
+    )
+    add_file(environment, "rows.json", text)
+    add_file(environment, "__init__.py", code)
+    assert not list(leaks.of_harness(environment))
+    add_file(environment, "inbox.json", json.dumps([{"id": "own", "request": HELD}, "Hi!"]))
+    assert len(list(leaks.of_harness(environment))) == 1
 
 
 # Every place whose text trains: the request stands there behind other words, and the answer has
@@ -489,7 +516,7 @@ def test_a_new_held_out_task_is_searched_in_what_trains_already(
 def test_no_harness_shows_what_is_held_out(project: Project, harness: dict) -> None:
     environment = make_environment(project)
     environment.harness = environment.harness | harness
-    found = list(leaks.of_rows(project, leaks.harness_rows(environment)))
+    found = list(leaks.of_harness(environment))
     assert [leak.theirs for leak in found] == [HELD]
 
 

@@ -19,12 +19,14 @@ from django.db.models.expressions import RawSQL
 
 from apps.core.models import Project
 from apps.environments.models import Environment
+from apps.environments.packages import tasks_in
 from apps.evals.canonical import group_key
 from apps.evals.models import Split, Task
 from apps.evals.near_duplicates import compare
 from apps.evals.near_duplicates.calls import words_of
 from apps.evals.near_duplicates.search import Held, HeldOut, Row, Why
-from workers.lib.environments.packages.texts import shown_texts
+from workers.lib.environments.packages.files import PackageProblem
+from workers.lib.environments.packages.texts import texts_of, without_tasks
 from workers.lib.messages import is_prompt
 from workers.lib.prompts import applied
 
@@ -315,19 +317,33 @@ def within(tasks: Sequence[Task]) -> list[tuple[Task, Task, float]]:
 # What surrounds every task
 
 
-def harness_rows(
-    environment: Environment, prompt: dict | None = None
-) -> Iterator[tuple[str, dict]]:
-    """What an environment adds to every prompt, as a training row: system prompt, examples, tools,
-    configuration; and the texts of its package, which its tools and start states are made of.
-    `prompt`: a prompt version's, instead of the harness's own.
+def of_harness(environment: Environment, prompt: dict | None = None) -> Iterator[Leak]:
+    """What an environment adds to every prompt that contains something of the project's hold-outs:
+    system prompt, examples, tools, configuration; and the texts of its package, which its tools and
+    start states are made of. `prompt`: a prompt version's, instead of the harness's own.
     """
     row = applied(environment.harness, prompt or {}) | {"config": environment.config}
     if _has_text(row):
-        yield f"harness of {environment}", row
-    if environment.package:
-        for path, texts in shown_texts(environment.package.files):
-            if _has_text(
-                texts_row := {"messages": [{"role": "tool", "content": text} for text in texts]}
-            ):
-                yield f"{path} of {environment}", texts_row
+        yield from of_rows(environment.project, [(f"harness of {environment}", row)])
+    if any(of_rows(environment.project, _package_rows(environment))):
+        yield from of_rows(environment.project, _package_rows(environment, _own_tasks(environment)))
+
+
+def _package_rows(
+    environment: Environment, tasks: Sequence[dict] = ()
+) -> Iterator[tuple[str, dict]]:
+    """The texts of each file of a package as a row, without those of its own tasks: these train
+    only as tasks of a set, where they are compared themselves.
+    """
+    texts = texts_of(environment.package.files) if environment.package else {}
+    for path, some in (without_tasks(texts, tasks) if tasks else texts).items():
+        messages = [{"role": "tool", "content": text} for text in some if text.strip()]
+        if messages:
+            yield f"{path} of {environment}", {"messages": messages}
+
+
+def _own_tasks(environment: Environment) -> list[dict]:
+    try:
+        return tasks_in(environment)
+    except PackageProblem:
+        return []  # it has none that could be in a set

@@ -76,7 +76,7 @@ def submit_search(
             " Create a new version with a validation split."
         )
     _check_size(wanted, validation, dataset.size)
-    _check_tasks(project, eval_set, environment, version.prompt)
+    _check_tasks(eval_set, environment, version.prompt)
     chosen = _engine(version, engine)
     reflecting = _reflecting(server, model)
     if wanted.most_usd:
@@ -128,11 +128,8 @@ def _check_size(config: SearchConfig, validation: int, train: int) -> None:
         )
 
 
-def _check_tasks(
-    project: Project, eval_set: EvalSet, environment: Environment, prompt: dict[str, Any]
-) -> None:
-    shown = leaks.harness_rows(environment, prompt)
-    if leak := next(leaks.of_rows(project, shown), None):
+def _check_tasks(eval_set: EvalSet, environment: Environment, prompt: dict[str, Any]) -> None:
+    if leak := next(leaks.of_harness(environment, prompt), None):
         raise TrainingError(f"Every prompt would reveal held-out data. {leak}", [leak.theirs_hash])
     try:
         for split in (Split.TRAIN, Split.VALIDATION):

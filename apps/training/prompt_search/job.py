@@ -143,7 +143,7 @@ def save_prompt(
     """
     on, environment = search.version, search.environment
     prompt = on.prompt | {"system_prompt": text}
-    if leak := next(leaks.of_rows(search.project, leaks.harness_rows(environment, prompt)), None):
+    if leak := next(leaks.of_harness(environment, prompt), None):
         record_membership(
             search.project,
             [leak.theirs_hash],

@@ -1,58 +1,101 @@
-"""What the files of a package may show to an agent: the texts in its code and data, without its
-tasks. Pure.
-
-A tool's result and a start state are made when an episode runs; what they are made of is in these
-files, or in a task.
+"""All texts in the files of a package, whatever the file is for: its code may show any of them to
+an agent, as a prompt, a tool's result or a start state. Pure.
 """
 
 from __future__ import annotations
 
 import ast
+import base64
+import io
 import json
-from collections.abc import Iterator
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from workers.lib.environments.packages.files import Files, text_of
+from workers.lib.environments.packages.files import Files
 
-NOT_SHOWN = {".md", ".rst", ".toml", ".cfg", ".lock"}  # read by people and tools
-REQUEST = ("prompt", "messages", "request", "question")  # with an id, a row of tasks()
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+PRINTABLE = re.compile(r"[^\x00-\x1f\x7f-\x9f]{8,}")
+LEAST_WORDS = 5  # of a task's text that is left out of a longer text
 
 
-def shown_texts(files: Files) -> Iterator[tuple[str, list[str]]]:
-    """(path, texts) of each file that has any."""
+def texts_of(files: Files) -> dict[str, list[str]]:
+    """{path: texts}: the strings and comments of code, the strings of JSON, the whole of any other
+    file; the path itself is the first.
+    """
+    found = {}
     for path, content in sorted(files.items()):
-        pure = PurePosixPath(path)
-        if pure.suffix in NOT_SHOWN or pure.parts[0] == "tests" or pure.name.startswith("test_"):
-            continue
-        text = text_of(content)
-        found = list(_of_code(text) if pure.suffix == ".py" else _of_data(text))
-        if found:
-            yield path, found
+        text = _decoded(base64.b64decode(content))
+        texts = _of_code(text) if PurePosixPath(path).suffix == ".py" else _of_data(text)
+        found[path] = [path, *texts]
+    return found
+
+
+def without_tasks(
+    texts: dict[str, list[str]], tasks: Iterable[dict[str, Any]]
+) -> dict[str, list[str]]:
+    """The texts without those of the given tasks, which are rows of the package's own `tasks()`.
+    Each is left out once, where most of them are: a second copy is something else that shows it.
+    """
+    own = Counter(_spaced(text) for task in tasks for text in _strings(task))
+    rest = {path: [_spaced(text) for text in some] for path, some in texts.items()}
+    order = sorted(rest, key=lambda path: (-sum(text in own for text in rest[path]), path))
+    for path in order:
+        rest[path] = [text for text in rest[path] if not _take(own, text, 1)]
+    parts = [text for text in own if own[text] and len(text.split()) >= LEAST_WORDS]
+    parts.sort(key=len, reverse=True)  # one may be a part of another
+    for path in order:
+        rest[path] = [_cut(text, parts, own) for text in rest[path]]
+    return rest
+
+
+def _cut(text: str, parts: list[str], own: Counter[str]) -> str:
+    for part in parts if len(text.split()) > LEAST_WORDS else ():
+        if part in text and (times := _take(own, part, text.count(part))):
+            text = text.replace(part, " ", times)
+    return text
+
+
+def _take(own: Counter[str], text: str, times: int) -> int:
+    taken = min(own[text], times)
+    own[text] -= taken
+    return taken
+
+
+def _spaced(text: str) -> str:
+    """The text on one line, with quotes as they are outside of CSV."""
+    return " ".join(text.replace('""', '"').split())
+
+
+def _decoded(content: bytes) -> str:
+    """A file as text; of one that is not text, what can be read in it."""
+    try:
+        return content.decode("utf-16" if content.startswith(UTF_16) else "utf-8-sig")
+    except UnicodeDecodeError:
+        return "\n".join(PRINTABLE.findall(content.replace(b"\0", b"").decode("latin-1")))
 
 
 def _of_code(source: str) -> Iterator[str]:
-    """The string constants, joined where they are added, outside of docstrings and of `tasks`."""
+    """The string constants, joined where they are added, and the comments."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
         yield source
         return
     left: list[ast.AST] = [tree]
     while left:
         node = left.pop()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == "tasks":
-            continue
-        if isinstance(node, ast.Dict) and _is_task(
-            {key.value for key in node.keys if isinstance(key, ast.Constant)}
-        ):
-            continue
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            continue
         if (joined := _joined(node)) is not None:
             yield joined
             continue
         left += reversed(list(ast.iter_child_nodes(node)))
+    comments = [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
+    if comments:
+        yield "\n".join(comments)
 
 
 def _joined(node: ast.AST) -> str | None:
@@ -72,20 +115,25 @@ def _joined(node: ast.AST) -> str | None:
 
 
 def _of_data(text: str) -> Iterator[str]:
-    """The strings of a JSON text or of the lines of one, without rows of tasks; else the text."""
+    """The strings of a JSON text or of the lines of one; else the text."""
     values = [_parsed(text)]
     if values[0] is None:
         values = [_parsed(line) for line in text.splitlines() if line.strip()]
     if not values or any(value is None for value in values):
         yield text
-        return
-    left = values[::-1]
+    else:
+        yield from _strings(values)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """The strings in a JSON value, names included. A loop, so that no depth is too much for it."""
+    left = [value]
     while left:
         value = left.pop()
         if isinstance(value, str):
             yield value
         elif isinstance(value, dict):
-            left += [] if _is_task(value) else [*value, *value.values()][::-1]
+            left += [*value, *value.values()][::-1]
         elif isinstance(value, list):
             left += value[::-1]
 
@@ -97,7 +145,3 @@ def _parsed(text: str) -> Any:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict | list) else None
-
-
-def _is_task(names: Any) -> bool:
-    return "id" in names and any(name in names for name in REQUEST)
