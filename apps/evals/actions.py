@@ -18,6 +18,7 @@ from apps.core.errors import Rejected
 from apps.core.locks import ProjectLock
 from apps.core.models import ACTIVE_STATES, ApiKey, Job, Project
 from apps.evals.canonical import canonical_hash, group_key, set_digest
+from apps.evals.formats.rows import EMPTY_REQUEST, has_request
 from apps.evals.holdout import groups, judged, leaks
 from apps.evals.holdout.splits import choose_holdout
 from apps.evals.holdout.view_log import record_membership
@@ -171,7 +172,7 @@ def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
     demonstration = json.dumps(expected, ensure_ascii=False)
     if expected is None and (text := corrected_text(trajectory)):
         expected, demonstration = {"answer": text}, text
-    if not prompt:
+    if not has_request(prompt):
         raise EvalSetError(f"Trajectory {trajectory} has no request before the agent's first turn.")
     if expected is None:
         raise EvalSetError(
@@ -675,7 +676,14 @@ def _insert_one(task: Task) -> None:
     _insert([task])
 
 
+def require_requests(tasks: list[Task]) -> None:
+    """Raises EvalSetError."""
+    if empty := [task.key for task in tasks if not has_request(task.messages)]:
+        raise EvalSetError(f"The request of task {empty[0]} is {EMPTY_REQUEST}")
+
+
 def _insert(tasks: list[Task]) -> None:
+    require_requests(tasks)
     try:
         with transaction.atomic():
             Task.objects.bulk_create(tasks)

@@ -108,6 +108,7 @@ def edit_task(
     )
     if changed:
         actions.require_unevaluated(found)
+        actions.require_requests([found])
         _check([found])
         _save(found)
         audit(

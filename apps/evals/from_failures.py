@@ -15,6 +15,7 @@ from apps.core.models import Project
 from apps.core.timeouts import TooLong, patience
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash, digest_of
+from apps.evals.formats.rows import has_request
 from apps.evals.formats.verifiers_package import RECORDED
 from apps.evals.holdout import groups
 from apps.evals.models import EvalSet, EvalSetState, Origin, Split, Task
@@ -355,7 +356,7 @@ def _suggested_task(failure: Failure, eval_set: EvalSet) -> Task | None:
     """
     cut = default_cut(failure.trajectory.messages, failure.blamed_message)
     found = suggestions(failure.trajectory, cut) if cut is not None else []
-    if cut is None or not found:
+    if cut is None or not found or not has_request(prompt_at(failure.trajectory.messages, cut)):
         return None
     task = task_of(failure.trajectory, eval_set, cut, found[0].expected)
     task.split, task.group = Split.TRAIN, groups.groups_of(failure.trajectory)[0][1]

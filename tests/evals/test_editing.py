@@ -15,7 +15,14 @@ from apps.core.models import AuditEvent, Role
 from apps.evals import actions, editing
 from apps.evals.formats import TaskRow, read, write
 from apps.evals.models import EvalSet, HoldoutView, Origin, Split, Task
-from tests.factories import admin_of, key_headers, make_eval_set, make_member, make_project
+from tests.factories import (
+    admin_of,
+    key_headers,
+    make_eval_set,
+    make_failed,
+    make_member,
+    make_project,
+)
 from tests.test_access import logged_in
 
 pytestmark = pytest.mark.django_db
@@ -233,6 +240,26 @@ def test_a_task_written_by_hand_may_expect_any_form(draft: EvalSet) -> None:
     assert made.expected == {"rubric": "Is it polite?"} and made.demonstration == ""
 
 
+def test_no_way_of_storing_a_task_takes_an_empty_request(draft: EvalSet) -> None:
+    by, task = admin_of(draft.project), first(draft)
+    whole = {"key": "e", "expected": ANSWER, "split": Split.TRAIN, "by": by}
+    for add in (
+        lambda: actions.add_task(eval_set=draft, request=" ", **whole),
+        lambda: actions.store_tasks(
+            eval_set=draft,
+            tasks=[actions.written_task(draft, request="\u3164", **whole)],
+            by=by,
+            what="test",
+        ),
+        lambda: edit(task, messages=[{"role": "user", "content": "\u200b \n"}]),
+    ):
+        with pytest.raises(actions.EvalSetError, match="Enter the request"):
+            add()
+    run = make_failed(draft.project, request="\u200b")
+    made = actions.tasks_from_trajectories(eval_set=draft, trajectories=[run], by=by)
+    assert made.made == 0 and not draft.tasks.filter(key="e").exists()
+
+
 def test_by_the_api(draft: EvalSet) -> None:
     headers = key_headers(draft.project)
     task, held = first(draft), first(draft, Split.HOLDOUT)
@@ -257,6 +284,7 @@ def test_by_the_api(draft: EvalSet) -> None:
         ("edit_task", {"key": "none"}, 404),
         ("edit_task", {"key": task.key, "expected": {"tool": 1}}, 400),
         ("edit_task", {"key": task.key, "messages": []}, 400),
+        ("edit_task", {"key": task.key, "messages": [{"role": "user", "content": " "}]}, 400),
         ("change_tasks", {"keys": [task.key], "what": "explode"}, 400),
         ("change_tasks", {"keys": [task.key, "none"], "what": "remove"}, 404),
         ("change_tasks", {"keys": [held.key], "what": "move", "value": "train"}, 403),

@@ -75,6 +75,50 @@ def test_rows_of_an_environment_package_are_taken_with_its_names() -> None:
     assert (repeated.field, unnamed.field) == ("id", "prompt")
 
 
+BFCL_TOOL = {"name": "f", "description": "?", "parameters": {"type": "dict", "properties": {}}}
+
+
+@pytest.mark.parametrize(
+    ("content", "is_empty"),
+    [
+        ("", True),
+        (" \n\u00a0", True),
+        ("\u200b\u3164", True),
+        ([], True),
+        ([{"type": "text", "text": " "}, {"type": "text"}], True),
+        ("?", False),
+        ("👍", False),
+        ([{"type": "text", "text": ""}, {"type": "image_url", "image_url": {"url": "a"}}], False),
+    ],
+)
+@pytest.mark.parametrize("format", ["flywheel", "nemo-gym", "bfcl", "openai-evals", "csv"])
+def test_a_task_needs_a_request_in_every_format(
+    format: str, content: str | list, is_empty: bool
+) -> None:
+    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": content}]
+    rows = {
+        "flywheel": {"messages": asked, "expected": {"answer": "a"}},
+        "nemo-gym": {"responses_create_params": {"input": asked}, "ground_truth": []},
+        "bfcl": {"id": "irrelevance_1", "question": [asked], "function": [BFCL_TOOL]},
+        "openai-evals": {"input": asked, "ideal": "a"},
+    }
+    if format != "csv":
+        file = [json.dumps(rows[format])]
+    elif isinstance(content, str):
+        file = ["prompt,answer\n", *f'"{content}",a\n'.splitlines(keepends=True)]
+    else:
+        file = ["prompt,answer\n", f'"{json.dumps(asked).replace(chr(34), chr(34) * 2)}",a\n']
+    (row,) = read(format, file)
+    assert isinstance(row, RowProblem) is is_empty
+    assert not is_empty or "Enter the request" in str(row)
+
+
+def test_a_problem_names_the_field_as_the_file_does() -> None:
+    row = {"id": "a", "prompt": "Remind me.", "expected": {"answer": "a"}}
+    found = read("flywheel", [json.dumps(row), json.dumps(row), json.dumps(row | {"prompt": " "})])
+    assert [item.field for item in found if isinstance(item, RowProblem)] == ["id", "prompt"]
+
+
 def test_own_rows_are_read_whole() -> None:
     record = {
         "key": "a",

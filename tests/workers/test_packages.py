@@ -364,6 +364,7 @@ BROKEN = {
     ),
     "no id": (HEAD + WHOLE.replace('"id": "two", ', ""), "Task 1 has no id"),
     "no prompt": (HEAD + WHOLE.replace('"prompt"', '"messages"'), "Task two has no request"),
+    "empty prompt": (HEAD + WHOLE.replace('"Two."', '" "'), "Task two has no request"),
     "unknown field": (
         HEAD + WHOLE.replace('"id": "two"', '"id": "two", "answr": 1'),
         "Task 1 has the unknown key answr",

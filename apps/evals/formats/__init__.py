@@ -93,7 +93,7 @@ def _keyed(found: Iterable[Read]) -> Iterator[Read]:
         nothing = False
         if isinstance(row, TaskRow) and row.key in keys:
             yield RowProblem(
-                row.line, "key", f"“{row.key}” or its request occurs twice. Remove one."
+                row.line, row.key_name, f"“{row.key}” or its request occurs twice. Remove one."
             )
             continue
         if isinstance(row, TaskRow):

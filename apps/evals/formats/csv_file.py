@@ -131,8 +131,6 @@ def _unquoted(cell: str) -> str:
 
 
 def _row(cells: dict[str, str]) -> TaskRow:
-    if not cells["prompt"].strip():
-        raise Bad("prompt", "empty. Enter the request that the agent should answer.")
     system = (
         [{"role": "system", "content": cells["system"]}] if cells.get("system", "").strip() else []
     )

@@ -9,7 +9,7 @@ from dataclasses import fields
 from apps.evals.formats.rows import Bad, Line, Read, TaskRow, each, only, task
 
 PACKAGE_NAMES = {"key": "id", "messages": "prompt"}
-FIELDS = tuple(field.name for field in fields(TaskRow) if field.name != "line")
+FIELDS = tuple(field.name for field in fields(TaskRow) if field.compare)
 
 
 def read(lines: Iterable[Line]) -> Iterator[Read]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apps.evals.canonical import canonical_hash
+from apps.evals.near_duplicates.glyphs import visible
 from workers.lib.checks import CONSTRAINT_VALUES, CONSTRAINTS
 from workers.lib.errors import SpecError
 from workers.lib.json_schema import JsonSchema
-from workers.lib.messages import read_json
+from workers.lib.messages import TEXT_PARTS, part_text, read_json
 from workers.lib.patterns import pattern_of
 
 KEY_LENGTH, GROUP_LENGTH = 120, 200
@@ -24,6 +25,7 @@ ALIASES = {
     "val": "validation",
     "dev": "validation",
 }
+EMPTY_REQUEST = "empty. Enter the request that the agent should answer."
 FORMS = (
     '{"tool", "args"}, {"calls": […]}, {"any_call": true}, {"answer": …}, {"constraint": {…}},'
     ' {"pattern": "…"}, {"schema": {…}}, {"tests": […]}, {"state": {…}} or {"rubric": "…"}'
@@ -44,7 +46,9 @@ class TaskRow:
     group: str = ""
     split: str = ""
     metadata: dict = field(default_factory=dict)
-    line: int = field(default=0, compare=False)  # line where it was read; not part of the task
+    # where it was read, and what the file calls its key; not part of the task
+    line: int = field(default=0, compare=False)
+    key_name: str = field(default="key", compare=False)
 
 
 @dataclass(frozen=True)
@@ -171,6 +175,7 @@ def task(
         group=_short(group, called["group"], GROUP_LENGTH),
         split=checked_split(split, called["split"]),
         metadata=want({} if metadata is None else metadata, dict, "metadata", "Give an object."),
+        key_name=called["key"],
     )
     for name, value in vars(row).items():
         check_storable(value, called.get(name, name))
@@ -224,7 +229,23 @@ def checked_messages(value: Any, name: str = "messages") -> list[dict]:
             "there is no message with the role “user”. Add the request that the agent should"
             " answer.",
         )
+    if not has_request(value):
+        raise Bad(name, EMPTY_REQUEST)
     return value
+
+
+def has_request(messages: list[dict]) -> bool:
+    """Whether a user's message or a tool's result has a visible character, a picture or a file."""
+    contents = [one.get("content") for one in messages if one.get("role") in ("user", "tool")]
+    return any(
+        visible(part_text(part)).strip() or _is_picture_or_file(part)
+        for content in contents
+        for part in (content if isinstance(content, list) else [content])
+    )
+
+
+def _is_picture_or_file(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type", "text") not in TEXT_PARTS
 
 
 def _check_message(message: Any, name: str) -> None:

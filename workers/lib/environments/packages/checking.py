@@ -204,7 +204,7 @@ def task_of(row: Any, number: int) -> dict:
     if not name or len(name) > 120:
         raise PackageProblem(f"Task {number} has no id.", "Give it a text of 1 to 120 characters.")
     if isinstance(row.get("prompt"), str) and "messages" not in row:
-        messages = [{"role": "user", "content": row["prompt"]}]
+        messages = [{"role": "user", "content": row["prompt"]}] if row["prompt"].strip() else None
     else:
         messages = row.get("messages")
     if not isinstance(messages, list) or not any(
