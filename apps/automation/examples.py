@@ -101,12 +101,24 @@ steps:
 """
 
 
+NO_SET = (
+    "No frozen eval set has held-out or regression tasks yet. Split and freeze one, then choose it"
+    " as the step’s set."
+)
+NO_ENVIRONMENT = "This project has no environment yet. Create one, then choose it in the steps."
+
+
 @dataclass(frozen=True)
 class Example:
     slug: str
     name: str
     about: str
     text: str
+
+    @property
+    def collects(self) -> bool:
+        """Whether it fills and freezes the set, which then need not exist."""
+        return "do: collect_tasks" in self.text
 
 
 EXAMPLES = (
@@ -131,32 +143,47 @@ EXAMPLES = (
 )
 
 
-def filled(example: Example, project: Project) -> str:
-    """With the project's eval set and environment that a flow can use now, if it has them."""
-    eval_set = _usable_set(project)
+@dataclass(frozen=True)
+class Filled:
+    """A template with the project's own names; `missing` says what the project does not have yet
+    and the flow needs.
+    """
+
+    text: str
+    missing: list[str]
+
+
+def filled(example: Example, project: Project) -> Filled:
+    """With the eval set and environment that its steps can use now, if the project has them."""
+    eval_set = _usable_set(example, project)
+    environment = _environment_of(project, eval_set)
     may_be_repeated = eval_set and eval_set.tasks.filter(split=Split.REGRESSION).exists()
     names = {
         "{split}": Split.REGRESSION if may_be_repeated else Split.HOLDOUT,
         "{eval_set}": eval_set.slug if eval_set else "my-set",
-        "{environment}": _environment_of(project, eval_set) or "my-environment",
+        "{environment}": environment or "my-environment",
     }
     text = example.text
     for placeholder, name in names.items():
         text = text.replace(placeholder, name)
-    return text
+    missing = {
+        NO_SET: eval_set is None and not example.collects,
+        NO_ENVIRONMENT: environment is None,
+    }
+    return Filled(text, [sentence for sentence, is_missing in missing.items() if is_missing])
 
 
-def _usable_set(project: Project) -> EvalSet | None:
-    """The newest set that holds tasks out and is frozen, as evaluations need it; else the newest
-    with tasks.
+def _usable_set(example: Example, project: Project) -> EvalSet | None:
+    """The newest set whose frozen version can be evaluated: it has a hold-out, or else regression
+    tasks. If the flow collects tasks and freezes them itself, a draft will do.
     """
     rows = EvalSet.objects.current().filter(project=project).order_by("-created_at")
     frozen = rows.filter(state=EvalSetState.FROZEN)
+    newest_versions = frozen.order_by("slug", "-version").distinct("slug").values("pk")
     for candidates in (
-        frozen.filter(tasks__split=Split.HOLDOUT),
-        frozen,
-        rows.filter(tasks__isnull=False),
-        rows,
+        frozen.filter(pk__in=newest_versions, tasks__split=Split.HOLDOUT),
+        frozen.filter(pk__in=newest_versions, tasks__split=Split.REGRESSION),
+        rows.filter(state=EvalSetState.DRAFT) if example.collects else rows.none(),
     ):
         if eval_set := candidates.first():
             return eval_set

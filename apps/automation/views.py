@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -129,9 +130,9 @@ def flow(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 @project_view(Role.OPERATOR, query={"from": [one.slug for one in EXAMPLES]})
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     example = example_of(request.GET.get("from", "")) or EXAMPLES[0]
-    return _edit(
-        request, project, None, example.name, Editor.of_text(project, filled(example, project))
-    )
+    template = filled(example, project)
+    shown = Editor.of_text(project, template.text)
+    return _edit(request, project, None, example.name, shown, missing=template.missing)
 
 
 @project_view(Role.OPERATOR)
@@ -141,7 +142,12 @@ def edit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 
 def _edit(
-    request: HttpRequest, project: Project, row: Flow | None, name: str, shown: Editor
+    request: HttpRequest,
+    project: Project,
+    row: Flow | None,
+    name: str,
+    shown: Editor,
+    missing: Sequence[str] = (),
 ) -> HttpResponse:
     wrong_name = ""
     if request.method == "POST":
@@ -168,6 +174,7 @@ def _edit(
         "wrong_name": wrong_name,
         "editor": shown,
         "examples": EXAMPLES,
+        "missing": missing if request.method == "GET" else (),
         "kinds": words.KINDS,
     }
     return render(request, "automation/edit.html", context)

@@ -225,7 +225,7 @@ def test_it_offers_what_there_is_and_what_earlier_steps_make(
 def test_a_flow_that_can_no_longer_be_read_is_shown_and_can_be_put_right(
     project: Project, member: Client
 ) -> None:
-    saved = post(member, project, "new", {"name": "old", "text": filled(EXAMPLES[0], project)})
+    saved = post(member, project, "new", {"name": "old", "text": filled(EXAMPLES[0], project).text})
     assert saved == ""
     flow = Flow.objects.get()
     FlowVersion.objects.update(

@@ -16,14 +16,14 @@ from django.utils import timezone
 from apps.automation import actions, steps
 from apps.automation import dry_run as forecast_module
 from apps.automation.dry_run import dry_run
-from apps.automation.examples import EXAMPLES, filled
+from apps.automation.examples import EXAMPLES, NO_ENVIRONMENT, NO_SET, Filled, filled
 from apps.automation.models import Flow, FlowRun, FlowStep
 from apps.automation.specs import read_yaml
 from apps.core.attempts import LIMITS
 from apps.core.models import Attempts, Membership, Project, Role
 from apps.environments.models import Environment
 from apps.evals import actions as evals
-from apps.evals.models import EvalSet
+from apps.evals.models import EvalSet, Split
 from apps.failures.actions.diagnose import classify_project
 from apps.trajectories import digest
 from tests.automation.test_flows import TWO, begun, flow_of, go
@@ -85,16 +85,44 @@ def test_every_example_opens_in_the_editor_is_checked_and_saved(
 
 
 def example_text(slug: str, project: Project) -> str:
+    return template(slug, project).text
+
+
+def template(slug: str, project: Project) -> Filled:
     return filled(next(example for example in EXAMPLES if example.slug == slug), project)
+
+
+def test_a_template_names_no_set_that_its_steps_cannot_use_and_says_what_is_missing(
+    project: Project, member: Client
+) -> None:
+    evals.create_eval_set(project=project, slug="empty", by=admin_of(project))
+    validation = make_eval_set(project, train=2, holdout=0, frozen=False)
+    validation.tasks.update(split=Split.VALIDATION)
+    make_eval_set(project, train=2, holdout=0)
+    for slug in ("nightly", "watch"):
+        filled_in = template(slug, project)
+        assert "set: set:my-set" in filled_in.text
+        assert filled_in.missing == [NO_SET, NO_ENVIRONMENT]
+    assert f"into: {validation.slug}" in example_text("weekly", project)
+    assert template("weekly", project).missing == [NO_ENVIRONMENT]
+    assert "held-out or regression tasks yet" in page(member, "new", project.slug)
+    make_environment(project)
+    regression = make_eval_set(project, train=2, holdout=0, frozen=False)
+    regression.tasks.update(split=Split.REGRESSION)
+    evals.freeze(eval_set=regression, by=admin_of(project), without_holdout=True)
+    assert f"set: set:{regression.slug}\n" in example_text("nightly", project)
+    assert "split: regression" in example_text("nightly", project)
+    assert "Split and freeze one" not in page(member, "new", project.slug)
+    held = make_eval_set(project)
+    later = evals.new_version(eval_set=held, by=admin_of(project))
+    later.tasks.filter(split=Split.HOLDOUT).delete()
+    evals.freeze(eval_set=later, by=admin_of(project), without_holdout=True)
+    assert f"set: set:{regression.slug}\n" in example_text("nightly", project)
 
 
 def test_a_template_takes_the_set_and_environment_that_a_flow_can_use(project: Project) -> None:
     """Not a draft that happens to be newer, an archived one, or one without a hold-out."""
     assert "set:my-set" in example_text("nightly", project)
-    draft = make_eval_set(project, train=1, holdout=0, frozen=False)
-    assert f"set:{draft.slug}\n" in example_text("nightly", project), (
-        "a draft rather than a name of nothing"
-    )
     usable, environment = make_eval_set(project), make_environment(project)
     archived, untested = make_eval_set(project), make_eval_set(project, holdout=0)
     EvalSet.objects.filter(pk=archived.pk).update(archived_at=timezone.now())
@@ -123,7 +151,7 @@ def test_a_flow_that_would_fail_says_so_when_it_is_saved(project: Project, membe
         address, {"name": "mine", "text": example_text("nightly", project)}, follow=True
     )
     assert (
-        "It would fail at evaluate now: There is no frozen eval set “empty”"
+        "It would fail at evaluate now: There is no frozen eval set “my-set”"
         in saved.content.decode()
     )
 

@@ -81,7 +81,7 @@ def fill(folder: Path, by: Any, trajectories: int = 110, slug: str = "workplace"
     report = promotion.make_gate_report(baseline=baseline, candidate=grpo_eval, by=by)
     for example in EXAMPLES:
         save_flow(
-            project=project, name=example.name, spec=read_yaml(filled(example, project)), by=by
+            project=project, name=example.name, spec=read_yaml(filled(example, project).text), by=by
         )
     return World(project, environment, base, eval_set, baseline, sft_eval, grpo_eval, grpo, report)
 
