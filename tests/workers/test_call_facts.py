@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from apps.evals.stats import SampleRow, summarise
-from workers.lib.verifiers import Execution, Rollout, Score
+from workers.lib.verifiers import Execution, Rollout, Score, build
 from workers.lib.verifiers.call_facts import add_call_facts
 
 NUMBER = {"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}
@@ -44,7 +44,9 @@ def said(text: str) -> dict:
         ([call('{"order": "seven"}')], [REFUSED], TOOLS, False, False),
         ([call("{order: 7")], [REFUSED], TOOLS, False, False),
         ([call('{"order": 7}', "orders.lookup")], [REFUSED], TOOLS, False, False),
-        ([said("I cannot do that.")], [], TOOLS, True, None),
+        ([said("I cannot do that.")], [], TOOLS, None, None),  # no call is neither right nor wrong
+        ([said("One moment."), said('{"status": "sent"}')], [], TOOLS, None, None),
+        ([said('<tool_call>{"name": "orders.find"')], [], TOOLS, False, None),
         ([said("42")], [], [], None, None),
         ([], [], TOOLS, None, None),  # a crash before the first word
     ],
@@ -79,6 +81,38 @@ def test_what_a_verifier_knows_stays_but_for_an_agent_that_said_nothing() -> Non
         None,
         None,
     )
+
+
+PYTHON = {"kind": "python", "source": "def grade(sample, item):\n    return 1.0"}
+HASHES = {"kind": "number", "answer_in": "hashes"}
+CONSTRAINTS = {"kind": "constraints", "constraints": [{"type": "no_comma"}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected", "message", "valid"),
+    [
+        ({"kind": "no_call"}, {}, said("I cannot do that."), None),
+        ({"kind": "calls"}, {"calls": []}, said("I cannot do that."), None),
+        ({"kind": "calls"}, {"calls": []}, call('{"order": 7}'), True),
+        ({"kind": "no_call"}, {}, call('{"order": "seven"}'), False),
+        ({"kind": "calls"}, {"any_call": True}, call('{"order": "seven"}'), False),
+        ({"kind": "calls"}, {"any_call": True}, said("I cannot do that."), False),
+        ({"kind": "human"}, {}, said("I cannot do that."), None),
+        (PYTHON, {}, said("I cannot do that."), None),
+        (CONSTRAINTS, {}, said("I cannot do that."), None),
+        ({"kind": "number"}, {"answer": 42}, said("It is 42."), None),
+        (HASHES, {"answer": 42}, said("#### 42"), True),
+        (HASHES, {"answer": 42}, said("No idea."), False),
+    ],
+)
+def test_a_form_that_a_verifier_does_not_look_at_is_not_said_to_be_right(
+    spec: dict, expected: dict, message: dict, valid: bool | None
+) -> None:
+    rollout = Rollout(task={"expected": expected}, messages=[message], tools=TOOLS)
+    score = build(spec, clients={"labels": lambda key: 1.0}).score(rollout)
+    assert not score.masked, score.mask_reason
+    add_call_facts(score, rollout)
+    assert score.valid is valid
 
 
 def test_what_is_unknown_counts_in_no_rate() -> None:

@@ -158,11 +158,16 @@ class Answer(Guarded):
     def judge(self, rollout: Rollout) -> Score:
         wanted, found = self.wanted(rollout), find_answer(rollout.answer, self.where, self.pattern)
         if not found:
-            return right_or_wrong(False, ["no answer: none was found in the output"], valid=False)
+            return self.judged(False, ["no answer: none was found in the output"], found)
         details = [
             f"wrong answer: {found[:120]!r}, expected {', '.join(map(repr, wanted[:5]))[:200]}"
         ]
-        return right_or_wrong(any(self.same(found, value) for value in wanted), details)
+        return self.judged(any(self.same(found, value) for value in wanted), details, found)
+
+    def judged(self, right: bool, details: list[str], found: str) -> Score:
+        """An answer that is the whole output has no form that it could lack."""
+        whole = self.where == "text" and self.pattern is None
+        return right_or_wrong(right, details, valid=None if whole else bool(found))
 
     def same(self, found: str, wanted: Any) -> bool:
         raise NotImplementedError

@@ -137,11 +137,11 @@ def weights_of(given: dict[str, float], defaults: dict[str, float], where: str) 
 
 
 def right_or_wrong(right: bool, details: Iterable[str] = (), **fields: Any) -> Score:
-    """1 or 0, the simplest score."""
+    """1 or 0, the simplest score. What is not in `fields` is left open."""
     return Score(
         reward=float(right),
         components={"right": float(right)},
         success=right,
         details=[] if right else list(details),
-        **({"valid": True} | fields),
+        **fields,
     )

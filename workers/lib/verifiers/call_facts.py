@@ -26,13 +26,13 @@ def add_call_facts(score: Score, rollout: Rollout) -> None:
 
 
 def _well_formed(rollout: Rollout) -> bool | None:
-    """None for an agent without tools that calls none: its words have no form."""
+    """None without a call: there is nothing that could be well formed."""
+    calls = [call for message in rollout.messages for call in calls_of(message)]
+    if not calls:
+        return None
     schemas = {
         tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in rollout.tools
     }
-    calls = [call for message in rollout.messages for call in calls_of(message)]
-    if not calls and not schemas:
-        return None
     return all(
         not call.problem
         and call.args is not None

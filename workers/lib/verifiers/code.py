@@ -340,9 +340,7 @@ class Graded(Guarded):
 
     def judge(self, rollout: Rollout) -> Score:
         reward, components = self.grade(item_of(rollout), rollout_sample(rollout))
-        return Score(
-            reward=reward, components=components, success=reward >= self.threshold, valid=True
-        )
+        return Score(reward=reward, components=components, success=reward >= self.threshold)
 
 
 def python(spec: dict, clients: Clients, path: str) -> Verifier:

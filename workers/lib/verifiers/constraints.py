@@ -97,7 +97,6 @@ class Constraints(Guarded):
             reward=part if self.partial else float(success),
             components={name: float(v) for name, v in held.items()},
             success=success,
-            valid=True,
             details=details if text.strip() else [EMPTY_FAILS],
         )
 

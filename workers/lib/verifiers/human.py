@@ -49,7 +49,6 @@ class Human(Guarded):
                 reward=float(reward),
                 components={"label": float(reward)},
                 success=success,
-                valid=True,
                 details=details,
             )
         raise Unavailable("The stored label has no number as its reward.")

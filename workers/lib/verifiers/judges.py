@@ -116,7 +116,6 @@ class Judge(Guarded):
             reward=reward,
             components={"judge": reward, "spread": float(spread)},
             success=reward >= self.o.threshold,
-            valid=True,
             details=[reason[:500] for reason in reasons[:3]],
         )
 

@@ -14,7 +14,7 @@ from workers.lib.maths import HelperError, compare, problem_of
 from workers.lib.maths.emphasis import MARKS, unmarked
 from workers.lib.patterns import LONGEST
 from workers.lib.verifiers.answers import Answer, AnswerOptions, find_answer
-from workers.lib.verifiers.base import SpecError, Unavailable, options, right_or_wrong
+from workers.lib.verifiers.base import SpecError, Unavailable, options
 from workers.lib.verifiers.types import Clients, Rollout, Score
 
 _NUMBER = re.compile(r"([-+−]?(?:\d{1,40}|\d{1,3}(?:,\d{3}){1,12})(?:\.\d{1,40})?)(?:/(\d{1,40}))?")
@@ -125,14 +125,14 @@ class Mathematics(Answer):
         )
         found = find_answer(rollout.answer, self.where, self.pattern) if found is None else found
         if not found:
-            return right_or_wrong(False, ["no answer: none was found in the output"], valid=False)
+            return self.judged(False, ["no answer: none was found in the output"], found)
         details = []
         for gold in wanted:
             right, reason = self.verdict(found, gold)
             if right:
-                return right_or_wrong(True)
+                return self.judged(True, [], found)
             details.append(reason or f"wrong answer: {found[:120]!r}, expected {gold[:120]!r}")
-        return right_or_wrong(False, details)
+        return self.judged(False, details, found)
 
     def verdict(self, found: str, gold: str) -> tuple[bool, str]:
         """(whether it is equal; if not, possibly why)."""

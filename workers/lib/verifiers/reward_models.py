@@ -99,9 +99,7 @@ class RewardModel(Guarded):
             raise Unscorable("The reward model's answer is not a number.")
         reward = self.scaled(float(value))
         components = {"reward_model": reward, "raw": float(value)}
-        return Score(
-            reward=reward, components=components, success=reward >= self.o.threshold, valid=True
-        )
+        return Score(reward=reward, components=components, success=reward >= self.o.threshold)
 
     def scaled(self, value: float) -> float:
         if self.o.scale == "sigmoid":

@@ -68,7 +68,7 @@ class TrainedReward(Guarded):
         reward = found[self.o.scale]
         components = {"reward_model": reward, "raw": found["raw"]}
         passed = reward >= (0.5 if self.o.threshold is None else self.o.threshold)
-        return Score(reward=reward, components=components, success=passed, valid=True)
+        return Score(reward=reward, components=components, success=passed)
 
 
 def from_spec(spec: dict, clients: Clients, path: str) -> TrainedReward:
