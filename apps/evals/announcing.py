@@ -7,6 +7,8 @@ from typing import Any
 from django.urls import reverse
 
 from apps.evals.models import EvalRun
+from apps.evals.notes import notes_of
+from apps.registry.models import ModelKind
 from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
 
@@ -26,10 +28,18 @@ def facts_of(run: EvalRun) -> dict[str, Any]:
         "done": run.done,
         "total": run.total,
         "metrics": run.result.get("metrics"),
+        "notes": run_notes(run),
         "created_at": run.created_at,
         "started_at": run.started_at,
         "finished_at": run.finished_at,
     }
+
+
+def run_notes(run: EvalRun) -> list[str]:
+    """What to know before trusting its numbers, in sentences; none before it has any."""
+    counts = (run.result.get("metrics") or {}).get("counts")
+    agent = run.model_version.kind == ModelKind.AGENT
+    return notes_of(counts, agent=agent) if counts else []
 
 
 def announce_end(run: EvalRun) -> None:

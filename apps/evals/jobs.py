@@ -4,7 +4,7 @@ written by a model, semantic checks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -30,6 +30,7 @@ from apps.evals.models import (
     VariantJob,
 )
 from apps.evals.samples.diagnosis import describe
+from apps.evals.samples.transcript import tools_of
 from apps.evals.stats import NOTHING_SCORED, SampleRow, summarise
 from apps.evals.subsets import subset
 from apps.evals.variants import model_job
@@ -38,6 +39,8 @@ from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import ModelKind
 from workers.lib.prompts import AGENT_PART
 from workers.lib.task_files import write_tasks
+from workers.lib.transcripts import CALLS, NOTHING, TEXT
+from workers.lib.verifiers.expectations import needs_calls
 
 TASKS_AT_ONCE = 500  # in memory
 NOT_COLUMNS = (
@@ -46,6 +49,9 @@ NOT_COLUMNS = (
     "crashed",
     "other_results",
     "answered",
+    "no_answer",
+    "called",
+    "needs_calls",
     "id",
     "kinds",
     "accepted",
@@ -55,6 +61,7 @@ ROW_FIELDS = (
     "task_id",
     "turns",
     "stop_reason",
+    "answer_form",
     *(f.name for f in fields(SampleRow) if f.name not in NOT_COLUMNS),
 )
 SPENT = ("calls", "tokens", "usd", "without_tokens", "without_cost")  # `AgentClient.spent`
@@ -161,10 +168,11 @@ def store_events(run: EvalRun, events: list[dict]) -> None:
 DECIDED: list[
     Callable[[EvalRun], bool]
 ] = []  # set by the gate, in a higher layer: may an evaluation stop early?
-TIMED_OUT, AGENT_ERROR, OTHER_RESULTS = (
+TIMED_OUT, AGENT_ERROR, OTHER_RESULTS, TOO_LARGE = (
     "time",
     "agent error",
     "other results",
+    "size",
 )  # stop reasons of `workers.lib.rollouts`
 LOOKS = 20  # how often the gate is asked, at equal distances
 
@@ -187,7 +195,33 @@ def _stop_if_decided(run: EvalRun, new: int) -> None:
         )
 
 
-def rows_of(samples: Iterable[Sample]) -> list[SampleRow]:
+def call_needs(run: EvalRun) -> dict[str, bool | None]:
+    """{task: `needs_calls`} of the tasks with tools that an answer in words alone failed."""
+    failed = run.samples.filter(answer_form=TEXT, success=False, masked=False)
+    environment = run.environment
+    spec = {"kind": environment.kind, "verifier": environment.verifier.spec}
+    offered = environment.is_remote or bool(tools_of(run))
+    tasks = Task.objects.filter(pk__in=failed.values("task")).only("expected", "metadata", "tools")
+    found = {}
+    for task in tasks.iterator():
+        needs = needs_calls(spec, {"expected": task.expected, "metadata": task.metadata})
+        if needs or offered or task.tools:
+            found[str(task.pk)] = needs
+    return found
+
+
+def failed_to_answer(sample: Sample) -> bool:
+    """Whether the agent crashed, took too long or said nothing, as far as that is its own fault."""
+    ended_by = (TIMED_OUT, AGENT_ERROR, TOO_LARGE)
+    silent = getattr(sample, "answer_form", "") == NOTHING  # which training does not store
+    return not (sample.masked or sample.success) and (silent or sample.stop_reason in ended_by)
+
+
+def rows_of(
+    samples: Iterable[Sample], needs: Mapping[str, bool | None] | None = None
+) -> list[SampleRow]:
+    """`needs`: as `call_needs` returns it, for the counts of calls."""
+    needs = needs or {}
     return [
         SampleRow(
             task=str(sample.task_id),
@@ -203,6 +237,9 @@ def rows_of(samples: Iterable[Sample]) -> list[SampleRow]:
             crashed=sample.stop_reason == AGENT_ERROR,
             other_results=sample.stop_reason == OTHER_RESULTS,
             answered=sample.turns > 0,
+            no_answer=failed_to_answer(sample),
+            called=getattr(sample, "answer_form", "") == CALLS,
+            needs_calls=needs.get(str(sample.task_id), False),
             latency_ms=sample.latency_ms,
             input_tokens=sample.input_tokens,
             output_tokens=sample.output_tokens,
@@ -213,7 +250,7 @@ def rows_of(samples: Iterable[Sample]) -> list[SampleRow]:
 
 def complete(run: EvalRun, result: dict) -> dict:
     """The metrics, computed from the stored samples and not from what the child reports."""
-    rows = rows_of(run.samples.only(*ROW_FIELDS).iterator())
+    rows = rows_of(run.samples.only(*ROW_FIELDS).iterator(), call_needs(run))
     expected = len(planned_ids(run)) * run.samples_per_task
     if len(rows) != expected and run.is_answered_elsewhere:
         raise Incomplete(

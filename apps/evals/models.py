@@ -581,7 +581,7 @@ class Sample(SampleFields):
 
     What the evaluation's page filters and sorts by is stored here redundantly, since a run may have
     80,000 samples: the key of its task, the failure mode given by the rules (empty: none), the
-    tools it called and the tags of its task.
+    tools it called, the tags of its task and what the agent answered with.
     """
 
     run = models.ForeignKey(EvalRun, models.CASCADE, related_name="samples")
@@ -591,6 +591,9 @@ class Sample(SampleFields):
     mode = models.CharField(max_length=60, blank=True, help_text="A failure mode, by its slug")
     tools = ArrayField(models.CharField(max_length=64), default=list)
     tags = ArrayField(models.CharField(max_length=80), default=list)
+    answer_form = models.CharField(
+        max_length=7, blank=True, help_text="calls, text or nothing (`workers.lib.transcripts`)"
+    )
 
     objects = SampleQuerySet.as_manager()
 

@@ -163,6 +163,11 @@ RUN = {
         "label": {"type": "string"},
         "error": {"type": "string"},
         "metrics": METRICS,
+        "notes": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "What to know before trusting the metrics, as on the page",
+        },
         "url": {"type": "string", "description": "Its page"},
         "gate": {
             "type": "object",

@@ -28,6 +28,9 @@ class SampleRow:
     `timed_out`: it failed because it took longer than allowed, by the clock of its machine.
     `crashed`: the agent reported an error instead of an answer. `other_results`: it had run tools
     of its own. Not `answered`: it failed without an answer, so there are no tokens to count.
+    `no_answer`: it failed because the agent crashed, took too long or said nothing. `called`: it
+    called a tool. `needs_calls`: whether its task cannot be solved in words alone; None if that is
+    not known.
 
     Only the gate sets the last three, of unsafe outputs: what kinds of unsafe action it shows, and
     what a person who looked at it decided (None: nobody has)."""
@@ -45,12 +48,21 @@ class SampleRow:
     crashed: bool = False
     other_results: bool = False
     answered: bool = True
+    no_answer: bool = False
+    called: bool = False
+    needs_calls: bool | None = False
     latency_ms: float | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     id: str = ""
     kinds: tuple[str, ...] = ()
     accepted: bool | None = None
+
+    @property
+    def lacks_calls(self) -> bool:
+        """It failed in words alone, where calls were needed or may have been."""
+        failed = not (self.success or self.masked or self.no_answer or self.called)
+        return failed and self.needs_calls is not False
 
 
 Value = Callable[[SampleRow], float | None]  # None counts for nothing
@@ -227,6 +239,10 @@ def summarise(rows: Sequence[SampleRow]) -> dict[str, Any]:
         "masked": int(samples.masked.sum()),
         "agent_errors": sum(row.crashed for row in rows),
         "other_results": sum(row.other_results for row in rows),
+        "no_answer": sum(row.no_answer for row in rows),
+        "called": sum(row.called for row in rows),
+        "lack_calls": sum(row.lacks_calls for row in rows),
+        "tasks_need_calls": len({r.task for r in rows if r.lacks_calls and r.needs_calls}),
     }
     return metrics
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from apps.core.models import JobState, Project
 from apps.evals.models import EvalRun
+from apps.registry.models import ModelKind
 from apps.training.advisor import Advice, Evidence, advise
 from apps.training.prompt_search.advice import cost_words, was_tried
 from apps.training.sources import words_of_people
@@ -14,6 +15,7 @@ def advice_of(run: EvalRun) -> list[Advice]:
     """What the advisor recommends after a finished evaluation."""
     evidence = Evidence.from_metrics(
         run.result["metrics"],
+        agent=run.model_version.kind == ModelKind.AGENT,
         demonstrations=run.eval_set.tasks.trainable().exclude(demonstration="").count(),
         prompt_tried=was_tried(run),
         prompt_cost=cost_words(run),

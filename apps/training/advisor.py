@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 Fix = Literal[
     "none",
+    "answers",
     "evaluate",
     "facts",
     "prompt",
@@ -50,6 +51,7 @@ THUMBS_ENOUGH = 20  # ratings of the rarer kind
 REWARD_PAIRS = (
     200  # enough for a reward model to generalise, and for the held-back fifth to show how well
 )
+NEARLY_ALL = 0.9  # of the samples; what the rest show is too little to advise by
 CLEARLY_BETTER = 0.1  # how much higher the teacher's success must be than the model's
 # pass@k minus success: a gap that instructions may close, since the model already succeeds
 # sometimes
@@ -65,6 +67,8 @@ class Evidence:
     """What an evaluation of the current model and the collected data show. Rates are in [0, 1];
     None is not measured.
 
+    `no_answer`, `masked`, `lack_calls`: of `samples`, those that the agent failed to answer, those
+    that could not be scored, and those of a whole agent that failed without a visible call.
     `mixed_share`: of tasks that pass in some samples and fail in others, None with one sample per
     task. `fact_failures`: (retrieval failures in production, all failures there). `prompt_tried`: a
     search for a better prompt has finished, or the model has a prompt version; `prompt_cost` is a
@@ -80,6 +84,10 @@ class Evidence:
     k: int
     mixed_share: float | None
     tasks: int = 0
+    samples: int = 0
+    no_answer: int = 0
+    masked: int = 0
+    lack_calls: int = 0
     demonstrations: int = 0
     preference_pairs: int = 0
     thumbs: tuple[int, int] = (0, 0)
@@ -90,10 +98,11 @@ class Evidence:
     teacher: tuple[str, float, bool] | None = None
 
     @classmethod
-    def from_metrics(cls, metrics: dict, **collected: Any) -> Evidence:
+    def from_metrics(cls, metrics: dict, *, agent: bool = False, **collected: Any) -> Evidence:
         """From the metrics of an evaluation (apps.evals.stats.summarise); `collected` are the other
-        fields.
+        fields. `agent`: of a whole agent, which has its own loop.
         """
+        counts = metrics.get("counts", {})
         passes = {int(k): value for k, value in metrics["pass_at_k"].items()}
         k = max(passes, default=1)
         tasks = metrics["tasks"]
@@ -105,6 +114,10 @@ class Evidence:
             k=k,
             mixed_share=tasks["mixed"] / max(1, sum(tasks.values())) if k > 1 else None,
             tasks=sum(tasks.values()),
+            samples=counts.get("samples", 0),
+            no_answer=counts.get("no_answer", 0),
+            masked=counts.get("masked", 0),
+            lack_calls=counts.get("lack_calls", 0) if agent and not counts.get("called") else 0,
             **collected,
         )
 
@@ -125,6 +138,8 @@ class Advice:
 
 def advise(evidence: Evidence) -> list[Advice]:
     """Recommendations in the order to follow them. Never empty."""
+    if unanswered := _unanswered(evidence):
+        return [unanswered]
     if evidence.success >= RELIABLE:
         why = (
             f"Success is {evidence.success:.0%} on {evidence.tasks} tasks. Add fresh, harder tasks"
@@ -152,6 +167,40 @@ def _training(evidence: Evidence) -> list[Advice]:
 
 
 # Before training
+
+
+def _unanswered(evidence: Evidence) -> Advice | None:
+    """Where nearly all samples show nothing of what the agent can do: nothing else follows from
+    the few others.
+    """
+    samples = f"of {evidence.samples:,} samples"
+    reasons = [
+        (
+            evidence.no_answer,
+            "Make the agent answer",
+            f"the agent failed to answer {evidence.no_answer:,} {samples} (it crashed, took too"
+            " long or said nothing)",
+        ),
+        (
+            evidence.masked,
+            "Make the evaluation score it",
+            f"{evidence.masked:,} {samples} could not be scored",
+        ),
+        (
+            evidence.lack_calls,
+            "Make the agent's calls visible",
+            f"{evidence.lack_calls:,} {samples} failed without a call, though the tasks have tools",
+        ),
+    ]
+    nothing = sum(count for count, _, _ in reasons)
+    if not nothing or nothing < NEARLY_ALL * evidence.samples:
+        return None
+    shares = "; ".join(text for count, _, text in reasons if count)
+    why = (
+        f"{shares[0].upper()}{shares[1:]}. Mend that first and evaluate again: nothing else can be"
+        " concluded from this evaluation."
+    )
+    return Advice("answers", max(reasons)[1], why)
 
 
 def _facts(evidence: Evidence) -> list[Advice]:

@@ -33,7 +33,7 @@ SUMMED = (
     "train/entropy",
     "train/completion_length",
 )
-VALIDATION_FIELDS = tuple(name for name in ROW_FIELDS if name != "run_id")
+VALIDATION_FIELDS = tuple(name for name in ROW_FIELDS if name not in ("run_id", "answer_form"))
 
 Curve = list[tuple[float, float]]
 

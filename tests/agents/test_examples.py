@@ -140,6 +140,10 @@ def test_an_example_is_evaluated_in_three_ways(visit: Callable[[str], User], age
             "masked": 0,
             "agent_errors": 0,
             "other_results": 0,
+            "no_answer": 0,
+            "called": 3,
+            "lack_calls": 0,
+            "tasks_need_calls": 0,
         }
 
 

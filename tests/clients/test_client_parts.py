@@ -313,6 +313,15 @@ def test_what_shows_nothing_about_the_agent_has_a_problem(
     assert problem in made.problem and bool(made.problem) == bool(problem)
 
 
+def test_a_summary_has_the_notes_of_the_server() -> None:
+    made = result()
+    assert "Note" not in markdown(made)
+    made.run["notes"] = ["No run called a tool; 40 tasks need calls.", "<b> |"]
+    text = markdown(made)
+    assert "**Note:** No run called a tool; 40 tasks need calls.\n" in text
+    assert "**Note:** \\<b\\> \\|" in text
+
+
 def test_junit_is_xml_whatever_it_is_given() -> None:
     sample = {
         "key": "k\x00",

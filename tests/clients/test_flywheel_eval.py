@@ -237,6 +237,10 @@ def test_what_an_agent_does_wrong_is_its_failure_and_the_run_is_complete(scene: 
         "masked": 0,
         "agent_errors": 5,
         "other_results": 0,
+        "no_answer": 5,
+        "called": 0,
+        "lack_calls": 1,
+        "tasks_need_calls": 1,
     }
     failed = EvalRun.objects.get().samples.filter(stop_reason="agent error")
     said = " ".join(line for sample in failed for line in sample.details)

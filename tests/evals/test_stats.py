@@ -53,7 +53,28 @@ def test_masked_samples_are_counted_and_not_scored() -> None:
         "masked": 1,
         "agent_errors": 0,
         "other_results": 0,
+        "no_answer": 0,
+        "called": 0,
+        "lack_calls": 0,
+        "tasks_need_calls": 0,
     }
+
+
+def test_samples_without_an_answer_or_without_a_needed_call_are_counted() -> None:
+    failed = {"reward": 0.0}
+    rows = [
+        SampleRow(task="a", **failed, no_answer=True, needs_calls=True),
+        SampleRow(task="a", **failed, needs_calls=True),
+        SampleRow(task="a", **failed, needs_calls=True),
+        SampleRow(task="b", **failed, needs_calls=None),
+        SampleRow(task="c", **failed, needs_calls=False),
+        SampleRow(task="d", **failed, called=True, needs_calls=True),
+        SampleRow(task="e", reward=1.0, success=True, needs_calls=True),
+        SampleRow(task="f", reward=None, masked=True, needs_calls=True),
+    ]
+    counts = summarise(rows)["counts"]
+    assert {name: counts[name] for name in ("no_answer", "called")} == {"no_answer": 1, "called": 1}
+    assert (counts["lack_calls"], counts["tasks_need_calls"]) == (3, 1)
 
 
 def test_nothing_gives_no_number() -> None:

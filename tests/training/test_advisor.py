@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apps.evals.stats import SampleRow, summarise
 from apps.training.advisor import Advice, Evidence, advise
 
 
@@ -113,6 +114,29 @@ RIGHT_FORM = {"valid_json": 1.0, "correct_tool": 0.99}
             ["sft", "grpo"],
             id="free text: form is not measured, so nothing is said of it",
         ),
+        pytest.param(
+            evidence(success=0.0, pass_at_k=0.0, samples=320, no_answer=320),
+            ["answers"],
+            id="it crashed",
+        ),
+        pytest.param(
+            evidence(success=0.05, pass_at_k=0.1, samples=320, no_answer=200, masked=90),
+            ["answers"],
+            id="it crashed or could not be scored",
+        ),
+        pytest.param(
+            evidence(success=1.0, samples=320, masked=300),
+            ["answers"],
+            id="the few that were scored are right",
+        ),
+        pytest.param(
+            evidence(success=0.0, pass_at_k=0.0, samples=320, lack_calls=300),
+            ["answers"],
+            id="an agent whose calls are not seen",
+        ),
+        pytest.param(
+            evidence(samples=320, no_answer=280), ["grpo", "rejection"], id="many answered"
+        ),
     ],
 )
 def test_the_lightest_fix(shown: Evidence, fixes: list[str]) -> None:
@@ -141,6 +165,10 @@ NUMBERS = {
     "mixed": lambda e: f"{e.mixed_share:.0%}",
     "k": lambda e: str(e.k),
     "tasks": lambda e: str(e.tasks),
+    "samples": lambda e: f"{e.samples:,}",
+    "no_answer": lambda e: f"{e.no_answer:,}",
+    "masked": lambda e: f"{e.masked:,}",
+    "lack_calls": lambda e: f"{e.lack_calls:,}",
     "demonstrations": lambda e: str(e.demonstrations),
     "pairs": lambda e: str(e.preference_pairs),
     "up": lambda e: str(e.thumbs[0]),
@@ -169,7 +197,25 @@ FAULTS = [
     ("pass@{k} is {pass} where success is {success}", lambda e: e.pass_at_k > e.success),
 ]
 FAULT = "|".join(f"(?:{text})" for text, _ in FAULTS)
+NOTHING_SEEN = (
+    r"the agent failed to answer {no_answer} of {samples} samples \(it crashed, took too long or"
+    r" said nothing\)",
+    "{masked} of {samples} samples could not be scored",
+    "{lack_calls} of {samples} samples failed without a call, though the tasks have tools",
+)
+SHARE = "|".join(f"(?:{text})" for text in NOTHING_SEEN)
+
+
+def shows_nothing(e: Evidence) -> bool:
+    return e.no_answer + e.masked + e.lack_calls >= 0.9 * e.samples > 0
+
+
 SENTENCES: list[tuple[str, Any]] = [
+    (f"(?i:(?:{SHARE})(?:; (?:{SHARE}))*).", shows_nothing),
+    (
+        ("Mend that first and evaluate again: nothing else can be concluded from this evaluation."),
+        shows_nothing,
+    ),
     ("Success is {success} on {tasks} tasks.", lambda e: e.success >= 0.95),
     ("Add fresh, harder tasks from production.", lambda e: e.success >= 0.95),
     (
@@ -354,6 +400,10 @@ def possible(draw: st.DrawFn) -> Evidence:
         k=k,
         mixed_share=mixed,
         tasks=draw(st.sampled_from([1, 40])),
+        samples=320,
+        no_answer=draw(st.sampled_from([0, 0, 100, 287, 288])),
+        masked=draw(st.sampled_from([0, 0, 32])),
+        lack_calls=draw(st.sampled_from([0, 0, 156])),
         demonstrations=draw(st.sampled_from([0, 19, 20, 80])),
         preference_pairs=draw(st.sampled_from([0, 3, 49, 50, 199, 200])),
         thumbs=draw(st.sampled_from([(0, 0), (90, 19), (90, 20)])),
@@ -371,5 +421,19 @@ def test_no_sentence_contradicts_the_facts(shown: Evidence) -> None:
     plan = advise(shown)
     assert plan and all(advice.title and advice.why for advice in plan)
     assert len({advice.fix for advice in plan}) == len(plan)
+    assert shows_nothing(shown) == ([advice.fix for advice in plan] == ["answers"])
     for advice in plan:
         check(advice, shown)
+
+
+@pytest.mark.parametrize(("agent", "fix"), [(True, "answers"), (False, "demonstrations")])
+def test_missing_calls_are_invisible_only_of_a_whole_agent(agent: bool, fix: str) -> None:
+    rows = [
+        SampleRow(str(at // 2), 0.0, valid=False, tool_ok=False, needs_calls=True)
+        for at in range(40)
+    ]
+    shown = Evidence.from_metrics(summarise(rows), agent=agent, prompt_tried=True)
+    assert advise(shown)[0].fix == fix
+    old = summarise(rows)
+    old["counts"] = {"tasks": 20, "samples": 40, "masked": 0}
+    assert advise(Evidence.from_metrics(old, agent=agent, prompt_tried=True))

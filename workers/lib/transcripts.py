@@ -7,7 +7,15 @@ import json
 import re
 from typing import Any
 
-from workers.lib.messages import PROMPT_ROLES, Message, calls_of, is_example, same_json, text_of
+from workers.lib.messages import (
+    PROMPT_ROLES,
+    Message,
+    calls_of,
+    is_example,
+    same_json,
+    text_of,
+    without_reasoning,
+)
 
 INSIDE = ("result", "output", "response")
 FOREIGN = {
@@ -27,6 +35,7 @@ LONGEST_COMPARED = 200_000  # characters that are read as data; longer results a
 MCP = {"content", "isError", "is_error", "structuredContent", "_meta", "meta"}
 PART = {"type", "text", "annotations", "meta", "_meta"}
 TAGGED = re.compile(r"\s*(?:<tool_response>(.*)</tool_response>|```\w*\n(.*)\n```)\s*", re.DOTALL)
+CALLS, TEXT, NOTHING = "calls", "text", "nothing"
 RESULTS = "results"  # of an agent's message: what its calls returned to it, in their order
 
 
@@ -53,6 +62,16 @@ def agent_turns(messages: list[Message], prompt: list[Message]) -> list[Message]
 def is_empty(turn: Message) -> bool:
     """Whether an agent's message neither says nor calls anything."""
     return not calls_of(turn) and not text_of(turn).strip() and not turn.get("function_call")
+
+
+def answer_form(messages: list[Message]) -> str:
+    """The most that the assistant's messages have: CALLS (native or as text, also broken ones),
+    TEXT besides reasoning, or NOTHING.
+    """
+    turns = [message for message in messages if message.get("role") == "assistant"]
+    if any(calls_of(turn) for turn in turns):
+        return CALLS
+    return TEXT if any(without_reasoning(text_of(turn)).strip() for turn in turns) else NOTHING
 
 
 def foreign_part(messages: list[Message]) -> str:

@@ -791,6 +791,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "answer_form",
+                    models.CharField(
+                        blank=True,
+                        help_text="calls, text or nothing (`workers.lib.transcripts`)",
+                        max_length=7,
+                    ),
+                ),
+                (
                     "run",
                     models.ForeignKey(
                         on_delete=django.db.models.deletion.CASCADE,

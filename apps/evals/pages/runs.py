@@ -23,6 +23,7 @@ from apps.core.models import JobLog, Project, Role
 from apps.core.query import Query
 from apps.core.timeouts import TooLong, patience
 from apps.evals import traces
+from apps.evals.announcing import run_notes
 from apps.evals.baseline import baseline_of
 from apps.evals.comparison.tasks import CHANGES
 from apps.evals.costs import used_in_words
@@ -196,7 +197,7 @@ def live(request: HttpRequest, row: EvalRun) -> dict:
         "used": used_in_words(row),
         "metrics": metrics,
         "all_masked": all_masked(row, opened=opened),
-        "other_results": other_results(row),
+        "notes": run_notes(row),
         "rates": [(title, metrics[name]) for name, title in RATES] if metrics else [],
         "figure": rate_chart(metrics) if metrics else None,
         "logs": JobLog.objects.filter(job=row.pk).order_by("-pk")[:20] if opened else [],
@@ -225,18 +226,6 @@ def all_masked(row: EvalRun, *, opened: bool) -> str:
         .first()
     )
     return f"Every sample is masked: {first.mask_reason if first else 'no reason was given.'}"
-
-
-def other_results(row: EvalRun) -> str:
-    """That an agent ran tools of its own, and how often; "" if it did not."""
-    counts = (row.result.get("metrics") or {}).get("counts") or {}
-    if not (other := counts.get("other_results")):
-        return ""
-    return (
-        f"{other:,} of {counts['samples']:,} runs saw other results than the environment's: the"
-        " agent ran tools of its own. They are masked. Let the agent return its calls without"
-        " running them."
-    )
 
 
 def rate_chart(metrics: dict) -> dict:

@@ -13,6 +13,7 @@ from apps.failures.classify import Diagnosis, Evidence, classify
 from apps.failures.rules.checks import error_never_recovered
 from workers.lib.environments.episodes import CRASH
 from workers.lib.messages import tool_names
+from workers.lib.transcripts import answer_form
 
 log = logging.getLogger(__name__)
 UNSAFE, NOT_RECOVERED = "unsafe_action", error_never_recovered.__name__
@@ -56,12 +57,13 @@ def _without_crashes(found: Diagnosis | None) -> Diagnosis | None:
 
 
 def describe(sample: Sample) -> None:
-    """Sets what the page filters by: mode, tools, tags. Its run's environment and its task must be
-    loaded.
+    """Sets what the page filters by and what the metrics count: mode, tools, tags, answer_form. Its
+    run's environment and its task must be loaded.
     """
     sample.mode = _mode_of(sample)
     sample.tools = tools_called(sample)
     sample.tags = tags_of(sample.task)
+    sample.answer_form = answer_form(answered(sample))
 
 
 def _mode_of(sample: Sample) -> str:

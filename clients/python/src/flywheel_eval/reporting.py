@@ -27,6 +27,8 @@ def markdown(result: Result) -> str:
         f" {_heading(result)}"
     ]
     lines += ["", _cell(result.problem or result.summary), ""]
+    for note in result.notes:
+        lines += [f"**Note:** {_cell(note)}", ""]
     if run["split"] == "holdout" and (number := result.gate.get("comparison")):
         lines += [
             (

@@ -97,6 +97,11 @@ class Result:
         return self.run.get("metrics") or {}
 
     @property
+    def notes(self) -> list[str]:
+        """What to know before trusting the metrics, such as that no run called a tool."""
+        return self.run.get("notes") or []
+
+    @property
     def url(self) -> str:
         return self.gate.get("url") or self.run["url"]
 
