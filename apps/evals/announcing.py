@@ -7,7 +7,7 @@ from typing import Any
 from django.urls import reverse
 
 from apps.evals.models import EvalRun
-from apps.evals.notes import notes_of
+from apps.evals.notes import Pace, notes_of
 from apps.registry.models import ModelKind
 from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
@@ -36,10 +36,13 @@ def facts_of(run: EvalRun) -> dict[str, Any]:
 
 
 def run_notes(run: EvalRun) -> list[str]:
-    """What to know before trusting its numbers, in sentences; none before it has any."""
-    counts = (run.result.get("metrics") or {}).get("counts")
-    agent = run.model_version.kind == ModelKind.AGENT
-    return notes_of(counts, agent=agent) if counts else []
+    """What to know before trusting its numbers, in sentences; before it has any, that its samples
+    will time out.
+    """
+    if counts := (run.result.get("metrics") or {}).get("counts"):
+        return notes_of(counts, agent=run.model_version.kind == ModelKind.AGENT)
+    pace = Pace(**run.spec["pace"]) if run.spec.get("pace") else None
+    return [pace.sentence] if pace and pace.is_too_slow else []
 
 
 def announce_end(run: EvalRun) -> None:

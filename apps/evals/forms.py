@@ -6,7 +6,7 @@ from django import forms
 from django.db.models import Count
 
 from apps.core.form_bounds import bounds_from
-from apps.core.forms import PlainForm, json_of
+from apps.core.forms import PlainForm, json_of, whole
 from apps.core.models import JobState, Project
 from apps.evals import importing
 from apps.evals.drafts_api import Divide
@@ -212,6 +212,12 @@ class EvalRunForm(PlainForm):
     @property
     def more_open(self) -> bool:
         return any(field.errors for field in self.more) or bool(self.non_field_errors())
+
+    def chosen(self, name: str) -> Any:
+        """The row that a field of rows has selected; the first of its choices if none is."""
+        rows, value = self.fields[name].queryset, self[name].value()
+        key = whole(str(getattr(value, "pk", value)))
+        return (rows.filter(pk=key) if key else rows).first()
 
     def missing(self) -> list[str]:
         """The fields that have nothing to choose from."""

@@ -4,10 +4,97 @@ page, of the API and of `flywheel-eval`. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from workers.lib.engine_specs import ModelServer
 
 MANY = 0.5  # of the samples
 SOME = 0.1
+REQUEST_S = ModelServer(base_url="-", model="-").timeout_s  # for one answer of a server
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long earlier samples took (`where`), and what that means for a limit. `late`: how many
+    of the `n` took longer than `limit_s`; `unsure`: how many more were given up before, after
+    `had_s`. `p95_s`: None if it was given up, too.
+    """
+
+    where: str
+    agent: bool
+    n: int
+    p95_s: float | None
+    had_s: float
+    limit_s: float
+    late: int
+    unsure: int
+
+    @classmethod
+    def of(
+        cls,
+        seconds: Sequence[float],
+        given_up: int,
+        had_s: float,
+        limit_s: float,
+        where: str,
+        *,
+        agent: bool = False,
+    ) -> Pace:
+        n = len(seconds) + given_up
+        at = math.ceil(0.95 * n) - 1
+        sooner = had_s and had_s < limit_s
+        return cls(
+            where=where,
+            agent=agent,
+            n=n,
+            p95_s=sorted(seconds)[at] if 0 <= at < len(seconds) else None,
+            had_s=had_s,
+            limit_s=limit_s,
+            late=sum(took > limit_s for took in seconds) + (0 if sooner else given_up),
+            unsure=given_up if sooner else 0,
+        )
+
+    @property
+    def is_too_slow(self) -> bool:
+        return bool(self.late or self.unsure or not self.n)
+
+    @property
+    def sentence(self) -> str:
+        limit = f"the limit here is {self.limit_s:g} s per sample"
+        if not self.n:
+            return (
+                f"The last evaluation of {self.where} ended because no answer came within"
+                f" {self.had_s:g} s; {limit}. {self._remedy}"
+            )
+        took = f"more than {self.had_s:g} s" if self.p95_s is None else f"{_seconds(self.p95_s)} s"
+        known = f"Answers took {took} (p95 of {self.n:,} samples: {self.where}); {limit}"
+        if not self.is_too_slow:
+            return f"{known}, and none took longer."
+        return f"{known}: {self._share} would time out at that pace. {self._remedy}"
+
+    @property
+    def _share(self) -> str:
+        low, high = self.late / self.n, (self.late + self.unsure) / self.n
+        return f"about {_percent(high)}" if low == high else f"{_percent(low)} to {_percent(high)}"
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            "Allow more seconds per sample, or fewer concurrent tasks."
+            if self.agent
+            else "Use a faster server, or fewer max_new_tokens or more max_seconds in the"
+            f" environment (one answer has at most {REQUEST_S:g} s)."
+        )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share in (0, 1) or 0.01 <= share <= 0.99 else f"{share:.1%}"
 
 
 def notes_of(counts: Mapping[str, int], *, agent: bool) -> list[str]:

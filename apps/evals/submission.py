@@ -4,6 +4,7 @@ view.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from django.db import transaction
@@ -18,6 +19,7 @@ from apps.evals.capability.environment import prompt_in
 from apps.evals.holdout import leaks
 from apps.evals.holdout.view_log import record_seen, record_view
 from apps.evals.models import EvalRun, EvalSet, HoldoutView, Split, Task
+from apps.evals.pace import pace_of
 from apps.registry import engines
 from apps.registry.actions import ModelError
 from apps.registry.models import Engine, ModelVersion, Reach
@@ -187,6 +189,7 @@ def prepare_eval(
         whose = f"{model_version} in {environment}" if prompt else environment
         raise HoldoutLeak(f"Every prompt of {whose} would reveal held-out data. {leak}", leak)
     EvalSet.objects.select_for_update().get(pk=eval_set.pk)  # pressing twice starts only one
+    pace = pace_of(model_version, environment, engine)
     given = {"samples_per_task": samples_per_task, "seed": seed}
     if same_active(eval_set, split, environment, model_version, engine=engine, **given).exists():
         raise EvalSetError(
@@ -217,6 +220,7 @@ def prepare_eval(
             "seed": seed,
             "batch_size": batch_size,
             "engine": engine or {},
+            "pace": asdict(pace) if pace else None,
             "stop_against": str(stop_against.pk) if stop_against else None,
             "stop_channel": stop_channel,
         },

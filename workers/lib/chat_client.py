@@ -79,8 +79,10 @@ class ChatServer:
 TRIES_ALONE = 2  # of a question that took too long without others beside it
 RAISED_AFTER = 4  # rounds of answers in time
 HOPELESS = 3  # questions without an answer in time, before any was in time
+NOT_IN_TIME = "gave no answer within"
+NOTHING_IN_TIME = "No question was answered in time"
 HOPELESS_SERVER = (
-    "No question was answered in time, so nothing can be measured there. Use a faster server, a "
+    f"{NOTHING_IN_TIME}, so nothing can be measured there. Use a faster server, a "
     "higher max_seconds or fewer max_new_tokens in the environment."
 )
 
@@ -221,7 +223,7 @@ class _Chats:
                 return found
             raise ChatError(f"{self.where} sent {error}.", paid=True, limit=error.limit) from error
         except TooLate as error:
-            said = f"{self.where} gave no answer within {self.server.timeout_s:g} s."
+            said = f"{self.where} {NOT_IN_TIME} {self.server.timeout_s:g} s."
             raise ChatError(said, paid=True, limit="time") from error
         except NoAnswer as error:
             return _complete(reader) or _Answered(problem=self.hidden(str(error)))
@@ -467,7 +469,7 @@ class AsyncChatClient(_Chats):
             except TimeoutError:
                 if not limit.expired():
                     raise
-                said = f"{self.where} gave no answer within {clock.left:.3g} s."
+                said = f"{self.where} {NOT_IN_TIME} {clock.left:.3g} s."
                 raise ChatError(said, paid=True, limit="time") from None
             seconds = time.perf_counter() - began
             clock.spend(seconds)

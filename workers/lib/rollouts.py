@@ -60,6 +60,7 @@ SHOWN = 120  # characters of a tool's result in a reason
 OTHER_RESULTS = (  # a stop reason: a replayed agent had run other tools than the environment's
     "other results"
 )
+HUNG = "The model's server hung, or is too busy to answer."
 MOST_TOKENS = 2**31 - 1  # per episode: what a database column can hold
 NO_LIMITS = Limits(seconds=0, turns=0, score_seconds=0)
 EXCEEDED = {
@@ -228,11 +229,7 @@ async def _turns(
                     episode.messages, episode.offered, seed=seed, key=key, most=most
                 )
         except Overtime:
-            masks = (
-                ""
-                if await policy.responds()
-                else "The model's server hung, or is too busy to answer."
-            )
+            masks = "" if await policy.responds() else HUNG
             raise _Ended("time" if not masks else "policy error", masks) from None
         if reply is None:
             return

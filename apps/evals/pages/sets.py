@@ -33,10 +33,13 @@ from apps.evals.holdout.view_log import (
 )
 from apps.evals.meaning.verdicts import review_of
 from apps.evals.models import EvalRun, EvalSet, Split, Task
+from apps.evals.notes import Pace
+from apps.evals.pace import pace_before
 from apps.evals.pages.attempt import attempt
 from apps.evals.pages.failures import report_result
 from apps.evals.submission import submit_eval
 from apps.evals.variants import batches
+from apps.registry import engines
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import in_chunks
 
@@ -277,7 +280,14 @@ def remove_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse
 
 
 @project_view(
-    Role.ENGINEER, query={"environment": KEY, "split": Split.values, "model_version": KEY}
+    Role.ENGINEER,
+    query={
+        "environment": KEY,
+        "split": Split.values,
+        "model_version": KEY,
+        "engine": None,
+        "timeout_s": None,
+    },
 )
 def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
@@ -307,8 +317,19 @@ def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         "version": version,
         "baseline": baseline,
         "parent": version.parent if version and not baseline else None,
+        "pace": chosen_pace(request, form),
     }
     return render(request, "evals/new_run.html", context)
+
+
+def chosen_pace(request: HttpRequest, form: EvalRunForm) -> Pace | None:
+    """What is known about what the form has selected, which the page asks for again after each
+    change.
+    """
+    chosen = form.chosen("model_version"), form.chosen("environment")
+    given = request.POST or request.GET
+    seconds = whole(given.get("timeout_s"), 1, engines.LONGEST_AGENT_S) or 0
+    return pace_before(*chosen, given.get("engine", ""), seconds)
 
 
 def _asked_for(

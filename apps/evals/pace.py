@@ -1,0 +1,106 @@
+"""How long the same server or agent took in earlier evaluations, compared with the limit of the
+next one before it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.db.models import Q
+
+from apps.core.models import Project
+from apps.environments.models import Environment
+from apps.evals.models import EvalRun, Sample
+from apps.evals.notes import REQUEST_S, Pace
+from apps.registry import engines
+from apps.registry.models import Engine, ModelVersion
+from workers.lib.chat_client import NOT_IN_TIME, NOTHING_IN_TIME
+from workers.lib.rollouts import HUNG
+from workers.lib.specs import Harness
+
+CONSIDERED = 20  # earlier evaluations
+MOST_SAMPLES = 5_000
+FEWEST = 5  # samples, fewer of which say nothing about the next ones
+LATE = Q(stop_reason="time") | Q(
+    Q(mask_reason__contains=NOT_IN_TIME) | Q(mask_reason__contains=HUNG), stop_reason="policy error"
+)
+
+
+def pace_of(
+    version: ModelVersion, environment: Environment, engine: dict[str, Any] | None
+) -> Pace | None:
+    """From the newest evaluation of the same server and model, or else of the same base on that
+    server, or of the same agent at that address; one in the same environment comes first. None
+    where nothing is known, and for answers that are generated here, whose waiting does not count.
+    """
+    if not engine or engine["kind"] not in ("openai", "agent"):
+        return None
+    limit_s = limit_of(environment, engine)
+    runs = list(_earlier(version.project, version, engine)) if limit_s else []
+    for run in sorted(runs, key=lambda run: run.environment_id != environment.pk):
+        if pace := _measured(run, limit_s):
+            return pace
+    return None
+
+
+def limit_of(environment: Environment, engine: dict[str, Any]) -> float:
+    """Seconds for one sample; 0 without a limit."""
+    if engine["kind"] == "agent":
+        return engine["timeout_s"]
+    whole = environment.harness.get("max_seconds", Harness().max_seconds)
+    if environment.needs_tools:  # several answers
+        return whole
+    return min(whole or REQUEST_S, REQUEST_S)
+
+
+def _earlier(project: Project, version: ModelVersion, engine: dict[str, Any]) -> Iterator[EvalRun]:
+    rows = EvalRun.objects.filter(project=project, spec__engine__kind=engine["kind"])
+    if engine["kind"] == "agent":
+        rows = rows.filter(
+            spec__engine__base_url=engine["base_url"], model_version__name=version.name
+        )
+    else:
+        rows = rows.filter(spec__engine__server=engine["server"])
+        if not engine["managed"]:  # whose address changes with every start
+            rows = rows.filter(spec__engine__base_url=engine["base_url"])
+    newest = rows.select_related("model_version", "environment").order_by("-created_at")
+    base = version.model.base_version()
+    for run in newest[:CONSIDERED]:
+        if (
+            engine["kind"] == "agent"
+            or run.spec["engine"]["model"] == engine["model"]
+            or run.model_version.model.base_version() == base
+        ):
+            yield run
+
+
+def _measured(run: EvalRun, limit_s: float) -> Pace | None:
+    had_s = limit_of(run.environment, run.spec["engine"])
+    newest = Sample.objects.filter(run=run).order_by("-pk")[:MOST_SAMPLES]
+    samples = Sample.objects.filter(pk__in=newest.values("pk"))
+    late = samples.filter(LATE).count()
+    took = samples.exclude(LATE).exclude(latency_ms=None).values_list("latency_ms", flat=True)
+    seconds = [ms / 1000 for ms in took]
+    hopeless = NOTHING_IN_TIME in run.error
+    if len(seconds) + late < FEWEST and not hopeless:
+        return None
+    engine = run.spec["engine"]
+    at = f" on {engine['server_name']}" if engine["kind"] == "openai" else ""
+    where = f"{run.model_version}{at} in {run.environment}, {run.created_at:%Y-%m-%d}"
+    return Pace.of(seconds, late, had_s, limit_s, where, agent=engine["kind"] == "agent")
+
+
+def pace_before(
+    version: ModelVersion | None, environment: Environment | None, engine: str, timeout_s: int
+) -> Pace | None:
+    """The same for what a form has selected so far."""
+    if version is None or environment is None:
+        return None
+    if version.engine == Engine.AGENT and not version.base_url:
+        return None
+    try:
+        chosen = engines.choose(version, engine or engines.AUTO)
+        return pace_of(version, environment, engines.with_patience(chosen, timeout_s=timeout_s))
+    except engines.ModelError:  # the form says it when it is sent
+        return None

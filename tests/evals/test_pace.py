@@ -1,0 +1,235 @@
+"""A server or agent that is too slow for the limit is named before an evaluation starts there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.core.models import JobState
+from apps.environments.models import Environment
+from apps.evals.models import EvalRun, Sample, Split
+from apps.evals.notes import Pace
+from apps.evals.submission import submit_eval
+from apps.registry import engines
+from apps.registry.models import ModelVersion
+from tests.evals.test_runs_api import Api
+from tests.factories import (
+    admin_of,
+    make_base,
+    make_endpoint,
+    make_environment,
+    make_eval_set,
+    make_project,
+    make_server,
+)
+from workers.lib.chat_client import HOPELESS_SERVER
+from workers.lib.rollouts import HUNG
+
+pytestmark = pytest.mark.django_db
+LATE = {
+    "masked": True,
+    "reward": None,
+    "stop_reason": "policy error",
+    "mask_reason": "The policy gave no answer: The model server at gpu gave no answer within 30 s.",
+}
+
+
+def pace(seconds: list[float], given_up: int = 0, had_s: float = 30, limit_s: float = 30) -> Pace:
+    return Pace.of(seconds, given_up, had_s, limit_s, "m on gpu in helpdesk@1, 2026-11-28")
+
+
+@pytest.mark.parametrize(
+    ("shown", "says"),
+    [
+        (pace([5.0] * 20), "took 5 s (p95 of 20 samples: m on gpu in helpdesk@1, 2026-11-28)"),
+        (pace([5.0] * 20), "the limit here is 30 s per sample, and none took longer."),
+        (pace([5.0] * 5 + [40.0] * 15, had_s=60), "about 75% would time out at that pace."),
+        (pace([5.0] * 12, 64), "took more than 30 s (p95 of 76 samples"),
+        (pace([5.0] * 12, 64), ": about 84% would time out at that pace. Use a faster server"),
+        (pace([5.0] * 12, 64, limit_s=10), "about 84% would time out"),
+        (pace([5.0] * 12, 64, limit_s=120), "0% to 84% would time out"),
+        (pace([5.0] * 6 + [50.0] * 6, 12, had_s=60, limit_s=90), "0% to 50% would time out"),
+        (pace([5.0] * 6 + [50.0] * 6, 12, had_s=60, limit_s=40), "about 75% would time out"),
+        (pace([0.25] * 999 + [31.0]), "took 0.25 s (p95 of 1,000 samples"),
+        (pace([0.25] * 999 + [31.0]), "about 0.1% would time out"),
+        (pace([], 20), "took more than 30 s (p95 of 20 samples"),
+        (pace([], 20), "about 100% would time out"),
+        (pace([]), "ended because no answer came within 30 s; the limit here is 30 s per sample."),
+    ],
+)
+def test_a_pace_says_what_the_earlier_samples_hold(shown: Pace, says: str) -> None:
+    assert says in shown.sentence
+    assert shown.is_too_slow == ("none took longer" not in shown.sentence)
+
+
+class Scene:
+    def __init__(self, folder: Path) -> None:
+        self.project = make_project()
+        self.set, self.environment = make_eval_set(self.project), make_environment(self.project)
+        self.server = make_server(self.project, "https://gpu.example.com/v1", name="gpu")
+        self.version = make_endpoint(self.project, self.server)
+        self.folder = folder
+
+    def earlier(self, *samples: dict[str, Any], **fields: Any) -> EvalRun:
+        """A finished evaluation with these samples, whose answers took 5 s if nothing else."""
+        version = fields.pop("model_version", self.version)
+        engine = engines.choose(version) | fields.pop("engine", {})
+        run = EvalRun.objects.create(
+            project=self.project,
+            name="before",
+            eval_set=self.set,
+            environment=fields.pop("environment", self.environment),
+            model_version=version,
+            spec={"seed": 0, "engine": engine},
+            state=JobState.SUCCEEDED,
+            finished_at=timezone.now(),
+            **fields,
+        )
+        task = self.set.tasks.first()
+        usual = {"reward": 0.0, "latency_ms": 5000.0}
+        Sample.objects.bulk_create(
+            Sample(run=run, task=task, index=at, **usual | sample)
+            for at, sample in enumerate(samples)
+        )
+        return run
+
+    def notes(self, version: ModelVersion | None = None, **more: Any) -> list[str]:
+        """What the API says of an evaluation that has just been queued."""
+        body = {
+            "eval_set": str(self.set),
+            "environment": str(self.environment),
+            "model_version": (version or self.version).pk,
+            "samples_per_task": 1,
+            "split": "train",
+        }
+        made = Api(self.project).post("evals_api:runs", body=body | more)
+        assert made.status_code == 201, made.content
+        assert made.json()["state"] == "queued"
+        EvalRun.objects.get(pk=made.json()["id"]).request_cancel()
+        return made.json()["notes"]
+
+    def page(self, **query: Any) -> str:
+        client = Client()
+        client.force_login(admin_of(self.project))
+        url = reverse("evals:new_run", args=[self.project.slug, self.set.pk])
+        return client.get(url, query).content.decode()
+
+
+@pytest.fixture
+def scene(data_dir: Path, settings: Any) -> Scene:
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+    return Scene(data_dir)
+
+
+def with_limit(environment: Environment, seconds: float) -> Environment:
+    """Another version of it."""
+    made = Environment.objects.get(pk=environment.pk)
+    made.pk, made.version, made.hash = None, 1000 + int(seconds), f"{seconds}"
+    made.harness = made.harness | {"max_seconds": seconds}
+    made.save()
+    return made
+
+
+def test_a_slow_server_is_named_on_the_page_and_in_the_api_before_it_is_asked(
+    scene: Scene,
+) -> None:
+    scene.environment = with_limit(scene.environment, 30)
+    scene.earlier(*[LATE | {"latency_ms": None}] * 64, *[{}] * 12)
+    (note,) = scene.notes()
+    assert f"{scene.version} on gpu in {scene.environment}, 20" in note
+    assert "more than 30 s (p95 of 76 samples" in note and "about 84% would time out" in note
+    assert note in scene.page(model_version=scene.version.pk)
+    patient = with_limit(scene.environment, 90)
+    (note,) = scene.notes(environment=str(patient))
+    assert "the limit here is 90 s per sample: 0% to 84% would time out" in note
+    assert note in scene.page(model_version=scene.version.pk, environment=patient.pk)
+
+
+def test_nothing_is_said_where_nothing_is_known(scene: Scene) -> None:
+    base = make_base(scene.project, scene.folder)
+    other = make_endpoint(scene.project, scene.server, "another", name="another")
+    elsewhere = make_endpoint(
+        scene.project, make_server(scene.project, "https://cpu.example.com/v1", name="cpu"), "m"
+    )
+    slow = [LATE | {"latency_ms": None}] * 20
+    assert scene.notes() == [] and "would time out" not in scene.page()
+    scene.earlier(*slow[:4])
+    assert scene.notes() == [], "four samples are few"
+    judge = {"stop_reason": "stop", "mask_reason": "The judge at x gave no answer within 60 s."}
+    scene.earlier(*[LATE | judge | {"latency_ms": 5000.0}] * 20)
+    assert scene.notes() == [] and "none took longer" in scene.page(model_version=scene.version.pk)
+    scene.earlier(*slow)
+    assert scene.notes()
+    for version in (base, other, elsewhere):
+        assert scene.notes(version) == []
+        assert "would time out" not in scene.page(model_version=version.pk)
+    in_process = scene.earlier(*slow, model_version=base)
+    assert in_process.spec["engine"]["kind"] == "transformers" and scene.notes(base) == []
+
+
+def test_the_newest_evaluation_counts_and_the_same_environment_before_others(scene: Scene) -> None:
+    slow = [{"stop_reason": "time", "latency_ms": None}] * 20
+    scene.earlier(*slow)
+    assert "about 100%" in scene.notes()[0]
+    scene.earlier(*[{}] * 20)
+    assert scene.notes() == [], "the server has become faster"
+    other = with_limit(scene.environment, 60)
+    scene.earlier(*slow, environment=other)
+    assert scene.notes() == []
+    assert f"in {other}" in scene.notes(environment=str(other))[0]
+
+
+def test_a_server_that_answered_nothing_in_time_is_known_by_that(scene: Scene) -> None:
+    scene.earlier(error=f"The model server at gpu gave no answer within 30 s. {HOPELESS_SERVER}")
+    (note,) = scene.notes()
+    assert "ended because no answer came within 120 s" in note
+    scene.earlier(*[LATE | {"latency_ms": None, "mask_reason": HUNG}] * 9)
+    assert "about 100% would time out" in scene.notes()[0]
+
+
+def test_an_agent_is_known_by_its_address_and_name_whatever_its_version(scene: Scene) -> None:
+    def register(**fields: Any) -> ModelVersion:
+        body = {
+            "kind": "agent",
+            "name": "support-agent",
+            "reached_by": "http",
+            "base_url": "http://127.0.0.1:9/v1",
+        }
+        made = Api(scene.project).post("registry_api:model_versions", body=body | fields)
+        assert made.status_code in (200, 201), made.content
+        return ModelVersion.objects.get(pk=made.json()["id"])
+
+    old, new = register(agent_version="1"), register(agent_version="2")
+    took = [{"latency_ms": 40_000.0}] * 10 + [{"latency_ms": 90_000.0}] * 10
+    scene.earlier(*took, model_version=old)
+    assert scene.notes(new) == []
+    (note,) = scene.notes(new, timeout_s=60)
+    assert "took 90 s" in note and "about 50% would time out" in note
+    assert "Allow more seconds per sample" in note
+    page = scene.page(model_version=new.pk, timeout_s="60", engine="")
+    assert "about 50% would time out" in page
+    assert "none took longer" in scene.page(model_version=new.pk, timeout_s="")
+    other = register(agent_version="3", base_url="http://127.0.0.1:8/v1")
+    assert scene.notes(other, timeout_s=60) == []
+
+
+def test_what_the_page_selects_first_is_what_it_speaks_of(scene: Scene) -> None:
+    scene.earlier(*[{"stop_reason": "time", "latency_ms": None}] * 20)
+    assert "about 100% would time out" in scene.page()
+    run = submit_eval(
+        project=scene.project,
+        eval_set=scene.set,
+        split=Split.TRAIN,
+        environment=scene.environment,
+        model_version=scene.version,
+        by=admin_of(scene.project),
+    )
+    client = Client()
+    client.force_login(admin_of(scene.project))
+    page = client.get(reverse("evals:run", args=[scene.project.slug, run.pk])).content.decode()
+    assert "about 100% would time out" in page
