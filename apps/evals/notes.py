@@ -30,6 +30,7 @@ class Pace:
     limit_s: float
     late: int
     unsure: int
+    probe_tokens: int = 0  # of a test call, if nothing else is known
 
     @classmethod
     def of(
@@ -63,6 +64,15 @@ class Pace:
     @property
     def sentence(self) -> str:
         limit = f"the limit here is {self.limit_s:g} s per sample"
+        if self.probe_tokens:
+            took = f"got no answer within {self.had_s:g} s"
+            if self.p95_s is not None:
+                took = f"took {_seconds(self.p95_s)} s"
+            return (
+                f"The last check of {self.where} {took} for a test call of at most"
+                f" {self.probe_tokens} tokens; {limit}: samples whose answers are as long would"
+                f" time out. {self._remedy}"
+            )
         if not self.n:
             return (
                 f"The last evaluation of {self.where} ended because no answer came within"

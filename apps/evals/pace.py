@@ -5,6 +5,7 @@ next one before it starts.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from django.db.models import Q
@@ -14,9 +15,10 @@ from apps.environments.models import Environment
 from apps.evals.models import EvalRun, Sample
 from apps.evals.notes import REQUEST_S, Pace
 from apps.registry import engines
-from apps.registry.models import Engine, ModelVersion
+from apps.registry.models import Engine, ModelVersion, Server
 from workers.lib.chat_client import NOT_IN_TIME, NOTHING_IN_TIME
 from workers.lib.rollouts import HUNG
+from workers.lib.serving import ANSWER_S, NO_TEST_ANSWER, TEST_TOKENS
 from workers.lib.specs import Harness
 
 CONSIDERED = 20  # earlier evaluations
@@ -41,7 +43,20 @@ def pace_of(
     for run in sorted(runs, key=lambda run: run.environment_id != environment.pk):
         if pace := _measured(run, limit_s):
             return pace
-    return None
+    return _probed(engine, limit_s) if limit_s and engine["kind"] == "openai" else None
+
+
+def _probed(engine: dict[str, Any], limit_s: float) -> Pace | None:
+    """A server whose last test call alone took longer than a sample may."""
+    server = Server.objects.filter(pk=engine["server"], probed_model=engine["model"]).first()
+    row = server.capabilities.get("answer_ms", {}) if server else {}
+    late = row.get("how") == NO_TEST_ANSWER
+    seconds = [row["value"] / 1000] if row.get("value") else []
+    if not any(took > limit_s for took in seconds) and not (late and limit_s <= ANSWER_S):
+        return None
+    where = f"{engine['model']} on {server}"
+    pace = Pace.of(seconds, int(late), ANSWER_S, limit_s, where)
+    return replace(pace, probe_tokens=TEST_TOKENS)
 
 
 def limit_of(environment: Environment, engine: dict[str, Any]) -> float:

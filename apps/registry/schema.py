@@ -338,8 +338,8 @@ SERVER = {
             "type": "object",
             "description": (
                 "chat, tools, responses (the Responses API), logprobs, token_ids, runtime_lora,"
-                " lora_slots, context: what the last probe found out; `value` is null where it"
-                " stays unknown, `how` says why"
+                " lora_slots, context, answer_ms (of a test call): what the last probe found out;"
+                " `value` is null where it stays unknown, `how` says why"
             ),
             "additionalProperties": {
                 "type": "object",

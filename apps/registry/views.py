@@ -36,6 +36,7 @@ CAPABILITIES = {
     "runtime_lora": "Loads LoRA adapters at run time",
     "lora_slots": "Free LoRA slots",
     "context": "Context length (tokens)",
+    "answer_ms": "Answer time (ms)",
 }
 
 

@@ -29,6 +29,7 @@ from tests.factories import (
 )
 from workers.lib.chat_client import HOPELESS_SERVER
 from workers.lib.rollouts import HUNG
+from workers.lib.serving import NO_TEST_ANSWER
 
 pytestmark = pytest.mark.django_db
 LATE = {
@@ -190,6 +191,30 @@ def test_a_server_that_answered_nothing_in_time_is_known_by_that(scene: Scene) -
     assert "ended because no answer came within 120 s" in note
     scene.earlier(*[LATE | {"latency_ms": None, "mask_reason": HUNG}] * 9)
     assert "about 100% would time out" in scene.notes()[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "model", "limit_s", "says"),
+    [
+        ({"value": 25_000, "how": ""}, "m", 20, "took 25 s for a test call of at most 64 tokens"),
+        ({"value": None, "how": NO_TEST_ANSWER}, "m", 30, "got no answer within 30 s for a test"),
+        ({"value": 25_000, "how": ""}, "m", 30, ""),
+        ({"value": 25_000, "how": ""}, "another", 20, ""),
+        ({"value": None, "how": NO_TEST_ANSWER}, "m", 100, ""),
+        ({"value": None, "how": "The test call was not answered."}, "m", 30, ""),
+        ({}, "m", 30, ""),
+    ],
+)
+def test_without_evaluations_the_last_check_of_a_server_is_what_is_known(
+    scene: Scene, answer: dict, model: str, limit_s: float, says: str
+) -> None:
+    scene.environment = with_limit(scene.environment, limit_s)
+    known = {"capabilities": {"answer_ms": answer} if answer else {}, "probed_model": model}
+    type(scene.server).objects.filter(pk=scene.server.pk).update(**known)
+    notes = scene.notes()
+    assert [f"The last check of m on gpu {says}" in note for note in notes] == [True] * bool(says)
+    scene.earlier(*[{}] * 20)
+    assert scene.notes() == [], "evaluations say more"
 
 
 def test_an_agent_is_known_by_its_address_and_name_whatever_its_version(scene: Scene) -> None:

@@ -168,6 +168,18 @@ def probed(
         return *found, server.asked
 
 
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [(HANG, program.NO_TEST_ANSWER), ((400, {"error": "no"}), "The test call was not answered.")],
+)
+def test_a_server_without_an_answer_in_time_is_another_than_one_that_refuses(
+    answer: Any, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "ANSWER_S", 0.2)
+    *_, found, _ = probed({MODELS: (200, {"data": [{"id": "a"}]}), CHAT: answer})
+    assert found["answer_ms"] == {"value": None, "how": says}
+
+
 def test_what_vllm_can_do() -> None:
     metrics = (
         b"# HELP"
@@ -186,6 +198,8 @@ def test_what_vllm_can_do() -> None:
     }
     listed, model, found, asked = probed(script)
     assert listed.health == "healthy" and model == "a"
+    took = found.pop("answer_ms")
+    assert took["value"] >= 0 and "at most 64 tokens" in took["how"]
     assert {name: item["value"] for name, item in found.items()} == {
         "chat": True,
         "context": 8192,

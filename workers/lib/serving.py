@@ -34,7 +34,6 @@ TIMEOUT_S, ANSWER_S = (
     30.0,
 )  # seconds: for requests about facts, and for one that a model answers
 PATIENCE_S, SEARCH_S = 10.0, 180.0  # until the next model is asked too, and until none is any more
-NO_ANSWER = "No answer within {:g} s."
 MOST_REASONS = 5
 MAX_BYTES = 8 * 1024 * 1024
 MAX_MODELS, MAX_NAME, MAX_SAID = 500, 200, 200
@@ -252,6 +251,11 @@ def found(value: bool | int | None, how: str) -> dict:
     return {"value": value, "how": how}
 
 
+TEST_TOKENS = 64
+TEST_ANSWER = f"A test call of at most {TEST_TOKENS} tokens, with no other beside it."
+NO_TEST_ANSWER = f"No answer within {ANSWER_S:g} s."
+
+
 async def capabilities(
     server: Server, kind: Kind, listing: Listing, chat: ChatServer, model: str, dialect: Dialect
 ) -> dict[str, dict]:
@@ -264,8 +268,9 @@ async def capabilities(
     by_responses = replace(chat, model=model, protocol="responses")
     usual = by_responses if dialect == "responses" else replace(chat, model=model)
     for name, (body, read) in QUESTIONS.items():
-        made[name] = await _asked(usual, body, read)
-    made["responses"] = await _asked(by_responses, TOOL_QUESTION, _responses, missing=True)
+        made[name], time_row = await _asked(usual, body, read)
+        made.setdefault("answer_ms", time_row)
+    made["responses"], _ = await _asked(by_responses, TOOL_QUESTION, _responses, missing=True)
     return made
 
 
@@ -275,31 +280,39 @@ async def unanswered(server: Server, kind: Kind, listing: Listing) -> dict[str, 
     return {
         "context": unknown,
         **await _lora(server, kind, listing),
-        **dict.fromkeys([*QUESTIONS, "responses"], unknown),
+        **dict.fromkeys([*QUESTIONS, "responses", "answer_ms"], unknown),
     }
 
 
 async def _asked(
     server: ChatServer, body: dict, read: Callable[[dict], dict], *, missing: bool = False
-) -> dict:
-    """`missing`: since the server has the model, a 404 means that it does not have this API."""
+) -> tuple[dict, dict]:
+    """What an answer reveals, and how long it took. `missing`: since the server has the model, a
+    404 means that it does not have this API.
+    """
+    late = found(None, NO_TEST_ANSWER)
     try:
-        return read(await _choice(server, body))
+        choice, ms = await _choice(server, body)
+        return read(choice), found(round(ms), TEST_ANSWER)
     except TimeoutError:
-        return found(None, NO_ANSWER.format(ANSWER_S))
+        return late, late
     except ChatError as error:
+        if error.limit == "time":
+            return late, late
         if missing and error.status in (404, 405):
-            return found(False, f"Nothing answers at /responses (HTTP {error.status}).")
-        return found(False if error.limit == "refused" else None, shown(str(error)))
+            row = found(False, f"Nothing answers at /responses (HTTP {error.status}).")
+        else:
+            row = found(False if error.limit == "refused" else None, shown(str(error)))
+        return row, found(None, "The test call was not answered.")
 
 
-async def _choice(server: ChatServer, body: dict) -> dict:
-    """Raises TimeoutError, ChatError."""
+async def _choice(server: ChatServer, body: dict) -> tuple[dict, float]:
+    """The model's answer and how many milliseconds it took. Raises TimeoutError, ChatError."""
     client = AsyncChatClient(server, concurrency=1)
     try:
         async with asyncio.timeout(ANSWER_S):
-            answer, _ = await client.ask(body)
-        return answer["choices"][0]
+            answer, ms = await client.ask(body)
+        return answer["choices"][0], ms
     finally:
         await client.aclose()
 
@@ -309,7 +322,7 @@ async def _problem(server: ChatServer) -> str:
     try:
         await _choice(server, SHORT_QUESTION)
     except TimeoutError:
-        return NO_ANSWER.format(ANSWER_S)
+        return NO_TEST_ANSWER
     except ChatError as error:
         return shown(str(error))
     return ""
@@ -402,8 +415,17 @@ def _token_ids(choice: dict) -> dict:
     return found(right, "The answer carries them." if right else "The answer carries none.")
 
 
+<<<<<<< HEAD
 TOOL_QUESTION = {"messages": ASKED, "tools": [TOOL], "max_tokens": 64, "temperature": 0}
 SHORT_QUESTION = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": FEW_TOKENS}
+=======
+TOOL_QUESTION = {"messages": ASKED, "tools": [TOOL], "max_tokens": TEST_TOKENS, "temperature": 0}
+SHORT_QUESTION = {
+    "messages": [{"role": "user", "content": "Hi"}],
+    "max_tokens": FEW_TOKENS,
+    "temperature": 0,
+}
+>>>>>>> 31346d9c (What a server's probe took is compared with the limit, too; documentation)
 QUESTIONS: dict[str, tuple[dict, Callable[[dict], dict]]] = {
     "tools": (TOOL_QUESTION, _tools),
     "logprobs": (SHORT_QUESTION | {"logprobs": True}, _logprobs),
