@@ -29,6 +29,8 @@ from apps.evals.models import (
     TaskImport,
     VariantJob,
 )
+from apps.evals.notes import REQUEST_S
+from apps.evals.pace import max_seconds
 from apps.evals.samples.diagnosis import describe
 from apps.evals.samples.transcript import tools_of
 from apps.evals.stats import NOTHING_SCORED, SampleRow, summarise
@@ -80,7 +82,7 @@ def child_spec(run: EvalRun) -> dict:
         "kind": "evaluate",
         "seed": run.spec["seed"],
         "model": model_spec(run.model_version, run.spec.get("engine")),
-        "engine": engine_spec(run.model_version, run.spec["batch_size"], run.spec.get("engine")),
+        "engine": patient_engine(run),
         "environment": (
             agents_own(run)
             if run.model_version.kind == ModelKind.AGENT
@@ -91,6 +93,14 @@ def child_spec(run: EvalRun) -> dict:
             job_folder(run) / f"tasks-{run.attempt}.jsonl", (t.as_spec() for t in stream_tasks(run))
         ),
     }
+
+
+def patient_engine(run: EvalRun) -> dict[str, Any]:
+    """The engine, which waits for one answer as long as the environment gives a whole sample."""
+    engine = engine_spec(run.model_version, run.spec["batch_size"], run.spec.get("engine"))
+    if engine["kind"] != "openai":
+        return engine
+    return engine | {"timeout_s": max(REQUEST_S, max_seconds(run.environment))}
 
 
 def agents_own(run: EvalRun) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from workers.lib.engine_specs import ModelServer
 
 MANY = 0.5  # of the samples
 SOME = 0.1
-REQUEST_S = ModelServer(base_url="-", model="-").timeout_s  # for one answer of a server
+REQUEST_S = ModelServer(base_url="-", model="-").timeout_s  # of a server's answer, at least
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Pace:
             "Allow more seconds per sample, or fewer concurrent tasks."
             if self.agent
             else "Use a faster server, or fewer max_new_tokens or more max_seconds in the"
-            f" environment (one answer has at most {REQUEST_S:g} s)."
+            " environment."
         )
 
 

@@ -63,10 +63,12 @@ def limit_of(environment: Environment, engine: dict[str, Any]) -> float:
     """Seconds for one sample; 0 without a limit."""
     if engine["kind"] == "agent":
         return engine["timeout_s"]
-    whole = environment.harness.get("max_seconds", Harness().max_seconds)
-    if environment.needs_tools:  # several answers
-        return whole
-    return min(whole or REQUEST_S, REQUEST_S)
+    several_answers = environment.needs_tools
+    return max_seconds(environment) or (0 if several_answers else REQUEST_S)
+
+
+def max_seconds(environment: Environment) -> float:
+    return environment.harness.get("max_seconds", Harness().max_seconds)
 
 
 def _earlier(project: Project, version: ModelVersion, engine: dict[str, Any]) -> Iterator[EvalRun]:

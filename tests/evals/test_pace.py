@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from apps.core.models import JobState
 from apps.environments.models import Environment
+from apps.evals.jobs import child_spec
 from apps.evals.models import EvalRun, Sample, Split
 from apps.evals.notes import Pace
 from apps.evals.submission import submit_eval
@@ -188,7 +189,7 @@ def test_the_newest_evaluation_counts_and_the_same_environment_before_others(sce
 def test_a_server_that_answered_nothing_in_time_is_known_by_that(scene: Scene) -> None:
     scene.earlier(error=f"The model server at gpu gave no answer within 30 s. {HOPELESS_SERVER}")
     (note,) = scene.notes()
-    assert "ended because no answer came within 120 s" in note
+    assert "ended because no answer came within 300 s" in note
     scene.earlier(*[LATE | {"latency_ms": None, "mask_reason": HUNG}] * 9)
     assert "about 100% would time out" in scene.notes()[0]
 
@@ -258,3 +259,13 @@ def test_what_the_page_selects_first_is_what_it_speaks_of(scene: Scene) -> None:
     client.force_login(admin_of(scene.project))
     page = client.get(reverse("evals:run", args=[scene.project.slug, run.pk])).content.decode()
     assert "about 100% would time out" in page
+
+
+@pytest.mark.parametrize(("limit_s", "timeout_s"), [(600, 600), (30, 120), (0, 120)])
+def test_one_answer_may_take_as_long_as_its_sample(
+    scene: Scene, limit_s: float, timeout_s: float
+) -> None:
+    scene.environment = with_limit(scene.environment, limit_s)
+    run = scene.earlier()
+    run.spec |= {"batch_size": 8}
+    assert child_spec(run)["engine"]["timeout_s"] == timeout_s
