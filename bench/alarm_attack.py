@@ -3,7 +3,9 @@ had not written the alarms.
 
 `python -m bench.alarm_attack record [--only NAME]` trains them; `table` replays them. What is ill
 is decided by how the run was set up. An ill run counts as noticed only if it fails, or raises an
-alarm that the sound runs of its method do not have in common (`COMMON`).
+alarm that hardly more than a quarter of the sound runs of its method raise, too (`common`), or that
+says what it has measurably not achieved (`RESULTS`). `--vary` draws other words, rates, sizes and
+numbers of steps from the seed.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import random
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench import alarm_runs
 from bench.alarm_runs import (
     ASLEEP,
     GRPO,
@@ -40,9 +44,17 @@ from bench.alarm_runs import (
 )
 
 TRACES = Path(__file__).resolve().parent.parent / "tests" / "workers" / "alarm_attack.json.gz"
-# Alarms that sound runs of a tiny model raise, too: with random weights it never ends its answers,
-# and at a rate of 0.01 it moves far from its start.
-COMMON = {"grpo": {"truncated", "kl"}, "on_policy": {"truncated", "grad_norm"}}
+# Alarms that say what a run has not achieved, so they are right about a sound run, too.
+RESULTS = {
+    "no_progress",
+    "no_learning",
+    "validation_loss",
+    "validation_drop",
+    "lost_gain",
+    "reward_lost",
+    "weight_change",
+}
+USUAL = 0.25  # an alarm of more sound runs of a method than this is no sign that one is ill
 LATE = {"learning_rate": 1.0, "warmup_steps": 38, "eval_every": 0}
 FEW = {"steps": 6, "warmup_steps": 0, "eval_every": 0}
 FAST, NONE, CHANCE = "learning rate too high", "learning rate too low", "labels are chance"
@@ -581,16 +593,60 @@ def broken(run: Run) -> Iterator[None]:
         checkpoint.optimizer_of = original
 
 
-def noticed(trace: dict[str, Any]) -> bool:
+def common(traces: list[dict[str, Any]]) -> dict[str, set[str]]:
+    """For each method, the alarms that its sound runs usually raise, too."""
+    raised: dict[str, list[set[str]]] = {}
+    for trace in traces:
+        if not trace["ill"]:
+            raised.setdefault(trace["method"], []).append(set(replay(trace)[2]))
+    return {
+        method: {
+            name
+            for name in set().union(*runs) - RESULTS
+            if sum(name in run for run in runs) > USUAL * len(runs)
+        }
+        for method, runs in raised.items()
+    }
+
+
+def noticed(trace: dict[str, Any], usual: dict[str, set[str]]) -> bool:
     outcome, _, raised = replay(trace)
     return outcome in ("fails", "pause", "stop") or bool(
-        set(raised) - COMMON.get(trace["method"], set())
+        set(raised) - usual.get(trace["method"], set())
     )
 
 
-def table() -> None:
+OTHER_WORDS = {
+    "ITEMS": ("parcel", "booking", "device", "ticket", "voucher", "report"),
+    "DONE": ("ready", "lost", "signed", "expired", "merged", "waiting"),
+}
+RATES = {FAST: (1.0, 2.0, 3.0), NONE: (0.1, 1.0)}
+
+
+def varied(run: Run) -> Run:
+    """The run with another rate, rank, batch size and number of steps, drawn by its seed; none of
+    them changes what is wrong with it.
+    """
+    draw, config = random.Random(f"{run.name} {run.seed}"), dict(run.config)
+    rate = config["learning_rate"] * draw.choice(RATES.get(run.ill, (0.5, 1.0, 1.5)))
+    config["learning_rate"] = min(1.0, rate)  # the largest that a config may have
+    if config["lora_rank"] == 4:
+        config["lora_rank"] = draw.choice((2, 4, 8))
+        config["lora_alpha"] = 2 * config["lora_rank"]
+    if config.get("batch_size") == 8:
+        config["batch_size"] = draw.choice((4, 8, 16))
+    if config["steps"] >= 40:
+        config["steps"] = int(config["steps"] * draw.choice((0.75, 1.0, 1.5)))
+        if config.get("warmup_steps", 0) > 10:
+            config["warmup_steps"] = config["steps"] - 2
+    return replace(run, config=config)
+
+
+def table(path: Path) -> None:
+    recorded = load(path)
+    usual = common(recorded)
     for title, wanted in (("Sound", False), ("Ill", True)):
-        traces = [trace for trace in load(TRACES) if bool(trace["ill"]) == wanted]
+        traces = [trace for trace in recorded if bool(trace["ill"]) == wanted]
         print(f"\n| {title} run | {'what is wrong | ' if wanted else ''}outcome | alarms |")
         print("|---|---|---|" + ("---|" if wanted else ""))
         for trace in traces:
@@ -600,14 +656,25 @@ def table() -> None:
                 "warn": "succeeds, warned",
                 "fails": "fails at its end",
             }.get(action, f"{action} at step {step}")
-            if wanted and not noticed(trace):
+            if wanted and not noticed(trace, usual):
                 outcome += " (unnoticed)"
             names = ", ".join(f"`{name}`" for name in raised)
             what = f"{trace['ill']} | " if wanted else ""
             print(f"| {trace['name']} | {what}{outcome} | {names} |")
-        ended = sum(replay(trace)[0] in ("pause", "stop", "fails") for trace in traces)
-        print(f"\n{len(traces)} runs: {ended} ended", end="")
-        print(f", {sum(not noticed(trace) for trace in traces)} unnoticed" if wanted else "")
+        counts(traces, usual, ill=wanted)
+
+
+def counts(traces: list[dict[str, Any]], usual: dict[str, set[str]], *, ill: bool) -> None:
+    print(f"\n| Method | runs | ended | {'unnoticed' if ill else 'warned about the result'} |")
+    print("|---|---|---|---|")
+    for method in [*sorted({trace["method"] for trace in traces}), ""]:
+        own = [trace for trace in traces if trace["method"] == method or not method]
+        ended = sum(replay(trace)[0] in ("pause", "stop", "fails") for trace in own)
+        last = sum(
+            not noticed(trace, usual) if ill else bool(RESULTS & set(replay(trace)[2]))
+            for trace in own
+        )
+        print(f"| {method or 'all'} | {len(own)} | {ended} | {last} |")
 
 
 def main() -> None:
@@ -616,10 +683,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names that begin so; several with semicolons")
     parser.add_argument("--home", type=Path)
     parser.add_argument("--seeds", type=int, default=0, help="added to each run's seed")
+    parser.add_argument("--vary", action="store_true", help="other words, rates, sizes and steps")
     parser.add_argument("--into", type=Path, default=TRACES)
     given = parser.parse_args()
     if given.what == "table":
-        table()
+        table(given.into)
         return
     from tests.workers.conftest import make_tiny_model
 
@@ -628,6 +696,9 @@ def main() -> None:
     runs = [run for run in sound() + ill() if run.name.startswith(names)]
     for run in runs:
         run.seed += given.seeds
+    if given.vary:
+        alarm_runs.ITEMS, alarm_runs.DONE = OTHER_WORDS["ITEMS"], OTHER_WORDS["DONE"]
+        runs = [varied(run) for run in runs]
     with tempfile.TemporaryDirectory() as made:
         home = given.home or Path(made)
         base, raw = teach(home / "model"), home / "raw"

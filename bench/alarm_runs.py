@@ -568,6 +568,7 @@ def tasks(run: Run, draw: random.Random, n: int, name: str) -> list[dict]:
 def spec_of(run: Run, base: Path, adapter: str, out: Path) -> dict[str, Any]:
     draw = random.Random(run.seed)
     quiet = {rule.name: {"action": "warn"} for rule in RULES.values() if rule.act is not None}
+    quiet |= {"weight_change": {"warn": 1e9}, "update_size": {"warn": 0.0}}  # so that it is stored
     harness = {
         "harness": {"max_new_tokens": run.config.get("max_new_tokens", 12), "temperature": 1.0}
     }
@@ -630,9 +631,9 @@ def record(run: Run, base: Path, adapter: str, out: Path) -> dict[str, Any]:
         for row in events.rows("metric")
     ]
     series += [
-        [row["step"], {"train/weight_change": row["value"]}]
+        [row["step"], {f"train/{row['name']}": row["value"]}]
         for row in events.rows("alarm")
-        if row["name"] == "weight_change"
+        if row["name"] in ("weight_change", "update_size")
     ]
     return {
         "name": run.name,
@@ -671,17 +672,17 @@ def load(path: Path = TRACES) -> list[dict[str, Any]]:
 
 def replay(trace: dict[str, Any]) -> tuple[str, int, dict[str, str]]:
     """(the gravest action, its step, {alarm: action}) that the alarms' defaults take for a run's
-    metrics. A run that is paused or stopped ends there.
+    metrics. A run that is paused or stopped ends there. Alarms that were over before that are left
+    out.
     """
     watchman, raised, last = Watchman(None, trace["method"]), dict[str, str](), 0
     for step, values in trace["series"]:
         last = step
         alarms = watchman.look(step, {name: float(value) for name, value in values.items()})
         for alarm in alarms:
-            if (
-                not alarm.cleared
-                and LEVELS[alarm.action] > LEVELS[raised.get(alarm.name, "ignore")]
-            ):
+            if alarm.cleared:
+                raised.pop(alarm.name, None)
+            elif LEVELS[alarm.action] > LEVELS[raised.get(alarm.name, "ignore")]:
                 raised[alarm.name] = alarm.action
         worst = max(
             (alarm for alarm in alarms if not alarm.cleared),

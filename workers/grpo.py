@@ -191,8 +191,8 @@ class Trainer:
             self.measured,
         )
 
-    def measured(self, change: float) -> None:
-        report(self.events, self.watchman.look(self.done, {"train/weight_change": change}))
+    def measured(self, metrics: dict[str, float]) -> None:
+        report(self.events, self.watchman.look(self.done, metrics))
 
     def require_scores(self) -> None:
         require_scores(self.watchman, self.done, self.masked_by)

@@ -191,7 +191,12 @@ def complete(run: TrainingRun, result: dict) -> dict:
         else:
             version = register_adapter(**made, lineage=lineage(run) | numbers)
         TrainingRun.objects.filter(pk=run.pk).update(model_version=version)
-    return {"model_version": str(version), "adapter_digest": artifact.digest, "metrics": measured}
+    return {
+        "model_version": str(version),
+        "adapter_digest": artifact.digest,
+        "metrics": measured,
+        "outcome": [str(sentence)[:400] for sentence in result.get("outcome") or ()],
+    }
 
 
 register(

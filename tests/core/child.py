@@ -29,12 +29,12 @@ def emit(type: str, **fields: object) -> None:
     )
 
 
-def finish() -> None:
+def finish(**more: object) -> None:
     adapter = Path(spec["out_dir"]) / "adapter"
     adapter.mkdir(parents=True, exist_ok=True)
     (adapter / "adapter_config.json").write_text("{}")
     (adapter / "adapter_model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")  # no tensors
-    emit("result", adapter=str(adapter), metrics={})
+    emit("result", adapter=str(adapter), metrics={}, **more)
 
 
 for what in spec["config"]["script"]:
@@ -67,6 +67,8 @@ for what in spec["config"]["script"]:
         emit("log", level="info", message=str(spec["resume_from"]))
     elif what == "finish":
         finish()
+    elif what[0] == "finish with":
+        finish(**what[1])
     elif what == "exit 143":
         sys.exit(143)
     elif what == "fail":

@@ -73,6 +73,13 @@ def test_alarms_are_kept_with_their_ends(warned: TrainingRun) -> None:
     assert rows == [(3, "warn", 5), (7, "warn", None), (8, "stop", None)]
 
 
+def test_the_page_shows_what_the_run_has_achieved(submit: Submit) -> None:
+    run = submit(["finish with", {"outcome": ["Reward: <b>0.5</b> at the start."]}])
+    runner.run(run)
+    html = page(ended(run))
+    assert "Result of training" in html and "Reward: &lt;b&gt;0.5&lt;/b&gt; at the start." in html
+
+
 def test_the_page_shows_them_and_marks_the_chart(warned: TrainingRun) -> None:
     html = page(warned)
     assert (

@@ -238,9 +238,17 @@ def held_back(*shares: float, pairs: int = 20) -> list[dict[str, float]]:
         (
             "on_policy",
             "entropy_high",
-            [*steps(1, entropy=0.1, teacher_kl=1.9), *steps(9, entropy=3.5, teacher_kl=8.0)],
+            [*steps(1, entropy=0.1, teacher_kl=1.9), *steps(9, entropy=4.5, teacher_kl=3.2)],
+            [("warn", 3)],
+        ),
+        (
+            "on_policy",
+            "loss_rise",
+            [*steps(1, entropy=0.1, loss=1.9), *steps(9, entropy=4.5, loss=8.0)],
             [("stop", 3)],
         ),
+        ("sft", "update_size", steps(1, update_size=4.0), [("warn", 1)]),
+        ("sft", "update_size", steps(1, update_size=0.2), []),
     ],
 )
 def test_runs_that_an_attack_found(

@@ -35,12 +35,25 @@ from typing import Any, Literal, get_args
 from msgspec import defstruct
 
 from workers.lib.engine_specs import Form
+from workers.lib.run_outcome import (
+    LIKELY,
+    SOLVED,
+    TRACKED,
+    Course,
+    Sentence,
+    change,
+    fell,
+    loss_gained,
+    outcome,
+    rose,
+    variance,
+)
 from workers.lib.typed import AtLeastOne, Number
 
 Action = Literal["ignore", "warn", "pause", "stop"]
 START = 5  # values of a metric that define the run's start
 MOST = 64  # values kept per metric
-Z = 1.645  # one-sided 95% quantile
+Z = LIKELY  # one-sided 95% quantile
 NO_REWARD = ("on_policy",)  # methods whose rollouts are scored but do not learn from the scores
 PREFERENCES = ("dpo", "kto", "reward_model")
 LIKELIHOODS = (
@@ -50,8 +63,6 @@ LIKELIHOODS = (
     "best_of_n",
     "on_policy",
 )  # their loss is in nats per token
-LEAST_STEPS = 10  # of a run that is judged at its end
-NO_LOSS = 0.01  # nats per token; a smaller fall of the loss is none
 LARGEST = 1e100  # larger values are not kept, since their squares would overflow
 
 
@@ -73,6 +84,7 @@ class History:
     start: dict[str, list[float]] = field(default_factory=dict)
     last: dict[str, deque[float]] = field(default_factory=dict)
     count: dict[str, int] = field(default_factory=dict)
+    courses: dict[str, Course] = field(default_factory=dict)
 
     def add(self, metrics: Mapping[str, Any]) -> None:
         for name, value in metrics.items():
@@ -83,6 +95,15 @@ class History:
             if len(first) < START:
                 first.append(float(value))
             self.last.setdefault(name, deque(maxlen=MOST)).append(float(value))
+            if name in TRACKED:
+                self.courses.setdefault(name, Course()).add(float(value))
+
+    @property
+    def exact_loss(self) -> bool:
+        """Whether the first loss is the same for any data, as with a preference method whose
+        reference is the model at the start.
+        """
+        return "rewards/chosen" in self.start
 
     def recent(self, name: str, over: int) -> list[float] | None:
         """The last `over` values; None if there are fewer."""
@@ -201,15 +222,6 @@ def reward_rises(history: History) -> bool:
     return fmean(now) - fmean(first) > max(Z * noise, 1e-3)
 
 
-def _variance(share: float, n: float) -> float:
-    """The variance of a share measured on n samples. Two successes and two failures are added
-    (Agresti and Coull 1998), so that it is not 0 if all samples are alike.
-    """
-    n = max(n, 1.0)
-    share = (min(max(share, 0.0), 1.0) * n + 2) / (n + 4)
-    return share * (1 - share) / n
-
-
 def held_out(history: History, over: int) -> float | None:
     """How much more success has risen in training than on the validation tasks, at least: the lower
     bound (one-sided 95%) of the difference, given their numbers of samples. The last two
@@ -223,7 +235,7 @@ def held_out(history: History, over: int) -> float | None:
     samples = (history.last.get("validation/samples") or [0.0])[-1]
     rollouts = (history.last.get("train/rollouts") or [0.0])[-1] * over
     train = history.level("train/success", over) or 0.0
-    error = _variance(now, 2 * samples) + _variance(begin, samples) + 2 * _variance(train, rollouts)
+    error = variance(now, 2 * samples) + variance(begin, samples) + 2 * variance(train, rollouts)
     return rise - (now - begin) - Z * math.sqrt(error)
 
 
@@ -238,7 +250,7 @@ def reward_only(history: History, over: int) -> float | None:
         return None
     begin, now = history.start["validation/success"][0], fmean(list(seen)[-2:])
     samples = (history.last.get("validation/samples") or [0.0])[-1]
-    error = _variance(now, 2 * samples) + _variance(begin, samples)
+    error = variance(now, 2 * samples) + variance(begin, samples)
     return rise / spread if now - begin + Z * math.sqrt(error) <= 0.10 else 0.0
 
 
@@ -266,7 +278,7 @@ def exploited(history: History, over: int) -> float | None:
     if not shares or history.count["watch/exploits"] < 2:
         return None
     begin, now, n = history.start["watch/exploits"][0], shares[-1], samples[-1] if samples else 1.0
-    return max(0.0, now - begin - Z * math.sqrt(_variance(now, n) + _variance(begin, n)))
+    return max(0.0, now - begin - Z * math.sqrt(variance(now, n) + variance(begin, n)))
 
 
 def judged_gap(pairs: Sequence[tuple[bool, bool]], least: int) -> float | None:
@@ -391,7 +403,7 @@ def validation_drop(history: History, over: int) -> float | None:
     begin, now = history.start["validation/success"][0], fmean(list(seen)[-2:])
     samples = (history.last.get("validation/samples") or [0.0])[-1]
     return max(
-        0.0, begin - now - Z * math.sqrt(_variance(now, 2 * samples) + _variance(begin, samples))
+        0.0, begin - now - Z * math.sqrt(variance(now, 2 * samples) + variance(begin, samples))
     )
 
 
@@ -419,12 +431,11 @@ def gradient(history: History, over: int) -> float | None:
     return history.level("train/grad_norm", over)
 
 
-def near_teacher(history: History) -> bool:
-    """Whether a student is at most one nat per token (where `loss_rise` warns) farther from its
-    teacher than at the start. On the way to answers that it never gave, its entropy rises.
+def has_teacher(history: History) -> bool:
+    """Whether a student's distance to its teacher is measured. On the way to answers that it never
+    gave, its entropy rises, and the distance (`loss_rise`) says whether it gets lost.
     """
-    level, first = history.level("train/teacher_kl", 3), history.start.get("train/teacher_kl")
-    return level is not None and bool(first) and level <= first[0] + 1.0
+    return "train/teacher_kl" in history.start
 
 
 def ranking(history: History, over: int) -> float | None:
@@ -436,7 +447,7 @@ def ranking(history: History, over: int) -> float | None:
     if len(shares) < 3 or not samples:
         return None
     share = fmean(shares[-2:])
-    return share - Z * math.sqrt(_variance(share, samples[-1]))
+    return share - Z * math.sqrt(variance(share, samples[-1]))
 
 
 def rows_learned(history: History) -> bool:
@@ -449,37 +460,26 @@ def rows_learned(history: History) -> bool:
 
 
 def no_learning(history: History, over: int) -> float | None:
-    """The number of steps since the start without a fall of the loss beyond its noise, at least 1%
-    of it; 0 if there was one. Where there was no loss to begin with, nothing can be learned.
+    """The number of steps since the start if the loss has not fallen beyond its noise, and by at
+    least 1%; else 0. Where there was no loss to begin with, nothing can be learned.
     """
-    now, first = history.recent("train/loss", over), history.start.get("train/loss", [])
-    if now is None or history.count["train/loss"] < 2 * over:
+    loss = loss_gained(history.courses, exact=history.exact_loss)
+    if loss is None or history.count["train/loss"] < 2 * over:
         return None
-    first = first[: min(over, START)]
-    # The first loss of a preference method is the same for any data; that of rows varies with them.
-    exact = "rewards/chosen" in history.start
-    begin = first[0] if exact else fmean(first)
-    noise = math.sqrt(pvariance(now) / max(1, len(now) - 1) * 2)
-    fell = begin - fmean(now) > max(Z * noise, 0.01 * abs(begin), NO_LOSS)
-    return 0.0 if fell else float(history.count["train/loss"])
+    return 0.0 if fell(loss) else float(history.count["train/loss"])
 
 
 def no_progress(history: History, over: int) -> float | None:
-    """The number of steps since the start without a rise of the reward beyond its noise; 0 if there
-    was one, or if the reward cannot rise further.
+    """The number of steps since the start if the reward has not risen beyond its noise; 0 if it
+    has, or if it cannot rise further.
     """
-    values = history.last.get("train/reward_mean")
-    if values is None or history.count["train/reward_mean"] < 2 * over or len(values) < over:
+    course = history.courses.get("train/reward_mean")
+    reward = change(course, up=True) if course else None
+    if reward is None or history.count["train/reward_mean"] < 2 * over:
         return None
-    if (history.level("train/success", over) or 0.0) > 0.95:
+    if (history.level("train/success", over) or 0.0) > SOLVED or rose(reward):
         return 0.0
-    now, first = list(values)[-over:], history.start["train/reward_mean"]
-    noise = math.sqrt(fmean([(one - fmean(now)) ** 2 for one in now]) / over * 2)
-    return (
-        0.0
-        if fmean(now) - fmean(first) > max(Z * noise, 1e-3)
-        else float(history.count["train/reward_mean"])
-    )
+    return float(history.count["train/reward_mean"])
 
 
 SAFER = (
@@ -605,10 +605,10 @@ TABLE: tuple[Rule, ...] = (
         action="stop",
         over=3,
         unit="nats",
-        spared=near_teacher,
+        spared=has_teacher,
         source=(
             "chosen: each token is chosen among three (twenty) times as many as at the start; only"
-            " warns while a student is at most 1 nat farther from its teacher than at the start"
+            " warns where the distance of a student to its teacher is measured"
         ),
         but=("sft", "best_of_n"),
     ),
@@ -708,6 +708,37 @@ TABLE: tuple[Rule, ...] = (
         source="chosen; measured at the end, however short the run was",
     ),
     Rule(
+        "update_size",
+        "Size of the adapter, relative to the weights that it changes",
+        "The adapter outweighs the model: little of what the model could do is left. Evaluate it on"
+        f" other tasks before you use it. {SAFER}",
+        reads=("train/update_size",),
+        warn=1.0,
+        over=1,
+        unit="× the weights",
+        source="chosen; measured at the end, over all layers that have an adapter",
+    ),
+    Rule(
+        "lost_gain",
+        "Share of the best improvement that is gone at the end",
+        "An earlier checkpoint is better than the version of this run: evaluate it, or fork from it"
+        " with a lower learning rate.",
+        reads=("train/loss", "train/reward_mean"),
+        warn=0.5,
+        source="chosen; the lower bound (one-sided 95%), at the end of the run",
+    ),
+    Rule(
+        "reward_lost",
+        "Fall of the reward in a run that does not learn from it",
+        "The answers have become like the teacher's, and worse for the verifier: evaluate the"
+        " teacher on the same tasks.",
+        reads=("train/reward_mean",),
+        warn=0.0,
+        below=True,
+        source="chosen; at the end of the run, if the 95% interval is below 0",
+        only=NO_REWARD,
+    ),
+    Rule(
         "contradictory",
         "Share of examples that another example contradicts",
         "The same answer is preferred in one example and rejected in another, so nothing can be"
@@ -760,7 +791,7 @@ TABLE: tuple[Rule, ...] = (
         value=validation_rise,
         warn=1.05,
         over=1,
-        source="chosen; the same rows each time",
+        source="chosen; the same rows each time; at the end also if it is not lower by 1%",
     ),
     Rule(
         "validation_drop",
@@ -770,7 +801,10 @@ TABLE: tuple[Rule, ...] = (
         warn=0.0,
         act=0.2,
         action="pause",
-        source="chosen; the lower bound (one-sided 95%)",
+        source=(
+            "chosen; the lower bound (one-sided 95%); at the end also if a rise of 10 points is"
+            " ruled out"
+        ),
     ),
     Rule(
         "reward_drop",
@@ -969,12 +1003,13 @@ TABLE: tuple[Rule, ...] = (
         warn=39.5,
         over=20,
         unit="steps",
-        source="chosen",
+        source="chosen; also checked at the end of a shorter run",
+        but=NO_REWARD,
     ),
 )
 RULES = {rule.name: rule for rule in TABLE}
 OUTSIDE = ("stall", "judge_gap")
-AT_END = ("no_progress", "no_learning")
+AT_END = ("lost_gain", "reward_lost")  # alarms that only the whole run can raise
 ACTIONS = get_args(Action)
 
 
@@ -1099,7 +1134,7 @@ class Watchman:
             for rule in TABLE
             if rule.applies_to(method)
         ]
-        self.history, self.raised = History(), dict[str, str]()
+        self.method, self.history, self.raised = method, History(), dict[str, str]()
         if state:
             self._restore(state)
 
@@ -1117,7 +1152,7 @@ class Watchman:
         )
         found = []
         for limits in self.limits:
-            if limits.action == "ignore":
+            if limits.action == "ignore" or limits.rule.name in AT_END:
                 continue
             if limits.rule.name == "non_finite":
                 value: float | None = float(len(broken))
@@ -1135,37 +1170,26 @@ class Watchman:
                 found.append(alarm if alarm.cleared or not note else _with_note(alarm, note))
         return found
 
+    def outcome(self) -> list[Sentence]:
+        """What the run has achieved, and what is not known about it."""
+        rewarded = self.method not in (*PREFERENCES, *LIKELIHOODS)
+        courses, exact = self.history.courses, self.history.exact_loss
+        return outcome(courses, rewarded=rewarded, exact=exact)
+
     def at_end(self, step: int) -> list[Alarm]:
-        """The warnings about a run that has learned nothing measurable, and was too short for the
-        usual ones.
-        """
-        found = []
-        for limits in self.limits:
-            if (
-                limits.rule.name not in AT_END
-                or limits.action == "ignore"
-                or self.raised.get(limits.rule.name)
-            ):
+        """The warnings about what the whole run has achieved, except those that are raised."""
+        by_name = {limits.rule.name: limits for limits in self.limits if limits.action != "ignore"}
+        alarms = []
+        for sentence in self.outcome():
+            limits = by_name.get(sentence.alarm)
+            if limits is None or sentence.alarm in self.raised:
                 continue
-            seen = max(
-                (self.history.count.get(name, 0) for name in _read_by(limits.rule)), default=0
-            )
-            if seen >= LEAST_STEPS and limits.rule.measure(
-                self.history, min(limits.over, seen // 2)
-            ):
-                message = f"{limits.rule.title}: all {seen} of this run."
-                found.append(
-                    Alarm(
-                        limits.rule.name,
-                        step,
-                        "warn",
-                        float(seen),
-                        limits.warn,
-                        message,
-                        limits.rule.todo,
-                    )
+            rule, value = limits.rule, sentence.value
+            if rule.name not in AT_END or rule.beyond(value, limits.warn):
+                alarms.append(
+                    Alarm(rule.name, step, "warn", value, limits.warn, sentence.text, rule.todo)
                 )
-        return found
+        return alarms
 
     def _judge(self, step: int, limits: Limits, value: float | None) -> Alarm | None:
         rule, before = limits.rule, self.raised.get(limits.rule.name, "ignore")
@@ -1189,6 +1213,7 @@ class Watchman:
             "start": self.history.start,
             "last": {name: list(values) for name, values in self.history.last.items()},
             "count": self.history.count,
+            "courses": {name: one.state() for name, one in self.history.courses.items()},
             # A resumed run evaluates again what ended the run.
             "raised": {name: action for name, action in self.raised.items() if action == "warn"},
         }
@@ -1199,6 +1224,8 @@ class Watchman:
             name: deque(values, maxlen=MOST) for name, values in state.get("last", {}).items()
         }
         self.history.count = dict(state.get("count", {}))
+        courses = state.get("courses", {})
+        self.history.courses = {name: Course.restored(one) for name, one in courses.items()}
         self.raised = dict(state.get("raised", {}))
 
 

@@ -51,6 +51,7 @@ class Emitter:
             fd = int(os.environ.get("FLYWHEEL_EVENTS_FD") or sys.stdout.fileno())
         self.fd, self.mute = fd, mute
         self.seq = 0
+        self.outcome: list[str] = []  # what a training run has achieved, in sentences
 
     def emit(self, type: str, **fields: Any) -> None:
         if self.mute and type != "error":
@@ -81,6 +82,8 @@ class Emitter:
     def result(
         self, *, adapter: str | None = None, metrics: dict | None = None, **more: Any
     ) -> None:
+        if self.outcome:
+            more["outcome"] = self.outcome
         self.emit("result", adapter=adapter, metrics=metrics or {}, peak=peak_memory(), **more)
 
     def error(self, message: str, traceback: str = "", cause: str = "") -> None:

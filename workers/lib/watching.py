@@ -39,7 +39,8 @@ def report(events: Emitter, alarms: Sequence[Alarm]) -> None:
 
 
 def judge_end(events: Emitter, watchman: Watchman, done: int) -> None:
-    """Warn if a run, after its `done` steps, has learned nothing measurable."""
+    """Say what a run has achieved in its `done` steps, and warn about what speaks against it."""
+    events.outcome = [sentence.text for sentence in watchman.outcome()]
     report(events, watchman.at_end(done))
 
 

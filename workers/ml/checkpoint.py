@@ -37,11 +37,11 @@ def save_result(
     steps: int,
     is_main: bool = True,
     unchanged: str = NOTHING_LEFT,
-    measured: Callable[[float], None] = lambda change: None,
+    measured: Callable[[dict[str, float]], None] = lambda metrics: None,
 ) -> Path:
     """Save the adapter that a run ends with; return its folder. `start`: the adapter that it
     started from. Raises JobError if all weights are those of the start, so that no version is made
-    of them; `unchanged` says why, and what to do. `measured` gets the largest change of a weight.
+    of them; `unchanged` says why, and what to do. `measured` gets the metrics of the weights.
     """
     folder = out / "adapter"
     if not is_main:
@@ -56,7 +56,10 @@ def save_result(
         raise JobError(
             f"No weight has changed in {steps} steps, so there is no new version. {unchanged}"
         )
-    measured(change)
+    size = update_size(model)
+    measured(
+        {"train/weight_change": change} | ({} if size is None else {"train/update_size": size})
+    )
     return folder
 
 
@@ -72,6 +75,28 @@ def largest_change(new: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -
         ),
         default=0.0,
     )
+
+
+@torch.no_grad()
+def update_size(model: Any) -> float | None:
+    """The norm of what the adapter adds to the weights, as a multiple of theirs, over all layers
+    that have one; None if it cannot be computed, as with quantised or sharded weights.
+    """
+    added, weights = 0.0, 0.0
+    for layer in model.modules():
+        base = getattr(getattr(layer, "base_layer", None), "weight", None)
+        if base is None or not getattr(layer, "lora_A", None):
+            continue
+        if type(base) not in (torch.Tensor, torch.nn.Parameter) or not base.is_floating_point():
+            return None
+        weights += float(base.float().square().sum())
+        for name, scale in layer.scaling.items():
+            if name not in layer.lora_A:
+                continue
+            down, up = (part[name].weight.float() for part in (layer.lora_A, layer.lora_B))
+            # |BA|² without the large matrix BA: the sum of BᵀB ∘ AAᵀ
+            added += scale**2 * float(((up.T @ up) * (down @ down.T)).sum())
+    return (added / weights) ** 0.5 if weights else None
 
 
 def save(

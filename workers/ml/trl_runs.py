@@ -270,8 +270,8 @@ def reporting(
                 events.metric(self.done, values)
                 report(events, watchman.look(self.done, values))
 
-        def measured(self, change: float) -> None:
-            report(events, watchman.look(self.done, {"train/weight_change": change}))
+        def measured(self, metrics: dict[str, float]) -> None:
+            report(events, watchman.look(self.done, metrics))
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self.done = start + state.global_step
