@@ -18,14 +18,17 @@ def test_it_is_that_of_the_full_matrices(tiny_model: Path) -> None:
     assert update_size(base) is None
     config = LoraConfig(r=4, lora_alpha=12, target_modules=["q_proj", "down_proj"])
     model = get_peft_model(base, config)
+    model.add_adapter("reference", config)
+    model.set_adapter("default")
     assert update_size(model) == 0  # lora_B is 0
 
     torch.manual_seed(1)
     added, weights = 0.0, 0.0
     for name, layer in model.named_modules():
         if name.endswith(("q_proj", "down_proj")):
-            up, down = layer.lora_B["default"].weight, layer.lora_A["default"].weight
+            up, down = (part["default"].weight.detach() for part in (layer.lora_B, layer.lora_A))
             torch.nn.init.normal_(up)
+            torch.nn.init.normal_(layer.lora_B["reference"].weight)
             added += float((3 * up @ down).square().sum())
             weights += float(layer.base_layer.weight.square().sum())
     assert update_size(model) == pytest.approx((added / weights) ** 0.5, rel=1e-4)

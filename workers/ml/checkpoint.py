@@ -85,17 +85,14 @@ def update_size(model: Any) -> float | None:
     added, weights = 0.0, 0.0
     for layer in model.modules():
         base = getattr(getattr(layer, "base_layer", None), "weight", None)
-        if base is None or not getattr(layer, "lora_A", None):
-            continue
+        if base is None or "default" not in getattr(layer, "lora_A", ()):
+            continue  # the frozen adapter that KL may be measured from does not count
         if type(base) not in (torch.Tensor, torch.nn.Parameter) or not base.is_floating_point():
             return None
         weights += float(base.float().square().sum())
-        for name, scale in layer.scaling.items():
-            if name not in layer.lora_A:
-                continue
-            down, up = (part[name].weight.float() for part in (layer.lora_A, layer.lora_B))
-            # |BA|² without the large matrix BA: the sum of BᵀB ∘ AAᵀ
-            added += scale**2 * float(((up.T @ up) * (down @ down.T)).sum())
+        down, up = (part["default"].weight.float() for part in (layer.lora_A, layer.lora_B))
+        # |BA|² without the large matrix BA: the sum of BᵀB ∘ AAᵀ
+        added += layer.scaling["default"] ** 2 * float(((up.T @ up) * (down @ down.T)).sum())
     return (added / weights) ** 0.5 if weights else None
 
 
