@@ -98,6 +98,11 @@ RUN = {
             ),
         },
         "alarms": {"type": "array", "items": ALARM, "description": "Newest first"},
+        "outcome": {
+            "type": "array",
+            "items": STRING,
+            "description": "What training has achieved, in sentences; empty before its end",
+        },
         "estimate": {
             "type": "array",
             "items": OBJECT,
@@ -601,6 +606,7 @@ def as_json(request: Request, run: TrainingRun) -> dict[str, Any]:
         ),
         "forked_from": run.spec.get("forked_from"),
         "alarms": run_alarms.listed(run),
+        "outcome": run.result.get("outcome") or [],
         "paused": run.paused_by,
         "created_at": run.created_at,
         "started_at": run.started_at,

@@ -76,6 +76,9 @@ def test_alarms_are_kept_with_their_ends(warned: TrainingRun) -> None:
 def test_the_page_shows_what_the_run_has_achieved(submit: Submit) -> None:
     run = submit(["finish with", {"outcome": ["Reward: <b>0.5</b> at the start."]}])
     runner.run(run)
+    address = f"/api/v1/training-runs/{run.pk}/"
+    answer = Client().get(address, **key_headers(run.project)).json()
+    assert answer["outcome"] == ["Reward: <b>0.5</b> at the start."]
     html = page(ended(run))
     assert "Result of training" in html and "Reward: &lt;b&gt;0.5&lt;/b&gt; at the start." in html
 
