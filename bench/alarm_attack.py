@@ -609,11 +609,16 @@ def common(traces: list[dict[str, Any]]) -> dict[str, set[str]]:
     }
 
 
+def ended(trace: dict[str, Any]) -> bool:
+    return replay(trace)[0] in ("fails", "pause", "stop")
+
+
+def signs(trace: dict[str, Any], usual: dict[str, set[str]]) -> set[str]:
+    return set(replay(trace)[2]) - usual.get(trace["method"], set())
+
+
 def noticed(trace: dict[str, Any], usual: dict[str, set[str]]) -> bool:
-    outcome, _, raised = replay(trace)
-    return outcome in ("fails", "pause", "stop") or bool(
-        set(raised) - usual.get(trace["method"], set())
-    )
+    return ended(trace) or bool(signs(trace, usual))
 
 
 OTHER_WORDS = {
@@ -665,16 +670,18 @@ def table(path: Path) -> None:
 
 
 def counts(traces: list[dict[str, Any]], usual: dict[str, set[str]], *, ill: bool) -> None:
-    print(f"\n| Method | runs | ended | {'unnoticed' if ill else 'warned about the result'} |")
-    print("|---|---|---|---|")
+    print(f"\n| Method | runs | ended | warned by their result alone |{' unnoticed |' * ill}")
+    print("|---|---|---|---|" + "---|" * ill)
     for method in [*sorted({trace["method"] for trace in traces}), ""]:
         own = [trace for trace in traces if trace["method"] == method or not method]
-        ended = sum(replay(trace)[0] in ("pause", "stop", "fails") for trace in own)
-        last = sum(
-            not noticed(trace, usual) if ill else bool(RESULTS & set(replay(trace)[2]))
-            for trace in own
-        )
-        print(f"| {method or 'all'} | {len(own)} | {ended} | {last} |")
+        going = [signs(trace, usual) for trace in own if not ended(trace)]
+        cells = [
+            len(own),
+            len(own) - len(going),
+            sum(bool(one) and one <= RESULTS for one in going),
+        ]
+        cells += [sum(not one for one in going)] * ill
+        print(f"| {method or 'all'} | " + " | ".join(map(str, cells)) + " |")
 
 
 def main() -> None:
