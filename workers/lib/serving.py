@@ -415,17 +415,8 @@ def _token_ids(choice: dict) -> dict:
     return found(right, "The answer carries them." if right else "The answer carries none.")
 
 
-<<<<<<< HEAD
-TOOL_QUESTION = {"messages": ASKED, "tools": [TOOL], "max_tokens": 64, "temperature": 0}
-SHORT_QUESTION = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": FEW_TOKENS}
-=======
 TOOL_QUESTION = {"messages": ASKED, "tools": [TOOL], "max_tokens": TEST_TOKENS, "temperature": 0}
-SHORT_QUESTION = {
-    "messages": [{"role": "user", "content": "Hi"}],
-    "max_tokens": FEW_TOKENS,
-    "temperature": 0,
-}
->>>>>>> 31346d9c (What a server's probe took is compared with the limit, too; documentation)
+SHORT_QUESTION = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": FEW_TOKENS}
 QUESTIONS: dict[str, tuple[dict, Callable[[dict], dict]]] = {
     "tools": (TOOL_QUESTION, _tools),
     "logprobs": (SHORT_QUESTION | {"logprobs": True}, _logprobs),
