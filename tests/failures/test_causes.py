@@ -187,7 +187,7 @@ CAUSES = [
         id="a status the tool confirms",
     ),
     pytest.param(
-        (*LOOKED_UP, says("Your visit has been moved and updated."), user("Thanks.")),
+        (*LOOKED_UP, says("I’ve moved your visit."), user("Thanks."), MOVE, DONE, BYE),
         "claimed_without_a_call",
         4,
         id="said and not done",

@@ -199,25 +199,6 @@ def test_empty_replies(reply: str, empty: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "claims"),
-    [
-        ("Your flight has been cancelled.", True),
-        ("I've updated the order.", True),
-        ("Done!", True),
-        ("It is now open.", True),
-        ("You're all set.", True),
-        ("The order has not been cancelled.", False),
-        ("I was unable to cancel it.", False),
-        ("Business flights can always be cancelled.", False),
-        ("Would you like it cancelled?", False),
-        ("", False),
-    ],
-)
-def test_claims_of_success(answer: str, claims: bool) -> None:
-    assert words.claims_success(answer) is claims
-
-
-@pytest.mark.parametrize(
     ("text", "limit"),
     [
         ("max_turns", True),
@@ -308,7 +289,6 @@ def test_similarity_is_symmetric_and_one_for_the_same(one: str, other: str) -> N
 def test_no_text_breaks_a_pattern(text: str) -> None:
     for pattern in (
         words.UNKNOWN_TOOL,
-        words.CLAIM,
         words.DENIAL,
         words.REFUSAL,
         words.CORRECTION,

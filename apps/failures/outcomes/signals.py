@@ -17,6 +17,7 @@ from typing import Any
 
 from apps.failures.outcomes import phrases
 from apps.failures.outcomes.contradictions import contradictions
+from apps.failures.rules.claims import claims_a_change
 from apps.failures.rules.findings import cut
 from apps.failures.rules.reading import Call, Run, kind_of
 from apps.failures.rules.words import (
@@ -27,7 +28,6 @@ from apps.failures.rules.words import (
     REFUSAL,
     REQUEST,
     YES,
-    claims_success,
     content_words,
     is_empty,
     search,
@@ -164,7 +164,7 @@ def _claims(run: Run) -> Signals:
         if (
             (done is None or index < done)
             and not run.messages[index].get("tool_calls")
-            and claims_success(words)
+            and claims_a_change(run, index, words)
         ):
             yield Signal(
                 "claim_without_a_call",

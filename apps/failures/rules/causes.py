@@ -14,6 +14,7 @@ from datetime import date
 from typing import Any
 
 from apps.failures.rules import words
+from apps.failures.rules.claims import claims_a_change
 from apps.failures.rules.findings import Finding, cut
 from apps.failures.rules.reading import (
     Call,
@@ -384,7 +385,7 @@ def claimed_without_a_call(run: Run) -> Findings:
     for index, text in run.answers:
         if index >= tried:
             return
-        if words.claims_a_change(text):
+        if claims_a_change(run, index, text):
             said = "The answer says it is done, but no call that could have done it was made."
             yield Finding("incomplete_execution", index, index, said, cut(text))
             return

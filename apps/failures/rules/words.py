@@ -73,12 +73,6 @@ EMPTY_JSON = re.compile(
 NOTHING_FOUND = _words(
     r"\b(?:no|not|none|nothing|unable|cannot|couldn't|can't|don't|didn't|isn't|aren't|unfortunately|sorry|empty|fail\w*)\b"
 )
-CLAIM = _words(
-    r"\bsuccessfully\b|\b(?:has|have) (?:now |already )?been \w+(?:ed|t|de)\b|\b(?:is|are) now"
-    r" \w+|\ball (?:set|done)\b"
-    r"|\bi(?:'ve| have) (?:now |just )?\w+(?:ed|t)\b|^\W*(?:done|completed)\b|\b(?:is|are)"
-    r" (?:done|complete|completed)\b"
-)
 DENIAL = _words(
     r"\b(?:not|unable|cannot|couldn't|can't|won't|didn't|hasn't|haven't|unfortunately|fail\w*|error\w*|issue|problem|"
     r"sorry|apologi[sz]e|would you like|please (?:provide|confirm))\b"
@@ -200,15 +194,6 @@ STATUS = _words(
     r"\b(?:as an?|(?:since |because )?you(?:'re| are) an?) (\w+) "
     r"(?:member|customer|subscriber|user|guest|client|patient|student|employee|admin|administrator|owner)\b"
 )
-CHANGED = (
-    r"(?:booked|cancell?ed|moved|updated|changed|added|removed|sent|issued|refunded|upgraded|deleted|created|scheduled|"
-    r"rescheduled|transferred|submitted|ordered|paid|charged|applied|activated|deactivated|reset|assigned|closed)"
-)
-DID_CHANGE = _words(
-    rf"\b(?:has|have) (?:now |already |just )?been (?:successfully )?{CHANGED}\b|\bi(?:'ve| have)"
-    r" (?:now |just |successfully )*"
-    rf"{CHANGED}\b|\b(?:was|were) successfully {CHANGED}\b"
-)
 PROPOSED = _words(
     r"\b(?:confirm|proceed|would you"
     r" like|upgrad\w*|chang\w*|updat\w*|new|modif\w*|book\w*|instead|option\w*)\b"
@@ -302,11 +287,6 @@ def is_empty(reply: str) -> bool:
     return bare.rstrip(".").casefold() in EMPTY or EMPTY_JSON.match(bare) is not None
 
 
-def claims_success(words: str) -> bool:
-    """Whether an answer says that the task is done, and no word in it retracts that."""
-    return search(CLAIM, words) is not None and search(DENIAL, words) is None
-
-
 def content_words(words: str) -> frozenset[str]:
     """The meaningful words, in lower case."""
     return frozenset(_WORD.findall(words[:LOOKED_AT].casefold())) - STOP_WORDS
@@ -396,8 +376,3 @@ def differ(said: str, stored: str) -> bool:
 def speaks_of_a_change(text: str) -> bool:
     """Whether an answer may describe what will be instead of what is."""
     return search(PROPOSED, text) is not None
-
-
-def claims_a_change(text: str) -> bool:
-    """Whether an answer says that something was changed, and no word in it retracts that."""
-    return search(DID_CHANGE, text) is not None and search(DENIAL, text) is None

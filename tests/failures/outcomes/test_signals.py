@@ -52,6 +52,7 @@ ASK, LOOK_UP = (
     call("get_ticket", {"id": 1234}, '{"id": 1234, "open": true}'),
 )
 DONE = call("close_ticket", {"id": 1234}, "ok")
+FAILED = call("close_ticket", {"id": 1234}, "Error: locked")
 GOOD = run_of(ASK, LOOK_UP, DONE, agent("Ticket 1234 has been closed."), user("Thanks!"))
 CASES = {
     "user_corrects": (run_of(ASK, DONE, agent("Closed."), user("That's not what I asked for.")), 4),
@@ -75,7 +76,7 @@ CASES = {
     "agent_refuses": (run_of(ASK, agent("I cannot assist with that.")), 1),
     "refusal_at_the_end": (run_of(ASK, agent("Unfortunately that is impossible.")), 1),
     "agent_in_trouble": (run_of(ASK, agent("It seems there was an issue with it.")), 1),
-    "claim_without_a_call": (run_of(ASK, LOOK_UP, agent("Your ticket has been closed.")), 3),
+    "claim_without_a_call": (run_of(ASK, LOOK_UP, FAILED, agent("I've closed your ticket.")), 5),
     "number_from_nowhere": (run_of(ASK, LOOK_UP, agent("That costs $871.")), 3),
     "read_failed": (run_of(ASK, call("get_ticket", {}, "Error: no such ticket")), 1),
     "action_failed": (run_of(ASK, call("close_ticket", {"id": 1234}, "Error: locked")), 1),

@@ -1,0 +1,93 @@
+"""Answers that claim a change that one of the agent's tools makes. Pure. English only.
+
+A claim accuses the agent, so only one form counts: a whole sentence in the first person perfect
+with nothing but the verb and the object of a tool's name. With `close_ticket`, “I've closed your
+ticket 12.” is one. Questions, conditions, quotations, drafts and reports are none, and neither is
+the passive, which also states what others did.
+"""
+
+from __future__ import annotations
+
+import re
+
+from apps.failures.rules.reading import Run, kind_of, name_parts
+from apps.failures.rules.words import DENIAL, LOOKED_AT, search
+from workers.lib.messages import calls_in_text, is_prompt
+
+_QUOTED = re.compile(
+    r"```.*?(?:```|$)|`[^`]*`|\"[^\"]*\"?|“[^”]*”?|«[^»]*»?|(?<!\w)'[^']*'", re.DOTALL
+)
+_INTRODUCED = re.compile(r":\s*\n.*", re.DOTALL)  # a list, a letter, a log
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
+_CLAIM = re.compile(
+    r"(?:(?:done|ok|okay|sure|great|perfect|alright|thanks|thank you)[,:!.]? )?"
+    r"i(?:'ve| have)(?: (?:now|just|successfully|also))* ([a-z]+)"
+    r" (?:you )?(?:your|the|this|that|these|those|both|an?|all)(?: (?!of\b)[a-z-]+){0,2}? ([a-z]+)"
+    r"(?: (?:number )?#?[\w-]*\d[\w-]*)?"
+    r"(?: (?:for you|now|today|too|successfully|as (?:you )?(?:asked|requested)))*[.!]*"
+)
+# words that show that an answer writes a text or plays something through
+_DRAFT = re.compile(
+    r"\b(?:draft|example|sample|template|wording|script|option|plan|simulat\w*|test|demo|mock\w*"
+    r"|pretend\w*|imagin\w*|hypothe\w*|theory|below|above|follow\w*|dear|subject|regards|joke"
+    r"|kidding|role-?play\w*|story|game|(?:say|write|reply|answer)s?)\b"
+)
+_IRREGULAR = {"send": "sent", "make": "made", "buy": "bought", "pay": "paid", "write": "written"}
+
+
+def claims_a_change(run: Run, index: int, text: str) -> bool:
+    """Whether the answer at an index of a run says that the agent made a change which one of its
+    tools makes, and nothing in the run shows it made before.
+    """
+    text = text[:LOOKED_AT].replace("’", "'").casefold()
+    if "i have " not in text and "i've " not in text:
+        return False
+    if search(DENIAL, text) or _DRAFT.search(text):
+        return False
+    tools = [
+        name_parts(tool)
+        for tool in {*run.offer.names, *(call.tool for call in run.calls)}
+        if kind_of(tool) != "read"
+    ]
+    return any(
+        _names(tool, *claim) and not _was_made(run, index, claim[0])
+        for claim in _claims(text)
+        for tool in tools
+    )
+
+
+def _claims(text: str) -> list[tuple[str, str]]:
+    """(participle, object) of each sentence that claims something."""
+    plain = _INTRODUCED.sub("", _QUOTED.sub(" … ", text))
+    matches = (_CLAIM.fullmatch(sentence.strip()) for sentence in _SENTENCE.split(plain))
+    return [(match[1], match[2]) for match in matches if match]
+
+
+def _names(tool: tuple[str, ...], participle: str, noun: str) -> bool:
+    """Whether a tool's name has the verb of the participle, and the noun as the last other word."""
+    verb = next((part for part in tool if participle in _participles(part)), "")
+    last = next((part for part in reversed(tool) if part != verb), "")
+    return bool(verb) and last.rstrip("s") == noun.rstrip("s")
+
+
+def _participles(verb: str) -> set[str]:
+    """The forms that a verb may have after “have”."""
+    if verb in _IRREGULAR or verb in ("set", "reset", "put", "cut"):
+        return {_IRREGULAR.get(verb, verb)}
+    if verb.endswith("y") and verb[-2:-1] not in "aeiou":
+        return {f"{verb[:-1]}ied"}
+    stem = verb.removesuffix("e")
+    return {f"{stem}ed", f"{stem}{stem[-1:]}ed"}
+
+
+def _was_made(run: Run, index: int, participle: str) -> bool:
+    """Whether an earlier message may show the change: a user or a tool says the participle, or the
+    agent's own words are a call.
+    """
+    return any(
+        calls_in_text(run.words(at))
+        if message.get("role") == "assistant"
+        else participle in run.words(at).casefold()
+        for at, message in enumerate(run.messages[: index + 1])
+        if not is_prompt(message)
+    )
