@@ -188,7 +188,7 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "evals_api:variant_job_stop": {"POST": MANAGED},
     "evals_api:export": {"GET": READABLE},
     "evals_api:changes": {"GET": READABLE},
-    "evals_api:set_environment": {"POST": MANAGED},
+    "evals_api:set_environment": {"GET": READABLE, "POST": MANAGED},
     "evals_api:set_split": {"POST": MANAGED},
     "evals_api:set_freeze": {"POST": MANAGED},
     "evals_api:set_reopen": {"POST": MANAGED},

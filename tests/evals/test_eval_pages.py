@@ -15,10 +15,12 @@ from apps.evals.models import EvalSet, HoldoutView, Split, Task
 from apps.evals.submission import submit_eval
 from tests.factories import (
     admin_of,
+    key_headers,
     make_base,
     make_environment,
     make_eval_run,
     make_eval_set,
+    make_failed,
     make_member,
     make_project,
     make_server,
@@ -316,3 +318,29 @@ def test_a_name_that_is_none_is_answered_with_one(name: str, example: str) -> No
     answer = client.post(reverse("evals:create", args=[project.slug]), {"slug": name}, follow=True)
     (message,) = answer.context["messages"]
     assert str(message) == f"Enter a name: letters a to z, digits and dashes.{example}"
+
+
+def test_an_environment_for_a_set_is_offered_productions_system_prompt(client: Client) -> None:
+    project = make_project()
+    eval_set = make_eval_set(project, train=4, holdout=3, frozen=False)
+    prompts = ["Be brief.", "Be brief.", "Be kind.", "", "Secret.", "Secret.", "Secret."]
+    for task, prompt in zip(eval_set.tasks.order_by("-split", "key"), prompts, strict=True):
+        run = make_failed(project, messages=[*system(prompt), *task.messages])
+        Task.objects.filter(pk=task.pk).update(trajectory=run)
+    actions.freeze(eval_set=eval_set, by=admin_of(project))
+    client.force_login(admin_of(project))
+    page = client.get(url(eval_set, "environment")).content.decode()
+    assert "Be brief.</textarea>" in page and "2 of 4 runs" in page and "Secret." not in page
+    asked = reverse("evals_api:set_environment", args=[eval_set.pk])
+    found = client.get(asked, **key_headers(project)).json()
+    assert found == {"system_prompt": "Be brief.", "count": 2, "runs": 4}
+    other = make_eval_set(project)
+    found = client.get(
+        reverse("evals_api:set_environment", args=[other.pk]), **key_headers(project)
+    )
+    assert found.json() == {"system_prompt": None, "count": 0, "runs": 0}
+    assert "From production" not in client.get(url(other, "environment")).content.decode()
+
+
+def system(prompt: str) -> list[dict]:
+    return [{"role": "system", "content": prompt}] if prompt else []

@@ -14,6 +14,7 @@ from apps.environments.forms import EnvironmentForm, builtins
 from apps.environments.views import made_by
 from apps.evals.actions import EvalSetError
 from apps.evals.from_package import set_of_package
+from apps.evals.from_production import usual_system_prompt
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import EvalSet
 from apps.evals.pages.failures import report_result
@@ -25,7 +26,14 @@ def for_set(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if not eval_set.is_frozen:
         messages.error(request, "Freeze the set first: an environment needs immutable tasks.")
         return redirect("evals:detail", project.slug, eval_set.pk)
-    form = EnvironmentForm(project, request.POST or None, initial={"slug": eval_set.slug})
+    prompt = usual_system_prompt(eval_set)
+    initial = {"slug": eval_set.slug, "system_prompt": prompt.text if prompt else ""}
+    form = EnvironmentForm(project, request.POST or None, initial=initial)
+    if prompt:
+        form.fields["system_prompt"].help_text = (
+            f"From production: {prompt.count:,} of {prompt.runs:,} runs that this set’s tasks were"
+            " made from (without the hold-out) have this one"
+        )
     dataset = eval_set.as_dataset
     made = (
         made_by(form, by=request.user, dataset=dataset)
