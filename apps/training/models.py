@@ -220,6 +220,8 @@ class Measurement(Job):
     identifies the model and the settings that it is valid for.
     """
 
+    trains = False  # its weights are thrown away
+
     parent = models.ForeignKey(ModelVersion, models.CASCADE, related_name="measurements")
     environment = models.ForeignKey(Environment, models.CASCADE, related_name="measurements")
     eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="measurements")

@@ -13,16 +13,25 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from apps.core.actions import create_api_key
 from apps.core.models import ApiKey, JobState, Role
 from apps.core.scopes import Scope
 from apps.dashboard.checklist import checklist
-from apps.evals.actions import EvalSetError, remove_task
+from apps.evals.actions import EvalSetError, freeze, remove_task
 from apps.evals.models import EvalRun, EvalSet, HoldoutView, Origin, Task
 from apps.training.actions import freeze_dataset
+from apps.training.models import Measurement
 from tests.evals.evaluated import evaluated
-from tests.factories import admin_of, key_headers, make_eval_set, make_project
+from tests.factories import (
+    admin_of,
+    key_headers,
+    make_endpoint,
+    make_environment,
+    make_eval_set,
+    make_project,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -198,6 +207,8 @@ def test_a_set_without_a_hold_out_is_frozen_by_choice_and_repaired_until_it_is_u
 ) -> None:
     project = ApiKey.objects.get().project
     alone = make_eval_set(project, train=5, holdout=0, frozen=False)
+    with pytest.raises(EvalSetError, match="has no held-out tasks"):
+        freeze(eval_set=alone, by=admin_of(project))
     for data in ({}, {"without_holdout": False}):
         refused = change("set_freeze", key, alone.pk, data=data)
         assert refused.status_code == 409 and "has no held-out tasks" in refused.json()["detail"]
@@ -247,6 +258,28 @@ def test_an_evaluated_set_is_repaired_and_its_evaluation_stays(key: dict, tmp_pa
     assert split.json()["counts"] == {"holdout": 2, "train": 3}
     assert change("set_freeze", key, alone.pk).status_code == 200
     assert run.samples.count() == 20
+
+
+def test_a_measurement_of_speed_has_trained_nothing_and_blocks_only_while_it_runs(
+    key: dict,
+) -> None:
+    project = ApiKey.objects.get().project
+    alone = make_eval_set(project, train=5, holdout=0)
+    measurement = Measurement.objects.create(
+        project=project,
+        name="Training speed",
+        parent=make_endpoint(project),
+        environment=make_environment(project),
+        eval_set=alone,
+        key="a",
+        state=JobState.RUNNING,
+    )
+    refused = change("set_reopen", key, alone.pk)
+    assert refused.status_code == 409 and "1 measurement" in refused.json()["detail"]
+    Measurement.objects.filter(pk=measurement.pk).update(
+        state=JobState.SUCCEEDED, finished_at=timezone.now()
+    )
+    assert change("set_reopen", key, alone.pk).status_code == 200
 
 
 def test_a_set_that_something_was_made_from_stays_frozen(key: dict) -> None:
