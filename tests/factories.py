@@ -392,7 +392,13 @@ def make_eval_set(
         for split, number in zip(splits, numbers, strict=False)
     ]
     assert evals.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what="made").made == len(tasks)
-    return evals.freeze(eval_set=eval_set, by=by) if frozen else eval_set
+    return freeze_set(eval_set, by) if frozen else eval_set
+
+
+def freeze_set(eval_set: EvalSet, by: Any = None) -> EvalSet:
+    """Frozen, whether it holds tasks out or not."""
+    without = not eval_set.tasks.holdout().exists()
+    return evals.freeze(eval_set=eval_set, by=by, without_holdout=without)
 
 
 def make_eval_run(

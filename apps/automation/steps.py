@@ -269,7 +269,7 @@ def freeze_set(turn: Turn, asked: specs.FreezeSet) -> Outputs:
             seed=asked.seed,
             by=turn.by,
         )
-        frozen = evals.freeze(eval_set=draft, by=turn.by, without_holdout=False)
+        frozen = evals.freeze(eval_set=draft, by=turn.by)
     eval_set: EvalSet = _there(
         frozen,
         f"There is no eval set “{asked.set}” that is not archived. A collect_tasks step creates"

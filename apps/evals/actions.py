@@ -550,7 +550,7 @@ def content_of(task: Task, but: str = "") -> dict[str, Any]:
 
 
 @transaction.atomic
-def freeze(*, eval_set: EvalSet, by: Any, without_holdout: bool = True) -> EvalSet:
+def freeze(*, eval_set: EvalSet, by: Any, without_holdout: bool = False) -> EvalSet:
     """Freezes the set: from now on it is immutable and identified by its digest. Raises
     EvalSetError for an empty or frozen set, and, unless `without_holdout`, for one that holds
     nothing out: a person has to choose that."""

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from apps.environments.actions import save_environment, save_verifier
-from apps.evals.actions import EvalSetError, add_task, create_eval_set, freeze
+from apps.evals.actions import EvalSetError, add_task, create_eval_set
 from apps.evals.models import EvalRun, Split
 from apps.evals.submission import submit_eval
-from tests.factories import admin_of, make_endpoint, make_project
+from tests.factories import admin_of, freeze_set, make_endpoint, make_project
 
 pytestmark = pytest.mark.django_db
 
@@ -37,7 +37,7 @@ def test_a_right_answer_that_is_no_mathematics_is_named(settings: Any) -> None:
             expected={"answer": answers},
             by=by,
         )
-        eval_set = freeze(eval_set=eval_set, by=by)
+        eval_set = freeze_set(eval_set, by)
         asked = {
             "project": project,
             "eval_set": eval_set,

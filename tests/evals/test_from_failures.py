@@ -33,6 +33,7 @@ from apps.failures.models import Failure, FailureCluster, FailureState
 from apps.trajectories.models import Trajectory
 from tests.factories import (
     admin_of,
+    freeze_set,
     make_cluster,
     make_eval_set,
     make_failed,
@@ -390,7 +391,7 @@ def test_without_a_draft_the_first_task_opens_one(client: Client) -> None:
             reverse("evals:detail", args=[project.slug, draft.pk]), {"task": task.pk}
         ).content.decode()
     )
-    actions.freeze(eval_set=draft, by=admin_of(project))
+    freeze_set(draft, admin_of(project))
     other = failure_of(make_failed(project, request="Close ticket 4321."))
     url = reverse("evals:task_from_failure", args=[project.slug, other.pk])
     right["args"]["id"] = 4321

@@ -24,7 +24,14 @@ from apps.training.jobs import refuse_leaks
 from apps.training.models import Method, TrainingRun
 from apps.trajectories.exports import HELD_OUT, SftExport
 from apps.trajectories.models import Trajectory
-from tests.factories import admin_of, make_environment, make_failed, make_project, make_trajectory
+from tests.factories import (
+    admin_of,
+    freeze_set,
+    make_environment,
+    make_failed,
+    make_project,
+    make_trajectory,
+)
 
 pytestmark = pytest.mark.django_db
 LATER = "Order a new headset for the front desk by Monday."
@@ -233,7 +240,7 @@ def trained() -> dict[str, Any]:
     actions.tasks_from_trajectories(
         eval_set=eval_set, trajectories=[run_of(project, user_id="ada")], by=by
     )
-    return {"project": project, "by": by, "set": actions.freeze(eval_set=eval_set, by=by)}
+    return {"project": project, "by": by, "set": freeze_set(eval_set, by)}
 
 
 def test_a_group_of_what_trains_cannot_be_held_out(trained: dict[str, Any]) -> None:

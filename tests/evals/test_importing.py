@@ -24,7 +24,7 @@ from apps.core.scopes import Scope
 from apps.evals import actions, importing
 from apps.evals.importing import Choice, ImportProblem
 from apps.evals.models import EvalSet, HoldoutView, Origin, Split, TaskImport
-from tests.factories import admin_of, make_eval_set, make_member, make_project
+from tests.factories import admin_of, freeze_set, make_eval_set, make_member, make_project
 
 pytestmark = pytest.mark.django_db
 
@@ -269,7 +269,7 @@ def test_an_import_whose_worker_died_is_done_once(
 def test_a_set_that_was_frozen_meanwhile_takes_none(draft: EvalSet) -> None:
     assert done(submitted(draft, 2)).state == "succeeded"
     late = submitted(draft, 3)
-    actions.freeze(eval_set=draft, by=None)
+    freeze_set(draft)
     assert done(late).state == "failed" and "frozen" in late.error
     assert draft.tasks.count() == 2
 

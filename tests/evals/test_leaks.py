@@ -31,6 +31,7 @@ from apps.trajectories.exports import SftExport
 from tests.factories import (
     PACKAGE,
     admin_of,
+    freeze_set,
     make_environment,
     make_failed,
     make_package,
@@ -219,7 +220,7 @@ def trained_on(eval_set: EvalSet) -> list[dict]:
     by = admin_of(eval_set.project)
     try:
         with transaction.atomic():
-            frozen = actions.freeze(eval_set=eval_set, by=by)
+            frozen = freeze_set(eval_set, by)
             dataset = freeze_dataset(eval_set=frozen, by=by)
     except (actions.EvalSetError, TrainingError):
         return []
@@ -483,7 +484,7 @@ def test_no_text_of_a_task_holds_what_is_held_out(
     assert HELD not in str(made.leaks[0])
     Task.objects.bulk_create([task])
     with pytest.raises(actions.HoldoutLeak):
-        actions.freeze(eval_set=eval_set, by=by)
+        freeze_set(eval_set, by)
 
 
 @pytest.mark.parametrize("put", PLACES)

@@ -26,7 +26,7 @@ from apps.evals.variants.seeds import ARGUMENTS, PARAPHRASE, Seed, count, faults
 from apps.evals.variants.templates import KINDS
 from apps.training.actions import freeze_dataset
 from tests.evals.test_importing import key_of
-from tests.factories import admin_of, make_eval_set, make_project
+from tests.factories import admin_of, freeze_set, make_eval_set, make_project
 
 TOOL = {
     "type": "function",
@@ -257,7 +257,7 @@ def test_a_batch_is_synthetic_waits_and_has_no_near_duplicates(draft: EvalSet) -
     with pytest.raises(EvalSetError, match="needs review"):
         batch(draft)
     with pytest.raises(EvalSetError, match="need review"):
-        actions.freeze(eval_set=draft, by=None)
+        freeze_set(draft)
 
 
 def judged(draft: EvalSet, good: int, bad: int) -> None:
@@ -287,7 +287,7 @@ def test_a_batch_is_used_when_enough_of_a_sample_is_good(
         batches.judge(
             task=draft.tasks.filter(origin=Origin.SYNTHETIC).first(), verdict="accepted", by=None
         )
-    dataset = freeze_dataset(eval_set=actions.freeze(eval_set=draft, by=None), by=None)
+    dataset = freeze_dataset(eval_set=freeze_set(draft), by=None)
     assert dataset.size == 4 + size - bad
 
 

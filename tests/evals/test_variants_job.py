@@ -30,7 +30,7 @@ from apps.evals.variants.model_job import WriteOrder
 from apps.evals.variants.seeds import ARGUMENTS, EDGE, PARAPHRASE
 from apps.failures.judge import rubrics
 from tests.evals.test_importing import key_of
-from tests.factories import admin_of, make_member, make_project
+from tests.factories import admin_of, freeze_set, make_member, make_project
 
 pytestmark = pytest.mark.django_db
 # What the child writes: rows, events, standard error; and how it ends.
@@ -312,7 +312,7 @@ def test_it_is_done_once_and_a_set_that_was_frozen_meanwhile_takes_none(
     job = model_job.submit(eval_set=draft, wanted=WANTED, by=None)
     with pytest.raises(EvalSetError, match="already"):
         model_job.submit(eval_set=draft, wanted=WANTED, by=None)
-    actions.freeze(eval_set=draft, by=None)
+    freeze_set(draft)
     assert done(job).state == "failed" and "frozen" in job.error
     assert done(job).attempt == 1 and draft.tasks.count() == 4
 

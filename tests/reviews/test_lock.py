@@ -26,7 +26,7 @@ from apps.reviews.models import LockOverride
 from apps.reviews.policy import set_policy
 from apps.training.actions import freeze_dataset, resume, submit_training
 from apps.training.models import Method, TrainingRun
-from tests.factories import admin_of, make_member
+from tests.factories import admin_of, freeze_set, make_member
 from tests.reviews.made import Made, judge_all, make_run, pass_probes
 from tests.shared import once
 from workers.lib.messages import chat_tool
@@ -89,7 +89,7 @@ def train_set(made: Made, *tasks: dict[str, Any]) -> EvalSet:
         )
         row.origin = origin
         row.save(update_fields=["origin"])
-    return evals.freeze(eval_set=eval_set, by=made.admin)
+    return freeze_set(eval_set, made.admin)
 
 
 def close(n: int) -> dict[str, Any]:

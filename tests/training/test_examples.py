@@ -46,6 +46,7 @@ from apps.trajectories.schema import Feedback, OutcomeChange
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import (
     admin_of,
+    freeze_set,
     key_headers,
     make_endpoint,
     make_failed,
@@ -296,7 +297,7 @@ def test_runs_of_validation_tasks_are_left_out_by_run_by_group_and_by_request(ru
         eval_set=eval_set, trajectory=measured, split=Split.VALIDATION, by=by
     )
     evals.task_from_trajectory(eval_set=eval_set, trajectory=fine, split=Split.TRAIN, by=by)
-    evals.freeze(eval_set=eval_set, by=by)
+    freeze_set(eval_set, by)
     again = corrected(run, 83, session_id="s-later")  # the same request of somebody else
     made = find_examples(eval_set=eval_set, shape="pairs", sources=[Source.CORRECTIONS])
     assert [one.trajectory for one in made.examples] == [fine.pk]

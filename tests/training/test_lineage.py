@@ -21,6 +21,7 @@ from apps.training.lineage import COUNTED, count, heirs_of, learners_of_task, le
 from apps.training.models import Method, PromptSearch, TrainingRun
 from tests.factories import (
     admin_of,
+    freeze_set,
     key_headers,
     make_adapter,
     make_base,
@@ -42,7 +43,7 @@ def trained(
     draft = evals.create_eval_set(project=world.project, slug=slug, by=world.by)
     for row in rows:
         evals.task_from_trajectory(eval_set=draft, trajectory=row, split=Split.TRAIN, by=world.by)
-    frozen = evals.freeze(eval_set=draft, by=world.by)
+    frozen = freeze_set(draft, world.by)
     run = submit_training(
         project=world.project,
         method=Method.GRPO,
@@ -195,7 +196,7 @@ def test_a_task_and_a_variant_of_it_lead_forward_too(client: Client, world: Any)
         origin="synthetic",
         variant_of=seed,
     )
-    dataset = freeze_dataset(eval_set=evals.freeze(eval_set=draft, by=world.by), by=world.by)
+    dataset = freeze_dataset(eval_set=freeze_set(draft, world.by), by=world.by)
     assert count([dataset.pk]) == (1, False)
     run = TrainingRun.objects.get(pk=world.second.pk)
     TrainingRun.objects.filter(pk=run.pk).update(dataset=dataset)

@@ -19,7 +19,7 @@ from apps.training import outputs
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method, TrainingRun
 from tests.core.conftest import ended
-from tests.factories import admin_of, make_project, override
+from tests.factories import admin_of, freeze_set, make_project, override
 from tests.workers.conftest import make_tiny_model
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -61,7 +61,7 @@ def train(folder: Path, asked: str, paid: str, monkeypatch: pytest.MonkeyPatch) 
         for n, split in enumerate(splits)
     ]
     evals.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what="made")
-    eval_set = evals.freeze(eval_set=eval_set, by=by)
+    eval_set = freeze_set(eval_set, by)
     verifier = save_verifier(
         project=project, name="letter", spec={"kind": "regex", "pattern": paid}, by=by
     )
