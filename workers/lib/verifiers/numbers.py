@@ -34,12 +34,21 @@ _FOUND = r"(?:\d[\d,]*+(?:\.\d++)?+|\.\d++)(?:[eE][-+]?\d{1,4})?+"
 _LETTER = "[A-Za-zÀ-ɏͰ-ԯ]"
 _CODES = "usd|eur|gbp|jpy|inr|chf|cad|aud|cny|krw|sek|nok|dkk|pln|brl|mxn"
 _NAME = rf"(?<![\\\w])(?!(?:{_CODES})\d)_*+{_LETTER}(?:{_LETTER}|_)*+\d\w*+(?:\.\d++)*+|(?<=\w)_\{{?\d++\}}?"  # noqa: E501
+# f(18), gcd(12, 18), log_2 8, \sin 18; a bare name only where no word follows: people log 18 hours.
+_BARE = r"(?:arc)?(?:sin|cos|tan|cot|csc)h?|log|ln|lg|sqrt"
+_FUNCTION = rf"(?:{_BARE}|sec|exp|floor|ceil|round|abs|gcd|lcm|det|max|min)"
+_BASE = r"(?:(?:_|\^)\{?[-+−]?\d{1,9}\}?)?"
+_APPLIED = (
+    rf"(?<![A-Za-z])(?:\\?{_FUNCTION}{_BASE} ?\([^()\n]{{1,60}}\)|[A-Za-z]\([-+−]?{_FOUND}\))"
+    rf"|\\{_FUNCTION}{_BASE} ?\{{?[-+−]?{_FOUND}\}}?"
+    rf"|(?<![A-Za-z\\])(?:{_BARE}){_BASE} [-+−]?{_FOUND}(?! ?[A-Za-z]{{2}})"
+)
 # What has digits, and is not a number that can be read: 0x12, 12h30, e^{18}, √18, 1½, 18‰, 18π, and
 # digits with anything between them but a space, a bracket or the sign of an equation: 5'6, 3|950.
 _ODD = "[¼-¾⅐-⅞₀-₉①-⓿❶-➓]"
 _JOINT = r"[^\w\s=≈≡≅<>≤≥→⇒|/()\[\]{}。、\-–−]{1,2}|[ʰ-˿]"
 _UNCLEAR = (
-    rf"0[xXbBoO][\da-fA-F_]++|\d++(?![eE][-+]?\d)[A-Za-z]++\d\w*+|\d*+{_ODD}++\d*+"
+    rf"{_APPLIED}|0[xXbBoO][\da-fA-F_]++|\d++(?![eE][-+]?\d)[A-Za-z]++\d\w*+|\d*+{_ODD}++\d*+"
     rf"|{_FOUND}[{CJK_SIZES}]\d++"
     rf"|(?:[\^√∛∜]|\\sqrt(?:\[\d+\])?)\s*[{{(]?[-+−]?{_FOUND}[}})]?"
     rf"|{_FOUND} ?(?:[‰‱π√∛∜]|\\pi(?![a-z])|\\sqrt)|{_FOUND}[ij](?!\w)"
@@ -61,12 +70,13 @@ _FIRST = re.compile(rf"{_NO_NUMBER}|(?P<number>{_DIGITS})", re.IGNORECASE)
 # numbers.
 _SIGNED = r"(?:(?<![\d.])[-+−] ?(?=[$€£¥₹])|± ?)?(?:[$€£¥₹] ?)?(?:(?<!\d)[-+−])?"
 _EACH = re.compile(
-    rf"{_NO_NUMBER}|{_NAME}|(?P<number>{_SIGNED}{_POWERS}|{_UNCLEAR}|{_FOUND}[-–−]{_FOUND}(?![\d.])"
+    rf"{_NO_NUMBER}|(?!{_APPLIED}){_NAME}|(?P<number>{_SIGNED}{_POWERS}|{_UNCLEAR}|{_FOUND}[-–−]{_FOUND}(?![\d.])"
     rf"|{_SIGNED}(?:{_PLAIN})(?: ?(?:%|per ?cent\b))?)",
     re.IGNORECASE,
 )
 _AMONG = re.compile(rf"(?<![\w.,])(?:{_NO_NUMBER}|(?P<number>{_DIGITS}))", re.IGNORECASE)
 _PART = re.compile(r"\d+")
+_WORD = re.compile(r"[^\W\d_]{2}")
 _LATEX = re.compile(r"(\d?)\\[dtc]?frac\{(\d{1,40})\}\{(\d{1,40})\}")
 _TIMES = re.compile(r"(?:(?<!\s)\s++)?\\(?:times|cdot)(?![a-z])\s*(?=10\s*\^)")
 
@@ -109,8 +119,22 @@ def last_number(text: str) -> str:
         lambda part: f"{part[1]}{' ' if part[1] else ''}{part[2]}/{part[3]}", rewritten(text)
     )
     text = _TIMES.sub(" × ", text)
-    found = [match["number"] for match in _EACH.finditer(text) if match["number"]]
-    return found[-1].rstrip(",") if found else ""
+    last = None
+    for match in _EACH.finditer(text):
+        last = match if match["number"] else last
+    if last is None or _is_factorial(text, last):
+        return "" if last is None else f"{last['number']}!"
+    return last["number"].rstrip(",")
+
+
+def _is_factorial(text: str, number: re.Match) -> bool:
+    """Whether the exclamation mark after a number belongs to it: in a formula, not a sentence."""
+    after = text[number.end() : number.end() + 2]
+    if after[:1] != "!":
+        return False
+    before = text[text.rfind("\n", 0, number.start()) + 1 : number.start()].rstrip()
+    is_formula = before[-1:] in ("=", "+", "*", "/", "(", "·", "×", "$", "{")
+    return is_formula or after[1:] in tuple("$)=}/*^") or not _WORD.search(before)
 
 
 def first_number(text: str) -> tuple[str, str, str] | None:
