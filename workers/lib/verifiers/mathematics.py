@@ -12,6 +12,8 @@ from typing import Any, Literal
 from workers.lib.maths import LONGEST as LONGEST_ANSWER
 from workers.lib.maths import HelperError, compare, problem_of
 from workers.lib.maths.emphasis import MARKS, unmarked
+from workers.lib.maths.question import repeats
+from workers.lib.messages import text_of
 from workers.lib.patterns import LONGEST
 from workers.lib.verifiers.answers import Answer, AnswerOptions, find_answer
 from workers.lib.verifiers.base import SpecError, Unavailable, options
@@ -126,9 +128,16 @@ class Mathematics(Answer):
         found = find_answer(rollout.answer, self.where, self.pattern) if found is None else found
         if not found:
             return self.judged(False, ["no answer: none was found in the output"], found)
+        question = "\n".join(
+            text_of(message)
+            for message in rollout.task.get("messages") or ()
+            if message.get("role") == "user"
+        )
         details = []
         for gold in wanted:
             right, reason = self.verdict(found, gold)
+            if right and repeats(question, found, gold):
+                right, reason = False, f"not evaluated: {found[:80]!r} repeats the question"
             if right:
                 return self.judged(True, [], found)
             details.append(reason or f"wrong answer: {found[:120]!r}, expected {gold[:120]!r}")
