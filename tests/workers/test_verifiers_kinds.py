@@ -112,6 +112,28 @@ CITY = {"answer": ["Bern", "Berne"]}
                 ("5 HP", 3677.5, True),
             )
         ),
+        *(
+            ({"kind": "number", **options}, given, {"answer": gold}, right)
+            for options, gold, right_answers, wrong_answers in (
+                (
+                    {"units": {"km": 1}},
+                    5,
+                    ["5", "5000 m", "5 km", "5 Kilometer", "500,000 cm", "5.000,0 m", "5 км"],
+                    ["5 m", "5 mi", "5 h", "5 km/h", "5 km²"],
+                ),
+                (
+                    {},
+                    "36 km/h",
+                    ["36", "10 m/s", "10 m s^-1", "36 kilometers per hour"],
+                    ["10", "36 m/s", "36 km"],
+                ),
+                ({}, "4.7 kΩ", ["4700 ohms", "4,700 Ω", "0.0047 MΩ"], ["4.7 Ω", "4.7 kV"]),
+                ({}, "250 µs", ["0.25 ms", "250 us", "250 μs"], ["250 ms", "250"[:2]]),
+                ({"unit_required": True}, "2 h", ["120 min", "2 Stunden"], ["2", "2 min"]),
+            )
+            for answers, right in ((right_answers, True), (wrong_answers, False))
+            for given in answers
+        ),
         ({"kind": "number", "units": {"$": 1}}, "$1,200", {"answer": 1200}, True),
         ({"kind": "number", "units": {"%": 0.01}}, "50%", {"answer": 0.5}, True),
         *(

@@ -7,7 +7,7 @@ import re
 from workers.lib.maths.notation import rewritten, undecorated
 from workers.lib.maths.units import split_unit
 
-LONGEST_QUESTION = 10_000  # characters, from the end
+LONGEST_QUESTION = 5_000  # characters, from the end
 _TOKEN = re.compile(r"\\[A-Za-z]+|\d+|\S")
 _IN_BRACES = re.compile(r"\{(\w)\}|(?<=\^)\{(\w+)\}")
 _NUMBER = r"\d[\d.,]*"

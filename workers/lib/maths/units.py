@@ -128,16 +128,14 @@ def _names() -> dict[str, Unit]:
 
 @cache
 def _in_any_case() -> dict[str, Unit | None]:
-    """Symbols in any case, those with the case of the first letter first (Mhz); None for those that
-    are different units, such as mW and MW.
+    """Symbols in any case; None for those that are different units, such as mW and MW. A large
+    first letter is meant as such: Mhz.
     """
     folded: dict[str, Unit | None] = {}
-    for fold in (lambda symbol: symbol[0] + symbol[1:].casefold(), str.casefold):
-        found: dict[str, Unit | None] = {}
-        for symbol, unit in _symbols().items():
-            key = fold(symbol)
-            found[key] = unit if found.get(key, unit) == unit else None
-        folded = found | folded
+    for symbol, unit in _symbols().items():
+        for key in {symbol.casefold(), symbol[0] + symbol[1:].casefold()}:
+            if key[0] == key[0].casefold() or symbol[0] == key[0]:
+                folded[key] = unit if folded.get(key, unit) == unit else None
     return folded
 
 
@@ -163,6 +161,16 @@ def split_unit(text: str, *, named: bool, letters: bool = False) -> tuple[str, U
         if is_unit and (unit := unit_of(tail, named=named)):
             return number, unit, tail
     return None
+
+
+def ratio(unit: str, other: str) -> Fraction | None:
+    """How many of the other unit one unit is: 1000 for km and m; None if they differ in what they
+    measure.
+    """
+    one, another = unit_of(unit), unit_of(other)
+    if one is None or another is None or one.measures != another.measures or one.pi != another.pi:
+        return None
+    return one.size / another.size
 
 
 def unit_of(text: str, *, named: bool = True) -> Unit | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from decimal import Decimal, DecimalException
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,7 @@ from msgspec import Meta
 
 from workers.lib.checks import plain
 from workers.lib.json_schema import JsonSchema, TooMuch
+from workers.lib.maths.units import ratio, unit_of
 from workers.lib.messages import TooDeep, read_json, same_json, unfenced
 from workers.lib.patterns import LONGEST, PatternError, as_bytes, pattern_of
 from workers.lib.typed import NotNegative, Number, Share
@@ -199,9 +201,17 @@ class Exact(Answer):
 # Numbers
 
 
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A right answer, and factors to its unit."""
+
+    amount: Amount
+    units: dict[str, Decimal]
+
+
 class NumberAnswer(Answer):
     """An equal number within a tolerance. `units`: factors to the unit of the right answer, such as
-    {"km": 1, "m": 0.001}.
+    {"km": 1, "m": 0.001}; units that measure the same are converted.
     """
 
     quick = True
@@ -220,45 +230,59 @@ class NumberAnswer(Answer):
         }
         self.needs_unit = chosen.unit_required
 
-    def wanted(self, rollout: Rollout) -> list[Amount]:
-        found = [self.read(str(value), needs_unit=False) for value in super().wanted(rollout)]
+    def wanted(self, rollout: Rollout) -> list[Quantity]:
+        found = [self.quantity(plain(str(value))) for value in super().wanted(rollout)]
         if None in found:
             raise Unscorable("The expected answer is not a number.")
         return [value for value in found if value is not None]
 
-    def same(self, found: str, wanted: Amount) -> bool:
-        given = self.read(found, self.needs_unit)
-        if given is None or not same_currency(given, wanted):
+    def quantity(self, text: str) -> Quantity | None:
+        """An expected answer, and the units of answers to it: without `units` its own."""
+        if amount := self.read(text, self.units, needs_unit=False):
+            return Quantity(amount, self.units)
+        before, number, after = first_number(text) or ("", "", "")
+        value, unit = decimal_of(number), f"{before} {after}".strip()
+        if value is None or self.units or unit_of(unit) is None:
+            return None
+        return Quantity(Amount(value), {unit: Decimal(1)})
+
+    def same(self, found: str, wanted: Quantity) -> bool:
+        given, right = self.read(plain(found), wanted.units, self.needs_unit), wanted.amount
+        if given is None or not same_currency(given, right):
             return False
         try:
-            return abs(given.value - wanted.value) <= max(
-                self.absolute, self.relative * abs(wanted.value)
+            return abs(given.value - right.value) <= max(
+                self.absolute, self.relative * abs(right.value)
             )
         except DecimalException:
             return False
 
-    def read(self, text: str, needs_unit: bool) -> Amount | None:
-        """The number in the unit of the right answer; None if it is not a number, or if its unit is
-        not one of `units` (without `units`: not a currency or percent).
+    def read(self, text: str, units: dict[str, Decimal], needs_unit: bool) -> Amount | None:
+        """The number in the unit of the right answer; None if it is not a number, or if its unit
+        measures something else (without `units`: not a currency or percent).
         """
-        text = plain(text)
         value = decimal_of(text)
         if value is not None:
             return None if needs_unit else Amount(value)
-        if self.units:
-            value = self.in_units(text)
+        if units:
+            value = self.in_units(text, units)
             return None if value is None else Amount(value)
         found = amount_of(text)
         return None if found is None or (needs_unit and not found.currency) else found
 
-    def in_units(self, text: str) -> Decimal | None:
+    def in_units(self, text: str, units: dict[str, Decimal]) -> Decimal | None:
         parts = first_number(text)
         if parts is None:
             return None
         before, number, after = parts
-        unit = f"{before.strip()} {after.strip()}".strip()
-        factor, value = self.units.get(unit, self.folded.get(unit.casefold())), decimal_of(number)
-        return None if factor is None or value is None else value * factor
+        unit, value = f"{before.strip()} {after.strip()}".strip(), decimal_of(number)
+        factor = units.get(unit, self.folded.get(unit.casefold()))
+        if value is None or factor is not None:
+            return None if value is None else value * factor
+        for known, factor in units.items():
+            if size := ratio(unit, known):
+                return value * size.numerator / size.denominator * factor
+        return None
 
 
 def _decimal(value: float) -> Decimal:
