@@ -26,20 +26,30 @@ from apps.reviews.labels import labels_of
 from apps.reviews.lock import Lock
 from apps.reviews.models import RewardReview
 from apps.reviews.policy import policy_in_force
-from apps.reviews.reservations import needed_of, progress_of
+from apps.reviews.reservations import Progress, needed_of, progress_of
 
 INTERVAL = {"value": NUMBER, "low": NUMBER, "high": NUMBER, "n": {"type": "integer"}}
 RATE = {"type": "object", "properties": INTERVAL | {"count": {"type": "integer"}}}
 COEFFICIENT = {"type": "object", "properties": INTERVAL}
 REVIEW = {
     "type": "object",
-    "required": ["id", "verifier", "hash", "environments", "judged", "samples", "created_at"],
+    "required": [
+        "id",
+        "verifier",
+        "hash",
+        "environments",
+        "judged",
+        "begun",
+        "samples",
+        "created_at",
+    ],
     "properties": {
         "id": {"type": "integer"},
         "verifier": {"type": "string"},
         "hash": {"type": "string"},
         "environments": {"type": "array", "items": {"type": "string"}},
         "judged": {"type": "integer", "description": "Samples with all required judgements"},
+        "begun": {"type": "integer", "description": "Samples with some of them"},
         "samples": {"type": "integer"},
         "created_at": {"type": "string", "format": "date-time"},
     },
@@ -108,7 +118,7 @@ def reviews(request: Request) -> Response:
         RewardReview.objects.filter(project=request.auth.project).select_related("verifier"),
     )
     progress = progress_of(rows)
-    return Response({"results": [as_json(row, *progress[row.pk]) for row in rows], "next": after})
+    return Response({"results": [as_json(row, progress[row.pk]) for row in rows], "next": after})
 
 
 @extend_schema(
@@ -128,17 +138,18 @@ def review(request: Request, pk: int) -> Response:
     )
     if row is None:
         raise NotFound("No review of this project has this number.")
-    return Response(as_json(row, *progress_of([row])[pk]) | _results(row))
+    return Response(as_json(row, progress_of([row])[pk]) | _results(row))
 
 
-def as_json(row: RewardReview, judged: int, samples: int) -> dict[str, Any]:
+def as_json(row: RewardReview, progress: Progress) -> dict[str, Any]:
     return {
         "id": row.pk,
         "verifier": str(row.verifier),
         "hash": row.verifier.hash,
         "environments": sorted({run["environment"] for run in row.scope["runs"].values()}),
-        "judged": judged,
-        "samples": samples,
+        "judged": progress.judged,
+        "begun": progress.begun,
+        "samples": progress.samples,
         "created_at": row.created_at,
     }
 

@@ -5,9 +5,9 @@ reservation.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.db.models import Count, F, Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 
 from apps.reviews.models import Judgement, ReviewItem, RewardReview
@@ -115,12 +115,28 @@ class Queue:
         return rows.values_list("item", flat=True).first()
 
 
-def progress_of(reviews: list[RewardReview]) -> dict[int, tuple[int, int]]:
-    """{review: (samples with all the judgements they need, samples)}, in one query."""
+class Progress(NamedTuple):
+    """How many of a review's samples have all the judgements they need, and how many only some."""
+
+    judged: int = 0
+    begun: int = 0
+    samples: int = 0
+    needed: int = 1
+
+
+def progress_of(reviews: list[RewardReview]) -> dict[int, Progress]:
+    """{review: its progress}, in one query."""
     needed = {review.pk: needed_of(review) for review in reviews}
-    rows = ReviewItem.objects.filter(review__in=needed).annotate(said=Count("judgements"))
-    found = {pk: [0, 0] for pk in needed}
-    for review, said in rows.order_by().values_list(F("review_id"), "said"):
-        found[review][1] += 1
-        found[review][0] += said >= needed[review]
-    return {pk: (done, total) for pk, (done, total) in found.items()}
+    judgements: dict[int, list[int]] = {pk: [] for pk in needed}
+    rows = ReviewItem.objects.filter(review__in=needed).annotate(n=Count("judgements"))
+    for review, n in rows.order_by().values_list("review_id", "n"):
+        judgements[review].append(n)
+    return {
+        pk: Progress(
+            judged=sum(n >= needed[pk] for n in counts),
+            begun=sum(0 < n < needed[pk] for n in counts),
+            samples=len(counts),
+            needed=needed[pk],
+        )
+        for pk, counts in judgements.items()
+    }

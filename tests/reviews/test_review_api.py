@@ -41,7 +41,7 @@ def test_the_lock_says_why_and_what_to_do_until_it_opens(made: Made) -> None:
     assert [(row["environment"], row["state"], row["review"]) for row in found] == [
         ("workplace@1", "locked", review.pk)
     ]
-    assert "0 of at least 50 samples are judged." in [
+    assert "0 of at least 50 samples are judged by 2 people." in [
         reason["what"] for reason in found[0]["reasons"]
     ]
     assert all(reason["todo"].endswith(".") for reason in found[0]["reasons"])
@@ -60,9 +60,15 @@ def test_the_results_have_intervals_and_no_single_score(made: Made) -> None:
     key, review = make_key(made.project), RewardReview.objects.get()
     first, second = make_member(made.project), make_member(made.project)
     judge_all(review, first)
+    (row,) = ask(key, "reviews").json()["results"]
+    assert (row["judged"], row["begun"], row["samples"]) == (0, 60, 60)
+    client = Client()
+    client.force_login(first)
+    text = client.get(reverse("reviews:list", args=[made.project.slug])).content.decode()
+    assert "0 of 60 judged by 2 people, 60 begun" in text
     judge_all(review, second, wrong=3)
-    listed = ask(key, "reviews").json()["results"]
-    assert [(row["id"], row["judged"], row["samples"]) for row in listed] == [(review.pk, 60, 60)]
+    (row,) = ask(key, "reviews").json()["results"]
+    assert (row["id"], row["judged"], row["begun"], row["samples"]) == (review.pk, 60, 0, 60)
     answer = ask(key, "review", review.pk)
     found = answer.json()
     assert (

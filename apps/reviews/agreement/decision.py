@@ -141,7 +141,7 @@ def decide(
     found, alpha = assess(pairs_of(judged)), alpha_of(words)
     several = policy["reviewers_per_sample"] > 1
     reasons = [
-        *_too_few(found, policy["min_samples"]),
+        *_too_few(found, policy["min_samples"], policy["reviewers_per_sample"]),
         *_of_coefficient(
             "κ of people and verifier",
             found.kappa,
@@ -168,8 +168,11 @@ def decide(
     return Verdict(not reasons, reasons, found, alpha)
 
 
-def _too_few(found: Agreement, wanted: int) -> list[str]:
-    return [] if found.n >= wanted else [f"{found.n} of at least {wanted:.0f} samples are judged."]
+def _too_few(found: Agreement, wanted: int, people: int) -> list[str]:
+    if found.n >= wanted:
+        return []
+    by = f" by {people} people" if people > 1 else ""
+    return [f"{found.n} of at least {wanted:.0f} samples are judged{by}."]
 
 
 def _of_coefficient(

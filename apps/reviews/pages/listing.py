@@ -41,7 +41,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
         "page": page,
         "policy": policy_in_force(project),
         "mine": mine,
-        "reviews": [(review, *progress[review.pk]) for review in reviews],
+        "reviews": [(review, progress[review.pk]) for review in reviews],
     }
     return render(request, "reviews/list.html", context)
 
