@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.core import jobs, runner
+from apps.core import child, jobs, runner
 from apps.core.models import JobState
 from apps.environments.actions import save_environment, save_verifier
 from apps.evals import actions as evals
@@ -20,11 +20,12 @@ from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method, TrainingRun
 from tests.core.conftest import ended
 from tests.factories import admin_of, freeze_set, make_project, override
+from tests.training import here
 from tests.workers.conftest import make_tiny_model
 
 pytestmark = pytest.mark.django_db(transaction=True)
+SHORT, WHOLE = 40, 60
 CONFIG = {
-    "steps": 60,
     "learning_rate": 1e-2,
     "prompts_per_step": 4,
     "generations": 8,
@@ -37,7 +38,18 @@ CONFIG = {
 }
 
 
-def train(folder: Path, asked: str, paid: str, monkeypatch: pytest.MonkeyPatch) -> TrainingRun:
+@pytest.fixture(params=["short", pytest.param("whole", marks=pytest.mark.proof)])
+def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The short run is in this process, the whole one in its own."""
+    if request.param == "whole":
+        return WHOLE
+    monkeypatch.setattr(child, "start", here.start)
+    return SHORT
+
+
+def train(
+    folder: Path, asked: str, paid: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> TrainingRun:
     """A run whose tasks ask for a text that contains `asked`, and whose verifier pays for what
     matches `paid`.
     """
@@ -80,7 +92,7 @@ def train(folder: Path, asked: str, paid: str, monkeypatch: pytest.MonkeyPatch) 
         parent=base,
         dataset=freeze_dataset(eval_set=eval_set, by=by),
         environment=environment,
-        config=CONFIG,
+        config=CONFIG | {"steps": steps},
         by=by,
         seed=3,
     )
@@ -93,12 +105,12 @@ def values(run: TrainingRun, name: str) -> list[float]:
 
 
 def test_a_policy_that_finds_the_hole_is_stopped_with_a_checkpoint(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+    data_dir: Path, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = train(data_dir, "q", "[aeiouq]", monkeypatch)
+    run = train(data_dir, "q", "[aeiouq]", steps, monkeypatch)
     assert run.state == JobState.FAILED, run.error
     alarm = run.alarms.get(name="hacking", action="stop")
-    assert "wrong and paid like right ones" in alarm.message and alarm.step < CONFIG["steps"]
+    assert "wrong and paid like right ones" in alarm.message and alarm.step < steps
     assert f"Stopped at step {alarm.step}" in run.error and "A checkpoint is kept" in run.error
     assert Path(run.checkpoints.get(step=alarm.step).path).is_dir()
     rewards, exploits = values(run, "train/reward_mean"), values(run, "watch/exploits")
@@ -112,9 +124,9 @@ def test_a_policy_that_finds_the_hole_is_stopped_with_a_checkpoint(
 
 
 def test_the_same_training_with_a_verifier_that_asks_for_the_same_goes_to_its_end(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+    data_dir: Path, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = train(data_dir, "", "[aeiouq]", monkeypatch)
+    run = train(data_dir, "", "[aeiouq]", steps, monkeypatch)
     assert run.state == JobState.SUCCEEDED, run.error
     assert (
         not run.alarms.exclude(action="warn").exists()
