@@ -179,7 +179,7 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
     channel = promotion.channel_of(project)
     promotion.set_initial(channel=channel, version=base, by=by)
     make_key(project)
-    hook, _ = create_webhook(
+    hook = create_webhook(
         project=project, url="https://ci.example.com/", events=Event.values, by=by
     )
     board = create_dashboard(project=project, name="Health", by=by)

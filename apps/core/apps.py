@@ -26,6 +26,7 @@ class CoreConfig(AppConfig):
         signals.connect()
         pre_migrate.connect(schema.refuse_another_version, sender=self)
         deletion.register_kind()
-        autodiscover_modules("jobs")  # where apps register their kinds of jobs
+        # Where apps register their kinds of jobs, and declare their operations.
+        autodiscover_modules("jobs", "actions", "reads")
         gc.freeze()
         gc.enable()

@@ -102,6 +102,7 @@ MANAGED = Needs((MANAGE,))
 OPERATED = Needs((MANAGE,), Role.OPERATOR)
 OWNED = Needs((MANAGE,), Role.OWNER)
 
+# Those of operations are added by their declarations (`core.operations`).
 ROUTES: dict[str, dict[str, Needs]] = {
     "api:trajectories": {"GET": READABLE, "POST": SENT},
     "api:metrics": {"GET": READABLE},
@@ -122,13 +123,6 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "core_api:key": {"DELETE": OPERATED},
     "core_api:key_rotate": {"POST": OPERATED},
     "core_api:project": {"GET": READABLE, "PATCH": OWNED, "DELETE": OWNED},
-    "webhooks_api:webhooks": {"GET": OPERATED, "POST": OPERATED},
-    "webhooks_api:webhook": {"GET": OPERATED, "PATCH": OPERATED, "DELETE": OPERATED},
-    "webhooks_api:secret": {"POST": OPERATED},
-    "webhooks_api:test": {"POST": OPERATED},
-    "webhooks_api:deliveries": {"GET": OPERATED},
-    "webhooks_api:delivery": {"GET": OPERATED},
-    "webhooks_api:again": {"POST": OPERATED},
     "teamwork_api:comments": {"GET": READABLE, "POST": MANAGED},
     "teamwork_api:comment": {"GET": READABLE, "PATCH": MANAGED, "DELETE": MANAGED},
     "teamwork_api:assignments": {"GET": READABLE, "PUT": MANAGED},
@@ -285,6 +279,14 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "automation_api:retry": {"POST": MANAGED},
     "automation_api:answer": {"POST": MANAGED},
 }
+
+
+def declare(route: str, method: str, wanted: Needs) -> None:
+    """Opens a route. Raises ValueError if it is open already."""
+    methods = ROUTES.setdefault(route, {})
+    if method in methods:
+        raise ValueError(f"{method} of the route {route} is declared already.")
+    methods[method] = wanted
 
 
 class MissingScope(PermissionDenied):

@@ -1,4 +1,7 @@
-"""Actions of webhooks: operators create and change webhooks, other actions announce events."""
+"""Actions of webhooks: operators create and change webhooks, other actions announce events.
+
+Webhooks are for operators: an address may carry a password of its receiver.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,18 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import transaction
 from django.db.models import ProtectedError
 from django.db.models.functions import Now
+from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
 from apps.core import outbox
 from apps.core.actions import audit
 from apps.core.errors import Rejected
-from apps.core.models import Project
-from apps.webhooks import signing, slack
+from apps.core.models import Project, Role
+from apps.core.operations import Page, Rest, operation
+from apps.webhooks import schema, signing, slack
 from apps.webhooks.models import TEST, Delivery, DeliveryState, Event, Format, Webhook
+from apps.webhooks.schema import Description, Events, FormatName, Url
 from workers.lib.outgoing import RefusedAddress, check_url
 
 MOST = 20  # webhooks of a project
@@ -93,17 +99,34 @@ def checked_url(url: str) -> str:
         raise WebhookError(str(error), "url") from error
 
 
+def show_secret(request: HttpRequest, hook: Webhook) -> None:
+    """The next page of the webhook shows its new secret, once."""
+    request.session["new_secret"] = [str(hook.pk), hook.secret]
+
+
+@operation(
+    "webhooks_add",
+    rest=Rest("POST", "webhooks/", "webhooks", 201),
+    gives=schema.NewWebhookOut,
+    role=Role.OPERATOR,
+    examples=(schema.NEW_EXAMPLE, schema.MADE_EXAMPLE),
+    says={"webhook.created": "added the webhook {host@}[ for {events}]"},
+)
 @transaction.atomic
 def create_webhook(
     *,
     project: Project,
-    url: str,
-    events: Iterable[str],
     by: Any,
-    description: str = "",
-    format: str = Format.STANDARD,
-) -> tuple[Webhook, str]:
-    """The webhook and its secret, which is shown once. Raises WebhookError."""
+    url: Url,
+    format: FormatName = Format.STANDARD,
+    description: Description = "",
+    events: Events = tuple(Event.values),
+) -> Webhook:
+    """Adds a URL that receives events. The response contains the signing secret, which is shown
+    only once.
+
+    Raises WebhookError.
+    """
     Project.objects.select_for_update().get(pk=project.pk)
     if project.webhooks.count() >= MOST:
         raise WebhookError(f"{project} has {MOST} webhooks, which is the limit. Delete one first.")
@@ -119,7 +142,8 @@ def create_webhook(
         fingerprint=made.fingerprint,
     )
     _audit("created", hook, by, events=hook.events)
-    return hook, made.secret
+    hook.secret = made.secret
+    return hook
 
 
 def _ordered(events: Iterable[str]) -> list[str]:
@@ -138,30 +162,65 @@ def _audit(what: str, hook: Webhook, by: Any, **detail: Any) -> None:
     )
 
 
+@operation(
+    "webhooks_edit",
+    rest=Rest("PATCH", "webhooks/<uuid:pk>/", "webhook"),
+    gives=schema.WebhookOut,
+    role=Role.OPERATOR,
+    partial=True,
+    says={"webhook.edited": "edited the webhook {host@}[: {changed}]"},
+)
 @transaction.atomic
 def edit_webhook(
-    *, hook: Webhook, url: str, events: Iterable[str], description: str, by: Any, format: str = ""
-) -> Webhook:
-    """Raises WebhookError."""
+    *,
+    hook: Webhook,
+    by: Any,
+    url: Url,
+    format: FormatName,
+    description: Description,
+    events: Events,
+    enabled: bool,
+) -> None:
+    """Changes the fields that are sent.
+
+    Raises WebhookError.
+    """
     fields = {
         "url": checked_url(url),
         "events": _ordered(events),
         "description": description,
-        "format": format or hook.format,
+        "format": format,
     }
     changed = sorted(name for name, value in fields.items() if getattr(hook, name) != value)
     if "url" in changed:
         fields |= {"failing_since": None}
     for name, value in fields.items():
         setattr(hook, name, value)
-    hook.save(update_fields=list(fields))
-    _audit("edited", hook, by, changed=changed)
-    return hook
+    if changed:
+        hook.save(update_fields=list(fields))
+        _audit("edited", hook, by, changed=changed)
+    if enabled != hook.enabled:
+        switch(hook=hook, by=by)
 
 
+@operation(
+    "webhooks_delete",
+    rest=Rest("DELETE", "webhooks/<uuid:pk>/", "webhook"),
+    page=Page(
+        "<uuid:pk>/delete/",
+        "delete",
+        then="webhooks:list",
+        done="The webhook “{target}” and its log are deleted.",
+    ),
+    role=Role.OPERATOR,
+    says={"webhook.deleted": "deleted the webhook {host}"},
+)
 @transaction.atomic
 def delete_webhook(*, hook: Webhook, by: Any) -> None:
-    """Raises WebhookError if something depends on it."""
+    """Deletes it with its log.
+
+    Raises WebhookError if something depends on it.
+    """
     _audit("deleted", hook, by)
     try:
         with transaction.atomic():
@@ -176,10 +235,18 @@ def delete_webhook(*, hook: Webhook, by: Any) -> None:
         ) from error
 
 
+@operation(
+    "webhooks_new_secret",
+    rest=Rest("POST", "webhooks/<uuid:pk>/secret/", "secret"),
+    page=Page("<uuid:pk>/secret/", "rotate", after=show_secret),
+    gives=schema.RotatedOut,
+    role=Role.OPERATOR,
+    says={"webhook.secret_rotated": "rotated the signing secret of the webhook {host@}"},
+)
 @transaction.atomic
-def rotate_secret(*, hook: Webhook, by: Any) -> str:
-    """A new secret, which is shown once. The old one signs, too, for a day, so that nothing is
-    refused meanwhile.
+def rotate_secret(*, hook: Webhook, by: Any) -> Webhook:
+    """Creates a new signing secret, returned only here. Requests are also signed with the old one
+    for 24 hours.
     """
     row = Webhook.objects.select_for_update().get(pk=hook.pk)
     made = signing.new_secret()
@@ -191,7 +258,8 @@ def rotate_secret(*, hook: Webhook, by: Any) -> str:
     row.salt, row.fingerprint = made.salt, made.fingerprint
     row.save(update_fields=["salt", "fingerprint", "old_salt", "old_fingerprint", "old_until"])
     _audit("secret_rotated", row, by)
-    return made.secret
+    row.secret = made.secret
+    return row
 
 
 @transaction.atomic
@@ -211,6 +279,20 @@ def disable(*, hook: Webhook, by: Any, reason: str = "") -> bool:
     return bool(done)
 
 
+@operation(
+    "webhooks_switch",
+    page=Page("<uuid:pk>/switch/", "switch"),
+    role=Role.OPERATOR,
+    says={
+        "webhook.disabled": "disabled the webhook {host@}[: {reason}]",
+        "webhook.enabled": "enabled the webhook {host@}",
+    },
+)
+def switch(*, hook: Webhook, by: Any) -> bool:
+    """Enables a webhook that is disabled, and the reverse."""
+    return (disable if hook.enabled else enable)(hook=hook, by=by)
+
+
 @transaction.atomic
 def enable(*, hook: Webhook, by: Any) -> bool:
     done = Webhook.objects.filter(pk=hook.pk, disabled_at__isnull=False).update(
@@ -221,9 +303,19 @@ def enable(*, hook: Webhook, by: Any) -> bool:
     return bool(done)
 
 
+@operation(
+    "webhooks_test",
+    rest=Rest("POST", "webhooks/<uuid:pk>/test/", "test", 202),
+    page=Page("<uuid:pk>/test/", "test"),
+    gives=schema.DeliveryOut,
+    role=Role.OPERATOR,
+    says={"webhook.tested": "sent a test to the webhook {host@}"},
+)
 @transaction.atomic
 def send_test(*, hook: Webhook, by: Any) -> Delivery:
-    """A test event, tried once, also where the webhook is disabled."""
+    """Sends `webhook.test` with a single attempt, even if the webhook is disabled. Poll the
+    delivery for the outcome.
+    """
     data = {
         "project": hook.project.slug,
         "webhook": str(hook.pk),
@@ -238,10 +330,20 @@ def send_test(*, hook: Webhook, by: Any) -> Delivery:
     return row
 
 
+@operation(
+    "webhook_deliveries_send_again",
+    rest=Rest("POST", "webhook-deliveries/<uuid:pk>/send-again/", "again", 202),
+    page=Page("deliveries/<uuid:pk>/again/", "again"),
+    gives=schema.DeliveryOut,
+    role=Role.OPERATOR,
+    within="webhook__project",
+    says={"webhook.sent_again": "sent {event} to the webhook {host@} again"},
+)
 @transaction.atomic
 def send_again(*, delivery: Delivery, by: Any) -> None:
-    """Queues a delivery that has ended with all its tries, under its old id. Raises
-    WebhookError.
+    """Resends a finished delivery with the same `webhook-id` and body.
+
+    Raises WebhookError.
     """
     hook = Webhook.objects.select_for_update().get(pk=delivery.webhook_id)
     if hook.disabled_at and delivery.event != TEST:

@@ -10,6 +10,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import Project
@@ -108,6 +109,7 @@ class Webhook(models.Model):
     )
 
     objects = WebhookQuerySet.as_manager()
+    secret = ""  # of one whose secret has just been made; not stored
 
     class Meta:
         ordering = ("created_at", "pk")
@@ -120,6 +122,13 @@ class Webhook(models.Model):
 
     def __str__(self) -> str:
         return self.description or self.url
+
+    def get_absolute_url(self) -> str:
+        return reverse("webhooks:detail", args=[self.project.slug, self.pk])
+
+    @property
+    def enabled(self) -> bool:
+        return self.disabled_at is None
 
     @property
     def state(self) -> str:
@@ -186,6 +195,9 @@ class Delivery(models.Model):
 
     def __str__(self) -> str:
         return f"{self.event} to {self.webhook_id}"
+
+    def get_absolute_url(self) -> str:
+        return reverse("webhooks:delivery", args=[self.webhook.project.slug, self.pk])
 
     @property
     def message_id(self) -> str:

@@ -1,154 +1,107 @@
-"""What the API of webhooks takes and gives: the forms that bodies are checked with, JSON Schemas,
-and examples.
-"""
+"""What operations of webhooks take and give, with examples."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
+from uuid import UUID
 
-from drf_spectacular.utils import OpenApiExample
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
-from apps.core.openapi import LINE
-from apps.webhooks.models import TEST, Attempt, Delivery, DeliveryState, Event, Format, Webhook
-from workers.lib.typed import json_schema
+from apps.core.openapi import LINE, sent, told
+from apps.core.operations import Moment, choice_of
+from apps.webhooks.models import TEST, DeliveryState, Event, Format
 
-EventName = Literal[tuple(Event.values)]
-FormatName = Literal[tuple(Format.values)]
-Url = Annotated[str, Meta(min_length=1, max_length=500, pattern=LINE)]
-Description = Annotated[str, Meta(max_length=120, pattern=LINE)]
-Events = Annotated[list[EventName], Meta(min_length=1)]
-
-
-class NewWebhook(Struct, forbid_unknown_fields=True, kw_only=True):
-    """An address that is sent events. Without `events`: all of them."""
-
-    url: Url
-    events: Events | None = None
-    description: Description = ""
-    format: FormatName = "standard"
-
-
-class WebhookChanges(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is left out stays. `enabled: false` sends nothing until it is true again."""
-
-    url: Url | UnsetType = UNSET
-    events: Events | UnsetType = UNSET
-    description: Description | UnsetType = UNSET
-    format: FormatName | UnsetType = UNSET
-    enabled: bool | UnsetType = UNSET
-
-
-NEW, CHANGES = json_schema(NewWebhook), json_schema(WebhookChanges)
-TIME, TIME_OR_NULL = (
-    {"type": "string", "format": "date-time"},
-    {"type": ["string", "null"], "format": "date-time"},
-)
-ID = {"type": "string", "format": "uuid"}
-WEBHOOK = {
-    "type": "object",
-    "required": [
-        "id",
-        "url",
-        "description",
-        "events",
-        "format",
-        "state",
-        "disabled_reason",
-        "failing_since",
-        "created_at",
-    ],
-    "properties": {
-        "id": ID,
-        "url": {"type": "string"},
-        "description": {"type": "string"},
-        "events": {"type": "array", "items": {"enum": Event.values}},
-        "format": {
-            "enum": Format.values,
-            "description": "`slack`: {text, blocks}, as Slack's incoming webhooks take",
-        },
-        "state": {"enum": ["enabled", "failing", "disabled"]},
-        "disabled_reason": {"type": "string", "description": "Empty where a person disabled it"},
-        "failing_since": TIME_OR_NULL,
-        "created_at": TIME,
-    },
-}
-SECRET = {"type": "string", "description": "The signing secret. It is given here only"}
-NEW_WEBHOOK = {
-    "type": "object",
-    "required": [*WEBHOOK["required"], "secret"],  # type: ignore[misc]
-    "properties": WEBHOOK["properties"] | {"secret": SECRET},  # type: ignore[operator]
-}
-ROTATED = {
-    "type": "object",
-    "required": ["secret"],
-    "properties": {"secret": SECRET, "old_until": TIME},
-}
-DELIVERY: dict[str, Any] = {
-    "type": "object",
-    "required": [
-        "id",
-        "webhook_id",
-        "event",
-        "subject",
-        "state",
-        "attempts",
-        "last_status",
-        "due_at",
-        "created_at",
-    ],
-    "properties": {
-        "id": ID,
-        "webhook_id": {"type": "string", "description": "The header `webhook-id`"},
-        "event": {"enum": [*Event.values, TEST]},
-        "subject": {"type": "string"},
-        "state": {"enum": DeliveryState.values},
-        "attempts": {"type": "integer"},
-        "last_status": {"type": ["integer", "null"]},
-        "due_at": TIME,
-        "created_at": TIME,
-        "finished_at": TIME_OR_NULL,
-    },
-}
-ATTEMPT = {
-    "type": "object",
-    "properties": {
-        "number": {"type": "integer"},
-        "at": TIME,
-        "status": {"type": ["integer", "null"]},
-        "latency_ms": {"type": ["number", "null"]},
-        "response": {
-            "type": "string",
-            "description": "Its first 1,000 characters, as the receiver sent them",
-        },
-        "error": {"type": "string"},
-    },
-}
-WHOLE_DELIVERY = {
-    "type": "object",
-    "required": [*DELIVERY["required"], "body", "log"],
-    "properties": (
-        DELIVERY["properties"]
-        | {
-            "body": {"type": "string"},
-            "log": {"type": "array", "items": ATTEMPT},
-        }
+EventName = choice_of(Event)
+FormatName = Annotated[
+    choice_of(Format),
+    Meta(
+        description="Choose Slack for the incoming webhooks of Slack, Mattermost and similar chats"
     ),
-}
-NEW_EXAMPLE = OpenApiExample(
+]
+Url = Annotated[
+    str,
+    Meta(
+        title="URL",
+        min_length=1,
+        max_length=500,
+        pattern=LINE,
+        description="Receives JSON by POST. Use https: the body is signed, not encrypted",
+        examples=["https://ci.example.com/flywheel"],
+    ),
+]
+Description = Annotated[
+    str, Meta(max_length=120, pattern=LINE, description="What receives the events")
+]
+Events = Annotated[list[EventName], Meta(min_length=1)]
+Secret = Annotated[str, Meta(description="The signing secret. It is given here only")]
+
+
+class WebhookOut(Struct, kw_only=True):
+    id: UUID
+    url: str
+    description: str
+    events: list[EventName]
+    format: Annotated[
+        Literal[tuple(Format.values)],  # type: ignore[valid-type]
+        Meta(description="`slack`: {text, blocks}, as Slack's incoming webhooks take"),
+    ]
+    state: Literal["enabled", "failing", "disabled"]
+    disabled_reason: Annotated[str, Meta(description="Empty where a person disabled it")]
+    failing_since: Moment | None
+    created_at: Moment
+
+
+class NewWebhookOut(WebhookOut, kw_only=True):
+    secret: Secret
+
+
+class RotatedOut(Struct):
+    secret: Secret
+    old_until: Moment
+
+
+class DeliveryOut(Struct, kw_only=True):
+    id: UUID
+    webhook_id: Annotated[
+        str, Meta(description="The header `webhook-id`", extra={"of": "message_id"})
+    ]
+    event: choice_of(Event, [TEST])  # type: ignore[valid-type]
+    subject: str
+    state: Literal[tuple(DeliveryState.values)]  # type: ignore[valid-type]
+    attempts: Annotated[int, Meta(extra={"of": "attempt"})]
+    last_status: int | None
+    due_at: Moment
+    created_at: Moment
+    finished_at: Moment | None
+
+
+class AttemptOut(Struct):
+    number: int
+    at: Moment
+    status: int | None
+    latency_ms: float | None
+    response: Annotated[
+        str, Meta(description="Its first 1,000 characters, as the receiver sent them")
+    ]
+    error: str
+
+
+class WholeDeliveryOut(DeliveryOut, kw_only=True):
+    body: str
+    log: Annotated[list[AttemptOut], Meta(extra={"of": "attempts"})]
+
+
+NEW_EXAMPLE = sent(
     "A CI system",
-    request_only=True,
-    value={
+    {
         "url": "https://ci.example.com/flywheel",
         "events": ["gate_report.made"],
         "description": "Release pipeline",
     },
 )
-MADE_EXAMPLE = OpenApiExample(
+MADE_EXAMPLE = told(
     "Its secret is given once",
-    response_only=True,
-    status_codes=["201"],
-    value={
+    {
         "id": "5f0c3c1e-7c0d-4b0e-9d3a-2f5a1b1f9a11",
         "url": "https://ci.example.com/flywheel",
         "description": "Release pipeline",
@@ -160,40 +113,5 @@ MADE_EXAMPLE = OpenApiExample(
         "created_at": "2026-11-22T08:00:00Z",
         "secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
     },
+    "201",
 )
-
-
-def webhook_json(hook: Webhook) -> dict[str, Any]:
-    return {
-        "id": str(hook.pk),
-        "url": hook.url,
-        "description": hook.description,
-        "events": hook.events,
-        "format": hook.format,
-        "state": hook.state,
-        "disabled_reason": hook.disabled_reason,
-        "failing_since": hook.failing_since,
-        "created_at": hook.created_at,
-    }
-
-
-def delivery_json(row: Delivery) -> dict[str, Any]:
-    return {
-        "id": str(row.pk),
-        "webhook_id": row.message_id,
-        "event": row.event,
-        "subject": row.subject,
-        "state": row.state,
-        "attempts": row.attempt,
-        "last_status": row.last_status,
-        "due_at": row.due_at,
-        "created_at": row.created_at,
-        "finished_at": row.finished_at,
-    }
-
-
-def attempt_json(row: Attempt) -> dict[str, Any]:
-    return {
-        name: getattr(row, name)
-        for name in ("number", "at", "status", "latency_ms", "response", "error")
-    }

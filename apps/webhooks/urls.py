@@ -1,5 +1,6 @@
 from django.urls import path
 
+from apps.core.operations import page_urls
 from apps.webhooks import views
 
 app_name = "webhooks"
@@ -8,10 +9,6 @@ urlpatterns = [
     path("<uuid:pk>/", views.detail, name="detail"),
     path("<uuid:pk>/log/", views.log, name="log"),
     path("<uuid:pk>/edit/", views.edit, name="edit"),
-    path("<uuid:pk>/delete/", views.delete, name="delete"),
-    path("<uuid:pk>/switch/", views.switch, name="switch"),
-    path("<uuid:pk>/secret/", views.rotate, name="rotate"),
-    path("<uuid:pk>/test/", views.test, name="test"),
     path("deliveries/<uuid:pk>/", views.delivery, name="delivery"),
-    path("deliveries/<uuid:pk>/again/", views.again, name="again"),
+    *page_urls("webhooks"),
 ]

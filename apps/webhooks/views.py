@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
+from apps.core.operations import NOT_DONE, submitted
 from apps.core.paging import page_of
 from apps.core.query import PAGE_NUMBER
 from apps.webhooks import actions
-from apps.webhooks.actions import WebhookError
-from apps.webhooks.forms import WebhookForm
 from apps.webhooks.models import TEST, Delivery, DeliveryState, Event, Webhook
 from apps.webhooks.sending import request_headers
 
@@ -32,17 +29,10 @@ def _hook(project: Project, pk: UUID) -> Webhook:
 @project_view(Role.OPERATOR)
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     """All webhooks; a POST adds one, whose secret is shown on its page once."""
-    form = WebhookForm(request.POST or None)
-    if request.method == "POST" and form.is_valid():
-        try:
-            hook, secret = actions.create_webhook(
-                project=project, by=request.user, **form.cleaned_data
-            )
-        except WebhookError as error:
-            form.add_error(error.field or None, str(error))
-        else:
-            request.session["new_secret"] = [str(hook.pk), secret]
-            return redirect("webhooks:detail", project.slug, hook.pk)
+    form, hook = submitted(request, actions.create_webhook, project=project)
+    if hook is not NOT_DONE:
+        actions.show_secret(request, hook)
+        return redirect(hook)
     hooks = project.webhooks.all()
     disabled = [hook for hook in hooks if hook.disabled_reason]
     return render(
@@ -89,64 +79,16 @@ def _log(request: HttpRequest, hook: Webhook) -> dict[str, Any]:
 @project_view(Role.OPERATOR)
 def edit(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     hook = _hook(project, pk)
-    initial = {
-        "url": hook.url,
-        "description": hook.description,
-        "events": hook.events,
-        "format": hook.format,
-    }
-    form = WebhookForm(request.POST or None, initial=initial)
-    if request.method == "POST" and form.is_valid():
-        try:
-            actions.edit_webhook(hook=hook, by=request.user, **form.cleaned_data)
-        except WebhookError as error:
-            form.add_error(error.field or None, str(error))
-        else:
-            return redirect("webhooks:detail", project.slug, hook.pk)
+    form, done = submitted(
+        request,
+        actions.edit_webhook,
+        project=project,
+        target=hook,
+        only=("url", "format", "description", "events"),
+    )
+    if done is not NOT_DONE:
+        return redirect(hook)
     return render(request, "webhooks/edit.html", {"hook": hook, "form": form})
-
-
-@require_POST
-@project_view(Role.OPERATOR)
-def delete(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    hook = _hook(project, pk)
-    try:
-        actions.delete_webhook(hook=hook, by=request.user)
-    except WebhookError as error:
-        messages.error(request, str(error))
-        return redirect("webhooks:detail", project.slug, pk)
-    messages.success(request, f"The webhook “{hook}” and its log are deleted.")
-    return redirect("webhooks:list", project.slug)
-
-
-@require_POST
-@project_view(Role.OPERATOR)
-def switch(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    hook = _hook(project, pk)
-    if hook.disabled_at:
-        actions.enable(hook=hook, by=request.user)
-    else:
-        actions.disable(hook=hook, by=request.user)
-    return redirect("webhooks:detail", project.slug, hook.pk)
-
-
-@require_POST
-@project_view(Role.OPERATOR)
-def rotate(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    hook = _hook(project, pk)
-    request.session["new_secret"] = [
-        str(hook.pk),
-        actions.rotate_secret(hook=hook, by=request.user),
-    ]
-    return redirect("webhooks:detail", project.slug, hook.pk)
-
-
-@require_POST
-@project_view(Role.OPERATOR)
-def test(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    hook = _hook(project, pk)
-    actions.send_test(hook=hook, by=request.user)
-    return redirect("webhooks:detail", project.slug, hook.pk)
 
 
 @project_view(Role.OPERATOR)
@@ -159,17 +101,6 @@ def delivery(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
         "headers": request_headers(row),
     }
     return render(request, "webhooks/delivery.html", context)
-
-
-@require_POST
-@project_view(Role.OPERATOR)
-def again(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    row = _delivery(project, pk)
-    try:
-        actions.send_again(delivery=row, by=request.user)
-    except WebhookError as error:
-        messages.error(request, str(error))
-    return redirect("webhooks:delivery", project.slug, row.pk)
 
 
 def _delivery(project: Project, pk: UUID) -> Delivery:

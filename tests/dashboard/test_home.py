@@ -174,7 +174,7 @@ def test_policy_rules_and_random_checks_wait_for_reviewers() -> None:
 
 def test_a_disabled_webhook_waits_for_operators_only() -> None:
     project = make_project()
-    hook, _ = create_webhook(
+    hook = create_webhook(
         project=project, url="https://ci.example.com/", events=Event.values, by=admin_of(project)
     )
     type(hook).objects.filter(pk=hook.pk).update(disabled_reason="It answered 500 for a day.")

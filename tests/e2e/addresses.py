@@ -521,7 +521,7 @@ def talked(run: Trajectory, by: Any) -> dict[str, tuple]:
 def told(project: Project, by: Any) -> dict[str, tuple]:
     """A webhook with a delivery whose receiver answered with something long and hostile."""
     url = "https://ci.example.com/" + "hooks/" * 20
-    hook, _ = create_webhook(
+    hook = create_webhook(
         project=project, url=url, description="Release pipeline", events=Event.values, by=by
     )
     row = send_test(hook=hook, by=by)

@@ -308,7 +308,7 @@ def test_a_channel_that_promoted_nothing_is_deleted(project: Project, channel: C
     freeze(channel=fresh, reason="r", by=by)
     hook = create_webhook(
         project=project, url="http://127.0.0.1:9/", events=[Event.DEPLOYMENT_REQUESTED], by=by
-    )[0]
+    )
     deployments.add_target(channel=fresh, webhook=hook, by=by)
     stale = Channel.objects.get(pk=fresh.pk)
     delete(fresh)

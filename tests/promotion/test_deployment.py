@@ -683,7 +683,7 @@ def test_a_removed_target_is_unloaded_and_a_server_in_use_stays(scene: Scene) ->
 
 @pytest.fixture
 def hook(scene: Scene) -> Any:
-    row, _ = create_webhook(
+    row = create_webhook(
         project=scene.project, url="http://127.0.0.1:9/", events=[Event.SERVER_DOWN], by=scene.by
     )
     deployments.add_target(channel=scene.channel, webhook=row, by=scene.by)
@@ -752,7 +752,7 @@ def test_a_webhook_that_refuses_undoes_the_servers_and_is_told(scene: Scene, hoo
 
 def test_a_failed_deployment_is_told_to_people_and_webhooks(scene: Scene) -> None:
     peer = scene.target()
-    hook, _ = create_webhook(
+    hook = create_webhook(
         project=scene.project, url="http://127.0.0.1:9/", events=[Event.DEPLOYMENT_FAILED], by=None
     )
     peer.spoil = no_load

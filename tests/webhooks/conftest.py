@@ -22,9 +22,10 @@ def receiver(settings: Any) -> Iterator[Receiver]:
 @pytest.fixture
 def made(project: Project, receiver: Receiver) -> tuple[Webhook, str]:
     """A webhook at the receiver, and its secret."""
-    return create_webhook(
+    hook = create_webhook(
         project=project, url=receiver.url, events=Event.values, by=admin_of(project)
     )
+    return hook, hook.secret
 
 
 @pytest.fixture

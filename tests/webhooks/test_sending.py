@@ -125,7 +125,7 @@ def test_a_receiver_that_hangs_holds_up_no_other(
     monkeypatch.setattr(sending, "LIMIT_S", 1.0)
     with running() as other:
         url, by = other.url, admin_of(hook.project)
-        healthy, _ = actions.create_webhook(
+        healthy = actions.create_webhook(
             project=hook.project, url=url, events=[Event.GATE_REPORT_MADE], by=by
         )
         receiver.replies = [receiver.hangs]
@@ -367,7 +367,7 @@ def test_a_test_event_is_tried_once_also_where_the_webhook_is_disabled(
 
 def test_for_a_day_the_old_secret_signs_too(made: tuple[Webhook, str], receiver: Receiver) -> None:
     hook, old = made
-    new = actions.rotate_secret(hook=hook, by=admin_of(hook.project))
+    new = actions.rotate_secret(hook=hook, by=admin_of(hook.project)).secret
     for count, secrets in ((2, [new, old]), (1, [new])):
         rounds(tell(hook, count))
         got = receiver.got[-1]

@@ -71,10 +71,10 @@ def test_an_escaped_text_has_no_marks_and_reads_as_before(text: str) -> None:
 @pytest.mark.django_db
 def test_a_webhook_of_that_format_is_sent_it(project: Project) -> None:
     by = admin_of(project)
-    plain, _ = create_webhook(
+    plain = create_webhook(
         project=project, url="https://ci.example.com/", events=Event.values, by=by
     )
-    chat, _ = create_webhook(
+    chat = create_webhook(
         project=project,
         url="https://hooks.slack.example/x",
         events=Event.values,
@@ -93,5 +93,13 @@ def test_a_webhook_of_that_format_is_sent_it(project: Project) -> None:
     }
     assert "a → b" in bodies[chat.pk]["text"] and project.name in bodies[chat.pk]["text"]
     assert "blocks" in json.loads(send_test(hook=chat, by=by).body)
-    edit_webhook(hook=chat, url=chat.url, events=["flow.ended"], description="", by=by)
+    edit_webhook(
+        hook=chat,
+        url=chat.url,
+        format=chat.format,
+        events=["flow.ended"],
+        description="",
+        enabled=True,
+        by=by,
+    )
     assert chat.format == "slack"

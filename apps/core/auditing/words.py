@@ -1,5 +1,5 @@
-"""The audit log in sentences: the one place that says an action in words. An action without a
-sentence fails the tests.
+"""The audit log in sentences: the one place that says an action in words, besides the
+declarations of operations. An action without a sentence fails the tests.
 
 A sentence goes on after who did it. `{name}` is a value of the event's detail; `{name@}` links it
 to the target, `{=words@}` links these words; `{n|task|tasks}` counts ("1 task", "2 tasks"),
@@ -11,7 +11,7 @@ is the value `id`. A part in [brackets] is left out where one of its values is m
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from django.urls import NoReverseMatch, reverse
@@ -327,14 +327,6 @@ AUTOMATION = {
     "flow.answered": "answered the step “{step}” of {=a run@} of the flow {name}: {answer}",
     "flow.cancel_requested": "cancelled {=a run@} of the flow {name}",
     "flow.continued": "continued {=a run@} of the flow {name}",
-    "webhook.created": "added the webhook {host@}[ for {events}]",
-    "webhook.edited": "edited the webhook {host@}[: {changed}]",
-    "webhook.deleted": "deleted the webhook {host}",
-    "webhook.secret_rotated": "rotated the signing secret of the webhook {host@}",
-    "webhook.disabled": "disabled the webhook {host@}[: {reason}]",
-    "webhook.enabled": "enabled the webhook {host@}",
-    "webhook.tested": "sent a test to the webhook {host@}",
-    "webhook.sent_again": "sent {event} to the webhook {host@} again",
 }
 SECTIONS = {
     "people": Section("People and keys", PEOPLE),
@@ -393,6 +385,16 @@ WORDS: dict[str, str] = {
     for section in SECTIONS.values()
     for action, sentence in section.sentences.items()
 }
+
+
+def declare(section: str, sentences: Mapping[str, str]) -> None:
+    """Adds the sentences that operations declare. Raises ValueError for one that is there."""
+    if taken := WORDS.keys() & sentences.keys():
+        raise ValueError(f"{', '.join(sorted(taken))} has a sentence already.")
+    SECTIONS[section].sentences.update(sentences)
+    WORDS.update(sentences)
+
+
 PAGES = {
     "core.project": "core:audit",
     "core.apikey": "core:keys",

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from django.urls import URLPattern, URLResolver, get_resolver
+
+from apps.core import operations
 
 # Shows held-out requests, answers, outputs, scores of single tasks, or what is held out; each view
 # is counted.
@@ -211,7 +214,6 @@ TOTALS: dict[str, str] = dict.fromkeys(
         "automation:run_status",
         "automation_api:run",
         "webhooks:delivery",
-        "webhooks_api:delivery",
         "evals_api:sets",
         "promotion_api:channel",
         "reviews_api:reviews",
@@ -302,8 +304,7 @@ NOTHING: dict[str, str] = {
     "notifications": "list count read open preferences",
     "teamwork": "comment people assign",
     "teamwork_api": "assignments",
-    "webhooks": "list detail log edit delete switch rotate test again",
-    "webhooks_api": "webhooks webhook secret test deliveries again",
+    "webhooks": "list detail log edit",
     "prompts_api": "playground_cancel playground_save_prompt",
     "prompts": "new preview try_it playground_cancel playground_save_prompt",
     "registry": (
@@ -398,6 +399,8 @@ class Route:
         """(what it can show of a hold-out, whether that is counted). Raises KeyError for an
         unclassified route.
         """
+        if self.name in (declared := _declared()):
+            return declared[self.name]
         for table, counted in ((COUNTED, "yes"), (TOTALS, "when evaluated"), (MASKED, "–")):
             if self.name in table:
                 return table[self.name], counted
@@ -405,6 +408,16 @@ class Route:
         if name in NOTHING.get(namespace, "").split():
             return "", "–"
         raise KeyError(self.name)
+
+
+@cache
+def _declared() -> dict[str, tuple[str, str]]:
+    """By operations. A route whose methods show different things shows the most of them."""
+    shown: dict[str, tuple[str, str]] = {}
+    for one in operations.REGISTRY.values():
+        for name in one.routes:
+            shown[name] = max(shown.get(name, ("", "")), tuple(one.shows))
+    return shown
 
 
 def routes() -> list[Route]:

@@ -1,0 +1,249 @@
+"""The declaration of an operation, read from the signature of the function that it decorates."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
+
+import msgspec
+from django.core.exceptions import ObjectDoesNotExist
+from django.db.models import Model
+from django.http import HttpRequest
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import asdict
+
+from apps.core import scopes
+from apps.core.auditing import words
+from apps.core.models import ApiKey, Project
+from apps.core.query import Query
+from apps.core.scopes import ROLE_FOR, Needs, Role, Scope
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+READING = "GET"
+
+
+class Paged(Generic[T]):
+    """`gives=Paged[Out]`: the function returns a queryset, which is read a page at a time, newest
+    first."""
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Where an operation stands in the API: `Rest("PATCH", "webhooks/<uuid:pk>/", "webhook")`."""
+
+    method: str
+    path: str
+    route: str  # its name within the app's namespace
+    status: int = 200
+
+
+@dataclass(frozen=True)
+class Page:
+    """Where a form is posted to that needs no page of its own.
+
+    `then` is the route that follows, if it is not the page of the object; `done` the sentence that
+    is shown there, in which `{target}` is the object. `after` is called with the request and what
+    the function has returned.
+    """
+
+    path: str
+    route: str
+    then: str = ""
+    done: str = ""
+    after: Callable[[HttpRequest, Any], None] | None = None
+
+
+class Disclosure(NamedTuple):
+    """What a route can show of a hold-out, and whether that counts as a view of it."""
+
+    what: str
+    counted: str
+
+
+SHOWS_NOTHING = Disclosure("", "–")
+SHOWS_TOTALS = Disclosure("aggregates of evaluations", "when evaluated")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operation:
+    """`name` is unique; in the OpenAPI file it is `v1_{name}`.
+
+    Of the function's parameters, `project`, `by` and `key` are who asks, the one whose type is a
+    model is the object (`target`), `query` is the checked query of a read, and the others are what
+    the operation takes. `within` is the lookup from the object to its project. `partial`: what is
+    left out keeps the object's value. `gives` is a Struct (filled from what the function returns,
+    or from the object if that is nothing), a list of one, or `Paged`; None: no content.
+    """
+
+    name: str
+    app: str
+    body: Callable[..., Any]
+    rest: Rest | None
+    page: Page | None
+    needs: Needs
+    role: Role
+    takes: type[Struct] | None
+    partial: bool
+    gives: Any
+    target: type[Model] | None
+    target_name: str
+    within: str
+    query: Query
+    about: str
+    examples: tuple[Any, ...]
+    says: Mapping[str, str] = field(default_factory=dict)
+    shows: Disclosure = SHOWS_NOTHING
+
+    @cached_property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.body).parameters
+
+    @property
+    def route(self) -> str:
+        return f"{self.app}_api:{self.rest.route}" if self.rest else ""
+
+    @property
+    def page_route(self) -> str:
+        return f"{self.app}:{self.page.route}" if self.page else ""
+
+    def object_of(self, project: Project, pk: Any) -> Any:
+        """Raises ObjectDoesNotExist, for what is another project's, too."""
+        assert self.target is not None
+        row = (
+            self.target._default_manager.select_related(self.within)
+            .filter(**{self.within: project, "pk": pk})
+            .first()
+        )
+        if row is None:
+            noun = self.target._meta.verbose_name
+            raise ObjectDoesNotExist(f"This project has no {noun} with this id.")
+        return row
+
+    def run(
+        self,
+        *,
+        project: Project,
+        by: Any,
+        target: Any = None,
+        given: Struct | None = None,
+        key: ApiKey | None = None,
+        query: Any = None,
+    ) -> Any:
+        """Calls the function. Raises what it raises."""
+        values = {"project": project, "by": by, "key": key, "query": query} | (
+            {self.target_name: target} if target is not None else {}
+        )
+        who = {name: value for name, value in values.items() if name in self.parameters}
+        return self.body(**who, **self._fields(given, target))
+
+    def _fields(self, given: Struct | None, target: Any) -> dict[str, Any]:
+        if given is None:
+            return {}
+        fields = asdict(given)
+        return {
+            name: getattr(target, name) if value is UNSET else value
+            for name, value in fields.items()
+        }
+
+    @property
+    def routes(self) -> list[str]:
+        return [name for name in (self.route, self.page_route) if name]
+
+
+REGISTRY: dict[str, Operation] = {}
+WHO = ("project", "by", "key", "query")
+
+
+def operation(
+    name: str,
+    *,
+    rest: Rest | None = None,
+    page: Page | None = None,
+    gives: Any = None,
+    role: Role | None = None,
+    scope: Scope | None = None,
+    within: str = "project",
+    partial: bool = False,
+    query: Query | None = None,
+    examples: tuple[Any, ...] = (),
+    says: Mapping[str, str] | None = None,
+    shows: Disclosure = SHOWS_NOTHING,
+) -> Callable[[F], F]:
+    """Declares the function as an operation and leaves it as it is.
+
+    The first paragraph of its docstring is the description in OpenAPI. `scope` is `read` for a GET
+    and else `manage`; `role` the one that the scope needs, unless it is higher. `says` gives the
+    actions that it audits their sentences (`auditing.words`); `shows` is what it can show of a
+    hold-out. Raises ValueError for a name, or a route and method, that is declared already.
+    """
+
+    def decorate(body: F) -> F:
+        reads = rest is not None and rest.method == READING
+        wanted = scope or (Scope.READ if reads else Scope.MANAGE)
+        hints = get_type_hints(body, include_extras=True)
+        target_name = next(
+            (one for one, hint in hints.items() if one not in (*WHO, "return") and _is_model(hint)),
+            "",
+        )
+        one = Operation(
+            name=name,
+            app=body.__module__.split(".")[1],
+            body=body,
+            rest=rest,
+            page=page,
+            needs=Needs((wanted,), role if role not in (None, ROLE_FOR.get(wanted)) else None),
+            role=role or ROLE_FOR[wanted],
+            takes=_struct(body, hints, {*WHO, target_name}, partial),
+            partial=partial,
+            gives=gives,
+            target=hints.get(target_name),
+            target_name=target_name,
+            within=within,
+            query=query or {},
+            about=_first_paragraph(body),
+            examples=examples,
+            says=says or {},
+            shows=shows,
+        )
+        if name in REGISTRY:
+            raise ValueError(f"There is an operation {name} already.")
+        REGISTRY[name] = one
+        body.operation = one  # type: ignore[attr-defined]
+        if rest:
+            scopes.declare(one.route, rest.method, one.needs)
+        words.declare(one.says)
+        return body
+
+    return decorate
+
+
+def _is_model(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Model)
+
+
+def _struct(
+    body: Callable[..., Any], hints: Mapping[str, Any], apart: set[str], partial: bool
+) -> type[Struct] | None:
+    """What the function takes, as a Struct named after it; None if it takes nothing."""
+    fields: list[tuple[str, Any, Any]] = []
+    for name, parameter in inspect.signature(body).parameters.items():
+        if name in apart:
+            continue
+        if partial:
+            fields.append((name, hints[name] | UnsetType, UNSET))
+        elif parameter.default is parameter.empty:
+            fields.append((name, hints[name], msgspec.NODEFAULT))
+        else:
+            fields.append((name, hints[name], parameter.default))
+    if not fields:
+        return None
+    title = "".join(part.capitalize() for part in body.__name__.split("_"))
+    return msgspec.defstruct(title, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _first_paragraph(body: Callable[..., Any]) -> str:
+    return " ".join((inspect.getdoc(body) or "").split("\n\n")[0].split())

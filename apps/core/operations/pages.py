@@ -1,0 +1,98 @@
+"""The pages of operations: where forms are posted to, and the beat of a page with a form."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import ObjectDoesNotExist
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import URLPattern, path
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.errors import Rejected
+from apps.core.models import Project
+from apps.core.operations.declared import REGISTRY, Operation
+from apps.core.operations.forms import OperationForm, form_of
+
+NOT_DONE = object()
+
+
+def page_urls(app: str) -> list[URLPattern]:
+    """The addresses that forms of an app's operations are posted to."""
+    return [
+        path(one.page.path, _button(one), name=one.page.route)
+        for one in REGISTRY.values()
+        if one.app == app and one.page
+    ]
+
+
+def _button(one: Operation) -> Any:
+    page = one.page
+    assert page is not None
+
+    @require_POST
+    @project_view(one.role)
+    def view(request: HttpRequest, project: Project, **address: Any) -> HttpResponse:
+        target = _target(one, project, address.get("pk"))
+        back = redirect(target) if target else redirect(page.then, project.slug)
+        form = form_of(one)(request.POST) if one.takes else None
+        if form is not None and not form.is_valid():
+            problems = [problem for field in form.errors.values() for problem in field]
+            messages.error(request, " ".join(problems))
+            return back
+        try:
+            given = form.given if form else None
+            returned = one.run(project=project, by=request.user, target=target, given=given)
+        except Rejected as error:
+            messages.error(request, str(error))
+            return back
+        if page.after:
+            page.after(request, returned)
+        if page.done:
+            messages.success(request, page.done.format(target=target))
+        return redirect(page.then, project.slug) if page.then else back
+
+    view.__name__ = one.page_route
+    return view
+
+
+def _target(one: Operation, project: Project, pk: Any) -> Any:
+    if one.target is None:
+        return None
+    try:
+        return one.object_of(project, pk)
+    except ObjectDoesNotExist as error:
+        raise Http404(str(error)) from error
+
+
+def submitted(
+    request: HttpRequest,
+    body: Any,
+    *,
+    project: Project,
+    target: Any = None,
+    only: Collection[str] | None = None,
+) -> tuple[OperationForm, Any]:
+    """The form of an operation on a page of its own, and what the operation has returned:
+    `NOT_DONE` unless it was posted, valid and not refused. The initial values are the object's.
+    """
+    one: Operation = body.operation
+    form_class = form_of(one, only)
+    initial = (
+        {name: getattr(target, name) for name in form_class.base_fields}
+        if target is not None
+        else None
+    )
+    form = form_class(request.POST or None, initial=initial)
+    if request.method != "POST" or not form.is_valid():
+        return form, NOT_DONE
+    try:
+        returned = one.run(project=project, by=request.user, target=target, given=form.given)
+    except Rejected as error:
+        form.add_refusal(error)
+        return form, NOT_DONE
+    return form, returned

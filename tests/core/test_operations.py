@@ -1,0 +1,104 @@
+"""What follows from the declaration of an operation, tried on all of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+from django.test import Client
+from django.urls import reverse
+from msgspec import Meta, Struct
+
+from apps.core.models import Project, Stage
+from apps.core.operations import REGISTRY, Operation, Rest, operation
+from apps.core.operations.forms import form_of
+from apps.core.operations.rest import filled
+from apps.core.scopes import ROUTES
+from tests.factories import make_key, make_project
+
+ALL = [pytest.param(one, id=name) for name, one in REGISTRY.items()]
+REST = [pytest.param(one, id=name) for name, one in REGISTRY.items() if one.rest]
+
+
+@pytest.fixture
+def key(db: None) -> tuple[Project, dict[str, str]]:
+    project = make_project()
+    return project, {"Authorization": f"Bearer {make_key(project)}"}
+
+
+def send(one: Operation, headers: dict[str, str], body: Any = None) -> Any:
+    url = reverse(one.route, args=[uuid4()] if one.target else [])
+    return Client().generic(
+        one.rest.method,
+        url,
+        msgspec.json.encode(body or {}),
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+@pytest.mark.parametrize("one", REST)
+def test_it_is_closed_to_strangers_and_finds_only_what_is_the_projects(
+    one: Operation, key: tuple[Project, dict[str, str]]
+) -> None:
+    assert send(one, {}).status_code == 401
+    assert ROUTES[one.route][one.rest.method] == one.needs
+    if one.target:
+        answer = send(one, key[1])
+        assert answer.status_code == 404 and "with this id" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("one", [item for item in REST if item.values[0].rest.method != "GET"])
+def test_an_archived_project_takes_nothing(
+    one: Operation, key: tuple[Project, dict[str, str]]
+) -> None:
+    project, headers = key
+    Project.objects.filter(pk=project.pk).update(stage=Stage.ARCHIVED)
+    answer = send(one, headers)
+    assert answer.status_code == 403 and "archived" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("one", [item for item in ALL if item.values[0].takes])
+def test_its_form_has_the_fields_and_bounds_of_what_it_takes(one: Operation) -> None:
+    fields = form_of(one).base_fields
+    assert list(fields) == [field.name for field in msgspec.structs.fields(one.takes)]
+    schema = msgspec.json.schema_components([one.takes])[1][one.takes.__name__]["properties"]
+    for name, field in fields.items():
+        wanted = schema[name]
+        assert getattr(field, "max_length", None) == wanted.get("maxLength")
+        assert getattr(field, "min_value", None) == wanted.get("minimum")
+        assert getattr(field, "max_value", None) == wanted.get("maximum")
+        choices = wanted.get("enum") or wanted.get("items", {}).get("enum")
+        assert not choices or sorted(value for value, _ in field.choices) == sorted(choices)
+
+
+def test_every_operation_that_writes_says_what_it_does() -> None:
+    silent = [one.name for one in REGISTRY.values() if not one.about]
+    assert not silent, f"The docstring of these is their description: {silent}"
+
+
+class Inner(Struct):
+    n: int
+
+
+class Out(Struct):
+    name: Annotated[str, Meta(extra={"of": "label"})]
+    parts: list[Inner]
+
+
+class Row:
+    label, parts = "a", [type("Part", (), {"n": 1})()]
+
+
+def test_an_answer_is_filled_from_attributes_and_is_what_openapi_says() -> None:
+    assert filled(Out, Row) == {"name": "a", "parts": [{"n": 1}]}
+    with pytest.raises(msgspec.ValidationError):
+        filled(Out, type("Row", (), {"label": 3, "parts": []}))
+
+
+def test_a_name_or_a_route_is_declared_once() -> None:
+    name = next(iter(REGISTRY))
+    with pytest.raises(ValueError, match="already"):
+        operation(name, rest=Rest("POST", "x/", "x"))(lambda: None)
