@@ -37,7 +37,7 @@ from apps.promotion.gate.policy import Policy, as_toml
 from apps.promotion.models import Trial
 from apps.prompts import playground
 from apps.registry.managed import add_managed
-from apps.registry.ray_clusters import add_cluster
+from apps.registry.ray_clusters import NewCluster, add_cluster
 from apps.registry.servers import add_server
 from apps.reviews.actions import open_review
 from apps.reviews.policy import DEFAULTS
@@ -215,7 +215,7 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
     )
     cluster = make_cluster(trajectory.failure)
     rays = add_cluster(
-        project=project, fields={"name": "rays", "base_url": "https://ray.example.com"}, by=by
+        project=project, given=NewCluster(name="rays", base_url="https://ray.example.com"), by=by
     )
     return {
         "project": project,

@@ -17,7 +17,7 @@ import pytest
 from apps.core import runner
 from apps.core.models import JobState
 from apps.registry.actions import register_base
-from apps.registry.ray_clusters import add_cluster, refresh_health
+from apps.registry.ray_clusters import NewCluster, add_cluster, refresh_health
 from apps.training.actions import freeze_dataset, prepared_run
 from apps.training.engines import ray
 from apps.training.models import Method, TrainingRun
@@ -85,7 +85,7 @@ def test_a_run_trains_on_the_cluster_and_its_adapter_is_registered(
         project=project, name="tiny", folder=make_tiny_model(data_dir / "tiny"), by=by
     )
     fields = {"name": "real", "base_url": dashboard, "gpus": 0.0, "flywheel_url": live_server.url}
-    cluster = add_cluster(project=project, fields=fields, by=by, operator=True)
+    cluster = add_cluster(project=project, given=NewCluster(**fields), by=by)
     refresh_health(cluster)
     cluster.refresh_from_db()
     assert (cluster.health, cluster.ray_version.split(".")[0]) == ("healthy", "2")

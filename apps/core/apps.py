@@ -1,7 +1,8 @@
 import gc
+from importlib import import_module
 from typing import Any
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.db.models.signals import pre_migrate
 from django.utils.module_loading import autodiscover_modules
 
@@ -26,7 +27,9 @@ class CoreConfig(AppConfig):
         signals.connect()
         pre_migrate.connect(schema.refuse_another_version, sender=self)
         deletion.register_kind()
-        # Where apps register their kinds of jobs, and declare their operations.
-        autodiscover_modules("jobs", "actions", "reads")
+        autodiscover_modules("jobs")  # where apps register their kinds of jobs
+        for config in apps.get_app_configs():
+            for module in getattr(config, "operations", ()):  # where apps declare theirs
+                import_module(f"{config.name}.{module}")
         gc.freeze()
         gc.enable()

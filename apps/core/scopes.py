@@ -131,8 +131,6 @@ ROUTES: dict[str, dict[str, Needs]] = {
     "registry_api:server_probe": {"POST": OPERATED},
     "registry_api:server_start": {"POST": OPERATED},
     "registry_api:server_stop": {"POST": OPERATED},
-    "registry_api:ray_clusters": {"GET": READABLE, "POST": OPERATED},
-    "registry_api:ray_cluster": {"GET": READABLE, "PATCH": OPERATED, "DELETE": OPERATED},
     "registry_api:adapter_uploads": {"GET": READABLE, "POST": MANAGED},
     "registry_api:adapter_upload": {"GET": READABLE, "DELETE": MANAGED},
     "registry_api:adapter_upload_part": {"PUT": MANAGED},

@@ -1,6 +1,7 @@
 from django.urls import path
 
-from apps.registry import api, ray_api, uploads_api
+from apps.core.operations import rest_urls
+from apps.registry import api, uploads_api
 
 app_name = "registry_api"
 urlpatterns = [
@@ -9,8 +10,6 @@ urlpatterns = [
     path("servers/<slug:name>/start/", api.server_start, name="server_start"),
     path("servers/<slug:name>/stop/", api.server_stop, name="server_stop"),
     path("servers/<slug:name>/probe/", api.server_probe, name="server_probe"),
-    path("ray-clusters/", ray_api.collection, name="ray_clusters"),
-    path("ray-clusters/<slug:name>/", ray_api.item, name="ray_cluster"),
     path("model-versions/", api.version_list, name="model_versions"),
     path("model-versions/<int:pk>/", api.version_item, name="model_version"),
     path("adapter-uploads/", uploads_api.collection, name="adapter_uploads"),
@@ -21,4 +20,5 @@ urlpatterns = [
         uploads_api.part,
         name="adapter_upload_part",
     ),
+    *rest_urls("registry"),
 ]

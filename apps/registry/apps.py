@@ -4,6 +4,7 @@ from django.apps import AppConfig
 class RegistryConfig(AppConfig):
     name = "apps.registry"
     label = "registry"
+    operations = ("ray_clusters",)
 
     def ready(self) -> None:
         from apps.core.projects.deletion import BEFORE

@@ -1,15 +1,12 @@
 from django.urls import path
 
+from apps.core.operations import page_urls
 from apps.registry import ray_pages, views
 
 app_name = "registry"
 urlpatterns = [
     path("register/", views.register, name="register"),
     path("ray-clusters/", ray_pages.listing, name="ray_clusters"),
-    path("ray-clusters/new/", ray_pages.new, name="ray_cluster_new"),
-    path("ray-clusters/<slug:name>/edit/", ray_pages.edit, name="ray_cluster_edit"),
-    path("ray-clusters/<slug:name>/remove/", ray_pages.remove, name="ray_cluster_remove"),
-    path("ray-clusters/<slug:name>/check/", ray_pages.check, name="ray_cluster_check"),
     path("servers/", views.listing, name="servers"),
     path("servers/new/", views.new, name="server_new"),
     path("servers/new/managed/", views.new_managed, name="managed_new"),
@@ -21,4 +18,5 @@ urlpatterns = [
     path("servers/<slug:name>/start/", views.start, name="server_start"),
     path("servers/<slug:name>/stop/", views.stop, name="server_stop"),
     path("servers/<slug:name>/probe/", views.probe, name="server_probe"),
+    *page_urls("registry"),
 ]

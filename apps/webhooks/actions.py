@@ -165,6 +165,12 @@ def _audit(what: str, hook: Webhook, by: Any, **detail: Any) -> None:
 @operation(
     "webhooks_edit",
     rest=Rest("PATCH", "webhooks/<uuid:pk>/", "webhook"),
+    page=Page(
+        "<uuid:pk>/edit/",
+        "edit",
+        template="webhooks/edit.html",
+        only=("url", "format", "description", "events"),
+    ),
     gives=schema.WebhookOut,
     role=Role.OPERATOR,
     partial=True,

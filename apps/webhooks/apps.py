@@ -4,3 +4,4 @@ from django.apps import AppConfig
 class WebhooksConfig(AppConfig):
     name = "apps.webhooks"
     label = "webhooks"
+    operations = ("actions", "reads")

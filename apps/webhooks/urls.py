@@ -8,7 +8,6 @@ urlpatterns = [
     path("", views.listing, name="list"),
     path("<uuid:pk>/", views.detail, name="detail"),
     path("<uuid:pk>/log/", views.log, name="log"),
-    path("<uuid:pk>/edit/", views.edit, name="edit"),
     path("deliveries/<uuid:pk>/", views.delivery, name="delivery"),
     *page_urls("webhooks"),
 ]

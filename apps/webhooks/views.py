@@ -77,21 +77,6 @@ def _log(request: HttpRequest, hook: Webhook) -> dict[str, Any]:
 
 
 @project_view(Role.OPERATOR)
-def edit(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    hook = _hook(project, pk)
-    form, done = submitted(
-        request,
-        actions.edit_webhook,
-        project=project,
-        target=hook,
-        only=("url", "format", "description", "events"),
-    )
-    if done is not NOT_DONE:
-        return redirect(hook)
-    return render(request, "webhooks/edit.html", {"hook": hook, "form": form})
-
-
-@project_view(Role.OPERATOR)
 def delivery(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     row = _delivery(project, pk)
     context = {

@@ -36,7 +36,7 @@ from apps.prompts.models import Playground
 from apps.prompts.playground import Side
 from apps.prompts.playground import start as start_playground
 from apps.registry.actions import register_prompt
-from apps.registry.ray_clusters import add_cluster
+from apps.registry.ray_clusters import NewCluster, add_cluster
 from apps.reviews.actions import open_review
 from apps.reviews.models import ProbeRun
 from apps.reviews.rescoring import submit_probe
@@ -331,7 +331,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
     server = make_server(project, "https://gpu.example.com/v1")
     make_endpoint(project, server)
     ray_cluster = add_cluster(
-        project=project, fields={"name": "rays", "base_url": "https://ray.example.com"}, by=by
+        project=project, given=NewCluster(name="rays", base_url="https://ray.example.com"), by=by
     )
     prompt = register_prompt(
         project=project,

@@ -18,7 +18,7 @@ from apps.core import jobs
 from apps.core.kinds import Incomplete, kind_of
 from apps.core.models import JobState, Role
 from apps.registry.models import ModelVersion, RayCluster
-from apps.registry.ray_clusters import add_cluster, edit_cluster, refresh_health
+from apps.registry.ray_clusters import NewCluster, add_cluster, edit_cluster, refresh_health
 from apps.registry.servers import ServerError
 from apps.training.actions import TrainingError
 from apps.training.engines import ray
@@ -41,7 +41,7 @@ def cluster(prepared: TrainingRun, settings: Any) -> RayCluster:  # noqa: F811
         "gpus": 2.0,
         "flywheel_url": "http://here:8000/",
     }
-    return add_cluster(project=prepared.project, fields=fields, by=prepared.created_by)
+    return add_cluster(project=prepared.project, given=NewCluster(**fields), by=prepared.created_by)
 
 
 @pytest.fixture
@@ -340,7 +340,7 @@ def test_health_and_what_was_found_out_about_another_address_is_dropped(
     assert cluster.health == "down" and "does not answer" in cluster.health_detail
     with fake_ray() as fake:
         edited = edit_cluster(
-            cluster=cluster, fields={"name": "gpus", "base_url": fake.base}, by=None
+            cluster=cluster, given=NewCluster(name="gpus", base_url=fake.base), by=None
         )
         assert edited.health == "unchecked"
         refresh_health(edited)
@@ -349,5 +349,7 @@ def test_health_and_what_was_found_out_about_another_address_is_dropped(
     assert (edited.health, edited.ray_version) == ("healthy", "2.60.0")
     with pytest.raises(ServerError, match="metadata service"):
         edit_cluster(
-            cluster=edited, fields={"name": "gpus", "base_url": "http://169.254.169.254"}, by=None
+            cluster=edited,
+            given=NewCluster(name="gpus", base_url="http://169.254.169.254"),
+            by=None,
         )

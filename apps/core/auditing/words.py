@@ -260,9 +260,6 @@ TRAINING = {
 MODELS = {
     "model_version.downloaded": "downloaded the files of the model {name@}",
     "model_version.created": "registered the model {name@}",
-    "ray_cluster.added": "added the Ray cluster {name}[ at {base_url}]",
-    "ray_cluster.edited": "edited the Ray cluster {name}[: {changed}]",
-    "ray_cluster.removed": "removed the Ray cluster {name}[ at {base_url}]",
     "server.added": "added the server {name}[ at {base_url}][, serving {serves}]",
     "server.edited": "edited the server {name}[: {changed}]",
     "server.removed": "removed the server {name}[ at {base_url}]",

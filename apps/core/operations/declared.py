@@ -13,7 +13,6 @@ from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import Model
 from django.http import HttpRequest
 from msgspec import UNSET, Struct, UnsetType
-from msgspec.structs import asdict
 
 from apps.core import scopes
 from apps.core.auditing import words
@@ -43,15 +42,19 @@ class Rest:
 
 @dataclass(frozen=True)
 class Page:
-    """Where a form is posted to that needs no page of its own.
+    """Where the operation's form is posted to.
 
+    With a `template` it is a page of its own that shows the form (`form`, of the fields `only`, if
+    given) and the object under the name of its parameter; without, a button of another page.
     `then` is the route that follows, if it is not the page of the object; `done` the sentence that
-    is shown there, in which `{target}` is the object. `after` is called with the request and what
-    the function has returned.
+    is shown there, in which `{target}` is the object and `{returned}` what the function has
+    returned. `after` is called with the request and `returned`.
     """
 
     path: str
     route: str
+    template: str = ""
+    only: tuple[str, ...] = ()
     then: str = ""
     done: str = ""
     after: Callable[[HttpRequest, Any], None] | None = None
@@ -72,11 +75,12 @@ SHOWS_TOTALS = Disclosure("aggregates of evaluations", "when evaluated")
 class Operation:
     """`name` is unique; in the OpenAPI file it is `v1_{name}`.
 
-    Of the function's parameters, `project`, `by` and `key` are who asks, the one whose type is a
-    model is the object (`target`), `query` is the checked query of a read, and the others are what
-    the operation takes. `within` is the lookup from the object to its project. `partial`: what is
-    left out keeps the object's value. `gives` is a Struct (filled from what the function returns,
-    or from the object if that is nothing), a list of one, or `Paged`; None: no content.
+    Of the function's parameters, `project`, `by` and `key` (None on a page) are who asks, the one
+    whose type is a model is the object (`target`), `query` is the checked query of a read, and the
+    others are what the operation takes; if their only one is a Struct (`whole` is its name), then
+    that. `within` is the lookup from the object to its project. `partial`: what is left out keeps
+    the object's value. `gives` is a Struct (filled from what the function returns, or from the
+    object if that is nothing), a list of one, or `Paged`; None: no content.
     """
 
     name: str
@@ -87,7 +91,7 @@ class Operation:
     needs: Needs
     role: Role
     takes: type[Struct] | None
-    partial: bool
+    whole: str
     gives: Any
     target: type[Model] | None
     target_name: str
@@ -97,6 +101,10 @@ class Operation:
     examples: tuple[Any, ...]
     says: Mapping[str, str] = field(default_factory=dict)
     shows: Disclosure = SHOWS_NOTHING
+
+    @cached_property
+    def hints(self) -> Mapping[str, Any]:
+        return get_type_hints(self.body, include_extras=True)
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -110,17 +118,15 @@ class Operation:
     def page_route(self) -> str:
         return f"{self.app}:{self.page.route}" if self.page else ""
 
-    def object_of(self, project: Project, pk: Any) -> Any:
+    def object_of(self, project: Project, **address: Any) -> Any:
         """Raises ObjectDoesNotExist, for what is another project's, too."""
         assert self.target is not None
-        row = (
-            self.target._default_manager.select_related(self.within)
-            .filter(**{self.within: project, "pk": pk})
-            .first()
-        )
+        rows = self.target._default_manager.select_related(self.within)
+        row = rows.filter(**{self.within: project}, **address).first()
         if row is None:
-            noun = self.target._meta.verbose_name
-            raise ObjectDoesNotExist(f"This project has no {noun} with this id.")
+            noun, (field,) = self.target._meta.verbose_name, address
+            named = "id" if field == "pk" else field
+            raise ObjectDoesNotExist(f"This project has no {noun} with this {named}.")
         return row
 
     def run(
@@ -143,11 +149,12 @@ class Operation:
     def _fields(self, given: Struct | None, target: Any) -> dict[str, Any]:
         if given is None:
             return {}
-        fields = asdict(given)
-        return {
+        fields = {name: getattr(given, name) for name in given.__struct_fields__}
+        values = {
             name: getattr(target, name) if value is UNSET else value
             for name, value in fields.items()
         }
+        return {self.whole: self.hints[self.whole](**values)} if self.whole else values
 
     @property
     def routes(self) -> list[str]:
@@ -189,6 +196,7 @@ def operation(
             (one for one, hint in hints.items() if one not in (*WHO, "return") and _is_model(hint)),
             "",
         )
+        takes, whole = _taken(body, hints, {*WHO, target_name}, partial)
         one = Operation(
             name=name,
             app=body.__module__.split(".")[1],
@@ -197,8 +205,8 @@ def operation(
             page=page,
             needs=Needs((wanted,), role if role not in (None, ROLE_FOR.get(wanted)) else None),
             role=role or ROLE_FOR[wanted],
-            takes=_struct(body, hints, {*WHO, target_name}, partial),
-            partial=partial,
+            takes=takes,
+            whole=whole,
             gives=gives,
             target=hints.get(target_name),
             target_name=target_name,
@@ -225,24 +233,35 @@ def _is_model(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, Model)
 
 
-def _struct(
+def _taken(
     body: Callable[..., Any], hints: Mapping[str, Any], apart: set[str], partial: bool
-) -> type[Struct] | None:
-    """What the function takes, as a Struct named after it; None if it takes nothing."""
+) -> tuple[type[Struct] | None, str]:
+    """What the function takes, as a Struct, and the name of the parameter that is one, if any."""
+    own = {
+        name: parameter.default
+        for name, parameter in inspect.signature(body).parameters.items()
+        if name not in apart
+    }
+    kinds, title, whole = hints, "".join(map(str.capitalize, body.__name__.split("_"))), ""
+    if len(own) == 1 and _is_struct(struct := hints[next(iter(own))]):
+        whole, kinds = next(iter(own)), get_type_hints(struct, include_extras=True)
+        if not partial:
+            return struct, whole
+        own = dict.fromkeys(struct.__struct_fields__)
+    if not own:
+        return None, ""
     fields: list[tuple[str, Any, Any]] = []
-    for name, parameter in inspect.signature(body).parameters.items():
-        if name in apart:
-            continue
+    for name, default in own.items():
         if partial:
-            fields.append((name, hints[name] | UnsetType, UNSET))
-        elif parameter.default is parameter.empty:
-            fields.append((name, hints[name], msgspec.NODEFAULT))
+            fields.append((name, kinds[name] | UnsetType, UNSET))
         else:
-            fields.append((name, hints[name], parameter.default))
-    if not fields:
-        return None
-    title = "".join(part.capitalize() for part in body.__name__.split("_"))
-    return msgspec.defstruct(title, fields, kw_only=True, forbid_unknown_fields=True)
+            required = default is inspect.Parameter.empty
+            fields.append((name, kinds[name], msgspec.NODEFAULT if required else default))
+    return msgspec.defstruct(title, fields, kw_only=True, forbid_unknown_fields=True), whole
+
+
+def _is_struct(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Struct)
 
 
 def _first_paragraph(body: Callable[..., Any]) -> str:

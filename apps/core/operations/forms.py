@@ -91,6 +91,8 @@ def _field(field: inspect.Field) -> forms.Field:
     }
     example = next(iter(said.get("examples", ())), "")
     attrs = {"placeholder": str(example)} if example else {}
+    if "suggest" in extra:
+        attrs["list"] = f"{field.name}-suggestions"
     if isinstance(kind, inspect.ListType):
         item, _, of_item = _unwrapped(kind.item_type)
         return forms.MultipleChoiceField(
@@ -112,11 +114,9 @@ def _field(field: inspect.Field) -> forms.Field:
             min_value=kind.ge, max_value=kind.le, widget=forms.NumberInput(attrs), **common
         )
     if isinstance(kind, inspect.StrType):
-        return forms.CharField(
-            max_length=kind.max_length,
-            widget=forms.TextInput(attrs | extra.get("attrs", {})),
-            **common,
-        )
+        text = forms.CharField(max_length=kind.max_length, widget=forms.TextInput(attrs), **common)
+        text.suggestions = extra.get("suggest")  # type: ignore[attr-defined]
+        return text
     raise TypeError(f"{field.name}: no form field for {type(kind).__name__}.")
 
 

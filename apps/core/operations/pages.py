@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import ObjectDoesNotExist
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
 from django.views.decorators.http import require_POST
 
@@ -24,47 +24,78 @@ NOT_DONE = object()
 def page_urls(app: str) -> list[URLPattern]:
     """The addresses that forms of an app's operations are posted to."""
     return [
-        path(one.page.path, _button(one), name=one.page.route)
+        path(one.page.path, _form_page(one) if one.page.template else _button(one), name=route)
         for one in REGISTRY.values()
-        if one.app == app and one.page
+        if one.app == app and one.page and (route := one.page.route)
     ]
 
 
 def _button(one: Operation) -> Any:
-    page = one.page
-    assert page is not None
-
     @require_POST
     @project_view(one.role)
     def view(request: HttpRequest, project: Project, **address: Any) -> HttpResponse:
-        target = _target(one, project, address.get("pk"))
-        back = redirect(target) if target else redirect(page.then, project.slug)
+        target = _target(one, project, address)
         form = form_of(one)(request.POST) if one.takes else None
         if form is not None and not form.is_valid():
             problems = [problem for field in form.errors.values() for problem in field]
             messages.error(request, " ".join(problems))
-            return back
+            return _back(one, project, target)
         try:
             given = form.given if form else None
             returned = one.run(project=project, by=request.user, target=target, given=given)
         except Rejected as error:
             messages.error(request, str(error))
-            return back
-        if page.after:
-            page.after(request, returned)
-        if page.done:
-            messages.success(request, page.done.format(target=target))
-        return redirect(page.then, project.slug) if page.then else back
+            return _back(one, project, target)
+        return _done(one, request, project, target, returned)
 
     view.__name__ = one.page_route
     return view
 
 
-def _target(one: Operation, project: Project, pk: Any) -> Any:
+def _form_page(one: Operation) -> Any:
+    page = one.page
+    assert page is not None
+
+    @project_view(one.role)
+    def view(request: HttpRequest, project: Project, **address: Any) -> HttpResponse:
+        target = _target(one, project, address)
+        form, returned = submitted(
+            request, one.body, project=project, target=target, only=page.only or None
+        )
+        if returned is not NOT_DONE:
+            return _done(one, request, project, target, returned)
+        return render(
+            request, page.template, {"form": form} | ({one.target_name: target} if target else {})
+        )
+
+    view.__name__ = one.page_route
+    return view
+
+
+def _done(
+    one: Operation, request: HttpRequest, project: Project, target: Any, returned: Any
+) -> HttpResponse:
+    page = one.page
+    assert page is not None
+    if page.after:
+        page.after(request, returned)
+    if page.done:
+        messages.success(request, page.done.format(target=target, returned=returned))
+    if page.then:
+        return redirect(page.then, project.slug)
+    return _back(one, project, target or returned)
+
+
+def _back(one: Operation, project: Project, target: Any) -> HttpResponse:
+    own = getattr(target, "get_absolute_url", None)
+    return redirect(own()) if own else redirect(one.page.then, project.slug)
+
+
+def _target(one: Operation, project: Project, address: Mapping[str, Any]) -> Any:
     if one.target is None:
         return None
     try:
-        return one.object_of(project, pk)
+        return one.object_of(project, **address)
     except ObjectDoesNotExist as error:
         raise Http404(str(error)) from error
 

@@ -41,7 +41,7 @@ def rest_urls(app: str) -> list[URLPattern]:
 def _view(route: str, methods: Mapping[str, Operation]) -> Any:
     def view(request: Request, **address: Any) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
-        return _answer(methods[method], request, address.get("pk"))
+        return _answer(methods[method], request, address)
 
     view.__name__ = route
     decorated = api_view(list(methods))(view)
@@ -58,12 +58,12 @@ def _view(route: str, methods: Mapping[str, Operation]) -> Any:
     return decorated
 
 
-def _answer(one: Operation, request: Request, pk: Any) -> Response:
+def _answer(one: Operation, request: Request, address: dict[str, Any]) -> Response:
     key = request.auth
     target = None
     if one.target:
         try:
-            target = one.object_of(key.project, pk)
+            target = one.object_of(key.project, **address)
         except ObjectDoesNotExist as error:
             raise NotFound(str(error)) from error
     given = convert(request.data, one.takes) if one.takes else None
@@ -144,11 +144,41 @@ def _responses(one: Operation) -> dict[Any, Any]:
     if one.gives is None:
         return described({}, *bad) | {204: None}
     item, many = _item(one.gives)
-    schema = json_schema(item)
+    schema = _always_whole(json_schema(item))
     return described(
         {one.rest.status: {list: results, Paged: page}[many](schema) if many else schema},
         *sorted(bad),
     )
+
+
+# Of what is sent, not of what is answered.
+BOUNDS = {
+    "default",
+    "additionalProperties",
+    "examples",
+    "pattern",
+    *("minLength", "maxLength", "minItems", "maxItems"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+}
+
+
+def _always_whole(schema: Any) -> Any:
+    """The schema of an answer: every field is there, whatever a request may leave out."""
+    if isinstance(schema, list):
+        return [_always_whole(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    whole = {
+        name: _always_whole(item)
+        for name, item in schema.items()
+        if name not in BOUNDS or (name == "additionalProperties" and item is not False)
+    }
+    if "properties" in schema:
+        whole["properties"] = {
+            name: _always_whole(item) for name, item in schema["properties"].items()
+        }
+        whole["required"] = list(schema["properties"])
+    return whole
 
 
 def _parameters(one: Operation) -> list[OpenApiParameter]:

@@ -12,6 +12,9 @@ from msgspec import Meta
 from apps.core.openapi import LINE
 
 Line = Annotated[str, Meta(pattern=LINE)]
+Name = Annotated[
+    str, Meta(pattern=r"\A[-a-zA-Z0-9_]{1,80}\Z", description="Letters, digits, - and _")
+]
 Moment = Annotated[datetime, Meta(tz=True)]
 
 

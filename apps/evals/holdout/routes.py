@@ -304,18 +304,16 @@ NOTHING: dict[str, str] = {
     "notifications": "list count read open preferences",
     "teamwork": "comment people assign",
     "teamwork_api": "assignments",
-    "webhooks": "list detail log edit",
+    "webhooks": "list detail log",
     "prompts_api": "playground_cancel playground_save_prompt",
     "prompts": "new preview try_it playground_cancel playground_save_prompt",
     "registry": (
         "register servers server_new managed_new server server_status server_run server_edit"
-        " server_remove server_probe server_start server_stop ray_clusters ray_cluster_new"
-        " ray_cluster_edit ray_cluster_remove ray_cluster_check"
+        " server_remove server_probe server_start server_stop ray_clusters"
     ),
     "registry_api": (
-        "adapter_uploads adapter_upload adapter_upload_part adapter_upload_finish ray_clusters"
-        " ray_cluster servers server server_probe server_start server_stop model_versions"
-        " model_version"
+        "adapter_uploads adapter_upload adapter_upload_part adapter_upload_finish servers"
+        " server server_probe server_start server_stop model_versions model_version"
     ),
     "environments": (
         "list new connect test_connection import_grader detail packages package package_download"
