@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from rest_framework.exceptions import ValidationError
-from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
-from apps.core.errors import Rejected
+from apps.core.errors import Rejected, note_refusal
 from workers.lib.errors import SpecError
 from workers.lib.typed import FormError
-
-# hooks of higher layers for sentences that are shown to an API key
-TOLD: list[Callable[[Request, Rejected], None]] = []
 
 
 def answer_of(error: Exception, context: dict[str, Any]) -> Response | None:
@@ -23,8 +18,8 @@ def answer_of(error: Exception, context: dict[str, Any]) -> Response | None:
     framework answers it.
     """
     if isinstance(error, Rejected):
-        for record in TOLD:
-            record(context["request"], error)
+        key = context["request"].auth
+        note_refusal(key.project, error, by=key)
     if isinstance(error, FormError):
         error = ValidationError({"path": error.path, "error": error.problem})
     elif isinstance(error, SpecError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -34,6 +34,17 @@ class Rejected(Exception):
     """
 
     field: str | None = None
+
+
+# Hooks of higher layers for sentences that are shown to a person or an API key: called with the
+# project, the error, and `by`.
+REFUSALS: list[Callable[..., None]] = []
+
+
+def note_refusal(project: Any, error: Rejected, *, by: Any) -> None:
+    """Before its sentence is shown to `by`."""
+    for note in REFUSALS:
+        note(project, error, by=by)
 
 
 def _page(

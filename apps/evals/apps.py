@@ -6,7 +6,7 @@ class EvalsConfig(AppConfig):
     label = "evals"
 
     def ready(self) -> None:
-        from apps.core import api_errors
+        from apps.core import errors
         from apps.core.managed.objects import Managed, register
         from apps.core.projects.deletion import BEFORE
         from apps.environments.protocol.guards import GUARDS
@@ -44,4 +44,4 @@ class EvalsConfig(AppConfig):
         GUARDS.append(scoring.guard)
         shown.WATCHERS.append(guards.record_runs_shown)
         exports.GUARDS.append(guards.untrainable)
-        api_errors.TOLD.append(view_log.record_told)
+        errors.REFUSALS.append(view_log.record_refusal)

@@ -13,6 +13,7 @@ from apps.core.operations.declared import (
     Page,
     Paged,
     Rest,
+    Written,
     operation,
 )
 from apps.core.operations.pages import NOT_DONE, page_urls, submitted
@@ -29,6 +30,7 @@ __all__ = [
     "Page",
     "Paged",
     "Rest",
+    "Written",
     "choice_of",
     "operation",
     "page_urls",

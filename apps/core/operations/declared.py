@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 import msgspec
 from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import Model
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from msgspec import UNSET, Struct, UnsetType
 
 from apps.core import scopes
@@ -28,6 +28,13 @@ READING = "GET"
 class Paged(Generic[T]):
     """`gives=Paged[Out]`: the function returns a queryset, which is read a page at a time, newest
     first."""
+
+
+class Written(NamedTuple):
+    """An answer that is written by a function of its own: its JSON Schema, and the function."""
+
+    schema: dict[str, Any]
+    content: Callable[[Any], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,8 @@ class Page:
     given) and the object under the name of its parameter; without, a button of another page.
     `then` is the route that follows, if it is not the page of the object; `done` the sentence that
     is shown there, in which `{target}` is the object and `{returned}` what the function has
-    returned. `after` is called with the request and `returned`.
+    returned, or a function of both. `after` is called with the request and `returned`; `refused`
+    with the request, the object and the error: it answers, or leaves it to the sentence (None).
     """
 
     path: str
@@ -56,8 +64,9 @@ class Page:
     template: str = ""
     only: tuple[str, ...] = ()
     then: str = ""
-    done: str = ""
+    done: str | Callable[[Any, Any], str] = ""
     after: Callable[[HttpRequest, Any], None] | None = None
+    refused: Callable[[HttpRequest, Any, Exception], HttpResponse | None] | None = None
 
 
 class Disclosure(NamedTuple):
@@ -79,8 +88,8 @@ class Operation:
     whose type is a model is the object (`target`), `query` is the checked query of a read, and the
     others are what the operation takes; if their only one is a Struct (`whole` is its name), then
     that. `within` is the lookup from the object to its project. `partial`: what is left out keeps
-    the object's value. `gives` is a Struct (filled from what the function returns, or from the
-    object if that is nothing), a list of one, or `Paged`; None: no content.
+    the object's value. `gives` is a Struct, `Written`, a list of a Struct, or `Paged`, filled from
+    what the function returns, or from the object if that is no row; None: no content.
     """
 
     name: str

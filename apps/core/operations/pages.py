@@ -13,7 +13,7 @@ from django.urls import URLPattern, path
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.errors import Rejected
+from apps.core.errors import Rejected, note_refusal
 from apps.core.models import Project
 from apps.core.operations.declared import REGISTRY, Operation
 from apps.core.operations.forms import OperationForm, form_of
@@ -44,6 +44,10 @@ def _button(one: Operation) -> Any:
             given = form.given if form else None
             returned = one.run(project=project, by=request.user, target=target, given=given)
         except Rejected as error:
+            page = one.page
+            if page and page.refused and (answer := page.refused(request, target, error)):
+                return answer
+            note_refusal(project, error, by=request.user)
             messages.error(request, str(error))
             return _back(one, project, target)
         return _done(one, request, project, target, returned)
@@ -80,7 +84,8 @@ def _done(
     if page.after:
         page.after(request, returned)
     if page.done:
-        messages.success(request, page.done.format(target=target, returned=returned))
+        text = page.done if isinstance(page.done, str) else page.done(target, returned)
+        messages.success(request, text.format(target=target, returned=returned))
     if page.then:
         return redirect(page.then, project.slug)
     return _back(one, project, target or returned)
@@ -124,6 +129,7 @@ def submitted(
     try:
         returned = one.run(project=project, by=request.user, target=target, given=form.given)
     except Rejected as error:
+        note_refusal(project, error, by=request.user)
         form.add_refusal(error)
         return form, NOT_DONE
     return form, returned

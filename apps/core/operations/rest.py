@@ -7,6 +7,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 from django.core.exceptions import ObjectDoesNotExist
+from django.db.models import Model
 from django.db.models.manager import BaseManager
 from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -17,7 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import JSON, described, page, results
-from apps.core.operations.declared import REGISTRY, Operation, Paged
+from apps.core.operations.declared import REGISTRY, Operation, Paged, Written
 from apps.core.paging import keyset
 from apps.core.query import Query, number_of, parameters, whole_number
 from workers.lib.typed import convert, json_schema
@@ -92,11 +93,10 @@ def _content(one: Operation, request: Request, returned: Any, target: Any) -> An
         return {"results": [filled(item, row) for row in rows], "next": following}
     if many is list:
         return {"results": [filled(item, row) for row in returned]}
-    if returned is None or isinstance(returned, bool):
-        returned = target
-    if returned is target and one.rest.method != "GET":
+    row = target if target is not None and not isinstance(returned, Model) else returned
+    if row is target and one.rest.method != "GET":
         target.refresh_from_db()  # the database sets some values
-    return filled(item, returned)
+    return one.gives.content(row) if isinstance(one.gives, Written) else filled(item, row)
 
 
 def filled(item: type[Struct], row: Any) -> Any:
@@ -144,7 +144,8 @@ def _responses(one: Operation) -> dict[Any, Any]:
     if one.gives is None:
         return described({}, *bad) | {204: None}
     item, many = _item(one.gives)
-    schema = _always_whole(json_schema(item))
+    written = isinstance(item, Written)
+    schema = item.schema if written else _always_whole(json_schema(item))
     return described(
         {one.rest.status: {list: results, Paged: page}[many](schema) if many else schema},
         *sorted(bad),

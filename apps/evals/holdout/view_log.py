@@ -131,11 +131,6 @@ def record_refusal(project: Project, error: Exception, *, by: Any) -> None:
     record_membership(project, getattr(error, "held", ()), by=by, detail="a refusal")
 
 
-def record_told(request: Any, error: Exception) -> None:
-    """For `core.api_errors.TOLD`."""
-    record_refusal(request.auth.project, error, by=request.auth)
-
-
 def record_output_view(run: EvalRun, *, by: Any) -> bool:
     """A page with outputs on held-out tasks is a view: one per person and evaluation.
 
