@@ -43,8 +43,8 @@ REFUSALS: list[Callable[..., None]] = []
 
 def note_refusal(project: Any, error: Rejected, *, by: Any) -> None:
     """Before its sentence is shown to `by`."""
-    for note in REFUSALS:
-        note(project, error, by=by)
+    for hook in REFUSALS:
+        hook(project, error, by=by)
 
 
 def _page(
