@@ -5,6 +5,7 @@ class RegistryConfig(AppConfig):
     name = "apps.registry"
     label = "registry"
     operations = ("ray_clusters",)
+    audit_section = "models"
 
     def ready(self) -> None:
         from apps.core.projects.deletion import BEFORE

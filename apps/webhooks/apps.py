@@ -5,3 +5,4 @@ class WebhooksConfig(AppConfig):
     name = "apps.webhooks"
     label = "webhooks"
     operations = ("actions", "reads")
+    audit_section = "automation"

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
+from django.apps import apps
 from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
@@ -232,7 +233,8 @@ def operation(
         body.operation = one  # type: ignore[attr-defined]
         if rest:
             scopes.declare(one.route, rest.method, one.needs)
-        words.declare(one.says)
+        if one.says:
+            words.declare(apps.get_app_config(one.app).audit_section, one.says)
         return body
 
     return decorate

@@ -13,7 +13,7 @@ from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from msgspec import Struct, inspect
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -84,12 +84,9 @@ def _answer(one: Operation, request: Request, address: dict[str, Any]) -> Respon
 def _content(one: Operation, request: Request, returned: Any, target: Any) -> Any:
     item, many = _item(one.gives)
     if many is Paged:
-        try:
-            rows, following = keyset(
-                returned, request.query_params.get("cursor", ""), number_of(request, "limit")
-            )
-        except ValueError as error:
-            raise ValidationError({"path": "cursor", "error": str(error)}) from error
+        rows, following = keyset(
+            returned, request.query_params.get("cursor", ""), number_of(request, "limit")
+        )
         return {"results": [filled(item, row) for row in rows], "next": following}
     if many is list:
         return {"results": [filled(item, row) for row in returned]}
