@@ -87,7 +87,11 @@ def test_no_operation_takes_what_cannot_be_stored(project: Project) -> None:
             body = json.dumps({"deep": [1, {"a": "x\x00"}], "name": "\ud800"})
             said = client.generic(method, url, body, content_type="application/json", **headers)
             assert said.status_code < 500, (route, method)
-            if route not in OWN and said.status_code == 400:
+            if (
+                route not in OWN
+                and said.status_code == 400
+                and said.json()["error"] != "is required"
+            ):
                 assert said.json() == {"path": "deep[1].a", "error": PROBLEM}, (route, method)
                 bodies += 1
     assert (named, bodies) >= (7, 25)
