@@ -41,7 +41,7 @@ from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import ModelKind
 from workers.lib.prompts import AGENT_PART
 from workers.lib.task_files import write_tasks
-from workers.lib.transcripts import CALLS, NOTHING, TEXT
+from workers.lib.transcripts import CALLS, NOTHING, OWN_CALLS, TEXT
 from workers.lib.verifiers.expectations import needs_calls
 
 TASKS_AT_ONCE = 500  # in memory
@@ -206,8 +206,8 @@ def _stop_if_decided(run: EvalRun, new: int) -> None:
 
 
 def call_needs(run: EvalRun) -> dict[str, bool | None]:
-    """{task: `needs_calls`} of the tasks with tools that an answer in words alone failed."""
-    failed = run.samples.filter(answer_form=TEXT, success=False, masked=False)
+    """{task: `needs_calls`} of the tasks with tools that were failed without a call of these."""
+    failed = run.samples.filter(answer_form__in=(TEXT, OWN_CALLS), success=False, masked=False)
     environment = run.environment
     spec = {"kind": environment.kind, "verifier": environment.verifier.spec}
     offered = environment.is_remote or bool(tools_of(run))

@@ -592,7 +592,9 @@ class Sample(SampleFields):
     tools = ArrayField(models.CharField(max_length=64), default=list)
     tags = ArrayField(models.CharField(max_length=80), default=list)
     answer_form = models.CharField(
-        max_length=7, blank=True, help_text="calls, text or nothing (`workers.lib.transcripts`)"
+        max_length=7,
+        blank=True,
+        help_text="calls, own, text or nothing (`transcripts`)",
     )
 
     objects = SampleQuerySet.as_manager()

@@ -140,10 +140,11 @@ def _lack_calls(counts: Mapping[str, int], agent: bool) -> str:
     lacking, called = counts.get("lack_calls", 0), counts.get("called", 0)
     if not lacking or (called and lacking < SOME * counts["samples"]):
         return ""
+    tool = "a tool of the environment"
     runs = (
-        f"{lacking:,} of {counts['samples']:,} runs failed without calling a tool"
+        f"{lacking:,} of {counts['samples']:,} runs failed without calling {tool}"
         if called
-        else "No run called a tool"
+        else f"No run called {tool}"
     )
     ending = (
         "Only calls that the agent returns are seen here, not those that it runs on a backend of"

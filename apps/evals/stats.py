@@ -29,8 +29,8 @@ class SampleRow:
     `crashed`: the agent reported an error instead of an answer. `other_results`: it had run tools
     of its own. Not `answered`: it failed without an answer, so there are no tokens to count.
     `no_answer`: it failed because the agent crashed, took too long or said nothing. `called`: it
-    called a tool. `needs_calls`: whether its task cannot be solved in words alone; None if that is
-    not known.
+    called a tool of its task. `needs_calls`: whether its task cannot be solved in words alone; None
+    if that is not known.
 
     Only the gate sets the last three, of unsafe outputs: what kinds of unsafe action it shows, and
     what a person who looked at it decided (None: nobody has)."""
@@ -60,7 +60,7 @@ class SampleRow:
 
     @property
     def lacks_calls(self) -> bool:
-        """It failed in words alone, where calls were needed or may have been."""
+        """It failed without a call, where calls were needed or may have been."""
         failed = not (self.success or self.masked or self.no_answer or self.called)
         return failed and self.needs_calls is not False
 

@@ -316,9 +316,9 @@ def test_what_shows_nothing_about_the_agent_has_a_problem(
 def test_a_summary_has_the_notes_of_the_server() -> None:
     made = result()
     assert "Note" not in markdown(made)
-    made.run["notes"] = ["No run called a tool; 40 tasks need calls.", "<b> |"]
+    made.run["notes"] = ["No run called a tool of the environment; 40 tasks need calls.", "<b> |"]
     text = markdown(made)
-    assert "**Note:** No run called a tool; 40 tasks need calls.\n" in text
+    assert "**Note:** No run called a tool of the environment; 40 tasks need calls.\n" in text
     assert "**Note:** \\<b\\> \\|" in text
 
 

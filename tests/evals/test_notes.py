@@ -21,13 +21,20 @@ from tests.factories import (
     make_package,
     make_project,
 )
-from workers.lib.transcripts import CALLS, NOTHING, TEXT, answer_form
+from workers.lib.transcripts import CALLS, NOTHING, OWN_CALLS, TEXT, answer_form
 
 pytestmark = pytest.mark.django_db
 
 
+NO_CALL = "No run called a tool of the environment;"
+
+
 def said(content: Any, **more: Any) -> dict:
     return {"role": "assistant", "content": content} | more
+
+
+def named(tool: str) -> dict:
+    return {"id": "1", "type": "function", "function": {"name": tool, "arguments": "{}"}}
 
 
 CALL = {"id": "1", "type": "function", "function": {"name": "tickets.close", "arguments": "{"}}
@@ -46,13 +53,21 @@ CALL = {"id": "1", "type": "function", "function": {"name": "tickets.close", "ar
         ([said("<think>Hm.</think>已关闭。")], TEXT),
         ([said(None, tool_calls=[CALL])], CALLS),
         ([said(None, tool_calls=[{"function": {"arguments": "{}"}}])], CALLS),
-        ([said(None, function_call={"name": "x", "arguments": "{}"}), said("")], CALLS),
+        ([said(None, function_call={"name": "tickets.close", "arguments": "{}"}), said("")], CALLS),
         ([said('{"tool": "tickets.close", "args": {"id": 12}}')], CALLS),
         ([said('{"tool": "tickets.close", "args": {')], CALLS),
+        ([said(None, tool_calls=[named("tickets_close")])], CALLS),
+        ([said(None, tool_calls=[named("transfer_to_billing")]), said("Done.")], OWN_CALLS),
+        ([said(None, tool_calls=[named("think"), named("tickets.close")])], CALLS),
+        ([said("\u200b\ufeff")], NOTHING),
     ],
 )
 def test_an_answer_calls_says_or_is_nothing(messages: list[dict], form: str) -> None:
-    assert answer_form(messages) == form
+    assert answer_form(messages, ["tickets.close", "tickets.create"]) == form
+
+
+def test_calls_are_the_agents_own_only_where_the_tasks_tools_are_known() -> None:
+    assert answer_form([said(None, tool_calls=[named("transfer_to_billing")])]) == CALLS
 
 
 def counts(**changes: int) -> dict[str, int]:
@@ -69,19 +84,19 @@ def counts(**changes: int) -> dict[str, int]:
         (counts(no_answer=72), "The agent failed to answer 72 of 80 samples"),
         (
             counts(called=0, lack_calls=80, tasks_need_calls=40),
-            "No run called a tool; 40 tasks need calls, or a state",
+            f"{NO_CALL} 40 tasks need calls, or a state",
         ),
         (
             counts(called=0, lack_calls=2, tasks_need_calls=1),
-            "No run called a tool; 1 task needs calls",
+            f"{NO_CALL} 1 task needs calls",
         ),
         (
             counts(called=0, lack_calls=78),
-            "No run called a tool; 78 of 80 failed, and whether their tasks need calls is up to",
+            f"{NO_CALL} 78 of 80 failed, and whether their tasks need calls is up to",
         ),
         (
             counts(called=40, lack_calls=40, tasks_need_calls=20),
-            "40 of 80 runs failed without calling a tool; 20 tasks need calls",
+            "40 of 80 runs failed without calling a tool of the environment; 20 tasks need calls",
         ),
         (counts(called=0), ""),  # every answer in words was right
         (counts(called=75, lack_calls=5, tasks_need_calls=5), ""),
@@ -120,10 +135,23 @@ def test_an_agent_that_only_reports_its_work_is_not_0_without_a_word(data_dir: P
     metrics = agent.state()["metrics"]
     assert metrics["success"]["mean"] == 0.0
     (note,) = agent.state()["notes"]
-    assert note.startswith("No run called a tool; 3 tasks need calls") and "docs/agents.md" in note
+    assert note.startswith(f"{NO_CALL} 3 tasks need calls") and "docs/agents.md" in note
     assert note in page_of(agent)
     (advice,) = advice_of(agent.run)
     assert advice.why.startswith("6 of 6 samples failed without a call")
+
+
+def test_calls_of_tools_that_the_environment_does_not_have_are_not_calls_of_its_tools(
+    data_dir: Path,
+) -> None:
+    project = make_project()
+    call = {"name": "ask_billing_agent", "arguments": {"question": "Close ticket 12"}}
+    agent = evaluated(
+        make_eval_set(project), make_environment(project), tool_calls=[call], output="Closed."
+    )
+    assert agent.state()["metrics"]["counts"]["called"] == 0
+    (note,) = agent.state()["notes"]
+    assert note.startswith(f"{NO_CALL} 3 tasks need calls")
 
 
 def test_where_own_code_scores_what_tasks_need_is_not_claimed(
@@ -134,7 +162,7 @@ def test_where_own_code_scores_what_tasks_need_is_not_claimed(
         make_eval_set(project), make_package(project, tmp_path), output="The counter is at two."
     )
     (note,) = agent.state()["notes"]
-    assert note.startswith("No run called a tool; 6 of 6 failed, and whether their tasks need")
+    assert note.startswith(f"{NO_CALL} 6 of 6 failed, and whether their tasks need")
     rate = agent.state()["metrics"]["valid_json"]
     assert rate["mean"] is None and "not measured here" in page_of(agent)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from workers.lib.messages import (
@@ -35,7 +36,7 @@ LONGEST_COMPARED = 200_000  # characters that are read as data; longer results a
 MCP = {"content", "isError", "is_error", "structuredContent", "_meta", "meta"}
 PART = {"type", "text", "annotations", "meta", "_meta"}
 TAGGED = re.compile(r"\s*(?:<tool_response>(.*)</tool_response>|```\w*\n(.*)\n```)\s*", re.DOTALL)
-CALLS, TEXT, NOTHING = "calls", "text", "nothing"
+CALLS, OWN_CALLS, TEXT, NOTHING = "calls", "own", "text", "nothing"
 RESULTS = "results"  # of an agent's message: what its calls returned to it, in their order
 
 
@@ -61,17 +62,31 @@ def agent_turns(messages: list[Message], prompt: list[Message]) -> list[Message]
 
 def is_empty(turn: Message) -> bool:
     """Whether an agent's message neither says nor calls anything."""
-    return not calls_of(turn) and not text_of(turn).strip() and not turn.get("function_call")
+    return not calls_of(turn) and not _is_visible(text_of(turn)) and not turn.get("function_call")
 
 
-def answer_form(messages: list[Message]) -> str:
+def answer_form(messages: list[Message], tools: Iterable[str] = ()) -> str:
     """The most that the assistant's messages have: CALLS (native or as text, also broken ones),
-    TEXT besides reasoning, or NOTHING.
+    OWN_CALLS (only of tools that are not among `tools`, where these are known), TEXT besides
+    reasoning, or NOTHING.
     """
     turns = [message for message in messages if message.get("role") == "assistant"]
-    if any(calls_of(turn) for turn in turns):
-        return CALLS
-    return TEXT if any(without_reasoning(text_of(turn)).strip() for turn in turns) else NOTHING
+    calls = [call for turn in turns for call in calls_of(turn)]
+    if calls:
+        known = {_spelt(name) for name in tools}
+        names = {_spelt(call.tool) for call in calls if call.tool}
+        return OWN_CALLS if known and names and not names & known else CALLS
+    said = any(_is_visible(without_reasoning(text_of(turn))) for turn in turns)
+    return TEXT if said else NOTHING
+
+
+def _spelt(name: str) -> str:
+    """Without what servers change in a tool's name, since not all of them allow every character."""
+    return re.sub(r"\W", "_", name).casefold()
+
+
+def _is_visible(text: str) -> bool:
+    return any(letter.isprintable() and not letter.isspace() for letter in text)
 
 
 def foreign_part(messages: list[Message]) -> str:

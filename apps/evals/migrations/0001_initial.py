@@ -794,7 +794,7 @@ class Migration(migrations.Migration):
                     "answer_form",
                     models.CharField(
                         blank=True,
-                        help_text="calls, text or nothing (`workers.lib.transcripts`)",
+                        help_text="calls, own, text or nothing (`transcripts`)",
                         max_length=7,
                     ),
                 ),

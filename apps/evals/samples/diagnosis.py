@@ -12,7 +12,7 @@ from apps.evals.samples.transcript import answered, conversation, offered, openi
 from apps.failures.classify import Diagnosis, Evidence, classify
 from apps.failures.rules.checks import error_never_recovered
 from workers.lib.environments.episodes import CRASH
-from workers.lib.messages import tool_names
+from workers.lib.messages import schemas_of, tool_names
 from workers.lib.transcripts import answer_form
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def describe(sample: Sample) -> None:
     sample.mode = _mode_of(sample)
     sample.tools = tools_called(sample)
     sample.tags = tags_of(sample.task)
-    sample.answer_form = answer_form(answered(sample))
+    sample.answer_form = answer_form(answered(sample), schemas_of(offered(sample)))
 
 
 def _mode_of(sample: Sample) -> str:
