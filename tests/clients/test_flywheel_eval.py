@@ -105,7 +105,9 @@ def test_a_ci_step_fails_on_a_planted_regression_and_says_promote_where_it_is_be
 ) -> None:
     channel = channel_of(scene.project)
     assert main(scene.command("one", "our_agent:poor")) == 4  # nothing is live
-    assert "Nothing is live" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "Nothing is live" in told.err
+    assert "**Note:** No run called a tool of the environment; 36 tasks need calls" in told.out
     before = EvalRun.objects.get(model_version__agent_version="one")
     set_initial(channel=channel, version=before.model_version, by=admin_of(scene.project))
     files = ("--junit", "a.xml", "--markdown", "a.md", "--tasks")

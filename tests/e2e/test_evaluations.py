@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from django.urls import reverse
 from playwright.sync_api import expect
 
+from tests.e2e.conftest import log_in
 from tests.e2e.seed import World
+from tests.evals.test_pace import Scene
+from tests.factories import make_endpoint, make_project
 
 
 def test_samples_are_filtered_opened_and_gone_through_by_the_keyboard(
@@ -45,3 +49,22 @@ def test_samples_are_filtered_opened_and_gone_through_by_the_keyboard(
 
 def shown(page: Any, pk: int) -> None:
     expect(page.locator(f'[data-sample="{pk}"]')).to_be_visible()
+
+
+def test_the_pace_of_a_server_is_said_of_the_model_that_is_selected(
+    page: Any, user: Any, data_dir: Path, settings: Any
+) -> None:
+    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+    scene = Scene(make_project(user))
+    fast = make_endpoint(scene.project, scene.server, "fast", name="fast")
+    scene.earlier(*[{"stop_reason": "time", "latency_ms": None}] * 64, *[{}] * 12)
+    scene.earlier(*[{}] * 12, model_version=fast)
+    log_in(page)
+    page.goto(reverse("evals:new_run", args=[scene.project.slug, scene.set.pk]))
+    for version, says in (
+        (scene.version, "about 84% would time out"),
+        (fast, "none took longer"),
+        (scene.version, "about 84% would time out"),
+    ):
+        page.get_by_label("Model version").select_option(str(version.pk))
+        expect(page.locator("#pace")).to_contain_text(says)

@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.models import JobState
+from apps.core.models import JobState, Project
 from apps.environments.models import Environment
 from apps.evals.jobs import child_spec
 from apps.evals.models import EvalRun, Sample, Split
@@ -70,12 +70,11 @@ def test_a_pace_says_what_the_earlier_samples_hold(shown: Pace, says: str) -> No
 
 
 class Scene:
-    def __init__(self, folder: Path) -> None:
-        self.project = make_project()
+    def __init__(self, project: Project) -> None:
+        self.project = project
         self.set, self.environment = make_eval_set(self.project), make_environment(self.project)
         self.server = make_server(self.project, "https://gpu.example.com/v1", name="gpu")
         self.version = make_endpoint(self.project, self.server)
-        self.folder = folder
 
     def earlier(self, *samples: dict[str, Any], **fields: Any) -> EvalRun:
         """A finished evaluation with these samples, whose answers took 5 s if nothing else."""
@@ -125,7 +124,7 @@ class Scene:
 @pytest.fixture
 def scene(data_dir: Path, settings: Any) -> Scene:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
-    return Scene(data_dir)
+    return Scene(make_project())
 
 
 def with_limit(environment: Environment, seconds: float) -> Environment:
@@ -152,8 +151,8 @@ def test_a_slow_server_is_named_on_the_page_and_in_the_api_before_it_is_asked(
     assert note in scene.page(model_version=scene.version.pk, environment=patient.pk)
 
 
-def test_nothing_is_said_where_nothing_is_known(scene: Scene) -> None:
-    base = make_base(scene.project, scene.folder)
+def test_nothing_is_said_where_nothing_is_known(scene: Scene, data_dir: Path) -> None:
+    base = make_base(scene.project, data_dir)
     other = make_endpoint(scene.project, scene.server, "another", name="another")
     elsewhere = make_endpoint(
         scene.project, make_server(scene.project, "https://cpu.example.com/v1", name="cpu"), "m"

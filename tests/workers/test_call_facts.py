@@ -115,6 +115,25 @@ def test_a_form_that_a_verifier_does_not_look_at_is_not_said_to_be_right(
     assert score.valid is valid
 
 
+@pytest.mark.parametrize(
+    ("answer", "ran", "executed"),
+    [
+        (said("Closed."), [], None),
+        (said('{"tool": "orders.find", "args": {'), [], None),
+        (call('{"order": 7}'), [WORKED], True),
+        (call('{"order": 7}'), [REFUSED], False),
+    ],
+)
+def test_a_call_that_was_not_made_did_not_fail(
+    answer: dict, ran: list, executed: bool | None
+) -> None:
+    task = {"expected": {"tool": "orders.find", "args": {"order": 7}}}
+    rollout = Rollout(task=task, messages=[answer], calls=ran, tools=TOOLS)
+    score = build({"kind": "tool_call"}).score(rollout)
+    add_call_facts(score, rollout)
+    assert score.executed is executed
+
+
 def test_what_is_unknown_counts_in_no_rate() -> None:
     rows = [
         SampleRow("a", 1.0, True, valid=True, executed=True),

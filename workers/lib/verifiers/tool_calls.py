@@ -47,7 +47,6 @@ def tool_call(
             valid=False,
             tool_ok=False,
             args_score=0.0,
-            executed=False,
         )
     tool_ok = call["tool"] == expected["tool"]
     args_score = argument_share(call["args"], expected["args"])
