@@ -48,7 +48,8 @@ def pace_of(
 
 def _probed(engine: dict[str, Any], limit_s: float) -> Pace | None:
     """A server whose last test call alone took longer than a sample may."""
-    server = Server.objects.filter(pk=engine["server"], probed_model=engine["model"]).first()
+    asked = (engine["model"], "")  # none where no model answered
+    server = Server.objects.filter(pk=engine["server"], probed_model__in=asked).first()
     row = server.capabilities.get("answer_ms", {}) if server else {}
     late = row.get("how") == NO_TEST_ANSWER
     seconds = [row["value"] / 1000] if row.get("value") else []

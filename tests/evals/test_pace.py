@@ -198,6 +198,7 @@ def test_a_server_that_answered_nothing_in_time_is_known_by_that(scene: Scene) -
     [
         ({"value": 25_000, "how": ""}, "m", 20, "took 25 s for a test call of at most 64 tokens"),
         ({"value": None, "how": NO_TEST_ANSWER}, "m", 30, "got no answer within 30 s for a test"),
+        ({"value": None, "how": NO_TEST_ANSWER}, "", 30, "got no answer within 30 s for a test"),
         ({"value": 25_000, "how": ""}, "m", 30, ""),
         ({"value": 25_000, "how": ""}, "another", 20, ""),
         ({"value": None, "how": NO_TEST_ANSWER}, "m", 100, ""),

@@ -170,7 +170,10 @@ def probed(
 
 @pytest.mark.parametrize(
     ("answer", "says"),
-    [(HANG, program.NO_TEST_ANSWER), ((400, {"error": "no"}), "The test call was not answered.")],
+    [
+        (HANG, program.NO_TEST_ANSWER),
+        ((400, {"error": "no"}), "Unknown, because no model answered a chat."),
+    ],
 )
 def test_a_server_without_an_answer_in_time_is_another_than_one_that_refuses(
     answer: Any, says: str, monkeypatch: pytest.MonkeyPatch

@@ -274,13 +274,19 @@ async def capabilities(
     return made
 
 
-async def unanswered(server: Server, kind: Kind, listing: Listing) -> dict[str, dict]:
-    """What is known where no model answers a chat: only facts about the server."""
+async def unanswered(
+    server: Server, kind: Kind, listing: Listing, problems: Iterable[str]
+) -> dict[str, dict]:
+    """What is known where no model answers a chat: only facts about the server, and that it was too
+    slow if that is the only problem.
+    """
     unknown = found(None, "Unknown, because no model answered a chat.")
+    slow = set(problems) == {NO_TEST_ANSWER}
     return {
         "context": unknown,
         **await _lora(server, kind, listing),
-        **dict.fromkeys([*QUESTIONS, "responses", "answer_ms"], unknown),
+        **dict.fromkeys([*QUESTIONS, "responses"], unknown),
+        "answer_ms": found(None, NO_TEST_ANSWER) if slow else unknown,
     }
 
 
@@ -324,7 +330,7 @@ async def _problem(server: ChatServer) -> str:
     except TimeoutError:
         return NO_TEST_ANSWER
     except ChatError as error:
-        return shown(str(error))
+        return NO_TEST_ANSWER if error.limit == "time" else shown(str(error))
     return ""
 
 
@@ -532,7 +538,7 @@ def probe(
         made = (
             await capabilities(server, kind, listing, chat, chosen, dialect)
             if chosen
-            else await unanswered(server, kind, listing)
+            else await unanswered(server, kind, listing, problems.values())
         )
         return listing, chosen, {"chat": _chat(chosen, problems)} | made
 
